@@ -188,6 +188,7 @@ impl Bulk {
             listeners: listeners.collect(),
             connections: connections.collect(),
             faults: Vec::new(),
+            ports: None,
         }
     }
 

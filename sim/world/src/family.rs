@@ -8,6 +8,7 @@ use tidelane_netem::Rng;
 
 use crate::{
     plan::ConnectionPlan,
+    ports::PortsSpec,
     scenario::{ListenerSpec, Scenario},
 };
 
@@ -71,10 +72,12 @@ impl Scenario {
         self.narrow(&mut rng.fork(2));
     }
 
-    /// Draws a path MTU. A scenario with a smoltcp host has no narrow path, because smoltcp has no
-    /// path MTU discovery.
+    /// Draws a path MTU. A scenario with smoltcp has no narrow path, because smoltcp has no path
+    /// MTU discovery.
     fn narrow(&mut self, rng: &mut Rng) {
-        let some = rng.chance_ppm(500_000) && self.smoltcp.is_none();
+        let has_smoltcp =
+            self.smoltcp.is_some() || self.ports.as_ref().is_some_and(PortsSpec::has_smoltcp);
+        let some = rng.chance_ppm(500_000) && !has_smoltcp;
         let Some(middle) = self
             .topology
             .middle

@@ -252,6 +252,15 @@ impl Ledger {
         }
     }
 
+    /// Records the death of a program with a stack of its own, with all unsent data. `concerns`
+    /// selects the ends that the program served.
+    pub fn stack_died(&mut self, now: Instant, concerns: impl Fn(&ConnectionPlan, Role) -> bool) {
+        let begun = |entry: &Entry| entry.ends[0].stage != Stage::NotYet;
+        let begun: Vec<bool> = self.entries.iter().map(begun).collect();
+        let is_begun = |plan: &ConnectionPlan| begun.get(plan.id as usize) == Some(&true);
+        self.service_died(now, |plan, role| is_begun(plan) && concerns(plan, role));
+    }
+
     /// Records the death of the program at a server's end.
     pub fn server_died(&mut self, now: Instant, id: u32) {
         let end = &mut self.entries[id as usize].ends[1];

@@ -20,11 +20,14 @@
 //! - The memory of one user's programs contains no byte of another user.
 //! - Every segment that a host sends obeys TCP (`wire_rules.rs`) and its congestion control
 //!   (`cwnd_rules.rs`).
-//! - At the end, no flow, buffer, TIME-WAIT or timer is left, and no user is charged for memory.
+//! - Ports of the mux send and receive only packets of their own 3-tuples (`ports/oracle.rs`).
+//! - At the end, no flow, buffer, TIME-WAIT, timer or port is left, and no user is charged for
+//!   memory.
 //!
 //! Equal seeds give equal runs down to the last frame ([`Report::digest`]).
 #![forbid(unsafe_code)]
 
+mod allowances;
 mod bulk;
 mod connection_end;
 mod cwnd_rules;
@@ -39,6 +42,7 @@ mod machine;
 mod pattern;
 mod pipe;
 mod plan;
+mod ports;
 mod program;
 mod region_fuzzer;
 mod report;
@@ -62,6 +66,7 @@ pub use crate::{
     linux_bulk::LinuxBulk,
     pattern::Content,
     plan::{ConnectionPlan, EndPlan, Ending, Role, Round, Traffic},
+    ports::{ChangeKind, Harm, HostileSpec, PortChange, PortSpec, PortStack, PortsSpec},
     region_fuzzer::RegionFuzzer,
     report::Report,
     scenario::{Behaviour, HostSpec, ListenerSpec, ProgramSpec, Scenario, SmoltcpSpec, Theme},

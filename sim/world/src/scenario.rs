@@ -10,6 +10,7 @@ use crate::{
     family::Bound,
     fault::Fault,
     plan::{ConnectionPlan, Role, Traffic},
+    ports::PortsSpec,
     topology::Topology,
 };
 
@@ -104,6 +105,8 @@ pub enum Theme {
     Smoltcp,
     /// Services have several cores. Programs die, and services restart.
     Cores,
+    /// Programs with stacks of their own have ports of a host's mux. Some of them are hostile.
+    Ports,
 }
 
 /// Parameters of a smoltcp host. Its index follows the indices of Tidelane's hosts. It has its own
@@ -145,6 +148,8 @@ pub struct Scenario {
     pub connections: Vec<ConnectionPlan>,
     /// Faults, in the order of time.
     pub faults: Vec<Fault>,
+    /// Ports of the mux of one of the hosts.
+    pub ports: Option<PortsSpec>,
 }
 
 impl Scenario {
@@ -159,6 +164,12 @@ impl Scenario {
             11 => Theme::LowMemory,
             12..14 => Theme::Smoltcp,
             _ => Theme::Faults,
+        };
+        // This theme is drawn last, so that the other seeds keep their themes.
+        let theme = if rng.below(16) == 0 {
+            Theme::Ports
+        } else {
+            theme
         };
         Self::with_theme(seed, theme)
     }
@@ -197,6 +208,7 @@ impl Scenario {
             listeners: Vec::new(),
             connections: Vec::new(),
             faults: Vec::new(),
+            ports: None,
         };
         if theme == Theme::Smoltcp {
             scenario.add_both_sides(&mut root.fork(3));
@@ -204,8 +216,12 @@ impl Scenario {
             scenario.add_servers(&mut root.fork(3));
             scenario.add_clients(&mut root.fork(4));
         }
+        if theme == Theme::Ports {
+            scenario.add_ports(&mut root.fork(11));
+        }
         scenario.add_connections(&mut root.fork(5));
         scenario.add_faults(&mut root.fork(6));
+        scenario.add_port_changes(&mut root.fork(12));
         scenario.add_families(&root.fork(9));
         scenario.add_users(&mut root.fork(10));
         scenario
@@ -368,40 +384,6 @@ impl Scenario {
         }
     }
 
-    /// Returns true if the links never lose a frame and no service restarts.
-    pub fn is_lossless(&self) -> bool {
-        let breaks = |fault: &Fault| matches!(fault, Fault::Outage { .. } | Fault::Restart { .. });
-        let topology = &self.topology;
-        let lossy = topology.loss() > 0 || topology.has_bursts() || topology.has_queue();
-        !lossy && !self.faults.iter().any(breaks)
-    }
-
-    /// Returns true if the links are so bad that a connection may time out.
-    pub fn may_time_out(&self) -> bool {
-        let outage = |fault: &Fault| matches!(fault, Fault::Outage { .. });
-        self.topology.loss() > 40_000
-            || self.topology.has_bursts()
-            || self.faults.iter().any(outage)
-    }
-
-    /// Returns true if a host's clock may jump. The host then stops waiting for an answer.
-    pub fn has_clock_jumps(&self) -> bool {
-        let jump = |fault: &Fault| matches!(fault, Fault::ClockJump { .. } | Fault::Pause { .. });
-        self.faults.iter().any(jump)
-    }
-
-    /// Returns true if a limit is so low that the service may refuse a connection.
-    pub fn has_low_limits(&self) -> bool {
-        let low = |spec: &ListenerSpec| (spec.backlog as usize) < self.connections.len();
-        let few = |host: &HostSpec| (host.ports as usize) < self.connections.len();
-        self.listeners.iter().any(low) || self.hosts.iter().any(few)
-    }
-
-    /// Returns true if programs have little memory for stream buffers.
-    pub fn is_short_of_memory(&self) -> bool {
-        self.theme == Theme::LowMemory
-    }
-
     /// Returns the listener that a program holds, if it holds one.
     pub fn listener_of(&self, program: usize) -> Option<usize> {
         self.listeners
@@ -410,7 +392,7 @@ impl Scenario {
     }
 }
 
-fn new_host(rng: &mut Rng) -> HostSpec {
+pub(crate) fn new_host(rng: &mut Rng) -> HostSpec {
     let mtu = [1500, 1500, 1500, 576, 1280, 9000][rng.below(6) as usize];
     let rx_window_max = 1 << rng.between(14, 22);
     let rx_window_initial = (1 << rng.between(12, 17)).min(rx_window_max);
@@ -477,6 +459,9 @@ impl fmt::Display for Scenario {
         }
         for fault in &self.faults {
             writeln!(f, "{fault:?}")?;
+        }
+        if let Some(ports) = &self.ports {
+            writeln!(f, "{ports}")?;
         }
         let bytes: u64 = [Role::Client, Role::Server]
             .iter()

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use tidelane_engine::EngineConfig;
 use tidelane_host::{
-    Bell, Host, HostRequest, Interface, Listen, ProgramId, Route, Siblings, SocketReport,
+    Bell, Host, HostRequest, Interface, Listen, MuxPorts, ProgramId, Route, Siblings, SocketReport,
     accounts::User,
 };
 use tidelane_packet_io::{MemConfig, MemPort};
@@ -158,6 +158,16 @@ impl Service {
         all.fold((0, 0, 0), |(programs, flows, bytes), core| {
             (programs.max(core.0), flows + core.1, bytes + core.2)
         })
+    }
+
+    /// Returns the mux's ports on the first core.
+    pub fn mux_ports(&self) -> &MuxPorts {
+        self.cores[0].mux_ports()
+    }
+
+    /// Returns the mux's ports on the first core, to open and close ports.
+    pub fn mux_ports_mut(&mut self) -> &mut MuxPorts {
+        self.cores[0].mux_ports_mut()
     }
 
     /// Returns the number of connections in TIME-WAIT.

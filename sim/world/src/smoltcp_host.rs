@@ -21,6 +21,7 @@ use crate::{
     connection_end::{ConnectionEnd, Next, RunState},
     family::{Family, IPV6_MTU_MIN},
     ledger::Violation,
+    plan::Role,
     scenario::SmoltcpSpec,
     topology::{Topology, address},
     worker::Start,
@@ -59,7 +60,8 @@ pub struct SmoltcpHost {
     lingering: Vec<SmoltcpStream>,
     starts: VecDeque<Start>,
     next_gone_check: Instant,
-    opened: u16,
+    /// Local port of the next active open.
+    next_port: u16,
     accepted: u64,
     rng: Rng,
 }
@@ -114,10 +116,15 @@ impl SmoltcpHost {
             lingering: Vec::new(),
             starts,
             next_gone_check: Instant::ZERO,
-            opened: 0,
+            next_port: PORT_FIRST,
             accepted: 0,
             rng: rng.fork(2),
         }
+    }
+
+    /// Sets the local port of the first active open. Each later one has the next port.
+    pub fn set_first_port(&mut self, port: u16) {
+        self.next_port = port;
     }
 
     /// Listens on `port` with `backlog` sockets. Each socket takes one connection.
@@ -163,6 +170,41 @@ impl SmoltcpHost {
         self.connections.is_empty() && self.starts.is_empty()
     }
 
+    /// Returns true if TCP has finished all connections.
+    pub fn is_over(&self) -> bool {
+        self.is_idle() && self.lingering.is_empty()
+    }
+
+    /// Returns the ends of connections that their programs have not closed.
+    pub fn open_sides(&self) -> Vec<(Option<u32>, Role)> {
+        let ends = self.connections.iter();
+        ends.map(|connection| connection.end.name()).collect()
+    }
+
+    /// Describes the connections that TCP has not finished.
+    pub fn describe(&self) -> String {
+        let sockets = self.sockets.borrow();
+        let is_open = |socket: &&tcp::Socket<'_>| {
+            !matches!(socket.state(), tcp::State::Closed | tcp::State::Listen)
+        };
+        let sockets = sockets.iter().map(|(_, socket)| {
+            let smoltcp::socket::Socket::Tcp(socket) = socket;
+            socket
+        });
+        let states: Vec<_> = sockets
+            .filter(is_open)
+            .map(|socket| {
+                (
+                    socket.state(),
+                    socket.local_endpoint(),
+                    socket.remote_endpoint(),
+                )
+            })
+            .collect();
+        let (starts, sides) = (self.starts.len(), self.open_sides());
+        format!("smoltcp: {starts} to start, open {sides:?}, sockets {states:?}")
+    }
+
     /// Processes all frames that have arrived, and gives every program a turn.
     pub fn run(&mut self, now: Instant, run_state: &mut RunState) -> Result<(), Violation> {
         // The loop processes one frame at a time, so that it observes every state of a connection.
@@ -178,6 +220,8 @@ impl SmoltcpHost {
         }
         self.open_due(now, run_state);
         self.give_turns(now, run_state)?;
+        let closed = self.lingering.iter_mut();
+        let aborts: Vec<_> = closed.map(|stream| stream.end_fin_wait_2(now)).collect();
         self.poll(now);
         self.observe(now);
         self.remove_finished(now, run_state);
@@ -187,6 +231,7 @@ impl SmoltcpHost {
         self.next = [due, gone_check, self.starts.front().map(|start| start.at)]
             .into_iter()
             .chain(self.connections.iter().map(|connection| connection.at))
+            .chain(aborts)
             .flatten()
             .min()
             .map(|at| at.max(now + Duration::from_micros(1)));
@@ -229,17 +274,15 @@ impl SmoltcpHost {
         while let Some(start) = self.starts.front().filter(|start| start.at <= now).copied() {
             self.starts.pop_front();
             let handle = self.new_socket();
-            let port = PORT_FIRST + self.opened;
-            self.opened += 1;
+            let port = self.next_port;
+            self.next_port += 1;
             let to = smol(start.to);
             let mut sockets = self.sockets.borrow_mut();
             let socket = sockets.get_mut::<tcp::Socket>(handle);
             let connects = socket.connect(self.interface.context(), to, port);
             connects.expect("a new socket can connect");
             drop(sockets);
-            let _ = run_state
-                .ledger
-                .open(now, start.id, crate::plan::Role::Client);
+            let _ = run_state.ledger.open(now, start.id, Role::Client);
             let stream = SmoltcpStream::new(self.sockets.clone(), handle);
             let rng = self.rng.fork(u64::from(start.id) << 1);
             let end = ConnectionEnd::client(now, stream, start.id, run_state.seed, rng);

@@ -2,12 +2,13 @@
 
 mod checks;
 mod faults;
+mod ports;
+mod starts;
 
 use std::{collections::VecDeque, io::Write};
 
 use tidelane_netem::{Network, Rng};
 use tidelane_time::{Duration, Instant};
-use tidelane_wire::Endpoint;
 
 use crate::{
     connection_end::RunState,
@@ -15,16 +16,15 @@ use crate::{
     digest::Digest,
     fault::Fault,
     foreign_bytes::ForeignBytes,
-    ledger::{Ledger, Stage, Violation, violation},
+    ledger::{Ledger, Violation, violation},
     machine::Machine,
-    plan::{ConnectionPlan, Role},
-    program::{Launch, Process},
+    ports::{PortEvent, Ports},
+    program::Process,
     report::Report,
     scenario::{Behaviour, Scenario},
     smoltcp_host::SmoltcpHost,
-    topology::{address, mac},
+    topology::mac,
     wire_rules::WireRules,
-    worker::Start,
 };
 
 /// Interval of the checks that depend on virtual time.
@@ -50,6 +50,7 @@ enum Event {
     Fault,
     Repair,
     Tick,
+    Port(PortEvent),
 }
 
 /// A run in progress. Owns the hosts, programs, links and the virtual clock.
@@ -59,6 +60,7 @@ pub struct World {
     run_state: RunState,
     machines: Vec<Machine>,
     smoltcp: Option<SmoltcpHost>,
+    ports: Option<Ports>,
     network: Network,
     /// Frame that arrived while the host's port had no room, by host.
     held: Vec<Option<Vec<u8>>>,
@@ -123,6 +125,7 @@ impl World {
             network: scenario.topology.build(root.fork(200).next_u64()),
             held: vec![None; machines.len()],
             smoltcp: None,
+            ports: Ports::new(&scenario, root.fork(700)),
             machines,
             wire_rules: WireRules::default(),
             cwnd_rules: CwndRules::default(),
@@ -142,12 +145,7 @@ impl World {
             report: Report::default(),
             scenario,
         };
-        world.start_smoltcp();
-        for program in 0..world.processes.len() {
-            if world.scenario.programs[program].host < world.machines.len() {
-                world.start_program(program)?;
-            }
-        }
+        world.start_all()?;
         Ok(world)
     }
 
@@ -253,6 +251,9 @@ impl World {
         offer(self.faults.front().map(Fault::at), Event::Fault);
         offer(self.repair, Event::Repair);
         offer(Some(self.next_tick), Event::Tick);
+        if let Some((at, event)) = self.ports.as_ref().and_then(Ports::next) {
+            offer(Some(at), Event::Port(event));
+        }
         next
     }
 
@@ -275,6 +276,7 @@ impl World {
             Event::Fault => self.inject_fault()?,
             Event::Repair => self.repair(),
             Event::Tick => return self.tick(),
+            Event::Port(event) => self.run_port(event)?,
         }
         Ok(false)
     }
@@ -303,6 +305,7 @@ impl World {
         self.network.block(host, !taken);
         if taken {
             self.wire_rules.delivered(host, &frame);
+            self.arrives_for_ports(host, &frame);
             self.digest.bytes(&frame);
             self.report.frames += 1;
         } else {
@@ -334,14 +337,26 @@ impl World {
     /// Sends the frames that host `index` has emitted, and wakes the workers that it has rung for.
     fn after_host(&mut self, index: usize) -> Result<(), Violation> {
         let (now, network, rules) = (self.now, &mut self.network, &mut self.wire_rules);
-        let mut checked = Ok(());
+        let mut ports = self.ports.as_mut().filter(|ports| ports.host == index);
+        let mut checked = ports.as_mut().map_or(Ok(()), |ports| {
+            ports.count_unsent(now, self.machines[index].host.mux_ports())
+        });
+        let mut sent = 0;
         self.machines[index].sent(now, |frame| {
+            sent += 1;
             if checked.is_ok() {
-                checked = rules.sent(now, index, frame);
+                let ruled = ports
+                    .as_mut()
+                    .map_or(Ok(true), |ports| ports.leaves(now, frame));
+                checked = ruled.and_then(|ruled| match ruled {
+                    true => rules.sent(now, index, frame),
+                    false => Ok(()),
+                });
             }
             network.send(now, index, frame);
         });
         checked?;
+        self.after_ports(index, sent)?;
         self.check_senders(index)?;
         let specs = &self.scenario.programs;
         for (spec, process) in specs.iter().zip(&mut self.processes) {
@@ -395,43 +410,6 @@ impl World {
         }
     }
 
-    /// Returns the connections that a program has not yet opened.
-    fn starts_of(&self, program: usize) -> Vec<Start> {
-        let waiting = self.scenario.connections.iter().filter(|plan| {
-            let record = self.run_state.ledger.end(plan.id, Role::Client);
-            plan.client == program && record.stage == Stage::NotYet
-        });
-        let start = |plan: &ConnectionPlan| {
-            let listener = &self.scenario.listeners[plan.listener];
-            let host = self.scenario.programs[listener.programs[0]].host;
-            Start {
-                at: plan.start.max(self.now),
-                id: plan.id,
-                to: Endpoint::new(address(plan.family, host), listener.port),
-            }
-        };
-        waiting.map(start).collect()
-    }
-
-    fn start_smoltcp(&mut self) {
-        let (index, scenario) = (self.machines.len(), &self.scenario);
-        let Some(spec) = &scenario.smoltcp else {
-            return;
-        };
-        let programs = 0..scenario.programs.len();
-        let own = programs.filter(|program| scenario.programs[*program].host == index);
-        let mut starts: Vec<Start> = own.flat_map(|program| self.starts_of(program)).collect();
-        starts.sort_by_key(|start| start.at);
-        let rng = self.root.fork(500);
-        let mut host = SmoltcpHost::new(index, spec, &scenario.topology, starts.into(), rng);
-        for listener in &scenario.listeners {
-            if scenario.programs[listener.programs[0]].host == index {
-                host.listen(listener.port, scenario.connections.len() + 1);
-            }
-        }
-        self.smoltcp = Some(host);
-    }
-
     fn run_smoltcp(&mut self) -> Result<(), Violation> {
         let index = self.machines.len();
         let Some(smoltcp) = &mut self.smoltcp else {
@@ -441,30 +419,6 @@ impl World {
         for frame in smoltcp.take_frames() {
             self.network.send(self.now, index, &frame);
         }
-        Ok(())
-    }
-
-    fn start_program(&mut self, program: usize) -> std::io::Result<()> {
-        self.launches += 1;
-        let spec = &self.scenario.programs[program];
-        let machine = &mut self.machines[spec.host];
-        let launch = Launch {
-            name: format!("program-{program}"),
-            rng: self.rng.fork(self.launches << 16 | program as u64),
-            swept: self.swept[program],
-        };
-        let mut process = Process::start(self.now, spec, machine, &launch)?;
-        if let Some(listener) = self.scenario.listener_of(program) {
-            let listener_spec = &self.scenario.listeners[listener];
-            let listens = process.listen(machine, spec.host, listener, listener_spec);
-            assert!(listens, "the port is free");
-        }
-        let workers = process.workers.len();
-        for (turn, start) in self.starts_of(program).into_iter().enumerate() {
-            process.workers[turn % workers].1.open_later(start);
-        }
-        self.processes[program] = Some(process);
-        self.machines[spec.host].wake(self.now);
         Ok(())
     }
 

@@ -90,8 +90,28 @@ fn random_values_in_shared_memory_harm_nobody_else() {
 }
 
 #[test]
+fn stacks_on_ports_stay_apart_beside_hostile_ports() {
+    let sum = swarm(Some(Theme::Ports), 7000..7100);
+    assert!(sum.complete > 500 && sum.over_ipv6 > 100, "{sum}");
+    for name in [
+        "port_frames_checked_out",
+        "port_frames_checked_in",
+        "port_gso_frames",
+        "port_packets_refused",
+        "port_overruns",
+        "port_corrupt",
+        "port_hand_overs",
+        "port_resets",
+    ] {
+        let count = sum.counters.get(name).copied().unwrap_or(0);
+        assert!(count > 0, "{name} never happened");
+    }
+}
+
+#[test]
 fn equal_seeds_give_equal_runs() {
-    for theme in [None, Some(Theme::Cores), Some(Theme::Smoltcp)] {
+    let themes = [Theme::Cores, Theme::Smoltcp, Theme::Ports].map(Some);
+    for theme in [None].into_iter().chain(themes) {
         for seed in [1, 7, 23, 40] {
             let digests = [0; 2].map(|_| swarm(theme, seed..seed + 1).digest);
             assert_eq!(digests[0], digests[1], "seed {seed}, theme {theme:?}");

@@ -5,9 +5,13 @@ use std::collections::VecDeque;
 use smoltcp::{iface::SocketHandle, socket::tcp};
 use tidelane_abi::close_cause;
 use tidelane_netem::Rng;
+use tidelane_time::{Duration, Instant};
 
 use super::Sockets;
 use crate::{pipe::Pipe, plan::Role};
+
+/// Longest time of a closed stream in FIN-WAIT-2. No pause of a program is as long.
+const FIN_WAIT_2_MAX: Duration = Duration::from_secs(300);
 
 /// The socket of one connection, and the part of its history that smoltcp does not keep.
 pub struct SmoltcpStream {
@@ -23,6 +27,8 @@ pub struct SmoltcpStream {
     /// early, because smoltcp discards unread data at the end of TIME-WAIT.
     after_fin: VecDeque<u8>,
     name: (Option<u32>, Role),
+    /// Time at which the closed stream was first seen in FIN-WAIT-2.
+    fin_wait_2_since: Option<Instant>,
 }
 
 impl SmoltcpStream {
@@ -38,6 +44,7 @@ impl SmoltcpStream {
             close_pending: false,
             after_fin: VecDeque::new(),
             name: (None, Role::Server),
+            fin_wait_2_since: None,
         }
     }
 
@@ -96,6 +103,20 @@ impl SmoltcpStream {
                 .is_ok_and(|n| n > 0)
             {}
         });
+    }
+
+    /// Aborts the closed stream if it is in FIN-WAIT-2 for too long. smoltcp has no timer for this
+    /// state, and the FIN of a peer that has died never comes. Returns the time of the abort.
+    pub fn end_fin_wait_2(&mut self, now: Instant) -> Option<Instant> {
+        if self.state() != tcp::State::FinWait2 {
+            return None;
+        }
+        let until = *self.fin_wait_2_since.get_or_insert(now) + FIN_WAIT_2_MAX;
+        if now >= until {
+            self.with(tcp::Socket::abort);
+            return None;
+        }
+        Some(until)
     }
 
     /// Returns true if TCP has finished the connection.

@@ -6,6 +6,7 @@ use super::{FUZZ_BURSTS_MAX, TICK, World};
 use crate::{
     ledger::{Entry, Stage, Violation},
     machine::Machine,
+    ports::Ports,
     report::Report,
     smoltcp_host::SmoltcpHost,
 };
@@ -28,6 +29,9 @@ impl World {
         if let Some(program) = self.foreign_bytes.choose(self.processes.len()) {
             self.check_memory(program)?;
         }
+        if let Some(ports) = &mut self.ports {
+            ports.tick(self.now)?;
+        }
         let first = self.run_state.ledger.stuck(self.now, STUCK_AFTER).next();
         if let Some(entry) = first {
             if self.is_given_up(entry) {
@@ -47,7 +51,8 @@ impl World {
                 && machine.host.time_wait_len() == 0
                 && machine.host.next_timeout().is_none()
         };
-        if self.machines.iter().all(quiet) {
+        let are_over = self.ports.as_ref().is_none_or(Ports::are_over);
+        if are_over && self.machines.iter().all(quiet) {
             return Ok(true);
         }
         if self.now > until {
@@ -129,6 +134,7 @@ impl World {
         let mut processes = self.processes.iter().flatten();
         processes.all(|process| process.fuzzer.is_some() || process.is_idle())
             && self.smoltcp.as_ref().is_none_or(SmoltcpHost::is_idle)
+            && self.ports.as_ref().is_none_or(Ports::are_idle)
     }
 
     /// Starts the drain after all connections are over. The remaining state must then disappear by
@@ -140,6 +146,11 @@ impl World {
         self.faults.clear();
         self.relaunches.fill(None);
         self.kill_hostile()?;
+        if let Some(ports) = &mut self.ports {
+            let machine = &mut self.machines[ports.host];
+            ports.begin_drain(self.now, machine.host.mux_ports_mut())?;
+            machine.touched(self.now);
+        }
         if self.repair.is_some() {
             self.repair();
         }
@@ -168,6 +179,10 @@ impl World {
             }
             let host = self.scenario.programs[program].host;
             process.kill(self.now, &mut self.machines[host]);
+        }
+        if let Some(ports) = &mut self.ports {
+            let mux = self.machines[ports.host].host.mux_ports_mut();
+            self.report.add_counters(ports.finish(self.now, mux)?);
         }
         for (index, machine) in self.machines.iter().enumerate() {
             let (programs, flows, bytes) = machine.host.usage();
@@ -224,6 +239,7 @@ impl World {
                 ));
             }
         }
+        lines.extend(self.ports.iter().flat_map(Ports::describe));
         lines.join("\n")
     }
 }

@@ -1,0 +1,44 @@
+//! Allowances of a scenario: deviations that its parameters make possible, and that the ledger
+//! therefore accepts.
+
+use crate::{
+    fault::Fault,
+    scenario::{HostSpec, ListenerSpec, Scenario, Theme},
+};
+
+impl Scenario {
+    /// Returns true if the links never lose a frame, no service restarts, and no frame passes
+    /// through the rings of ports.
+    pub fn is_lossless(&self) -> bool {
+        let breaks = |fault: &Fault| matches!(fault, Fault::Outage { .. } | Fault::Restart { .. });
+        let topology = &self.topology;
+        let lossy = topology.loss() > 0 || topology.has_bursts() || topology.has_queue();
+        !lossy && !self.faults.iter().any(breaks) && self.ports.is_none()
+    }
+
+    /// Returns true if the links are so bad that a connection may time out.
+    pub fn may_time_out(&self) -> bool {
+        let outage = |fault: &Fault| matches!(fault, Fault::Outage { .. });
+        self.topology.loss() > 40_000
+            || self.topology.has_bursts()
+            || self.faults.iter().any(outage)
+    }
+
+    /// Returns true if a host's clock may jump. The host then stops waiting for an answer.
+    pub fn has_clock_jumps(&self) -> bool {
+        let jump = |fault: &Fault| matches!(fault, Fault::ClockJump { .. } | Fault::Pause { .. });
+        self.faults.iter().any(jump)
+    }
+
+    /// Returns true if a limit is so low that the service may refuse a connection.
+    pub fn has_low_limits(&self) -> bool {
+        let low = |spec: &ListenerSpec| (spec.backlog as usize) < self.connections.len();
+        let few = |host: &HostSpec| (host.ports as usize) < self.connections.len();
+        self.listeners.iter().any(low) || self.hosts.iter().any(few)
+    }
+
+    /// Returns true if programs have little memory for stream buffers.
+    pub fn is_short_of_memory(&self) -> bool {
+        self.theme == Theme::LowMemory
+    }
+}

@@ -1,0 +1,495 @@
+//! Ports of the mux on one of Tidelane's hosts, beside the programs on its service.
+//!
+//! ```text
+//!  PortProgram: embedded stack or smoltcp ──┐ rings           ┌── links
+//!  HostileProgram ──────────────────────────┼─────── mux of ──┤
+//!  (programs on the service) ── engine ─────┘     the host    └── Oracle
+//! ```
+//!
+//! The well-behaved programs follow the plans of the scenario's connections, as all other programs
+//! do. The [`Oracle`] checks each frame that a port sends or receives.
+
+mod drafts;
+mod driver;
+mod embedded;
+mod forge;
+mod frame;
+mod hostile;
+mod hostiles;
+mod launch;
+mod oracle;
+mod owners;
+mod program;
+mod rings;
+mod spec;
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use tidelane_host::MuxPorts;
+use tidelane_mux::{PortCounters, SendRefusal};
+use tidelane_netem::Rng;
+use tidelane_ring::Doorbell;
+use tidelane_time::{Duration, Instant};
+
+pub use self::{
+    hostile::Harm,
+    spec::{ChangeKind, HostileSpec, PortChange, PortSpec, PortStack, PortsSpec},
+};
+use crate::{
+    connection_end::RunState,
+    ledger::{Violation, violation},
+    plan::Role,
+    scenario::Scenario,
+};
+use drafts::Surroundings;
+use driver::{Driver, PortName};
+use hostiles::Hostiles;
+pub(crate) use launch::Launch;
+use oracle::{Oracle, Sender};
+use program::PortProgram;
+use rings::Rings;
+
+/// Ends of connections, each with the number of the connection if the number is known.
+type Sides = Vec<(Option<u32>, Role)>;
+
+/// Rule: a well-behaved stack sends nothing that the mux refuses.
+const HONEST: &str = "no packet of an honest stack is refused";
+
+/// An event of the ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum PortEvent {
+    /// A well-behaved program runs.
+    Run(usize),
+    /// An old version of a program runs or ends.
+    Retired(usize),
+    /// A hostile program misbehaves.
+    Hostile(usize),
+    /// A program starts again.
+    Launch(usize),
+    /// A program ends.
+    Change,
+    /// The driver closes corrupt ports.
+    Answer,
+}
+
+/// All ports of a run.
+pub(crate) struct Ports {
+    /// Index of the host with the ports.
+    pub host: usize,
+    /// Number of starts, by program.
+    pub starts: Vec<u16>,
+    driver: Driver,
+    /// Programs that run, by index.
+    programs: Vec<Option<PortProgram>>,
+    /// Old versions of programs, each with the time of its end.
+    retired: Vec<(Instant, PortProgram)>,
+    hostiles: Hostiles,
+    relaunches: Vec<Option<Instant>>,
+    changes: VecDeque<PortChange>,
+    /// Time at which the driver closes corrupt ports.
+    answer: Option<Instant>,
+    answer_time_max: Duration,
+    /// Number of frames that the NIC takes in a step.
+    nic_frames: u32,
+    /// True if a packet of a well-behaved program was lost in the last step.
+    has_lost: bool,
+    rng: Rng,
+    /// Sums of the counters of closed ports.
+    counters: BTreeMap<&'static str, u64>,
+}
+
+impl Ports {
+    /// Creates the ports of `scenario`, or `None` if it has none. No program runs yet.
+    pub fn new(scenario: &Scenario, rng: Rng) -> Option<Self> {
+        let spec = scenario.ports.as_ref()?;
+        let host = spec.host;
+        let around = Surroundings::new(scenario, host);
+        let addresses = around.addresses.clone();
+        Some(Self {
+            host,
+            starts: vec![0; spec.programs.len()],
+            driver: Driver::new(Oracle::new(around.mac, addresses)),
+            programs: spec.programs.iter().map(|_| None).collect(),
+            retired: Vec::new(),
+            hostiles: Hostiles::new(&spec.hostile, around, spec.answer_time_max, &rng.fork(1)),
+            relaunches: vec![Some(Instant::ZERO); spec.programs.len()],
+            changes: spec.changes.iter().copied().collect(),
+            answer: None,
+            answer_time_max: spec.answer_time_max,
+            nic_frames: scenario.hosts[host].frames,
+            has_lost: false,
+            rng: rng.fork(2),
+            counters: BTreeMap::new(),
+        })
+    }
+
+    /// Returns the next event.
+    pub fn next(&self) -> Option<(Instant, PortEvent)> {
+        let programs = self.programs.iter().enumerate();
+        let programs = programs.filter_map(|(index, program)| match program {
+            Some(program) => Some((program.next?, PortEvent::Run(index))),
+            None => Some((self.relaunches[index]?, PortEvent::Launch(index))),
+        });
+        let retired = self.retired.iter().enumerate().map(|(index, (end, old))| {
+            let at = old.next.map_or(*end, |next| next.min(*end));
+            (at, PortEvent::Retired(index))
+        });
+        let hostile = self.hostiles.next();
+        let hostile = hostile.map(|(at, index)| (at, PortEvent::Hostile(index)));
+        let change = self
+            .changes
+            .front()
+            .map(|change| (change.at, PortEvent::Change));
+        let answer = self.answer.map(|at| (at, PortEvent::Answer));
+        programs
+            .chain(retired)
+            .chain([hostile, change, answer].into_iter().flatten())
+            .min_by_key(|(at, _)| *at)
+    }
+
+    /// Handles an event of a program or of the driver. Returns true if the service has to look for
+    /// work.
+    pub fn handle(
+        &mut self,
+        now: Instant,
+        event: PortEvent,
+        mux: &mut MuxPorts,
+        run_state: &mut RunState,
+    ) -> Result<bool, Violation> {
+        match event {
+            PortEvent::Run(index) => {
+                if let Some(program) = &mut self.programs[index] {
+                    return run_program(now, program, &mut self.driver.oracle, run_state);
+                }
+            }
+            PortEvent::Retired(index) => {
+                let (end, program) = &mut self.retired[index];
+                if *end <= now {
+                    let (_, program) = self.retired.remove(index);
+                    self.close(now, mux, program)?;
+                    return Ok(false);
+                }
+                return run_program(now, program, &mut self.driver.oracle, run_state);
+            }
+            PortEvent::Hostile(index) => {
+                let closed = self.hostiles.run(now, index, mux, &mut self.driver)?;
+                closed.iter().for_each(|counters| self.add(counters));
+            }
+            PortEvent::Answer => self.close_corrupt(now, mux)?,
+            PortEvent::Launch(_) | PortEvent::Change => {}
+        }
+        Ok(true)
+    }
+
+    /// Opens a port and starts a well-behaved program on it. If the program runs, the new version
+    /// takes the claims of the old version over, all at once or one by one, and the old version
+    /// runs until the time `retire`.
+    pub fn launch(
+        &mut self,
+        now: Instant,
+        mux: &mut MuxPorts,
+        launch: &Launch<'_>,
+        retire: Option<(Instant, bool)>,
+    ) -> Result<(), Violation> {
+        self.relaunches[launch.index] = None;
+        self.starts[launch.index] += 1;
+        let memory =
+            |error: std::io::Error| violation(now, "the machine has memory", error.to_string());
+        let doorbell = Arc::new(Doorbell::new().map_err(memory)?);
+        let ring_len = launch.spec().ring_len;
+        let (rings, end) = Rings::new(ring_len, Some(doorbell.clone())).map_err(memory)?;
+        let name = self.driver.open(now, mux, end, false)?;
+        let old = self.programs[launch.index].take();
+        if let (Some(mut old), Some((until, at_once))) = (old, retire) {
+            let ports = [name_of(&old), name];
+            self.move_claims(now, mux, ports, at_once)?;
+            old.is_retired = true;
+            self.retired.push((until, old));
+            *self.counters.entry("port_hand_overs").or_default() += 1;
+        }
+        for local in launch.claims() {
+            if !self.driver.claim(now, mux, name, (frame::TCP, local))? {
+                let text = format!("{local} is claimed");
+                return Err(violation(now, "a program's 3-tuples are free", text));
+            }
+        }
+        let PortName { key, id } = name;
+        let mut program = PortProgram::new(launch, key, id, rings, doorbell);
+        program.next = Some(now);
+        self.programs[launch.index] = Some(program);
+        Ok(())
+    }
+
+    fn move_claims(
+        &mut self,
+        now: Instant,
+        mux: &mut MuxPorts,
+        ports: [PortName; 2],
+        at_once: bool,
+    ) -> Result<(), Violation> {
+        if at_once {
+            return self.driver.hand_over(now, mux, ports);
+        }
+        let all = self.driver.oracle.owners.all();
+        let own = all.filter(|(owner, ..)| *owner == ports[0].key);
+        let own: Vec<_> = own.map(|(_, protocol, local)| (protocol, local)).collect();
+        own.into_iter()
+            .try_for_each(|tuple| self.driver.move_claim(now, mux, ports, tuple))
+    }
+
+    /// Takes the next planned end of a program. Returns `None` if the program does not run.
+    pub fn take_change(&mut self) -> Option<(PortChange, Sides)> {
+        let change = self.changes.pop_front()?;
+        let program = self.programs[change.index].as_ref()?;
+        Some((change, program.open_sides()))
+    }
+
+    /// Ends a program, which starts again at the time `back`.
+    pub fn kill(
+        &mut self,
+        now: Instant,
+        mux: &mut MuxPorts,
+        index: usize,
+        back: Option<Instant>,
+    ) -> Result<(), Violation> {
+        self.relaunches[index] = back;
+        match self.programs[index].take() {
+            Some(program) => self.close(now, mux, program),
+            None => Ok(()),
+        }
+    }
+
+    fn close(
+        &mut self,
+        now: Instant,
+        mux: &mut MuxPorts,
+        program: PortProgram,
+    ) -> Result<(), Violation> {
+        let (name, is_retired) = (name_of(&program), program.is_retired);
+        let published = program.published;
+        let rings = program.end();
+        let is_drained = rings.are_drained();
+        let counters = self.driver.close(now, mux, name, &rings)?;
+        let of_tuple = |refusal: &SendRefusal| *refusal == SendRefusal::SourcePort;
+        let allowed = counters.refused.keys().all(of_tuple) && is_retired;
+        if !counters.refused.is_empty() && !allowed {
+            let text = format!("{name:?}: {counters:?}");
+            return Err(violation(now, HONEST, text));
+        }
+        let counted = counters.sent + counters.refused.values().sum::<u64>();
+        if is_drained && !is_retired && counted != published {
+            let text = format!("{name:?} published {published}: {counters:?}");
+            return Err(violation(now, "each packet is sent or refused", text));
+        }
+        self.add(&counters);
+        Ok(())
+    }
+
+    fn add(&mut self, counters: &PortCounters) {
+        let refused = counters.refused.values().sum();
+        for (name, value) in [
+            ("port_packets_sent", counters.sent),
+            ("port_packets_received", counters.received),
+            ("port_gso_frames", counters.gso_frames),
+            ("port_overruns", counters.overruns),
+            ("port_packets_lost", counters.lost),
+            ("port_packets_refused", refused),
+        ] {
+            *self.counters.entry(name).or_default() += value;
+        }
+    }
+
+    fn close_corrupt(&mut self, now: Instant, mux: &mut MuxPorts) -> Result<(), Violation> {
+        self.answer = None;
+        for id in mux.take_corrupt() {
+            let retired = self.retired.iter().map(|(_, old)| old);
+            let mut good = self.programs.iter().flatten().chain(retired);
+            if let Some(program) = good.find(|program| program.id == id) {
+                let text = format!("{:?} is closed as corrupt", name_of(program));
+                return Err(violation(
+                    now,
+                    "only an impossible value closes a port",
+                    text,
+                ));
+            }
+            if let Some(counters) = self.hostiles.close_id(now, id, mux, &mut self.driver)? {
+                *self.counters.entry("port_corrupt").or_default() += 1;
+                self.add(&counters);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks a frame that the host has sent. Returns true if the wire rules apply to the frame.
+    /// A stack does not know of packets that the NIC had no room for.
+    pub fn leaves(&mut self, now: Instant, frame: &[u8]) -> Result<bool, Violation> {
+        Ok(match self.driver.oracle.leaves(now, frame)? {
+            Sender::Engine => true,
+            Sender::Hostile => false,
+            Sender::Good(key) => {
+                let mut programs = self.programs.iter().flatten();
+                let is_ruled = |program: &PortProgram| !program.is_smoltcp() && program.lost == 0;
+                programs.any(|program| program.key == key && is_ruled(program))
+            }
+        })
+    }
+
+    /// Checks the packets of ports that the mux did not send in a step.
+    pub fn count_unsent(&mut self, now: Instant, mux: &MuxPorts) -> Result<(), Violation> {
+        self.has_lost = false;
+        for program in self.programs.iter_mut().flatten() {
+            let Some(counters) = mux.port_counters(program.id) else {
+                continue;
+            };
+            self.has_lost |= counters.lost > program.lost;
+            program.lost = counters.lost;
+            if !counters.refused.is_empty() {
+                let text = format!("{:?}: {counters:?}", program.key);
+                return Err(violation(now, HONEST, text));
+            }
+        }
+        Ok(())
+    }
+
+    /// Records a frame that has arrived at the host's NIC.
+    pub fn arrives(&mut self, now: Instant, frame: &[u8]) {
+        self.driver.oracle.arrives(now, frame);
+    }
+
+    /// Checks the frames that ports received in a step of the service, and wakes the programs for
+    /// which the service has rung. `sent` is the number of frames that the NIC took in the step.
+    pub fn after_step(&mut self, now: Instant, mux: &MuxPorts, sent: u32) -> Result<(), Violation> {
+        // A part of the NIC's frames may not have come back from the link.
+        if self.has_lost && sent < self.nic_frames / 2 {
+            let text = format!("{sent} of {} frames sent", self.nic_frames);
+            return Err(violation(now, "only a full NIC loses packets", text));
+        }
+        let oracle = &mut self.driver.oracle;
+        let retired = self.retired.iter_mut().map(|(_, old)| old);
+        for program in self.programs.iter_mut().flatten().chain(retired) {
+            if receive(now, (&mut program.rings, program.key), oracle)? {
+                program.take_ring(now);
+            }
+            let counters = mux.port_counters(program.id);
+            let overruns = counters.map_or(0, |counters| counters.overruns);
+            if overruns > program.overruns && !program.rings.may_overrun() {
+                let text = format!("{:?}: {counters:?}", program.key);
+                return Err(violation(now, "only a full ring loses packets", text));
+            }
+            program.overruns = overruns;
+        }
+        self.hostiles.receive(now, oracle)?;
+        if mux.has_corrupt() && self.answer.is_none() {
+            self.answer = Some(now + Duration(self.rng.below(self.answer_time_max.0)));
+        }
+        Ok(())
+    }
+
+    /// Checks the rules that depend on time.
+    pub fn tick(&mut self, now: Instant) -> Result<(), Violation> {
+        for program in self.programs.iter().flatten() {
+            let oracle = &mut self.driver.oracle;
+            oracle.check_arrivals(now, program.key, program.overruns)?;
+        }
+        Ok(())
+    }
+
+    /// Returns true if all programs have finished.
+    pub fn are_idle(&self) -> bool {
+        self.programs.iter().flatten().all(PortProgram::is_idle)
+    }
+
+    /// Returns true if no stack has state of a connection left.
+    pub fn are_over(&self) -> bool {
+        self.programs.iter().flatten().all(PortProgram::is_over)
+    }
+
+    /// Returns a line for each well-behaved program whose stack has state of a connection.
+    pub fn describe(&self) -> Vec<String> {
+        let programs = self.programs.iter().flatten();
+        let unfinished = programs.filter(|program| !program.is_over());
+        let line = |program: &PortProgram| {
+            let (key, next) = (program.key, program.next);
+            format!("{key:?}: next run {next:?}, {}", program.describe())
+        };
+        unfinished.map(line).collect()
+    }
+
+    /// Ends hostile programs and old versions, and cancels all planned ends.
+    pub fn begin_drain(&mut self, now: Instant, mux: &mut MuxPorts) -> Result<(), Violation> {
+        self.changes.clear();
+        self.relaunches.fill(None);
+        for (_, program) in std::mem::take(&mut self.retired) {
+            self.close(now, mux, program)?;
+        }
+        let closed = self.hostiles.end(now, mux, &mut self.driver)?;
+        closed.iter().for_each(|counters| self.add(counters));
+        Ok(())
+    }
+
+    /// Closes all ports, and checks that nothing is left. Returns the counters.
+    pub fn finish(
+        &mut self,
+        now: Instant,
+        mux: &mut MuxPorts,
+    ) -> Result<Vec<(String, u64)>, Violation> {
+        for index in 0..self.programs.len() {
+            self.kill(now, mux, index, None)?;
+        }
+        if !mux.is_empty() || !mux.claims().is_empty() || mux.has_work() {
+            let text = format!("{} ports, {} claims", mux.len(), mux.claims().len());
+            return Err(violation(now, "nothing leaks", text));
+        }
+        let oracle = &self.driver.oracle;
+        let own = [
+            ("ports_opened", u64::from(self.driver.opened)),
+            ("port_frames_checked_out", oracle.checked_out),
+            ("port_frames_checked_in", oracle.checked_in),
+            ("port_resets", oracle.resets),
+        ];
+        let counters = self.counters.iter().map(|(name, value)| (*name, *value));
+        let counters = counters.chain(own);
+        Ok(counters
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect())
+    }
+}
+
+fn name_of(program: &PortProgram) -> PortName {
+    PortName {
+        key: program.key,
+        id: program.id,
+    }
+}
+
+/// Runs a program, and records the frames that it has published. Returns true if there were any.
+fn run_program(
+    now: Instant,
+    program: &mut PortProgram,
+    oracle: &mut Oracle,
+    run_state: &mut RunState,
+) -> Result<bool, Violation> {
+    let has_published = program.run(now, run_state)?;
+    let (key, mut count) = (program.key, 0);
+    program.rings.published(|frame, segment_size| {
+        count += oracle.publishes(key, frame, segment_size);
+    });
+    program.published += count;
+    Ok(has_published)
+}
+
+/// Checks the frames that the mux has published to a port. Returns true if there were any.
+fn receive(
+    now: Instant,
+    (rings, key): (&mut Rings, owners::PortKey),
+    oracle: &mut Oracle,
+) -> Result<bool, Violation> {
+    let received = rings.delivered(|frame| oracle.reaches(now, key, frame));
+    received.unwrap_or_else(|_| {
+        let text = format!("the ring to {key:?} has an impossible value");
+        Err(violation(now, "the service keeps the protocol", text))
+    })
+}

@@ -1,0 +1,165 @@
+//! The packets that a hostile program draws: genuine ones of its own 3-tuples, and forged ones.
+
+use tidelane_netem::Rng;
+use tidelane_wire::{Endpoint, IpAddress, MacAddress, TcpFlags};
+
+use super::{
+    forge::{Draft, Tuple},
+    frame::{TCP, UDP},
+    oracle::Oracle,
+    owners::PortKey,
+};
+use crate::{
+    family::Family,
+    scenario::Scenario,
+    topology::{address, mac, mac_of},
+};
+
+/// Smallest segment size of a GSO frame that the mux accepts, in bytes.
+pub const GSO_SEGMENT_MIN: u16 = 512;
+/// Destination port at which no program listens.
+const CLOSED_PORT: u16 = 9;
+
+/// The surroundings of a hostile program.
+#[derive(Clone, Debug)]
+pub struct Surroundings {
+    /// Link address of the host.
+    pub mac: MacAddress,
+    /// Addresses of the host.
+    pub addresses: Vec<IpAddress>,
+    /// Addresses of all hosts, each with the link address of the next hop.
+    pub hops: Vec<(IpAddress, MacAddress)>,
+    /// TCP ports of the host's listeners, on the service and on ports.
+    pub listeners: Vec<u16>,
+    /// Largest frame of the NIC in bytes.
+    pub frame_len_max: u32,
+}
+
+/// The draws of a hostile program.
+pub struct Drafts<'a> {
+    /// The program's port.
+    pub key: PortKey,
+    /// 3-tuples that the program has claimed.
+    pub tuples: &'a [Tuple],
+    /// The surroundings of the program.
+    pub around: &'a Surroundings,
+}
+
+impl Surroundings {
+    /// Returns the surroundings of the programs on ports of `host`.
+    pub fn new(scenario: &Scenario, host: usize) -> Self {
+        let families = &Family::BOTH[..1 + usize::from(scenario.hosts[host].ipv6)];
+        let own = families.iter().map(|family| address(*family, host));
+        let hop = |family, to| {
+            let addr = address(family, to);
+            let gateway = scenario.topology.gateway(family, host, to);
+            (addr, mac_of(gateway.unwrap_or(addr)).unwrap_or_default())
+        };
+        let hosts = 0..scenario.hosts.len();
+        let hops = hosts.flat_map(|to| families.iter().map(move |family| hop(*family, to)));
+        let listeners = scenario.listeners.iter();
+        let here = listeners.filter(|spec| scenario.programs[spec.programs[0]].host == host);
+        Self {
+            mac: mac(host),
+            addresses: own.collect(),
+            hops: hops.collect(),
+            listeners: here.map(|spec| spec.port).collect(),
+            frame_len_max: scenario.hosts[host].mtu + 14,
+        }
+    }
+}
+
+impl Drafts<'_> {
+    /// Draws a genuine packet. Returns `None` if the program has no 3-tuple.
+    pub fn genuine(&self, rng: &mut Rng) -> Option<Draft> {
+        let (protocol, mut local) = *rng.pick(self.tuples)?;
+        if local.addr.is_unspecified() {
+            local.addr = *rng.pick(&self.around.addresses)?;
+        }
+        let is_same = |(addr, _): &&(IpAddress, MacAddress)| addr.is_v4() == local.addr.is_v4();
+        let hops: Vec<_> = self.around.hops.iter().filter(is_same).collect();
+        let (addr, dst_mac) = **rng.pick(&hops)?;
+        let is_here = self.around.addresses.contains(&addr);
+        // A SYN to a listener would open a connection that no plan has.
+        let (port, flags) = match is_here {
+            true => (
+                *rng.pick(&self.around.listeners).unwrap_or(&CLOSED_PORT),
+                TcpFlags::ACK,
+            ),
+            false => (CLOSED_PORT, new_flags(rng)),
+        };
+        Some(Draft {
+            mac: self.around.mac,
+            dst_mac,
+            src: (protocol, local),
+            dst: Endpoint::new(addr, port),
+            flags,
+            payload_len: 8 + rng.below(400) as usize,
+        })
+    }
+
+    /// Draws a frame with a wrong source or an impossible destination.
+    pub fn forged(&self, oracle: &Oracle, rng: &mut Rng) -> Option<Draft> {
+        let mut draft = self.genuine(rng)?;
+        draft.flags = new_flags(rng);
+        let own = draft.src.1;
+        let is_v4 = own.addr.is_v4();
+        match rng.below(8) {
+            0..3 => {
+                let others = oracle.owners.all();
+                let others: Vec<_> = others.filter(|(owner, ..)| *owner != self.key).collect();
+                let (_, protocol, local) = rng.pick(&others)?;
+                let addr = match local.addr.is_unspecified() {
+                    true => own.addr,
+                    false => local.addr,
+                };
+                draft.src = (*protocol, Endpoint::new(addr, local.port));
+            }
+            3 => draft.src.1.port = *rng.pick(&self.around.listeners)?,
+            4 => {
+                let protocol = if draft.src.0 == TCP { UDP } else { TCP };
+                draft.src = (protocol, Endpoint::new(own.addr, own.port + 4));
+            }
+            5 => {
+                let foreign = self.around.hops.iter().map(|(addr, _)| *addr);
+                let foreign = foreign.filter(|addr| !self.around.addresses.contains(addr));
+                draft.src.1.addr = *rng.pick(&foreign.collect::<Vec<_>>())?;
+            }
+            6 => draft.mac.0[rng.below(6) as usize] ^= 1 << rng.below(8),
+            _ if is_v4 => {
+                let wrong = [[127, 0, 0, 1], [0, 0, 0, 0], [0, 1, 2, 3]];
+                draft.dst.addr = IpAddress::from_v4(wrong[rng.below(3) as usize]);
+            }
+            _ => draft.dst.addr = IpAddress::UNSPECIFIED_V6,
+        }
+        let owner = oracle.owners.owner(draft.src.0, draft.src.1);
+        let is_own = owner == Some(self.key) && self.around.addresses.contains(&draft.src.1.addr);
+        let dst = draft.dst.addr;
+        let no_peer = dst.is_unspecified() || dst.is_loopback() || dst.is_this_network_v4();
+        let is_wrong = !is_own || draft.mac != self.around.mac || no_peer;
+        (is_wrong && draft.src.1.addr.is_v4() == dst.is_v4()).then_some(draft)
+    }
+
+    /// Draws a genuine GSO frame, with its segment size.
+    pub fn gso(&self, rng: &mut Rng) -> Option<(Draft, u16)> {
+        let mut draft = self.genuine(rng)?;
+        let headers = if draft.dst.addr.is_v4() { 54 } else { 74 };
+        let most = self.around.frame_len_max.min(2048) as u64 - headers;
+        let size = rng.between(u64::from(GSO_SEGMENT_MIN), most);
+        draft.payload_len = (size + 1 + rng.below(2500)) as usize;
+        draft.flags = TcpFlags::ACK.union([TcpFlags::PSH, TcpFlags::FIN][rng.below(2) as usize]);
+        (draft.src.0 == TCP && most >= size).then_some((draft, size as u16))
+    }
+}
+
+fn new_flags(rng: &mut Rng) -> TcpFlags {
+    let flags = [
+        TcpFlags::SYN,
+        TcpFlags::RST,
+        TcpFlags::ACK,
+        TcpFlags::FIN,
+        TcpFlags::NONE,
+    ];
+    let second = flags[rng.below(flags.len() as u64) as usize];
+    flags[rng.below(flags.len() as u64) as usize].union(second)
+}

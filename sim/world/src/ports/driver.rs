@@ -1,0 +1,163 @@
+//! The driver of the mux: opens and closes ports, and moves claims. Each call goes to the mux and
+//! to the oracle, and both must agree.
+
+use tidelane_host::MuxPorts;
+use tidelane_mux::{PortCounters, PortId, Tuple};
+use tidelane_packet_io::Tapped;
+use tidelane_packet_ring::ServiceEnd;
+use tidelane_time::Instant;
+
+use super::{forge, oracle::Oracle, owners::PortKey, rings::Rings};
+use crate::ledger::{Violation, violation};
+
+/// A port in the mux, with its number in the run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PortName {
+    /// Number of the port in the run.
+    pub key: PortKey,
+    /// Number of the port in the mux.
+    pub id: PortId,
+}
+
+/// The driver.
+#[derive(Debug)]
+pub struct Driver {
+    /// The oracle.
+    pub oracle: Oracle,
+    /// Number of ports that were opened.
+    pub opened: u32,
+}
+
+fn tuple_of((protocol, local): forge::Tuple) -> Tuple {
+    Tuple { protocol, local }
+}
+
+impl Driver {
+    /// Creates the driver of a host without ports.
+    pub fn new(oracle: Oracle) -> Self {
+        Self { oracle, opened: 0 }
+    }
+
+    /// Opens a port.
+    pub fn open(
+        &mut self,
+        now: Instant,
+        mux: &mut MuxPorts,
+        end: ServiceEnd,
+        is_hostile: bool,
+    ) -> Result<PortName, Violation> {
+        let opened = mux.open(Tapped::of_program(end));
+        let id = opened.map_err(|_| violation(now, "there is room for a port", "no room"))?;
+        let key = PortKey(self.opened);
+        self.opened += 1;
+        self.oracle.open(key, is_hostile);
+        Ok(PortName { key, id })
+    }
+
+    /// Claims a 3-tuple for a port. Returns true if the 3-tuple was free.
+    pub fn claim(
+        &mut self,
+        now: Instant,
+        mux: &mut MuxPorts,
+        port: PortName,
+        tuple: forge::Tuple,
+    ) -> Result<bool, Violation> {
+        let is_free = self.oracle.owners.claim(port.key, tuple.0, tuple.1);
+        let claimed = mux.claim(tuple_of(tuple), port.id);
+        if claimed.is_ok() == is_free {
+            return Ok(is_free);
+        }
+        let text = format!("{port:?} claims {tuple:?}: {claimed:?}");
+        Err(violation(
+            now,
+            "a claim fails only for a claimed 3-tuple",
+            text,
+        ))
+    }
+
+    /// Ends a claim of a port.
+    pub fn release(
+        &mut self,
+        now: Instant,
+        mux: &mut MuxPorts,
+        port: PortName,
+        tuple: forge::Tuple,
+    ) -> Result<(), Violation> {
+        self.oracle.forget_arrivals(port.key);
+        self.oracle.owners.release(port.key, tuple.0, tuple.1);
+        match mux.release(tuple_of(tuple), port.id) {
+            true => Ok(()),
+            false => {
+                let text = format!("{port:?} has no claim of {tuple:?}");
+                Err(violation(now, "a claim lasts until its end", text))
+            }
+        }
+    }
+
+    /// Moves all claims of a port to another port.
+    pub fn hand_over(
+        &mut self,
+        now: Instant,
+        mux: &mut MuxPorts,
+        [from, to]: [PortName; 2],
+    ) -> Result<(), Violation> {
+        for port in [from, to] {
+            self.oracle.forget_arrivals(port.key);
+        }
+        self.oracle.owners.move_all(from.key, to.key);
+        self.moved(now, mux.hand_over(from.id, to.id), [from, to])
+    }
+
+    /// Moves one claim of a port to another port.
+    pub fn move_claim(
+        &mut self,
+        now: Instant,
+        mux: &mut MuxPorts,
+        [from, to]: [PortName; 2],
+        tuple: forge::Tuple,
+    ) -> Result<(), Violation> {
+        for port in [from, to] {
+            self.oracle.forget_arrivals(port.key);
+        }
+        let (protocol, local) = tuple;
+        self.oracle
+            .owners
+            .move_one(from.key, to.key, protocol, local);
+        let moved = mux.move_claim(tuple_of(tuple), from.id, to.id);
+        self.moved(now, moved, [from, to])
+    }
+
+    fn moved(&self, now: Instant, moved: bool, ports: [PortName; 2]) -> Result<(), Violation> {
+        match moved {
+            true => Ok(()),
+            false => {
+                let text = format!("{ports:?}");
+                Err(violation(now, "claims move between open ports", text))
+            }
+        }
+    }
+
+    /// Closes a port. `rings` are the rings of the port, whose program has ended. Returns the
+    /// counters of the port.
+    pub fn close(
+        &mut self,
+        now: Instant,
+        mux: &mut MuxPorts,
+        port: PortName,
+        rings: &Rings,
+    ) -> Result<PortCounters, Violation> {
+        let counters = mux.port_counters(port.id).cloned();
+        let closed = mux.close(port.id);
+        self.oracle.close(port.key);
+        let Some(counters) = counters.filter(|_| closed.is_some()) else {
+            let text = format!("{port:?} is not open");
+            return Err(violation(now, "a port is open until it is closed", text));
+        };
+        drop(closed);
+        if !rings.are_free() || mux.claims().tuples(port.id).next().is_some() {
+            let text = format!("memory or a claim of {port:?} is left");
+            return Err(violation(now, "nothing leaks", text));
+        }
+        Ok(counters)
+    }
+}

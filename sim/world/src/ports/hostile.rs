@@ -1,0 +1,442 @@
+//! A hostile program on a port.
+//!
+//! The program knows which of its frames the mux must refuse, so that the number of refused frames
+//! can be checked until the program overwrites its own memory.
+
+use std::ops::ControlFlow;
+
+use tidelane_mux::{PortCounters, PortId};
+use tidelane_netem::Rng;
+use tidelane_packet_io::{BURST_MAX, GsoParameters, GsoPayload, PacketIo, TxChecksum};
+use tidelane_packet_ring::ProgramEnd;
+use tidelane_time::{Duration, Instant};
+use tidelane_wire::{IpAddress, TcpFlags};
+
+use super::{
+    drafts::{Drafts, GSO_SEGMENT_MIN, Surroundings},
+    forge::{Draft, Tuple, spoil},
+    frame::TCP,
+    oracle::Oracle,
+    owners::PortKey,
+    rings::Rings,
+};
+
+/// Headers of a segment without options in a frame with an IPv4 packet, in bytes.
+const HEADERS_V4: usize = 14 + 20 + 20;
+/// Offset of the packets in a memory of a port.
+const DATA: u64 = 4096;
+
+/// A kind of misbehaviour.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Harm {
+    /// Sends genuine packets as fast as the ring takes them.
+    Flood,
+    /// Sends from addresses, 3-tuples and link addresses that are not its own, or to impossible
+    /// destinations.
+    Forge,
+    /// Sends frames with wrong headers or checksums, and random bytes.
+    Garbage,
+    /// Sends genuine GSO frames.
+    Gso,
+    /// Sends GSO frames that cannot be split, or from 3-tuples of others.
+    GsoGarbage,
+    /// Does not read for a while.
+    Deaf,
+    /// Writes impossible indices.
+    Indices,
+    /// Writes impossible lengths and segment sizes.
+    Lengths,
+    /// Overwrites frames that it has published.
+    Change,
+    /// Fills its memory with zeros, as a hole would.
+    Zeros,
+    /// Publishes entries that it has not written, and dies.
+    HalfWritten,
+    /// Dies with frames that it has not published.
+    Die,
+    /// Closes its port, and opens another one.
+    Reopen,
+    /// Moves its claims to another hostile program.
+    Move,
+    /// Claims 3-tuples, also those of others.
+    Claim,
+    /// Releases a claim.
+    Release,
+}
+
+impl Harm {
+    /// All kinds.
+    pub const ALL: [Self; 16] = [
+        Self::Flood,
+        Self::Forge,
+        Self::Garbage,
+        Self::Gso,
+        Self::GsoGarbage,
+        Self::Deaf,
+        Self::Indices,
+        Self::Lengths,
+        Self::Change,
+        Self::Zeros,
+        Self::HalfWritten,
+        Self::Die,
+        Self::Reopen,
+        Self::Move,
+        Self::Claim,
+        Self::Release,
+    ];
+}
+
+/// An action of a hostile program that the driver carries out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Demand {
+    /// The program is gone, or has closed its port.
+    Close,
+    /// The program hands its claims to another program.
+    Move,
+    /// The program claims a 3-tuple.
+    Claim(Tuple),
+    /// The program gives a claim up.
+    Release(Tuple),
+}
+
+/// A hostile program on an open port.
+pub struct HostileProgram {
+    /// Number of the port in the run.
+    pub key: PortKey,
+    /// Number of the port in the mux.
+    pub id: PortId,
+    /// The rings of the port.
+    pub rings: Rings,
+    /// 3-tuples that the program has claimed.
+    pub tuples: Vec<Tuple>,
+    /// True until the program overwrites its memory or its claims change. Until then, the numbers
+    /// of sent and refused packets are known.
+    pub is_exact: bool,
+    /// True if the program has overwritten its memory.
+    pub has_overwritten: bool,
+    end: ProgramEnd,
+    deaf_until: Instant,
+    genuine: u64,
+    bad: u64,
+}
+
+impl HostileProgram {
+    /// Creates the program of a new port.
+    pub fn new(key: PortKey, id: PortId, rings: Rings, frame_len_max: u32) -> Self {
+        Self {
+            key,
+            id,
+            end: ProgramEnd::new(&rings.program, frame_len_max, false),
+            rings,
+            tuples: Vec::new(),
+            is_exact: true,
+            has_overwritten: false,
+            deaf_until: Instant::ZERO,
+            genuine: 0,
+            bad: 0,
+        }
+    }
+
+    /// Ends the program. None of its frames that were not published reach the mux. Returns the
+    /// rings, which outlive it.
+    pub fn end(self) -> Rings {
+        self.rings
+    }
+
+    /// Returns an error text if the mux has counted other packets than the program has sent.
+    pub fn check_counters(&self, counters: &PortCounters) -> Result<(), String> {
+        if !self.is_exact || !self.rings.are_drained() {
+            return Ok(());
+        }
+        let refused = counters.refused.values().sum::<u64>();
+        match (counters.sent, refused) == (self.genuine, self.bad) {
+            true => Ok(()),
+            false => Err(format!(
+                "{:?} sent {} genuine and {} bad packets: {counters:?}",
+                self.key, self.genuine, self.bad
+            )),
+        }
+    }
+
+    /// Misbehaves once. Returns the actions that the driver has to carry out.
+    pub fn misbehave(
+        &mut self,
+        now: Instant,
+        harm: Harm,
+        around: &Surroundings,
+        (oracle, rng): (&mut Oracle, &mut Rng),
+    ) -> Option<Demand> {
+        if now >= self.deaf_until {
+            self.read_all();
+        }
+        let count = rng.between(1, 64);
+        let mut demand = None;
+        match harm {
+            Harm::Flood => self.repeat(count, |program| program.send_genuine(around, rng)),
+            Harm::Forge => self.repeat(count, |program| program.send_forged(around, oracle, rng)),
+            Harm::Garbage => self.repeat(count, |program| program.send_garbage(around, rng)),
+            Harm::Gso => self.repeat(count / 8, |program| program.send_gso(around, rng)),
+            Harm::GsoGarbage => {
+                self.repeat(count, |program| program.send_bad_gso(around, oracle, rng));
+            }
+            Harm::Deaf => self.deaf_until = now + Duration::from_micros(rng.below(100_000)),
+            Harm::Indices => self.overwrite(|memory| {
+                let at = [0, 64][rng.below(2) as usize];
+                memory.copy_in(at, &rng.next_u32().to_ne_bytes())
+            }),
+            Harm::Lengths => self.overwrite_lengths(rng),
+            Harm::Change => {
+                self.repeat(count, |program| program.send_genuine(around, rng));
+                self.end.tx_flush();
+                self.change(around, oracle, rng);
+            }
+            Harm::Zeros => {
+                self.repeat(count, |program| program.send_genuine(around, rng));
+                self.end.tx_flush();
+                self.overwrite(|memory| {
+                    let start = [0, 64, DATA][rng.below(3) as usize];
+                    memory.copy_in(start, &vec![0; (memory.len() - start) as usize])
+                });
+            }
+            Harm::HalfWritten => {
+                self.publish_half_written(rng);
+                demand = Some(Demand::Close);
+            }
+            Harm::Die => {
+                self.repeat(count, |program| program.send_genuine(around, rng));
+                self.end.tx_frame();
+                self.is_exact = false;
+                return Some(Demand::Close);
+            }
+            Harm::Reopen => demand = Some(Demand::Close),
+            Harm::Move => demand = Some(Demand::Move),
+            Harm::Release => {
+                let at = rng.below(self.tuples.len().max(1) as u64) as usize;
+                demand = self.tuples.get(at).copied().map(Demand::Release);
+            }
+            Harm::Claim => demand = self.wish(around, oracle, rng).map(Demand::Claim),
+        }
+        self.end.tx_flush();
+        demand
+    }
+
+    /// Repeats an action until the ring is full.
+    fn repeat(&mut self, count: u64, mut action: impl FnMut(&mut Self) -> ControlFlow<()>) {
+        for _ in 0..count {
+            if action(self).is_break() {
+                return;
+            }
+        }
+    }
+
+    fn read_all(&mut self) {
+        let mut burst = self.end.new_burst();
+        while self.end.rx_burst(&mut burst, BURST_MAX) > 0 {
+            self.end.rx_release(&mut burst);
+        }
+    }
+
+    /// Sends a frame. `segments` is the number of genuine packets in the frame; zero for a frame
+    /// that the mux must refuse. Breaks if there is no room.
+    fn send(&mut self, frame: &[u8], segments: u64) -> ControlFlow<()> {
+        let room = self.end.tx_frame();
+        let Some(room) = room.and_then(|room| room.get_mut(..frame.len())) else {
+            return ControlFlow::Break(());
+        };
+        room.copy_from_slice(frame);
+        self.end.tx_commit(frame.len(), TxChecksum::Done);
+        self.count(segments);
+        ControlFlow::Continue(())
+    }
+
+    fn count(&mut self, segments: u64) {
+        self.genuine += segments;
+        self.bad += u64::from(segments == 0);
+    }
+
+    fn overwrite(&mut self, write: impl FnOnce(&tidelane_ring::Region) -> bool) {
+        self.is_exact = false;
+        self.has_overwritten = true;
+        assert!(
+            write(&self.rings.program.own),
+            "the place lies in the memory"
+        );
+    }
+
+    fn drafts<'a>(&'a self, around: &'a Surroundings) -> Drafts<'a> {
+        Drafts {
+            key: self.key,
+            tuples: &self.tuples,
+            around,
+        }
+    }
+
+    fn send_genuine(&mut self, around: &Surroundings, rng: &mut Rng) -> ControlFlow<()> {
+        let draft = self.drafts(around).genuine(rng);
+        match draft.and_then(|draft| draft.frame(rng)) {
+            Some(frame) => self.send(&frame, 1),
+            None => ControlFlow::Break(()),
+        }
+    }
+
+    fn send_forged(
+        &mut self,
+        around: &Surroundings,
+        oracle: &Oracle,
+        rng: &mut Rng,
+    ) -> ControlFlow<()> {
+        let draft = self.drafts(around).forged(oracle, rng);
+        match draft.and_then(|draft| draft.frame(rng)) {
+            Some(frame) => self.send(&frame, 0),
+            None => ControlFlow::Continue(()),
+        }
+    }
+
+    fn send_garbage(&mut self, around: &Surroundings, rng: &mut Rng) -> ControlFlow<()> {
+        let draft = self.drafts(around).genuine(rng);
+        let draft = draft.filter(|draft| draft.src.0 == TCP);
+        let Some(mut frame) = draft.and_then(|draft| draft.frame(rng)) else {
+            return ControlFlow::Continue(());
+        };
+        spoil(rng, &mut frame);
+        self.send(&frame, 0)
+    }
+
+    /// Sends a GSO frame. Breaks if there is no room.
+    fn send_gso_frame(&mut self, frame: &[u8], size: u16, segments: u64) -> ControlFlow<()> {
+        let headers_len = frame.len().min(HEADERS_V4);
+        let (headers, payload) = frame.split_at(headers_len);
+        let room = self.end.tx_gso_headers();
+        room[..headers_len].copy_from_slice(headers);
+        let gso = GsoParameters {
+            headers_len: headers_len as u16,
+            segment_size: size,
+            tcp_start: 34,
+            is_v6: false,
+        };
+        match self
+            .end
+            .tx_gso_send(GsoPayload::Private([payload, &[]]), gso)
+        {
+            Ok(()) => {
+                self.count(segments);
+                ControlFlow::Continue(())
+            }
+            Err(_) => ControlFlow::Break(()),
+        }
+    }
+
+    fn send_gso(&mut self, around: &Surroundings, rng: &mut Rng) -> ControlFlow<()> {
+        let Some((draft, size)) = self.drafts(around).gso(rng) else {
+            return ControlFlow::Continue(());
+        };
+        let segments = draft.payload_len.div_ceil(usize::from(size)) as u64;
+        match draft.frame(rng) {
+            Some(frame) => self.send_gso_frame(&frame, size, segments),
+            None => ControlFlow::Continue(()),
+        }
+    }
+
+    fn send_bad_gso(
+        &mut self,
+        around: &Surroundings,
+        oracle: &Oracle,
+        rng: &mut Rng,
+    ) -> ControlFlow<()> {
+        let Some((mut draft, mut size)) = self.drafts(around).gso(rng) else {
+            return ControlFlow::Continue(());
+        };
+        let kind = rng.below(6);
+        match kind {
+            0 => size = 1 + rng.below(u64::from(GSO_SEGMENT_MIN) - 1) as u16,
+            1 => {
+                let flags = [TcpFlags::SYN, TcpFlags::RST, TcpFlags::URG];
+                draft.flags = flags[rng.below(3) as usize];
+            }
+            2 => draft.payload_len = rng.between(1, u64::from(size)) as usize,
+            3 => {
+                let Some(forged) = self.drafts(around).forged(oracle, rng) else {
+                    return ControlFlow::Continue(());
+                };
+                let payload_len = draft.payload_len;
+                draft = Draft {
+                    payload_len,
+                    flags: TcpFlags::ACK,
+                    ..forged
+                };
+            }
+            _ => {}
+        }
+        let Some(mut frame) = draft.frame(rng) else {
+            return ControlFlow::Continue(());
+        };
+        match kind {
+            // Ethernet padding.
+            4 => frame.push(0),
+            5 => rng.fill(&mut frame[6..]),
+            _ => {}
+        }
+        self.send_gso_frame(&frame, size, 0)
+    }
+
+    fn overwrite_lengths(&mut self, rng: &mut Rng) {
+        let ring_len = u64::from(self.rings.program.ring_len);
+        self.overwrite(|memory| {
+            (0..rng.between(1, 64)).all(|_| {
+                let at = DATA + rng.below(ring_len / 16) * 16;
+                let mut head = [0; 8];
+                let len = match rng.below(3) {
+                    0 => rng.next_u32(),
+                    1 => u32::MAX,
+                    _ => rng.below(4096) as u32,
+                };
+                head[..4].copy_from_slice(&len.to_ne_bytes());
+                head[4..6].copy_from_slice(&(rng.next_u32() as u16).to_ne_bytes());
+                memory.copy_in(at, &head)
+            })
+        });
+    }
+
+    /// Overwrites published frames with forged ones.
+    fn change(&mut self, around: &Surroundings, oracle: &mut Oracle, rng: &mut Rng) {
+        let ring_len = u64::from(self.rings.program.ring_len);
+        for _ in 0..rng.between(1, 16) {
+            let draft = self.drafts(around).forged(oracle, rng);
+            let Some(frame) = draft.and_then(|draft| draft.frame(rng)) else {
+                continue;
+            };
+            oracle.publishes(self.key, &frame, 0);
+            let at = DATA + rng.below((ring_len - 2048) / 16) * 16;
+            self.overwrite(|memory| {
+                let len = (frame.len() as u32).to_ne_bytes();
+                memory.copy_in(at, &len)
+                    && memory.copy_in(at + 4, &[0; 4])
+                    && memory.copy_in(at + 8, &frame)
+            });
+        }
+    }
+
+    /// Publishes entries that were never written, or only in part.
+    fn publish_half_written(&mut self, rng: &mut Rng) {
+        self.overwrite(|memory| {
+            let mut produced = [0; 4];
+            let read = memory.copy_out(0, &mut produced);
+            let more = 1 + rng.below(200) as u32;
+            let produced = u32::from_ne_bytes(produced).wrapping_add(more);
+            read && memory.copy_in(0, &produced.to_ne_bytes())
+        });
+    }
+
+    /// Draws a 3-tuple to claim: one of another port, or one beside the program's own.
+    fn wish(&self, around: &Surroundings, oracle: &Oracle, rng: &mut Rng) -> Option<Tuple> {
+        let all: Vec<_> = oracle.owners.all().collect();
+        let (owner, protocol, mut local) = *rng.pick(&all)?;
+        match rng.below(4) {
+            0 => local.addr = IpAddress::UNSPECIFIED_V4,
+            1 => local.addr = *rng.pick(&around.addresses)?,
+            2 if owner == self.key => local.port += 4 * rng.below(2) as u16,
+            _ => {}
+        }
+        Some((protocol, local))
+    }
+}

@@ -1,0 +1,332 @@
+//! The hostile programs of a run: their turns, and the actions that the driver carries out for
+//! them.
+
+use tidelane_host::MuxPorts;
+use tidelane_mux::{PortCounters, PortId};
+use tidelane_netem::Rng;
+use tidelane_time::{Duration, Instant};
+use tidelane_wire::{Endpoint, IpAddress};
+
+use super::{
+    drafts::Surroundings,
+    driver::{Driver, PortName},
+    forge::Tuple,
+    frame::{TCP, UDP},
+    hostile::{Demand, HostileProgram},
+    oracle::Oracle,
+    receive,
+    rings::Rings,
+    spec::HostileSpec,
+};
+use crate::ledger::{Violation, violation};
+
+/// First local port of the 3-tuples of hostile programs.
+const TUPLES_FIRST: u16 = 3000;
+/// Number of local ports of each hostile program.
+const TUPLES: u16 = 4;
+
+/// A hostile program, or the place of one that has no port now.
+struct Hostile {
+    spec: HostileSpec,
+    index: u16,
+    program: Option<HostileProgram>,
+    /// True if the program is gone and the driver has not closed its port.
+    is_closing: bool,
+    next: Option<Instant>,
+    left: u32,
+    rng: Rng,
+}
+
+/// All hostile programs.
+pub struct Hostiles {
+    all: Vec<Hostile>,
+    around: Surroundings,
+    answer_time_max: Duration,
+}
+
+impl Hostiles {
+    /// Creates the programs. Each opens its port at the time of its first misbehaviour.
+    pub fn new(
+        specs: &[HostileSpec],
+        around: Surroundings,
+        answer_time_max: Duration,
+        rng: &Rng,
+    ) -> Self {
+        let all = specs.iter().zip(0..).map(|(spec, index)| Hostile {
+            spec: spec.clone(),
+            index,
+            program: None,
+            is_closing: false,
+            next: Some(spec.start),
+            left: spec.count,
+            rng: rng.fork(u64::from(index)),
+        });
+        Self {
+            all: all.collect(),
+            around,
+            answer_time_max,
+        }
+    }
+
+    /// Returns the time and the index of the next turn.
+    pub fn next(&self) -> Option<(Instant, usize)> {
+        let all = self.all.iter().enumerate();
+        let turns = all.filter_map(|(index, hostile)| Some((hostile.next?, index)));
+        turns.min()
+    }
+
+    /// Gives a program a turn: it opens its port, misbehaves, or ends. Returns the counters of a
+    /// closed port.
+    pub fn run(
+        &mut self,
+        now: Instant,
+        index: usize,
+        mux: &mut MuxPorts,
+        driver: &mut Driver,
+    ) -> Result<Option<PortCounters>, Violation> {
+        let hostile = &mut self.all[index];
+        let every = hostile.rng.below(hostile.spec.every.0);
+        hostile.next = (hostile.left > 0).then_some(now + Duration(1 + every));
+        hostile.left = hostile.left.saturating_sub(1);
+        if std::mem::take(&mut hostile.is_closing) {
+            return hostile.close(now, mux, driver);
+        }
+        if hostile.program.is_none() {
+            hostile.open(now, &self.around, mux, driver)?;
+            return Ok(None);
+        }
+        hostile.check_counters(now, mux)?;
+        let demand = hostile.misbehave(now, &self.around, driver);
+        match demand {
+            None => {}
+            Some(Demand::Close) => {
+                hostile.is_closing = true;
+                let delay = hostile.rng.below(self.answer_time_max.0);
+                hostile.next = Some(now + Duration(1 + delay));
+            }
+            Some(Demand::Claim(tuple)) => hostile.claim(now, mux, driver, tuple)?,
+            Some(Demand::Release(tuple)) => hostile.release(now, mux, driver, tuple)?,
+            Some(Demand::Move) => self.move_from(now, index, mux, driver)?,
+        }
+        Ok(None)
+    }
+
+    /// Moves one claim or all claims of a program to another hostile program.
+    fn move_from(
+        &mut self,
+        now: Instant,
+        index: usize,
+        mux: &mut MuxPorts,
+        driver: &mut Driver,
+    ) -> Result<(), Violation> {
+        let open = self.all.iter().enumerate();
+        let open = open.filter(|(at, other)| *at != index && other.program.is_some());
+        let open: Vec<usize> = open.map(|(at, _)| at).collect();
+        let Some(to) = self.all[index].rng.pick(&open).copied() else {
+            return Ok(());
+        };
+        let at_once = self.all[index].rng.chance_ppm(300_000);
+        let [Some(from), Some(to)] = [index, to].map(|at| self.all[at].name()) else {
+            return Ok(());
+        };
+        let mut moved = Vec::new();
+        if let Some(program) = &mut self.all[index].program {
+            program.is_exact = false;
+            match (at_once, program.tuples.pop()) {
+                (false, last) => moved.extend(last),
+                (true, last) => moved.extend(program.tuples.drain(..).chain(last)),
+            }
+        }
+        if at_once {
+            driver.hand_over(now, mux, [from, to])?;
+        } else {
+            for tuple in &moved {
+                driver.move_claim(now, mux, [from, to], *tuple)?;
+            }
+        }
+        let mut programs = self
+            .all
+            .iter_mut()
+            .filter_map(|other| other.program.as_mut());
+        if let Some(program) = programs.find(|program| program.key == to.key) {
+            program.is_exact = false;
+            program.tuples.extend(moved);
+        }
+        Ok(())
+    }
+
+    /// Checks the frames that the mux has published to hostile programs.
+    pub fn receive(&mut self, now: Instant, oracle: &mut Oracle) -> Result<(), Violation> {
+        for program in self
+            .all
+            .iter_mut()
+            .filter_map(|other| other.program.as_mut())
+        {
+            // A program that claims to have read what it has not read lets the mux overwrite
+            // frames before the observer has seen them.
+            if !program.is_exact && program.rings.are_overwritten() {
+                continue;
+            }
+            receive(now, (&mut program.rings, program.key), oracle)?;
+        }
+        Ok(())
+    }
+
+    /// Closes the port `id` if it belongs to a hostile program. Returns the counters of the port.
+    pub fn close_id(
+        &mut self,
+        now: Instant,
+        id: PortId,
+        mux: &mut MuxPorts,
+        driver: &mut Driver,
+    ) -> Result<Option<PortCounters>, Violation> {
+        let is_of = |hostile: &&mut Hostile| hostile.name().is_some_and(|name| name.id == id);
+        let Some(hostile) = self.all.iter_mut().find(is_of) else {
+            return Ok(None);
+        };
+        if let Some(program) = hostile
+            .program
+            .as_ref()
+            .filter(|program| !program.has_overwritten)
+        {
+            let text = format!("{:?} is closed as corrupt", program.key);
+            return Err(violation(
+                now,
+                "only an impossible value closes a port",
+                text,
+            ));
+        }
+        hostile.close(now, mux, driver)
+    }
+
+    /// Ends all programs. Returns the counters of their ports.
+    pub fn end(
+        &mut self,
+        now: Instant,
+        mux: &mut MuxPorts,
+        driver: &mut Driver,
+    ) -> Result<Vec<PortCounters>, Violation> {
+        let mut closed = Vec::new();
+        for hostile in &mut self.all {
+            hostile.check_counters(now, mux)?;
+            hostile.next = None;
+            closed.extend(hostile.close(now, mux, driver)?);
+        }
+        Ok(closed)
+    }
+}
+
+impl Hostile {
+    fn name(&self) -> Option<PortName> {
+        let program = self.program.as_ref()?;
+        let (key, id) = (program.key, program.id);
+        Some(PortName { key, id })
+    }
+
+    fn open(
+        &mut self,
+        now: Instant,
+        around: &Surroundings,
+        mux: &mut MuxPorts,
+        driver: &mut Driver,
+    ) -> Result<(), Violation> {
+        let rings = Rings::new(self.spec.ring_len, None);
+        let (rings, end) =
+            rings.map_err(|error| violation(now, "the machine has memory", error.to_string()))?;
+        let name = driver.open(now, mux, end, true)?;
+        let mut program = HostileProgram::new(name.key, name.id, rings, around.frame_len_max);
+        let first = TUPLES_FIRST + self.index * TUPLES;
+        let v4 = Endpoint::new(around.addresses[0], first);
+        let any = Endpoint::new(IpAddress::UNSPECIFIED_V4, first + 1);
+        let last = around.addresses.last().copied().unwrap_or_default();
+        let last = Endpoint::new(last, first + 2);
+        for tuple in [(TCP, v4), (UDP, v4), (TCP, any), (TCP, last)] {
+            // Another hostile program may have the claim, by a move.
+            if driver.claim(now, mux, name, tuple)? {
+                program.tuples.push(tuple);
+            }
+        }
+        self.program = Some(program);
+        Ok(())
+    }
+
+    fn check_counters(&self, now: Instant, mux: &MuxPorts) -> Result<(), Violation> {
+        let Some(program) = &self.program else {
+            return Ok(());
+        };
+        let Some(counters) = mux.port_counters(program.id) else {
+            return Ok(());
+        };
+        let checked = program.check_counters(counters);
+        checked.map_err(|text| violation(now, "refused packets are counted", text))
+    }
+
+    fn misbehave(
+        &mut self,
+        now: Instant,
+        around: &Surroundings,
+        driver: &mut Driver,
+    ) -> Option<Demand> {
+        let (program, rng) = (self.program.as_mut()?, &mut self.rng);
+        let harm = *rng.pick(&self.spec.harms)?;
+        let demand = program.misbehave(now, harm, around, (&mut driver.oracle, rng));
+        let key = program.key;
+        program.rings.published(|frame, segment_size| {
+            driver.oracle.publishes(key, frame, segment_size);
+        });
+        demand
+    }
+
+    fn claim(
+        &mut self,
+        now: Instant,
+        mux: &mut MuxPorts,
+        driver: &mut Driver,
+        tuple: Tuple,
+    ) -> Result<(), Violation> {
+        let (Some(name), Some(program)) = (self.name(), &mut self.program) else {
+            return Ok(());
+        };
+        // Only 3-tuples of hostile programs are free at times, so that no claim takes the 3-tuple
+        // of a program that starts again.
+        let is_hostile = (TUPLES_FIRST..2 * TUPLES_FIRST).contains(&tuple.1.port);
+        let is_owned = driver.oracle.owners.overlaps(tuple.0, tuple.1);
+        if !is_hostile && !is_owned {
+            return Ok(());
+        }
+        if driver.claim(now, mux, name, tuple)? && !program.tuples.contains(&tuple) {
+            program.is_exact = false;
+            program.tuples.push(tuple);
+        }
+        Ok(())
+    }
+
+    fn release(
+        &mut self,
+        now: Instant,
+        mux: &mut MuxPorts,
+        driver: &mut Driver,
+        tuple: Tuple,
+    ) -> Result<(), Violation> {
+        let (Some(name), Some(program)) = (self.name(), &mut self.program) else {
+            return Ok(());
+        };
+        program.is_exact = false;
+        program.tuples.retain(|own| *own != tuple);
+        driver.release(now, mux, name, tuple)
+    }
+
+    fn close(
+        &mut self,
+        now: Instant,
+        mux: &mut MuxPorts,
+        driver: &mut Driver,
+    ) -> Result<Option<PortCounters>, Violation> {
+        self.is_closing = false;
+        let (Some(name), Some(program)) = (self.name(), self.program.take()) else {
+            return Ok(None);
+        };
+        let rings = program.end();
+        driver.close(now, mux, name, &rings).map(Some)
+    }
+}

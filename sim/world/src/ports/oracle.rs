@@ -1,0 +1,256 @@
+//! The rules of ports, checked from outside of the mux.
+//!
+//! The oracle sees every frame that a program publishes to its port, every frame that the mux
+//! publishes to a program, and every frame of the link. It has its own record of the owners of the
+//! 3-tuples ([`Owners`]), which the driver's calls change between two steps of the service. A frame
+//! that leaves or arrives in a step is therefore checked against the owners of exactly that step.
+
+use std::collections::BTreeMap;
+
+use tidelane_time::{Duration, Instant};
+use tidelane_wire::{IpAddress, MacAddress};
+
+use super::{
+    frame::{self, Seen},
+    owners::{Owners, PortKey},
+};
+use crate::ledger::{Violation, violation};
+
+/// Time within which a frame that has reached the NIC reaches the port of its 3-tuple.
+const WAY_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// The sender of a frame that has left the host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sender {
+    /// The engine of the service.
+    Engine,
+    /// The port of a well-behaved program.
+    Good(PortKey),
+    /// The port of a hostile program.
+    Hostile,
+}
+
+/// The oracle's record of a port.
+#[derive(Debug, Default)]
+struct Port {
+    is_hostile: bool,
+    /// Frames that have reached the NIC for the port and have not reached the port: time of arrival
+    /// by hash.
+    on_the_way: BTreeMap<u64, Instant>,
+    /// Frames that have not reached the port in time.
+    missing: u64,
+}
+
+/// The oracle of the ports of one host.
+#[derive(Debug)]
+pub struct Oracle {
+    /// Owners of the 3-tuples.
+    pub owners: Owners,
+    mac: MacAddress,
+    addresses: Vec<IpAddress>,
+    /// Open ports.
+    ports: BTreeMap<PortKey, Port>,
+    /// Ports that have published a packet, by the print of the packet.
+    published: BTreeMap<u64, Vec<PortKey>>,
+    /// Hashes of published frames that are no whole TCP or UDP packet.
+    garbage: BTreeMap<u64, PortKey>,
+    /// Number of frames of ports that have left the host and obeyed the rules.
+    pub checked_out: u64,
+    /// Number of frames that ports have received and that obeyed the rules.
+    pub checked_in: u64,
+    /// Number of segments with RST of well-behaved ports that have left the host.
+    pub resets: u64,
+}
+
+impl Oracle {
+    /// Creates the oracle of a host with this link address and these addresses.
+    pub fn new(mac: MacAddress, addresses: Vec<IpAddress>) -> Self {
+        Self {
+            owners: Owners::default(),
+            mac,
+            addresses,
+            ports: BTreeMap::new(),
+            published: BTreeMap::new(),
+            garbage: BTreeMap::new(),
+            checked_out: 0,
+            checked_in: 0,
+            resets: 0,
+        }
+    }
+
+    /// Records a new port.
+    pub fn open(&mut self, key: PortKey, is_hostile: bool) {
+        let port = Port {
+            is_hostile,
+            ..Port::default()
+        };
+        self.ports.insert(key, port);
+    }
+
+    /// Records the end of a port and of its claims.
+    pub fn close(&mut self, key: PortKey) {
+        self.owners.release_all(key);
+        self.ports.remove(&key);
+    }
+
+    /// Forgets the frames on their way to a port, because its claims change.
+    pub fn forget_arrivals(&mut self, key: PortKey) {
+        if let Some(port) = self.ports.get_mut(&key) {
+            port.on_the_way.clear();
+        }
+    }
+
+    /// Records a frame that the program of a port has published. Returns the number of packets.
+    pub fn publishes(&mut self, key: PortKey, frame: &[u8], segment_size: u16) -> u64 {
+        let Some(seen) = frame::read(frame) else {
+            self.garbage.insert(frame::whole(frame), key);
+            return 1;
+        };
+        let prints = seen.prints(segment_size);
+        let count = prints.len() as u64;
+        for print in prints {
+            let senders = self.published.entry(print).or_default();
+            if !senders.contains(&key) {
+                senders.push(key);
+            }
+        }
+        count
+    }
+
+    fn is_hostile(&self, key: PortKey) -> bool {
+        self.ports.get(&key).is_some_and(|port| port.is_hostile)
+    }
+
+    /// Checks a frame that has left the host by its NIC. Returns the sender.
+    pub fn leaves(&mut self, now: Instant, frame: &[u8]) -> Result<Sender, Violation> {
+        let Some(seen) = frame::read(frame) else {
+            return match self.garbage.get(&frame::whole(frame)) {
+                Some(key) => {
+                    let text = format!("{key:?} sent {:02x?}", &frame[..frame.len().min(60)]);
+                    Err(violation(now, "only whole packets leave a port", text))
+                }
+                None => Ok(Sender::Engine),
+            };
+        };
+        let sender = self.check_sender(now, &seen)?;
+        let Some(key) = sender else {
+            return Ok(Sender::Engine);
+        };
+        if !seen.is_intact || frame[6..12] != self.mac.0 {
+            let text = describe(&seen, sender, &[]);
+            return Err(violation(now, "a port sends only valid packets", text));
+        }
+        self.checked_out += 1;
+        if self.is_hostile(key) {
+            return Ok(Sender::Hostile);
+        }
+        self.resets += u64::from(seen.is_reset());
+        Ok(Sender::Good(key))
+    }
+
+    /// Checks that a packet with a source on this host comes from the owner of its source 3-tuple.
+    /// Returns the owner, or `None` for a packet of the engine.
+    fn check_sender(&self, now: Instant, seen: &Seen<'_>) -> Result<Option<PortKey>, Violation> {
+        let owner = self.owners.owner(seen.protocol, seen.src);
+        let senders = self.published.get(&seen.print());
+        let senders = senders.map(Vec::as_slice).unwrap_or_default();
+        let broken = |rule| Err(violation(now, rule, describe(seen, owner, senders)));
+        let Some(owner) = owner else {
+            // The host resets the connections of a closed port. The reset may equal an earlier one
+            // of the port.
+            let is_open = |key: &PortKey| self.ports.contains_key(key);
+            if senders.is_empty() || (seen.is_reset() && !senders.iter().any(is_open)) {
+                return Ok(None);
+            }
+            return broken("a port sends only from its own 3-tuples");
+        };
+        if !self.addresses.contains(&seen.src.addr) {
+            return broken("a port sends only from the host's addresses");
+        }
+        let is_unknown = senders.is_empty() && self.is_hostile(owner);
+        if !senders.contains(&owner) && !is_unknown {
+            return broken(match (senders.is_empty(), seen.is_reset()) {
+                (false, _) => "a port sends only from its own 3-tuples",
+                (true, true) => "only a port's own stack resets its connections",
+                (true, false) => "nobody else sends from a port's 3-tuple",
+            });
+        }
+        Ok(Some(owner))
+    }
+
+    /// Checks a frame that the mux has published to a port.
+    pub fn reaches(&mut self, now: Instant, key: PortKey, frame: &[u8]) -> Result<(), Violation> {
+        let (protocol, local, is_error) = match (frame::read(frame), frame::quoted_source(frame)) {
+            (Some(seen), _) => {
+                if self.addresses.contains(&seen.src.addr) {
+                    self.check_sender(now, &seen)?;
+                }
+                (seen.protocol, seen.dst, false)
+            }
+            (None, Some((protocol, src))) => (protocol, src, true),
+            (None, None) => {
+                let text = format!("{key:?} got {:02x?}", &frame[..frame.len().min(60)]);
+                return Err(violation(now, "only packets reach a port", text));
+            }
+        };
+        let owner = self.owners.owner(protocol, local);
+        if owner != Some(key) || !self.addresses.contains(&local.addr) {
+            let what = if is_error {
+                "an ICMP error"
+            } else {
+                "a packet"
+            };
+            let text = format!("{key:?} got {what} for {local}, whose owner is {owner:?}");
+            let rule = "a packet reaches only the owner of its 3-tuple";
+            return Err(violation(now, rule, text));
+        }
+        if let Some(port) = self.ports.get_mut(&key) {
+            port.on_the_way.remove(&frame::whole(frame));
+        }
+        self.checked_in += 1;
+        Ok(())
+    }
+
+    /// Records a frame that has arrived at the host's NIC.
+    pub fn arrives(&mut self, now: Instant, frame: &[u8]) {
+        let Some(seen) = frame::read(frame) else {
+            return;
+        };
+        let is_ours = self.addresses.contains(&seen.dst.addr);
+        let is_forged = self.addresses.contains(&seen.src.addr);
+        if !seen.is_intact || !is_ours || is_forged {
+            return;
+        }
+        let owner = self.owners.owner(seen.protocol, seen.dst);
+        if let Some(port) = owner.and_then(|owner| self.ports.get_mut(&owner)) {
+            port.on_the_way.insert(frame::whole(frame), now);
+        }
+    }
+
+    /// Checks that the frames for a port have reached it in time, except `overruns` frames.
+    pub fn check_arrivals(
+        &mut self,
+        now: Instant,
+        key: PortKey,
+        overruns: u64,
+    ) -> Result<(), Violation> {
+        let Some(port) = self.ports.get_mut(&key) else {
+            return Ok(());
+        };
+        let before = port.on_the_way.len();
+        port.on_the_way.retain(|_, at| now - *at < WAY_TIME_MAX);
+        port.missing += (before - port.on_the_way.len()) as u64;
+        if port.missing > overruns && !port.is_hostile {
+            let text = format!("{key:?}: {} lost, {overruns} overruns", port.missing);
+            return Err(violation(now, "the mux loses no packet for a port", text));
+        }
+        Ok(())
+    }
+}
+
+fn describe(seen: &Seen<'_>, owner: Option<PortKey>, senders: &[PortKey]) -> String {
+    format!("{seen:?}; owner {owner:?}, published by {senders:?}")
+}
+
+#[cfg(test)]
+mod tests;

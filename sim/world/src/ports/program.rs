@@ -1,0 +1,194 @@
+//! A well-behaved program on a port: its stack, its rings, and its sleep.
+
+use std::sync::Arc;
+
+use tidelane_mux::PortId;
+use tidelane_netem::Rng;
+use tidelane_packet_io::{BURST_MAX, Burst, PacketIo, TxChecksum};
+use tidelane_packet_ring::ProgramEnd;
+use tidelane_ring::Doorbell;
+use tidelane_time::{Duration, Instant};
+
+use super::{
+    embedded::EmbeddedProgram, launch::Launch, owners::PortKey, rings::Rings, spec::PortStack,
+};
+use crate::{connection_end::RunState, ledger::Violation, plan::Role, smoltcp_host::SmoltcpHost};
+
+/// Interval at which a program whose frames wait in its ring tries to send more.
+const FULL_RETRY: Duration = Duration::from_micros(50);
+
+/// The stack of a program, with the program's connections.
+enum Running {
+    Embedded(EmbeddedProgram),
+    Smoltcp(Box<SmoltcpProgram>),
+}
+
+/// A program with smoltcp. The glue copies frames between the port and smoltcp's device.
+struct SmoltcpProgram {
+    host: SmoltcpHost,
+    end: ProgramEnd,
+}
+
+/// A well-behaved program on an open port.
+pub struct PortProgram {
+    /// Number of the port in the run.
+    pub key: PortKey,
+    /// Number of the port in the mux.
+    pub id: PortId,
+    /// The rings of the port.
+    pub rings: Rings,
+    /// Time of the next run, or `None` while the program sleeps without a timer.
+    pub next: Option<Instant>,
+    /// Number of packets that the program has published.
+    pub published: u64,
+    /// Number of packets for the program that had no room in its ring, when last seen.
+    pub overruns: u64,
+    /// Number of packets of the program that the NIC had no room for.
+    pub lost: u64,
+    /// True if the claims have moved to another port. The mux then refuses the program's packets.
+    pub is_retired: bool,
+    running: Running,
+    doorbell: Arc<Doorbell>,
+    wake_time_max: Duration,
+    rng: Rng,
+}
+
+impl SmoltcpProgram {
+    fn run(
+        &mut self,
+        now: Instant,
+        run_state: &mut RunState,
+    ) -> Result<Option<Instant>, Violation> {
+        self.end.cancel_sleep();
+        let mut burst = self.end.new_burst();
+        while self.end.rx_burst(&mut burst, BURST_MAX) > 0 {
+            burst.iter().for_each(|frame| self.host.deliver(now, frame));
+            self.end.rx_release(&mut burst);
+        }
+        self.host.run(now, run_state)?;
+        for frame in self.host.take_frames() {
+            // A frame without room is lost, as in a NIC with a full queue.
+            if let Some(room) = self.end.tx_frame() {
+                room[..frame.len()].copy_from_slice(&frame);
+                self.end.tx_commit(frame.len(), TxChecksum::Done);
+            }
+        }
+        self.end.tx_flush();
+        self.end.prepare_to_sleep();
+        let soon = self.end.has_frames().then_some(now);
+        Ok(soon.into_iter().chain(self.host.next).min())
+    }
+}
+
+impl PortProgram {
+    /// Starts the program on a port whose rings are `rings`.
+    pub fn new(
+        launch: &Launch<'_>,
+        key: PortKey,
+        id: PortId,
+        rings: Rings,
+        doorbell: Arc<Doorbell>,
+    ) -> Self {
+        let scenario = launch.scenario;
+        let frame_len_max = scenario.hosts[launch.host].mtu + 14;
+        let end = ProgramEnd::new(&rings.program, frame_len_max, false);
+        let running = match &launch.spec().stack {
+            PortStack::Embedded(engine) => {
+                Running::Embedded(EmbeddedProgram::new(launch, engine, end))
+            }
+            PortStack::Smoltcp(spec) => {
+                let (topology, starts) = (&scenario.topology, launch.starts.clone());
+                let rng = launch.rng.fork(3);
+                let mut host = SmoltcpHost::new(launch.host, spec, topology, starts, rng);
+                host.set_first_port(launch.smoltcp_port());
+                if let Some((local, _)) = launch.listener {
+                    host.listen(local.port, scenario.connections.len() + 1);
+                }
+                Running::Smoltcp(Box::new(SmoltcpProgram { host, end }))
+            }
+        };
+        Self {
+            key,
+            id,
+            rings,
+            next: Some(Instant::ZERO),
+            published: 0,
+            overruns: 0,
+            lost: 0,
+            is_retired: false,
+            running,
+            doorbell,
+            wake_time_max: scenario.programs[launch.spec().program].wake_time_max,
+            rng: launch.rng.fork(4),
+        }
+    }
+
+    /// Runs the program until it would sleep, and schedules the next run. A retired program runs
+    /// only its stack. Returns true if the program has published frames.
+    pub fn run(&mut self, now: Instant, run_state: &mut RunState) -> Result<bool, Violation> {
+        let due = match &mut self.running {
+            Running::Embedded(program) if self.is_retired => program.poll(now),
+            Running::Smoltcp(_) if self.is_retired => None,
+            Running::Embedded(program) => program.run(now, run_state)?,
+            Running::Smoltcp(program) => program.run(now, run_state)?,
+        };
+        let retry = (!self.rings.are_drained()).then_some(now + FULL_RETRY);
+        let next = due.into_iter().chain(retry).min();
+        self.next = next.map(|at| at.max(now + Duration(1)));
+        Ok(match &mut self.running {
+            Running::Embedded(program) => program.take_published(),
+            Running::Smoltcp(program) => program.end.take_published(),
+        })
+    }
+
+    /// Wakes the program if the service has rung its doorbell.
+    pub fn take_ring(&mut self, now: Instant) {
+        if self.doorbell.drain() {
+            let at = now + Duration(self.rng.below(self.wake_time_max.0 + 1));
+            self.next = Some(self.next.map_or(at, |next| next.min(at)));
+        }
+    }
+
+    /// Returns the ends of connections that the program has not closed.
+    pub fn open_sides(&self) -> Vec<(Option<u32>, Role)> {
+        match &self.running {
+            Running::Embedded(program) => program.open_sides(),
+            Running::Smoltcp(program) => program.host.open_sides(),
+        }
+    }
+
+    /// Describes the open connections.
+    pub fn describe(&self) -> String {
+        match &self.running {
+            Running::Embedded(program) => program.describe(),
+            Running::Smoltcp(program) => program.host.describe(),
+        }
+    }
+
+    /// Returns true if the program has finished.
+    pub fn is_idle(&self) -> bool {
+        match &self.running {
+            Running::Embedded(program) => program.is_idle(),
+            Running::Smoltcp(program) => program.host.is_idle(),
+        }
+    }
+
+    /// Returns true if the stack has no state of a connection left.
+    pub fn is_over(&self) -> bool {
+        match &self.running {
+            Running::Embedded(program) => program.is_over(),
+            Running::Smoltcp(program) => program.host.is_over(),
+        }
+    }
+
+    /// Returns true for a program with smoltcp, whose segments do not obey the wire rules.
+    pub fn is_smoltcp(&self) -> bool {
+        matches!(self.running, Running::Smoltcp(_))
+    }
+
+    /// Ends the program. None of its frames that were not published reach the mux. Returns the
+    /// rings, which outlive it.
+    pub fn end(self) -> Rings {
+        self.rings
+    }
+}

@@ -1,0 +1,132 @@
+//! The packet rings of a port, and an observer of both of them.
+//!
+//! The observer reads the rings with consumers of its own, which give no room back. It keeps up,
+//! because the world lets it read after each step of the service and after each turn of a program.
+
+use std::sync::Arc;
+
+use tidelane_packet_ring::ServiceEnd;
+use tidelane_ring::{Corrupt, Doorbell, PacketConsumer, PortRegions, Region};
+
+/// Offsets of the two indices in a memory (`tidelane_abi::port::PortHead`).
+const PRODUCED: u64 = 0;
+const CONSUMED: u64 = 64;
+/// Length of a unit of a packet ring in bytes.
+const UNIT: u32 = 16;
+/// Largest number of units that the mux needs to publish a frame: a frame of 2,048 bytes with its
+/// head, after an entry that skips the end of the ring.
+const NEEDED_MAX: u32 = 2 * 129;
+
+/// The two packet rings of a port.
+#[derive(Debug)]
+pub struct Rings {
+    /// The memories, as the program maps them.
+    pub program: PortRegions,
+    from_program: PacketConsumer,
+    to_program: PacketConsumer,
+    /// Index up to which the observer has seen the frames to the program.
+    observed: u32,
+    /// True if the program has written an impossible value. The observer then reads no more frames
+    /// of the program.
+    is_corrupt: bool,
+    bytes: Vec<u8>,
+}
+
+impl Rings {
+    /// Creates rings of `ring_len` bytes. Returns the rings and the mux's end of the port.
+    pub fn new(
+        ring_len: u32,
+        doorbell: Option<Arc<Doorbell>>,
+    ) -> std::io::Result<(Self, ServiceEnd)> {
+        let (service, program) = PortRegions::heap(ring_len)?;
+        // The observer's consumers write their indices here, instead of giving room back.
+        let aside = Arc::new(Region::heap(program.own.len())?);
+        let observe = |memory: &Arc<Region>| {
+            PacketConsumer::new(&PortRegions {
+                own: aside.clone(),
+                peer: memory.clone(),
+                ring_len,
+            })
+        };
+        let rings = Self {
+            from_program: observe(&program.own),
+            to_program: observe(&program.peer),
+            program,
+            observed: 0,
+            is_corrupt: false,
+            bytes: Vec::new(),
+        };
+        Ok((rings, ServiceEnd::new(&service, doorbell)))
+    }
+
+    /// Calls `on_frame` for each frame that the program has published since the last call, with the
+    /// segment size of the frame.
+    pub fn published(&mut self, mut on_frame: impl FnMut(&[u8], u16)) {
+        while !self.is_corrupt {
+            self.from_program.release();
+            match self.from_program.take() {
+                Ok(Some(place)) => {
+                    self.bytes.clear();
+                    self.from_program.append_to(place, &mut self.bytes);
+                    on_frame(&self.bytes, place.segment_size());
+                }
+                Ok(None) => break,
+                Err(Corrupt) => self.is_corrupt = true,
+            }
+        }
+        // The end of the ring may have been skipped without a frame after it.
+        self.from_program.release();
+    }
+
+    /// Calls `on_frame` for each frame that the mux has published since the last call. Returns
+    /// `Corrupt` if the mux has written an impossible value.
+    pub fn delivered<E>(
+        &mut self,
+        mut on_frame: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<Result<bool, E>, Corrupt> {
+        let mut any = false;
+        while let Some(place) = self.to_program.take()? {
+            any = true;
+            self.to_program.release();
+            self.bytes.clear();
+            self.to_program.append_to(place, &mut self.bytes);
+            if let Err(error) = on_frame(&self.bytes) {
+                return Ok(Err(error));
+            }
+        }
+        self.to_program.release();
+        self.observed = index(&self.program.peer, PRODUCED);
+        Ok(Ok(any))
+    }
+
+    /// Returns true if the mux may have overwritten frames that the observer has not seen.
+    pub fn are_overwritten(&mut self) -> bool {
+        let behind = index(&self.program.peer, PRODUCED).wrapping_sub(self.observed);
+        behind + NEEDED_MAX > self.program.ring_len / UNIT
+    }
+
+    /// Returns true if the mux may have had no room for a frame after its last step.
+    pub fn may_overrun(&self) -> bool {
+        let produced = index(&self.program.peer, PRODUCED);
+        let unread = produced.wrapping_sub(index(&self.program.own, CONSUMED));
+        unread + NEEDED_MAX > self.program.ring_len / UNIT
+    }
+
+    /// Returns true if the mux has taken all frames of the program.
+    pub fn are_drained(&self) -> bool {
+        index(&self.program.own, PRODUCED) == index(&self.program.peer, CONSUMED)
+    }
+
+    /// Returns true if nobody else has the memories.
+    pub fn are_free(&self) -> bool {
+        // The observer has one clone of each memory.
+        let holders = [&self.program.own, &self.program.peer].map(Arc::strong_count);
+        holders == [2, 2]
+    }
+}
+
+fn index(memory: &Region, at: u64) -> u32 {
+    let mut bytes = [0; 4];
+    assert!(memory.copy_out(at, &mut bytes), "a memory has a head");
+    u32::from_ne_bytes(bytes)
+}

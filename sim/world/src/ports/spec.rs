@@ -1,0 +1,259 @@
+//! The parameters of ports, and their draw.
+
+use std::fmt;
+
+use tidelane_engine::EngineConfig;
+use tidelane_netem::Rng;
+use tidelane_time::{Duration, Instant};
+
+use super::hostile::Harm;
+use crate::{
+    family::Bound,
+    scenario::{AREA_LEN, Behaviour, ListenerSpec, ProgramSpec, Scenario, SmoltcpSpec, new_host},
+};
+
+/// First TCP port of the listeners on ports.
+const LISTENERS_FIRST: u16 = 1000;
+/// Largest frame of a port in bytes, without the link header.
+const PORT_MTU_MAX: u32 = 2034;
+
+/// The TCP/IP stack of a program on a port.
+#[derive(Clone, Debug)]
+pub enum PortStack {
+    /// The embedded stack, with the configuration of its engine.
+    Embedded(Box<EngineConfig>),
+    /// smoltcp.
+    Smoltcp(SmoltcpSpec),
+}
+
+/// Parameters of a well-behaved program on a port. The program follows the plans of its
+/// connections.
+#[derive(Clone, Debug)]
+pub struct PortSpec {
+    /// Index of the program in [`Scenario::programs`].
+    pub program: usize,
+    /// The program's stack.
+    pub stack: PortStack,
+    /// Length of each packet ring in bytes.
+    pub ring_len: u32,
+    /// True if the claims of active opens have the unspecified address.
+    pub claims_all: bool,
+}
+
+/// Parameters of a hostile program on a port.
+#[derive(Clone, Debug)]
+pub struct HostileSpec {
+    /// Length of each packet ring in bytes.
+    pub ring_len: u32,
+    /// Time of the first misbehaviour.
+    pub start: Instant,
+    /// Longest time between two misbehaviours.
+    pub every: Duration,
+    /// Number of misbehaviours.
+    pub count: u32,
+    /// The kinds of misbehaviour.
+    pub harms: Vec<Harm>,
+}
+
+/// The end of a well-behaved program on a port.
+#[derive(Clone, Copy, Debug)]
+pub struct PortChange {
+    /// Time of the change.
+    pub at: Instant,
+    /// Index of the program in [`PortsSpec::programs`].
+    pub index: usize,
+    /// The way in which the program ends.
+    pub kind: ChangeKind,
+}
+
+/// A way in which a program on a port ends.
+#[derive(Clone, Copy, Debug)]
+pub enum ChangeKind {
+    /// The program dies, and may start again.
+    Death {
+        /// Time from the death to the next start.
+        restart_after: Option<Duration>,
+    },
+    /// A new version of the program takes the claims over.
+    HandOver {
+        /// True if all claims move at once; false if they move one by one.
+        all: bool,
+        /// Time for which the old version still sends.
+        lasts: Duration,
+    },
+}
+
+/// Parameters of the ports of a run.
+#[derive(Clone, Debug)]
+pub struct PortsSpec {
+    /// Index of the host with the ports.
+    pub host: usize,
+    /// Well-behaved programs.
+    pub programs: Vec<PortSpec>,
+    /// Hostile programs.
+    pub hostile: Vec<HostileSpec>,
+    /// Ends of well-behaved programs, in the order of time.
+    pub changes: Vec<PortChange>,
+    /// Longest delay of the driver's answer to a request of the mux.
+    pub answer_time_max: Duration,
+}
+
+impl PortsSpec {
+    /// Returns true if a program on a port runs smoltcp, which has no path MTU discovery.
+    pub fn has_smoltcp(&self) -> bool {
+        let is_smoltcp = |port: &PortSpec| matches!(port.stack, PortStack::Smoltcp(_));
+        self.programs.iter().any(is_smoltcp)
+    }
+
+    /// Returns the index of the port of a program, or `None` for a program on the service.
+    pub fn index_of(&self, program: usize) -> Option<usize> {
+        self.programs
+            .iter()
+            .position(|port| port.program == program)
+    }
+}
+
+impl fmt::Display for PortsSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (host, answer) = (self.host, self.answer_time_max);
+        write!(
+            f,
+            "ports of host {host}: the driver answers within {answer:?}"
+        )?;
+        for (index, port) in self.programs.iter().enumerate() {
+            write!(f, "\nport {index}: {port:?}")?;
+        }
+        for (index, hostile) in self.hostile.iter().enumerate() {
+            write!(f, "\nhostile port {index}: {hostile:?}")?;
+        }
+        for change in &self.changes {
+            write!(f, "\n{change:?}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Scenario {
+    /// Adds the programs and listeners of ports to those on the service.
+    pub(crate) fn add_ports(&mut self, rng: &mut Rng) {
+        let host = rng.below(self.hosts.len() as u64) as usize;
+        let count = match rng.below(8) {
+            0..6 => rng.between(2, 6),
+            6 => rng.between(7, 15),
+            _ => rng.between(16, 40),
+        };
+        let some_smoltcp = rng.chance_ppm(400_000);
+        let mut programs = Vec::new();
+        for index in 0..count {
+            let mut rng = rng.fork(100 + index);
+            let is_smoltcp = some_smoltcp && rng.chance_ppm(400_000);
+            let spec = self.new_port(&mut rng, host, is_smoltcp);
+            if index == 0 || rng.chance_ppm(400_000) {
+                self.listeners.push(ListenerSpec {
+                    port: LISTENERS_FIRST + index as u16,
+                    bound: Bound::ToV4,
+                    backlog: 128,
+                    programs: vec![spec.program],
+                    accept_delay: Duration::ZERO,
+                });
+            }
+            programs.push(spec);
+        }
+        let hostile = (0..rng.below(5)).map(|_| new_hostile(rng)).collect();
+        let answer_bits = rng.between(8, 22);
+        self.ports = Some(PortsSpec {
+            host,
+            programs,
+            hostile,
+            changes: Vec::new(),
+            answer_time_max: Duration(1 << answer_bits),
+        });
+    }
+
+    fn new_port(&mut self, rng: &mut Rng, host: usize, is_smoltcp: bool) -> PortSpec {
+        let program = self.programs.len();
+        self.programs.push(ProgramSpec {
+            host,
+            user: 0,
+            workers: 1,
+            wake_time_max: Duration::from_nanos(1 << rng.between(0, 18)),
+            behaviour: Behaviour::Good,
+            area_len: AREA_LEN,
+        });
+        let at = &self.hosts[host];
+        let stack = match is_smoltcp {
+            true => {
+                let delays = [0, 10_000, 200_000];
+                PortStack::Smoltcp(SmoltcpSpec {
+                    mtu: at.mtu.min(PORT_MTU_MAX),
+                    rx_len: 1 << rng.between(10, 17),
+                    tx_len: 1 << rng.between(10, 17),
+                    ack_delay: Duration::from_micros(delays[rng.below(3) as usize]),
+                    nagle: rng.chance_ppm(500_000),
+                    cubic: rng.chance_ppm(700_000),
+                })
+            }
+            false => {
+                let mut engine = new_host(rng).engine;
+                engine.msl = at.engine.msl;
+                PortStack::Embedded(Box::new(engine))
+            }
+        };
+        PortSpec {
+            program,
+            stack,
+            ring_len: 1 << rng.between(14, 20),
+            claims_all: rng.chance_ppm(300_000),
+        }
+    }
+
+    /// Draws the ends of programs on ports.
+    pub(crate) fn add_port_changes(&mut self, rng: &mut Rng) {
+        let last = self.connections.last().map_or(0, |plan| plan.start.0);
+        let Some(ports) = &mut self.ports else {
+            return;
+        };
+        let count = if rng.chance_ppm(500_000) {
+            rng.between(1, 6)
+        } else {
+            0
+        };
+        for _ in 0..count {
+            let after = 1 << rng.between(16, 30);
+            let at = Instant(rng.below(last + 1) + rng.below(after));
+            let again = Duration::from_micros(rng.below(2_000_000));
+            let bits = rng.between(4, 18);
+            let kind = match rng.below(3) {
+                0 => ChangeKind::Death {
+                    restart_after: rng.chance_ppm(600_000).then_some(again),
+                },
+                _ => ChangeKind::HandOver {
+                    all: rng.chance_ppm(500_000),
+                    lasts: Duration::from_micros(rng.below(1 << bits)),
+                },
+            };
+            let index = rng.below(ports.programs.len() as u64) as usize;
+            ports.changes.push(PortChange { at, index, kind });
+        }
+        ports.changes.sort_by_key(|change| change.at);
+    }
+}
+
+fn new_hostile(rng: &mut Rng) -> HostileSpec {
+    let all = rng.chance_ppm(400_000);
+    let mut harms = Harm::ALL.to_vec();
+    if !all {
+        let kinds = rng.between(1, 4);
+        harms = (0..kinds)
+            .map(|_| Harm::ALL[rng.below(Harm::ALL.len() as u64) as usize])
+            .collect();
+    }
+    let start_bits = rng.between(20, 31);
+    HostileSpec {
+        ring_len: 1 << rng.between(14, 18),
+        start: Instant(rng.below(1 << start_bits)),
+        every: Duration::from_nanos(1 << rng.between(14, 26)),
+        count: rng.between(10, 400) as u32,
+        harms,
+    }
+}

@@ -1,0 +1,106 @@
+//! The events of ports of the mux.
+
+use tidelane_time::Instant;
+
+use super::World;
+use crate::{
+    ledger::Violation,
+    plan::Role,
+    ports::{ChangeKind, Launch, PortEvent},
+};
+
+impl World {
+    pub(super) fn run_port(&mut self, event: PortEvent) -> Result<(), Violation> {
+        match event {
+            PortEvent::Launch(index) => self.launch_port(index, None)?,
+            PortEvent::Change => self.change_port()?,
+            event => {
+                if let Some(ports) = &mut self.ports {
+                    let machine = &mut self.machines[ports.host];
+                    let mux = machine.host.mux_ports_mut();
+                    if ports.handle(self.now, event, mux, &mut self.run_state)? {
+                        machine.touched(self.now);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts program `index` on a new port. `retire` has the time for which an old version still
+    /// runs, and is true if the claims of the old version move at once.
+    fn launch_port(
+        &mut self,
+        index: usize,
+        retire: Option<(Instant, bool)>,
+    ) -> Result<(), Violation> {
+        let Some(spec) = &self.scenario.ports else {
+            return Ok(());
+        };
+        let starts = self.starts_of(spec.programs[index].program);
+        self.launches += 1;
+        let rng = self.root.fork(800 + (self.launches << 16) + index as u64);
+        let Some(ports) = &mut self.ports else {
+            return Ok(());
+        };
+        let place = (index, ports.starts[index]);
+        let launch = Launch::new(&self.scenario, place, starts, rng);
+        let mux = self.machines[ports.host].host.mux_ports_mut();
+        ports.launch(self.now, mux, &launch, retire)
+    }
+
+    /// Ends a program on a port as planned.
+    fn change_port(&mut self) -> Result<(), Violation> {
+        let (Some(ports), Some(spec)) = (&mut self.ports, &self.scenario.ports) else {
+            return Ok(());
+        };
+        let Some((change, sides)) = ports.take_change() else {
+            return Ok(());
+        };
+        let (now, ledger) = (self.now, &mut self.run_state.ledger);
+        for (id, role) in sides {
+            if let Some(id) = id.filter(|_| role == Role::Server) {
+                ledger.server_died(now, id);
+            }
+        }
+        let program = spec.programs[change.index].program;
+        let listener = self.scenario.listener_of(program);
+        let returns = |after: &Option<_>| after.is_some();
+        let comes_back = match &change.kind {
+            ChangeKind::Death { restart_after } => returns(restart_after),
+            ChangeKind::HandOver { .. } => true,
+        };
+        ledger.program_died(now, program, listener, comes_back);
+        ledger.stack_died(now, |plan, role| match role {
+            Role::Client => plan.client == program,
+            Role::Server => Some(plan.listener) == listener,
+        });
+        self.report.deaths += 1;
+        match change.kind {
+            ChangeKind::Death { restart_after } => {
+                let back = restart_after.map(|after| now + after);
+                let mux = self.machines[ports.host].host.mux_ports_mut();
+                ports.kill(now, mux, change.index, back)
+            }
+            ChangeKind::HandOver { all, lasts } => {
+                self.launch_port(change.index, Some((now + lasts, all)))
+            }
+        }
+    }
+
+    /// Records a frame that has arrived at the NIC of `host`.
+    pub(super) fn arrives_for_ports(&mut self, host: usize, frame: &[u8]) {
+        if let Some(ports) = self.ports.as_mut().filter(|ports| ports.host == host) {
+            ports.arrives(self.now, frame);
+        }
+    }
+
+    /// Checks the frames that ports have received in a step of `host`, in which the NIC took `sent`
+    /// frames.
+    pub(super) fn after_ports(&mut self, host: usize, sent: u32) -> Result<(), Violation> {
+        match self.ports.as_mut().filter(|ports| ports.host == host) {
+            Some(ports) => ports.after_step(self.now, self.machines[host].host.mux_ports(), sent),
+            None => Ok(()),
+        }
+    }
+}
