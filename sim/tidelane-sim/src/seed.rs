@@ -40,6 +40,8 @@ pub enum ThemeName {
     Foreign,
     /// Services have several cores
     Cores,
+    /// Programs with stacks of their own have ports of the mux, and some are hostile
+    Ports,
 }
 
 impl ScenarioOptions {
@@ -72,6 +74,7 @@ impl ScenarioOptions {
             Some(ThemeName::Pressure) => Theme::LowMemory,
             Some(ThemeName::Foreign) => Theme::Smoltcp,
             Some(ThemeName::Cores) => Theme::Cores,
+            Some(ThemeName::Ports) => Theme::Ports,
         };
         Scenario::with_theme(seed, theme)
     }

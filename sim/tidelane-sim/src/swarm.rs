@@ -104,7 +104,7 @@ impl Swarm {
 }
 
 /// Topics of the run in CI, and the number of seeds for each.
-const LITE: [(ThemeName, u64); 8] = [
+const LITE: [(ThemeName, u64); 9] = [
     (ThemeName::Any, 1_000),
     (ThemeName::Memory, 200),
     (ThemeName::Death, 300),
@@ -113,6 +113,7 @@ const LITE: [(ThemeName, u64); 8] = [
     (ThemeName::Pressure, 300),
     (ThemeName::Foreign, 500),
     (ThemeName::Cores, 500),
+    (ThemeName::Ports, 1_000),
 ];
 
 /// First seed of the run in CI. The range is separate from the seeds of the unit tests.
@@ -161,6 +162,13 @@ fn missed(sum: &Report) -> Vec<&'static str> {
         ("a frame of another core's flow", counter("handed_over")),
         ("a timeout", counter("timeouts")),
         ("a fast retransmission", counter("fast_retrans")),
+        ("a packet of a port", counter("port_frames_checked_out")),
+        ("a GSO frame of a port", counter("port_gso_frames")),
+        ("a refused packet", counter("port_packets_refused")),
+        ("a port that does not read", counter("port_overruns")),
+        ("a corrupt port", counter("port_corrupt")),
+        ("a hand-over of a port", counter("port_hand_overs")),
+        ("a reset of a port", counter("port_resets")),
         ("a connection that ended as planned", sum.complete),
     ];
     let never = wanted.into_iter().filter(|(_, count)| *count == 0);
