@@ -318,6 +318,10 @@ impl<N: PacketIo> Egress for ToNic<'_, N> {
         taken
     }
 
+    fn waits_for_nic(&mut self) -> bool {
+        self.nic.tx_frame().is_none()
+    }
+
     fn give_to_host(&mut self, _frame: &[u8]) -> bool {
         false
     }

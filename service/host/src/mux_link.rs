@@ -3,6 +3,7 @@
 
 use tidelane_engine::{LinkId, SegmentOut, TxFull};
 use tidelane_packet_io::{Burst, Capabilities, PacketIo, TxChecksum};
+use tidelane_time::Instant;
 use tidelane_wire::HeaderTemplate;
 
 use crate::{
@@ -113,6 +114,8 @@ pub struct MuxLink {
     pub from_ports: FrameQueue,
     /// Frames between ports that the operator's rules have refused, which get an answer.
     pub refused: FrameQueue,
+    /// Time since which the NIC has had no room for packets of ports.
+    pub full_since: Option<Instant>,
 }
 
 impl MuxLink {

@@ -10,7 +10,7 @@ use tidelane_engine::{Arrival, FlowRoute, LinkId};
 use tidelane_mux::{Egress, Filter, GsoFrame, PortId, Ports, Reception, Verdict, Way, copy_to};
 use tidelane_packet_io::{Burst, Capabilities, PacketIo, Tapped};
 use tidelane_packet_ring::ServiceEnd;
-use tidelane_time::Instant;
+use tidelane_time::{Duration, Instant};
 use tidelane_wire::{
     Ecn, Endpoint, FlowKey, Segment, SeqNumber, TcpFlags, TcpOptions, parse_frame, parse_tcp,
     protocol, tcp_checksum_ok,
@@ -25,6 +25,10 @@ use crate::{
 /// Largest number of ports.
 pub const MUX_PORTS_MAX: usize = 4096;
 
+/// Longest time for which packets of ports wait for a NIC that sends nothing. Afterwards the
+/// packets for the NIC are lost, so that ports still reach each other and the service.
+const NIC_WAIT_MAX: Duration = Duration::from_millis(100);
+
 /// The ports of one core.
 pub type MuxPorts = Ports<Tapped<ServiceEnd>>;
 
@@ -37,6 +41,19 @@ struct Ways<'a, P> {
     rules: PortRules<'a>,
     /// True if a frame was passed to the queue.
     sent: bool,
+    /// Time since which the queue has had no room.
+    full_since: &'a mut Option<Instant>,
+}
+
+impl<P: PacketIo> Ways<'_, P> {
+    /// Returns true if the queue has room for a frame.
+    fn has_room(&mut self) -> bool {
+        let has_room = self.queue.tx_frame().is_some();
+        if has_room {
+            *self.full_since = None;
+        }
+        has_room
+    }
 }
 
 impl<P> Filter for Ways<'_, P> {
@@ -63,6 +80,14 @@ impl<P: PacketIo> Egress for Ways<'_, P> {
         let taken = copy_to(self.queue, frame);
         self.sent |= taken;
         taken
+    }
+
+    fn waits_for_nic(&mut self) -> bool {
+        if self.has_room() {
+            return false;
+        }
+        let since = *self.full_since.get_or_insert(self.rules.now);
+        self.rules.now - since < NIC_WAIT_MAX
     }
 
     /// Queues the packet for the engine. A port reaches sockets of the service, and no sockets of
@@ -190,6 +215,20 @@ impl<P: PacketIo> Host<P> {
     #[cold]
     #[inline(never)]
     pub(crate) fn serve_mux_ports(&mut self, now: Instant) -> bool {
+        let worked = self.take_port_turns(now);
+        self.receive_from_mux_ports(now);
+        self.answer_refused_ports(now);
+        self.mux_ports.flush();
+        let request = HostRequest::CorruptPorts;
+        if self.mux_ports.has_corrupt() && !self.io.requests.contains(&request) {
+            self.io.request(request);
+        }
+        worked
+    }
+
+    /// Sends packets of ports. Returns true if a port has sent a packet.
+    #[inline]
+    fn take_port_turns(&mut self, now: Instant) -> bool {
         let Some(queue) = self.io.ports.first_mut() else {
             return false;
         };
@@ -204,16 +243,13 @@ impl<P: PacketIo> Host<P> {
                 now,
             },
             sent: false,
+            full_since: &mut self.io.mux_link.full_since,
         };
+        if ways.full_since.is_some() {
+            ways.has_room();
+        }
         let count = self.mux_ports.take_turns(now, &mut ways);
         self.io.tx_queued |= ways.sent;
-        self.receive_from_mux_ports(now);
-        self.answer_refused_ports(now);
-        self.mux_ports.flush();
-        let request = HostRequest::CorruptPorts;
-        if self.mux_ports.has_corrupt() && !self.io.requests.contains(&request) {
-            self.io.request(request);
-        }
         count > 0
     }
 

@@ -6,7 +6,7 @@ use crate::{filter::Filter, gso::GsoFrame};
 
 /// The NIC and the host (the stack that gets unclaimed packets), as destinations of packets that
 /// ports send, with the filter of these packets. Each method that passes a packet on returns false
-/// if the packet was lost.
+/// if the packet was not taken.
 pub trait Egress: Filter {
     /// Returns the capabilities of the NIC.
     fn nic_capabilities(&self) -> Capabilities;
@@ -16,6 +16,10 @@ pub trait Egress: Filter {
 
     /// Sends a packet through the NIC.
     fn send_to_nic(&mut self, frame: &[u8]) -> bool;
+
+    /// Returns true if a packet waits until the NIC has room. Returns false if the NIC has room, or
+    /// if a packet without room is lost.
+    fn waits_for_nic(&mut self) -> bool;
 
     /// Gives a packet to the host.
     fn give_to_host(&mut self, frame: &[u8]) -> bool;

@@ -31,9 +31,12 @@ mod mux;
 mod port;
 mod port_counters;
 mod port_end;
+mod port_table;
 mod ports;
 mod rate;
 mod ready;
+mod turn;
+mod turn_queue;
 mod waiting;
 
 pub use crate::{

@@ -57,9 +57,13 @@ impl<N: PacketIo, H: PacketIo> Egress for Outside<N, H> {
     }
 
     fn send_to_nic(&mut self, frame: &[u8]) -> bool {
-        let taken = copy_to(&mut self.nic, frame);
-        self.counters.nic_overruns += u64::from(!taken);
-        taken
+        copy_to(&mut self.nic, frame)
+    }
+
+    /// Lets packets of ports wait while the NIC is full. This mux has no clock, so the packets wait
+    /// for as long as the NIC sends nothing.
+    fn waits_for_nic(&mut self) -> bool {
+        self.nic.tx_frame().is_none()
     }
 
     fn give_to_host(&mut self, frame: &[u8]) -> bool {
@@ -153,7 +157,8 @@ impl<N: PacketIo, H: PacketIo, P: PortEnd> Mux<N, H, P> {
         let count = self.outside.host.rx_burst(&mut burst, BURST_MAX);
         for frame in burst.iter() {
             if self.ports.receive(frame, false, &mut ()) == Reception::Unclaimed {
-                self.outside.send_to_nic(frame);
+                let taken = self.outside.send_to_nic(frame);
+                self.outside.counters.nic_overruns += u64::from(!taken);
             }
         }
         self.outside.host.rx_release(&mut burst);

@@ -24,6 +24,16 @@ pub struct PortCounters {
 }
 
 impl PortCounters {
+    /// Counts packets that the port has sent. `are_lost` is true if the NIC or the host had no room
+    /// for them.
+    #[inline]
+    pub fn count_sent(&mut self, packets: u64, are_lost: bool) {
+        self.sent += packets;
+        if are_lost {
+            self.lost += packets;
+        }
+    }
+
     /// Counts a packet that is not sent.
     pub fn count_refused(&mut self, refusal: SendRefusal) {
         *self.refused.entry(refusal).or_default() += 1;

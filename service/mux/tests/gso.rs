@@ -96,12 +96,20 @@ struct Net {
 impl Net {
     /// `gso_len_max` is the largest GSO frame of the NIC in bytes, or zero.
     fn new(gso_len_max: u32) -> Self {
+        Self::with_nic(gso_len_max, 4096)
+    }
+
+    /// `nic_frames` is the number of frames for which the NIC has room.
+    fn with_nic(gso_len_max: u32, nic_frames: u32) -> Self {
         let config = MemConfig {
             partial_checksums: false,
             frames: 4096,
             ..MemConfig::default()
         };
-        let (peer, port) = MemPort::pair(config);
+        let (peer, port) = MemPort::pair(MemConfig {
+            frames: nic_frames,
+            ..config
+        });
         let nic = Nic {
             port,
             gso_len_max,
@@ -405,6 +413,44 @@ fn gso_frames_get_no_larger_share() {
     assert!(net.mux.nic().sent.len() <= 2, "a turn is about 64 KiB");
     while net.mux.step() {}
     assert_eq!(net.mux.nic().sent.len(), queued);
+}
+
+/// The NIC has room for fewer frames than a GSO frame has segments.
+#[test]
+fn segments_wait_for_a_full_nic_in_order() {
+    let (frame, headers_len) = Stream::to(PEER).frame(&payload(60_000), 0, 0);
+    let single = Sent::out(FIRST).frame();
+    let sent_through = |nic_frames: u32| {
+        let mut net = Net::with_nic(0, nic_frames);
+        let program = &mut net.programs[0];
+        for _ in 0..2 {
+            assert!(send(program, &single));
+            program.tx_gso_headers()[..headers_len].copy_from_slice(&frame[..headers_len]);
+            let gso = GsoParameters {
+                headers_len: headers_len as u16,
+                segment_size: MSS,
+                tcp_start: 0,
+                is_v6: false,
+            };
+            let payload = GsoPayload::Private([&frame[headers_len..], &[]]);
+            assert_eq!(program.tx_gso_send(payload, gso), Ok(()));
+        }
+        program.tx_flush();
+        let mut out = Vec::new();
+        while net.mux.step() || net.mux.ports().has_work() {
+            out.extend(receive(&mut net.peer));
+        }
+        out.extend(receive(&mut net.peer));
+        let counters = net.mux.ports().port_counters(net.ids[0]).expect("open");
+        assert_eq!((counters.sent, counters.lost), (out.len() as u64, 0));
+        assert_eq!(counters.gso_frames, 2);
+        out
+    };
+    let whole = sent_through(4096);
+    assert!(whole.len() > 80, "{} frames", whole.len());
+    for nic_frames in [1, 5, 8, 33] {
+        assert_eq!(sent_through(nic_frames), whole, "{nic_frames} frames");
+    }
 }
 
 /// The consumer reports the segment size with the right frame of a burst.

@@ -1,7 +1,7 @@
 //! Tests of packets between ports, the NIC and the host: the destinations, and the refusals.
 
 use tidelane_mux::*;
-use tidelane_packet_io::{MemConfig, MemPort};
+use tidelane_packet_io::{Burst, MemConfig, MemPort, PacketIo};
 use tidelane_wire::{DropReason, Endpoint, IpAddress, checksum};
 
 use crate::frames::{LOCAL, MAC, PEER, PEER_MAC, Sent, receive, send};
@@ -19,11 +19,19 @@ struct Net {
 impl Net {
     /// Makes a mux with ports that have claimed TCP ports 1000, 1001, ...
     fn new(ports: u16) -> Self {
+        Self::with_nic(ports, MemConfig::default().frames)
+    }
+
+    /// Makes the same mux with a NIC that has room for `nic_frames` frames.
+    fn with_nic(ports: u16, nic_frames: u32) -> Self {
         let config = MemConfig {
             partial_checksums: false,
             ..MemConfig::default()
         };
-        let (nic, mux_nic) = MemPort::pair(config);
+        let (nic, mux_nic) = MemPort::pair(MemConfig {
+            frames: nic_frames,
+            ..config
+        });
         let (host, mux_host) = MemPort::pair(config);
         let mux = Mux::new(mux_nic, mux_host, MAC, vec![LOCAL], ports.into());
         let mut net = Self {
@@ -53,6 +61,15 @@ impl Net {
             .unwrap()
             .clone()
     }
+}
+
+/// Receives one frame.
+fn receive_one(port: &mut MemPort) -> Option<Vec<u8>> {
+    let mut burst = port.new_burst();
+    port.rx_burst(&mut burst, 1);
+    let frame = burst.frame(0).map(<[u8]>::to_vec);
+    port.rx_release(&mut burst);
+    frame
 }
 
 fn tuple(port: u16) -> Tuple {
@@ -245,6 +262,90 @@ fn a_port_that_floods_delays_no_other_port() {
     }
     assert!(late > 0);
     assert_eq!(net.mux.counters().nic_overruns, 0);
+}
+
+/// The NIC sends one frame between two steps. A port that floods gets its share of these frames.
+#[test]
+fn a_port_that_floods_a_slow_nic_loses_no_packet_and_takes_none_from_others() {
+    let mut net = Net::with_nic(3, 4);
+    let (mut sent, mut out) = ([0, 0], Vec::new());
+    for _ in 0..2000 {
+        while send(net.port(0), &Sent::out(1000).frame()) {}
+        // One port sends now and then, the other one always has packets.
+        if sent[0] * 10 < out.len() {
+            sent[0] += usize::from(send(net.port(1), &Sent::out(1001).frame()));
+        }
+        sent[1] += usize::from(send(net.port(2), &Sent::out(1002).frame()));
+        net.mux.step();
+        out.extend(receive_one(&mut net.nic));
+    }
+    let of = |port| {
+        let frame = Sent::out(port).frame();
+        out.iter().filter(|out| **out == frame).count()
+    };
+    assert!(
+        of(1001) + 10 >= sent[0] && sent[0] > 100,
+        "{} of {}",
+        of(1001),
+        sent[0]
+    );
+    assert!(
+        of(1002) > out.len() * 4 / 10,
+        "{} of {}",
+        of(1002),
+        out.len()
+    );
+    for at in 0..3 {
+        assert_eq!(net.counters(at).lost, 0, "port {at}");
+    }
+    assert_eq!(net.mux.counters().nic_overruns, 0);
+}
+
+/// The port closes while one of its packets waits for the NIC.
+#[test]
+fn a_packet_that_waits_for_the_nic_ends_with_its_port() {
+    let mut net = Net::with_nic(2, 4);
+    for at in [0, 1] {
+        for _ in 0..20 {
+            assert!(send(net.port(at), &Sent::out(1000 + at as u16).frame()));
+        }
+    }
+    net.mux.step();
+    let ports = net.mux.ports();
+    let waits = |at: &usize| ports.waits_for_nic(net.ports[*at].0);
+    let waiting = [0, 1].into_iter().find(waits).expect("a packet waits");
+    assert!(ports.has_work());
+    assert!(net.mux.ports_mut().close(net.ports[waiting].0).is_some());
+    let mut out = Vec::new();
+    while net.mux.ports().has_work() || out.is_empty() {
+        net.mux.step();
+        out.extend(receive(&mut net.nic));
+    }
+    out.extend(receive(&mut net.nic));
+    let of = |at: usize| {
+        let frame = Sent::out(1000 + at as u16).frame();
+        out.iter().filter(|out| **out == frame).count()
+    };
+    assert_eq!((of(waiting), of(1 - waiting)), (4, 20));
+}
+
+/// The program loses the claim of a packet that waits for the NIC.
+#[test]
+fn a_packet_that_waits_for_the_nic_is_checked_again() {
+    let mut net = Net::with_nic(2, 4);
+    for _ in 0..10 {
+        assert!(send(net.port(0), &Sent::out(1000).frame()));
+    }
+    net.mux.step();
+    let (from, to) = (net.ports[0].0, net.ports[1].0);
+    assert!(net.mux.ports_mut().hand_over(from, to));
+    for _ in 0..10 {
+        receive(&mut net.nic);
+        net.mux.step();
+    }
+    let counters = net.counters(0);
+    assert_eq!((counters.sent, counters.lost), (4, 0));
+    assert_eq!(counters.refused[&SendRefusal::SourcePort], 6);
 }
 
 #[test]

@@ -15,14 +15,27 @@ const START: Instant = Instant::from_secs(100);
 /// Bytes of [`Sent::frame`].
 const FRAME_LEN: u64 = 55;
 
-/// A NIC without limits, which counts the packets of each TCP port.
+/// A NIC that records the TCP port of each packet, with a filter that passes all packets.
 #[derive(Default)]
 struct Nic {
     sent: Vec<u16>,
     gso: Vec<usize>,
+    /// Number of packets for which the NIC has room; `None` without a limit.
+    room: Option<usize>,
+    /// Number of packets that the filter has judged; `None` without a filter.
+    judged: Option<usize>,
 }
 
-impl Filter for Nic {}
+impl Filter for Nic {
+    fn passes_all(&self) -> bool {
+        self.judged.is_none()
+    }
+
+    fn judge(&mut self, _: PortId, _: Way, _: &[u8]) -> Verdict {
+        self.judged = self.judged.map(|count| count + 1);
+        Verdict::Pass
+    }
+}
 
 impl Egress for Nic {
     fn nic_capabilities(&self) -> Capabilities {
@@ -40,8 +53,16 @@ impl Egress for Nic {
     }
 
     fn send_to_nic(&mut self, frame: &[u8]) -> bool {
+        if self.waits_for_nic() {
+            return false;
+        }
+        self.room = self.room.map(|room| room - 1);
         self.sent.push(u16::from_be_bytes([frame[34], frame[35]]));
         true
+    }
+
+    fn waits_for_nic(&mut self) -> bool {
+        self.room == Some(0)
     }
 
     fn give_to_host(&mut self, _: &[u8]) -> bool {
@@ -138,6 +159,10 @@ impl Net {
         steps
     }
 
+    fn run_step(&mut self) {
+        self.ports.take_turns(self.now, &mut self.nic);
+    }
+
     fn sent(&self, port: u16) -> usize {
         let of_port = self.nic.sent.iter().filter(|sent| **sent == 1000 + port);
         of_port.count()
@@ -226,6 +251,71 @@ fn refused_packets_and_segments_count() {
     net.run_until(START + Duration::from_millis(50));
     let refused: u64 = net.counters(0).refused.values().sum();
     assert!((40..=55).contains(&refused), "{refused}");
+}
+
+/// A turn of ten packets stands still for 100 ms, because the NIC has room for five of them.
+#[test]
+fn a_turn_that_waits_for_the_nic_pays_for_its_packets_once() {
+    let mut net = Net::new(1);
+    net.limit(0, Some(1000), None);
+    net.send(0, 1);
+    net.run_until(START + Duration::from_secs(1));
+    assert_eq!(net.send(0, 1000), 1000);
+    net.nic.room = Some(5);
+    for _ in 0..100 {
+        net.run_step();
+        assert!(net.ports.waits_for_nic(PortId(0)) && net.ports.has_work());
+        assert_eq!((net.sent(0), net.counters(0).sent), (6, 6));
+        net.now += Duration::from_millis(1);
+    }
+    net.nic.room = None;
+    net.run_until(net.now);
+    // A turn without tokens and debts has one packet.
+    assert_eq!(net.sent(0), 12);
+    assert!(!net.ports.waits_for_nic(PortId(0)));
+    net.run_until(net.now + Duration::from_millis(500));
+    assert!((505..=513).contains(&net.sent(0)), "{}", net.sent(0));
+    assert_eq!(net.counters(0).lost, 0);
+}
+
+/// The rate of a port may change while one of the port's packets waits for the NIC.
+#[test]
+fn new_rates_apply_after_the_turn_that_waits_for_the_nic() {
+    let mut net = Net::new(1);
+    net.send(0, 100);
+    net.nic.room = Some(5);
+    net.run_step();
+    net.limit(0, Some(10), None);
+    net.run_step();
+    net.nic.room = None;
+    net.run_until(net.now);
+    assert_eq!(net.sent(0), 32, "one turn");
+    // The turn is a debt of 3.2 s.
+    net.run_until(START + Duration::from_secs(3));
+    assert_eq!(net.sent(0), 32);
+    net.run_until(START + Duration::from_secs(11));
+    assert_eq!(net.sent(0), 100);
+}
+
+/// A filter counts packets, so that it must not see a packet again after the wait.
+#[test]
+fn a_packet_that_waits_for_the_nic_is_judged_once() {
+    let mut net = Net::new(2);
+    net.nic.judged = Some(0);
+    net.nic.room = Some(4);
+    net.send(0, 10);
+    for _ in 0..5 {
+        net.run_step();
+        assert_eq!((net.sent(0), net.nic.judged), (4, Some(4)));
+    }
+    // The packets of the other port wait, too.
+    net.send(1, 10);
+    net.run_step();
+    assert_eq!((net.sent(1), net.nic.judged), (0, Some(4)));
+    net.nic.room = None;
+    net.run_until(net.now);
+    assert_eq!((net.sent(0), net.sent(1)), (10, 10));
+    assert_eq!(net.nic.judged, Some(20));
 }
 
 #[test]

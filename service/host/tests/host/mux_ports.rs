@@ -4,7 +4,7 @@ use std::sync::{Arc, atomic::AtomicU32};
 
 use tidelane_abi::control_event;
 use tidelane_mux::{PortId, SendRate, Tuple};
-use tidelane_packet_io::{BURST_MAX, Burst, PacketIo, Tapped, TxChecksum};
+use tidelane_packet_io::{BURST_MAX, Burst, MemConfig, PacketIo, Tapped, TxChecksum};
 use tidelane_packet_ring::{ProgramEnd, ServiceEnd};
 use tidelane_ring::{PortRegions, core_of};
 use tidelane_time::{Duration, Instant};
@@ -16,7 +16,7 @@ use tidelane_wire::{
 use crate::{
     limits::{Guest, connect},
     rig::{Core, OUR_MAC},
-    stage::{LOCAL, PORT, Stage, listen, segment},
+    stage::{LOCAL, PORT, Stage, THEIR_MAC, listen, segment, stranger},
 };
 
 const NOW: Instant = Instant::from_secs(1);
@@ -53,11 +53,19 @@ impl Program {
 
     /// Sends a segment to the host's own address through the rings of `core`.
     pub fn send(&mut self, core: usize, header: &SegmentHeader) {
-        let frame = frame(OUR_MAC, header);
+        assert!(self.send_frame(core, &frame(OUR_MAC, header)), "no room");
+    }
+
+    /// Sends a frame through the rings of `core`. Returns false if there is no room.
+    fn send_frame(&mut self, core: usize, frame: &[u8]) -> bool {
         let end = &mut self.ends[core];
-        end.tx_frame().expect("room")[..frame.len()].copy_from_slice(&frame);
+        let Some(room) = end.tx_frame() else {
+            return false;
+        };
+        room[..frame.len()].copy_from_slice(frame);
         end.tx_commit(frame.len(), TxChecksum::Done);
         end.tx_flush();
+        true
     }
 
     /// Returns the segments that have arrived through the rings of `core`.
@@ -215,6 +223,76 @@ fn a_program_of_the_service_connects_to_a_port() {
     let ack = port.received(0).pop().expect("an ACK");
     assert_eq!((ack.flags, ack.ack), (TcpFlags::ACK, SeqNumber(100)));
     assert!(stage.core.sent().is_empty());
+}
+
+/// Returns a segment of the port to a peer on the link.
+fn frame_out() -> Vec<u8> {
+    let template = HeaderTemplate::new(OUR_MAC, THEIR_MAC, LOCAL, stranger(1));
+    let template = template.expect("one version");
+    let header = from_port(TcpFlags::ACK, 7, 7);
+    let (start, len) = (template.headers_len(), header.len());
+    let mut frame = vec![0; start + len];
+    template.write(&mut frame, len as u16, Ecn::NotEct, 0);
+    let tcp = &mut frame[start..];
+    emit_tcp(tcp, &header);
+    write_tcp_checksum(tcp, template.pseudo_header(len as u16), checksum::Sum::ZERO);
+    frame
+}
+
+/// Returns a stage whose NIC has room for a few frames.
+fn small_nic() -> Stage {
+    Stage::with_core(Core::with_port(MemConfig {
+        frames: 4,
+        ..MemConfig::default()
+    }))
+}
+
+/// A NIC that sends nothing holds the packets of ports for 100 ms. Afterwards the ports still reach
+/// the service.
+#[test]
+fn a_nic_that_stands_still_separates_no_port_from_the_service() {
+    let mut stage = small_nic();
+    let _program = listen(&mut stage.core.host, 1 << 20);
+    let mut port = Program::open(&mut [&mut stage.core]);
+    for _ in 0..6 {
+        assert!(port.send_frame(0, &frame_out()));
+    }
+    port.send(0, &from_port(TcpFlags::SYN, 7, 0));
+    let counters = |stage: &Stage| {
+        let counters = stage.core.host.mux_ports().port_counters(PortId(3));
+        counters.map(|counters| (counters.sent, counters.lost))
+    };
+    for _ in 0..5 {
+        stage.run();
+    }
+    assert_eq!(
+        (counters(&stage), port.received(0).len()),
+        (Some((4, 0)), 0)
+    );
+    stage.now += Duration::from_millis(101);
+    stage.run();
+    let answers = port.received(0);
+    assert_eq!(answers.len(), 1, "{answers:?}");
+    assert_eq!(answers[0].flags, TcpFlags::SYN.union(TcpFlags::ACK));
+    assert_eq!(counters(&stage), Some((7, 2)));
+    // The NIC sends again.
+    assert_eq!(stage.core.sent().len(), 4);
+    assert!(port.send_frame(0, &frame_out()));
+    stage.run();
+    assert_eq!(stage.core.sent(), [frame_out()]);
+    // The next wait has its own 100 ms.
+    for _ in 0..6 {
+        assert!(port.send_frame(0, &frame_out()));
+    }
+    for _ in 0..5 {
+        stage.run();
+        stage.now += Duration::from_millis(19);
+    }
+    assert_eq!(counters(&stage), Some((12, 2)));
+    assert_eq!(stage.core.sent().len(), 4);
+    stage.run();
+    assert_eq!(stage.core.sent().len(), 2);
+    assert_eq!(counters(&stage), Some((14, 2)));
 }
 
 /// A port that ends leaves its 3-tuples to the kernel, which would answer with a RST.

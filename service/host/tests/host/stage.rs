@@ -17,7 +17,7 @@ use crate::{
 };
 
 pub const LOCAL: IpAddress = IpAddress::from_v4(OURS);
-const THEIR_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
+pub const THEIR_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
 pub const PORT: u16 = 80;
 
 /// A host in virtual time. The stage answers the host's requests in place of the kernel.

@@ -1,0 +1,134 @@
+//! The open ports of a mux by number, and the rotation in which the mux polls them.
+
+use crate::{
+    check::SendRefusal, claims::PortId, port::Port, port_counters::PortCounters, port_end::PortEnd,
+};
+
+/// The open ports.
+pub struct PortTable<P> {
+    ports: Vec<Option<Port<P>>>,
+    /// Largest number of ports.
+    ports_max: usize,
+    /// Numbers of the open ports, in no order.
+    open: Vec<PortId>,
+    /// Position in `open` of the next port to poll.
+    next_look: usize,
+}
+
+impl<P: PortEnd> PortTable<P> {
+    /// Makes an empty table for at most `ports_max` ports.
+    pub fn new(ports_max: usize) -> Self {
+        Self {
+            ports: Vec::new(),
+            ports_max,
+            open: Vec::new(),
+            next_look: 0,
+        }
+    }
+
+    /// Returns the number of open ports.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Returns the lowest number of no open port.
+    pub fn lowest_free(&self) -> PortId {
+        let free = self.ports.iter().position(Option::is_none);
+        PortId(free.unwrap_or(self.ports.len()) as u32)
+    }
+
+    /// Adds a port with number `id`. Returns false if a port has this number, or if the number is
+    /// too large.
+    pub fn add(&mut self, id: PortId, io: P) -> bool {
+        let at = id.0 as usize;
+        if at >= self.ports_max || self.get(id).is_some() {
+            return false;
+        }
+        if at >= self.ports.len() {
+            self.ports.resize_with(at + 1, || None);
+        }
+        self.ports[at] = Some(Port::new(io));
+        self.open.push(id);
+        true
+    }
+
+    /// Removes a port.
+    pub fn remove(&mut self, id: PortId) -> Option<Port<P>> {
+        let removed = self.ports.get_mut(id.0 as usize)?.take()?;
+        self.open.retain(|open| *open != id);
+        Some(removed)
+    }
+
+    /// Returns a port.
+    #[inline(always)]
+    pub fn get(&self, id: PortId) -> Option<&Port<P>> {
+        self.ports.get(id.0 as usize)?.as_ref()
+    }
+
+    /// Returns a port.
+    #[inline(always)]
+    pub fn get_mut(&mut self, id: PortId) -> Option<&mut Port<P>> {
+        self.ports.get_mut(id.0 as usize)?.as_mut()
+    }
+
+    /// Counts packets of a port.
+    #[inline]
+    pub fn count(&mut self, id: PortId, count: impl FnOnce(&mut PortCounters)) {
+        if let Some(port) = self.get_mut(id) {
+            count(&mut port.counters);
+        }
+    }
+
+    /// Counts a packet of a port that is not sent.
+    #[cold]
+    pub fn refuse(&mut self, id: PortId, refusal: SendRefusal) {
+        self.count(id, |counters| counters.count_refused(refusal));
+    }
+
+    /// Returns all ports, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = &Port<P>> {
+        self.open.iter().filter_map(|id| self.get(*id))
+    }
+
+    /// Returns the number of the next port to poll. Each port has its turn once in
+    /// [`len`](Self::len) calls.
+    #[inline]
+    pub fn next_to_poll(&mut self) -> Option<PortId> {
+        if self.next_look >= self.open.len() {
+            self.next_look = 0;
+        }
+        let id = self.open.get(self.next_look)?;
+        self.next_look += 1;
+        Some(*id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidelane_packet_io::{MemConfig, MemPort};
+
+    use super::*;
+
+    #[test]
+    fn ports_have_the_lowest_free_number_and_are_polled_in_rotation() {
+        let io = || MemPort::pair(MemConfig::default()).0;
+        let mut table = PortTable::new(3);
+        for number in 0..3 {
+            let id = table.lowest_free();
+            assert_eq!(id, PortId(number));
+            assert!(table.add(id, io()) && !table.add(id, io()));
+        }
+        assert!(!table.add(table.lowest_free(), io()), "the table is full");
+        let polled: Vec<_> = (0..6).filter_map(|_| table.next_to_poll()).collect();
+        assert_eq!(polled, [0, 1, 2, 0, 1, 2].map(PortId));
+        assert!(table.remove(PortId(1)).is_some() && table.remove(PortId(1)).is_none());
+        assert!(table.get(PortId(1)).is_none() && table.get_mut(PortId(2)).is_some());
+        assert_eq!((table.len(), table.iter().count()), (2, 2));
+        assert_eq!(table.lowest_free(), PortId(1));
+        let polled: Vec<_> = (0..4).filter_map(|_| table.next_to_poll()).collect();
+        assert_eq!(polled, [0, 2, 0, 2].map(PortId));
+        assert!(table.remove(PortId(0)).is_some() && table.remove(PortId(2)).is_some());
+        assert_eq!(table.next_to_poll(), None);
+    }
+}

@@ -1,0 +1,152 @@
+//! The order in which the ports of a mux have their turns.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use tidelane_time::Instant;
+
+use crate::{
+    claims::PortId, port::Port, port_end::PortEnd, port_table::PortTable, ready::ReadySet,
+    turn::Turn, waiting::Waiting,
+};
+
+/// Largest number of ports that one step polls for new frames.
+const POLLS_MAX: usize = 32;
+
+/// The ports with packets, and the ports that wait for their rate or for the NIC.
+pub struct TurnQueue {
+    /// Ports whose doorbells have rung.
+    pub ready: Arc<ReadySet>,
+    /// Ports that were taken from `ready`.
+    rung: Vec<PortId>,
+    /// Ports that wait for a turn, next first.
+    turns: VecDeque<PortId>,
+    /// A turn in which a packet waits for the NIC. All other turns wait behind it, so that the mux
+    /// takes no packets from the ports that a full NIC would lose.
+    paused: Option<Turn>,
+    /// Ports that wait until their rate lets them send.
+    waiting: Waiting,
+}
+
+impl TurnQueue {
+    /// Makes an empty queue for at most `ports_max` ports.
+    pub fn new(ports_max: usize) -> Self {
+        Self {
+            ready: Arc::new(ReadySet::new(ports_max)),
+            rung: Vec::new(),
+            turns: VecDeque::new(),
+            paused: None,
+            waiting: Waiting::default(),
+        }
+    }
+
+    /// Returns the number of ports that wait for a turn.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.turns.len()
+    }
+
+    /// Returns true if no turn waits, and no turn is paused.
+    pub fn is_empty(&self) -> bool {
+        self.turns.is_empty() && self.paused.is_none()
+    }
+
+    /// Returns the time at which a port has waited long enough for its rate.
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.waiting.next_due()
+    }
+
+    /// Gives a turn to the ports with packets, and to the ports that have waited until `now`.
+    #[inline]
+    pub fn begin_step<P: PortEnd>(&mut self, now: Instant, table: &mut PortTable<P>) {
+        if !self.waiting.is_empty() {
+            self.end_waits(now, table);
+        }
+        if !P::POLLED {
+            self.ready.take(&mut self.rung);
+            while let Some(port) = self.rung.pop() {
+                self.add(table, port);
+            }
+            return;
+        }
+        for _ in 0..table.len().min(POLLS_MAX) {
+            let Some(id) = table.next_to_poll() else {
+                break;
+            };
+            if table.get(id).is_some_and(Port::is_ready) {
+                self.add(table, id);
+            }
+        }
+    }
+
+    /// Gives a turn to the ports that have waited long enough.
+    #[cold]
+    fn end_waits<P: PortEnd>(&mut self, now: Instant, table: &mut PortTable<P>) {
+        while let Some(id) = self.waiting.pop(now) {
+            if let Some(port) = table.get_mut(id) {
+                port.waits_until = None;
+            }
+            self.add(table, id);
+        }
+    }
+
+    /// Gives a turn to a port after all waiting ports, unless the port waits for a turn or for its
+    /// rate.
+    #[inline]
+    pub fn add<P: PortEnd>(&mut self, table: &mut PortTable<P>, id: PortId) {
+        let Some(port) = table.get_mut(id) else {
+            return;
+        };
+        if !port.in_turns && port.waits_until.is_none() {
+            port.in_turns = true;
+            self.turns.push_back(id);
+        }
+    }
+
+    /// Takes the port that has the next turn. No port has a turn while a turn is paused.
+    #[inline]
+    pub fn pop(&mut self) -> Option<PortId> {
+        match self.paused {
+            None => self.turns.pop_front(),
+            Some(_) => None,
+        }
+    }
+
+    /// Lets a turn and all turns behind it wait for the NIC.
+    pub fn pause(&mut self, turn: Turn) {
+        self.paused = Some(turn);
+    }
+
+    /// Takes the paused turn.
+    #[inline]
+    pub fn resume(&mut self) -> Option<Turn> {
+        self.paused.take()
+    }
+
+    /// Returns true if the turn of a port is paused.
+    pub fn is_paused(&self, id: PortId) -> bool {
+        self.paused.is_some_and(|turn| turn.port == id)
+    }
+
+    /// Lets a port wait for its rate until `due`.
+    pub fn add_wait(&mut self, due: Instant, id: PortId) {
+        self.waiting.add(due, id);
+    }
+
+    /// Ends a port's wait for its rate, and gives the port a turn.
+    pub fn end_wait<P: PortEnd>(&mut self, table: &mut PortTable<P>, id: PortId) {
+        let due = table.get_mut(id).and_then(|port| port.waits_until.take());
+        if let Some(due) = due {
+            self.waiting.remove(due, id);
+            self.add(table, id);
+        }
+    }
+
+    /// Forgets a port that is closed. Returns true if the turn of the port was paused.
+    pub fn remove<P>(&mut self, id: PortId, closed: &Port<P>) -> bool {
+        self.turns.retain(|turn| *turn != id);
+        if let Some(due) = closed.waits_until {
+            self.waiting.remove(due, id);
+        }
+        self.paused.take_if(|turn| turn.port == id).is_some()
+    }
+}
