@@ -114,6 +114,9 @@ pub struct MuxLink {
     pub from_ports: FrameQueue,
     /// Frames between ports that the operator's rules have refused, which get an answer.
     pub refused: FrameQueue,
+    /// True if the ports had no turns in the last step, because the engine had packets for a NIC
+    /// without room.
+    pub engine_had_turn: bool,
     /// Time since which the NIC has had no room for packets of ports.
     pub full_since: Option<Instant>,
 }

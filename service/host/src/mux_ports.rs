@@ -211,11 +211,17 @@ impl<P: PacketIo> Host<P> {
     }
 
     /// Sends packets of ports, and publishes the packets that ports received in this step. Returns
-    /// true if a port has sent a packet.
+    /// true if a port has sent a packet, or has one to send in the next step.
     #[cold]
     #[inline(never)]
     pub(crate) fn serve_mux_ports(&mut self, now: Instant) -> bool {
-        let worked = self.take_port_turns(now);
+        // Ports that flood would take the NIC's room in each step before the engine sends.
+        let is_turn_of_engine = self.io.blocked && !self.io.mux_link.engine_had_turn;
+        self.io.mux_link.engine_had_turn = is_turn_of_engine;
+        let worked = match is_turn_of_engine {
+            true => self.mux_ports.has_work(),
+            false => self.take_port_turns(now),
+        };
         self.receive_from_mux_ports(now);
         self.answer_refused_ports(now);
         self.mux_ports.flush();

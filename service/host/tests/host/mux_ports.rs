@@ -247,6 +247,34 @@ fn small_nic() -> Stage {
     }))
 }
 
+/// A port floods, so that its packets would take the room of a small NIC in each step. The engine
+/// has ten resets to send.
+#[test]
+fn the_engine_and_a_port_that_floods_share_a_small_nic() {
+    let mut stage = small_nic();
+    let program = listen(&mut stage.core.host, 1 << 20);
+    for port in 5001..=5010 {
+        stage.connect(port, b"text");
+    }
+    let mut port = Program::open(&mut [&mut stage.core]);
+    stage.core.host.remove_program(stage.now, program.0);
+    let (mut resets, mut of_port) = (0, 0);
+    for _ in 0..20 {
+        while port.send_frame(0, &frame_out()) {}
+        stage.run();
+        for frame in stage.core.sent() {
+            let packet = parse_frame(&frame).expect("a packet");
+            let segment = parse_tcp(packet.payload).expect("a segment");
+            resets += u32::from(segment.flags.contains(TcpFlags::RST));
+            of_port += u32::from(segment.src_port == CLAIMED);
+        }
+    }
+    assert_eq!(resets, 10);
+    assert!(of_port >= 30, "{of_port} packets of the port");
+    let counters = stage.core.host.mux_ports().port_counters(port.id);
+    assert_eq!(counters.map(|counters| counters.lost), Some(0));
+}
+
 /// A NIC that sends nothing holds the packets of ports for 100 ms. Afterwards the ports still reach
 /// the service.
 #[test]
