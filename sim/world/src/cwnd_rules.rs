@@ -25,6 +25,8 @@ const CHECKS_MAX: u64 = 20_000;
 /// Link number of the local path, which joins two programs of one service. Its segments are not
 /// frames, so the number of bytes sent in a step is unknown.
 const LOCAL_PATH: LinkId = LinkId(0);
+/// Link to the ports of the mux, which also has no frames on the wire.
+const MUX_LINK: LinkId = LinkId(u16::MAX);
 
 /// State of a sender at its last check.
 #[derive(Clone, Copy, Debug)]
@@ -117,7 +119,7 @@ impl CwndRules {
         // Bytes of this step do not count, because they may have been sent after the reduction.
         let known = std::mem::replace(&mut sender.snd_nxt, snd_nxt);
         let reduced_until = match info.link {
-            LOCAL_PATH => known.min(snd_nxt),
+            LOCAL_PATH | MUX_LINK => known.min(snd_nxt),
             _ => snd_nxt
                 .saturating_sub(u64::from(sent))
                 .max(info.bytes_acked),

@@ -76,6 +76,8 @@ pub struct Machine {
     /// The users of this host's programs, by user number.
     users: BTreeMap<u32, Arc<User>>,
     burst: MemBurst,
+    /// `None` for a NIC that sends all frames before the next step.
+    slow: Option<SlowNic>,
 }
 
 impl Machine {
@@ -123,6 +125,7 @@ impl Machine {
             ports_given: BTreeMap::new(),
             users: BTreeMap::new(),
             burst: MemBurst::default(),
+            slow: None,
         })
     }
 
@@ -303,8 +306,31 @@ impl Machine {
         self.answers.push_back((at, Answer::Neighbour(addr)));
     }
 
+    /// Makes the NIC slow: between two steps, it gets the room of at most `frames` frames back.
+    pub fn slow_down(&mut self, frames: usize) {
+        self.slow = Some(SlowNic {
+            frames,
+            sent: VecDeque::new(),
+        });
+    }
+
+    /// Returns true if the NIC is slow and still sends. The service then does not sleep, as a core
+    /// with frames in flight does not.
+    pub fn waits_for_nic(&self) -> bool {
+        self.slow.as_ref().is_some_and(SlowNic::is_busy)
+    }
+
     /// Takes the frames that the host has transmitted.
     pub fn sent(&mut self, now: Instant, mut on_frame: impl FnMut(&[u8])) {
+        if let Some(slow) = &mut self.slow {
+            let port = self.wires[0].port();
+            slow.pass(port, &mut on_frame);
+            if self.waits_for_nic() {
+                let soon = now + Duration(1 + self.rng.below(self.spec.step_time_max.0));
+                self.next_step = Some(self.next_step.map_or(soon, |step| step.min(soon)));
+            }
+            return;
+        }
         for wire in &mut self.wires {
             wire.set_time(now);
             let port = wire.port();
@@ -323,6 +349,39 @@ impl Machine {
     /// Returns a line for each socket, for the report of a violation.
     pub fn describe(&self) -> Vec<String> {
         self.host.sockets().iter().map(describe_socket).collect()
+    }
+}
+
+/// A NIC that sends slowly. The frames leave at once, but their room comes back later.
+struct SlowNic {
+    /// Largest number of frames whose room comes back between two steps.
+    frames: usize,
+    /// Frames that have left and whose room has not come back, oldest first.
+    sent: VecDeque<MemBurst>,
+}
+
+impl SlowNic {
+    /// Gives the room of some frames back, and passes all new frames to `on_frame`.
+    fn pass(
+        &mut self,
+        port: &mut dyn PacketIo<Burst = MemBurst>,
+        on_frame: &mut impl FnMut(&[u8]),
+    ) {
+        if let Some(mut oldest) = self.sent.pop_front() {
+            port.rx_release(&mut oldest);
+        }
+        loop {
+            let mut burst = port.new_burst();
+            if port.rx_burst(&mut burst, self.frames) == 0 {
+                return;
+            }
+            burst.iter().for_each(&mut *on_frame);
+            self.sent.push_back(burst);
+        }
+    }
+
+    fn is_busy(&self) -> bool {
+        !self.sent.is_empty()
     }
 }
 

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fmt};
 use tidelane_netem::LinkCounters;
 use tidelane_time::Instant;
 
-use crate::{family::Family, ledger::Entry};
+use crate::{family::Family, ledger::Entry, world::Spans};
 
 /// Figures of one run, or their sums over several runs.
 #[derive(Clone, Debug, Default)]
@@ -47,6 +47,8 @@ pub struct Report {
     pub busy: Instant,
     /// Time at which the last state of the hosts was gone.
     pub end: Instant,
+    /// Start and end of each complete connection. Sums of reports have none.
+    pub(crate) spans: Spans,
     /// Sums of the counters of all hosts.
     pub counters: BTreeMap<String, u64>,
 }

@@ -224,6 +224,7 @@ impl Scenario {
         scenario.add_port_changes(&mut root.fork(12));
         scenario.add_families(&root.fork(9));
         scenario.add_users(&mut root.fork(10));
+        scenario.calm_ports();
         scenario
     }
 

@@ -1,10 +1,12 @@
 //! The event loop of the simulator: takes the earliest event in virtual time and runs its handler.
 
 mod checks;
+mod fair_share;
 mod faults;
 mod ports;
 mod starts;
 
+pub use fair_share::Spans;
 use std::{collections::VecDeque, io::Write};
 
 use tidelane_netem::{Network, Rng};
@@ -145,6 +147,11 @@ impl World {
             report: Report::default(),
             scenario,
         };
+        if let Some(ports) = &world.scenario.ports
+            && let Some(rate) = ports.nic_rate
+        {
+            world.machines[ports.host].slow_down(rate as usize);
+        }
         world.start_all()?;
         Ok(world)
     }
@@ -157,7 +164,27 @@ impl World {
     }
 
     /// Runs to the end. Returns the report of the run, or the first violation of a rule.
-    pub fn run(mut self) -> Result<Report, Violation> {
+    ///
+    /// A run with hostile programs on ports may be compared with the same run without them.
+    pub fn run(self) -> Result<Report, Violation> {
+        let other = self.scenario.without_hostile();
+        let hostile = self.scenario.ports.as_ref();
+        let hostile = hostile.map_or(0, |ports| ports.hostile.len());
+        let mut report = self.run_alone()?;
+        if let Some(other) = other {
+            let other = Self::new(other);
+            let other = other.map_err(|error| {
+                violation(report.end, "the machine has memory", error.to_string())
+            })?;
+            let alone = other.run_alone()?;
+            let compared = fair_share::check(&report.spans, &alone.spans, hostile)?;
+            let counter = ("port_connections_compared".to_owned(), compared);
+            report.add_counters(vec![counter]);
+        }
+        Ok(report)
+    }
+
+    fn run_alone(mut self) -> Result<Report, Violation> {
         while let Some((at, event)) = self.next_event() {
             if self.report.events >= EVENTS_MAX {
                 return Err(self.violated("a run ends", "too many events"));
@@ -318,7 +345,8 @@ impl World {
         let worked = self.machines[index].step(now);
         // One idle step after a step with work is allowed: the host finds out that it is idle.
         let was_idle = std::mem::replace(&mut self.idle[index], !worked);
-        self.idle_steps[index] += u32::from(was_idle && !worked);
+        let waits = self.machines[index].waits_for_nic();
+        self.idle_steps[index] += u32::from(was_idle && !worked && !waits);
         // A hostile program may ring the doorbell without limit.
         if self.idle_steps[index] > IDLE_STEPS_MAX && !self.run_state.ledger.unplanned_clients {
             let text = format!("host {index} wakes up without work, again and again");
@@ -339,11 +367,9 @@ impl World {
         let (now, network, rules) = (self.now, &mut self.network, &mut self.wire_rules);
         let mut ports = self.ports.as_mut().filter(|ports| ports.host == index);
         let mut checked = ports.as_mut().map_or(Ok(()), |ports| {
-            ports.count_unsent(now, self.machines[index].host.mux_ports())
+            ports.check_unsent(now, self.machines[index].host.mux_ports())
         });
-        let mut sent = 0;
         self.machines[index].sent(now, |frame| {
-            sent += 1;
             if checked.is_ok() {
                 let ruled = ports
                     .as_mut()
@@ -356,7 +382,7 @@ impl World {
             network.send(now, index, frame);
         });
         checked?;
-        self.after_ports(index, sent)?;
+        self.after_ports(index)?;
         self.check_senders(index)?;
         let specs = &self.scenario.programs;
         for (spec, process) in specs.iter().zip(&mut self.processes) {

@@ -1,5 +1,6 @@
 //! The packets that a hostile program draws: genuine ones of its own 3-tuples, and forged ones.
 
+use tidelane_mux::SendRefusal;
 use tidelane_netem::Rng;
 use tidelane_wire::{Endpoint, IpAddress, MacAddress, TcpFlags};
 
@@ -58,7 +59,16 @@ impl Surroundings {
         let hosts = 0..scenario.hosts.len();
         let hops = hosts.flat_map(|to| families.iter().map(move |family| hop(*family, to)));
         let listeners = scenario.listeners.iter();
-        let here = listeners.filter(|spec| scenario.programs[spec.programs[0]].host == host);
+        // A program that floods the ring of another program costs that program more than a share,
+        // as a peer on the link does.
+        let is_spared = |program: usize| {
+            let ports = scenario.ports.as_ref().filter(|ports| ports.is_compared);
+            ports.is_some_and(|ports| ports.index_of(program).is_some())
+        };
+        let here = listeners.filter(|spec| {
+            let program = spec.programs[0];
+            scenario.programs[program].host == host && !is_spared(program)
+        });
         Self {
             mac: mac(host),
             addresses: own.collect(),
@@ -98,13 +108,15 @@ impl Drafts<'_> {
         })
     }
 
-    /// Draws a frame with a wrong source or an impossible destination.
-    pub fn forged(&self, oracle: &Oracle, rng: &mut Rng) -> Option<Draft> {
+    /// Draws a frame with a wrong source or an impossible destination. Returns the frame with the
+    /// reason for which the mux must refuse it.
+    pub fn forged(&self, oracle: &Oracle, rng: &mut Rng) -> Option<(Draft, SendRefusal)> {
         let mut draft = self.genuine(rng)?;
         draft.flags = new_flags(rng);
         let own = draft.src.1;
         let is_v4 = own.addr.is_v4();
-        match rng.below(8) {
+        let kind = rng.below(8);
+        match kind {
             0..3 => {
                 let others = oracle.owners.all();
                 let others: Vec<_> = others.filter(|(owner, ..)| *owner != self.key).collect();
@@ -137,7 +149,13 @@ impl Drafts<'_> {
         let dst = draft.dst.addr;
         let no_peer = dst.is_unspecified() || dst.is_loopback() || dst.is_this_network_v4();
         let is_wrong = !is_own || draft.mac != self.around.mac || no_peer;
-        (is_wrong && draft.src.1.addr.is_v4() == dst.is_v4()).then_some(draft)
+        let refusal = match kind {
+            0..5 => SendRefusal::SourcePort,
+            5 => SendRefusal::SourceAddress,
+            6 => SendRefusal::SourceMac,
+            _ => SendRefusal::Destination,
+        };
+        (is_wrong && draft.src.1.addr.is_v4() == dst.is_v4()).then_some((draft, refusal))
     }
 
     /// Draws a genuine GSO frame, with its segment size.

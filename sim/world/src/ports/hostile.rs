@@ -3,9 +3,9 @@
 //! The program knows which of its frames the mux must refuse, so that the number of refused frames
 //! can be checked until the program overwrites its own memory.
 
-use std::ops::ControlFlow;
+use std::{collections::BTreeMap, ops::ControlFlow};
 
-use tidelane_mux::{PortCounters, PortId};
+use tidelane_mux::{PortCounters, PortId, SendRefusal};
 use tidelane_netem::Rng;
 use tidelane_packet_io::{BURST_MAX, GsoParameters, GsoPayload, PacketIo, TxChecksum};
 use tidelane_packet_ring::ProgramEnd;
@@ -99,6 +99,17 @@ pub enum Demand {
     Release(Tuple),
 }
 
+/// The action of the mux on a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fate {
+    /// The mux sends this number of packets.
+    Sent(u64),
+    /// The mux refuses the frame for this reason.
+    RefusedFor(SendRefusal),
+    /// The mux refuses the frame.
+    Refused,
+}
+
 /// A hostile program on an open port.
 pub struct HostileProgram {
     /// Number of the port in the run.
@@ -117,7 +128,10 @@ pub struct HostileProgram {
     end: ProgramEnd,
     deaf_until: Instant,
     genuine: u64,
-    bad: u64,
+    /// Packets that the mux must refuse for a known reason.
+    forged: BTreeMap<SendRefusal, u64>,
+    /// Packets that the mux must refuse for any reason.
+    garbage: u64,
 }
 
 impl HostileProgram {
@@ -133,7 +147,8 @@ impl HostileProgram {
             has_overwritten: false,
             deaf_until: Instant::ZERO,
             genuine: 0,
-            bad: 0,
+            forged: BTreeMap::new(),
+            garbage: 0,
         }
     }
 
@@ -149,11 +164,15 @@ impl HostileProgram {
             return Ok(());
         }
         let refused = counters.refused.values().sum::<u64>();
-        match (counters.sent, refused) == (self.genuine, self.bad) {
+        let bad = self.forged.values().sum::<u64>() + self.garbage;
+        let counted = |reason| counters.refused.get(reason).copied().unwrap_or(0);
+        let mut forged = self.forged.iter();
+        let are_named = forged.all(|(reason, count)| counted(reason) >= *count);
+        match (counters.sent, refused) == (self.genuine, bad) && are_named {
             true => Ok(()),
             false => Err(format!(
-                "{:?} sent {} genuine and {} bad packets: {counters:?}",
-                self.key, self.genuine, self.bad
+                "{:?} sent {} genuine packets, {:?} and {} of garbage: {counters:?}",
+                self.key, self.genuine, self.forged, self.garbage
             )),
         }
     }
@@ -236,22 +255,24 @@ impl HostileProgram {
         }
     }
 
-    /// Sends a frame. `segments` is the number of genuine packets in the frame; zero for a frame
-    /// that the mux must refuse. Breaks if there is no room.
-    fn send(&mut self, frame: &[u8], segments: u64) -> ControlFlow<()> {
+    /// Sends a frame. Breaks if there is no room.
+    fn send(&mut self, frame: &[u8], fate: Fate) -> ControlFlow<()> {
         let room = self.end.tx_frame();
         let Some(room) = room.and_then(|room| room.get_mut(..frame.len())) else {
             return ControlFlow::Break(());
         };
         room.copy_from_slice(frame);
         self.end.tx_commit(frame.len(), TxChecksum::Done);
-        self.count(segments);
+        self.count(fate);
         ControlFlow::Continue(())
     }
 
-    fn count(&mut self, segments: u64) {
-        self.genuine += segments;
-        self.bad += u64::from(segments == 0);
+    fn count(&mut self, fate: Fate) {
+        match fate {
+            Fate::Sent(packets) => self.genuine += packets,
+            Fate::RefusedFor(reason) => *self.forged.entry(reason).or_default() += 1,
+            Fate::Refused => self.garbage += 1,
+        }
     }
 
     fn overwrite(&mut self, write: impl FnOnce(&tidelane_ring::Region) -> bool) {
@@ -274,7 +295,7 @@ impl HostileProgram {
     fn send_genuine(&mut self, around: &Surroundings, rng: &mut Rng) -> ControlFlow<()> {
         let draft = self.drafts(around).genuine(rng);
         match draft.and_then(|draft| draft.frame(rng)) {
-            Some(frame) => self.send(&frame, 1),
+            Some(frame) => self.send(&frame, Fate::Sent(1)),
             None => ControlFlow::Break(()),
         }
     }
@@ -285,9 +306,11 @@ impl HostileProgram {
         oracle: &Oracle,
         rng: &mut Rng,
     ) -> ControlFlow<()> {
-        let draft = self.drafts(around).forged(oracle, rng);
-        match draft.and_then(|draft| draft.frame(rng)) {
-            Some(frame) => self.send(&frame, 0),
+        let Some((draft, refusal)) = self.drafts(around).forged(oracle, rng) else {
+            return ControlFlow::Continue(());
+        };
+        match draft.frame(rng) {
+            Some(frame) => self.send(&frame, Fate::RefusedFor(refusal)),
             None => ControlFlow::Continue(()),
         }
     }
@@ -299,11 +322,11 @@ impl HostileProgram {
             return ControlFlow::Continue(());
         };
         spoil(rng, &mut frame);
-        self.send(&frame, 0)
+        self.send(&frame, Fate::Refused)
     }
 
     /// Sends a GSO frame. Breaks if there is no room.
-    fn send_gso_frame(&mut self, frame: &[u8], size: u16, segments: u64) -> ControlFlow<()> {
+    fn send_gso_frame(&mut self, frame: &[u8], size: u16, fate: Fate) -> ControlFlow<()> {
         let headers_len = frame.len().min(HEADERS_V4);
         let (headers, payload) = frame.split_at(headers_len);
         let room = self.end.tx_gso_headers();
@@ -319,7 +342,7 @@ impl HostileProgram {
             .tx_gso_send(GsoPayload::Private([payload, &[]]), gso)
         {
             Ok(()) => {
-                self.count(segments);
+                self.count(fate);
                 ControlFlow::Continue(())
             }
             Err(_) => ControlFlow::Break(()),
@@ -332,7 +355,7 @@ impl HostileProgram {
         };
         let segments = draft.payload_len.div_ceil(usize::from(size)) as u64;
         match draft.frame(rng) {
-            Some(frame) => self.send_gso_frame(&frame, size, segments),
+            Some(frame) => self.send_gso_frame(&frame, size, Fate::Sent(segments)),
             None => ControlFlow::Continue(()),
         }
     }
@@ -355,7 +378,7 @@ impl HostileProgram {
             }
             2 => draft.payload_len = rng.between(1, u64::from(size)) as usize,
             3 => {
-                let Some(forged) = self.drafts(around).forged(oracle, rng) else {
+                let Some((forged, _)) = self.drafts(around).forged(oracle, rng) else {
                     return ControlFlow::Continue(());
                 };
                 let payload_len = draft.payload_len;
@@ -376,7 +399,7 @@ impl HostileProgram {
             5 => rng.fill(&mut frame[6..]),
             _ => {}
         }
-        self.send_gso_frame(&frame, size, 0)
+        self.send_gso_frame(&frame, size, Fate::Refused)
     }
 
     fn overwrite_lengths(&mut self, rng: &mut Rng) {
@@ -402,7 +425,7 @@ impl HostileProgram {
         let ring_len = u64::from(self.rings.program.ring_len);
         for _ in 0..rng.between(1, 16) {
             let draft = self.drafts(around).forged(oracle, rng);
-            let Some(frame) = draft.and_then(|draft| draft.frame(rng)) else {
+            let Some(frame) = draft.and_then(|(draft, _)| draft.frame(rng)) else {
                 continue;
             };
             oracle.publishes(self.key, &frame, 0);

@@ -254,7 +254,8 @@ impl Hostile {
         let Some(program) = &self.program else {
             return Ok(());
         };
-        let Some(counters) = mux.port_counters(program.id) else {
+        let counters = mux.port_counters(program.id);
+        let Some(counters) = counters.filter(|_| !mux.waits_for_nic(program.id)) else {
             return Ok(());
         };
         let checked = program.check_counters(counters);

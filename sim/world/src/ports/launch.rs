@@ -16,9 +16,9 @@ use crate::{
 /// First local port of active opens with the embedded stack. The number of the connection is added.
 const EMBEDDED_FIRST: u16 = 20_000;
 /// First local port of active opens with smoltcp.
-const SMOLTCP_FIRST: u16 = 40_000;
+const SMOLTCP_FIRST: u16 = 39_900;
 /// Number of local ports of each program with smoltcp.
-const SMOLTCP_PORTS: u16 = 512;
+const SMOLTCP_PORTS: u16 = 256;
 /// Number of local ports of each start of a program with smoltcp.
 const START_PORTS: u16 = 64;
 

@@ -43,8 +43,6 @@ pub struct PortProgram {
     pub published: u64,
     /// Number of packets for the program that had no room in its ring, when last seen.
     pub overruns: u64,
-    /// Number of packets of the program that the NIC had no room for.
-    pub lost: u64,
     /// True if the claims have moved to another port. The mux then refuses the program's packets.
     pub is_retired: bool,
     running: Running,
@@ -114,7 +112,6 @@ impl PortProgram {
             next: Some(Instant::ZERO),
             published: 0,
             overruns: 0,
-            lost: 0,
             is_retired: false,
             running,
             doorbell,

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use tidelane_engine::EngineConfig;
-use tidelane_netem::Rng;
+use tidelane_netem::{LinkConfig, Rng};
 use tidelane_time::{Duration, Instant};
 
 use super::hostile::Harm;
@@ -16,6 +16,12 @@ use crate::{
 const LISTENERS_FIRST: u16 = 1000;
 /// Largest frame of a port in bytes, without the link header.
 const PORT_MTU_MAX: u32 = 2034;
+/// Longest delay of a link in a run that is compared with another one.
+const CALM_DELAY_MAX: Duration = Duration::from_millis(1);
+/// Backlog of listeners in such a run, which is larger than the number of connections.
+const CALM_BACKLOG: u32 = 1024;
+/// Smallest packet ring of a well-behaved program in such a run, in bytes.
+const CALM_RING_LEN: u32 = 1 << 19;
 
 /// The TCP/IP stack of a program on a port.
 #[derive(Clone, Debug)]
@@ -96,6 +102,11 @@ pub struct PortsSpec {
     pub changes: Vec<PortChange>,
     /// Longest delay of the driver's answer to a request of the mux.
     pub answer_time_max: Duration,
+    /// Number of frames that the host's NIC sends between two steps; `None` for a NIC that sends
+    /// all frames.
+    pub nic_rate: Option<u32>,
+    /// True if the run is compared with a run without the hostile programs.
+    pub is_compared: bool,
 }
 
 impl PortsSpec {
@@ -118,7 +129,9 @@ impl fmt::Display for PortsSpec {
         let (host, answer) = (self.host, self.answer_time_max);
         write!(
             f,
-            "ports of host {host}: the driver answers within {answer:?}"
+            "ports of host {host}: the driver answers within {answer:?}, NIC rate {:?}, \
+             compared {}",
+            self.nic_rate, self.is_compared
         )?;
         for (index, port) in self.programs.iter().enumerate() {
             write!(f, "\nport {index}: {port:?}")?;
@@ -140,7 +153,7 @@ impl Scenario {
         let count = match rng.below(8) {
             0..6 => rng.between(2, 6),
             6 => rng.between(7, 15),
-            _ => rng.between(16, 40),
+            _ => rng.between(16, 100),
         };
         let some_smoltcp = rng.chance_ppm(400_000);
         let mut programs = Vec::new();
@@ -167,6 +180,8 @@ impl Scenario {
             hostile,
             changes: Vec::new(),
             answer_time_max: Duration(1 << answer_bits),
+            nic_rate: rng.chance_ppm(300_000).then(|| rng.between(1, 32) as u32),
+            is_compared: rng.chance_ppm(250_000),
         });
     }
 
@@ -236,6 +251,53 @@ impl Scenario {
             ports.changes.push(PortChange { at, index, kind });
         }
         ports.changes.sort_by_key(|change| change.at);
+    }
+}
+
+impl Scenario {
+    /// Removes the causes of long delays by chance, if the run is compared with a run without the
+    /// hostile programs: loss, short queues and rings, pauses, Nagle's algorithm, faults and ends
+    /// of programs.
+    pub(crate) fn calm_ports(&mut self) {
+        let Some(ports) = self.ports.as_mut().filter(|ports| ports.is_compared) else {
+            return;
+        };
+        ports.changes.clear();
+        self.faults.clear();
+        for end in self.connections.iter_mut().flat_map(|plan| &mut plan.ends) {
+            (end.pauses, end.nodelay) = (0, true);
+        }
+        for listener in &mut self.listeners {
+            (listener.backlog, listener.accept_delay) = (CALM_BACKLOG, Duration::ZERO);
+        }
+        for port in &mut ports.programs {
+            port.ring_len = port.ring_len.max(CALM_RING_LEN);
+            if let PortStack::Smoltcp(spec) = &mut port.stack {
+                (spec.ack_delay, spec.nagle) = (Duration::ZERO, false);
+            }
+        }
+        let middle = self.topology.middle.iter_mut();
+        let middle = middle.flat_map(|middle| &mut middle.links);
+        let access = self.topology.access.iter_mut().flatten();
+        for link in access.chain(middle) {
+            let delay = link.delay.min(CALM_DELAY_MAX);
+            *link = LinkConfig {
+                delay,
+                mtu: link.mtu,
+                ..LinkConfig::PERFECT
+            };
+        }
+    }
+
+    /// Returns the same scenario without hostile programs on ports, if the runs are compared.
+    pub(crate) fn without_hostile(&self) -> Option<Self> {
+        let ports = self.ports.as_ref();
+        ports.filter(|ports| ports.is_compared && !ports.hostile.is_empty())?;
+        let mut other = self.clone();
+        let ports = other.ports.as_mut()?;
+        ports.hostile.clear();
+        ports.is_compared = false;
+        Some(other)
     }
 }
 

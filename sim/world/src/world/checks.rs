@@ -2,7 +2,7 @@
 
 use tidelane_time::Duration;
 
-use super::{FUZZ_BURSTS_MAX, TICK, World};
+use super::{FUZZ_BURSTS_MAX, TICK, World, fair_share};
 use crate::{
     ledger::{Entry, Stage, Violation},
     machine::Machine,
@@ -199,6 +199,7 @@ impl World {
             }
             self.report.add_counters(machine.host.counters());
         }
+        self.report.spans = fair_share::spans(&self.scenario, self.run_state.ledger.entries());
         self.report.memory_searches = self.foreign_bytes.searches;
         self.report.bytes = self.run_state.ledger.bytes;
         self.report.checked_segments = self.wire_rules.segments;

@@ -95,11 +95,10 @@ impl World {
         }
     }
 
-    /// Checks the frames that ports have received in a step of `host`, in which the NIC took `sent`
-    /// frames.
-    pub(super) fn after_ports(&mut self, host: usize, sent: u32) -> Result<(), Violation> {
+    /// Checks the frames that ports have received in a step of `host`.
+    pub(super) fn after_ports(&mut self, host: usize) -> Result<(), Violation> {
         match self.ports.as_mut().filter(|ports| ports.host == host) {
-            Some(ports) => ports.after_step(self.now, self.machines[host].host.mux_ports(), sent),
+            Some(ports) => ports.after_step(self.now, self.machines[host].host.mux_ports()),
             None => Ok(()),
         }
     }
