@@ -169,6 +169,10 @@ fn missed(sum: &Report) -> Vec<&'static str> {
         ("a corrupt port", counter("port_corrupt")),
         ("a hand-over of a port", counter("port_hand_overs")),
         ("a reset of a port", counter("port_resets")),
+        (
+            "a connection beside hostile ports",
+            counter("port_connections_compared"),
+        ),
         ("a connection that ended as planned", sum.complete),
     ];
     let never = wanted.into_iter().filter(|(_, count)| *count == 0);

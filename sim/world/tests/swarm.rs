@@ -102,6 +102,7 @@ fn stacks_on_ports_stay_apart_beside_hostile_ports() {
         "port_corrupt",
         "port_hand_overs",
         "port_resets",
+        "port_connections_compared",
     ] {
         let count = sum.counters.get(name).copied().unwrap_or(0);
         assert!(count > 0, "{name} never happened");
