@@ -85,8 +85,8 @@ impl Socket {
         }
     }
 
-    /// Takes the socket's lock, if `fd` refers to the socket. If another process that shares the
-    /// connection has it, migrates the connection to this process.
+    /// Takes the socket's lock, if `fd` refers to the socket. A connection that processes share is
+    /// in the memory of one process at a time: migrates the connection to this process.
     ///
     /// Returns `None` if the descriptor was closed meanwhile. Also returns `None` in a signal
     /// handler that interrupted this thread while the thread held the lock. The system call then
@@ -100,7 +100,7 @@ impl Socket {
         Some(inner)
     }
 
-    /// Takes the socket's lock as `enter` does, but leaves a migrated connection in the other
+    /// Takes the socket's lock as `enter` does, but does not migrate the connection to this
     /// process.
     #[inline]
     pub(crate) fn find(&'static self, fd: RawFd) -> Option<Guard<'static, Inner>> {

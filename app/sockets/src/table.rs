@@ -43,7 +43,7 @@ impl<T: Sync> DescriptorTable<T> {
         self.0.get(fd as usize).is_some_and(|cell| cell.is(object))
     }
 
-    /// Makes `fd` refer to `object`. Returns false if the number is too high.
+    /// Makes `fd` refer to `object`. Returns false if `fd` is [`DESCRIPTORS_MAX`] or higher.
     pub(crate) fn set(&self, fd: RawFd, object: &'static T) -> bool {
         let Some(cell) = self.0.get(fd as usize) else {
             return false;
@@ -75,7 +75,7 @@ impl<T: Sync, const MAX: usize> NumberTable<T, MAX> {
         self.0.get(number as usize)?.load()
     }
 
-    /// Assigns the number to an object. Returns false if the number is too high.
+    /// Assigns the number to an object. Returns false if the number is `MAX` or higher.
     pub(crate) fn set(&self, number: u32, object: &'static T) -> bool {
         let Some(cell) = self.0.get(number as usize) else {
             return false;

@@ -11,7 +11,8 @@ use std::{
 /// The layers, lowest first.
 const LAYERS: [&str; 6] = ["sys", "table", "service", "socket", "readiness", "calls"];
 
-/// Pairs of modules that may import each other: a type, and parts of it in files of their own.
+/// Pairs of a module and the folder of its submodules. The module and its submodules may import
+/// each other.
 const PARTS: [(&str, &str); 4] = [
     ("service", "service/"),
     ("socket", "socket/"),
@@ -132,8 +133,8 @@ fn imports(files: &BTreeMap<String, String>) -> BTreeMap<String, BTreeSet<String
     edges
 }
 
-/// Returns true if one of the two files is the root of a pair in [`PARTS`], and the other is a part
-/// of this root.
+/// Returns true if one of the two files is the module of a pair in [`PARTS`], and the other file is
+/// a submodule of this module.
 fn is_part(one: &str, other: &str) -> bool {
     PARTS.iter().any(|(root, parts)| {
         (one == *root && other.starts_with(parts)) || (other == *root && one.starts_with(parts))

@@ -41,8 +41,8 @@ impl Instance {
         std::mem::take(&mut *self.edge.lock().unwrap())
     }
 
-    /// Stores events and wakes, like an event of the service, `epoll_ctl` or a change by this
-    /// process.
+    /// Stores `count` events and wakes a sleeping thread, as the process does after an event of the
+    /// service, an `epoll_ctl`, or a call that changes a socket's readiness.
     fn arm(&self, count: u32) {
         *self.ready.lock().unwrap() += count;
         self.wake();
@@ -62,7 +62,8 @@ impl Instance {
         some
     }
 
-    /// Polls the kernel's events without sleeping, and passes on an edge that it consumed.
+    /// Polls the kernel's events without sleeping. Wakes the next thread if the poll consumed an
+    /// edge.
     fn check(&self) {
         if self.takes_edge() {
             self.wake();
@@ -127,7 +128,7 @@ fn events_that_a_thread_leaves_wake_the_next() {
         let instance = Instance::new();
         let (waker, other) = (instance.clone(), instance.clone());
         let waker = thread::spawn(move || waker.arm(2));
-        // Wakes up for the doorbell, if it rang, and takes one of the two events.
+        // This thread wakes up if the doorbell rang, and takes one of the two events.
         let other = thread::spawn(move || {
             if other.takes_edge() {
                 other.take_one();

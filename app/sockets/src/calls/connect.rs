@@ -302,8 +302,9 @@ fn local_reservation(
     }
 }
 
-/// Returns the channel of the first epoll instance with which the socket is registered, or else the
-/// channel that `channels::expect` set.
+/// Returns the channel of the first epoll instance with which the socket is registered. If the
+/// socket is in no epoll instance, returns the channel to which the program's next connection will
+/// probably belong (`channels::expected`).
 fn channel_for(socket: &'static Socket, inner: &Inner) -> Option<&'static Channel> {
     let registered = inner.registrations(socket).next();
     match registered {
@@ -472,7 +473,6 @@ pub fn shutdown(socket: &'static Socket, fd: RawFd, how: i32) -> Handled {
     inner.shut_write |= how != libc::SHUT_RD;
     inner.shut_read |= how != libc::SHUT_WR;
     drop(inner);
-    // The socket's readiness has changed.
     wake::on_readiness_change(socket, channel);
     Some(Ok(0))
 }

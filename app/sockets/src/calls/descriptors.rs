@@ -1,8 +1,10 @@
 //! Calls that duplicate or close descriptors, or that get or set their status flags.
 //!
 //! The library (`libtidelane.so`, which contains this crate) tracks the program's TCP sockets and
-//! epoll instances: its tables map their descriptors to [`Socket`] and [`Instance`]. The service
-//! (the process `tidelaned`) carries accelerated connections. The kernel carries all others.
+//! epoll instances: tables map the program's descriptors to [`Socket`] and [`Instance`]. The
+//! service (the process `tidelaned`) carries accelerated connections. The kernel carries all other
+//! connections. In the kernel, the descriptor of an accelerated connection refers to a placeholder
+//! socket.
 
 use std::{os::fd::RawFd, sync::atomic::Ordering};
 
@@ -37,8 +39,8 @@ pub fn is_foreign(fd: RawFd) -> bool {
 }
 
 /// Carries out `close` of a descriptor that is not foreign (see [`is_foreign`]). Stops tracking a
-/// tracked descriptor, which the kernel then closes. Fails with EBADF for one of the library's own
-/// descriptors, which stay open.
+/// tracked descriptor, which the kernel then closes. A descriptor of the library itself stays open,
+/// and the call fails with EBADF.
 pub fn close(fd: RawFd) -> Handled {
     if !session::owns_tables() {
         return TO_KERNEL;
@@ -80,8 +82,8 @@ fn release(socket: &'static Socket, fd: RawFd) {
         wait_lingering(socket, seconds);
         inner = socket.lock();
     }
-    // A fresh socket, on which `connect` was never called, is also registered with the kernel's
-    // epoll instances. The kernel drops these registrations when it closes the socket.
+    // The kernel's epoll instances also have the registrations of a fresh socket (on which neither
+    // `connect` nor `listen` was called). The kernel drops them when it closes the socket.
     let registrations: Vec<RegistrationRef> = inner.registrations(socket).collect();
     let channel = inner.channel;
     let linger = inner.options.linger;
@@ -180,7 +182,7 @@ pub(crate) fn leave_to_kernel(socket: &'static Socket, fd: RawFd) {
         .store(false, Ordering::Release);
     socket.registration.store(0, Ordering::Release);
     drop(inner);
-    // Registrations with the kernel's epoll instances stay.
+    // The kernel's epoll instances keep the registrations of the kernel socket.
     instance::forget_registrations(socket, registrations);
     // Calls on other descriptors of the socket see `State::Kernel` and go to the kernel.
     if registry::take(fd).is_some() {

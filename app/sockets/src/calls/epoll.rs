@@ -1,5 +1,4 @@
-//! epoll over accelerated sockets, which the service (the process `tidelaned`) carries, and kernel
-//! descriptors together.
+//! epoll over accelerated sockets, which the service (`tidelaned`) carries, and kernel descriptors.
 //!
 //! The program's epoll descriptor is a kernel epoll instance, which contains kernel descriptors and
 //! a doorbell: the eventfd by which the service wakes a sleeping thread. [`Instance`] adds a ready
@@ -149,6 +148,7 @@ struct EpollCtl {
 }
 
 impl EpollCtl {
+    /// Makes the system call `epoll_ctl`, if the kernel reports events of the socket.
     fn in_kernel(&self, operation: i32) -> Result<(), Errno> {
         if self.reporter == Reporter::Tidelane {
             return Ok(());

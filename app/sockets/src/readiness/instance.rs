@@ -1,7 +1,8 @@
 //! An epoll instance, or the default instance of the process, which belongs to sockets that are in
 //! no epoll instance. An instance has an interest list, and a channel: rings that this process
 //! shares with the service (the process `tidelaned`). A tracked socket is a TCP socket of the
-//! program that this crate may accelerate. A tracked epoll instance is one that this crate knows.
+//! program that this crate may accelerate. A tracked epoll instance is an epoll instance of the
+//! program for which this crate has an [`Instance`].
 
 use std::{
     os::fd::RawFd,
@@ -61,7 +62,8 @@ pub(crate) fn of(epfd: RawFd) -> Option<&'static Instance> {
     BY_DESCRIPTOR.get(epfd)
 }
 
-/// Makes `epfd` refer to `instance`. Returns false if the number is too high.
+/// Makes `epfd` refer to `instance`. Returns false if the descriptor `epfd` is too high a number
+/// for the table.
 pub(crate) fn set(epfd: RawFd, instance: &'static Instance) -> bool {
     BY_DESCRIPTOR.set(epfd, instance)
 }

@@ -1,8 +1,9 @@
 //! The events of the kernel's epoll instance, without the events of the library's own descriptors.
 //!
 //! The library (`libtidelane.so`, which contains this crate) adds doorbells to the program's epoll
-//! instances: eventfds by which the service (the process `tidelaned`) wakes a sleeping thread. It
-//! also adds the control socket of its session with the service.
+//! instances: eventfds by which the service (the process `tidelaned`) wakes a sleeping thread. The
+//! library also adds its control socket, the Unix socket over which this process registered with
+//! the service.
 
 use libc::epoll_event;
 
@@ -75,9 +76,9 @@ pub(crate) fn remove_internal(
     kept
 }
 
-/// Disables the EPOLLONESHOT registrations that the kernel has disabled by reporting them. Several
-/// registrations may have the data of an event. The kernel reported the listener that has a pending
-/// connection.
+/// Disables the EPOLLONESHOT registrations that the kernel has disabled by reporting them. If
+/// several registrations have the data of an event, the kernel reported the registration whose
+/// listener has a pending connection.
 fn note_one_shots(instance: &Instance, events: &[epoll_event]) {
     let mut state = instance.state();
     for event in events {

@@ -56,7 +56,8 @@ pub(crate) struct Registration {
     pub(super) fresh: bool,
     /// True if the registration is also in the kernel's epoll instance.
     pub(crate) in_kernel: bool,
-    /// Number of bytes received at the last check of an edge-triggered registration.
+    /// Number of bytes received at the last check of an edge-triggered registration. For a
+    /// listener, the number of connections received.
     pub(super) seen_received: u64,
     /// Ready events at the last check of an edge-triggered registration.
     pub(super) seen_bits: u32,
@@ -69,6 +70,7 @@ pub(crate) struct Report {
     pub(crate) bits: u32,
     /// The program's data of the registration.
     pub(crate) data: u64,
+    /// Descriptor under which `socket` is registered.
     pub(crate) fd: RawFd,
     pub(crate) socket: &'static Socket,
     /// True if a one-shot registration has to be disabled in the kernel's epoll instance, too.

@@ -3,7 +3,9 @@
 //!
 //! Each epoll instance has a channel of its own. Sockets in no epoll instance use the default
 //! channel. The ready sockets that one `epoll_wait` returns are a batch. A change is a new read or
-//! write position of a connection, or another request for the connection.
+//! write position of a connection, or another request for the connection. A session is a
+//! registration of this process with the service. Fields named `session` have its generation
+//! number: the first session of the process has number 1.
 //!
 //! ```text
 //! program -> submit -> request ring -> service -> event ring -> take_events -> socket

@@ -226,8 +226,8 @@ fn register() -> Option<&'static ProcessSession> {
 }
 
 /// Adds the last session to the ended sessions. Frees the ended sessions to which nothing refers.
-/// Contexts and connections still refer to a session that has just ended. Therefore a session is
-/// mostly freed when the session after the next one begins.
+/// Contexts and connections still refer to a session that has just ended. Therefore this call
+/// usually does not free the last session. A later call frees it, when a further session begins.
 fn retire(last: Option<&'static ProcessSession>) {
     let mut retired = RETIRED.lock();
     retired.extend(last.and_then(|session| session.program.enter()?.take()));

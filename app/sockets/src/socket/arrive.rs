@@ -11,8 +11,9 @@ use super::{
 };
 use crate::service::{Channel, Connection, session};
 
-/// A connection as an event announces it. `slot` and `generation` identify its record in shared
-/// memory, and `cookie` its socket or listener.
+/// A connection as an event announces it. `session` is the session of this process with the service
+/// in which the event arrived. `slot` and `generation` identify the record of the connection in
+/// shared memory. `cookie` identifies the socket or the listener of the connection.
 #[derive(Clone, Copy)]
 struct AnnouncedConnection {
     session: u32,

@@ -147,7 +147,7 @@ impl Options {
             syn_retries: byte(libc::IPPROTO_TCP, libc::TCP_SYNCNT),
             defer_accept: defer_timeouts(number(libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT)),
             reserved: [0; 2],
-            // A limit that does not fit into 32 bits is no limit.
+            // 0 means no limit, also for a rate that does not fit into 32 bits.
             pacing_rate_max: u32::try_from(self.pacing_rate_max).unwrap_or(0).into(),
         }
     }
@@ -331,6 +331,7 @@ impl Inner {
         {
             return Some(connection.stream.ids().mss as i32);
         }
+        // The value by which a program asks for the default of the option.
         let no_number = match (level, name) {
             (libc::IPPROTO_TCP, libc::TCP_LINGER2) => 0,
             (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => -1,

@@ -1,5 +1,6 @@
-//! Readiness of a socket, as the kernel's poll would report it. The service (the process
-//! `tidelaned`) carries the socket's connection, so the kernel itself cannot report it.
+//! Readiness of a socket, as the kernel's poll would report the readiness of a kernel socket. The
+//! service (the process `tidelaned`) carries the socket's connection, so the kernel does not know
+//! which bytes have arrived.
 
 use tidelane_abi::service_flags;
 use tidelane_client::Stream;

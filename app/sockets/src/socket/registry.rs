@@ -33,7 +33,8 @@ pub(crate) fn refers(fd: RawFd, socket: &'static Socket) -> bool {
     BY_DESCRIPTOR.refers(fd, socket)
 }
 
-/// Makes `fd` refer to `socket`. Returns false if the number is too high.
+/// Makes `fd` refer to `socket`. Returns false if the descriptor `fd` is too high a number for the
+/// table.
 pub(crate) fn set(fd: RawFd, socket: &'static Socket) -> bool {
     BY_DESCRIPTOR.set(fd, socket)
 }

@@ -41,7 +41,8 @@ pub(crate) fn inherit(socket: &'static Socket, inherits: bool) {
     inner.state = match state {
         State::Listening(listening) => {
             let inherited = listening.inherited();
-            // The queue refers to connections of the parent.
+            // The accept queue has streams of the parent's session, which this process must not
+            // drop.
             std::mem::forget(listening);
             State::Listening(inherited)
         }

@@ -192,7 +192,7 @@ pub unsafe fn request(thread: libc::pthread_t) {
 }
 
 /// Handles SIGCANCEL. Returns true if libc's handler may run, because the signal did not interrupt
-/// a section (`section_unsafe`).
+/// a section: a part of the library that no signal handler interrupts (`section_unsafe`).
 ///
 /// # Safety
 ///

@@ -29,7 +29,8 @@ pub(crate) fn from_cause(cause: u32) -> i32 {
         close_cause::NET_UNREACHABLE => libc::ENETUNREACH,
         close_cause::NO_PORT => libc::EADDRNOTAVAIL,
         close_cause::LIMIT => libc::ENOBUFS,
-        // RESET, ABORTED (also the death of the process `tidelaned`), and causes of later versions.
+        // RESET, ABORTED (also after the death of the process `tidelaned`), and causes that a later
+        // version of `tidelaned` may report.
         _ => libc::ECONNRESET,
     }
 }
