@@ -21,22 +21,30 @@ const TX_LIMIT: u32 = 1 << 18;
 /// Largest number of bytes that are copied at once.
 const CHUNK: usize = 16 << 10;
 
-/// A connection of a program, which the relay carries over a kernel socket.
+/// A connection of a program, which the relay carries over a kernel socket. Positions count the
+/// bytes of one direction of the stream.
 pub struct Connection {
+    /// Number of the slot.
     pub slot: u32,
+    /// Number that distinguishes this connection from other connections in the same slot.
     pub generation: u32,
     /// Number of the context, the program's rings, that gets the events of the connection.
     pub context: u32,
     /// The kernel socket, or `None` after the relay has closed it.
     pub socket: Option<TcpStream>,
+    /// The receive buffer, which the relay fills.
     rx: StreamBuffer,
+    /// Position up to which the relay has filled the receive buffer.
     rx_head: u32,
-    /// The program's read position in the receive buffer at its last ADVANCE.
+    /// Position up to which the program has read, at its last ADVANCE.
     rx_read: u32,
+    /// Position up to which the program has written, at its last ADVANCE.
     tx_head: u32,
+    /// The program's send buffer, or `None` if the program has none.
     tx: Option<StreamBuffer>,
     /// The program's flags: bits of `program_flags`.
     flags: u32,
+    /// Position up to which the relay has written to `socket`.
     tx_acked: u32,
     /// The relay's flags: bits of `service_flags`.
     service: u32,
@@ -131,6 +139,7 @@ impl Connection {
         self.flags = half.flags.load(Acquire);
     }
 
+    /// Sets flags, and a cause unless it is 0, in the relay's half of the slot.
     fn set(&mut self, region: &ProgramRegion, flags: u32, cause: u32) {
         self.service |= flags;
         let view = region.slot(self.slot).unwrap();
@@ -151,6 +160,7 @@ impl Connection {
         progress
     }
 
+    /// Ends the connection after an error of the kernel socket.
     fn fail(&mut self, region: &ProgramRegion, cause: u32, progress: &mut Progress) {
         self.socket = None;
         self.set(region, service_flags::CLOSED, cause);
@@ -215,6 +225,8 @@ impl Connection {
         }
     }
 
+    /// Reports the end of a connection on which both sides have sent a FIN. Closes `socket` after
+    /// the program has closed the connection.
     fn finish(&mut self, region: &ProgramRegion, progress: &mut Progress) {
         let both = service_flags::FIN_RECEIVED | service_flags::FIN_ACKED;
         if self.socket.is_some()

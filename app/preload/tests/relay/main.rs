@@ -18,7 +18,7 @@ use std::{
 /// Longest duration of one run of a case.
 const CASE_MAX: Duration = Duration::from_secs(90);
 
-/// The directory for the files of this run. Removed on drop.
+/// The directory for the files of this run. Dropping the value removes the directory.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -119,7 +119,7 @@ fn run(case: &str, programs: &Scratch, environment: &[(&str, String)]) -> String
     text(&finish(child))
 }
 
-/// Waits until the child has ended. Kills it after [`CASE_MAX`].
+/// Waits until the child has ended. Kills the child after [`CASE_MAX`].
 fn finish(mut child: Child) -> Output {
     let begin = Instant::now();
     while child.try_wait().unwrap().is_none() {
@@ -143,9 +143,9 @@ const SERVICE_ONLY_FAMILIES: [&str; 3] = ["fork_", "urgent_", "group_"];
 
 /// Further cases that need the real service.
 ///
-/// The relay has no TCP: it cannot report TCP's counters, pace, or send payload in the SYN, and it
-/// has no TIME-WAIT. Its windows do not depend on the options, and it accepts a connection before
-/// the connection's data arrives.
+/// The relay has no TCP of its own. It cannot report TCP's counters, pace, or send payload in the
+/// SYN, and it has no TIME-WAIT. The windows of the relay do not depend on socket options. The
+/// relay accepts a connection before the connection's data arrives.
 const SERVICE_ONLY: [&str; 13] = [
     // These two cases fork.
     "handler_forks",

@@ -1,6 +1,9 @@
 //! The relay: a fake service for these tests, which handles the registrations, contexts, listeners
 //! and active opens of programs. The relay carries each connection of a program over a TCP socket
 //! of the kernel.
+//!
+//! A region is the memory that a program shares with the relay. A slot is the record of one
+//! connection in the region. A context is the rings of one thread of the program.
 
 use std::{
     collections::HashMap,
@@ -37,8 +40,10 @@ use crate::connection::Connection;
 /// Difference between two ports: the port of the relay's listener for a program, minus the port at
 /// which the program itself listens.
 pub const PORT_SHIFT: i32 = -20_000;
+/// Number of slots of each program.
 const SLOTS: u32 = 256;
 
+/// Number of connections that the relay has carried so far.
 static CONNECTIONS: AtomicU32 = AtomicU32::new(0);
 /// The relay's listeners, each with the inode number of the program's kernel socket. Forked
 /// processes that share a kernel socket share the relay's listener, too.
@@ -80,18 +85,24 @@ struct Context {
     control_events: ControlEventProducer,
 }
 
-/// The session of a registered program. Owns its region, contexts and connections.
+/// A registered program: its region, its contexts and its connections.
 struct Session {
+    /// The socket over which the program has registered.
     control: OwnedFd,
     region: Arc<ProgramRegion>,
+    /// The page on which the relay announces its sleep to the program.
     page: ServicePageMap,
+    /// The doorbell by which the program wakes the relay.
     bell: Doorbell,
     buffers: BufferAllocator,
     contexts: HashMap<u32, Context>,
+    /// Connections by slot.
     connections: HashMap<u32, Connection>,
+    /// Listeners by number. `None` replaces a listener that the program has closed.
     listeners: Vec<Option<Arc<SharedListener>>>,
     /// Context, listener and cookie of each LISTENER_JOIN request.
     joined: Vec<(u32, u32, u64)>,
+    /// Slots without a connection.
     free: Vec<u32>,
 }
 
@@ -256,6 +267,7 @@ impl Session {
         }
     }
 
+    /// Handles the requests in the rings of all contexts. Returns true if there were requests.
     fn requests(&mut self) -> bool {
         let mut words = Vec::new();
         let mut requests = Vec::new();
@@ -358,6 +370,7 @@ impl Session {
         slot
     }
 
+    /// Accepts the connections of all joined listeners. Returns true if there were connections.
     fn accept(&mut self) -> bool {
         let mut busy = false;
         for (context, listener, cookie) in self.joined.clone() {
@@ -376,6 +389,7 @@ impl Session {
         busy
     }
 
+    /// Runs a step of each connection. Returns true if a connection has made progress.
     fn step(&mut self) -> bool {
         let mut busy = false;
         let slots: Vec<u32> = self.connections.keys().copied().collect();
@@ -398,6 +412,7 @@ impl Session {
         busy
     }
 
+    /// Queues an event of this kind about a slot.
     fn ready(&mut self, context: u32, slot: u32, kind: u8) {
         let context = self.contexts.get_mut(&context).unwrap();
         context
@@ -406,6 +421,7 @@ impl Session {
             .unwrap();
     }
 
+    /// Publishes the queued events, and wakes the threads that sleep.
     fn publish(&mut self) {
         for (number, context) in &mut self.contexts {
             let control = context.control_events.publish();
@@ -423,6 +439,8 @@ fn port_of(socket: &OwnedFd) -> u16 {
     rustix::net::SocketAddrV4::try_from(name).unwrap().port()
 }
 
+/// Returns the relay's listener for the program's listening socket. Creates the listener, unless
+/// another process has asked for a listener for the same socket.
 fn shared_listener(socket: &OwnedFd) -> Arc<SharedListener> {
     let inode = rustix::fs::fstat(socket).unwrap().st_ino;
     let mut listeners = LISTENERS.lock().unwrap();
