@@ -2,8 +2,8 @@
 
 use std::{ffi::CStr, fmt};
 
-/// Size of the longest path that is inspected, in bytes, with the final NUL. A program with
-/// a longer path is assumed to be supported.
+/// Size in bytes of the longest path that this crate inspects, with the final NUL. This crate
+/// assumes that the library can serve a program with a longer path.
 const LEN_MAX: usize = 512;
 
 /// A file path of at most `LEN_MAX - 1` bytes, stored in the value itself.
