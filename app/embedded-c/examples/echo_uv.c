@@ -107,6 +107,7 @@ static void turn(void) {
 
 static void on_timer(uv_timer_t *handle);
 
+/* Sets the timer to the time of the stack's next timer. */
 static void arm(void) {
     uint64_t at = tle_next_timeout(stack), now = uv_hrtime();
     if (at == UINT64_MAX)

@@ -1,4 +1,4 @@
-//! The embedded TCP stack (`tidelane-embedded`) for C programs. `include/tidelane_embedded.h`
-//! documents the functions.
+//! The embedded stack (`tidelane-embedded`, a TCP stack that a program links) for C programs.
+//! `include/tidelane_embedded.h` documents the functions.
 
 mod calls_unsafe;

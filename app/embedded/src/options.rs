@@ -5,7 +5,7 @@ use tidelane_wire::{FlowKey, TcpFlags};
 /// Largest length in bytes of the options of a program in one segment.
 pub const OPTION_LEN_MAX: u8 = 20;
 
-/// A TCP option that a program adds to the stack without a change of the stack (MultiStack §4).
+/// TCP options that a program adds, without a change of the stack (paper MultiStack, §4).
 ///
 /// A peer that does not know the option ignores it (RFC 9293 §3.1, MUST-6).
 pub trait OptionHandler {
@@ -17,8 +17,9 @@ pub trait OptionHandler {
     /// filled with no-operation options. `key` is the connection, as this end sees it, and `flags`
     /// are the control bits of the segment.
     ///
-    /// A retransmission is a new segment, for which the stack calls the function again. A segment
-    /// whose other options leave no room is sent without these options.
+    /// The stack calls this function again for a retransmission, which is a new segment. If the
+    /// engine's own options leave too little room in a segment, the stack sends the segment without
+    /// the program's options.
     fn write(&mut self, key: &FlowKey, flags: TcpFlags, room: &mut [u8]);
 
     /// Reads the bytes of all options of a received segment with a valid checksum. The peer, or

@@ -67,12 +67,13 @@ impl<P: PacketIo> Stack<P> {
         self.io.neighbours.insert(addr, mac);
     }
 
-    /// Adds TCP options of the program to all segments of later connections.
+    /// Makes `handler` add TCP options of the program to all segments. The program calls this
+    /// function before the first connection: the MSS of an existing connection leaves no room for
+    /// the options.
     ///
     /// # Panics
     ///
-    /// If [`OptionHandler::len_max`] is no multiple of 4, or above
-    /// [`OPTION_LEN_MAX`].
+    /// If [`OptionHandler::len_max`] is no multiple of 4, or above [`OPTION_LEN_MAX`].
     pub fn set_option_handler(&mut self, handler: Box<dyn OptionHandler>) {
         let len = handler.len_max();
         assert!(
@@ -489,8 +490,7 @@ impl<P: PacketIo> Stack<P> {
         &self.io.drops
     }
 
-    /// Returns true if the stack has no connection and no listener with connections. Connections in
-    /// TIME-WAIT do not count.
+    /// Returns true if the stack has no connection. Connections in TIME-WAIT do not count.
     pub fn is_empty(&self) -> bool {
         self.engine.is_empty()
     }

@@ -548,6 +548,7 @@ fn the_memory_port_carries_the_stack_too() {
 
 /// An option that numbers the segments of each end (RFC 6994: experimental kind 253, and an id).
 struct Numbering {
+    /// Number of segments sent.
     sent: u32,
     /// The peer's numbers, in order of arrival.
     seen: Rc<RefCell<Vec<u32>>>,

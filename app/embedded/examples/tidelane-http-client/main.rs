@@ -24,7 +24,7 @@ use crate::response::Response;
 mod response;
 
 /// Smallest number of local TCP ports with `--close`. The client uses the ports in turn, so that
-/// the last connection of a port has ended when the port is used again.
+/// the previous connection of a port has ended when the client uses the port again.
 const CLOSING_PORTS: usize = 512;
 /// Length of the packet ring of each direction in bytes.
 const RING_LEN: u32 = 1 << 20;
@@ -88,8 +88,8 @@ fn run(options: &Options) -> io::Result<u64> {
     let config = StackConfig {
         mac: MacAddress(port.mac()),
         shared_addresses: true,
-        // Any address will do, because a packet to a port of the same service needs no link
-        // address.
+        // Without `--gateway`, the server is on a port of the same service, and the service ignores
+        // the destination link address.
         gateway: options.gateway.unwrap_or(MacAddress(port.mac())),
         ..StackConfig::new(address_of(options.address), secret)
     };
@@ -155,8 +155,11 @@ struct Client {
     free: VecDeque<Endpoint>,
     /// The response and the local port of each connection.
     exchanges: HashMap<Connection, (Response, Endpoint)>,
+    /// Length of each response's body in bytes.
     body_len: usize,
+    /// True if each request has a connection of its own.
     close: bool,
+    /// Number of complete responses.
     done: u64,
 }
 

@@ -1,5 +1,6 @@
-//! The HTTP server of the MultiStack paper: the response to a GET of `/N` has N bytes. The server
-//! runs on the trait [`Sockets`], which the embedded stack and the kernel's sockets implement.
+//! The HTTP server of the MultiStack paper: the body of the response to a GET of `/N` has N bytes.
+//! The server runs on the trait [`Sockets`]. There is an implementation over the embedded stack,
+//! and one over the kernel's sockets.
 
 use std::{collections::HashMap, hash::Hash, io::Write};
 
@@ -57,7 +58,7 @@ pub struct Server<S: Sockets> {
     /// The connections, and the listener.
     pub sockets: S,
     clients: HashMap<S::Connection, Client>,
-    /// Memory of one read.
+    /// Buffer into which each read copies received data.
     read_buffer: Box<[u8]>,
     /// Number of responses.
     pub responses: u64,

@@ -121,8 +121,8 @@ fn address(options: &Options) -> IpAddress {
     }
 }
 
-/// Serves until the time of `options` is over. Returns the number of responses. `wait` returns when
-/// the stack's port has a packet, or after the given time.
+/// Serves for the time in `options`. Returns the number of responses. `wait` returns when the
+/// stack's port has a packet, or after the given time.
 fn serve<P: PacketIo>(
     options: &Options,
     mut stack: Stack<P>,

@@ -11,7 +11,7 @@ use crate::{Options, stack_config};
 /// Length of the packet ring of each direction in bytes.
 const RING_LEN: u32 = 1 << 20;
 
-/// Serves until the time is over, or the service ends. Returns the number of responses.
+/// Serves for the time in `options`. Returns the number of responses. Fails if the service ends.
 pub fn serve(options: &Options) -> io::Result<u64> {
     let config = PortConfig {
         ring_len: RING_LEN,

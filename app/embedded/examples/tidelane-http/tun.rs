@@ -14,7 +14,9 @@ use crate::{Options, stack_config, tun_unsafe};
 
 /// Artificial loss of packets in one direction.
 struct Loss {
+    /// Each packet whose number is a multiple of `every` is lost. Zero means no loss.
     every: u32,
+    /// Number of packets so far.
     count: u32,
 }
 
@@ -37,7 +39,7 @@ fn send(device: &File, packet: &[u8]) -> bool {
     rustix::io::write(device, packet) != Err(rustix::io::Errno::AGAIN)
 }
 
-/// Serves until the time is over. Returns the number of responses.
+/// Serves for the time in `options`. Returns the number of responses.
 pub fn serve(options: &Options) -> io::Result<u64> {
     let device = &tun_unsafe::open(options.device.as_deref().unwrap_or_default())?;
     let (mut received, mut sent) = (Loss::new(options.lose), Loss::new(options.lose));
