@@ -41,7 +41,8 @@ impl Control {
         Ok(Self(socket))
     }
 
-    /// Sends OPEN_PORT with the program's doorbell. Returns the answer and its descriptors.
+    /// Sends OPEN_PORT with the program's doorbell, the eventfd by which the service wakes the
+    /// program. Returns the answer and its descriptors.
     pub fn open_port(
         &self,
         name: &str,
@@ -53,7 +54,7 @@ impl Control {
         request.name[..len].copy_from_slice(&name.as_bytes()[..len]);
         request.packet_port.ring_len = ring_len;
         match send_message(self.0.as_fd(), &request, &[doorbell]) {
-            // The service has hung up. Its answer, the refusal, can still be received.
+            // The service has refused and closed the connection. The refusal can still be received.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             sent => sent?,
         }

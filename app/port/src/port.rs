@@ -204,7 +204,7 @@ impl Port {
     }
 
     /// Returns the descriptor that hangs up when the service is gone (`POLLRDHUP`, `EPOLLRDHUP`).
-    /// The program must not read it.
+    /// The program must not read from this descriptor.
     pub fn service_fd(&self) -> BorrowedFd<'_> {
         self.control.as_fd()
     }
