@@ -1,5 +1,7 @@
-//! Tests of connections between handshake and accept. The host keeps acknowledged data until a
-//! program has room for the data.
+//! Tests of connections between handshake and accept. The host is the stack of one core of the
+//! service. The host keeps acknowledged data until a program has room for the data.
+//!
+//! A slot is the record of one connection in the memory that a program shares with the host.
 
 use std::sync::atomic::Ordering::Acquire;
 
@@ -14,15 +16,15 @@ use crate::{
 /// Data of each connection.
 const TEXT: [u8; 10] = *b"0123456789";
 
-/// Makes a host, and a program that listens.
+/// Makes a host, and a program that listens and has `rx_len` bytes for receive buffers.
 fn stage(rx_len: u64) -> (Stage, Program) {
     let mut stage = Stage::new();
     let program = listen(&mut stage.core.host, rx_len);
     (stage, program)
 }
 
-/// The host keeps the connection, because a reset would lose acknowledged data. The kernel keeps
-/// the connection, too.
+/// If the program has no memory for the data of a connection, the host keeps the connection. A
+/// reset would lose acknowledged data. The kernel keeps the connection, too.
 #[test]
 fn a_connection_for_whose_bytes_there_is_no_memory_waits() {
     let (mut stage, program) = stage(16 << 10);
@@ -41,7 +43,7 @@ fn a_connection_for_whose_bytes_there_is_no_memory_waits() {
         assert_eq!(Some(port), expected.next());
         assert_eq!(acceptor.text(&event), TEXT);
         acceptor.abort(&mut stage, &event);
-        // The next connection finds the freed memory at once.
+        // The host assigns the next connection to the program at once, in the freed memory.
         open.extend(acceptor.accepted());
     }
     assert!(open.is_empty());
@@ -57,8 +59,8 @@ fn a_listener_is_reported_with_its_backlog() {
     assert_eq!((sockets[0].recv_q, sockets[0].send_q), (0, 16));
 }
 
-/// The connection stays in the accept queue. The kernel does the same when accept fails with
-/// EMFILE.
+/// If the program has no free slot, the connection stays in the accept queue. The kernel does the
+/// same when accept fails with EMFILE.
 #[test]
 fn a_connection_for_which_there_is_no_slot_waits() {
     let (mut stage, program) = stage(1 << 20);
@@ -72,8 +74,8 @@ fn a_connection_for_which_there_is_no_slot_waits() {
     assert_eq!(acceptor.ports(), [5017]);
 }
 
-/// Before accept, the host keeps at most a quarter of the longest receive buffer that the listening
-/// program can have. The host drops further data of the connection.
+/// Before accept, the host keeps a limited amount of a connection's data: a quarter of the longest
+/// receive buffer that the listening program can have. The host drops further data.
 #[test]
 fn what_waits_for_accept_fits_into_the_memory_of_its_program() {
     let (mut stage, program) = stage(16 << 10);

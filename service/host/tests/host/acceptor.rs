@@ -1,4 +1,5 @@
-//! A program that accepts connections.
+//! A program that accepts connections of the host (the stack of one core of the service). A slot is
+//! the record of one connection in the memory that the program shares with the host.
 
 use std::sync::{
     Arc,
@@ -27,7 +28,7 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Joins the only listener.
+    /// Joins the only listener: the host then assigns the listener's connections to this thread.
     pub fn join(stage: &mut Stage, program: &Program) -> Self {
         Self::join_listener(stage, program, 1)
     }
@@ -57,7 +58,8 @@ impl Acceptor {
         }
     }
 
-    /// Returns the connections assigned since the last call: the peer's port, and the event.
+    /// Returns the connections that the host has assigned since the last call: for each, the peer's
+    /// port and the event.
     pub fn accepted(&mut self) -> Vec<(u16, ControlEvent)> {
         let popped = std::iter::from_fn(|| self.events.pop().expect("a sound ring"));
         let events: Vec<ControlEvent> = popped.collect();

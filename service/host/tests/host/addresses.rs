@@ -1,5 +1,6 @@
-//! Tests of the addresses of packets that a host accepts (RFC 1122 §3.2.1, RFC 9293 §3.9.2.3). Each
-//! test sends a SYN to a port without a listener. The SYN draws a RST if the packet is accepted.
+//! Tests of the addresses of packets that a host, the stack of one core of the service, accepts
+//! (RFC 1122 §3.2.1, RFC 9293 §3.9.2.3). Each test sends a SYN to a port without a listener. The
+//! SYN draws a RST if the host accepts the packet.
 
 use tidelane_time::Instant;
 
@@ -8,12 +9,13 @@ use crate::{
     rig::Core,
 };
 
-/// Returns a SYN from an arbitrary port.
+/// Returns a frame with a SYN from TCP port 4242 to port 80.
 fn syn(from: [u8; 4], to: [u8; 4], ttl: u8) -> Vec<u8> {
     frames::syn(from, to, ttl, 4242)
 }
 
-/// Returns the number of answers of a host with our address to this frame, and its drops by name.
+/// Sends `frame` to a new host with the address [`OURS`]. Returns the number of answers, and the
+/// names of the host's drop counters that are not zero.
 fn answers(frame: &[u8]) -> (usize, Vec<String>) {
     let mut core = Core::new();
     core.receives(frame);

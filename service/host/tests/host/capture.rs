@@ -1,4 +1,6 @@
-//! Captures of the operator at the NIC and at a port of the mux.
+//! Tests of captures, by which the operator records packets at the NIC or at a port of the mux. A
+//! port of the mux is shared memory over which a program with a TCP/IP stack of its own exchanges
+//! packets with the host, the stack of one core of the service.
 
 use tidelane_host::{CaptureFilter, CapturePoint};
 use tidelane_mux::PortId;
@@ -16,7 +18,7 @@ const OPTIONS: TapOptions = TapOptions {
     clock: || 0,
 };
 
-/// Returns the direction (1: inbound) and the flags of each captured segment.
+/// Returns the direction (1: inbound, 2: outbound) and the flags of each captured segment.
 fn segments(captured: Option<Captured>) -> Vec<(u8, TcpFlags)> {
     let captured = captured.expect("an open capture");
     let mut blocks = captured.blocks.as_slice();

@@ -1,4 +1,6 @@
-//! Tests of several hosts as the cores of one service, which the test steps without threads.
+//! Tests of several hosts as the cores of one service. A host is the stack of one core (polling
+//! thread). The test steps the hosts without threads, in place of the hosts' driver, the daemon
+//! `tidelaned`.
 
 use std::sync::{
     Arc,
@@ -66,8 +68,9 @@ fn region() -> Arc<ProgramRegion> {
     Arc::new(ProgramRegion::heap(&layout).expect("there is memory"))
 }
 
-/// The host does not reuse the number of a program until the driver has removed the program.
-/// Otherwise the removal would reset the connections of the next program with this number.
+/// The host stops serving a program whose rings contain impossible values. The host does not reuse
+/// the program's number until the driver has removed the program. Otherwise the removal would reset
+/// the connections of the next program with this number.
 #[test]
 fn the_number_of_a_program_that_was_thrown_out_is_nobody_else_s() {
     let mut core = Core::new();

@@ -1,4 +1,5 @@
-//! Tests that no byte of one program's connections reaches another program's memory.
+//! Tests that no byte of one program's connections reaches another program's memory. The host, the
+//! stack of one core of the service, shares a memory region with each program.
 //!
 //! Each test fills the memory that the host may reuse with a marker. Connections of one program
 //! fill the staging area, which holds received data until accept. The program itself fills its
@@ -66,7 +67,8 @@ fn send(stage: &mut Stage, mut header: SegmentHeader, at: u32, text: &[u8]) {
     stage.answers(stranger(1));
 }
 
-/// Fills free staging buffers of several sizes by connections of the first port.
+/// Fills staging buffers of several sizes with the marker, by connections to the first port. The
+/// host then frees the buffers, because it assigns the connections to a program.
 fn mark_staging(stage: &mut Stage) {
     let owner = listen(stage, PORTS[0]);
     for (number, len) in [4096, 4096, 4096, 8192, 8192, 30_000]
@@ -136,8 +138,9 @@ fn a_staged_buffer_that_grew_brings_only_what_was_received() {
     assert!(bytes.into_iter().filter(|byte| *byte == 7).count() >= 20_000);
 }
 
-/// A connection that returns to its listener brings no data of the program that ended. The program
-/// may belong to another user, because a descriptor of a listener can be passed on.
+/// A connection that was not accepted returns to its listener when its program ends. The connection
+/// brings no data of the ended program to the next program that holds the listener. The two
+/// programs may belong to different users, because a program can pass on a listener's descriptor.
 #[test]
 fn a_connection_that_goes_back_brings_nothing_of_the_program_that_had_it() {
     let mut stage = Stage::new();
@@ -154,7 +157,8 @@ fn a_connection_that_goes_back_brings_nothing_of_the_program_that_had_it() {
     assert_eq!(markers(&other.1), 0);
 }
 
-/// A connection that a program has read or written cannot continue in another program.
+/// The host resets a connection when its program ends, if the program has read from the connection
+/// or written to it. The connection does not return to the listener.
 #[test]
 fn a_connection_that_was_used_does_not_go_back() {
     let mut stage = Stage::new();
@@ -203,7 +207,7 @@ fn a_connection_that_is_taken_brings_only_its_own_bytes() {
     assert_eq!(markers(&child.1), 0);
 }
 
-/// Registers a child of `parent`.
+/// Registers a forked child of `parent`, which holds the connections of `parent`, too.
 fn inherit(stage: &mut Stage, parent: ProgramId) -> Program {
     let layout = Layout::new(32, 1 << 20, 1 << 20).expect("a possible layout");
     let region = Arc::new(ProgramRegion::heap(&layout).expect("there is memory"));

@@ -1,4 +1,5 @@
-//! Tests of fragmented segments, which the host answers like unfragmented segments.
+//! Tests of fragmented segments, which the host answers like unfragmented segments. The host is the
+//! stack of one core of the service.
 
 use std::sync::{Arc, atomic::AtomicU32};
 
@@ -14,6 +15,7 @@ use crate::{
 };
 
 const NOW: Instant = Instant::from_secs(1);
+/// Time for which the host keeps the fragments of an incomplete packet.
 const WAIT: Duration = Duration::from_secs(60);
 
 /// Returns the two fragments of a SYN to port 80. `id` is the identification of the IP packet.

@@ -1,12 +1,15 @@
-//! Frames that tests build.
+//! Frames that the tests send to a host, the stack of one core of the service.
 
 use tidelane_wire::{
     ETHERNET_HEADER_LEN, IpAddress, SegmentHeader, SeqNumber, TcpFlags, TcpOptions, checksum,
     emit_tcp, protocol,
 };
 
+/// Address of the host.
 pub const OURS: [u8; 4] = [10, 0, 0, 1];
+/// Address of a peer.
 pub const PEER: [u8; 4] = [10, 0, 0, 2];
+/// TTL of an ordinary packet.
 pub const TTL: u8 = 64;
 
 /// Returns a frame with a SYN from `src_port` to port 80.

@@ -1,4 +1,5 @@
-//! Test: connections that a program did not accept return to their listener when the program ends.
+//! Test of a host, the stack of one core of the service: connections that a program did not accept
+//! return to their listener when the program ends.
 
 use tidelane_wire::TcpFlags;
 

@@ -1,5 +1,6 @@
-//! Tests of the identifications of IPv4 packets (RFC 6864, RFC 7739 §3): packets to one peer reveal
-//! nothing about packets to other peers.
+//! Tests of the identifications of IPv4 packets that a host sends (RFC 6864, RFC 7739 §3): packets
+//! to one peer reveal nothing about packets to other peers. A host is the stack of one core of the
+//! service.
 
 use tidelane_time::Duration;
 use tidelane_wire::{IpAddress, TcpFlags};

@@ -1,6 +1,8 @@
-//! Test of the journal, from which another process resets the connections of a killed service. The
-//! journal has every connection over a port from its handshake to its end, and a later sweep makes
-//! the sequence numbers exact.
+//! Test of the journal, from which another process resets the connections of a killed service.
+//!
+//! The host (the stack of one core of the service) keeps each connection over the NIC in the
+//! journal, from the handshake to the end of the connection. A periodic sweep updates the sequence
+//! numbers in the journal.
 
 use tidelane_host::{JournalEntry, JournalMemory};
 use tidelane_time::Duration;

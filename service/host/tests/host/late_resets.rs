@@ -1,4 +1,5 @@
-//! Test: a program that ends leaves more connections than the host's port has frames.
+//! Test of a host, the stack of one core of the service: a program ends that has more connections
+//! than the host's port has transmit frames. The port stands for the AF_XDP socket of a NIC queue.
 
 use tidelane_packet_io::MemConfig;
 use tidelane_wire::TcpFlags;
@@ -10,8 +11,8 @@ use crate::{
 
 const FRAMES: u32 = 4;
 
-/// The host resets the remaining connections when frames are free again. A peer that waits for an
-/// answer sends nothing, so no segment of this peer would draw a reset.
+/// The host resets the remaining connections when frames are free again. Each connection needs this
+/// reset: a peer that waits for data sends no segment, to which the host could answer with a RST.
 #[test]
 fn resets_that_find_no_frame_wait_for_one() {
     let port = MemConfig {

@@ -1,4 +1,5 @@
-//! Tests of limits: one user takes all that the limits allow, and other users are still served.
+//! Tests of the limits of a host, the stack of one core of the service: one user takes all that the
+//! limits allow, and other users are still served.
 
 use std::sync::Arc;
 
@@ -24,10 +25,12 @@ use crate::{
 };
 
 const LOCAL: IpAddress = IpAddress::from_v4(OURS);
+/// Id of the user who takes all that the limits allow.
 const NOBODY: u32 = 65_534;
+/// Id of another user.
 const SOMEBODY: u32 = 1000;
 
-/// A user with one program and one context.
+/// A user with one program, which has one context: rings that the program shares with the host.
 pub struct Guest {
     user: Arc<User>,
     id: ProgramId,
@@ -75,6 +78,7 @@ impl Guest {
         pushed
     }
 
+    /// Returns the host's answers since the last call.
     pub fn events(&mut self) -> Vec<ControlEvent> {
         let events = std::iter::from_fn(|| self.events.pop().expect("a sound ring")).collect();
         self.events.release();
@@ -106,6 +110,7 @@ fn request(kind: u32) -> ControlRequest {
     }
 }
 
+/// Returns a request to connect to `port` of `peer`.
 pub fn connect(peer: IpAddress, port: u16) -> ControlRequest {
     ControlRequest {
         peer_addr: peer.0,
@@ -114,7 +119,7 @@ pub fn connect(peer: IpAddress, port: u16) -> ControlRequest {
     }
 }
 
-/// Two users' programs on one host.
+/// Makes a host with the programs of two users.
 fn two_users(config: EngineConfig) -> (Stage, Guest, Guest) {
     let mut stage = Stage::with_core(Core::with_config(config));
     let bad = Guest::new(&mut stage, NOBODY);
@@ -129,7 +134,8 @@ fn syn_to(port: u16) -> SegmentHeader {
     }
 }
 
-/// Runs a stranger's handshake with `port`. Returns false if its SYN is not answered.
+/// Runs a handshake of a stranger (a peer that the test plays) with `port`. Returns true if the
+/// host answers the SYN.
 fn shake(stage: &mut Stage, number: u32, port: u16) -> bool {
     let from = stranger(number);
     let answers = stage.exchange(from, syn_to(port));
@@ -144,7 +150,8 @@ fn shake(stage: &mut Stage, number: u32, port: u16) -> bool {
     true
 }
 
-/// Resolves the router, and adds ports for connects.
+/// Adds local ports for connects, and resolves the link addresses of the first `strangers`
+/// strangers.
 pub fn ready_to_connect(stage: &mut Stage, guest: &mut Guest, strangers: u32) {
     let ports: Vec<u16> = (40_000..42_000).collect();
     stage.core.host.add_ports(stage.now, LOCAL, &ports);
@@ -332,6 +339,7 @@ fn answers_that_are_not_read_stop_the_asking() {
     assert_eq!(answered, asked);
 }
 
+/// A hold is the reference of a process to a connection that several processes have after `fork`.
 #[test]
 fn holds_of_children_are_bounded() {
     let (mut stage, mut bad, mut good) = two_users(EngineConfig::default());
@@ -358,6 +366,7 @@ fn holds_of_children_are_bounded() {
     assert_eq!(bad.user.used(Resource::Holds), 0);
 }
 
+/// Each context that joins a listener counts as a hold of its user.
 #[test]
 fn members_of_listeners_are_bounded() {
     let (mut stage, mut bad, mut good) = two_users(EngineConfig::default());

@@ -1,5 +1,5 @@
-//! Tests of the host without the daemon. The tests make the frames, act as programs and kernel, and
-//! set the time.
+//! Tests of the host (crate `tidelane-host`, the TCP/IP stack of one core of the service) without
+//! the daemon `tidelaned`. The tests make the frames, act as programs and kernel, and set the time.
 
 mod acceptor;
 mod frames;

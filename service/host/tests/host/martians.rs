@@ -1,5 +1,6 @@
 //! Tests of packets with impossible source addresses (martians), and of the destination link
-//! addresses of the host's answers to forged packets.
+//! addresses of the host's answers to forged packets. The host is the stack of one core of the
+//! service.
 
 use std::net::IpAddr;
 
@@ -80,7 +81,7 @@ fn own_of(from: IpAddress) -> IpAddress {
     address(if from.is_v4() { "10.0.0.1" } else { "fd00::1" })
 }
 
-/// Sends the host a segment with source address `from`. Returns the number of answers, and the
+/// Sends a new host a segment with source address `from`. Returns the number of answers, and the
 /// names of the drop counters that are not zero.
 fn answers(from: &str, header: SegmentHeader, listening: bool) -> (usize, Vec<String>) {
     let mut core = core();
@@ -96,6 +97,7 @@ fn answers(from: &str, header: SegmentHeader, listening: bool) -> (usize, Vec<St
     (sent, drops.map(|(name, _)| name).collect())
 }
 
+/// Source addresses, each with the drop counter that counts a packet from this address.
 const MARTIANS: [(&str, &str); 15] = [
     ("127.0.0.1", "drop_martian_source"),
     ("127.7.7.7", "drop_martian_source"),
@@ -195,8 +197,8 @@ fn errors_come_from_no_martian_and_quote_no_connection_within_the_host() {
 }
 
 /// The host checks the source address of each fragment, so that fragments of martians take no
-/// memory. The host keeps a fragment from behind another interface: the address is possible, and
-/// only the whole segment is dropped.
+/// memory. The host keeps a fragment whose source is behind another interface, because the address
+/// is possible. The host drops the segment after its reassembly.
 #[test]
 fn fragments_of_martians_are_not_kept() {
     for (from, drop) in MARTIANS.into_iter().filter(|(from, _)| from.contains('.')) {

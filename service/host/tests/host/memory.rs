@@ -1,4 +1,5 @@
-//! Tests of the memory for received data: its thresholds, and unused pages.
+//! Tests of a host's memory for received data: its thresholds, and unused pages. A host is the
+//! stack of one core of the service.
 
 use tidelane_engine::EngineConfig;
 use tidelane_host::{HostRequest, MemoryLimits, StreamMemory};
@@ -15,7 +16,7 @@ const TEXT: [u8; 10] = *b"0123456789";
 /// A time longer than the interval between two sweeps of the host.
 const REST: Duration = Duration::from_millis(600);
 
-/// Advances the time. Returns true if the host requests the freeing of idle pages.
+/// Advances the time by three sweeps. Returns true if the host asks its driver to free idle pages.
 fn rest(stage: &mut Stage) -> bool {
     for _ in 0..3 {
         stage.now += REST;
@@ -39,7 +40,7 @@ fn pages_of_closed_connections_are_lent_once_and_used_again() {
     let taken = stage.core.host.take_idle_pages();
     assert!(!taken.is_empty());
     stage.answers(stranger(1));
-    // New connections get other memory while the idle pages are lent.
+    // While the test has the idle pages, new connections get other memory.
     stage.connect(6000, &TEXT);
     let accepted = acceptor.accepted();
     taken.iter().for_each(tidelane_host::IdlePages::give_back);

@@ -1,4 +1,5 @@
-//! Test: the MTU of the interface exceeds the MTU of the host's port.
+//! Test of a host, the stack of one core of the service: the MTU of the interface exceeds the MTU
+//! of the host's port. The port stands for the AF_XDP socket of a NIC queue.
 
 use tidelane_wire::TcpFlags;
 
@@ -13,8 +14,8 @@ fn mss_for(stage: &mut Stage, port: u16) -> Option<u16> {
     answers.first().and_then(|answer| answer.options.mss)
 }
 
-/// The port drops a longer segment and each of its retransmissions, without an ICMP error. The
-/// announced MSS is therefore limited by the port's MTU, too.
+/// A port drops a segment that exceeds the port's MTU, and each retransmission, without an ICMP
+/// error. Therefore the port's MTU also limits the MSS that the host announces.
 #[test]
 fn no_segment_is_longer_than_the_port_carries() {
     let mut stage = Stage::new();

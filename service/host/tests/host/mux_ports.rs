@@ -1,4 +1,6 @@
-//! Packets between ports of the mux and sockets on the service of the same host.
+//! Tests of packets between ports of the mux and sockets on the service. The host is the stack of
+//! one core of the service. A port of the mux is shared memory over which a program with a TCP/IP
+//! stack of its own exchanges packets with the host.
 
 use std::sync::{Arc, atomic::AtomicU32};
 
@@ -23,14 +25,16 @@ const NOW: Instant = Instant::from_secs(1);
 /// TCP port that the program with a stack of its own has claimed.
 pub const CLAIMED: u16 = 7000;
 
-/// The program's ends of a port, one for each core.
+/// A program with a port.
 pub struct Program {
+    /// The program's ends of the port's packet rings, one for each core.
     ends: Vec<ProgramEnd>,
+    /// Number of the port.
     pub id: PortId,
 }
 
 impl Program {
-    /// Opens a port of a service with these cores.
+    /// Opens a port of a service with these cores, and claims TCP port [`CLAIMED`].
     pub fn open(cores: &mut [&mut Core]) -> Self {
         let id = PortId(3);
         let tuple = Tuple {
@@ -97,6 +101,7 @@ fn frame(from: MacAddress, header: &SegmentHeader) -> Vec<u8> {
     frame
 }
 
+/// Returns a header of a segment from [`CLAIMED`] to the listener on the service.
 pub fn from_port(flags: TcpFlags, seq: u32, ack: u32) -> SegmentHeader {
     SegmentHeader {
         src_port: CLAIMED,
@@ -143,7 +148,8 @@ fn a_port_without_a_listener_gets_a_reset() {
     assert!(stage.core.sent().is_empty());
 }
 
-/// A frame of the wire with the address of this host as its source is forged, whatever ports exist.
+/// A frame from the wire is forged if its source is the host's own address. The host drops the
+/// frame, even if a port has claimed the source.
 #[test]
 fn the_wire_cannot_speak_for_a_port() {
     let mut stage = Stage::new();
@@ -323,7 +329,8 @@ fn a_nic_that_stands_still_separates_no_port_from_the_service() {
     assert_eq!(counters(&stage), Some((14, 2)));
 }
 
-/// A port that ends leaves its 3-tuples to the kernel, which would answer with a RST.
+/// A connect to a 3-tuple fails after the port that claimed it has ended. The kernel, which has the
+/// 3-tuple from then on, would also answer with a RST.
 #[test]
 fn a_port_that_has_ended_resets_its_peers() {
     let mut stage = Stage::new();
@@ -334,7 +341,7 @@ fn a_port_that_has_ended_resets_its_peers() {
     assert!(guest.ask(connect(LOCAL, CLAIMED)));
     stage.run();
     assert_eq!(stage.core.counter("attempt_fails"), 0);
-    // The port ends without an answer. The next SYN finds no port.
+    // The port ends before it answers the SYN. The retransmitted SYN finds no port.
     assert!(stage.core.host.mux_ports_mut().close(port.id).is_some());
     for _ in 0..200 {
         stage.now += Duration::from_millis(10);
@@ -343,7 +350,8 @@ fn a_port_that_has_ended_resets_its_peers() {
     assert_eq!(stage.core.counter("attempt_fails"), 1);
 }
 
-/// A core wakes up when a port may send again, and has no work before.
+/// While a port waits until its rate lets it send, the core has no work for the port. The core's
+/// next timeout is the time at which the port may send again.
 #[test]
 fn a_core_sleeps_while_a_port_waits_for_its_rate() {
     let mut stage = Stage::new();

@@ -1,5 +1,8 @@
-//! The operator's rules for ports: packets of the wire, of other ports, and of sockets on the
-//! service. `port_rules/tests.rs` of the crate has the verdicts packet by packet.
+//! Tests of the operator's rules for ports of the mux: packets from the wire, from other ports, and
+//! from sockets on the service. `src/port_rules/tests.rs` tests the verdicts packet by packet.
+//!
+//! The host is the stack of one core of the service. A port of the mux is shared memory over which
+//! a program with a TCP/IP stack of its own exchanges packets with the host.
 
 use std::sync::{Arc, atomic::AtomicU32};
 
@@ -30,10 +33,13 @@ const SYN_ACK: TcpFlags = TcpFlags(TcpFlags::SYN.0 | TcpFlags::ACK.0);
 const RST_ACK: TcpFlags = TcpFlags(TcpFlags::RST.0 | TcpFlags::ACK.0);
 const NOW: Instant = Instant::from_secs(1);
 
-/// A program with a port on each of some cores.
+/// A program with a port.
 struct Program {
+    /// The program's ends of the port's packet rings, one for each core.
     ends: Vec<ProgramEnd>,
+    /// Number of the port.
     id: PortId,
+    /// TCP port that the program has claimed.
     claimed: u16,
 }
 
@@ -104,7 +110,8 @@ impl Program {
         end.tx_flush();
     }
 
-    /// Returns the flags, sequence numbers and ACKs of the segments that have arrived.
+    /// Returns the flags, SEG.SEQ and SEG.ACK of the segments that have arrived through the rings
+    /// of `core`.
     fn received(&mut self, core: usize) -> Vec<(TcpFlags, u32, u32)> {
         let end = &mut self.ends[core];
         let mut burst = end.new_burst();
@@ -213,7 +220,7 @@ fn a_peer_is_accepted_refused_or_dropped() {
         (TcpFlags::RST, SeqNumber(99))
     );
     assert!(answers(&mut stage, to_one(TcpFlags::RST, 7, 0)).is_empty());
-    // The rule is of this user, and of this direction.
+    // A rule for another user, or for the other direction, does not apply.
     for rule in [
         of_user(Direction::In, 34, Action::Refuse),
         of_user(Direction::Out, 33, Action::Refuse),
@@ -254,7 +261,8 @@ fn a_port_does_not_reach_a_refused_peer() {
     assert_eq!(stage.core.sent().len(), 7, "without rules");
 }
 
-/// The program of a port answers clients that may open, over any core, while it may open nothing.
+/// The rules forbid the program of a port to open connections. The program may nevertheless answer
+/// its clients, over any core.
 #[test]
 fn a_server_answers_its_clients_over_any_core() {
     let rings = [Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0))];
@@ -287,7 +295,8 @@ fn a_server_answers_its_clients_over_any_core() {
     }
 }
 
-/// New rules end an open connection of a port: the peer gets a RST, and the port nothing.
+/// New rules also apply to the open connections of a port. If they refuse a connection, the peer
+/// gets a RST, and the port gets no more packets of the connection.
 #[test]
 fn new_rules_apply_to_open_ports() {
     let mut stage = Stage::new();
@@ -325,7 +334,7 @@ fn new_rules_apply_to_open_ports() {
     assert_eq!(stage.core.sent().len(), 1);
 }
 
-/// A connection from a port to a listener on the service is judged at each end.
+/// The rules apply at both ends of a connection from a port to a listener on the service.
 #[test]
 fn a_port_and_a_listener_are_judged_at_both_ends() {
     for (rule, answer) in [
@@ -341,7 +350,7 @@ fn a_port_and_a_listener_are_judged_at_both_ends() {
         let syn = port.header(PORT, SYN, 7, 0);
         port.send(0, LOCAL, &syn);
         if rule.direction == Some(Direction::Out) && rule.users == [33] {
-            // Data without a handshake gets no further than the SYN.
+            // The rules also stop data that the port sends without a handshake.
             let data = port.header(PORT, ACK, 8, 1);
             port.send(0, LOCAL, &data);
         }
@@ -352,7 +361,8 @@ fn a_port_and_a_listener_are_judged_at_both_ends() {
     }
 }
 
-/// A connection from a program on the service to a port is judged at each end, too.
+/// The rules for the user of a port apply to a connection from a program on the service to the
+/// port.
 #[test]
 fn a_program_on_the_service_is_refused_by_a_ports_rules() {
     for (action, syns) in [(Action::Accept, 1), (Action::Refuse, 0), (Action::Drop, 0)] {
@@ -374,7 +384,7 @@ fn a_program_on_the_service_is_refused_by_a_ports_rules() {
     }
 }
 
-/// A packet from a port to another port is judged by the rules for both.
+/// The rules for the users of both ports apply to a packet from one port to the other.
 #[test]
 fn ports_are_judged_at_both_ends() {
     for (rule, arrives, answer) in [
@@ -404,7 +414,8 @@ fn ports_are_judged_at_both_ends() {
     }
 }
 
-/// A claim moves to a port whose user may do less, while a connection is open.
+/// A claim moves to the port of a user who may not open connections, while a connection is open.
+/// The rules for the new user apply to the connection.
 #[test]
 fn a_moved_claim_is_judged_by_its_new_owner() {
     let mut stage = Stage::new();
@@ -439,7 +450,7 @@ fn a_moved_claim_is_judged_by_its_new_owner() {
     assert!(one.received(0).is_empty() && other.received(0).is_empty());
 }
 
-/// A closed port leaves nothing to the next port with its number.
+/// The next port with the number of a closed port is under the rules for its own user.
 #[test]
 fn the_next_port_has_its_own_owner() {
     let mut stage = Stage::new();

@@ -1,6 +1,8 @@
-//! A program rewrites bytes that it has published. The bytes are the program's own stream until
-//! they are acknowledged, so that a retransmission may carry the new contents. Acknowledged bytes
-//! are never sent again, and no program reaches the bytes of another program.
+//! Tests of a program that changes bytes after it has published them to the host, the stack of one
+//! core of the service.
+//!
+//! Until the peer has acknowledged the bytes, a retransmission may carry the new contents. The host
+//! never sends acknowledged bytes again, and no program reaches the bytes of another program.
 
 use std::sync::{
     Arc,
@@ -26,7 +28,7 @@ const LEN: usize = 3000;
 /// Protocol number of TCP.
 const TCP: u8 = 6;
 
-/// Payload of a segment of the host, at this stream position.
+/// A segment that the host has sent: the stream position of its payload, and the payload.
 type Sent = (u32, Vec<u8>);
 
 /// A connection of a program that writes to the shared memory itself.
@@ -38,7 +40,7 @@ struct Hostile {
     buffer: StreamBuffer,
     /// The last segment of the peer.
     last: SegmentHeader,
-    /// Sequence number of the first byte.
+    /// Sequence number of the first byte that the program sends.
     first: SeqNumber,
     /// True once the host has sent a RST.
     is_reset: bool,
@@ -77,14 +79,14 @@ impl Hostile {
         }
     }
 
-    /// Returns the program's half of the slot.
+    /// Returns the program's half of the connection's slot, the record of the connection in shared
+    /// memory. The program may write any value to this half at any time.
     fn half(&self) -> &ProgramHalf {
         let slot = self.region.slot(self.event.slot).expect("a slot");
-        // The program may write any value at any time.
         slot.program()
     }
 
-    /// Fills the send buffer, whatever its state is.
+    /// Fills the whole send buffer with `byte`.
     fn scribble(&self, byte: u8) {
         let bytes = vec![byte; self.buffer.len() as usize];
         assert!(self.buffer.write(self.region.region(), 0, &bytes));
@@ -111,7 +113,8 @@ impl Hostile {
         self.sent()
     }
 
-    /// Lets time pass in which all timers expire. Returns the payload that the host has sent.
+    /// Advances the time by `seconds`, and runs the timers. Returns the payload that the host has
+    /// sent.
     fn wait(&mut self, seconds: u64) -> Vec<Sent> {
         let mut all = Vec::new();
         for _ in 0..seconds * 10 {
@@ -143,8 +146,8 @@ impl Hostile {
     }
 }
 
-/// Fails unless the segments lie within the published bytes from `from` on, and have bytes of
-/// `contents` only.
+/// Panics unless each segment lies within the published bytes from position `from` on, and each of
+/// its bytes is one of `contents`.
 fn check(sent: &[Sent], from: u32, contents: &[u8]) {
     for (position, payload) in sent {
         let end = *position as usize + payload.len();
@@ -221,9 +224,9 @@ fn a_write_position_never_moves_back() {
     }
 }
 
-/// The program replaces its send buffer by any other word: the host sends bytes of the program's
-/// own send area, or resets the connection. It never panics, and sends no byte twice after its
-/// acknowledgment.
+/// The program writes an arbitrary value to the word that names its send buffer. The host then
+/// sends bytes of the program's own send area, or resets the connection. The host never panics, and
+/// does not send acknowledged bytes again.
 #[test]
 fn any_buffer_word_is_harmless() {
     let mut numbers = 1_u64;
@@ -252,7 +255,8 @@ fn any_buffer_word_is_harmless() {
     }
 }
 
-/// A reset without a close leaves the slot and its buffers to the program until its close.
+/// If the program aborts a connection without closing it, the slot and its buffers stay with the
+/// program until the program closes the connection.
 #[test]
 fn a_reset_keeps_the_buffers_until_the_close() {
     use tidelane_abi::{program_flags, service_flags};

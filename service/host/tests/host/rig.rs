@@ -1,4 +1,5 @@
-//! One core of a service: a host and its NIC queue, which the test steps.
+//! One core of a service: a host (the stack of the core) and its NIC queue. The tests step the
+//! core.
 
 use std::sync::{
     Arc,
@@ -25,9 +26,10 @@ impl Bell for Count {
     }
 }
 
-/// A host and the far end of its only queue.
+/// A host, and the far end of its only NIC queue.
 pub struct Core {
     pub host: Host<MemPort>,
+    /// The far end of the queue, where the test sends and receives frames.
     queue: MemPort,
 }
 

@@ -1,5 +1,5 @@
-//! Tests of the operator's rules for opening connections: SYNs of peers, connects of programs, and
-//! open connections when the rules change.
+//! Tests of the operator's rules for opening connections on a host, the stack of one core of the
+//! service: SYNs of peers, connects of programs, and open connections when the rules change.
 
 use tidelane_abi::{close_cause, control_event};
 use tidelane_host::{Action, Credentials, Direction, Prefix, Rule, RuleSet};
@@ -12,7 +12,7 @@ use crate::{
     stage::{Stage, listen, listen_as, segment, stranger},
 };
 
-/// Makes a set of one rule and a default.
+/// Makes a set of one rule. `default` is the action for connections that the rule does not match.
 fn only(rule: Rule, default: Action) -> RuleSet {
     RuleSet::new(vec![rule], default)
 }

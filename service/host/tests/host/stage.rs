@@ -1,4 +1,5 @@
-//! A host of one core with a listener, and the segments of *strangers*: peers that the test plays.
+//! A host (the stack of one core of the service) with a listener, and the segments of *strangers*:
+//! peers that the test plays.
 
 use std::sync::Arc;
 
@@ -36,7 +37,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Makes a host in a large subnet.
+    /// Makes a stage with a host in the subnet 10.0.0.0/8.
     pub fn new() -> Self {
         Self::with_core(Core::new())
     }
@@ -100,7 +101,7 @@ impl Stage {
         std::mem::take(&mut self.asked)
     }
 
-    /// Puts a segment of `from` into the host's port.
+    /// Puts a segment of `from` with the payload `text` into the host's receive queue.
     pub fn send(&mut self, from: IpAddress, header: SegmentHeader, text: &[u8]) {
         let template = HeaderTemplate::new(self.router, OUR_MAC, from, LOCAL).expect("one version");
         let (start, len) = (template.headers_len(), header.len());
@@ -138,8 +139,8 @@ impl Stage {
         TcpFlags(flags.fold(0, |all, flags| all | flags))
     }
 
-    /// Opens a connection from `port` up to the last segment of the handshake, which waits in the
-    /// host's port. Returns the header of this segment.
+    /// Opens a connection from `port` up to the last segment of the handshake, which carries
+    /// `text`. This segment stays in the host's receive queue. Returns the segment's header.
     pub fn shake(&mut self, port: u16, text: &[u8]) -> SegmentHeader {
         let mut syn = segment(TcpFlags::SYN, 7, 0);
         syn.src_port = port;

@@ -1,5 +1,6 @@
-//! Tests of segments from peers without a connection: forged SYNs, timers beside received frames,
-//! and segments that may belong to connections of the kernel.
+//! Tests of segments that a host, the stack of one core of the service, receives from peers without
+//! a connection: forged SYNs, timers beside received frames, and segments that may belong to
+//! connections of the kernel.
 
 use tidelane_host::HostRequest;
 use tidelane_packet_io::BURST_MAX;
@@ -218,7 +219,8 @@ fn the_kernel_gets_segments_without_a_flow_for_a_listeners_port() {
     assert!(stage.core.host.take_strays().is_empty());
 }
 
-/// The host sends a RST itself if the driver does not take the frames, or during a flood.
+/// The host keeps at most 256 frames for the kernel until its driver takes them. The host answers
+/// further segments with a RST itself.
 #[test]
 fn segments_beyond_those_that_the_driver_takes_are_reset() {
     let mut stage = Stage::listening();
