@@ -1,5 +1,6 @@
-//! Tests of GSO frames of ports: the segments that other stacks and the NIC get, and the frames
-//! that are refused.
+//! Tests of GSO frames that programs send through their ports: the segments that other stacks and
+//! the NIC get, and the frames that the mux refuses. A port connects a program with a TCP/IP stack
+//! of its own to the mux, which shares one NIC between such stacks and the host's stack.
 
 use tidelane_mux::*;
 use tidelane_packet_io::{
@@ -17,11 +18,13 @@ use crate::frames::{LOCAL, MAC, PEER, PEER_MAC, Sent, receive, send};
 
 mod frames;
 
+/// Length of the packet ring of each direction in bytes.
 const RING_LEN: u32 = 512 * 1024;
-/// TCP port of the first port of the mux.
+/// TCP port that the first port of the mux has claimed.
 const FIRST: u16 = 1000;
 const LOCAL_V6: IpAddress = IpAddress([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
 const PEER_V6: IpAddress = IpAddress([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+/// Payload of the largest IPv4 segment with timestamps on a link with MTU 1500.
 const MSS: u16 = 1448;
 
 /// Returns the payload of the largest segment to `dst` with timestamps on a link with MTU 1500.
@@ -31,9 +34,13 @@ fn mss_to(dst: IpAddress) -> u16 {
 
 /// A NIC that records the GSO frames that it has to send.
 struct Nic {
+    /// Carries all other frames.
     port: MemPort,
+    /// Largest GSO frame in bytes, or zero for a NIC without GSO.
     gso_len_max: u32,
+    /// Headers of the next GSO frame.
     headers: [u8; 114],
+    /// The GSO frames so far.
     sent: Vec<(Vec<u8>, GsoParameters)>,
 }
 
@@ -88,13 +95,16 @@ impl PacketIo for Nic {
 /// A mux with two ports, which have claimed TCP ports [`FIRST`] and [`FIRST`] + 1 on all addresses.
 struct Net {
     mux: Mux<Nic, MemPort, ServiceEnd>,
+    /// The far end of the NIC's link.
     peer: MemPort,
+    /// The programs' ends of the two ports.
     programs: [ProgramEnd; 2],
+    /// Numbers of the two ports.
     ids: [PortId; 2],
 }
 
 impl Net {
-    /// `gso_len_max` is the largest GSO frame of the NIC in bytes, or zero.
+    /// `gso_len_max` is the largest GSO frame of the NIC in bytes, or zero for a NIC without GSO.
     fn new(gso_len_max: u32) -> Self {
         Self::with_nic(gso_len_max, 4096)
     }
@@ -184,8 +194,8 @@ impl Stream {
         }
     }
 
-    /// Returns a frame with `payload` and the length of its headers. `before` bytes and `segments`
-    /// segments come before the frame.
+    /// Returns a frame with `payload`, and the length of the frame's headers. `before` is the
+    /// number of bytes of the stream before the frame, and `segments` the number of segments.
     fn frame(self, payload: &[u8], before: usize, segments: u16) -> (Vec<u8>, usize) {
         let template = HeaderTemplate::new(MAC, PEER_MAC, self.src, self.dst).unwrap();
         let header = SegmentHeader {
@@ -381,7 +391,7 @@ fn damaged_headers_make_no_wrong_segment() {
     );
 }
 
-/// A port that floods with GSO frames has a turn of about 64 KiB, as any other port.
+/// In one turn, a port that floods with GSO frames sends about 64 KiB, as any other port.
 #[test]
 fn gso_frames_get_no_larger_share() {
     let mut net = Net::new(65_549);
@@ -453,7 +463,8 @@ fn segments_wait_for_a_full_nic_in_order() {
     }
 }
 
-/// The consumer reports the segment size with the right frame of a burst.
+/// The service's end of a packet ring reports the segment size of each frame in a burst. The size
+/// is 0 for a frame that is no GSO frame.
 #[test]
 fn a_burst_tells_gso_frames_from_others() {
     let (service, program) = PortRegions::heap(RING_LEN).expect("there is memory");

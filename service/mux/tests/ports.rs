@@ -1,4 +1,6 @@
-//! Tests of packets between ports, the NIC and the host: the destinations, and the refusals.
+//! Tests of the destinations of packets between ports, the NIC and the host, and of packets that
+//! the mux refuses. A port connects a program with a TCP/IP stack of its own to the mux, which
+//! shares one NIC between such stacks. The host is the stack that gets all other packets.
 
 use tidelane_mux::*;
 use tidelane_packet_io::{Burst, MemConfig, MemPort, PacketIo};
@@ -93,7 +95,8 @@ fn each_packet_goes_to_the_owner_of_its_destination() {
         [Sent::to(1002).frame()],
         "nobody has claimed it"
     );
-    // Packets between two ports, between a port and the host, and from both to the peer.
+    // Send packets between the two ports, between a port and the host, and from a port and the host
+    // to the peer.
     let between = Sent {
         dst: Endpoint::new(LOCAL, 1001),
         ..Sent::out(1000)
@@ -255,7 +258,7 @@ fn a_port_that_floods_delays_no_other_port() {
         assert_eq!((of(1001), of(1002)), (1, 1), "round {round}");
         assert!(of(1000) <= 32, "{} packets in one turn", of(1000));
     }
-    // The packets of the greedy port are late, and none is lost.
+    // The packets of the flooding port are late, and none is lost.
     let mut late = 0;
     while net.mux.step() {
         late += receive(&mut net.nic).len();
@@ -476,7 +479,8 @@ fn icmp_errors_go_to_the_owner_of_the_quoted_3_tuple() {
         assert_eq!(receive(net.port(owner)), [error]);
         assert!(receive(net.port(1 - owner)).is_empty());
     }
-    // The host gets errors about its own packets, about other protocols, and damaged errors.
+    // The host gets ICMP errors about its own packets, ICMP errors about packets of other
+    // protocols, and damaged ICMP errors.
     let mut damaged = icmp_error(17, 1000);
     damaged[36] ^= 1;
     for error in [icmp_error(17, 53), icmp_error(47, 1000), damaged] {

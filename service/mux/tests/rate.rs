@@ -1,4 +1,6 @@
-//! Tests of the rates at which ports may send: packets that wait, and ports that do not.
+//! Tests of the rates at which ports may send. A port connects a program with a TCP/IP stack of its
+//! own to the mux, which shares one NIC between such stacks. The packets of a port above its rate
+//! wait. The packets of other ports do not wait.
 
 use tidelane_mux::*;
 use tidelane_packet_io::{Capabilities, GsoParameters, GsoPayload, PacketIo};
@@ -15,10 +17,12 @@ const START: Instant = Instant::from_secs(100);
 /// Bytes of [`Sent::frame`].
 const FRAME_LEN: u64 = 55;
 
-/// A NIC that records the TCP port of each packet, with a filter that passes all packets.
+/// A NIC that records the source port of each packet, and a filter that passes all packets.
 #[derive(Default)]
 struct Nic {
+    /// Source port of each packet.
     sent: Vec<u16>,
+    /// Number of segments of each GSO frame.
     gso: Vec<usize>,
     /// Number of packets for which the NIC has room; `None` without a limit.
     room: Option<usize>,
@@ -70,9 +74,10 @@ impl Egress for Nic {
     }
 }
 
-/// Ports with the TCP ports 1000, 1001, ..., and a clock.
+/// Ports that have claimed the TCP ports 1000, 1001, ..., and a clock.
 struct Net {
     ports: Ports<ServiceEnd>,
+    /// The programs' ends of the ports.
     programs: Vec<ProgramEnd>,
     nic: Nic,
     now: Instant,
@@ -100,6 +105,7 @@ impl Net {
         }
     }
 
+    /// Sets the rate of a port in packets per second and in bytes per second.
     fn limit(&mut self, port: u32, packets: Option<u64>, bytes: Option<u64>) {
         self.ports
             .set_rate(PortId(port), SendRate { packets, bytes });
@@ -114,7 +120,7 @@ impl Net {
             .count()
     }
 
-    /// Sends a GSO frame of port 0 with this payload, in segments of 1,000 bytes.
+    /// Sends a GSO frame of port 0 with `len` bytes of payload, in segments of 1,000 bytes.
     fn send_gso(&mut self, len: usize) {
         let mut headers = Sent::out(1000).frame();
         headers.pop();
@@ -137,8 +143,9 @@ impl Net {
         program.tx_flush();
     }
 
-    /// Lets the ports send as a core does: runs steps while there is work, and then sleeps until
-    /// the next time. Returns the number of steps.
+    /// Lets the ports send until the time `end`, as a core (polling thread) of the service does:
+    /// runs steps while there is work, and then sleeps until the next timeout. Returns the number
+    /// of steps.
     fn run_until(&mut self, end: Instant) -> usize {
         let mut steps = 0;
         loop {
@@ -237,7 +244,7 @@ fn refused_packets_and_segments_count() {
     net.limit(0, None, Some(1_000_000));
     net.send_gso(20_000);
     net.send_gso(20_000);
-    // 20 headers of 54 bytes: 21,080 bytes.
+    // A GSO frame counts as 21,080 bytes: 20,000 bytes of payload and 20 headers of 54 bytes.
     net.run_until(START + Duration::from_millis(21));
     assert_eq!(net.nic.gso.len(), 1);
     net.run_until(START + Duration::from_millis(23));

@@ -1,4 +1,6 @@
-//! Tests of ports whose packet rings lie in memory that hostile programs can write.
+//! Tests of ports whose packet rings lie in memory that hostile programs can write. A port connects
+//! a program with a TCP/IP stack of its own to the mux, which shares one NIC between such stacks
+//! and the host's stack.
 
 use tidelane_mux::*;
 use tidelane_packet_io::{MemConfig, MemPort, PacketIo, TxChecksum};
@@ -10,8 +12,9 @@ use crate::frames::{LOCAL, MAC, Sent, receive, send};
 
 mod frames;
 
+/// Length of the packet ring of each direction in bytes.
 const RING_LEN: u32 = 16 * 1024;
-/// TCP port of the first port of the mux.
+/// TCP port that the first port of the mux has claimed.
 const FIRST: u16 = 1000;
 
 /// A mux, the other ends of its NIC and host, and the programs.
@@ -115,7 +118,7 @@ fn open(mux: &mut Mux<MemPort, MemPort, ServiceEnd>) -> Program {
 enum Harm {
     /// Floods with genuine packets.
     Flood,
-    /// Sends from a 3-tuple of its neighbour.
+    /// Sends from a 3-tuple that the second program has claimed.
     Forge,
     /// Sends bytes that are no packet.
     Garbage,
@@ -127,7 +130,7 @@ enum Harm {
     Lengths,
     /// Changes a packet after it has published the packet.
     Change,
-    /// Fills its memory with zeros, as a hole would.
+    /// Fills its memory with zeros, as if the program had punched holes into the memory file.
     Zeros,
 }
 
@@ -143,6 +146,7 @@ const HARMS: [Harm; 8] = [
 ];
 
 impl Net {
+    /// Makes the first program misbehave. `round` varies the values that the program writes.
     fn harm(&mut self, harm: Harm, round: u32) {
         let Program { end, regions, .. } = &mut self.programs[0];
         let memory = &regions.own;

@@ -1,4 +1,5 @@
-//! Frames of TCP segments, and functions that send and receive frames through a [`PacketIo`].
+//! Frames of TCP segments for tests of the mux, and functions that send and receive frames through
+//! a [`PacketIo`].
 
 use tidelane_packet_io::{BURST_MAX, Burst, PacketIo, TxChecksum};
 use tidelane_wire::{
@@ -14,9 +15,11 @@ pub const PEER: IpAddress = IpAddress::from_v4([10, 0, 0, 2]);
 /// A frame of one TCP segment with one payload byte.
 #[derive(Clone, Copy)]
 pub struct Sent {
+    /// Source MAC address.
     pub mac: MacAddress,
     pub src: Endpoint,
     pub dst: Endpoint,
+    /// The payload byte.
     pub payload: u8,
 }
 
