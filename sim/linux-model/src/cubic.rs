@@ -25,6 +25,7 @@ pub(crate) struct Cubic {
     pub(crate) ssthresh: u64,
     /// Segments ACKed since the window last grew (Linux: `snd_cwnd_cnt`).
     cwnd_cnt: u64,
+    /// W_max: the window before the last reduction. 0 if it is unknown.
     w_max: u64,
     /// Tick at which the congestion avoidance epoch began.
     epoch: Option<u64>,
@@ -40,6 +41,7 @@ pub(crate) struct Cubic {
     w_est: u64,
     /// Segments ACKed that have not yet been counted in `w_est`.
     ack_cnt: u64,
+    /// Smallest round-trip time. 0 before the first sample.
     delay_min: u64,
     hystart: HyStart,
     ticks: Ticks,

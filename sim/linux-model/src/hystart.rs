@@ -23,15 +23,23 @@ pub(crate) struct Sample {
     pub(crate) snd_nxt: u64,
 }
 
-/// State of HyStart. A round ends when SND.UNA passes the SND.NXT of its start.
+/// State of HyStart. A round ends when SND.UNA passes the SND.NXT of its start. Times are in
+/// microseconds.
 #[derive(Debug, Default)]
 pub(crate) struct HyStart {
+    /// Time at which the round started.
     round_start: u64,
+    /// SND.NXT at the start of the round, in segments.
     round_end: u64,
+    /// Time of the last ACK of the round's ACK train.
     last_ack: u64,
+    /// Smallest round-trip time of the round.
     round_min: u64,
+    /// Number of samples of the round, up to [`SAMPLES_MIN`].
     samples: u32,
+    /// True after the first round has started.
     begun: bool,
+    /// True after HyStart has ended slow start.
     found: bool,
 }
 

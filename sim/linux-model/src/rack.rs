@@ -18,13 +18,19 @@ pub(crate) struct Rack {
     /// Highest transmission number of the segments that have arrived (RACK.xmit_ts). The model
     /// compares numbers instead of send times, because two transmissions may have the same time.
     latest: u64,
+    /// Round-trip time of the segment that arrived last (RACK.rtt).
     pub(crate) rtt: u64,
+    /// True if loss detection has to run again.
     pub(crate) advanced: bool,
+    /// True if the connection has seen reordering.
     pub(crate) reordering_seen: bool,
     /// Reordering degree in segments.
     pub(crate) reordering: u64,
+    /// True if a DSACK has arrived since the last update of the reordering window.
     pub(crate) dsack_seen: bool,
+    /// Reordering window in quarters of the smallest round-trip time (RACK.reo_wnd_mult).
     reo_wnd_steps: u64,
+    /// Number of recoveries until the reordering window shrinks (RACK.reo_wnd_persist).
     pub(crate) reo_wnd_persist: u32,
     /// Number of segments delivered when the reordering window was last widened.
     last_delivered: u64,
@@ -33,7 +39,9 @@ pub(crate) struct Rack {
 /// Inputs of the reordering window. Times are in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WindowInputs {
+    /// True in Recovery and Loss.
     pub(crate) recovering: bool,
+    /// Number of SACKed segments.
     pub(crate) sacked: u64,
     pub(crate) rtt_min: u64,
     pub(crate) srtt: f64,
@@ -87,8 +95,8 @@ impl Rack {
     /// Widens the reordering window after a DSACK, at most once per round trip (RFC 8985 §6.2 step
     /// 4).
     ///
-    /// `prior` belongs to the segment that was sent last among the segments ACKed now. It is the
-    /// number of segments delivered before that transmission.
+    /// `delivered` is the number of segments delivered so far. `prior` is the number that had been
+    /// delivered when the sender last transmitted one of the segments that are ACKed now.
     pub(crate) fn update_reo_wnd(&mut self, prior: Option<u64>, delivered: u64) {
         let Some(prior) = prior else {
             return;

@@ -19,8 +19,8 @@ const COMPRESSION_MAX: u64 = 1_000;
 const COMPRESSION_SLACK: u64 = 100;
 /// Largest number of compressed SACKs (`tcp_comp_sack_nr`).
 const COMPRESSED_MAX: u32 = 44;
-/// Retransmission timeout of the receiver in microseconds. It is the minimum of 200 ms plus a
-/// negligible round trip.
+/// Retransmission timeout of the receiver in microseconds: Linux's minimum of 200 ms, plus a
+/// negligible round-trip time.
 const TIMEOUT: u64 = 200_001;
 /// Largest number of segments that GRO merges.
 const RUN_MAX: usize = 45;
@@ -50,6 +50,7 @@ pub struct Receiver {
     /// Out-of-order ranges above RCV.NXT. They do not touch, and the range that grew last is the
     /// first.
     ranges: Vec<(u64, u64)>,
+    /// Number of further ACKs that are sent at once.
     quickacks: u32,
     /// Time in microseconds at which RCV.NXT last advanced.
     last_advance: u64,

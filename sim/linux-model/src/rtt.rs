@@ -14,6 +14,7 @@ pub(crate) struct Rtt {
     pub(crate) srtt: f64,
     /// Smallest sample. `u64::MAX` before the first sample.
     pub(crate) min: u64,
+    /// Smoothed deviation of the samples from `srtt` (Linux: `mdev_us`).
     deviation: f64,
     /// Largest variance term in this round trip (Linux: `mdev_max_us`).
     largest: f64,

@@ -73,8 +73,11 @@ enum Timer {
 /// State of proportional rate reduction in segments (RFC 6937 §3).
 #[derive(Clone, Copy, Debug, Default)]
 struct Prr {
+    /// Window before the reduction.
     prior_cwnd: u64,
+    /// Segments delivered since the start of the reduction (prr_delivered).
     delivered: u64,
+    /// Segments sent since the start of the reduction (prr_out).
     out: u64,
 }
 
@@ -98,6 +101,7 @@ struct Undo {
 pub struct Sender {
     settings: Settings,
     ticks: Ticks,
+    /// Time of the event that the sender handles.
     now: u64,
     scoreboard: Scoreboard,
     cubic: Cubic,
@@ -114,7 +118,9 @@ pub struct Sender {
     probe: Option<(u64, bool)>,
     /// Retransmission timeout, including its backoff.
     rto: u64,
+    /// Number of consecutive retransmission timeouts.
     timeouts: u32,
+    /// Purpose of the timer that runs, and the time at which it is due.
     timer: Option<(Timer, u64)>,
     /// True if the current ACK has set the reordering timer.
     reordering_armed: bool,
@@ -122,9 +128,11 @@ pub struct Sender {
     delivered: u64,
     /// TSecr of the current ACK.
     tsecr: u64,
+    /// True if the congestion window limited the last transmission of new segments.
     cwnd_limited: bool,
     /// Time of the last transmission.
     last_sent: u64,
+    /// Segments that the caller has not taken.
     queue: Vec<Data>,
     counters: Counters,
 }

@@ -4,6 +4,7 @@
 /// ticks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ticks {
+    /// Length of a tick in microseconds.
     us: u64,
 }
 

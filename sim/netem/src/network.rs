@@ -7,8 +7,8 @@
 //!
 //! Each direction of a cable is a [`Link`] with its own queue. A switch forwards by link address. A
 //! router forwards by the packet's destination, decrements TTL or hop limit, and writes new link
-//! addresses. It answers a packet that is longer than the next link's MTU with an ICMP error. The
-//! forwarding tables are computed at the start, so no node learns addresses or floods frames.
+//! addresses. A router answers a packet that is longer than the next link's MTU with an ICMP error.
+//! The forwarding tables are computed at the start, so no node learns addresses or floods frames.
 
 use std::collections::VecDeque;
 
@@ -57,7 +57,9 @@ pub struct Cable {
 #[derive(Debug)]
 struct Direction {
     link: Link,
+    /// Configuration of the link while the network is not cut.
     config: LinkConfig,
+    /// Index of the node at the receiving end.
     to: usize,
 }
 

@@ -25,11 +25,13 @@ pub fn response(p: f64, rtt: f64) -> f64 {
 /// A sender in congestion avoidance. Windows are in segments.
 struct Sender {
     cwnd: f64,
+    /// W_max: window before the last reduction.
     w_max: f64,
     /// Window of the Reno-friendly region (RFC 9438 §4.3).
     w_est: f64,
     /// Seconds since the last reduction.
     since: f64,
+    /// K: seconds from a reduction until the window is W_max again (RFC 9438 §4.2).
     k: f64,
 }
 

@@ -32,7 +32,8 @@ const MSS: f64 = 1448.0;
 const FAT_PATH_MIN: f64 = 0.9;
 /// Smallest fairness index of equal flows.
 const FAIRNESS_MIN: f64 = 0.9;
-/// Number of seeds for the fat path, because the mean of one run varies by some percent.
+/// Number of seeds for [`Figure::FatPath`]. One seed is not enough, because the mean of one run
+/// varies by some percent.
 const FAT_PATH_SEEDS: u64 = 2;
 
 impl Figure {

@@ -15,8 +15,7 @@ use tidelane_world::{Bulk, Goodput, LinuxBulk, Violation};
 
 /// Frequency of Linux's timer tick on Debian (CONFIG_HZ), in ticks per second.
 pub const HZ: u64 = 250;
-/// Number of runs for each impairment. The figure compares their medians, and the means of the
-/// penalties.
+/// Number of runs of each stack for each impairment. Each run has a seed of its own.
 const SEEDS: usize = 5;
 /// Largest allowance for noise in percentage points. Without a bound, short runs could hide a
 /// difference.
@@ -26,6 +25,7 @@ const NOISE_MAX: f64 = 2.0;
 #[derive(Clone, Copy)]
 pub struct PathSpec {
     name: &'static str,
+    /// Rate of the link in bits per second.
     rate: u64,
     /// One-way delay in each direction.
     one_way: Duration,
@@ -40,8 +40,11 @@ pub struct PathSpec {
     both_directions: bool,
     /// Additional delay of reordered frames.
     reorder_delay: Duration,
+    /// Receive window and send limit of a flow in bytes.
     window: u32,
+    /// Time before the measurement, during which the flows converge.
     warm_up: Duration,
+    /// Duration of the measurement.
     measured: Duration,
 }
 

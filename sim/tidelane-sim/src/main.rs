@@ -67,7 +67,7 @@ enum Command {
         #[arg(long, value_name = "PREFIX")]
         pcap: Option<PathBuf>,
     },
-    /// Run the seeds of CI, which are some of each topic, in less than a minute
+    /// Run the seeds of CI in less than a minute: some seeds of each topic
     Lite,
     /// Measure a figure in virtual time
     Figure {

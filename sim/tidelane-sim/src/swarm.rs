@@ -16,10 +16,15 @@ use crate::seed::{ScenarioOptions, ThemeName, explain, run};
 /// A swarm: seeds that threads run in parallel.
 pub struct Swarm {
     options: ScenarioOptions,
+    /// The next seed to run.
     next: AtomicU64,
+    /// The seed after the last seed.
     end: u64,
+    /// Time after which no further seed starts, or `None` for no limit.
     until: Option<Instant>,
+    /// Number of seeds that have failed.
     failed: AtomicU64,
+    /// Number of failures at which the swarm ends.
     failures_max: u64,
     /// Held while a failure is printed, so that the output of threads does not mix.
     output: Mutex<()>,
@@ -144,7 +149,8 @@ pub fn lite() -> bool {
     passed && missed.is_empty()
 }
 
-/// Returns the events that never occurred. A swarm in which an event never occurs does not test it.
+/// Returns the events that never occurred. Without such an event, the swarm does not test how the
+/// hosts handle the event.
 fn missed(sum: &Report) -> Vec<&'static str> {
     let counter = |name: &str| sum.counters.get(name).copied().unwrap_or(0);
     let wanted = [

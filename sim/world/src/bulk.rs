@@ -109,7 +109,7 @@ impl Bulk {
         }
     }
 
-    /// Runs the transfer. Returns an error if a rule of the world is violated.
+    /// Runs the transfer. Returns an error if the run breaks a rule (`lib.rs` lists the rules).
     pub fn run(&self) -> Result<Goodput, Violation> {
         let mut world = World::new(self.scenario()).map_err(|error| Violation {
             at: Instant::ZERO,

@@ -27,9 +27,11 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(400);
 pub struct RunState {
     /// Record of both ends of all connections.
     pub ledger: Ledger,
-    /// Seed of the run. The bytes of all streams derive from it.
+    /// Seed of the run. The bytes of all streams derive from the seed.
     pub seed: u64,
+    /// Buffer of one read or write.
     bytes: Vec<u8>,
+    /// Buffer for the expected bytes, with which a read is compared.
     scratch: Vec<u8>,
 }
 
@@ -61,13 +63,21 @@ pub enum Next {
 pub struct ConnectionEnd<S> {
     stream: S,
     role: Role,
+    /// Number of the connection. `None` at a server that has not read the header.
     id: Option<u32>,
+    /// Time at which this end was opened.
     opened: Instant,
+    /// The bytes of the client's stream and of the server's stream.
     content: [Content; 2],
+    /// Number of bytes read.
     read: u64,
+    /// Number of bytes written.
     written: u64,
+    /// Number of pauses so far.
     pauses: u32,
+    /// End of the last pause.
     paused_until: Instant,
+    /// True after the end has shut down for writing.
     shut: bool,
     /// True if there was no memory for the last write.
     out_of_memory: bool,

@@ -28,11 +28,12 @@ const LOCAL_PATH: LinkId = LinkId(0);
 /// Link to the ports of the mux, which also has no frames on the wire.
 const MUX_LINK: LinkId = LinkId(u16::MAX);
 
-/// State of a sender at its last check.
+/// State of a sender at its last check. All values are in bytes.
 #[derive(Clone, Copy, Debug)]
 struct Sender {
     ssthresh: u32,
     cwnd: u32,
+    /// Bytes acknowledged since the start of the connection.
     acked: u64,
     /// SND.NXT in bytes since the start of the connection.
     snd_nxt: u64,

@@ -1,8 +1,8 @@
 //! IP version of each connection, and paths with an MTU below that of their ends.
 //!
-//! A scenario draws the IP versions and the MTU from random streams of their own. They therefore do
-//! not change the other parameters of a seed. [`Scenario::plain`] returns a scenario with IPv4
-//! alone and without narrow paths.
+//! A scenario draws the IP versions and the MTU from random streams of their own. The other
+//! parameters of a seed therefore do not depend on these draws. [`Scenario::plain`] returns a
+//! scenario with IPv4 alone and without narrow paths.
 
 use tidelane_netem::Rng;
 

@@ -88,7 +88,7 @@ fn mean(all: impl Iterator<Item = Duration>) -> Duration {
 }
 
 impl LatencyUnderLoad {
-    /// Runs both flows. Returns an error if a rule of the world is violated.
+    /// Runs both flows. Returns an error if the run breaks a rule (`lib.rs` lists the rules).
     pub fn run(&self) -> Result<RoundTrips, Violation> {
         let mut world = World::new(self.scenario()).map_err(|error| Violation {
             at: Instant::ZERO,

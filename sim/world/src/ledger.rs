@@ -195,8 +195,9 @@ impl Ledger {
         }
     }
 
-    /// Records the death of a program. The program may have been a member of `listener`. If the
-    /// program does not start again, the rest of its connections is never opened.
+    /// Records the death of program `client`. `listener` is the listener that the program held, if
+    /// any. `comes_back` is true if the program starts again. If it does not, the connections that
+    /// it has not opened are over.
     pub fn program_died(
         &mut self,
         now: Instant,

@@ -23,6 +23,7 @@ const MSS: u64 = 1448;
 /// bytes for each block.
 const DATA_LEN: usize = 1514;
 const ACK_LEN: usize = 66;
+/// Numbers of the two hosts.
 const SENDER: usize = 0;
 const RECEIVER: usize = 1;
 
@@ -51,6 +52,7 @@ struct Run {
     timers: BTreeSet<(Instant, usize)>,
     due: Vec<Option<Instant>>,
     settings: Settings,
+    /// Duration of a handshake: the round-trip time of the link.
     handshake: Duration,
 }
 

@@ -38,7 +38,9 @@ const ANSWER_TIME_MAX: u64 = 400_000;
 
 /// An answer of the kernel that has not yet reached the host.
 enum Answer {
+    /// The link address of the neighbour with this address.
     Neighbour(IpAddress),
+    /// Further ephemeral ports of this local address.
     Ports(IpAddress),
 }
 
@@ -71,7 +73,9 @@ pub struct Machine {
     rng: Rng,
     /// Random numbers that choose the receive queue of an arriving frame.
     queue_rng: Rng,
+    /// Answers of the kernel, each with the time at which it reaches the host.
     answers: VecDeque<(Instant, Answer)>,
+    /// Number of ephemeral ports that the host has, by local address.
     ports_given: BTreeMap<IpAddress, u32>,
     /// The users of this host's programs, by user number.
     users: BTreeMap<u32, Arc<User>>,

@@ -35,6 +35,7 @@ const SWEEP_WORDS: u64 = 16;
 /// Writes random values to one region, in bursts.
 pub struct RegionFuzzer {
     region: Arc<ProgramRegion>,
+    /// Mean time between two bursts.
     every: Duration,
     /// Time of the next burst.
     pub next: Instant,

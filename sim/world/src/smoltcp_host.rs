@@ -58,10 +58,13 @@ pub struct SmoltcpHost {
     connections: Vec<Connection>,
     /// Sockets that their program has closed, while TCP has not yet ended the connection.
     lingering: Vec<SmoltcpStream>,
+    /// Active opens that have not begun, in the order of time.
     starts: VecDeque<Start>,
+    /// Time of the next check for peers that have disappeared.
     next_gone_check: Instant,
     /// Local port of the next active open.
     next_port: u16,
+    /// Number of connections accepted so far.
     accepted: u64,
     rng: Rng,
 }

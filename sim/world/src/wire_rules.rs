@@ -40,8 +40,11 @@ struct Sent {
 #[derive(Debug)]
 struct Incarnation {
     irs: SeqNumber,
+    /// Positions of the peer's stream that have arrived.
     received: Received,
+    /// Window shift that the peer's SYN offered.
     wscale: Option<u8>,
+    /// MSS that the peer announced, in bytes.
     mss: u32,
     /// Right edge of the window that the peer advertised.
     edge: Option<SeqNumber>,

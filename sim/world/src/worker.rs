@@ -59,6 +59,7 @@ pub struct Worker {
     program: Program,
     bell: Arc<AtomicBool>,
     rng: Rng,
+    /// Ends that are not closed, by slot.
     ends: BTreeMap<u32, ConnectionEnd<Stream>>,
     /// Slots that the worker has closed and the service has not released.
     closing: BTreeSet<u32>,
@@ -66,10 +67,14 @@ pub struct Worker {
     released_late: BTreeSet<u32>,
     /// Time of the next turn, by slot.
     timers: BTreeMap<u32, Instant>,
+    /// Active opens that have not begun, in the order of time.
     starts: VecDeque<Start>,
+    /// Connections for which the service has not answered the connect request.
     connecting: BTreeSet<u32>,
     accepting: Vec<Accepting>,
+    /// Ends of connections that the program accepts at a later time.
     to_accept: VecDeque<(Instant, ListenerHandle, ConnectionEnd<Stream>)>,
+    /// Time of the next check for peers that have disappeared.
     next_gone_check: Instant,
     /// Number of connections accepted so far.
     pub accepted: u64,

@@ -39,7 +39,7 @@ const FUZZ_BURSTS_MAX: u64 = 50_000;
 /// because the timer wheel may report a time before the next deadline.
 const IDLE_STEPS_MAX: u32 = 3_000;
 
-/// An event of the simulation, with the index of the direction, host or program, and of the worker.
+/// An event. The numbers are the index of the direction, host or program, and of its worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Event {
     Arrive(usize),
@@ -82,7 +82,7 @@ pub struct World {
     idle_steps: Vec<u32>,
     /// True if the host's last step found no work, by host.
     idle: Vec<bool>,
-    /// Words that the region fuzzer has swept, by program. A restart keeps the count.
+    /// Words that the sweep of a hostile program has overwritten, by program. A restart keeps them.
     swept: Vec<u64>,
     digest: Digest,
     rng: Rng,

@@ -4,7 +4,9 @@ use tidelane_netem::LinkConfig;
 use tidelane_time::Duration;
 use tidelane_world::{Algorithm, Bulk, Goodput};
 
+/// Rate of the bottleneck in bits per second.
 const RATE: u64 = 10_000_000;
+/// One-way delay of the link.
 const ONE_WAY: Duration = Duration::from_millis(20);
 /// Length of the queue in frames. The bandwidth-delay product is 33 frames.
 const QUEUE: u32 = 264;

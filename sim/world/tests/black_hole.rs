@@ -4,6 +4,7 @@ use tidelane_netem::LinkConfig;
 use tidelane_time::Duration;
 use tidelane_world::{Algorithm, Bulk};
 
+/// Rate of the link in bits per second.
 const RATE: u64 = 10_000_000;
 /// Length of a frame with a packet of 1280 bytes.
 const FRAME_MAX: u32 = 14 + 1280;

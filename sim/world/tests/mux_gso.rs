@@ -19,6 +19,7 @@ const LOCAL: IpAddress = IpAddress::from_v4([10, 0, 0, 1]);
 const PEER: IpAddress = IpAddress::from_v4([10, 0, 0, 2]);
 /// Endpoint of the server, which runs on the embedded stack.
 const SERVER: Endpoint = Endpoint::new(LOCAL, 1000);
+/// Length of the port's packet ring of each direction in bytes.
 const RING_LEN: u32 = 256 * 1024;
 /// Bytes that the server sends.
 const LEN: usize = 2_000_000;

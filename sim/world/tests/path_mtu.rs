@@ -5,6 +5,7 @@ use tidelane_netem::LinkConfig;
 use tidelane_time::Duration;
 use tidelane_world::{Algorithm, Bulk, Family};
 
+/// Rate of the link in bits per second.
 const RATE: u64 = 10_000_000;
 const FLOWS: u32 = 3;
 

@@ -6,6 +6,7 @@ use crate::{hystart::Sample, packet::Ack, rack::DUP_THRESH, scoreboard::Sent};
 /// Effects of the current ACK.
 #[derive(Debug, Default)]
 pub(super) struct AckEffects {
+    /// SND.UNA before the ACK.
     pub(super) prior_una: u64,
     /// True if SND.UNA advanced.
     pub(super) advanced: bool,

@@ -19,13 +19,18 @@ pub struct SmoltcpStream {
     handle: SocketHandle,
     /// True if the peer's FIN has arrived.
     fin: bool,
+    /// True if the program has shut down for writing.
     shut: bool,
+    /// True if the program has closed the stream.
     closed: bool,
+    /// True if the handshake has completed at any time.
     established: bool,
+    /// True if the stream still has to close smoltcp's socket.
     close_pending: bool,
     /// Data that was read from the socket and has not been read by the program. The stream reads
     /// early, because smoltcp discards unread data at the end of TIME-WAIT.
     after_fin: VecDeque<u8>,
+    /// Number of the connection, if it is known, and role of this end.
     name: (Option<u32>, Role),
     /// Time at which the closed stream was first seen in FIN-WAIT-2.
     fin_wait_2_since: Option<Instant>,

@@ -1,4 +1,5 @@
-//! Bytes of many connections, with and without loss, and the number of copies.
+//! Tests of the ring API (`tidelane-rings`) over a service: the bytes of many connections, with and
+//! without loss, and the number of times that a context copies payload.
 
 use std::collections::HashSet;
 
@@ -7,7 +8,8 @@ use tidelane_service_rings::ServiceOptions;
 
 use crate::rig_unsafe::{Thread, World, connect, pattern, run_until};
 
-/// A server that answers each received byte with a byte of its own, in buffers of the connection.
+/// Answers each received byte with its complement, in buffers that the server allocates for the
+/// connection. `owed` has the answers for which there was no room.
 fn answer(server: &mut Thread, owed: &mut Vec<(Descriptor, Vec<u8>)>) {
     for at in 0..server.list.len() {
         let descriptor = server.list.entry(at).descriptor;
@@ -61,7 +63,7 @@ fn exchange_in(made: (World, Thread, Thread, Descriptor), count: usize, len: usi
         let wanted: Vec<u8> = data[seed].iter().map(|byte| byte ^ 0xff).collect();
         assert!(client.seen[own].bytes == wanted, "answer {seed}");
     }
-    // Both ends allocate the room to which they write.
+    // Both ends write to buffers that they have allocated for the connection.
     let after = (client.context.copies(), server.context.copies());
     assert_eq!(after, copies, "copies of payload");
     assert_eq!(server.context.system_calls(), 0);
@@ -81,15 +83,15 @@ fn lost_frames_change_no_byte() {
     }
 }
 
-/// With little memory for send buffers, connections wait for memory, and none is lost.
+/// With little memory for send buffers, connections wait for memory, and no byte is lost.
 #[test]
 fn a_lack_of_memory_delays_and_loses_nothing() {
     let made = World::with_memory(&ServiceOptions::default(), 32 << 10);
     exchange_in(made, 40, 20_000, 0);
 }
 
-/// An echo server sends received buffers as they are. Each is copied once, and refused buffers are
-/// kept until WRITABLE.
+/// An echo server sends received buffers as they are. The context copies each buffer once. The
+/// server keeps a refused buffer and sends it again later.
 #[test]
 fn an_echo_is_one_copy_of_each_buffer() {
     let [buffers, copies] = echo(64 << 20, 200_000);
@@ -100,7 +102,7 @@ fn an_echo_is_one_copy_of_each_buffer() {
     );
 }
 
-/// With little memory for send buffers, refused and queued buffers wait, and none is lost.
+/// With little memory for send buffers, refused and queued buffers wait, and no byte is lost.
 #[test]
 fn an_echo_waits_for_memory() {
     echo(32 << 10, 20_000);
@@ -149,9 +151,9 @@ fn echo(tx_len: u64, len: usize) -> [u64; 2] {
     [buffers, server.context.copies()]
 }
 
-/// Buffers that are sent in another order than they were allocated, shortened, dropped, or moved to
-/// another connection arrive in the order of the sends. Buffers that the program has not sent keep
-/// their contents meanwhile.
+/// The program sends buffers in another order than it has allocated them. It also shortens a
+/// buffer, drops a buffer, and sends a buffer on another connection. The bytes arrive in the order
+/// of the sends. Buffers that the program has not sent keep their contents meanwhile.
 #[test]
 fn the_order_of_the_sends_is_the_order_of_the_stream() {
     let (mut world, mut client, mut server, _) = World::new(&ServiceOptions::default());
@@ -174,7 +176,7 @@ fn the_order_of_the_sends_is_the_order_of_the_stream() {
         drop(dropped);
         let mut foreign = server.context.pool().allocate().expect("free");
         foreign.append(b"pool");
-        // The second is sent before the first, whose room is the next of the stream.
+        // Send the second buffer before the first buffer, whose room comes first in the stream.
         server.context.send(peer, second).expect("room");
         server.context.send(peer, foreign).expect("room");
         assert_eq!(first.payload(), first_text.as_bytes());
@@ -195,7 +197,7 @@ fn the_order_of_the_sends_is_the_order_of_the_stream() {
         let now = server.context.copies();
         assert!(now - copies >= 5, "each of these sends is a copy");
         copies = now;
-        // After all that, a send in order is no copy.
+        // A buffer that is sent in the order of its allocation is not copied.
         let (plain, text) = fill(&mut server, 6);
         server.context.send(peer, plain).expect("room");
         wanted.extend_from_slice(text.as_bytes());
@@ -209,7 +211,7 @@ fn the_order_of_the_sends_is_the_order_of_the_stream() {
     assert_eq!(client.seen[&pairs[1].0].bytes, wanted_other);
 }
 
-/// Data that is sent before the connection is established arrives after it.
+/// Data that the program sends before the connection is established arrives after the handshake.
 #[test]
 fn data_before_the_handshake_is_queued() {
     let (mut world, mut client, mut server, _) = World::new(&ServiceOptions::default());
@@ -226,7 +228,8 @@ fn data_before_the_handshake_is_queued() {
     assert_eq!(server.seen[&accepted[0]].bytes, b"early");
 }
 
-/// `tx_sync` sends and reports nothing. `rx_sync` reports and sends no queued data.
+/// `tx_sync` sends queued data, and reports no event. `rx_sync` reports events, and sends no queued
+/// data.
 #[test]
 fn the_halves_of_sync_do_their_half() {
     let (mut world, mut client, mut server, _) = World::new(&ServiceOptions::default());
@@ -285,7 +288,7 @@ fn contexts_of_one_program_have_their_own_connections() {
     });
     let accepted = [&first, &second].map(|thread| thread.with(Events::ACCEPTED).len());
     assert!(accepted[0] > 0 && accepted[1] > 0, "{accepted:?}");
-    // One thread receives, and the other answers with the same buffer.
+    // One thread receives a buffer, and the other thread sends this buffer.
     let from = first.with(Events::ACCEPTED)[0];
     let to = second.with(Events::ACCEPTED)[0];
     let number = |thread: &Thread, one| usize::from(thread.seen[&one].bytes[0]);

@@ -1,4 +1,6 @@
-//! Ends of connections, of contexts, and of the service.
+//! Tests of the ring API (`tidelane-rings`) over a service: the end of a connection, of a context,
+//! and of the service. A received buffer and an allocated buffer are parts of a connection's
+//! receive and send buffer that the program holds.
 
 use std::io::ErrorKind;
 
@@ -7,7 +9,8 @@ use tidelane_service_rings::ServiceOptions;
 
 use crate::rig_unsafe::{Thread, World, connect, pattern, run_until};
 
-/// Queued data precedes the end, also if its buffers wait behind a full send buffer.
+/// After a close, the peer gets the queued data before the FIN, even if buffers wait because the
+/// send buffer is full.
 #[test]
 fn a_close_sends_the_queued_data() {
     let (mut world, mut client, mut server, _) = World::new(&ServiceOptions::default());
@@ -45,7 +48,7 @@ fn a_close_sends_the_queued_data() {
     });
 }
 
-/// A shutdown is an END at the peer, whose direction stays open.
+/// After a shutdown, the peer gets the event END, and can still send.
 #[test]
 fn a_shutdown_ends_one_direction() {
     let (mut world, mut client, mut server, _) = World::new(&ServiceOptions::default());
@@ -67,7 +70,7 @@ fn a_shutdown_ends_one_direction() {
     assert_eq!(client.seen[&own].cause, None, "both sides have closed");
 }
 
-/// Each end has its cause, and arrives once.
+/// The event CLOSED has the cause of the end, and comes once.
 #[test]
 fn ends_have_their_causes() {
     let (mut world, mut client, mut server, _) = World::new(&ServiceOptions::default());
@@ -100,7 +103,8 @@ fn ends_have_their_causes() {
     assert_eq!(client.write(other, b"works"), 5);
 }
 
-/// Holds a received buffer and an allocated one of a connection of the server.
+/// Opens a connection, of which the server holds a received buffer and an allocated buffer. Returns
+/// the descriptors of the client and of the server, and the two buffers.
 fn hold(
     world: &mut World,
     client: &mut Thread,
@@ -149,7 +153,8 @@ fn churn(world: &mut World, client: &mut Thread, server: &mut Thread) {
 }
 
 /// The buffers of a closed or reset connection keep their bytes as long as the program holds them.
-/// The peer sees the end at once, and the slot is free when the buffers have returned.
+/// The peer sees the end at once. The slot, which is the record of the connection in shared memory,
+/// is free after the program has returned the buffers.
 #[test]
 fn buffers_outlive_their_connection() {
     for abort in [false, true] {
@@ -195,8 +200,9 @@ fn outlive(abort: bool, kept: [bool; 2]) {
     });
 }
 
-/// A buffer in a receive buffer that the service has replaced keeps its bytes. The service frees
-/// the old receive buffer after the return.
+/// A received buffer keeps its bytes after the service has replaced the receive buffer by a larger
+/// receive buffer. The service frees the old receive buffer after the program has returned the
+/// received buffer.
 #[test]
 fn received_buffers_outlive_a_larger_receive_buffer() {
     let (mut world, mut client, mut server, _) = World::new(&ServiceOptions::default());
@@ -215,7 +221,8 @@ fn received_buffers_outlive_a_larger_receive_buffer() {
         len >= 20_000
     });
     taken.clear();
-    // The service looks at the slot, and sees which receive buffer the program uses.
+    // The write makes the service read the slot, which shows the receive buffer that the program
+    // uses.
     assert_eq!(server.write(peer, b"answer"), 6);
     churn(&mut world, &mut client, &mut server);
     assert!(
@@ -230,7 +237,8 @@ fn received_buffers_outlive_a_larger_receive_buffer() {
     assert!(server.seen[&peer].bytes[3000..] == more);
 }
 
-/// An allocated buffer in a send buffer that was replaced keeps its bytes, and is sent later.
+/// An allocated buffer keeps its bytes after the send buffer was replaced by a larger send buffer.
+/// The program can still send the allocated buffer.
 #[test]
 fn allocated_buffers_outlive_a_larger_send_buffer() {
     let (mut world, mut client, mut server, _) = World::new(&ServiceOptions::default());
@@ -279,8 +287,8 @@ fn buffers_outlive_their_context() {
     assert_eq!(held[1].payload(), b"never sent");
 }
 
-/// The service ends under the program. All connections end once, then calls return the error.
-/// Buffers keep their bytes, and no call hangs.
+/// The service dies while a program uses it. Each connection ends with one event CLOSED. Then calls
+/// return an error. Buffers keep their bytes, and no call hangs.
 #[test]
 fn the_end_of_the_service_ends_all() {
     let (mut world, mut client, mut server, listener) = World::new(&ServiceOptions::default());
@@ -294,7 +302,7 @@ fn the_end_of_the_service_ends_all() {
     }
     server.seen.clear();
     world.kill_service();
-    // The first list may have the connections whose events were pending only.
+    // The first list may have only the connections with pending events.
     while server.context.sync(&mut server.list, Wait::No).is_ok() {
         assert!(!server.list.is_empty(), "an empty list of a dead service");
         server.record();

@@ -21,9 +21,9 @@ use tidelane_wire::{Endpoint, IpAddress, MacAddress};
 const SLOTS: u32 = 1024;
 /// Length of each of a program's buffer areas in bytes, unless a test sets another one.
 const AREA_LEN: u64 = 64 << 20;
-/// Time between two steps of the hosts.
+/// Time between two steps of the hosts while there are frames.
 const STEP: Duration = Duration::from_micros(20);
-/// Longest time between two steps of the hosts.
+/// Longest time between two steps of the hosts without frames.
 const PAUSE_MAX: Duration = Duration::from_millis(2);
 /// Port of the server.
 pub const PORT: u16 = 80;
@@ -37,9 +37,10 @@ impl Bell for NoBell {
     }
 }
 
-/// A host with one program.
+/// A host (the stack of one core of a service) with one program.
 struct Machine {
     host: Host<MemPort>,
+    /// The far end of the host's port.
     far: MemPort,
     program: Program,
     id: ProgramId,
@@ -218,7 +219,7 @@ pub struct World {
     machines: [Machine; 2],
     pub now: Instant,
     rng: Rng,
-    /// One frame in so many is lost; zero means no loss.
+    /// One frame in `lose` frames is lost. Zero means no loss.
     pub lose: u64,
     /// Number of frames on the wire so far.
     pub frames: u64,

@@ -1,4 +1,5 @@
-//! The receive window: held buffers, pauses, and blocked receivers.
+//! Tests of the ring API (`tidelane-rings`) over a service: received buffers that the program holds
+//! close the receive window, and a paused receiver blocks only its own sender.
 
 use tidelane_rings::{Buffer, Context, Events, Wait};
 use tidelane_service_rings::ServiceOptions;
@@ -6,7 +7,7 @@ use tidelane_service_rings::ServiceOptions;
 use crate::rig_unsafe::{World, connect, pattern, run_until};
 
 /// A program holds received buffers and returns them in any order. The bytes of a held buffer never
-/// change, and space is free again in stream order only.
+/// change. The space of a returned buffer is free only after all earlier buffers have returned.
 #[test]
 fn held_buffers_keep_their_bytes() {
     let (mut world, mut client, mut server, _) = World::new(&ServiceOptions::default());
@@ -39,7 +40,8 @@ fn held_buffers_keep_their_bytes() {
                 let wanted = &data[place][*position..*position + buffer.len()];
                 assert!(buffer.payload() == wanted, "bytes at {position} changed");
             }
-            // Some return the newest first, some the oldest, some from the middle.
+            // Connection 0 returns its newest buffer, connection 1 its oldest buffer, and the other
+            // connections any buffer.
             if cycle.is_multiple_of(3) && !buffers.is_empty() {
                 let at = match place {
                     0 => buffers.len() - 1,
@@ -107,8 +109,8 @@ fn held_data_blocks_its_own_connection_only() {
     assert!(server.seen[&holder].bytes == data);
 }
 
-/// A client that does not receive has a full send buffer at the server. The server's refused sends
-/// return their buffers, WRITABLE reports room, and other clients are served.
+/// A client that does not receive makes the server's send buffer full. The server gets the buffers
+/// of refused sends back. The event WRITABLE reports room. The server serves other clients.
 #[test]
 fn a_blocked_receiver_delays_nobody_else() {
     let options = ServiceOptions {
@@ -223,7 +225,7 @@ fn idle_connections_have_no_send_buffer() {
     idle(&mut world, &mut client, &mut server);
     assert_eq!(client.seen[&pairs[0].0].bytes, b"some bytesheld");
     assert_eq!(world.send_buffer_bytes(), 0);
-    // An empty list and a wait that cannot sleep return at once.
+    // This context cannot sleep, so `sync` returns an empty list at once.
     server
         .context
         .sync(&mut server.list, Wait::Forever)
