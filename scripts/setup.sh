@@ -14,7 +14,7 @@ need_root=no
 packages='gcc libc6-dev'
 optional=''
 emulator='qemu-system-x86 kmod xz-utils'
-# busybox and busybox-static conflict, so install one only if neither is there.
+# busybox and busybox-static conflict, so install busybox-static only if there is no busybox.
 command -v busybox >/dev/null 2>&1 || emulator="$emulator busybox-static"
 case "$group" in
     build) ;;
