@@ -25,11 +25,11 @@ use crate::{
 
 mod nest;
 
-/// While every wait finds ready accelerated sockets, one wait in this number also polls the
-/// kernel's epoll instance.
+/// Number of consecutive waits that find ready accelerated sockets. Only the last of these waits
+/// also polls the kernel's epoll instance.
 const CALLS_PER_KERNEL_POLL: u32 = 8;
-/// Before one in this number of sleeps, a thread polls the rings of all other channels, because
-/// perhaps no thread waits for their events.
+/// Number of sleeps after which a thread polls the rings of all other channels, because perhaps no
+/// thread waits for their events.
 const CALLS_PER_HOUSEKEEPING: u32 = 256;
 /// Usual time between two trims, which free the send buffers of idle connections.
 const TRIM_INTERVAL_NS: u64 = 100_000_000;

@@ -131,8 +131,8 @@ fn listen_again(
     Ok(0)
 }
 
-/// Makes channels join the listener: those of the epoll instances with which the program registered
-/// the socket before `listen`.
+/// Makes the channels of epoll instances join the listener, if the program registered the socket
+/// with these epoll instances before `listen`.
 fn join_watching_channels(socket: &'static Socket, fd: RawFd) {
     let Some(mut inner) = socket.enter(fd) else {
         return;

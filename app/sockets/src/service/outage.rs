@@ -48,6 +48,7 @@ pub(crate) fn seeks_service() -> bool {
 
 /// A thread's sleep, whose length is bounded if the thread has to look for the service.
 pub(crate) struct BoundedSleep {
+    /// True if this thread has to look for the service.
     searches: bool,
 }
 

@@ -1,7 +1,7 @@
 //! The value of TCP_INFO: `struct tcp_info` of Linux. Most values are from the service (the process
-//! `tidelaned`), which carries the connection. This process knows the others itself, from the
-//! connection's stream in shared memory. The numbers in this file are the byte offsets of the
-//! fields in `struct tcp_info`.
+//! `tidelaned`), which carries the connection. This process knows the other values
+//! itself, from the connection's stream in shared memory. The numbers in this file are the byte
+//! offsets of the fields in `struct tcp_info`.
 
 use tidelane_abi::{TcpInfo, service_flags, tcp_info_features};
 

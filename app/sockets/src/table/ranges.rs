@@ -19,6 +19,8 @@ pub(crate) fn close_range_steps(first: u32, last: u32, each: impl FnMut(CloseRan
     split(first..=last, descriptors(), is_internal, each);
 }
 
+/// Does the work of `close_range_steps`. `known` contains all descriptors that are tracked or the
+/// library's own.
 fn split(
     range: std::ops::RangeInclusive<u32>,
     known: std::ops::Range<RawFd>,
