@@ -27,7 +27,7 @@ pub struct TlePort {
     mtu: u32,
 }
 
-/// `struct tle_event` of the header.
+/// `struct tle_event` of the header: an event, and the listener or the connection of the event.
 #[repr(C)]
 pub struct TleEvent {
     kind: i32,
@@ -35,7 +35,7 @@ pub struct TleEvent {
     connection: u64,
 }
 
-/// Creates a stack.
+/// Creates a stack. Returns null if the MTU of `port` is below 1280 or above 65535.
 ///
 /// # Safety
 ///
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn tle_poll(stack: *mut TleStack, now_ns: u64) -> i32 {
     unsafe { &mut *stack }.0.poll(Instant(now_ns)).into()
 }
 
-/// Returns the time of the next timer in nanoseconds, or `u64::MAX`.
+/// Returns the time of the next timer in nanoseconds, or `u64::MAX` if no timer runs.
 ///
 /// # Safety
 ///
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn tle_unlisten(stack: *mut TleStack, listener: u32) {
         .unlisten(Listener::from_u32(listener));
 }
 
-/// Accepts the oldest connection of a listener. Returns 0 if there is none.
+/// Accepts the oldest waiting connection of a listener. Returns the connection, or 0 if none waits.
 ///
 /// # Safety
 ///
@@ -172,7 +172,7 @@ pub unsafe extern "C" fn tle_accept(stack: *mut TleStack, listener: u32) -> u64 
     accepted.map_or(0, Connection::to_u64)
 }
 
-/// Opens a connection from an ephemeral port. Returns 0 on failure.
+/// Opens a connection from an ephemeral port. Returns the connection, or 0 on failure.
 ///
 /// # Safety
 ///

@@ -7,7 +7,8 @@ use tidelane_wire::{DropReason, Packet};
 #[derive(Debug)]
 pub struct Addresses {
     list: Vec<IpAddress>,
-    /// True if other stacks have the same addresses.
+    /// True if other stacks have the same addresses. A received packet may then have one of these
+    /// addresses as its source.
     shared: bool,
 }
 

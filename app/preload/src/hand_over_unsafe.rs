@@ -27,6 +27,7 @@ unsafe extern "C" {
 #[unsafe(link_section = ".init_array")]
 static LOADED: extern "C" fn() = loaded;
 
+/// Prepares the reports of programs that the library cannot serve.
 extern "C" fn loaded() {
     programs::prepare();
 }

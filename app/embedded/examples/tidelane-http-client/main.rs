@@ -150,6 +150,7 @@ fn claim(port: &mut Port, address: IpAddr, count: usize) -> io::Result<Vec<Endpo
 struct Client {
     stack: Stack<Port>,
     server: Endpoint,
+    /// The request that each exchange sends.
     request: Vec<u8>,
     /// Local ports without a connection. The first was used least recently.
     free: VecDeque<Endpoint>,
