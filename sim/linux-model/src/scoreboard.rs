@@ -29,6 +29,7 @@ pub(crate) struct Scoreboard {
     flight: VecDeque<Sent>,
     /// Maps transmission numbers to the sequence numbers of segments that may still be marked lost.
     orders: BTreeMap<u64, u64>,
+    /// Number of the next transmission.
     next_order: u64,
     /// Number of SACKed segments in flight (`sacked_out`).
     pub(crate) sacked: u64,

@@ -75,8 +75,11 @@ struct Impairments {
     lost: bool,
     reordered: bool,
     duplicated: bool,
+    /// Position of the bit to flip in the frame, or `None` to flip no bit.
     flipped_bit: Option<u64>,
+    /// Delay and jitter of the frame.
     propagation: Duration,
+    /// Delay and jitter of the duplicate.
     copy_propagation: Duration,
 }
 

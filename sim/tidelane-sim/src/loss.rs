@@ -29,6 +29,7 @@ pub struct PathSpec {
     rate: u64,
     /// One-way delay in each direction.
     one_way: Duration,
+    /// Number of flows.
     flows: u32,
     /// Queue length in frames.
     queue: u32,

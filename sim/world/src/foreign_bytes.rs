@@ -20,6 +20,7 @@ const SEARCHES_MAX: u64 = 6;
 
 /// Searches the memory of programs for bytes of other users' connections.
 pub struct ForeignBytes {
+    /// Seed of the run, from which the tags derive.
     seed: u64,
     /// Users of the client and the server, by connection.
     users: Vec<[u32; 2]>,
@@ -27,6 +28,7 @@ pub struct ForeignBytes {
     pub searches: u64,
     /// Chooses the programs whose memory is searched during the run.
     rng: Rng,
+    /// Buffer for a copy of a part of a region.
     bytes: Vec<u8>,
 }
 

@@ -41,6 +41,7 @@ pub struct LinuxBulk {
 struct Flow {
     sender: Option<Sender>,
     receiver: Receiver,
+    /// Start of the handshake.
     start: Instant,
 }
 

@@ -42,8 +42,10 @@ pub fn connections_in(seed: u64, bytes: &[u8]) -> impl Iterator<Item = u32> {
 /// The bytes of one direction of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Content {
+    /// Seed of the bytes between the tags.
     key: u64,
     tag: Tag,
+    /// The header of a client's stream. `None` for a server's stream.
     header: Option<[u8; HEADER_LEN as usize]>,
 }
 

@@ -24,8 +24,8 @@ use crate::{
 
 /// Largest number of simultaneous connections of a program.
 const SLOTS: u32 = 256;
-/// Largest number of listeners of a run. The key of a listener's second socket is larger by this
-/// value.
+/// Largest number of listeners of a run. If a listener has two sockets, the key of the second is
+/// larger by this value, so that no two sockets of the run have the same key.
 const LISTENERS_MAX: usize = 1000;
 
 /// A doorbell that sets a flag. The world polls the flag.

@@ -57,6 +57,7 @@ pub struct Accepting {
 pub struct Worker {
     context: Context,
     program: Program,
+    /// True after the service has rung the doorbell.
     bell: Arc<AtomicBool>,
     rng: Rng,
     /// Ends that are not closed, by slot.

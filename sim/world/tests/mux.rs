@@ -210,7 +210,9 @@ fn peer_port(wire: &Wire, loss: u32) -> PeerPort {
 /// The peer's connection to one server.
 struct Client {
     connection: Connection,
+    /// Number of bytes that the client has written.
     sent: usize,
+    /// The bytes that the client has received.
     got: Vec<u8>,
 }
 
@@ -225,6 +227,7 @@ struct Net {
     clients: Vec<Client>,
     wire: Wire,
     now: Instant,
+    /// The [`LEN`] bytes that each client sends.
     data: Vec<u8>,
 }
 

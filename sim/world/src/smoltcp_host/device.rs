@@ -27,9 +27,11 @@ pub struct Device {
     mtu: usize,
     /// Address of each host, and the link address of the next hop to it.
     hops: Vec<(IpAddress, MacAddress)>,
+    /// Received packets that wait for processing.
     waiting: VecDeque<Vec<u8>>,
     /// The packet that smoltcp's next poll receives.
     admitted: Option<Vec<u8>>,
+    /// Packets that smoltcp has sent.
     sent: Vec<Vec<u8>>,
 }
 

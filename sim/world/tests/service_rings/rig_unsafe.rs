@@ -146,7 +146,7 @@ impl Machine {
     }
 }
 
-/// Events of a descriptor since its open.
+/// Events and received bytes of a descriptor since its open.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     pub events: Events,
@@ -279,7 +279,7 @@ impl World {
         };
     }
 
-    /// Runs the hosts after some time, and moves their frames.
+    /// Advances the clock by `time`, runs the hosts, and moves their frames.
     pub fn advance(&mut self, time: Duration) {
         self.now += time;
         for at in 0..2 {

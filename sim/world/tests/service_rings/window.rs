@@ -198,8 +198,8 @@ fn a_paused_listener_accepts_later() {
     });
 }
 
-/// Unsent buffers of an idle connection keep their memory. The send buffer is freed when they have
-/// returned.
+/// The send buffer of an idle connection is freed, except while the program holds a buffer that is
+/// a part of the send buffer.
 #[test]
 fn idle_connections_have_no_send_buffer() {
     let (mut world, mut client, mut server, _) = World::new(&ServiceOptions::default());
