@@ -125,7 +125,7 @@ impl SmoltcpHost {
         }
     }
 
-    /// Sets the local port of the first active open. Each later one has the next port.
+    /// Sets the local port of the first active open. Each later open has the next port.
     pub fn set_first_port(&mut self, port: u16) {
         self.next_port = port;
     }

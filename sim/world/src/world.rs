@@ -74,11 +74,15 @@ pub struct World {
     /// Time at which a killed program starts again, by program.
     relaunches: Vec<Option<Instant>>,
     faults: VecDeque<Fault>,
+    /// Time at which links that a fault has cut are restored.
     repair: Option<Instant>,
+    /// Time of the next checks that depend on virtual time.
     next_tick: Instant,
+    /// Time by which the last state of the hosts must be gone. `None` before the drain.
     drain_until: Option<Instant>,
     /// Time since which all connections have been over.
     over_since: Option<Instant>,
+    /// Number of steps without work since the last tick, by host.
     idle_steps: Vec<u32>,
     /// True if the host's last step found no work, by host.
     idle: Vec<bool>,
@@ -86,6 +90,7 @@ pub struct World {
     swept: Vec<u64>,
     digest: Digest,
     rng: Rng,
+    /// Number of starts of programs and services so far. Each start has random numbers of its own.
     launches: u64,
     report: Report,
 }
@@ -165,7 +170,9 @@ impl World {
 
     /// Runs to the end. Returns the report of the run, or the first violation of a rule.
     ///
-    /// A run with hostile programs on ports may be compared with the same run without them.
+    /// A scenario with hostile programs on ports of the mux may demand a comparison. The same
+    /// scenario then also runs without these programs, and the durations of its connections are
+    /// compared.
     pub fn run(self) -> Result<Report, Violation> {
         let other = self.scenario.without_hostile();
         let hostile = self.scenario.ports.as_ref();
