@@ -274,7 +274,8 @@ fn a_port_that_floods_a_slow_nic_loses_no_packet_and_takes_none_from_others() {
     let (mut sent, mut out) = ([0, 0], Vec::new());
     for _ in 0..2000 {
         while send(net.port(0), &Sent::out(1000).frame()) {}
-        // One port sends now and then, the other one always has packets.
+        // The port with TCP port 1001 sends now and then. The port with TCP port 1002 always has a
+        // packet.
         if sent[0] * 10 < out.len() {
             sent[0] += usize::from(send(net.port(1), &Sent::out(1001).frame()));
         }

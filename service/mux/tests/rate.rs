@@ -1,6 +1,9 @@
 //! Tests of the rates at which ports may send. A port connects a program with a TCP/IP stack of its
 //! own to the mux, which shares one NIC between such stacks. The packets of a port above its rate
 //! wait. The packets of other ports do not wait.
+//!
+//! The mux serves the ports in turns. A turn is some packets of one port. If a turn has more packets
+//! than the port's token bucket has tokens, the port has a debt, and waits until the debt is paid.
 
 use tidelane_mux::*;
 use tidelane_packet_io::{Capabilities, GsoParameters, GsoPayload, PacketIo};
@@ -260,7 +263,8 @@ fn refused_packets_and_segments_count() {
     assert!((40..=55).contains(&refused), "{refused}");
 }
 
-/// A turn of ten packets stands still for 100 ms, because the NIC has room for five of them.
+/// The NIC has room for five of the ten packets of a turn. The turn waits for 100 ms until the NIC
+/// has room again.
 #[test]
 fn a_turn_that_waits_for_the_nic_pays_for_its_packets_once() {
     let mut net = Net::new(1);
@@ -277,7 +281,8 @@ fn a_turn_that_waits_for_the_nic_pays_for_its_packets_once() {
     }
     net.nic.room = None;
     net.run_until(net.now);
-    // A turn without tokens and debts has one packet.
+    // The bucket has neither tokens nor a debt after these ten packets, so the next turn has one
+    // packet.
     assert_eq!(net.sent(0), 12);
     assert!(!net.ports.waits_for_nic(PortId(0)));
     net.run_until(net.now + Duration::from_millis(500));
@@ -297,14 +302,15 @@ fn new_rates_apply_after_the_turn_that_waits_for_the_nic() {
     net.nic.room = None;
     net.run_until(net.now);
     assert_eq!(net.sent(0), 32, "one turn");
-    // The turn is a debt of 3.2 s.
+    // The turn of 32 packets leaves a debt, which is paid after 3.2 s.
     net.run_until(START + Duration::from_secs(3));
     assert_eq!(net.sent(0), 32);
     net.run_until(START + Duration::from_secs(11));
     assert_eq!(net.sent(0), 100);
 }
 
-/// A filter counts packets, so that it must not see a packet again after the wait.
+/// A filter may count packets. The mux therefore does not pass a packet to the filter again after
+/// the packet has waited for the NIC.
 #[test]
 fn a_packet_that_waits_for_the_nic_is_judged_once() {
     let mut net = Net::new(2);

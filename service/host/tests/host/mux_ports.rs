@@ -253,8 +253,8 @@ fn small_nic() -> Stage {
     }))
 }
 
-/// A port floods, so that its packets would take the room of a small NIC in each step. The engine
-/// has ten resets to send.
+/// A port sends more packets in each step than a small NIC has room for. The engine nevertheless
+/// sends its ten resets.
 #[test]
 fn the_engine_and_a_port_that_floods_share_a_small_nic() {
     let mut stage = small_nic();
@@ -314,7 +314,7 @@ fn a_nic_that_stands_still_separates_no_port_from_the_service() {
     assert!(port.send_frame(0, &frame_out()));
     stage.run();
     assert_eq!(stage.core.sent(), [frame_out()]);
-    // The next wait has its own 100 ms.
+    // When packets wait for the NIC again, the 100 ms begin anew.
     for _ in 0..6 {
         assert!(port.send_frame(0, &frame_out()));
     }
