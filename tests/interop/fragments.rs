@@ -144,8 +144,8 @@ fn of_kernel_tcp_resets(wire: &Wire) -> Result<u64, Stop> {
     Ok(found.map_or("", |(_, value)| value).parse()?)
 }
 
-/// Starts `fragmenter.c` in the middle namespace, which forwards frames and fragments packets to the
-/// server. Switches segmentation offload off at the client, so that frames are single packets.
+/// Starts `fragmenter.c` in the middle namespace, which forwards frames and fragments packets to
+/// the server. Switches segmentation offload off at the client, so that frames are single packets.
 fn fragmenter(wire: &Wire) -> Result<Running, Stop> {
     require_tools(&["cc", "ethtool"])?;
     let binary = wire.scratch().join("fragmenter");

@@ -148,7 +148,7 @@ const CASES: &[Case] = cases![
     offloads::settings_are_as_before 120,
     offloads::the_operator_changes_an_offload 60,
     offloads::the_waiting_process_has_one_right 30,
-    offloads::uploads_with_all_offloads 180,
+    offloads::bytes_are_right_with_offloads_on_and_off 180,
     ipv6::nginx_on_both_versions 60,
     ipv6::clients_of_a_kernel_server 60,
     ipv6::local_path 60,

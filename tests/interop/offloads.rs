@@ -27,7 +27,7 @@ fn ethtool(wire: &Wire, side: Side, words: &str) -> Result<String, Stop> {
 /// line.
 fn features(wire: &Wire, interface: &str) -> Result<String, Stop> {
     let text = ethtool(wire, Side::Server, &format!("-k {interface}"))?;
-    // The first line has the name of the interface, which a case changes.
+    // The first line has the name of the interface. The case "renamed" changes this name.
     Ok(text.lines().skip(1).collect::<Vec<_>>().join("\n"))
 }
 
@@ -64,12 +64,12 @@ fn modes(wire: &Wire) -> Result<Vec<&'static str>, Stop> {
             Err(skip) => return Err(skip),
         }
     }
-    ensure!(!modes.is_empty(), "the NIC serves in no mode");
+    ensure!(!modes.is_empty(), "the service starts in no XDP mode");
     Ok(modes)
 }
 
-/// The NIC's settings are restored after `tidelane down`, SIGTERM and SIGKILL, and after SIGKILL
-/// when the interface has another name.
+/// The NIC's settings are restored after `tidelane down`, SIGTERM and SIGKILL. They are also
+/// restored after SIGKILL if the interface was renamed while the service ran.
 pub fn settings_are_as_before() -> Outcome {
     require_tools(&["ethtool"])?;
     let wire = Wire::new()?;
@@ -99,7 +99,7 @@ pub fn settings_are_as_before() -> Outcome {
             }
             wait_until(
                 SHORT,
-                &format!("the settings of before, after {end}"),
+                &format!("the restored settings (end of the service: {end})"),
                 || Ok(features(&wire, name)? == before),
             )?;
             if name != "eth1" {
@@ -147,7 +147,7 @@ pub fn the_waiting_process_has_one_right() -> Outcome {
     let files = fs::read_dir(format!("/proc/{}/fd", children.trim()))?.count();
     ensure!(files <= 3 + 2 + 4, "it has {files} descriptors");
     service.kill()?;
-    wait_until(SHORT, "its end", || {
+    wait_until(SHORT, "the end of tdl-restorer", || {
         let status = fs::read_to_string(&status).unwrap_or_default();
         // The ended process is a zombie until its new parent waits for it.
         Ok(status.is_empty() || status.contains("\nState:\tZ"))
@@ -167,7 +167,10 @@ pub fn the_operator_changes_an_offload() -> Outcome {
     ethtool(&wire, Side::Server, "-K eth1 rxvlan off")?;
     let off = features(&wire, "eth1")?;
     wire.service()?.down()?;
-    ensure!(features(&wire, "eth1")? == off, "it was off before");
+    ensure!(
+        features(&wire, "eth1")? == off,
+        "rx-vlan-offload was off before the service, and the features differ after it"
+    );
     for killed in [false, true] {
         ethtool(&wire, Side::Server, "-K eth1 rxvlan off")?;
         let service = wire.service()?;
@@ -175,24 +178,28 @@ pub fn the_operator_changes_an_offload() -> Outcome {
         wait_until(SHORT, "the feature to be off again", || {
             Ok(features(&wire, "eth1")?.contains("\nrx-vlan-offload: off\n"))
         })?;
-        wait_until(SHORT, "a line of the log", || {
-            Ok(log_of(&service)?.contains("switched on meanwhile"))
-        })?;
+        wait_until(
+            SHORT,
+            "the log line about the offload that was switched on",
+            || Ok(log_of(&service)?.contains("switched on meanwhile")),
+        )?;
         if killed {
             service.kill()?;
         } else {
             service.down()?;
         }
-        wait_until(SHORT, "what the operator wanted", || {
-            Ok(features(&wire, "eth1")?.contains("\nrx-vlan-offload: on\n"))
-        })?;
+        wait_until(
+            SHORT,
+            "rx-vlan-offload to be on after the end of the service",
+            || Ok(features(&wire, "eth1")?.contains("\nrx-vlan-offload: on\n")),
+        )?;
     }
     Ok(())
 }
 
 /// Bytes are right in both directions in each XDP mode, with all offloads on or off at the server
 /// and on or off at the client.
-pub fn uploads_with_all_offloads() -> Outcome {
+pub fn bytes_are_right_with_offloads_on_and_off() -> Outcome {
     require_tools(&["ethtool", "curl", "nginx"])?;
     let wire = Wire::new()?;
     const OFFLOADS: [&str; 9] = [
@@ -211,7 +218,7 @@ pub fn uploads_with_all_offloads() -> Outcome {
         for (server, client) in [("on", "on"), ("on", "off"), ("off", "on"), ("off", "off")] {
             for (side, state) in [(Side::Server, server), (Side::Client, client)] {
                 for offload in OFFLOADS {
-                    // Each driver supports some of these offloads.
+                    // A driver may not support an offload: a failure of ethtool is no error.
                     let line = format!("-K eth1 {offload} {state}");
                     wire.program(side, "ethtool").args(&line).finish(SHORT)?;
                 }
@@ -219,7 +226,7 @@ pub fn uploads_with_all_offloads() -> Outcome {
             let service = wire.service_with(Side::Server, &["--xdp", mode])?;
             exchange(&wire, &service, &SERVER.to_string()).map_err(|stop| match stop {
                 Stop::Fail(text) => Stop::Fail(format!(
-                    "{mode}, offloads {server} here, {client} at the client: {text}"
+                    "{mode}, offloads {server} at the server, {client} at the client: {text}"
                 )),
                 skip => skip,
             })?;

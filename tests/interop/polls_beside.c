@@ -1,5 +1,6 @@
 /* An echo server that waits for clients in poll and serves one connection at a time. Another thread
- * sleeps in an epoll instance that has a second listener, on the next port.
+ * sleeps in an epoll instance that has a second listener, on the next port. A connection must wake
+ * the thread in poll, although the thread in epoll_wait sleeps on the same rings.
  *
  *   polls_beside PORT
  */

@@ -43,7 +43,7 @@ enum tle_kind {
     TLE_READABLE = 3,  /* new data, or the peer has closed; not repeated until the program reads */
     TLE_WRITABLE = 4,  /* there is room, after a tle_write that took only a part of its data */
     TLE_CLOSED = 5,    /* the connection is over; the program still has to close it */
-    TLE_URGENT = 6,    /* the peer has announced urgent data, which tle_read returns in the stream */
+    TLE_URGENT = 6,    /* the peer has announced urgent data, which tle_read returns */
 };
 
 /* An event. */

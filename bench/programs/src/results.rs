@@ -293,7 +293,7 @@ impl Results {
 
     /// Replaces a row and writes `result.json` and `TABLE.md`.
     ///
-    /// Reads the files again first, because another run may have changed them. A program that was
+    /// Reads `result.json` again first, because another run may have changed it. A program that was
     /// skipped keeps its old row.
     pub fn keep(&mut self, row: Row) -> Result<(), Stop> {
         fs::create_dir_all(tools_dir())?;

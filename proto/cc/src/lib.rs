@@ -4,8 +4,8 @@
 //! `tidelane-slowpath`, reports events ([`on_ack`], [`on_congestion_signal`], [`on_rto`],
 //! [`on_idle_restart`], ...), and the controller computes a window. The caller detects losses and
 //! decides when to send. The caller also computes the window during fast recovery (NewReno, RFC
-//! 6582; PRR, RFC 6937). The controller's `cwnd` is then already the window for the end of the
-//! recovery.
+//! 6582; PRR, RFC 6937), except for BBR, which computes this window itself. The controller's `cwnd`
+//! is then already the window for the end of the recovery.
 //!
 //! Each algorithm has a file of its own and implements the trait [`CongestionControl`]. The enum
 //! [`Controller`] calls the algorithm in use. A program that runs the engine can add an algorithm:
@@ -69,7 +69,7 @@ pub trait CongestionControl: fmt::Debug + Send + CloneBoxed {
     /// window of data. Returns the new `ssthresh`.
     ///
     /// `flight_size` is FlightSize before the ACK that showed the loss (RFC 5681 §2). FlightSize
-    /// may exceed cwnd, because SACKed data still counts while new data leaves.
+    /// may exceed cwnd, because it still counts SACKed data while new data is sent.
     fn on_congestion_signal(&mut self, now: Instant, flight_size: u32) -> u32;
 
     /// Reduces the window after ECE (RFC 3168 §6.1.2). The caller calls the function at most once
@@ -182,7 +182,7 @@ pub struct RateSample {
     pub rtt: Option<Duration>,
     /// SRTT (RFC 6298).
     pub srtt: Duration,
-    /// Delivery rate, or `None` if the ACK gives no sample.
+    /// Deliveries and their time, which give the rate. `None` if the ACK gives no sample.
     pub interval: Option<Interval>,
 }
 

@@ -2,8 +2,9 @@
 //! own to the mux, which shares one NIC between such stacks. The packets of a port above its rate
 //! wait. The packets of other ports do not wait.
 //!
-//! The mux serves the ports in turns. A turn is some packets of one port. If a turn has more packets
-//! than the port's token bucket has tokens, the port has a debt, and waits until the debt is paid.
+//! The mux serves the ports in turns. A turn is some packets of one port. If a turn has more
+//! packets than the port's token bucket has tokens, the port has a debt, and waits until the debt
+//! is paid.
 
 use tidelane_mux::*;
 use tidelane_packet_io::{Capabilities, GsoParameters, GsoPayload, PacketIo};

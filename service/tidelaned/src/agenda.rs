@@ -17,7 +17,8 @@ pub struct Agenda {
 }
 
 impl Agenda {
-    /// Pauses session `number` until `due`, because the user has exceeded the message rate.
+    /// Records that session `number` is paused until `due`. The session's user has sent more
+    /// messages than the rate limit allows.
     pub fn pause(&mut self, due: Instant, number: u64) {
         self.paused.insert((due, number));
     }

@@ -1,5 +1,5 @@
-//! The run directory of a Tidelane service, which has the pid file and the listening sockets, and
-//! the limit of open descriptors of the process.
+//! The run directory of a Tidelane service, with the pid file and the listening sockets. The module
+//! also raises the limit of open descriptors of the process.
 
 use std::{
     fs::{self, File},
@@ -16,7 +16,7 @@ use std::{
 use rustix::{
     fs::{AtFlags, Mode, OFlags, chmodat, chownat, fchmod},
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with},
-    process::Gid,
+    process::{Gid, Resource, Rlimit, getrlimit, setrlimit},
 };
 use tidelane_places::{RUN, ServiceName, TrustedDir};
 
@@ -26,6 +26,9 @@ const ENTRIES: [&str; 3] = ["pid", "control.sock", "admin.sock"];
 /// Number and interval of attempts to lock a file that another process has locked.
 const LOCK_TRIES_MAX: u32 = 50;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
+/// Number of descriptors that the process wants to open at most.
+const DESCRIPTORS_WANTED: u64 = 1 << 20;
 
 /// Backlog of each socket.
 const PENDING_MAX: i32 = 128;
@@ -144,13 +147,13 @@ impl RunDir {
         &self.all
     }
 
-    /// Returns the directory as a descriptor.
+    /// Returns the directory of this service.
     pub fn dir(&self) -> &TrustedDir {
         &self.own
     }
 
-    /// Opens the service's listening sockets. Clients that connect before the service is ready
-    /// wait.
+    /// Opens the service's listening sockets. A client that connects early waits until the service
+    /// is ready.
     pub fn listen(&self, programs: SocketPermissions) -> io::Result<Sockets> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let open = |kind, entry, access| {
@@ -165,9 +168,8 @@ impl RunDir {
         })
     }
 
-    /// Binds a Unix socket to `name` in the directory. At no moment can users outside of `access`
-    /// open the socket: the socket first belongs to the owner alone, and gets the mode of `access`
-    /// after its group.
+    /// Binds a Unix socket to `name` in the directory. The socket first has the owner's mode. It
+    /// gets its group before the mode of `access`, so that no user without access can ever open it.
     fn bind(&self, socket: impl AsFd, name: &str, access: SocketPermissions) -> io::Result<()> {
         // The directory entry gets the mode of the socket, without the bits of the process's umask.
         fchmod(&socket, SocketPermissions::owner().mode)?;
@@ -190,32 +192,51 @@ impl Drop for RunDir {
     }
 }
 
-/// Raises the limit of open descriptors, which reserved ports and programs need.
+/// Raises the limit of open descriptors to [`DESCRIPTORS_WANTED`], or to the hard limit if the
+/// kernel permits no more. A higher limit stays. Reserved ports and programs need these
+/// descriptors.
 pub fn raise_descriptor_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let wanted = 1 << 20;
-    let all = Rlimit {
-        current: Some(wanted),
-        maximum: Some(wanted),
-    };
-    if setrlimit(Resource::Nofile, all).is_err() {
-        let most = Rlimit {
-            current: limit.maximum,
-            maximum: limit.maximum,
+    let present = getrlimit(Resource::Nofile);
+    if setrlimit(Resource::Nofile, raised(present)).is_err() {
+        let hard = Rlimit {
+            current: present.maximum,
+            maximum: present.maximum,
         };
-        let _ = setrlimit(Resource::Nofile, most);
+        let _ = setrlimit(Resource::Nofile, hard);
+    }
+}
+
+/// Returns limits that are at least [`DESCRIPTORS_WANTED`] and at least `present`. `None` is no
+/// limit.
+fn raised(present: Rlimit) -> Rlimit {
+    let raise = |limit: Option<u64>| Some(limit?.max(DESCRIPTORS_WANTED));
+    Rlimit {
+        current: raise(present.current),
+        maximum: raise(present.maximum),
     }
 }
 
 /// Returns the limit of this process' descriptors.
 pub fn descriptors_max() -> u64 {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let limit = getrlimit(Resource::Nofile);
     limit.current.unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn a_higher_limit_of_descriptors_stays() {
+        let limits = |current, maximum| Rlimit { current, maximum };
+        let wanted = Some(DESCRIPTORS_WANTED);
+        assert_eq!(
+            raised(limits(Some(1024), Some(4096))),
+            limits(wanted, wanted)
+        );
+        let higher = Some(2 * DESCRIPTORS_WANTED);
+        assert_eq!(raised(limits(Some(1024), higher)), limits(wanted, higher));
+        assert_eq!(raised(limits(higher, None)), limits(higher, None));
+    }
+
     use std::{os::unix::fs::PermissionsExt, path::PathBuf};
 
     use super::*;

@@ -2,8 +2,9 @@
 //!
 //! Another process may write the bytes of a region at any time. The code therefore copies bytes by
 //! pointer and never accesses them through a reference. Typed views (`views_unsafe`) return
-//! references to atomics only. A user of [`Region::address`] makes references to bytes that the
-//! protocol with the other process gives to this process alone. No copy writes these bytes.
+//! references to atomics only. [`Region::address`] is the exception: its user may make references
+//! to the bytes. The protocol with the other process must give these bytes to this process alone.
+//! No copy may write them.
 
 use std::{
     io,
@@ -56,7 +57,7 @@ pub struct Part<'fd> {
 }
 
 // SAFETY: the mapping lives as long as the value and belongs to no thread. All accesses to it are
-// raw copies or atomics.
+// raw copies, atomics, or references that a user of `address` answers for.
 unsafe impl Send for Region {}
 // SAFETY: as for `Send`. Concurrent raw copies can at worst return torn bytes. The same is true of
 // any memory that another process writes.
@@ -71,14 +72,16 @@ impl Region {
     }
 
     /// Creates a sparse memfd of `len` bytes and maps it read-write. The memfd cannot shrink, grow
-    /// or be sealed further. Forked children share the mapping, and its pages can be released.
+    /// or be sealed further. Forked children share the mapping.
+    /// [`Self::punch_hole`] can release pages of this memfd, but not of a memfd of
+    /// [`Self::create_one_way`].
     pub fn create(name: &str, len: u64) -> io::Result<(Region, OwnedFd)> {
         create_sealed(name, len, SealFlags::empty())
     }
 
     /// Maps a memfd of another process. Refuses a memfd that does not have `len` bytes. Also
-    /// refuses a memfd that is not sealed against shrinking, because its creator could turn our
-    /// accesses into SIGBUS.
+    /// refuses a memfd without the seals SHRINK and GROW. The creator of a memfd that can shrink
+    /// could turn our accesses into SIGBUS.
     pub fn map(fd: BorrowedFd<'_>, len: u64, writable: bool) -> io::Result<Region> {
         let refused = |why| Err(io::Error::new(io::ErrorKind::InvalidData, why));
         if u64::try_from(fstat(fd)?.st_size) != Ok(len) {
@@ -91,7 +94,7 @@ impl Region {
     }
 
     /// Maps memfds next to each other in one range of addresses. Region offsets count through all
-    /// memfds. At most one memfd may be read-only.
+    /// memfds. Panics if more than one memfd is read-only.
     pub fn join(parts: &[Part<'_>]) -> io::Result<Region> {
         let total = parts.iter().try_fold(0u64, |sum, part| {
             let whole_pages = part.len.is_multiple_of(PAGE);
@@ -127,7 +130,10 @@ impl Region {
                 )?;
             }
             if !part.writable {
-                assert!(region.read_only.is_empty(), "one part is read-only");
+                assert!(
+                    region.read_only.is_empty(),
+                    "more than one part is read-only"
+                );
                 region.read_only = start..start + part.len;
             }
             start += part.len;
@@ -202,7 +208,8 @@ impl Region {
     }
 
     /// Releases the whole pages within `[offset, offset + len)`, which read as zero afterwards.
-    /// Pages that are only partly in the range are not released.
+    /// Pages that are only partly in the range are not released. Fails for a memfd of
+    /// [`Self::create_one_way`].
     pub fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
         let Some(end) = offset
             .checked_add(len)
@@ -218,8 +225,9 @@ impl Region {
             Backing::Memfd => Advice::LinuxRemove,
             Backing::Heap => Advice::LinuxDontNeed,
         };
-        // SAFETY: the range is within the mapping, as checked above. Its bytes are accessed only by
-        // raw copies and as atomics, for which zero is a valid value.
+        // SAFETY: the range is within the mapping, as checked above. Zero is a
+        // valid value for raw copies and atomics. A user of `address` must not keep a reference to
+        // bytes that are released.
         unsafe {
             let start_ptr = self.base.as_ptr().add(start as usize);
             madvise(start_ptr.cast(), (end - start) as usize, advice)?;
@@ -236,7 +244,8 @@ impl Region {
         };
         // SAFETY: `writable_range` checked that the destination is within the mapping. The source
         // is a borrowed slice. It cannot overlap the destination: references to a region's bytes
-        // exist only by `address`, whose user makes sure that nothing writes these bytes.
+        // are atomics, or come from `address`, whose user makes sure that nothing writes these
+        // bytes.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         true
     }

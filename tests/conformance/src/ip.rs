@@ -166,17 +166,17 @@ pub struct Received<'a> {
 }
 
 /// Parses a packet that the host under test sent. Returns `None` if the packet is not TCP to the
-/// remote host, and an error if a length or checksum is wrong.
+/// remote host. Returns an error if the length or the checksum in the IP header is wrong.
 pub fn parse(version: Version, bytes: &[u8]) -> Option<Result<Received<'_>, String>> {
     let [_, remote] = version.ends();
     if version.is_v6() {
         let header = bytes.get(..V6_LEN)?;
-        let ours = header[0] >> 4 == 6 && header[6] == TCP && header[24..] == remote;
-        return ours.then(|| parse_v6(bytes));
+        let to_remote = header[0] >> 4 == 6 && header[6] == TCP && header[24..] == remote;
+        return to_remote.then(|| parse_v6(bytes));
     }
     let header = bytes.get(..V4_LEN)?;
-    let ours = header[0] >> 4 == 4 && header[9] == TCP && header[16..] == remote;
-    ours.then(|| parse_v4(bytes))
+    let to_remote = header[0] >> 4 == 4 && header[9] == TCP && header[16..] == remote;
+    to_remote.then(|| parse_v4(bytes))
 }
 
 fn parse_v4(bytes: &[u8]) -> Result<Received<'_>, String> {
@@ -211,7 +211,7 @@ fn check_len(said: usize, bytes: &[u8]) -> Result<(), String> {
     match said == bytes.len() {
         true => Ok(()),
         false => Err(format!(
-            "the IP header says {said} bytes of {}",
+            "the packet has {} bytes, but its IP header says {said}",
             bytes.len()
         )),
     }

@@ -1,8 +1,9 @@
 //! `tidelane port`: shows the ports of programs with a network stack of their own.
 //!
-//! A port is not a TCP port. It is a pair of packet rings between the service and the program, for
-//! each core (polling thread) of the service. The program claims 3-tuples (protocol, local address,
-//! local port). The service passes the packets of these 3-tuples to the port.
+//! A port is not a TCP port. A port has one pair of packet rings for each core (polling thread) of
+//! the service. The rings connect the service and the program. The program claims 3-tuples
+//! (protocol, local address, local port). The service passes the packets of these 3-tuples to the
+//! port.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +23,7 @@ pub struct Options {
 enum Verb {
     /// Show the ports, their programs and their claims
     List(List),
-    /// Show the packets of each port: received, sent, lost and refused
+    /// Show the packet counters of each port
     Stat(Stat),
 }
 
@@ -58,6 +59,7 @@ struct Answer {
 struct Port {
     number: u32,
     program: String,
+    /// Process of the program, or 0 if the service does not know the process.
     pid: u32,
     uid: u32,
     /// Length of each packet ring in bytes.
@@ -213,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn one_port_is_shown_or_missed() {
+    fn one_port_is_shown_or_missing() {
         let mut value = answer();
         keep_only(&mut value, 9).expect("it is there");
         assert_eq!(value["ports"].as_array().map(Vec::len), Some(1));

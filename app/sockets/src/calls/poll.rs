@@ -1,8 +1,8 @@
 //! `poll` and `select` over accelerated sockets and kernel descriptors together.
 //!
 //! The service (the process `tidelaned`) carries the connections of accelerated sockets. The
-//! service reports their events over channels: rings with a doorbell, an eventfd that wakes a
-//! sleeping thread. An epoll instance has a channel of its own.
+//! service reports their events over channels. A channel has rings and a doorbell. A doorbell is an
+//! eventfd that wakes a sleeping thread. An epoll instance has a channel of its own.
 //!
 //! A tracked socket is a TCP socket of the program that this crate may accelerate. A tracked
 //! descriptor refers to a tracked socket or to an epoll instance.
@@ -22,6 +22,7 @@ use crate::{
     sys::{self, Errno, Handled, Section, SignalMask, TO_KERNEL},
 };
 
+/// Result of a wait whose deadline has passed.
 const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
 /// Events that `poll` reports even if the program did not ask for them.
 const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
@@ -40,7 +41,8 @@ fn is_active(instance: &'static Instance) -> bool {
     instance.channel().is_active() || instance.has_nested()
 }
 
-/// Carries out `poll` or `ppoll`.
+/// Carries out `poll` or `ppoll`. The callers of `select` convert its sets to `fds`. Returns
+/// `TO_KERNEL` if the kernel alone has the events of all descriptors.
 pub fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>, mask: Option<SignalMask>) -> Handled {
     let _section = Section::enter();
     let deadline = match timeout_ns {
@@ -49,7 +51,7 @@ pub fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>, mask: Option<SignalMask
     };
     let mut kernel: Vec<pollfd> = fds.to_vec();
     for entry in &mut kernel {
-        if has_only_library_events(entry.fd) {
+        if has_no_kernel_events(entry.fd) {
             entry.fd = -1;
         }
     }
@@ -92,7 +94,7 @@ pub fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>, mask: Option<SignalMask
 }
 
 /// Returns true if the descriptor is a tracked socket, and the kernel has no events for it.
-fn has_only_library_events(fd: RawFd) -> bool {
+fn has_no_kernel_events(fd: RawFd) -> bool {
     let inner = registry::of(fd).and_then(|socket| socket.enter(fd));
     inner.is_some_and(|inner| !inner.state.is_in_kernel())
 }
@@ -133,8 +135,9 @@ fn request_connections(fds: &[pollfd]) {
     }
 }
 
-/// Returns the pending events of a tracked descriptor that the entry asks for, without the kernel's
-/// events.
+/// Returns the events of the entry's descriptor that do not come from the kernel. The events are
+/// those that the entry asks for, and for a socket also [`ALWAYS`]. Migrates a shared connection to
+/// this process if it has pending events.
 fn ready(entry: &pollfd) -> i16 {
     if let Some(socket) = registry::of(entry.fd) {
         let Some(mut inner) = socket.find(entry.fd) else {
@@ -161,8 +164,8 @@ fn ready(entry: &pollfd) -> i16 {
     }
 }
 
-/// Returns the kernel's events of the entry. Removes the POLLIN of an epoll instance in which only
-/// a doorbell is ready.
+/// Returns the kernel's events of the entry. Returns no event for an epoll instance in which only a
+/// doorbell is ready.
 fn without_doorbells(entry: &pollfd, from_kernel: i16) -> i16 {
     match instance::of(entry.fd) {
         Some(instance)

@@ -1,16 +1,19 @@
-//! Tests of congestion control (RFC 5681) in the TCP engine: idle restart and acknowledgments. The
-//! tests of `proto/cc` cover the window. A rig is one engine, with the test as its peer. A batch is
-//! a burst of segments that the test passes to the engine before it calls `batch_end`.
+//! Tests of congestion control (RFC 5681) in the TCP engine: idle restart, the window after a
+//! timeout, bursts, and acknowledgments. The tests of `proto/cc` cover the growth of the window. A
+//! rig is one engine, with the test as its peer. A batch is a burst of segments that the test
+//! passes to the engine before it calls `batch_end`.
 
 use tidelane_engine::{EngineConfig, SocketOptions, TcpFlags, TcpOptions};
 
 use crate::rig::{ACK, In, Out, Rig, ack, data, spans};
 
-/// Returns a connection whose cwnd has grown to forty segments.
+/// Returns a connection with a cwnd of at least forty segments and with no data in flight.
 fn grown() -> Rig {
     let mut rig = Rig::established(SocketOptions::default());
     rig.write(70_000);
     let mut una = 1;
+    // Acknowledge one segment after the other, until cwnd is large enough. Then acknowledge all
+    // that was sent, until all data is acknowledged.
     while una < 70_001 {
         una = (una + 1000).min(70_001);
         if rig.info().cwnd >= 40_000 {
@@ -39,7 +42,7 @@ fn section_4_1_a_pause_halves_the_window_per_rto_down_to_the_initial_one() {
 }
 
 #[test]
-fn section_4_1_a_shorter_pause_does_not() {
+fn section_4_1_a_pause_shorter_than_the_rto_keeps_the_window() {
     let mut rig = grown();
     let (cwnd, rto) = (rig.info().cwnd, rig.info().rto.as_millis());
     rig.wait_ms(rto - 20);
@@ -58,7 +61,8 @@ fn section_4_2_out_of_order_and_hole_filling_data_is_acknowledged_at_once() {
     assert_eq!((sent.len(), sent[0].ack), (1, 2001));
 }
 
-/// If a batch had a single ACK, the loss of that ACK would cause a timeout.
+/// A batch may be a whole window of the peer. If such a batch had a single ACK, the loss of that
+/// ACK would cause a timeout.
 #[test]
 fn section_4_2_each_run_around_a_hole_is_acknowledged_once() {
     let mut rig = Rig::established_sack();
@@ -103,9 +107,10 @@ fn section_4_2_each_run_around_a_hole_is_acknowledged_once() {
     );
 }
 
-/// Without holes, PSH ends a run, and the last ACK of a batch covers the rest of the batch. PSH in
-/// the first segment of a batch does not end a run, because the segment may be a request whose
-/// response will carry the ACK.
+/// A run is a sequence of consecutive segments. In a batch without holes, PSH ends a run of full
+/// segments. Each run gets an ACK, and the last ACK of the batch covers the rest. PSH in the first
+/// segment of a batch does not end a run, because the segment may be a request whose response will
+/// carry the ACK.
 #[test]
 fn section_4_2_each_run_of_a_batch_is_acknowledged() {
     for fast_path in [true, false] {
@@ -138,14 +143,16 @@ fn section_4_2_each_run_of_a_batch_is_acknowledged() {
         assert_eq!(acks(&mut rig, &two_and_three), [2001, 5001]);
         let singles = [5001, 6001, 7001].map(|seq| (seq, 1000, true));
         assert_eq!(acks(&mut rig, &singles), [7001, 8001]);
-        // Without PSH, or with small segments, there is one ACK per batch.
+        // Without PSH, there is one ACK per batch.
         let plain = [8001, 9001, 10_001, 11_001].map(|seq| (seq, 1000, false));
         assert_eq!(acks(&mut rig, &plain), [12_001]);
+        // Small segments get no ACK at the end of the batch, but a delayed ACK.
         assert_eq!(
             acks(&mut rig, &[(12_001, 100, true), (12_101, 100, true)]),
             []
         );
         assert_eq!(rig.wait_ms(50)[0].ack - 1, 12_201);
+        // PSH in the first segment of a batch does not end a run.
         assert_eq!(acks(&mut rig, &[(12_201, 1000, true)]), []);
     }
 }
@@ -175,10 +182,10 @@ fn a_window_on_a_gso_link_is_sent_in_two_bursts() {
     assert!(sent.iter().all(|out| out.flags == push), "{sent:?}");
 }
 
-/// On a link without segmentation offload, half a window ends with PSH, too, because receivers with
-/// GRO join segments up to PSH.
+/// On a link without segmentation offload, the last segment of the first half of a window carries
+/// PSH. Receivers with GRO join segments only up to a PSH.
 #[test]
-fn half_a_window_ends_with_push() {
+fn the_first_half_of_a_window_ends_with_push() {
     let mut rig = grown();
     let window = rig.info().cwnd;
     let (half, start) = (window / 2 / 1000 * 1000, rig.written + 1);

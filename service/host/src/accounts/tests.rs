@@ -1,4 +1,7 @@
-//! Tests of limits, shares of pools, and the life of charges and accounts.
+//! Tests of the accounts of users. A ledger counts the resources of one core (polling thread). An
+//! account is the part of one user in one ledger. A charge is a number of units that an account
+//! holds. A ledger keeps an eighth of its capacity for root. A user may hold as many units as
+//! are free besides, and root seven times as many, so that each further user finds free units.
 
 use std::sync::Arc;
 
@@ -8,10 +11,11 @@ fn user(id: u32) -> Arc<User> {
     Arc::new(User::new(UserId(id), Weight::User))
 }
 
-const SOME: Resource = Resource::Connections;
+/// The resource of the tests.
+const RESOURCE: Resource = Resource::Connections;
 
 fn take_all(account: &Arc<Account>) -> Vec<Charge> {
-    std::iter::from_fn(|| account.charge(SOME, 1).ok()).collect()
+    std::iter::from_fn(|| account.charge(RESOURCE, 1).ok()).collect()
 }
 
 #[test]
@@ -27,39 +31,42 @@ fn names_and_codes_go_both_ways() {
 }
 
 #[test]
-fn what_is_dropped_is_free_again() {
+fn dropped_charges_free_their_units() {
     let mut ledger = Ledger::default();
     let user = user(7);
-    user.set_limit(SOME, 3);
+    user.set_limit(RESOURCE, 3);
     let account = ledger.account(&user);
     let held = take_all(&account);
-    assert_eq!((held.len(), user.used(SOME), ledger.used(SOME)), (3, 3, 3));
-    let refused = account.charge(SOME, 1).unwrap_err();
+    assert_eq!(
+        (held.len(), user.used(RESOURCE), ledger.used(RESOURCE)),
+        (3, 3, 3)
+    );
+    let refused = account.charge(RESOURCE, 1).unwrap_err();
     assert_eq!(refused.to_string(), "limit: connections of user 7 (3)");
     drop(held);
-    assert_eq!((user.used(SOME), ledger.used(SOME)), (0, 0));
-    assert_eq!(account.used(SOME), 0);
+    assert_eq!((user.used(RESOURCE), ledger.used(RESOURCE)), (0, 0));
+    assert_eq!(account.used(RESOURCE), 0);
     assert_eq!(take_all(&account).len(), 3);
-    let line = user.lines().find(|line| line.resource == SOME).unwrap();
+    let line = user.lines().find(|line| line.resource == RESOURCE).unwrap();
     assert_eq!((line.used, line.limit, line.refused), (0, 3, 3));
 }
 
 #[test]
-fn a_limit_holds_for_all_places_together() {
+fn a_limit_holds_for_all_cores_together() {
     let mut cores = [Ledger::default(), Ledger::default()];
     let user = user(7);
-    user.set_limit(SOME, 5);
+    user.set_limit(RESOURCE, 5);
     let accounts = cores.each_mut().map(|core| core.account(&user));
-    let first = accounts[0].charge(SOME, 4).unwrap();
+    let first = accounts[0].charge(RESOURCE, 4).unwrap();
     assert_eq!(take_all(&accounts[1]).len(), 1);
     drop(first);
     assert_eq!(take_all(&accounts[1]).len(), 5);
 }
 
 #[test]
-fn however_many_take_what_they_get_the_next_one_finds_something() {
+fn each_further_user_finds_free_units() {
     let mut ledger = Ledger::default();
-    ledger.set_capacity(SOME, 1024);
+    ledger.set_capacity(RESOURCE, 1024);
     let mut all = Vec::new();
     let mut before = 1024;
     for id in 1..=9 {
@@ -75,7 +82,7 @@ fn however_many_take_what_they_get_the_next_one_finds_something() {
     let root = Arc::new(User::new(UserId::ROOT, Weight::Root));
     assert!(!take_all(&ledger.account(&root)).is_empty());
     all.clear();
-    assert_eq!(ledger.used(SOME), 0);
+    assert_eq!(ledger.used(RESOURCE), 0);
     assert_eq!(take_all(&ledger.account(&user(1))).len(), 448);
     assert_eq!(take_all(&ledger.account(&root)).len(), 896);
     let unlimited = Arc::new(User::unlimited());
@@ -85,31 +92,32 @@ fn however_many_take_what_they_get_the_next_one_finds_something() {
 #[test]
 fn a_charge_that_does_not_fit_changes_nothing() {
     let mut ledger = Ledger::default();
-    ledger.set_capacity(SOME, 100);
+    ledger.set_capacity(RESOURCE, 100);
     let user = user(7);
     let account = ledger.account(&user);
     for impossible in [45, 101, u64::MAX] {
-        assert_eq!(account.charge(SOME, impossible).unwrap_err().limit, 0);
-        assert_eq!((user.used(SOME), ledger.used(SOME)), (0, 0));
+        // The limit 0 means that the ledger refused, and not a limit of the user.
+        assert_eq!(account.charge(RESOURCE, impossible).unwrap_err().limit, 0);
+        assert_eq!((user.used(RESOURCE), ledger.used(RESOURCE)), (0, 0));
     }
-    let mut charge = account.charge(SOME, 40).unwrap();
+    let mut charge = account.charge(RESOURCE, 40).unwrap();
     assert!(charge.grow(5).is_err());
     charge.grow(4).unwrap();
-    assert_eq!((charge.units(), ledger.used(SOME)), (44, 44));
+    assert_eq!((charge.units(), ledger.used(RESOURCE)), (44, 44));
     charge.shrink(20);
-    assert_eq!((charge.units(), user.used(SOME)), (24, 24));
+    assert_eq!((charge.units(), user.used(RESOURCE)), (24, 24));
     charge.shrink(u64::MAX);
-    assert_eq!((charge.units(), user.used(SOME)), (0, 0));
+    assert_eq!((charge.units(), user.used(RESOURCE)), (0, 0));
 }
 
 #[test]
 fn an_account_lives_as_long_as_somebody_has_it() {
     let mut ledger = Ledger::default();
     let user = user(7);
-    let charge = ledger.account(&user).charge(SOME, 1).unwrap();
+    let charge = ledger.account(&user).charge(RESOURCE, 1).unwrap();
     assert!(Arc::ptr_eq(charge.account(), &ledger.account(&user)));
     drop(charge);
-    // A later account with the same number belongs to another user.
+    // Two `User` values have different accounts, even if their IDs are equal.
     let other = self::user(7);
     let held = ledger.account(&user);
     assert!(Arc::ptr_eq(ledger.account(&other).user(), &other));

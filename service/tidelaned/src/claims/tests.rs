@@ -34,11 +34,13 @@ impl Steering for RecordingDemux {
     }
 }
 
-const HERE: IpAddress = IpAddress([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
-const THERE: IpAddress = IpAddress([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 2]);
+const FIRST_ADDRESS: IpAddress = IpAddress([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
+const SECOND_ADDRESS: IpAddress =
+    IpAddress([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 2]);
 const START: Instant = Instant(1_000_000_000);
 
-/// Claims on an interface with the addresses `HERE` and `THERE`, over a recording demux.
+/// Claims on an interface with the addresses `FIRST_ADDRESS` and `SECOND_ADDRESS`, over a recording
+/// demux.
 struct Scene {
     claims: Claims,
     demux_claims: DemuxClaims,
@@ -53,7 +55,9 @@ impl Scene {
             calls: Arc::clone(&calls),
         };
         let mut claims = Claims::new(Box::new(demux));
-        claims.set_addresses(vec![HERE, THERE]).unwrap();
+        claims
+            .set_addresses(vec![FIRST_ADDRESS, SECOND_ADDRESS])
+            .unwrap();
         Self {
             claims,
             demux_claims,
@@ -94,16 +98,16 @@ fn end(addr: IpAddress, port: u16) -> Endpoint {
 }
 
 #[test]
-fn a_listener_has_all_packets_until_it_is_released_and_then_the_kernel_is_asked() {
+fn a_released_listener_shares_its_packets_with_the_kernel() {
     let mut scene = Scene::new();
     let any = IpAddress::UNSPECIFIED_V4;
     let key = (Owner::Listener(1), end(any, 80));
     scene.listen(1, any, 80);
-    assert_eq!(scene.scope(HERE, 80), Some(Scope::Whole));
-    assert_eq!(scene.scope(THERE, 80), Some(Scope::Whole));
+    assert_eq!(scene.scope(FIRST_ADDRESS, 80), Some(Scope::Whole));
+    assert_eq!(scene.scope(SECOND_ADDRESS, 80), Some(Scope::Whole));
     assert_eq!(scene.claims.next_check(), None);
     scene.claims.release(key, START).unwrap();
-    assert_eq!(scene.scope(HERE, 80), Some(Scope::BesideKernel));
+    assert_eq!(scene.scope(FIRST_ADDRESS, 80), Some(Scope::BesideKernel));
     let due = scene.claims.due(START, 10);
     assert_eq!(
         due,
@@ -116,7 +120,10 @@ fn a_listener_has_all_packets_until_it_is_released_and_then_the_kernel_is_asked(
     // The same socket listens again before its connections are over. The kernel may have accepted
     // connections meanwhile.
     scene.claim(key.0, any, 80).unwrap();
-    assert_eq!(scene.scope(HERE, 80), Some(Scope::BesideConnections));
+    assert_eq!(
+        scene.scope(FIRST_ADDRESS, 80),
+        Some(Scope::BesideConnections)
+    );
     scene.claims.release(key, START).unwrap();
     scene.claims.end_claim(key).unwrap();
     assert!(scene.demux_claims.lock().unwrap().is_empty());
@@ -130,7 +137,10 @@ fn a_listener_leaves_the_kernel_its_connections_until_there_are_none() {
     scene.claim(key.0, key.1.addr, 80).unwrap();
     let (mut now, mut checks) = (START, 0);
     while now < START + Duration::from_secs(60) {
-        assert_eq!(scene.scope(HERE, 80), Some(Scope::BesideConnections));
+        assert_eq!(
+            scene.scope(FIRST_ADDRESS, 80),
+            Some(Scope::BesideConnections)
+        );
         now = scene.claims.next_check().unwrap();
         let due = scene.claims.due(now, 10);
         assert_eq!(due[0].question, Question::HasKernelConnections);
@@ -140,46 +150,50 @@ fn a_listener_leaves_the_kernel_its_connections_until_there_are_none() {
     // The interval of the checks grows to five seconds.
     assert!((15..30).contains(&checks), "{checks} checks in a minute");
     scene.claims.widen(key).unwrap();
-    assert_eq!(scene.scope(THERE, 80), Some(Scope::Whole));
+    assert_eq!(scene.scope(SECOND_ADDRESS, 80), Some(Scope::Whole));
     assert_eq!(scene.claims.next_check(), None);
-    // One more process holds the listener: the kernel still has no connections.
+    // A second process claims for the same listener. The scope stays whole, because the kernel
+    // still has no connections.
     scene.claim(key.0, key.1.addr, 80).unwrap();
-    assert_eq!(scene.scope(HERE, 80), Some(Scope::Whole));
+    assert_eq!(scene.scope(FIRST_ADDRESS, 80), Some(Scope::Whole));
     assert_eq!(scene.claims.next_check(), None);
     // The kernel accepted a client while a core (polling thread of the service) did not respond.
     let found = |scene: &mut Scene, end| scene.claims.found_kernel_connection(end, START);
-    found(&mut scene, end(HERE, 81)).unwrap();
-    assert_eq!(scene.scope(HERE, 80), Some(Scope::Whole));
-    found(&mut scene, end(HERE, 80)).unwrap();
-    assert_eq!(scene.scope(HERE, 80), Some(Scope::BesideConnections));
+    found(&mut scene, end(FIRST_ADDRESS, 81)).unwrap();
+    assert_eq!(scene.scope(FIRST_ADDRESS, 80), Some(Scope::Whole));
+    found(&mut scene, end(FIRST_ADDRESS, 80)).unwrap();
+    assert_eq!(
+        scene.scope(FIRST_ADDRESS, 80),
+        Some(Scope::BesideConnections)
+    );
     assert_eq!(scene.claims.next_check(), Some(START + QUERY_DELAY_MIN));
 }
 
 #[test]
-fn a_port_with_several_owners_is_the_widest_and_goes_with_the_last() {
+fn a_port_with_several_owners_has_the_widest_scope_until_the_last_owner_ends() {
     let mut scene = Scene::new();
     let any = IpAddress::UNSPECIFIED_V4;
-    scene.claim(Owner::Session(1), HERE, 80).unwrap();
-    assert_eq!(scene.scope(HERE, 80), Some(Scope::BesideKernel));
-    assert_eq!(scene.scope(THERE, 80), None);
+    scene.claim(Owner::Session(1), FIRST_ADDRESS, 80).unwrap();
+    assert_eq!(scene.scope(FIRST_ADDRESS, 80), Some(Scope::BesideKernel));
+    assert_eq!(scene.scope(SECOND_ADDRESS, 80), None);
     scene.listen(2, any, 80);
-    scene.claim(Owner::Session(3), HERE, 80).unwrap();
-    assert_eq!(scene.scope(HERE, 80), Some(Scope::Whole));
+    scene.claim(Owner::Session(3), FIRST_ADDRESS, 80).unwrap();
+    assert_eq!(scene.scope(FIRST_ADDRESS, 80), Some(Scope::Whole));
     scene
         .claims
         .end_claim((Owner::Listener(2), end(any, 80)))
         .unwrap();
-    assert_eq!(scene.scope(HERE, 80), Some(Scope::BesideKernel));
-    assert_eq!(scene.scope(THERE, 80), None);
+    assert_eq!(scene.scope(FIRST_ADDRESS, 80), Some(Scope::BesideKernel));
+    assert_eq!(scene.scope(SECOND_ADDRESS, 80), None);
     for session in [1, 3] {
-        let key = (Owner::Session(session), end(HERE, 80));
+        let key = (Owner::Session(session), end(FIRST_ADDRESS, 80));
         scene.claims.end_claim(key).unwrap();
     }
-    assert_eq!(scene.scope(HERE, 80), None);
+    assert_eq!(scene.scope(FIRST_ADDRESS, 80), None);
 }
 
-/// After a listener has left its SYNs to the kernel, its claim keeps the segments of its
-/// connections, and the port, until the listener ends.
+/// A listener may pass its SYNs to the kernel. Its claim stays until the listener ends, so that the
+/// segments of its connections still go to the service.
 #[test]
 fn a_listener_whose_syns_pass_to_the_kernel_keeps_its_claim() {
     let mut scene = Scene::new();
@@ -189,8 +203,8 @@ fn a_listener_whose_syns_pass_to_the_kernel_keeps_its_claim() {
         .claims
         .pass_syns_to_kernel(Owner::Listener(1))
         .unwrap();
-    assert_eq!(scene.scope(HERE, 80), Some(Scope::BesideKernel));
-    assert_eq!(scene.scope(THERE, 80), Some(Scope::BesideKernel));
+    assert_eq!(scene.scope(FIRST_ADDRESS, 80), Some(Scope::BesideKernel));
+    assert_eq!(scene.scope(SECOND_ADDRESS, 80), Some(Scope::BesideKernel));
     assert_eq!(scene.claims.next_check(), None, "it ends with its owner");
     scene.claims.release_all(Owner::Listener(1), START).unwrap();
     assert_eq!(scene.claims.due(START, 10).len(), 1);
@@ -201,17 +215,23 @@ fn claims_follow_the_addresses() {
     let mut scene = Scene::new();
     let any = IpAddress::UNSPECIFIED_V4;
     scene.listen(1, any, 80);
-    scene.claim(Owner::Session(2), HERE, 81).unwrap();
-    assert_eq!(scene.scope(HERE, 81), Some(Scope::BesideKernel));
-    scene.claims.set_addresses(vec![THERE]).unwrap();
-    assert_eq!(scene.scope(HERE, 80), None);
-    assert_eq!(scene.scope(THERE, 80), Some(Scope::Whole));
-    assert_eq!(scene.scope(HERE, 81), None);
-    scene.claims.set_addresses(vec![HERE, THERE]).unwrap();
-    assert_eq!(scene.scope(HERE, 80), Some(Scope::Whole));
-    assert_eq!(scene.scope(HERE, 81), Some(Scope::BesideKernel));
+    scene.claim(Owner::Session(2), FIRST_ADDRESS, 81).unwrap();
+    assert_eq!(scene.scope(FIRST_ADDRESS, 81), Some(Scope::BesideKernel));
+    scene.claims.set_addresses(vec![SECOND_ADDRESS]).unwrap();
+    assert_eq!(scene.scope(FIRST_ADDRESS, 80), None);
+    assert_eq!(scene.scope(SECOND_ADDRESS, 80), Some(Scope::Whole));
+    assert_eq!(scene.scope(FIRST_ADDRESS, 81), None);
+    scene
+        .claims
+        .set_addresses(vec![FIRST_ADDRESS, SECOND_ADDRESS])
+        .unwrap();
+    assert_eq!(scene.scope(FIRST_ADDRESS, 80), Some(Scope::Whole));
+    assert_eq!(scene.scope(FIRST_ADDRESS, 81), Some(Scope::BesideKernel));
     let before = *scene.calls.lock().unwrap();
-    scene.claims.set_addresses(vec![HERE, THERE]).unwrap();
+    scene
+        .claims
+        .set_addresses(vec![FIRST_ADDRESS, SECOND_ADDRESS])
+        .unwrap();
     assert_eq!(*scene.calls.lock().unwrap(), before, "nothing has changed");
 }
 
@@ -230,15 +250,18 @@ fn addresses_that_the_interface_does_not_have_are_not_claimed() {
 #[test]
 fn a_reservation_waits_for_its_connection_and_goes_after_it() {
     let mut scene = Scene::new();
-    let key = (Owner::Session(1), end(HERE, 4000));
-    scene.claim(key.0, HERE, 4000).unwrap();
+    let key = (Owner::Session(1), end(FIRST_ADDRESS, 4000));
+    scene.claim(key.0, FIRST_ADDRESS, 4000).unwrap();
     assert!(scene.claims.due(START, 10).is_empty());
     let later = START + CONNECT_TIMEOUT;
     assert_eq!(scene.claims.due(later, 10).len(), 1);
     // A second socket reserves the port, and the connection of the first socket has ended.
-    scene.claim(key.0, HERE, 4000).unwrap();
+    scene.claim(key.0, FIRST_ADDRESS, 4000).unwrap();
     scene.claims.connection_ended(key, START);
-    assert!(scene.claims.due(START, 10).is_empty(), "one is to come");
+    assert!(
+        scene.claims.due(START, 10).is_empty(),
+        "the second connection is still to come"
+    );
     scene.claims.connection_ended(key, START);
     let program = Some(vec![ProgramId(7)]);
     let question = Question::IsNeeded;
@@ -249,19 +272,19 @@ fn a_reservation_waits_for_its_connection_and_goes_after_it() {
     };
     assert_eq!(scene.claims.due(START, 10), [expected]);
     // The claim of another program is separate.
-    scene.claim(Owner::Session(2), HERE, 4000).unwrap();
+    scene.claim(Owner::Session(2), FIRST_ADDRESS, 4000).unwrap();
     scene.claims.connection_ended(key, START);
     let due = scene.claims.due(START, 10);
     assert!(due.iter().all(|candidate| candidate.key == key));
     scene.claims.end_claim(key).unwrap();
-    assert_eq!(scene.scope(HERE, 4000), Some(Scope::BesideKernel));
+    assert_eq!(scene.scope(FIRST_ADDRESS, 4000), Some(Scope::BesideKernel));
 }
 
 #[test]
 fn a_claim_that_is_needed_is_checked_ever_more_rarely() {
     let mut scene = Scene::new();
-    let key = (Owner::Listener(1), end(HERE, 80));
-    scene.claim(key.0, HERE, 80).unwrap();
+    let key = (Owner::Listener(1), end(FIRST_ADDRESS, 80));
+    scene.claim(key.0, FIRST_ADDRESS, 80).unwrap();
     scene.claims.release(key, START).unwrap();
     let (mut now, mut checks) = (START, 0);
     while now < START + Duration::from_secs(60) {
@@ -282,7 +305,7 @@ fn many_claims_end_in_batches_and_in_linear_time() {
     const MANY: u16 = 20_000;
     let mut scene = Scene::new();
     for port in 0..MANY {
-        scene.claim(Owner::Session(1), HERE, port).unwrap();
+        scene.claim(Owner::Session(1), FIRST_ADDRESS, port).unwrap();
     }
     let before = *scene.calls.lock().unwrap();
     scene.claims.release_all(Owner::Session(1), START).unwrap();
@@ -305,7 +328,7 @@ fn many_claims_end_in_batches_and_in_linear_time() {
 }
 
 #[test]
-fn ports_of_the_pool_go_back_but_for_a_reserve() {
+fn the_pool_returns_its_ports_except_a_reserve() {
     let mut scene = Scene::new();
     let loopback = IpAddress::from(std::net::IpAddr::from([127, 0, 0, 1]));
     let ports = scene.claims.reserve_ports(loopback, 100, START);
@@ -336,45 +359,54 @@ fn a_port_of_the_mux_has_its_3_tuples_alone() {
     let port = |cookie, protocol| Owner::Port { cookie, protocol };
     let (tcp, udp) = (port(1, protocol::TCP), port(2, protocol::UDP));
     for owner in [tcp, udp] {
-        assert!(!scene.claims.clashes((owner, end(HERE, 80))));
+        assert!(!scene.claims.clashes((owner, end(FIRST_ADDRESS, 80))));
         let terms = Terms {
             charge: None,
             reservation: None,
             shared: false,
             program: None,
         };
-        let key = (owner, end(HERE, 80));
+        let key = (owner, end(FIRST_ADDRESS, 80));
         scene.claims.claim(key, terms, START).unwrap();
-        assert!(scene.claims.clashes((owner, end(HERE, 80))));
+        assert!(scene.claims.clashes((owner, end(FIRST_ADDRESS, 80))));
         assert!(
             scene
                 .claims
                 .clashes((owner, end(IpAddress::UNSPECIFIED_V4, 80)))
         );
-        assert!(!scene.claims.clashes((owner, end(THERE, 80))));
+        assert!(!scene.claims.clashes((owner, end(SECOND_ADDRESS, 80))));
     }
     // The demux can search the kernel for TCP connections only.
-    assert_eq!(scene.scope(HERE, 80), Some(Scope::BesideConnections));
+    assert_eq!(
+        scene.scope(FIRST_ADDRESS, 80),
+        Some(Scope::BesideConnections)
+    );
     let claim = Claim {
-        addr: HERE.0,
+        addr: FIRST_ADDRESS.0,
         proto: protocol::UDP,
         port: 80,
     };
     let of_udp = |scene: &Scene| scene.demux_claims.lock().unwrap().get(&claim).copied();
     assert_eq!(of_udp(&scene), Some(Scope::Whole));
-    scene.claims.widen((tcp, end(HERE, 80))).unwrap();
-    assert_eq!(scene.scope(HERE, 80), Some(Scope::Whole));
+    scene.claims.widen((tcp, end(FIRST_ADDRESS, 80))).unwrap();
+    assert_eq!(scene.scope(FIRST_ADDRESS, 80), Some(Scope::Whole));
     assert_eq!(scene.claims.next_check(), None, "only its program ends it");
-    assert!(scene.claims.is_claimed_by_mux_port(end(HERE, 80)));
-    scene.claims.end_claim((tcp, end(HERE, 80))).unwrap();
-    assert!(!scene.claims.is_claimed_by_mux_port(end(HERE, 80)));
+    assert!(scene.claims.is_claimed_by_mux_port(end(FIRST_ADDRESS, 80)));
+    scene
+        .claims
+        .end_claim((tcp, end(FIRST_ADDRESS, 80)))
+        .unwrap();
+    assert!(!scene.claims.is_claimed_by_mux_port(end(FIRST_ADDRESS, 80)));
     assert_eq!(of_udp(&scene), Some(Scope::Whole));
-    scene.claims.end_claim((udp, end(HERE, 80))).unwrap();
+    scene
+        .claims
+        .end_claim((udp, end(FIRST_ADDRESS, 80)))
+        .unwrap();
     assert!(scene.demux_claims.lock().unwrap().is_empty());
     // A claim of another owner clashes, too.
     scene.listen(7, IpAddress::UNSPECIFIED_V4, 81);
-    assert!(scene.claims.clashes((tcp, end(HERE, 81))));
-    assert!(!scene.claims.is_claimed_by_mux_port(end(HERE, 81)));
+    assert!(scene.claims.clashes((tcp, end(FIRST_ADDRESS, 81))));
+    assert!(!scene.claims.is_claimed_by_mux_port(end(FIRST_ADDRESS, 81)));
 }
 
 #[test]
@@ -384,7 +416,10 @@ fn a_port_that_other_sockets_share_leaves_connections_to_the_kernel() {
         cookie: 1,
         protocol: protocol::TCP,
     };
-    scene.claim(owner, HERE, 80).unwrap();
-    assert_eq!(scene.scope(HERE, 80), Some(Scope::BesideConnections));
+    scene.claim(owner, FIRST_ADDRESS, 80).unwrap();
+    assert_eq!(
+        scene.scope(FIRST_ADDRESS, 80),
+        Some(Scope::BesideConnections)
+    );
     assert_eq!(scene.claims.next_check(), None, "the scope stays");
 }

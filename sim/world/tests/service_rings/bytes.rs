@@ -35,12 +35,13 @@ fn answer(server: &mut Thread, owed: &mut Vec<(Descriptor, Vec<u8>)>) {
     });
 }
 
-/// Sends `len` bytes on each of `count` connections, and compares the answers.
+/// Sends `len` bytes on each of `count` connections, and compares the answers. The network loses
+/// one frame of `lose`, or none if `lose` is zero.
 fn exchange(count: usize, len: usize, lose: u64) {
     exchange_in(World::new(&ServiceOptions::default()), count, len, lose);
 }
 
-/// Exchanges bytes as [`exchange`] does, in this world.
+/// Exchanges bytes as [`exchange`] does. `made` is a world with its client and its server.
 fn exchange_in(made: (World, Thread, Thread, Descriptor), count: usize, len: usize, lose: u64) {
     let (mut world, mut client, mut server, _) = made;
     let pairs = connect(&mut world, &mut client, &mut server, count);
@@ -85,17 +86,17 @@ fn lost_frames_change_no_byte() {
 
 /// With little memory for send buffers, connections wait for memory, and no byte is lost.
 #[test]
-fn a_lack_of_memory_delays_and_loses_nothing() {
+fn a_lack_of_memory_delays_bytes_but_loses_none() {
     let made = World::with_memory(&ServiceOptions::default(), 32 << 10);
     exchange_in(made, 40, 20_000, 0);
 }
 
-/// An echo server sends received buffers as they are. The context copies each buffer once. The
+/// An echo server sends received buffers as they are. The context copies each byte once. The
 /// server keeps a refused buffer and sends it again later.
 #[test]
 fn an_echo_is_one_copy_of_each_buffer() {
     let [buffers, copies] = echo(64 << 20, 200_000);
-    // A buffer for which there was only a part of the room is copied in two parts.
+    // A buffer that does not fit into the free room is copied in two parts.
     assert!(
         (buffers..2 * buffers).contains(&copies),
         "{copies} copies of {buffers} buffers"
@@ -108,8 +109,8 @@ fn an_echo_waits_for_memory() {
     echo(32 << 10, 20_000);
 }
 
-/// Echoes `len` bytes on each of 50 connections, with `tx_len` bytes for send buffers. Returns the
-/// number of received buffers and of copies.
+/// Echoes `len` bytes on each of 50 connections, with `tx_len` bytes for send buffers. Returns two
+/// numbers: the received buffers and the copies.
 fn echo(tx_len: u64, len: usize) -> [u64; 2] {
     let options = ServiceOptions {
         send_queue_max: 2,
@@ -176,7 +177,8 @@ fn the_order_of_the_sends_is_the_order_of_the_stream() {
         drop(dropped);
         let mut foreign = server.context.pool().allocate().expect("free");
         foreign.append(b"pool");
-        // Send the second buffer before the first buffer, whose room comes first in the stream.
+        // The second buffer is sent first, although the first buffer has the earlier place in the
+        // stream.
         server.context.send(peer, second).expect("room");
         server.context.send(peer, foreign).expect("room");
         assert_eq!(first.payload(), first_text.as_bytes());
@@ -231,15 +233,15 @@ fn data_before_the_handshake_is_queued() {
 /// `tx_sync` sends queued data, and reports no event. `rx_sync` reports events, and sends no queued
 /// data.
 #[test]
-fn the_halves_of_sync_do_their_half() {
+fn the_synced_of_sync_do_their_half() {
     let (mut world, mut client, mut server, _) = World::new(&ServiceOptions::default());
     let pairs = connect(&mut world, &mut client, &mut server, 1);
     let (own, peer) = pairs[0];
     assert_eq!(server.write(peer, b"later"), 5);
     for _ in 0..50 {
         let list = &mut server.list;
-        let halves = server.context.rx_sync(list, tidelane_rings::Wait::No);
-        halves.expect("a service");
+        let synced = server.context.rx_sync(list, tidelane_rings::Wait::No);
+        synced.expect("a service");
         world.step();
         client.sync();
     }
@@ -252,10 +254,10 @@ fn the_halves_of_sync_do_their_half() {
     }
     assert_eq!(client.seen[&own].bytes, b"later");
     assert!(server.list.is_empty(), "tx_sync has reported");
-    let halves = server
+    let synced = server
         .context
         .rx_sync(&mut server.list, tidelane_rings::Wait::No);
-    halves.expect("a service");
+    synced.expect("a service");
     server.record();
     assert_eq!(server.seen[&peer].bytes, b"request");
 }
