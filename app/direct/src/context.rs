@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, io, net::SocketAddr, os::fd::BorrowedFd, rc::Rc};
 
-use tidelane_embedded::{Addresses, Drops, EphemeralPorts};
+use tidelane_embedded::{Addresses, Drops, EphemeralPorts, LinkAddresses};
 use tidelane_engine::{
     Counters, Endpoint, Engine, FlowInfo, FlowKey, Instant, IpAddress, ListenError, OpenError,
     SocketOptions,
@@ -19,7 +19,7 @@ use crate::{
     cycle::Cycle,
     descriptors::{Descriptors, Listener, Socket},
     input::Input,
-    io::{Io, LinkAddresses},
+    io::Io,
     loans_unsafe::{Loans, SentBuffer},
     options::DirectOptions,
     segment_writer::HEADERS_LEN_MAX,
@@ -82,9 +82,95 @@ impl<P: PacketIo> DirectContext<P> {
         })
     }
 
-    /// Sets the link address of a neighbour.
+    /// Sets the link address of a neighbour, or of the router to the address. A peer that sends
+    /// first is answered at the source of its frame, and needs no such address.
     pub fn set_neighbour(&mut self, addr: IpAddress, mac: MacAddress) {
         self.cycle.io.link.set_neighbour(addr, mac);
+    }
+
+    /// Returns true if the next hop to `peer` is known, so that [`Context::connect`] can send.
+    pub fn is_reachable(&self, peer: IpAddress) -> bool {
+        self.cycle.io.link.next_hop(peer).is_some()
+    }
+
+    /// Starts a connection to `peer` as [`Context::connect`] does, from this local port and through
+    /// the neighbour with the link address `next_hop`.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`Context::connect`]. `AddrInUse` if the port has a connection to `peer`, also
+    /// in TIME-WAIT.
+    pub fn connect_from(
+        &mut self,
+        port: u16,
+        peer: SocketAddr,
+        next_hop: MacAddress,
+    ) -> io::Result<Descriptor> {
+        let (local, peer) = (self.local_address(peer)?, endpoint(peer));
+        self.cycle.tick();
+        let link = &mut self.cycle.io.link;
+        let before = link.replace_neighbour(peer.addr, Some(next_hop));
+        let opened = self.open_connection(Endpoint::new(local, port), peer);
+        // The connection has its link addresses from now on.
+        let link = &mut self.cycle.io.link;
+        link.replace_neighbour(peer.addr, before);
+        opened
+    }
+
+    /// Returns true if [`Self::connect_from`] can use the local port for a connection to `peer`.
+    pub fn is_port_free(&mut self, port: u16, peer: SocketAddr) -> bool {
+        let Ok(local) = self.local_address(peer) else {
+            return false;
+        };
+        self.cycle.tick();
+        let (local, peer) = (Endpoint::new(local, port), endpoint(peer));
+        self.cycle
+            .engine
+            .is_free(self.cycle.now, &FlowKey { local, peer })
+    }
+
+    /// Returns the addresses of this end.
+    pub fn addresses(&self) -> &Addresses {
+        self.cycle.input.addresses()
+    }
+
+    /// Returns the address of this end for connections to `peer`.
+    ///
+    /// # Errors
+    ///
+    /// `AddrNotAvailable` if the context has no address of this IP version.
+    pub fn local_address(&self, peer: SocketAddr) -> io::Result<IpAddress> {
+        let address = self.cycle.input.addresses().first_for(endpoint(peer).addr);
+        address.ok_or_else(|| {
+            let message = format!("the context has no address of the IP version of {peer}");
+            io::Error::new(io::ErrorKind::AddrNotAvailable, message)
+        })
+    }
+
+    /// Starts a connection.
+    fn open_connection(&mut self, local: Endpoint, peer: Endpoint) -> io::Result<Descriptor> {
+        if !self.is_reachable(peer.addr) {
+            let message = format!(
+                "the link address of {} is unknown; set the neighbour's address or a router",
+                peer.addr
+            );
+            return Err(io::Error::new(io::ErrorKind::HostUnreachable, message));
+        }
+        let (now, route, options) = (self.cycle.now, self.cycle.io.flow_route(), self.options);
+        let opened = self
+            .cycle
+            .engine
+            .open(now, local, peer, route, options, &mut self.cycle.io);
+        let flow = opened.map_err(|error| match error {
+            OpenError::InUse => io::Error::from(io::ErrorKind::AddrInUse),
+            OpenError::Full => io::Error::other(error),
+            OpenError::BadEndpoint => io::ErrorKind::InvalidInput.into(),
+        })?;
+        let descriptor = self.cycle.descriptors.add(Socket::Connection(flow));
+        if let Some(connection) = self.cycle.io.connection_mut(flow) {
+            connection.descriptor = Some(descriptor);
+        }
+        Ok(descriptor)
     }
 
     /// Returns the port. The context does not see frames that the program itself receives or sends.
@@ -157,9 +243,7 @@ impl<P: PacketIo> Context for DirectContext<P> {
     }
 
     fn connect(&mut self, peer: SocketAddr) -> io::Result<Descriptor> {
-        let peer = endpoint(peer);
-        let address = self.cycle.input.addresses().first_for(peer.addr);
-        let address = address.ok_or(io::ErrorKind::AddrNotAvailable)?;
+        let (address, peer) = (self.local_address(peer)?, endpoint(peer));
         self.cycle.tick();
         let is_free = |port| {
             let local = Endpoint::new(address, port);
@@ -169,21 +253,7 @@ impl<P: PacketIo> Context for DirectContext<P> {
         };
         let port = self.ephemeral_ports.choose(is_free);
         let local = Endpoint::new(address, port.ok_or(io::ErrorKind::AddrInUse)?);
-        let (now, route, options) = (self.cycle.now, self.cycle.io.flow_route(), self.options);
-        let opened = self
-            .cycle
-            .engine
-            .open(now, local, peer, route, options, &mut self.cycle.io);
-        let flow = opened.map_err(|error| match error {
-            OpenError::InUse => io::Error::from(io::ErrorKind::AddrInUse),
-            OpenError::Full => io::Error::other(error),
-            OpenError::BadEndpoint => io::ErrorKind::InvalidInput.into(),
-        })?;
-        let descriptor = self.cycle.descriptors.add(Socket::Connection(flow));
-        if let Some(connection) = self.cycle.io.connection_mut(flow) {
-            connection.descriptor = Some(descriptor);
-        }
-        Ok(descriptor)
+        self.open_connection(local, peer)
     }
 
     fn send(&mut self, descriptor: Descriptor, buffer: Buffer) -> Result<(), SendError> {

@@ -1,19 +1,16 @@
 //! The part of a context that the engine calls (its `Driver`): buffers, headers and events of all
 //! connections, and the port.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    rc::Rc,
-};
+use std::{collections::VecDeque, rc::Rc};
 
-use tidelane_embedded::Drops;
+use tidelane_embedded::{Drops, LinkAddresses};
 use tidelane_engine::{
-    Driver, Event, FlowId, FlowKey, FlowRoute, IpAddress, IpChange, LinkId, ListenerId, NewFlow,
+    Driver, Event, FlowId, FlowKey, FlowRoute, IpChange, LinkId, ListenerId, NewFlow,
     Origin, SegmentOut, TxFull,
 };
 use tidelane_packet_io::{Burst, PacketIo};
 use tidelane_rings::Buffer;
-use tidelane_wire::{DropReason, ETHERNET_HEADER_LEN, HeaderTemplate, MacAddress};
+use tidelane_wire::{DropReason, ETHERNET_HEADER_LEN, HeaderTemplate};
 
 use crate::{
     connection::{Connection, cause_of},
@@ -27,47 +24,6 @@ use crate::{
 pub const LINK: LinkId = LinkId(0);
 /// Limit of resets that wait for a free frame; further resets are lost.
 const LATE_RESETS_MAX: usize = 1024;
-
-/// Link addresses of this end, of the router, and of the neighbours.
-#[derive(Debug)]
-pub struct LinkAddresses {
-    own: MacAddress,
-    gateway: MacAddress,
-    neighbours: HashMap<IpAddress, MacAddress>,
-    /// Source of the frame that is being processed.
-    arrival: Option<MacAddress>,
-}
-
-impl LinkAddresses {
-    /// Returns the addresses of a context that knows no neighbour.
-    pub fn new(own: MacAddress, gateway: MacAddress) -> Self {
-        Self {
-            own,
-            gateway,
-            neighbours: HashMap::new(),
-            arrival: None,
-        }
-    }
-
-    /// Sets the link address of a neighbour.
-    pub fn set_neighbour(&mut self, addr: IpAddress, mac: MacAddress) {
-        self.neighbours.insert(addr, mac);
-    }
-
-    /// Sets the source of the frame that is being processed.
-    pub fn set_arrival(&mut self, mac: Option<MacAddress>) {
-        self.arrival = mac;
-    }
-
-    /// Returns the headers of segments of a connection. The next hop is the known neighbour, the
-    /// source of the present frame, or the router.
-    fn template(&self, key: &FlowKey) -> Option<HeaderTemplate> {
-        let (local, peer) = (key.local.addr, key.peer.addr);
-        let known = self.neighbours.get(&peer).copied();
-        let next_hop = known.or(self.arrival).unwrap_or(self.gateway);
-        HeaderTemplate::new(self.own, next_hop, local, peer)
-    }
-}
 
 /// A received payload that the engine has accepted, and that is still in its frame.
 #[derive(Debug)]

@@ -18,6 +18,11 @@ impl Addresses {
         Self { list, shared }
     }
 
+    /// Returns all addresses.
+    pub fn all(&self) -> &[IpAddress] {
+        &self.list
+    }
+
     /// Returns the first address; unspecified if there is none.
     pub fn first(&self) -> IpAddress {
         self.list.first().copied().unwrap_or_default()

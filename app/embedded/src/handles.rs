@@ -14,7 +14,8 @@ pub struct StackConfig {
     pub addresses: Vec<IpAddress>,
     /// Link address of this end.
     pub mac: MacAddress,
-    /// Link address of the router, for peers whose link address is not known.
+    /// Link address of the router, for peers whose link address is not known. Zeros stand for no
+    /// router: on a link with link addresses, connections to unknown peers are then refused.
     pub gateway: MacAddress,
     /// True if other stacks have the same addresses, as on a port of the Tidelane service. The port
     /// must then drop packets with forged sources. If false, the stack drops packets whose source

@@ -1,16 +1,16 @@
 //! The part of a stack that the engine (`tidelane-engine`, which runs TCP) calls through the trait
 //! `Driver`: buffers, headers and events of all connections, and the port.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use tidelane_engine::{
-    CloseCause, Driver, Event as EngineEvent, FlowId, FlowKey, FlowRoute, IpAddress, IpChange,
-    LinkId, ListenerId, NewFlow, Origin, SegmentOut, TxFull,
+    CloseCause, Driver, Event as EngineEvent, FlowId, FlowKey, FlowRoute, IpChange, LinkId,
+    ListenerId, NewFlow, Origin, SegmentOut, TxFull,
 };
 use tidelane_packet_io::{GSO_SEGMENT_MIN, GsoParameters, GsoPayload, PacketIo, TxChecksum};
 use tidelane_wire::{
-    DropReason, ETHERNET_HEADER_LEN, FRAME_HEADERS_LEN_MAX, HeaderTemplate, MacAddress,
-    TCP_HEADER_LEN, TCP_HEADER_LEN_MAX, checksum, emit_tcp, write_partial_checksum,
+    DropReason, ETHERNET_HEADER_LEN, FRAME_HEADERS_LEN_MAX, HeaderTemplate, TCP_HEADER_LEN,
+    TCP_HEADER_LEN_MAX, checksum, emit_tcp, write_partial_checksum,
     write_tcp_checksum,
 };
 
@@ -19,6 +19,7 @@ use crate::{
     binding::Binding,
     buffer::StreamBuffer,
     handles::{Connection, Event, Listener},
+    link_addresses::LinkAddresses,
     options::{OPTION_LEN_MAX, OptionHandler},
 };
 
@@ -57,12 +58,8 @@ pub enum Report {
 pub struct Io<P> {
     /// The port.
     pub port: P,
-    /// Link address of this end.
-    pub mac: MacAddress,
-    /// Link address of the router.
-    pub gateway: MacAddress,
-    /// Link addresses of neighbours.
-    pub neighbours: HashMap<IpAddress, MacAddress>,
+    /// Link addresses.
+    pub link: LinkAddresses,
     /// MTU of the port in bytes.
     pub mtu: u32,
     /// Connections by flow number.
@@ -71,8 +68,6 @@ pub struct Io<P> {
     reports: VecDeque<Report>,
     /// Connections that the program may accept.
     pub accept_queue: AcceptQueue,
-    /// Source link address of the frame that is being processed.
-    pub arrival: Option<MacAddress>,
     /// Number of connections that the stack has had.
     pub generations: u32,
     /// True if the port had no free frame: the engine has to resume sending.
@@ -87,18 +82,15 @@ pub struct Io<P> {
 
 impl<P: PacketIo> Io<P> {
     /// Returns the state of a stack without connections.
-    pub fn new(port: P, mac: MacAddress, gateway: MacAddress) -> Self {
+    pub fn new(port: P, link: LinkAddresses) -> Self {
         let mtu = port.capabilities().tx_frame_len_max - ETHERNET_HEADER_LEN as u32;
         Self {
             port,
-            mac,
-            gateway,
-            neighbours: HashMap::new(),
+            link,
             mtu,
             bindings: Vec::new(),
             reports: VecDeque::new(),
             accept_queue: AcceptQueue::default(),
-            arrival: None,
             generations: 0,
             blocked: false,
             options: None,
@@ -171,18 +163,6 @@ impl<P: PacketIo> Io<P> {
                 return;
             }
         }
-    }
-
-    /// Returns the link address of the next hop to `peer`: the known neighbour, the source of the
-    /// present frame, or the router.
-    fn next_hop(&self, peer: IpAddress) -> MacAddress {
-        let known = self.neighbours.get(&peer).copied();
-        known.or(self.arrival).unwrap_or(self.gateway)
-    }
-
-    fn template(&self, key: &FlowKey) -> Option<HeaderTemplate> {
-        let (local, peer) = (key.local.addr, key.peer.addr);
-        HeaderTemplate::new(self.mac, self.next_hop(peer), local, peer)
     }
 
     /// Writes a frame with the segment `out` in place, and queues the frame. `payload` is the
@@ -315,7 +295,7 @@ impl<P: PacketIo> Driver for Io<P> {
                 Ok(())
             }
             Origin::NoFlow(fields) => {
-                let Some(mut template) = self.template(&out.key) else {
+                let Some(mut template) = self.link.template(&out.key) else {
                     return Ok(());
                 };
                 template.set_fields(fields);
@@ -397,7 +377,7 @@ impl<P: PacketIo> Driver for Io<P> {
     }
 
     fn created(&mut self, flow: FlowId, new: &NewFlow) {
-        let Some(mut template) = self.template(&new.key) else {
+        let Some(mut template) = self.link.template(&new.key) else {
             return;
         };
         template.set_fields(new.ip);

@@ -24,6 +24,7 @@ mod ephemeral_ports;
 mod fn_port;
 mod handles;
 mod io;
+mod link_addresses;
 mod options;
 mod stack;
 mod status;
@@ -42,6 +43,7 @@ pub use crate::{
     fn_port::{FnBurst, FnPort},
     handles::{Connection, Event, Listener, StackConfig},
     io::Drops,
+    link_addresses::LinkAddresses,
     options::{OPTION_LEN_MAX, OptionHandler, find_option},
     stack::Stack,
     status::{Status, Urgent},

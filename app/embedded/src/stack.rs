@@ -17,6 +17,7 @@ use crate::{
     fn_port::ether_type,
     handles::{Connection, Event, Listener, StackConfig},
     io::{Drops, Io},
+    link_addresses::LinkAddresses,
     options::{OPTION_LEN_MAX, OptionHandler},
     status::Status,
 };
@@ -54,7 +55,7 @@ impl<P: PacketIo> Stack<P> {
             partial_checksums: port.capabilities().rx_checksum_may_be_partial,
             burst: Some(port.new_burst()),
             engine: Engine::new(config.engine, config.secret),
-            io: Io::new(port, config.mac, config.gateway),
+            io: Io::new(port, LinkAddresses::new(config.mac, config.gateway)),
             addresses: Addresses::new(config.addresses, config.shared_addresses),
             options: config.options,
             now: Instant(0),
@@ -64,7 +65,7 @@ impl<P: PacketIo> Stack<P> {
 
     /// Sets the link address of a neighbour.
     pub fn set_neighbour(&mut self, addr: IpAddress, mac: MacAddress) {
-        self.io.neighbours.insert(addr, mac);
+        self.io.link.set_neighbour(addr, mac);
     }
 
     /// Makes `handler` add TCP options of the program to all segments. The program calls this
@@ -204,8 +205,10 @@ impl<P: PacketIo> Stack<P> {
         FlowRoute { link: LINK, mtu }
     }
 
-    /// Returns `local` with a port. Chooses the port if there is none.
+    /// Returns `local` with a port, chosen if there is none. Fails if no frame reaches `peer`.
     fn complete(&mut self, local: Endpoint, peer: Endpoint) -> Result<Endpoint, OpenError> {
+        let next_hop = self.io.link.next_hop(peer.addr);
+        next_hop.ok_or(OpenError::BadEndpoint)?;
         let with_port = |port| Endpoint::new(local.addr, port);
         if local.port != 0 {
             return Ok(local);
@@ -278,7 +281,7 @@ impl<P: PacketIo> Stack<P> {
         if let Err(reason) = self.receive(frame) {
             self.io.drops[reason.index()] += 1;
         }
-        self.io.arrival = None;
+        self.io.link.set_arrival(None);
     }
 
     fn receive(&mut self, frame: &[u8]) -> Result<(), DropReason> {
@@ -319,7 +322,7 @@ impl<P: PacketIo> Stack<P> {
             link: LINK,
             ecn: packet.ecn,
         };
-        self.io.arrival = Some(packet.src_mac);
+        self.io.link.set_arrival(Some(packet.src_mac));
         self.engine
             .segment_arrives(self.now, &arrival, &segment, &mut self.io);
         Ok(())

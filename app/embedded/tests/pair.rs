@@ -546,6 +546,25 @@ fn the_memory_port_carries_the_stack_too() {
     assert!(got == data, "{} bytes", got.len());
 }
 
+/// On a link with link addresses, a connection to a peer whose address is unknown is refused, and
+/// leaves nothing. It succeeds once the address is known.
+#[test]
+fn an_unknown_neighbour_is_refused() {
+    let (near, far) = MemPort::pair(MemConfig::default());
+    let mut config = StackConfig::new(ADDRESSES[0], [1; 16]);
+    config.mac = MacAddress([2, 0, 0, 0, 0, 1]);
+    let mut client = Stack::new(config, near);
+    let local = Endpoint::new(ADDRESSES[0], 0);
+    let refused = client.connect(local, SERVER);
+    assert_eq!(refused, Err(OpenError::BadEndpoint));
+    client.poll(Instant::from_secs(1));
+    assert_eq!((client.next_timeout(), far.rx_queued()), (None, 0));
+    client.set_neighbour(ADDRESSES[1], MacAddress([2, 0, 0, 0, 0, 2]));
+    client.connect(local, SERVER).expect("a known neighbour");
+    client.poll(Instant::from_secs(1));
+    assert_eq!(far.rx_queued(), 1);
+}
+
 /// An option that numbers the segments of each end (RFC 6994: experimental kind 253, and an id).
 struct Numbering {
     /// Number of segments sent.

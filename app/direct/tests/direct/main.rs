@@ -4,6 +4,7 @@ mod accounts;
 mod behaviour;
 mod http;
 mod kit;
+mod neighbours;
 mod nic_unsafe;
 #[allow(dead_code)]
 #[path = "../../../kernel/examples/ring-http/server.rs"]

@@ -91,6 +91,8 @@ pub struct Wire {
     pub sent: u64,
     /// Length of the longest packet.
     pub longest: usize,
+    /// Destination and source in the last packet's Ethernet header.
+    pub last_link: [u8; 12],
 }
 
 impl Wire {
@@ -106,6 +108,7 @@ impl Wire {
                 .collect(),
             sent: 0,
             longest: 0,
+            last_link: [0; 12],
         }
     }
 
@@ -123,8 +126,10 @@ impl Wire {
         fronts.map(|packet| packet.at).min()
     }
 
-    fn send(&mut self, to: usize, bytes: &[u8]) {
+    /// Sends a packet to an end.
+    pub fn send(&mut self, to: usize, bytes: &[u8]) {
         self.sent += 1;
+        self.last_link = *bytes.first_chunk().unwrap_or(&[0; 12]);
         self.longest = self.longest.max(bytes.len());
         let Quality {
             loss,

@@ -1,0 +1,119 @@
+//! The link addresses of the frames that a stack sends.
+
+use std::collections::HashMap;
+
+use tidelane_engine::{FlowKey, IpAddress};
+use tidelane_wire::{HeaderTemplate, MacAddress};
+
+/// Link addresses of this end, of the router, and of neighbours.
+///
+/// A stack neither sends nor answers ARP and neighbour solicitations. The kernel, which has the
+/// other traffic of the interface, answers those for its addresses. A stack learns the link address
+/// of a peer that sends to the stack from the peer's frame. The program names the link addresses of
+/// peers that the stack sends to first.
+///
+/// A segment goes to the first of these addresses that is known:
+///
+/// 1. the address that the program has set for the peer,
+/// 2. the source of the frame that is being processed, whose segment is answered,
+/// 3. the address of the router.
+#[derive(Debug)]
+pub struct LinkAddresses {
+    own: MacAddress,
+    gateway: Option<MacAddress>,
+    neighbours: HashMap<IpAddress, MacAddress>,
+    /// Source of the frame that is being processed.
+    arrival: Option<MacAddress>,
+}
+
+impl LinkAddresses {
+    /// Returns the addresses of a stack that knows no neighbour. A `gateway` of zeros stands for no
+    /// router. If `own` consists of zeros, too, the link has no link addresses, and all peers are
+    /// known.
+    pub fn new(own: MacAddress, gateway: MacAddress) -> Self {
+        let none = MacAddress::default();
+        let is_known = own == none || gateway != none;
+        Self {
+            own,
+            gateway: is_known.then_some(gateway),
+            neighbours: HashMap::new(),
+            arrival: None,
+        }
+    }
+
+    /// Sets the link address of a neighbour, or of the router to the address. Connections that
+    /// exist keep their link addresses.
+    pub fn set_neighbour(&mut self, addr: IpAddress, mac: MacAddress) {
+        self.neighbours.insert(addr, mac);
+    }
+
+    /// Sets or forgets the link address of a neighbour. Returns the address before.
+    pub fn replace_neighbour(
+        &mut self,
+        addr: IpAddress,
+        mac: Option<MacAddress>,
+    ) -> Option<MacAddress> {
+        match mac {
+            Some(mac) => self.neighbours.insert(addr, mac),
+            None => self.neighbours.remove(&addr),
+        }
+    }
+
+    /// Sets the source of the frame that is being processed, or `None` after the frame.
+    pub fn set_arrival(&mut self, mac: Option<MacAddress>) {
+        self.arrival = mac;
+    }
+
+    /// Returns the link address of the next hop to `peer`. Returns `None` if there is no such
+    /// address: a frame could reach nobody.
+    pub fn next_hop(&self, peer: IpAddress) -> Option<MacAddress> {
+        let known = self.neighbours.get(&peer).copied();
+        known.or(self.arrival).or(self.gateway)
+    }
+
+    /// Returns the headers of the segments of a connection, or of an answer without a connection.
+    /// Returns `None` if the next hop is unknown, or if the addresses have different IP versions.
+    pub fn template(&self, key: &FlowKey) -> Option<HeaderTemplate> {
+        let (local, peer) = (key.local.addr, key.peer.addr);
+        HeaderTemplate::new(self.own, self.next_hop(peer)?, local, peer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
+    const ROUTER: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
+    const SENDER: MacAddress = MacAddress([2, 0, 0, 0, 0, 3]);
+    const NEIGHBOUR: MacAddress = MacAddress([2, 0, 0, 0, 0, 4]);
+
+    #[test]
+    fn the_most_specific_address_is_the_next_hop() {
+        let (near, far) = (
+            IpAddress::from_v4([10, 0, 0, 2]),
+            IpAddress::from_v4([10, 0, 0, 3]),
+        );
+        let mut link = LinkAddresses::new(OWN, MacAddress::default());
+        assert_eq!(link.next_hop(near), None);
+        link.set_arrival(Some(SENDER));
+        assert_eq!(link.next_hop(near), Some(SENDER));
+        link.set_neighbour(near, NEIGHBOUR);
+        assert_eq!(link.next_hop(near), Some(NEIGHBOUR));
+        assert_eq!(link.next_hop(far), Some(SENDER));
+        link.set_arrival(None);
+        assert_eq!(link.next_hop(far), None);
+        let link = LinkAddresses::new(OWN, ROUTER);
+        assert_eq!(link.next_hop(far), Some(ROUTER));
+    }
+
+    #[test]
+    fn a_link_without_link_addresses_reaches_everybody() {
+        let none = MacAddress::default();
+        let link = LinkAddresses::new(none, none);
+        assert_eq!(
+            link.next_hop(IpAddress::from_v4([10, 0, 0, 2])),
+            Some(none)
+        );
+    }
+}
