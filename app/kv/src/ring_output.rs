@@ -35,8 +35,9 @@ impl<'a> RingOutput<'a> {
 
 impl Output for RingOutput<'_> {
     fn room(&self) -> usize {
-        let len = self.pool.buffer_len();
-        let in_last = self.buffers.back().map_or(0, |last| len - last.range().end);
+        // Buffers of some back ends have room for headers before the payload.
+        let len = self.pool.payload_len_max();
+        let in_last = self.buffers.back().map_or(0, Buffer::tail_room);
         in_last as usize + self.allowance as usize * len as usize
     }
 
@@ -71,5 +72,20 @@ mod tests {
         assert_eq!(text, [&b"abcdefghij"[..], b"klmnopqrst", b"uvwxyzABCD"]);
         // An allowance beyond the free buffers is limited to them.
         assert_eq!(RingOutput::new(&pool, &mut buffers, 100).room(), 50);
+    }
+
+    /// The room for headers before the payload is no room for answers.
+    #[test]
+    fn buffers_with_headroom_hold_less() {
+        let pool = Pool::with_headroom(3, 10, 6).expect("there is memory");
+        let mut buffers = VecDeque::new();
+        let mut output = RingOutput::new(&pool, &mut buffers, 3);
+        assert_eq!(output.room(), 12);
+        output.write(b"abcde");
+        assert_eq!(output.room(), 7);
+        output.write(b"fghijkl");
+        assert_eq!(output.room(), 0);
+        let text: Vec<&[u8]> = buffers.iter().map(Buffer::payload).collect();
+        assert_eq!(text, [&b"abcd"[..], b"efgh", b"ijkl"]);
     }
 }
