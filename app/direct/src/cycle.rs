@@ -219,7 +219,9 @@ impl<P: PacketIo> Cycle<P> {
             if has_room && std::mem::take(&mut connection.owes_writable) {
                 list.add_events(descriptor, Events::WRITABLE);
             }
-            if !connection.is_paused {
+            // A program that waits for room would wait for ever.
+            let waits_in_vain = connection.owes_closed && connection.owes_writable;
+            if !connection.is_paused || waits_in_vain {
                 let has_data = connection.rx.has_ready();
                 while let Some(buffer) = connection.rx.take() {
                     list.add_buffer(descriptor, buffer);

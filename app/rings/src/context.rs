@@ -136,7 +136,9 @@ pub trait Context {
 
     /// Stops receiving on a connection, or accepting on a listener. What the context has already
     /// received is still in the next list. Further data stays with TCP, whose window closes, so
-    /// that the peer waits. Ends of the connection are reported after [`Self::resume`] only.
+    /// that the peer waits. Ends of the connection are reported after [`Self::resume`] only. The
+    /// exception is a connection that has refused a buffer as [`SendRefusal::Full`]: CLOSED, with
+    /// the data that has arrived before, then replaces the event WRITABLE.
     fn pause(&mut self, descriptor: Descriptor);
 
     /// Receives or accepts again after [`Self::pause`].

@@ -234,7 +234,9 @@ impl Connection {
             }
             return true;
         }
-        if self.phase != Phase::Over && !self.is_paused {
+        // A program that waits for room would wait for ever on a connection that is over.
+        let waits_in_vain = self.owes_writable && stream.cause().and_then(cause_of).is_some();
+        if self.phase != Phase::Over && (!self.is_paused || waits_in_vain) {
             self.receive(&stream, descriptor, options, list);
         }
         let is_writable = self.can_send() && self.phase == Phase::Open && self.queue.is_empty();

@@ -350,6 +350,38 @@ fn an_abort_resets_and_frees_buffers() {
     pair.assert_clean();
 }
 
+/// A program that waits for room on a paused connection learns at once that the connection is over,
+/// after the data that the connection has received. Otherwise the room never comes.
+#[test]
+fn a_reset_ends_a_wait_for_room_in_spite_of_a_pause() {
+    let mut pair = Pair::new(Quality::default());
+    let (_, client, peer) = pair.connected(80);
+    pair.client.context.pause(client);
+    pair.server.context.pause(peer);
+    pair.server.queue(peer, b"before the reset");
+    // The window of the peer closes, and the queue is full.
+    for _ in 0..100 {
+        while let Some(mut buffer) = pair.client.context.pool().allocate() {
+            buffer.append(&[7; 1400]);
+            if let Err(error) = pair.client.context.send(client, buffer) {
+                assert_eq!(error.refusal, SendRefusal::Full);
+                break;
+            }
+        }
+        pair.run_for(Duration::from_millis(1));
+    }
+    assert!(pair.client.list.is_empty());
+    pair.server.context.abort(peer);
+    let mut data = Vec::new();
+    pair.run_until("the end", |pair| {
+        data.extend(pair.client.data(client));
+        pair.client.events(client).intersects(Events::CLOSED)
+    });
+    assert_eq!(data, b"before the reset");
+    pair.client.context.close(client);
+    pair.assert_clean();
+}
+
 /// A paused connection receives nothing, so that its peer is blocked. Nothing is lost or repeated.
 #[test]
 fn a_pause_blocks_the_peer() {

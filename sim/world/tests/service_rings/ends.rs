@@ -360,3 +360,34 @@ fn nothing_leaks() {
     let next = client.context.connect(crate::rig_unsafe::server_address());
     assert!(next.expect("a route").0 < 100, "descriptors are used again");
 }
+
+/// A program that waits for room on a paused connection learns at once that the connection is over,
+/// after the data that the connection has received. Otherwise the room never comes.
+#[test]
+fn a_reset_ends_a_wait_for_room_in_spite_of_a_pause() {
+    let (mut world, mut client, mut server, _) = World::new(&ServiceOptions::default());
+    let pairs = connect(&mut world, &mut client, &mut server, 1);
+    let (own, peer) = pairs[0];
+    client.context.pause(own);
+    server.context.pause(peer);
+    assert_eq!(client.write(own, b"before the reset"), 16);
+    let data = pattern(30_000_000, 3);
+    let (mut sent, mut still) = (0, 0);
+    run_until(&mut world, &mut client, &mut server, |_, _, server| {
+        let count = server.write(peer, &data[sent..]);
+        (sent, still) = (sent + count, if count > 0 { 0 } else { still + 1 });
+        still > 500
+    });
+    server.seen.remove(&peer);
+    client.context.abort(own);
+    run_until(&mut world, &mut client, &mut server, |_, _, server| {
+        let seen = server.seen.get(&peer);
+        seen.is_some_and(|seen| seen.events.intersects(Events::CLOSED))
+    });
+    assert_eq!(server.seen[&peer].cause, Some(Cause::Reset));
+    assert_eq!(server.seen[&peer].bytes, b"before the reset");
+    server.context.close(peer);
+    run_until(&mut world, &mut client, &mut server, |world, _, _| {
+        !world.has_flows() && world.used_slots() == 0
+    });
+}
