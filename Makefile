@@ -47,8 +47,7 @@ proofs:
 bench:
 	@scripts/setup.sh bench
 	cargo build --release --workspace
-	cargo build --release --package tidelane-embedded --package tidelane-kernel \
-		--package tidelane-direct --examples
+	cargo build --release --package tidelane-embedded --package tidelane-kernel --examples
 	@cargo xtask bench $(FIGURE)
 
 # Installs the Debian packages that each program's entry in bench/programs/catalog names.

@@ -36,8 +36,8 @@ fn example(wire: &Wire, side: Side, name: &str, arguments: &str) -> Result<Progr
 
 /// Starts the server on the queue of the wire's interface.
 fn on_nic(wire: &Wire) -> Result<Running, Stop> {
-    let arguments = format!("--interface {INTERFACE} --veth --listen {SERVER}:{PORT}");
-    example(wire, Side::Server, "ring-http-nic", &arguments)?.spawn_ready(START_MAX)
+    let arguments = format!("--back-end direct --interface {INTERFACE} --listen {SERVER}:{PORT}");
+    example(wire, Side::Server, "ring-http", &arguments)?.spawn_ready(START_MAX)
 }
 
 /// Fetches pages of all lengths, and runs wrk with keep-alive and without.

@@ -5,8 +5,8 @@ use std::{collections::VecDeque, rc::Rc};
 
 use tidelane_embedded::{Drops, LinkAddresses};
 use tidelane_engine::{
-    Driver, Event, FlowId, FlowKey, FlowRoute, IpChange, LinkId, ListenerId, NewFlow,
-    Origin, SegmentOut, TxFull,
+    Driver, Event, FlowId, FlowKey, FlowRoute, IpChange, LinkId, ListenerId, NewFlow, Origin,
+    SegmentOut, TxFull,
 };
 use tidelane_packet_io::{Burst, PacketIo};
 use tidelane_rings::Buffer;

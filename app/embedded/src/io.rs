@@ -10,8 +10,7 @@ use tidelane_engine::{
 use tidelane_packet_io::{GSO_SEGMENT_MIN, GsoParameters, GsoPayload, PacketIo, TxChecksum};
 use tidelane_wire::{
     DropReason, ETHERNET_HEADER_LEN, FRAME_HEADERS_LEN_MAX, HeaderTemplate, TCP_HEADER_LEN,
-    TCP_HEADER_LEN_MAX, checksum, emit_tcp, write_partial_checksum,
-    write_tcp_checksum,
+    TCP_HEADER_LEN_MAX, checksum, emit_tcp, write_partial_checksum, write_tcp_checksum,
 };
 
 use crate::{

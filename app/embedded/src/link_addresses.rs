@@ -111,9 +111,6 @@ mod tests {
     fn a_link_without_link_addresses_reaches_everybody() {
         let none = MacAddress::default();
         let link = LinkAddresses::new(none, none);
-        assert_eq!(
-            link.next_hop(IpAddress::from_v4([10, 0, 0, 2])),
-            Some(none)
-        );
+        assert_eq!(link.next_hop(IpAddress::from_v4([10, 0, 0, 2])), Some(none));
     }
 }

@@ -23,6 +23,8 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("app/embedded", &["proto", "nic"]),
     // The direct back end of the ring API runs the TCP engine inside the program, too.
     ("app/direct", &["proto", "nic"]),
+    // The set-up of the direct back end on a queue opens AF_XDP and the demux.
+    ("app/direct-nic", &["proto", "nic"]),
     ("sim", &["proto", "shm", "nic", "service", "app"]),
     ("tools", &["shm", "app", "tests"]),
     (

@@ -12,6 +12,7 @@ use std::{io, net::SocketAddr, process::ExitCode, thread, time::Duration};
 
 use clap::Parser;
 use rustix::time::{ClockId, clock_gettime};
+use tidelane_direct_nic::NicOptions;
 use tidelane_kernel::{KernelContext, KernelOptions};
 use tidelane_rings::{Context, ListenOptions, Wait};
 use tidelane_service_rings::{ServiceContext, ServiceOptions};
@@ -42,9 +43,18 @@ struct Options {
     #[arg(long, default_value_t = 0)]
     busy_poll_us: u32,
     /// TUN device of the direct back end, whose network has the address of the server. Without a
-    /// device, the direct back end has a port of the Tidelane service at TIDELANE_SOCKET
-    #[arg(long)]
+    /// device and an interface, the direct back end has a port of the Tidelane service at
+    /// TIDELANE_SOCKET
+    #[arg(long, conflicts_with = "interface")]
     device: Option<String>,
+    /// Interface of the direct back end, of which the server gets a queue (AF_XDP). Needs root or
+    /// the capabilities of AF_XDP
+    #[arg(long)]
+    interface: Option<String>,
+    /// Queue of the interface, to which the NIC sends the packets of the server. Without a number,
+    /// the interface must have one queue
+    #[arg(long, requires = "interface")]
+    queue: Option<u32>,
     /// Do not sleep: look for packets all the time
     #[arg(long)]
     poll: bool,
@@ -89,13 +99,28 @@ fn run(options: &Options) -> io::Result<()> {
             let mut context = EpollContext::open()?;
             serve(&mut context, options)?;
         }
-        BackEnd::Direct => match &options.device {
-            Some(name) => serve(&mut direct::on_device(name, options.listen)?, options)?,
-            None => serve(&mut direct::on_service_port(options.listen)?, options)?,
-        },
+        BackEnd::Direct => serve_direct(options)?,
         BackEnd::Service => serve_on_service(options)?,
     }
     Ok(())
+}
+
+/// Serves on the engine of this process.
+fn serve_direct(options: &Options) -> io::Result<()> {
+    if let Some(interface) = &options.interface {
+        let mut context = tidelane_direct_nic::open(&NicOptions {
+            queue: options.queue,
+            addresses: Vec::from([options.listen.ip()]),
+            ..NicOptions::new(interface)
+        })?;
+        serve(&mut context, options)?;
+        println!("{:?}", context.direct().counters());
+        return Ok(());
+    }
+    match &options.device {
+        Some(name) => serve(&mut direct::on_device(name, options.listen)?, options),
+        None => serve(&mut direct::on_service_port(options.listen)?, options),
+    }
 }
 
 /// Serves on the service. If the service ends, serves on the next service.

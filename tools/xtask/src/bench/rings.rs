@@ -94,15 +94,15 @@ impl Server {
 
     /// Returns the example and its arguments.
     fn command(self) -> (&'static str, String) {
-        let on_queue = format!("--interface {INTERFACE} --veth");
+        let on_queue = format!("--back-end direct --interface {INTERFACE}");
         match self {
             Self::Epoll => ("ring-http", "--back-end epoll".to_owned()),
             Self::EpollPoll => ("ring-http", "--back-end epoll --poll".to_owned()),
             Self::IoUring => ("ring-http", "--back-end io-uring".to_owned()),
             Self::IoUringPoll => ("ring-http", "--back-end io-uring --poll".to_owned()),
             Self::Service => ("ring-http", "--back-end service".to_owned()),
-            Self::Direct => ("ring-http-nic", on_queue),
-            Self::DirectPoll => ("ring-http-nic", on_queue + " --poll"),
+            Self::Direct => ("ring-http", on_queue),
+            Self::DirectPoll => ("ring-http", on_queue + " --poll"),
         }
     }
 

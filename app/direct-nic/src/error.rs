@@ -1,0 +1,208 @@
+//! Errors of the set-up and of opens, with the reason and a way out.
+
+use std::{error, fmt, io, net::IpAddr};
+
+use tidelane_af_xdp::XdpError;
+use tidelane_steering::SteeringError;
+
+/// Reason why a context cannot be opened, or why a peer cannot be reached.
+#[derive(Debug)]
+pub enum NicError {
+    /// There is no such interface.
+    NoInterface(String),
+    /// The interface has no Ethernet frames.
+    NotEthernet(String),
+    /// The interface is down.
+    Down(String),
+    /// The interface has no address.
+    NoAddress(String),
+    /// The interface does not have this address.
+    ForeignAddress(String, IpAddr),
+    /// The interface has several queues, and the program has named none.
+    SeveralQueues(String, u32),
+    /// The MTU of the interface is larger than a frame of the context.
+    LongPackets {
+        /// The interface.
+        interface: String,
+        /// Its MTU.
+        mtu: u32,
+        /// Largest MTU.
+        mtu_max: u32,
+    },
+    /// The queue cannot be opened.
+    Queue(XdpError),
+    /// The demux cannot be attached, or has no room for a claim.
+    Demux(SteeringError),
+    /// A socket of the kernel has a port of the program.
+    PortInUse(IpAddr, u16),
+    /// The kernel has no route to a peer over the interface.
+    NoRoute(String, IpAddr),
+    /// The next hop to a peer does not answer.
+    NoNeighbour(String, IpAddr),
+}
+
+impl NicError {
+    /// Returns the closest kind of an [`io::Error`].
+    pub fn kind(&self) -> io::ErrorKind {
+        match self {
+            Self::NoInterface(_) => io::ErrorKind::NotFound,
+            Self::NotEthernet(_) | Self::LongPackets { .. } => io::ErrorKind::Unsupported,
+            Self::Down(_) => io::ErrorKind::NetworkDown,
+            Self::NoAddress(_) | Self::ForeignAddress(..) => io::ErrorKind::AddrNotAvailable,
+            Self::SeveralQueues(..) => io::ErrorKind::InvalidInput,
+            Self::Queue(error) => kind_of_queue(error),
+            Self::Demux(error) => kind_of_demux(error),
+            Self::PortInUse(..) => io::ErrorKind::AddrInUse,
+            Self::NoRoute(..) => io::ErrorKind::NetworkUnreachable,
+            Self::NoNeighbour(..) => io::ErrorKind::HostUnreachable,
+        }
+    }
+}
+
+fn kind_of_queue(error: &XdpError) -> io::ErrorKind {
+    match error {
+        XdpError::NoSuchInterface(_) => io::ErrorKind::NotFound,
+        XdpError::NoSuchQueue { .. } | XdpError::InvalidConfig(_) => io::ErrorKind::InvalidInput,
+        XdpError::QueueBusy { .. } => io::ErrorKind::ResourceBusy,
+        XdpError::NotPermitted => io::ErrorKind::PermissionDenied,
+        XdpError::MemoryLimit { .. } => io::ErrorKind::OutOfMemory,
+        XdpError::NoKernelSupport
+        | XdpError::NoMultiBuffer { .. }
+        | XdpError::MtuTooLarge { .. } => io::ErrorKind::Unsupported,
+        XdpError::System { error, .. } => error.kind(),
+    }
+}
+
+fn kind_of_demux(error: &SteeringError) -> io::ErrorKind {
+    match error {
+        SteeringError::NotPermitted => io::ErrorKind::PermissionDenied,
+        SteeringError::NoSuchInterface(_) => io::ErrorKind::NotFound,
+        SteeringError::NoKernelSupport(_) => io::ErrorKind::Unsupported,
+        SteeringError::OtherProgram { .. } => io::ErrorKind::ResourceBusy,
+        SteeringError::TooManyQueues { .. } => io::ErrorKind::InvalidInput,
+        SteeringError::TooManyClaims => io::ErrorKind::QuotaExceeded,
+        SteeringError::System { error, .. } => error.kind(),
+    }
+}
+
+impl fmt::Display for NicError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoInterface(name) => write!(
+                f,
+                "no interface {name} here; `ip -brief link` lists the interfaces"
+            ),
+            Self::NotEthernet(name) => write!(
+                f,
+                "{name} has no Ethernet frames; name an Ethernet interface, or use another back end"
+            ),
+            Self::Down(name) => write!(f, "{name} is down; use: ip link set {name} up"),
+            Self::NoAddress(name) => write!(
+                f,
+                "{name} has no address; use: ip address add ADDRESS/LENGTH dev {name}"
+            ),
+            Self::ForeignAddress(name, address) => write!(
+                f,
+                "{address} is no address of {name}; `ip -brief address show {name}` lists them"
+            ),
+            Self::SeveralQueues(name, queues) => write!(
+                f,
+                "{name} has {queues} queues, and packets may arrive on each; use: ethtool -L \
+                 {name} combined 1, or name the queue to which `ethtool -N` sends the ports"
+            ),
+            Self::LongPackets {
+                interface,
+                mtu,
+                mtu_max,
+            } => write!(
+                f,
+                "{interface} has the MTU {mtu}, but a frame has room for {mtu_max}; use: ip link \
+                 set {interface} mtu {mtu_max}"
+            ),
+            Self::Queue(error) => error.fmt(f),
+            Self::Demux(error) => error.fmt(f),
+            Self::PortInUse(address, port) => write!(
+                f,
+                "a socket has port {port} of {address} (`ss -tanp`); end its program or choose \
+                 another port"
+            ),
+            Self::NoRoute(name, peer) => write!(
+                f,
+                "the kernel has no route to {peer} over {name}; `ip route get {peer}` shows the \
+                 route"
+            ),
+            Self::NoNeighbour(name, hop) => write!(
+                f,
+                "{hop} does not answer on {name}, so that its link address is unknown; `ip \
+                 neighbor show dev {name}` lists the known ones"
+            ),
+        }
+    }
+}
+
+impl error::Error for NicError {}
+
+impl From<NicError> for io::Error {
+    fn from(error: NicError) -> Self {
+        Self::new(error.kind(), error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each error has a kind that a program can tell apart, and its text names a way out.
+    #[test]
+    fn errors_say_what_to_do() {
+        use NicError::*;
+        use io::ErrorKind;
+        let peer: IpAddr = [192, 0, 2, 1].into();
+        let name = || "eth7".to_owned();
+        let long = LongPackets {
+            interface: name(),
+            mtu: 9000,
+            mtu_max: 3822,
+        };
+        let queue = Queue(XdpError::NotPermitted);
+        let demux = Demux(SteeringError::NotPermitted);
+        for (error, kind, advice) in [
+            (NoInterface(name()), ErrorKind::NotFound, "ip -brief link"),
+            (NotEthernet(name()), ErrorKind::Unsupported, "another back"),
+            (Down(name()), ErrorKind::NetworkDown, "ip link set eth7 up"),
+            (
+                NoAddress(name()),
+                ErrorKind::AddrNotAvailable,
+                "ip address add",
+            ),
+            (
+                ForeignAddress(name(), peer),
+                ErrorKind::AddrNotAvailable,
+                "show eth7",
+            ),
+            (
+                SeveralQueues(name(), 8),
+                ErrorKind::InvalidInput,
+                "ethtool -L eth7",
+            ),
+            (long, ErrorKind::Unsupported, "ip link set eth7 mtu 3822"),
+            (queue, ErrorKind::PermissionDenied, "setcap"),
+            (demux, ErrorKind::PermissionDenied, "setcap"),
+            (PortInUse(peer, 80), ErrorKind::AddrInUse, "ss -tanp"),
+            (
+                NoRoute(name(), peer),
+                ErrorKind::NetworkUnreachable,
+                "ip route get",
+            ),
+            (
+                NoNeighbour(name(), peer),
+                ErrorKind::HostUnreachable,
+                "ip neighbor show",
+            ),
+        ] {
+            let error = io::Error::from(error);
+            assert_eq!(error.kind(), kind, "{error}");
+            assert!(error.to_string().contains(advice), "{error}");
+        }
+    }
+}

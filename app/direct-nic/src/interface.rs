@@ -1,0 +1,346 @@
+//! An interface with the demux: the kernel's part of a context on a queue.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    net::IpAddr,
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    rand::{GetRandomFlags, getrandom},
+};
+use tidelane_af_xdp::{XdpConfig, XdpPort, queue_counts};
+use tidelane_direct::DirectOptions;
+use tidelane_steering::{
+    AttachMode, Buffers, Claim, Demux, PortReservation, Scope, StackId, Steering,
+    kernel_tables::{KernelTables, LinkKind, LinkRecord, NeighborState, RouteKind},
+};
+use tidelane_wire::{IpAddress, MacAddress, protocol};
+
+use crate::{
+    error::NicError,
+    kernel::Kernel,
+    options::{NicOptions, RING_FRAMES},
+};
+
+/// Longest wait for the kernel to resolve a neighbour. An answer on a local link takes less than a
+/// millisecond. A context serves no connection meanwhile, so the wait is shorter than the second
+/// after which the kernel asks again.
+const RESOLVE_MAX: Duration = Duration::from_millis(200);
+
+/// An interface with the demux, and a copy of the kernel's tables.
+pub struct Interface {
+    link: LinkRecord,
+    addresses: Vec<IpAddress>,
+    tables: KernelTables,
+    demux: Demux,
+    /// Reserved ports. The claims in the demux end with the demux.
+    reservations: BTreeMap<(IpAddress, u16), PortReservation>,
+}
+
+impl Interface {
+    /// Attaches the demux to an interface, and opens the AF_XDP socket of a queue.
+    ///
+    /// # Errors
+    ///
+    /// A [`NicError`] inside of the [`io::Error`].
+    pub fn open(options: &NicOptions) -> io::Result<(Self, XdpPort)> {
+        let tables = KernelTables::open()?;
+        let link = usable_link(&tables, &options.interface)?;
+        let addresses = addresses_of(&tables, &link, &options.addresses)?;
+        let queues = queue_counts(&link.name)?.rx;
+        if queues != 1 && options.queue.is_none() {
+            return Err(NicError::SeveralQueues(link.name, queues).into());
+        }
+        let mut config = config_for(&link, options.buffers)?;
+        let demux = Demux::load_and_attach(link.ifindex, queues, Buffers::One);
+        let mut demux = demux.map_err(NicError::Demux)?;
+        if demux.mode() == AttachMode::Generic {
+            // The program runs before the kernel completes checksums. A driver with zero-copy
+            // delivers frames to a native program only.
+            config.prefer_zero_copy = false;
+            config.rx_checksum_may_be_partial = true;
+        }
+        let queue = options.queue.unwrap_or(0);
+        let port = XdpPort::open_index(link.ifindex, queue, &config).map_err(NicError::Queue)?;
+        let registered = demux.register_xsk(queue, port.fd());
+        registered.map_err(NicError::Demux)?;
+        let interface = Self {
+            link,
+            addresses,
+            tables,
+            demux,
+            reservations: BTreeMap::new(),
+        };
+        Ok((interface, port))
+    }
+
+    /// Returns the options of a context on this interface, with a new secret.
+    ///
+    /// # Errors
+    ///
+    /// The errors are those of `getrandom`.
+    pub fn direct_options(&self, options: &NicOptions) -> io::Result<DirectOptions> {
+        let mut secret = [0; 16];
+        getrandom(&mut secret, GetRandomFlags::empty())?;
+        Ok(options_for(&self.link, &self.addresses, options, secret)?)
+    }
+
+    /// Returns the next hop to `peer` over this interface.
+    fn route(&self, peer: IpAddr) -> Result<IpAddress, NicError> {
+        let peer_address = IpAddress::from(peer);
+        let route = self.tables.route_lookup(&peer_address.0);
+        let over_link = |route: &tidelane_steering::kernel_tables::RouteInfo| {
+            route.kind == RouteKind::Unicast && route.ifindex == self.link.ifindex
+        };
+        match route.filter(over_link) {
+            Some(route) => Ok(route.gateway.map_or(peer_address, IpAddress)),
+            None => Err(NicError::NoRoute(self.link.name.clone(), peer)),
+        }
+    }
+
+    /// Returns the link address of a neighbour, if the kernel knows a valid one. Lets the kernel
+    /// confirm an old one.
+    fn known_neighbour(&mut self, hop: IpAddress) -> io::Result<Option<MacAddress>> {
+        let ifindex = self.link.ifindex;
+        let Some(neighbour) = self.tables.neighbor(ifindex, &hop.0) else {
+            return Ok(None);
+        };
+        if neighbour.state == NeighborState::Stale {
+            self.tables.resolve(ifindex, &hop.0)?;
+        }
+        Ok(neighbour.usable_mac().map(|mac| MacAddress(mac.0)))
+    }
+
+    /// Waits until the kernel reports a change of its tables, at most up to `deadline`.
+    fn await_change(&self, deadline: Instant) -> io::Result<()> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let limit = Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        let socket = self.tables.fd();
+        match poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&limit)) {
+            Ok(_) => Ok(()),
+            // A signal ends one wait only.
+            Err(rustix::io::Errno::INTR) => {
+                thread::yield_now();
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Kernel for Interface {
+    fn claim(&mut self, addr: IpAddress, port: u16) -> io::Result<u16> {
+        let reservation = PortReservation::new(addr.0, port);
+        let reservation = reservation.map_err(|error| match error.kind() {
+            io::ErrorKind::AddrInUse => NicError::PortInUse(addr.into(), port).into(),
+            _ => error,
+        })?;
+        let port = reservation.port();
+        let claim = claim_of(addr, port);
+        let claimed = self.demux.claim(&claim, StackId(0), Scope::Whole);
+        claimed.map_err(NicError::Demux)?;
+        self.reservations.insert((addr, port), reservation);
+        Ok(port)
+    }
+
+    fn release(&mut self, addr: IpAddress, port: u16) {
+        // A claim that stays only leaves packets unanswered: the context has no listener there.
+        let _ = self.demux.unclaim(&claim_of(addr, port));
+        self.reservations.remove(&(addr, port));
+    }
+
+    fn next_hop(&mut self, peer: IpAddr) -> io::Result<MacAddress> {
+        self.tables.poll()?;
+        let hop = self.route(peer)?;
+        if let Some(mac) = self.known_neighbour(hop)? {
+            return Ok(mac);
+        }
+        self.tables.resolve(self.link.ifindex, &hop.0)?;
+        let deadline = Instant::now() + RESOLVE_MAX;
+        while Instant::now() < deadline {
+            self.await_change(deadline)?;
+            self.tables.poll()?;
+            if let Some(mac) = self.known_neighbour(hop)? {
+                return Ok(mac);
+            }
+        }
+        Err(NicError::NoNeighbour(self.link.name.clone(), hop.into()).into())
+    }
+}
+
+fn claim_of(addr: IpAddress, port: u16) -> Claim {
+    Claim {
+        addr: addr.0,
+        proto: protocol::TCP,
+        port,
+    }
+}
+
+/// Returns the link address of an Ethernet interface.
+fn own_link_address(link: &LinkRecord) -> Result<MacAddress, NicError> {
+    let address = link.mac.filter(|_| link.ethernet);
+    let address = address.ok_or_else(|| NicError::NotEthernet(link.name.clone()))?;
+    Ok(MacAddress(address.0))
+}
+
+/// Returns the link with this name, if a context can use it.
+fn usable_link(tables: &KernelTables, name: &str) -> Result<LinkRecord, NicError> {
+    let link = tables.link_by_name(name);
+    let link = link.ok_or_else(|| NicError::NoInterface(name.to_owned()))?;
+    own_link_address(link)?;
+    match link.up {
+        true => Ok(link.clone()),
+        false => Err(NicError::Down(name.to_owned())),
+    }
+}
+
+/// Returns the addresses of a context: `wanted`, or else all addresses of the link that are not
+/// link-local.
+fn addresses_of(
+    tables: &KernelTables,
+    link: &LinkRecord,
+    wanted: &[IpAddr],
+) -> Result<Vec<IpAddress>, NicError> {
+    let all = tables.addresses(link.ifindex);
+    let all: Vec<IpAddress> = all.map(|record| IpAddress(record.addr)).collect();
+    if wanted.is_empty() {
+        let usable = all.into_iter().filter(|own| !own.is_link_local_v6());
+        let usable: Vec<IpAddress> = usable.collect();
+        return match usable.is_empty() {
+            true => Err(NicError::NoAddress(link.name.clone())),
+            false => Ok(usable),
+        };
+    }
+    let wanted = wanted.iter().map(|address| {
+        let own = Some(IpAddress::from(*address)).filter(|own| all.contains(own));
+        own.ok_or_else(|| NicError::ForeignAddress(link.name.clone(), *address))
+    });
+    wanted.collect()
+}
+
+/// Returns the configuration of the AF_XDP socket.
+fn config_for(link: &LinkRecord, buffers: u32) -> io::Result<XdpConfig> {
+    if !(1..=NicOptions::BUFFERS_MAX).contains(&buffers) {
+        let message = format!("buffers: 1 to {}", NicOptions::BUFFERS_MAX);
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    let config = match link.kind {
+        LinkKind::Veth => XdpConfig::for_veth(),
+        _ => XdpConfig::default(),
+    };
+    let config = XdpConfig {
+        rx_frames: RING_FRAMES,
+        tx_frames: RING_FRAMES,
+        shared_frames: buffers,
+        ..config.sized_for(link.mtu)
+    };
+    match config.single_frame_mtu() {
+        mtu_max if link.mtu > mtu_max => Err(NicError::LongPackets {
+            interface: link.name.clone(),
+            mtu: link.mtu,
+            mtu_max,
+        }
+        .into()),
+        _ => Ok(config),
+    }
+}
+
+/// Returns the options of a context on a link with these addresses.
+fn options_for(
+    link: &LinkRecord,
+    addresses: &[IpAddress],
+    options: &NicOptions,
+    secret: [u8; 16],
+) -> Result<DirectOptions, NicError> {
+    let first = addresses.first().copied().unwrap_or_default();
+    let mut direct = DirectOptions::new(first, secret);
+    direct.stack.addresses = addresses.to_vec();
+    direct.stack.mac = own_link_address(link)?;
+    direct.stack.options = options.tcp;
+    direct.mtu = link.mtu;
+    direct.send_queue_max = options.send_queue_max;
+    Ok(direct)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reading the kernel's tables needs no privilege.
+    fn error_of(options: &NicOptions) -> io::Error {
+        match Interface::open(options) {
+            Ok(_) => panic!("{options:?} is possible"),
+            Err(error) => error,
+        }
+    }
+
+    #[test]
+    fn unusable_interfaces_are_named() {
+        let error = error_of(&NicOptions::new("no-such-if"));
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        assert!(error.to_string().contains("no-such-if"), "{error}");
+        let error = error_of(&NicOptions::new("lo"));
+        let kinds = [io::ErrorKind::Unsupported, io::ErrorKind::NetworkDown];
+        assert!(kinds.contains(&error.kind()), "{error}");
+    }
+
+    fn link(kind: LinkKind, mtu: u32) -> LinkRecord {
+        LinkRecord {
+            ifindex: 7,
+            name: "eth7".to_owned(),
+            mac: None,
+            mtu,
+            kind,
+            ethernet: true,
+            up: true,
+            master: None,
+            lower: None,
+            lower_is_elsewhere: false,
+            xdp_programs: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_context_has_the_options_of_its_link() {
+        let mut link = link(LinkKind::Device, 1400);
+        let addresses = [[10, 0, 0, 1], [10, 0, 0, 2]].map(IpAddress::from_v4);
+        let mut options = NicOptions::new("eth7");
+        options.tcp.keepalive = true;
+        options.send_queue_max = 7;
+        let refused = options_for(&link, &addresses, &options, [1; 16]);
+        assert!(matches!(refused, Err(NicError::NotEthernet(_))));
+        let mac = tidelane_steering::kernel_tables::MacAddress([2, 0, 0, 0, 0, 1]);
+        link.mac = Some(mac);
+        let direct = options_for(&link, &addresses, &options, [1; 16]).expect("Ethernet");
+        assert_eq!(direct.stack.addresses, addresses);
+        assert_eq!(direct.stack.mac, MacAddress(mac.0));
+        assert_eq!(direct.stack.gateway, MacAddress::default());
+        assert!(direct.stack.options.keepalive && direct.stack.options.nodelay);
+        assert_eq!((direct.mtu, direct.send_queue_max), (1400, 7));
+    }
+
+    #[test]
+    fn frames_hold_the_packets_of_the_interface() {
+        let config = config_for(&link(LinkKind::Device, 1500), 100).expect("possible");
+        assert_eq!((config.frame_size, config.shared_frames), (2048, 100));
+        assert!(config.prefer_zero_copy && !config.rx_checksum_may_be_partial);
+        let config = config_for(&link(LinkKind::Veth, 3000), 100).expect("possible");
+        assert_eq!(config.frame_size, 4096);
+        assert!(!config.prefer_zero_copy && config.rx_checksum_may_be_partial);
+        let error = config_for(&link(LinkKind::Device, 9000), 100).expect_err("too long");
+        assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+        for buffers in [0, NicOptions::BUFFERS_MAX + 1, u32::MAX] {
+            let error = config_for(&link(LinkKind::Device, 1500), buffers);
+            let error = error.expect_err("impossible");
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{buffers}");
+        }
+        config_for(&link(LinkKind::Device, 1500), NicOptions::BUFFERS_MAX).expect("possible");
+    }
+}
