@@ -1,25 +1,26 @@
-//! The key-value server of Tidelane (`app/kv`), whose connections are in the service (`tidelaned`).
-//! The server uses the ring API of the service instead of sockets. The clients are test programs of
-//! memcached, on the kernel's stack.
+//! The key-value server of Tidelane (`app/kv`) on the service (`tidelaned`) and on a queue of a NIC.
+//! The server uses the ring API instead of sockets. The clients are test programs of memcached, on
+//! the kernel's stack.
 
-use tidelane_tests::{Outcome, Side, Wire, ensure, tools, wire::SERVER};
+use tidelane_tests::{
+    Outcome, Program, Side, Stop, Wire, ensure, tools,
+    wire::{INTERFACE, SERVER},
+};
 
 use crate::support::SHORT;
 
 /// Port of the server.
 const PORT: u16 = 7420;
 
-/// memccapable finds no fault in the protocol. memcaslap reads the values that it has written.
-pub fn memcached_clients_on_the_service() -> Outcome {
-    tools::require_tools(&["memccapable", "memcaslap"])?;
-    let wire = Wire::new()?;
-    let service = wire.service()?;
+/// Returns the server with `arguments`.
+fn server(wire: &Wire, arguments: &str) -> Result<Program, Stop> {
     let path = tools::binary("tidelane-kv")?;
-    let server = wire.program(Side::Server, &path.to_string_lossy());
-    let server = server.registering_at(&service);
-    let line = format!("--backend service --listen 0.0.0.0:{PORT} --memory 64");
-    let mut server = server.args(&line).spawn_ready(SHORT)?;
-    let before = service.counters()?["in_segs"].as_u64();
+    let program = wire.program(Side::Server, &path.to_string_lossy());
+    Ok(program.args(arguments).args("--memory 64"))
+}
+
+/// memccapable finds no fault in the protocol. memcaslap reads the values that it has written.
+fn check(wire: &Wire) -> Outcome {
     let capable = wire.program(Side::Client, "memccapable");
     let line = format!("-h {SERVER} -p {PORT} -a");
     let finished = capable.args(&line).finish(SHORT)?;
@@ -34,10 +35,39 @@ pub fn memcached_clients_on_the_service() -> Outcome {
     for word in ["cmd_get: 36000", "get_misses: 0", "verify_failed: 0"] {
         ensure!(output.contains(word), "no {word:?} in {output}");
     }
+    Ok(())
+}
+
+/// The server is on the service, which has carried the segments.
+pub fn memcached_clients_on_the_service() -> Outcome {
+    tools::require_tools(&["memccapable", "memcaslap"])?;
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let server = server(&wire, &format!("--backend service --listen 0.0.0.0:{PORT}"))?;
+    let mut server = server.registering_at(&service).spawn_ready(SHORT)?;
+    let before = service.counters()?["in_segs"].as_u64();
+    check(&wire)?;
     let segments = service.counters()?["in_segs"].as_u64();
     ensure!(
         segments > before.map(|before| before + 1000),
         "{segments:?} segments through the service"
+    );
+    server.check_alive()
+}
+
+/// The server owns the queue of a NIC, so that the kernel has no connection.
+pub fn memcached_clients_on_a_nic_queue() -> Outcome {
+    tools::require_tools(&["memccapable", "memcaslap"])?;
+    let wire = Wire::new()?;
+    let line = format!("--backend direct --interface {INTERFACE} --listen {SERVER}:{PORT}");
+    let mut server = server(&wire, &line)?.spawn_ready(SHORT)?;
+    check(&wire)?;
+    let sockets = wire.program(Side::Server, "ss").args("-Htan");
+    let sockets = sockets.arg(format!("sport = :{PORT}")).run(SHORT)?;
+    let sockets = sockets.success()?.stdout;
+    ensure!(
+        !sockets.contains("ESTAB") && !sockets.contains("LISTEN"),
+        "the kernel has connections: {sockets}"
     );
     server.check_alive()
 }

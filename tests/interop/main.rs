@@ -199,6 +199,7 @@ const CASES: &[Case] = cases![
     port_rules::new_rules_stop_a_download_from_a_port 60,
     port_rules::new_rules_reset_the_client_of_a_port 60,
     kv::memcached_clients_on_the_service 60,
+    kv::memcached_clients_on_a_nic_queue 60,
     ring_http::curl_and_wrk_on_the_service 90,
     ring_http::without_privileges 60,
     ring_http::curl_with_loss 120,

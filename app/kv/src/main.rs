@@ -8,6 +8,7 @@ use rustix::{
     rand::{GetRandomFlags, getrandom},
     time::{ClockId, clock_gettime},
 };
+use tidelane_direct_nic::NicOptions;
 use tidelane_kernel::{KernelContext, KernelOptions};
 use tidelane_kv::{ConnectionCounts, Kv, MEMORY_MAX, MEMORY_MIN, Server};
 use tidelane_rings::{Context, ListenOptions};
@@ -29,10 +30,18 @@ struct Options {
     /// Limit of connections
     #[arg(long, default_value_t = 1024)]
     connections: u64,
-    /// Back end: `io-uring` (the kernel's TCP through io_uring), or `service` (the Tidelane service
-    /// at TIDELANE_SOCKET)
+    /// Back end: `io-uring` (the kernel's TCP through io_uring), `direct` (TCP in this process, on
+    /// a queue of --interface), or `service` (the Tidelane service at TIDELANE_SOCKET)
     #[arg(long, default_value = "io-uring")]
     backend: Backend,
+    /// Interface of the direct back end, which has the address of --listen. Needs root or the
+    /// capabilities of AF_XDP
+    #[arg(long, required_if_eq("backend", "direct"))]
+    interface: Option<String>,
+    /// Queue of the interface, to which the NIC sends the packets of the server. Without a number,
+    /// the interface must have one queue
+    #[arg(long, requires = "interface")]
+    queue: Option<u32>,
     /// Microseconds for which the io-uring back end polls the NAPI instances in a wait
     #[arg(long, default_value_t = 0)]
     busy_poll_us: u32,
@@ -46,6 +55,8 @@ struct Options {
 enum Backend {
     /// The kernel's TCP through io_uring.
     IoUring,
+    /// TCP in this process, on a queue of an interface.
+    Direct,
     /// The Tidelane service.
     Service,
 }
@@ -66,6 +77,21 @@ fn run(options: &Options) -> io::Result<()> {
         return Err(invalid("--connections is too large for --buffers".into()));
     };
     match options.backend {
+        Backend::Direct => {
+            let interface = options.interface.clone().unwrap_or_default();
+            let address = options.listen.ip();
+            let mut nic = NicOptions {
+                queue: options.queue,
+                // The listener's address alone, or all addresses of the interface.
+                addresses: Vec::from_iter((!address.is_unspecified()).then_some(address)),
+                buffers: options.buffers,
+                send_queue_max,
+                ..NicOptions::new(interface)
+            };
+            // Dead peers are found, as on the kernel's sockets below.
+            nic.tcp.keepalive = true;
+            serve(&mut tidelane_direct_nic::open(&nic)?, options)
+        }
         Backend::Service => {
             let mut context = ServiceContext::open(&ServiceOptions {
                 buffers: options.buffers,
