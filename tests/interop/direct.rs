@@ -41,7 +41,7 @@ fn on_nic(wire: &Wire) -> Result<Running, Stop> {
 }
 
 /// Fetches pages of all lengths, and runs wrk with keep-alive and without.
-fn check(wire: &Wire, address: &str) -> Outcome {
+pub fn check(wire: &Wire, address: &str) -> Outcome {
     for len in LENGTHS {
         fetch(wire, address, len)?;
     }

@@ -58,6 +58,7 @@ mod port_rules;
 mod ports;
 mod ring_http;
 mod rings;
+mod rings_c;
 mod security;
 mod servers;
 mod support;
@@ -205,6 +206,10 @@ const CASES: &[Case] = cases![
     ring_http::curl_with_loss 120,
     ring_http::the_next_service_serves 120,
     ring_http::errors_say_what_to_do 60,
+    rings_c::http_on_the_service 90,
+    rings_c::http_on_a_nic_queue 90,
+    rings_c::echo_on_the_service 60,
+    rings_c::echo_on_a_nic_queue 60,
     forks::a_child_for_each_connection 60,
     forks::redis_saves_under_load 90,
     forks::children_outlive_their_parent 60,

@@ -1,11 +1,10 @@
 /* An echo server on the ring API: each received buffer is sent back as it is, without a copy.
  *
- *   ring_echo ADDRESS PORT
+ *   ring_echo ADDRESS PORT [io-uring | service | direct:INTERFACE[:QUEUE]]
  *
  * Prints the port. Serves until SIGTERM, and then the clients that are present. At the end prints
  * the numbers of connections and buffers. */
 #include <arpa/inet.h>
-#include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <signal.h>
@@ -13,15 +12,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../include/tidelane_rings.h"
+#include "back_end.h"
 
-/* Number of buffers, and length of each. */
-#define BUFFERS 32768
+/* Number of buffers, and length of each. A queue of a NIC has 28672 at most. */
+#define BUFFERS 28672
 #define BUFFER_LEN 2048
 /* Largest number of clients, and of buffers that wait in the context for each. All clients together
  * have less than half of the buffers there. */
 #define CLIENTS_MAX 1000
-#define QUEUE_MAX 16
+#define QUEUE_MAX 14
 /* Bytes that the kernel receives for a connection while the server does not. */
 #define SOCKET_BUFFER 65536
 /* Nanoseconds of a wait, so that the server sees SIGTERM. */
@@ -44,7 +43,7 @@ static tlr_context context;
 static struct client *clients;
 static int clients_len;
 /* The buffer that follows each waiting buffer, by index. */
-static tlr_buffer followers[BUFFERS];
+static tlr_buffer followers[TLR_INDEXES];
 static unsigned accepted, present;
 static volatile sig_atomic_t is_over;
 
@@ -53,19 +52,15 @@ static void on_term(int signal) {
     is_over = 1;
 }
 
-/* Prints an error and ends. */
-static void fail(const char *what, int error) {
-    fprintf(stderr, "ring_echo: %s: %s\n", what, strerror(-error));
-    exit(1);
-}
-
 /* Returns the client of a descriptor. */
 static struct client *client_of(int descriptor) {
     if (descriptor >= clients_len) {
         int len = 2 * descriptor + 16;
         clients = realloc(clients, (size_t)len * sizeof *clients);
-        if (!clients)
-            fail("clients", -ENOMEM);
+        if (!clients) {
+            perror("ring_echo");
+            exit(1);
+        }
         memset(clients + clients_len, 0, (size_t)(len - clients_len) * sizeof *clients);
         clients_len = len;
     }
@@ -152,7 +147,7 @@ static void run(int listener) {
     while (!is_over || (present && waits)) {
         int count = tlr_sync(context, WAIT_NS);
         if (count < 0)
-            fail("sync", count);
+            fail("ring_echo", "sync");
         if (is_over) {
             tlr_pause(context, listener);
             waits -= !count;
@@ -165,29 +160,36 @@ static void run(int listener) {
     }
 }
 
+/* Sets options of the listener's socket, which accepted connections inherit, if the kernel has one.
+ * Returns the port. */
+static int prepare(int listener, struct sockaddr_in address) {
+    int fd = tlr_socket(context, listener), size = SOCKET_BUFFER, stall = STALL_MAX_MS;
+    socklen_t len = sizeof address;
+    if (fd >= 0) {
+        setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof size);
+        setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &stall, sizeof stall);
+        getsockname(fd, (struct sockaddr *)&address, &len);
+    }
+    return ntohs(address.sin_port);
+}
+
 int main(int argc, char **argv) {
     struct sockaddr_in address = {.sin_family = AF_INET};
-    if (argc != 3 || inet_pton(AF_INET, argv[1], &address.sin_addr) != 1) {
-        fprintf(stderr, "usage: ring_echo ADDRESS PORT\n");
+    struct tlr_options options = {
+        .buffers = BUFFERS, .buffer_len = BUFFER_LEN, .send_queue_max = QUEUE_MAX};
+    if (argc < 3 || argc > 4 || inet_pton(AF_INET, argv[1], &address.sin_addr) != 1 ||
+        (argc == 4 && !set_back_end(&options, argv[3]))) {
+        fprintf(stderr, "usage: ring_echo ADDRESS PORT " BACK_ENDS "\n");
         return 2;
     }
     address.sin_port = htons((uint16_t)atoi(argv[2]));
     signal(SIGTERM, on_term);
-    struct tlr_options options = {
-        .buffers = BUFFERS, .buffer_len = BUFFER_LEN, .send_queue_max = QUEUE_MAX};
-    int error = tlr_open_context(&options, &context);
-    if (error)
-        fail("context", error);
+    if (tlr_open_context(&options, &context))
+        fail("ring_echo", "context");
     int listener = tlr_listen(context, (struct sockaddr *)&address, sizeof address, 0);
     if (listener < 0)
-        fail("listen", listener);
-    /* Socket calls work on the descriptors' sockets. Accepted connections inherit the options. */
-    int fd = tlr_socket(context, listener), size = SOCKET_BUFFER, stall = STALL_MAX_MS;
-    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof size);
-    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &stall, sizeof stall);
-    socklen_t len = sizeof address;
-    getsockname(fd, (struct sockaddr *)&address, &len);
-    printf("ready %d\n", ntohs(address.sin_port));
+        fail("ring_echo", "listen");
+    printf("ready %d\n", prepare(listener, address));
     fflush(stdout);
     run(listener);
     struct tlr_counters counters;

@@ -1,7 +1,7 @@
 /* The HTTP server of the StackMap paper (section 5.1) on the ring API: answers each GET of /LENGTH
  * with a body of LENGTH bytes.
  *
- *   ring_http ADDRESS PORT
+ *   ring_http ADDRESS PORT [io-uring | service | direct:INTERFACE[:QUEUE]]
  *
  * Prints the port. Serves until SIGTERM, and then the clients that are present. At the end prints
  * the numbers of requests, connections, buffers and system calls. */
@@ -15,20 +15,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../include/tidelane_rings.h"
+#include "back_end.h"
 
 /* Longest request in bytes. */
 #define REQUEST_MAX 8192
 /* Longest body in bytes. */
 #define BODY_MAX (1 << 20)
-/* Number of buffers, and length of each. */
-#define BUFFERS 32768
+/* Number of buffers, and length of each. A queue of a NIC has 28672 at most. */
+#define BUFFERS 28672
 #define BUFFER_LEN 2048
 /* Largest number of clients, and of buffers that wait in the context for each. With one more buffer
  * for each client, all clients together have less than half of the buffers. The other half is for
  * received data. Connections that are closed and not over have buffers, too, until STALL_MAX_MS. */
 #define CLIENTS_MAX 1000
-#define QUEUE_MAX 15
+#define QUEUE_MAX 13
 /* Milliseconds after which the kernel resets a client that takes no data. */
 #define STALL_MAX_MS 20000
 /* Answers that wait for one client. A client with more is reset. */
@@ -65,12 +65,6 @@ static volatile sig_atomic_t is_over;
 static void on_term(int signal) {
     (void)signal;
     is_over = 1;
-}
-
-/* Prints an error and ends. */
-static void fail(const char *what, int error) {
-    fprintf(stderr, "ring_http: %s: %s\n", what, strerror(-error));
-    exit(1);
 }
 
 /* Adds a client for a descriptor. Returns NULL if there are too many, or without memory. */
@@ -177,7 +171,9 @@ static void send_answers(struct client *client) {
         tlr_buffer buffer = client->refused;
         if (buffer < 0) {
             void *payload;
-            buffer = tlr_allocate(context);
+            buffer = tlr_allocate_for(context, client->descriptor);
+            if (buffer == -EAGAIN)
+                return; /* TLR_WRITABLE reports room in the memory of the connection. */
             if (tlr_payload(context, buffer, &payload) < 0) {
                 tlr_abort(context, client->descriptor);
                 forget(client);
@@ -234,7 +230,7 @@ static void run(int listener) {
     while (!is_over || (present && waits)) {
         int count = tlr_sync(context, WAIT_NS);
         if (count < 0)
-            fail("sync", count);
+            fail("ring_http", "sync");
         if (is_over) {
             tlr_pause(context, listener);
             waits -= !count;
@@ -247,28 +243,35 @@ static void run(int listener) {
     }
 }
 
+/* Sets an option of the listener's socket, which accepted connections inherit, if the kernel has
+ * one. Returns the port. */
+static int prepare(int listener, struct sockaddr_in address) {
+    int fd = tlr_socket(context, listener), stall = STALL_MAX_MS;
+    socklen_t len = sizeof address;
+    if (fd >= 0) {
+        setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &stall, sizeof stall);
+        getsockname(fd, (struct sockaddr *)&address, &len);
+    }
+    return ntohs(address.sin_port);
+}
+
 int main(int argc, char **argv) {
     struct sockaddr_in address = {.sin_family = AF_INET};
-    if (argc != 3 || inet_pton(AF_INET, argv[1], &address.sin_addr) != 1) {
-        fprintf(stderr, "usage: ring_http ADDRESS PORT\n");
+    struct tlr_options options = {
+        .buffers = BUFFERS, .buffer_len = BUFFER_LEN, .send_queue_max = QUEUE_MAX};
+    if (argc < 3 || argc > 4 || inet_pton(AF_INET, argv[1], &address.sin_addr) != 1 ||
+        (argc == 4 && !set_back_end(&options, argv[3]))) {
+        fprintf(stderr, "usage: ring_http ADDRESS PORT " BACK_ENDS "\n");
         return 2;
     }
     address.sin_port = htons((uint16_t)atoi(argv[2]));
     signal(SIGTERM, on_term);
-    struct tlr_options options = {
-        .buffers = BUFFERS, .buffer_len = BUFFER_LEN, .send_queue_max = QUEUE_MAX};
-    int error = tlr_open_context(&options, &context);
-    if (error)
-        fail("context", error);
+    if (tlr_open_context(&options, &context))
+        fail("ring_http", "context");
     int listener = tlr_listen(context, (struct sockaddr *)&address, sizeof address, 0);
     if (listener < 0)
-        fail("listen", listener);
-    /* Socket calls work on the descriptors' sockets. Accepted connections inherit the option. */
-    int fd = tlr_socket(context, listener), stall = STALL_MAX_MS;
-    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &stall, sizeof stall);
-    socklen_t len = sizeof address;
-    getsockname(fd, (struct sockaddr *)&address, &len);
-    printf("ready %d\n", ntohs(address.sin_port));
+        fail("ring_http", "listen");
+    printf("ready %d\n", prepare(listener, address));
     fflush(stdout);
     run(listener);
     struct tlr_counters counters;

@@ -3,9 +3,12 @@
  * Link with libtidelane_rings_c.a -lpthread -ldl -lm, or with libtidelane_rings_c.so. Each function
  * has a page: man tlr_sync. Begin with man 7 tlr.
  *
- * Functions return 0 or a number that is not negative, and a negative errno on failure. A call that
- * fails changes nothing, except that a failed sync may have moved data. A context belongs to the
- * thread that opened it. */
+ * Functions return 0 or a number that is not negative, and a negative errno on failure;
+ * tlr_error_text has the reason and a way out. A call that fails changes nothing, except that a
+ * failed sync may have moved data. A context belongs to the thread that opened it.
+ *
+ * A program must not write to a buffer after it has sent or released the buffer. Nothing prevents
+ * such a write. It changes only what the program's own peers get: man 7 tlr, "Trust". */
 #ifndef TIDELANE_RINGS_H
 #define TIDELANE_RINGS_H
 
@@ -24,25 +27,41 @@ typedef uint64_t tlr_context;
  * released, or until the next sync if the program does not hold it. Never negative. */
 typedef int64_t tlr_buffer;
 
-/* The index of a buffer within its context: 0 to tlr_counters.buffers - 1. The same in each use. */
-#define TLR_INDEX(buffer) ((uint32_t)((buffer) & 0x7fff))
+/* The index of a buffer, from 0 to TLR_INDEXES - 1. No two buffers that the list and the program
+ * have at a time have the same index, and the lowest indexes are used first. */
+#define TLR_INDEX(buffer) ((uint32_t)((buffer) & 0x3ffff))
+#define TLR_INDEXES 0x40000
 
 /* End of a chain of slots, and the listener of a connection that was not accepted. */
 #define TLR_NONE (-1)
 
-/* Back ends. The numbers 2 and 3 are kept for the engine on a NIC queue and for the service. */
+/* Back ends: the TCP that carries the connections of a context. */
 enum tlr_back_end {
     TLR_IO_URING = 1, /* the kernel's TCP, through io_uring */
+    TLR_DIRECT = 2,   /* TCP in this process, on a queue of an interface (AF_XDP); needs root */
+    TLR_SERVICE = 3,  /* the Tidelane service */
 };
 
-/* Options of a context. Zero stands for the default. */
+/* Flags of a context. */
+enum tlr_flag {
+    TLR_STEERED = 1, /* TLR_DIRECT: the NIC sends the packets of the program's ports to `queue` */
+};
+
+/* Options of a context. Zero stands for the default. An option of another back end must be zero. */
 struct tlr_options {
     uint32_t back_end;       /* an enum tlr_back_end; default: TLR_IO_URING */
-    uint32_t buffers;        /* number of buffers, at most 32768; default: 8192 */
-    uint32_t buffer_len;     /* bytes of each buffer, at most 1 MiB; default: 4096 */
+    uint32_t buffers;        /* number of buffers, at most 32768; default: 8192, service: 1024 */
+    uint32_t buffer_len;     /* bytes of each buffer, at most 1 MiB; default: 4096. TLR_DIRECT
+                              * ignores the length, because its buffers are the frames of the NIC */
     uint32_t send_queue_max; /* buffers that wait on one descriptor; default: 256 */
-    uint32_t busy_poll_us;   /* microseconds for which a wait polls the NIC; default: not at all */
-    uint32_t reserved[3];    /* zero */
+    uint32_t busy_poll_us;   /* TLR_IO_URING: microseconds for which a wait polls the NIC */
+    uint32_t queue;          /* TLR_DIRECT: queue of the interface, with TLR_STEERED */
+    uint32_t flags;          /* a set of enum tlr_flag */
+    uint32_t padding;        /* zero */
+    const char *interface;   /* TLR_DIRECT: name of the interface */
+    const char *service;     /* TLR_SERVICE: path of the service's socket; default: the path in the
+                              * environment variable TIDELANE_SOCKET, or that of `tidelane up` */
+    uint64_t reserved[4];    /* zero */
 };
 
 /* Events of a descriptor. */
@@ -79,16 +98,17 @@ struct tlr_slot {
 struct tlr_counters {
     uint64_t syncs;        /* calls of tlr_sync, tlr_rx_sync and tlr_tx_sync */
     uint64_t system_calls; /* system calls of the syncs */
-    uint32_t buffers;      /* number of buffers */
-    uint32_t buffers_free; /* buffers that can be allocated */
+    uint32_t buffers;      /* number of buffers of the pool */
+    uint32_t buffers_free; /* buffers of the pool that can be allocated */
     uint32_t buffers_held; /* buffers that the program owns */
-    uint32_t buffer_len;   /* bytes of each buffer */
+    uint32_t buffer_len;   /* bytes of each buffer of the pool; tlr_capacity has the room */
 };
 
 /* Contexts. */
 int tlr_open_context(const struct tlr_options *options, tlr_context *context);
 int tlr_close_context(tlr_context context);
 int tlr_counters(tlr_context context, struct tlr_counters *counters);
+int tlr_error_text(char *text, uint32_t size);
 
 /* Descriptors. */
 int tlr_listen(tlr_context context, const struct sockaddr *local, socklen_t len, uint32_t backlog);
@@ -113,7 +133,9 @@ int tlr_slot(tlr_context context, int at, struct tlr_slot *slot);
 
 /* Buffers. */
 tlr_buffer tlr_allocate(tlr_context context);
+tlr_buffer tlr_allocate_for(tlr_context context, int descriptor);
 int64_t tlr_payload(tlr_context context, tlr_buffer buffer, void **payload);
+int64_t tlr_writable_payload(tlr_context context, tlr_buffer buffer, void **payload);
 int64_t tlr_capacity(tlr_context context, tlr_buffer buffer);
 int tlr_set_payload(tlr_context context, tlr_buffer buffer, uint32_t skip, uint32_t len);
 int tlr_hold(tlr_context context, tlr_buffer buffer);

@@ -17,7 +17,7 @@ pub unsafe fn read(address: *const sockaddr, len: socklen_t) -> Result<SocketAdd
     }
     let len = len as usize;
     if len < size_of::<libc::sa_family_t>() {
-        return Err(Error::ARGUMENT);
+        return Err(Error::ADDRESS);
     }
     // SAFETY: the address has at least the bytes of the family. The pointer may be unaligned.
     let family = unsafe { address.cast::<libc::sa_family_t>().read_unaligned() };
@@ -37,7 +37,7 @@ pub unsafe fn read(address: *const sockaddr, len: socklen_t) -> Result<SocketAdd
             );
             Ok(SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id).into())
         }
-        libc::AF_INET | libc::AF_INET6 => Err(Error::ARGUMENT),
+        libc::AF_INET | libc::AF_INET6 => Err(Error::ADDRESS),
         _ => Err(Error::FAMILY),
     }
 }
@@ -56,8 +56,8 @@ mod tests {
         // SAFETY: the lengths are at most that of the array.
         let read = |len| unsafe { read(at, len) };
         assert_eq!(read(16).map(|a| a.to_string()), Ok("127.0.0.1:8080".into()));
-        assert_eq!(read(15), Err(Error::ARGUMENT));
-        assert_eq!(read(1), Err(Error::ARGUMENT));
+        assert_eq!(read(15), Err(Error::ADDRESS));
+        assert_eq!(read(1), Err(Error::ADDRESS));
         bytes[1..3].copy_from_slice(&(libc::AF_INET6 as u16).to_ne_bytes());
         bytes[9..25].copy_from_slice(&Ipv6Addr::LOCALHOST.octets());
         let at: *const sockaddr = bytes[1..].as_ptr().cast();
@@ -67,7 +67,7 @@ mod tests {
             read(28).map(|a| (a.ip(), a.port())),
             Ok((Ipv6Addr::LOCALHOST.into(), 8080))
         );
-        assert_eq!(read(27), Err(Error::ARGUMENT));
+        assert_eq!(read(27), Err(Error::ADDRESS));
         bytes[1..3].copy_from_slice(&(libc::AF_UNIX as u16).to_ne_bytes());
         let at: *const sockaddr = bytes[1..].as_ptr().cast();
         // SAFETY: as above.

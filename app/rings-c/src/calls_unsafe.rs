@@ -3,20 +3,20 @@
 //!
 //! "The caller's promise" in the comments is the section *Safety* of the function.
 
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 
 use libc::{sockaddr, socklen_t};
 
 use crate::{
     address_unsafe,
-    error::Error,
-    opened,
+    error::{self, Error},
+    opened, options_unsafe,
     types::{CEntry, CSlot, Counters, Options},
 };
 
 /// Returns the result of a call as C has it: a number, or a negative errno.
 fn number(result: Result<i32, Error>) -> i32 {
-    result.unwrap_or_else(Error::code)
+    result.unwrap_or_else(Error::report)
 }
 
 /// Returns 0, or a negative errno.
@@ -26,7 +26,7 @@ fn status(result: Result<(), Error>) -> i32 {
 
 /// Returns the result of a call as C has it, for larger numbers.
 fn large_number(result: Result<i64, Error>) -> i64 {
-    result.unwrap_or_else(|error| error.code().into())
+    result.unwrap_or_else(|error| error.report().into())
 }
 
 /// Writes a value for the program.
@@ -47,16 +47,42 @@ unsafe fn write<T>(to: *mut T, value: T) -> Result<(), Error> {
 ///
 /// # Safety
 ///
-/// `options` is null or valid. `context` is null or has room for a handle.
+/// `options` is null or valid, and so are the texts to which it points. `context` is null or has
+/// room for a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tlr_open_context(options: *const Options, context: *mut u64) -> i32 {
     if context.is_null() {
-        return Error::POINTER.code();
+        return Error::POINTER.report();
     }
     // SAFETY: the caller's promise.
-    let options = unsafe { options.as_ref() }.copied().unwrap_or_default();
+    let options = unsafe { options_unsafe::read(options) };
+    let opened = options.and_then(|options| opened::open(&options));
     // SAFETY: the caller's promise.
-    status(opened::open(&options).and_then(|handle| unsafe { write(context, handle) }))
+    status(opened.and_then(|handle| unsafe { write(context, handle) }))
+}
+
+/// Writes the text of the last failed call of this thread to `text`, as far as there is room.
+/// Returns the length of the text.
+///
+/// # Safety
+///
+/// `text` is null or has room for `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tlr_error_text(text: *mut c_char, size: u32) -> i32 {
+    let copied = error::last_text(|last| {
+        if !text.is_null() && size > 0 {
+            let len = last.len().min(size as usize - 1);
+            // SAFETY: the caller's promise. The text of the error is not in the program's memory.
+            unsafe {
+                text.cast::<u8>()
+                    .copy_from_nonoverlapping(last.as_ptr(), len);
+                text.add(len).write(0);
+            }
+        }
+        last.len() as i32
+    });
+    // A failure of this function does not replace the text.
+    copied.unwrap_or_else(|error| -error.errno())
 }
 
 /// Closes a context.
@@ -208,6 +234,14 @@ pub extern "C" fn tlr_allocate(context: u64) -> i64 {
     large_number(opened::with(context, |session| session.allocate()))
 }
 
+/// Gives a buffer for data of one descriptor to the program. Returns its number.
+#[unsafe(no_mangle)]
+pub extern "C" fn tlr_allocate_for(context: u64, descriptor: i32) -> i64 {
+    large_number(opened::with(context, |session| {
+        session.allocate_for(descriptor)
+    }))
+}
+
 /// Writes the address of the payload of a buffer to `payload`. Returns its length.
 ///
 /// # Safety
@@ -216,6 +250,26 @@ pub extern "C" fn tlr_allocate(context: u64) -> i64 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tlr_payload(context: u64, buffer: i64, payload: *mut *mut c_void) -> i64 {
     let read = opened::with(context, |session| session.payload(buffer));
+    large_number(read.and_then(|(start, len)| {
+        // SAFETY: the caller's promise.
+        unsafe { write(payload, start.as_ptr().cast()) }?;
+        Ok(len.into())
+    }))
+}
+
+/// Writes the address of the payload of a buffer, which the program may change, to `payload`.
+/// Returns its length.
+///
+/// # Safety
+///
+/// `payload` is null or has room for a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tlr_writable_payload(
+    context: u64,
+    buffer: i64,
+    payload: *mut *mut c_void,
+) -> i64 {
+    let read = opened::with(context, |session| session.writable_payload(buffer));
     large_number(read.and_then(|(start, len)| {
         // SAFETY: the caller's promise.
         unsafe { write(payload, start.as_ptr().cast()) }?;

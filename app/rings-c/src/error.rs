@@ -1,58 +1,185 @@
-//! Errors of the functions: the kernel's error numbers.
+//! Errors of the functions: the kernel's error numbers, each with a text.
 
-use std::io;
+use std::{borrow::Cow, cell::RefCell, io};
 
-/// Error number of a failed call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Error(i32);
+thread_local! {
+    /// The error of the last failed call of this thread.
+    static LAST: RefCell<Option<Error>> = const { RefCell::new(None) };
+}
+
+/// Error of a failed call: its number, and a text that says what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    errno: i32,
+    text: Cow<'static, str>,
+}
+
+/// Returns an error with a fixed text.
+const fn fixed(errno: i32, text: &'static str) -> Error {
+    Error {
+        errno,
+        text: Cow::Borrowed(text),
+    }
+}
 
 impl Error {
     /// The handle is no open context.
-    pub const CONTEXT: Self = Self(libc::EBADF);
+    pub const CONTEXT: Self = fixed(
+        libc::EBADF,
+        "the handle is no open context; open one with tlr_open_context",
+    );
     /// The context belongs to another thread or process.
-    pub const THREAD: Self = Self(libc::EPERM);
+    pub const THREAD: Self = fixed(
+        libc::EPERM,
+        "another thread, or the parent process, has opened the context; open one for each",
+    );
     /// A signal handler has interrupted another call.
-    pub const INTERRUPTED_CALL: Self = Self(libc::EBUSY);
+    pub const INTERRUPTED_CALL: Self = fixed(
+        libc::EBUSY,
+        "a signal handler has interrupted another call; set a flag, and call later",
+    );
     /// No further context can be numbered.
-    pub const CONTEXTS: Self = Self(libc::EMFILE);
+    pub const CONTEXTS: Self = fixed(
+        libc::EMFILE,
+        "no further context can be numbered; start another process",
+    );
     /// A pointer is null.
-    pub const POINTER: Self = Self(libc::EFAULT);
-    /// An argument is outside of its range.
-    pub const ARGUMENT: Self = Self(libc::EINVAL);
-    /// The back end is unknown.
-    pub const BACK_END: Self = Self(libc::EOPNOTSUPP);
+    pub const POINTER: Self = fixed(libc::EFAULT, "a pointer is null");
+    /// A reserved field is not zero.
+    pub const RESERVED: Self = fixed(
+        libc::EINVAL,
+        "a reserved field is not zero; initialize the whole structure",
+    );
+    /// The options name no back end.
+    pub const BACK_END: Self = fixed(
+        libc::EOPNOTSUPP,
+        "the back end is unknown; use a value of enum tlr_back_end",
+    );
+    /// An option of another back end is set.
+    pub const FOREIGN_OPTION: Self = fixed(
+        libc::EINVAL,
+        "an option that the back end does not have is not zero; man tlr_open_context lists them",
+    );
+    /// The options of the direct back end name no interface.
+    pub const NO_INTERFACE: Self = fixed(
+        libc::EINVAL,
+        "TLR_DIRECT needs the option interface; `ip -brief link` lists the interfaces",
+    );
+    /// The options name a queue without the flag.
+    pub const NOT_STEERED: Self = fixed(
+        libc::EINVAL,
+        "a queue other than 0 needs the flag TLR_STEERED, and `ethtool -N` has to send the \
+         program's ports to the queue",
+    );
+    /// An unknown flag is set.
+    pub const FLAGS: Self = fixed(
+        libc::EINVAL,
+        "a flag is unknown; use values of enum tlr_flag",
+    );
+    /// A name is no text.
+    pub const NAME: Self = fixed(libc::EINVAL, "a name is not UTF-8");
+    /// The address has a wrong length.
+    pub const ADDRESS: Self = fixed(
+        libc::EINVAL,
+        "the length does not fit the family of the address",
+    );
     /// The address is neither IPv4 nor IPv6.
-    pub const FAMILY: Self = Self(libc::EAFNOSUPPORT);
+    pub const FAMILY: Self = fixed(
+        libc::EAFNOSUPPORT,
+        "the address is neither IPv4 (AF_INET) nor IPv6 (AF_INET6)",
+    );
     /// The descriptor is not open in the context.
-    pub const DESCRIPTOR: Self = Self(libc::ENOTSOCK);
+    pub const DESCRIPTOR: Self = fixed(libc::ENOTSOCK, "the descriptor is not open in the context");
+    /// The kernel has no socket of the descriptor.
+    pub const NO_SOCKET: Self = fixed(
+        libc::EOPNOTSUPP,
+        "the kernel has no socket of the descriptor, because another TCP carries it",
+    );
     /// The descriptor cannot send.
-    pub const NOT_CONNECTED: Self = Self(libc::ENOTCONN);
+    pub const NOT_CONNECTED: Self = fixed(
+        libc::ENOTCONN,
+        "the descriptor is no open connection, or its sending direction is closed",
+    );
     /// The descriptor has no room for another buffer.
-    pub const FULL: Self = Self(libc::EAGAIN);
+    pub const FULL: Self = fixed(
+        libc::EAGAIN,
+        "the descriptor has no room for another buffer; wait for TLR_WRITABLE",
+    );
     /// The ready list has no such entry or slot.
-    pub const ENTRY: Self = Self(libc::ENOENT);
+    pub const ENTRY: Self = fixed(libc::ENOENT, "the ready list has no such entry or slot");
     /// All buffers have owners.
-    pub const NO_BUFFER: Self = Self(libc::ENOBUFS);
+    pub const NO_BUFFER: Self = fixed(
+        libc::ENOBUFS,
+        "all buffers have owners; release some, or call tlr_sync, which returns those that were \
+         sent",
+    );
+    /// The program holds so many buffers that a list may find no place.
+    pub const TOO_MANY_HELD: Self = fixed(
+        libc::ENOBUFS,
+        "the program holds too many buffers; release or send some, and call again",
+    );
+    /// The number is no buffer of the context.
+    pub const NO_SUCH_BUFFER: Self = fixed(
+        libc::EINVAL,
+        "the number is no buffer of the context, or the error of a failed call",
+    );
     /// The buffer belongs to the program and the list no more.
-    pub const BUFFER_GONE: Self = Self(libc::ESTALE);
+    pub const BUFFER_GONE: Self = fixed(
+        libc::ESTALE,
+        "the program has sent or released the buffer, or has not held it before the last sync",
+    );
     /// The payload would end beyond the buffer.
-    pub const LENGTH: Self = Self(libc::EMSGSIZE);
+    pub const LENGTH: Self = fixed(
+        libc::EMSGSIZE,
+        "the payload would end beyond the buffer; tlr_capacity returns the room",
+    );
 
-    /// Returns the result of the C function: a negative number.
-    pub fn code(self) -> i32 {
-        -self.0
+    /// Returns the error number.
+    pub fn errno(&self) -> i32 {
+        self.errno
     }
+
+    /// Keeps the error for [`last_text`]. Returns the result of the C function: a negative number.
+    pub fn report(self) -> i32 {
+        let code = -self.errno;
+        // A signal handler may interrupt this function. Its own error is then not kept.
+        let _ = LAST.try_with(|last| last.try_borrow_mut().map(|mut last| *last = Some(self)));
+        code
+    }
+}
+
+/// Calls a function with the text of the last failed call of this thread; empty if none has failed.
+pub fn last_text<R>(call: impl FnOnce(&str) -> R) -> Result<R, Error> {
+    LAST.try_with(|last| {
+        let last = last.try_borrow().map_err(|_| Error::INTERRUPTED_CALL)?;
+        Ok(call(last.as_ref().map_or("", |error| &error.text)))
+    })
+    .unwrap_or(Err(Error::CONTEXT))
 }
 
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
-        Self(match (error.raw_os_error(), error.kind()) {
+        let errno = match (error.raw_os_error(), error.kind()) {
             (Some(errno), _) => errno,
             (None, io::ErrorKind::Unsupported) => libc::ENOSYS,
             (None, io::ErrorKind::InvalidInput) => libc::EINVAL,
             (None, io::ErrorKind::OutOfMemory) => libc::ENOMEM,
+            (None, io::ErrorKind::NotFound) => libc::ENOENT,
+            (None, io::ErrorKind::PermissionDenied) => libc::EACCES,
+            (None, io::ErrorKind::ResourceBusy) => libc::EADDRINUSE,
+            (None, io::ErrorKind::AddrInUse) => libc::EADDRINUSE,
+            (None, io::ErrorKind::AddrNotAvailable) => libc::EADDRNOTAVAIL,
+            (None, io::ErrorKind::QuotaExceeded) => libc::EDQUOT,
+            (None, io::ErrorKind::HostUnreachable) => libc::EHOSTUNREACH,
+            (None, io::ErrorKind::NetworkUnreachable) => libc::ENETUNREACH,
+            (None, io::ErrorKind::NetworkDown) => libc::ENETDOWN,
+            (None, io::ErrorKind::ConnectionAborted) => libc::ECONNABORTED,
             (None, _) => libc::EIO,
-        })
+        };
+        Self {
+            errno,
+            text: Cow::Owned(error.to_string()),
+        }
     }
 }
 
@@ -63,8 +190,19 @@ mod tests {
     #[test]
     fn errors_of_the_kernel_keep_their_numbers() {
         let error = Error::from(io::Error::from_raw_os_error(libc::EADDRINUSE));
-        assert_eq!(error.code(), -libc::EADDRINUSE);
+        assert_eq!(error.errno(), libc::EADDRINUSE);
         let error = Error::from(io::Error::new(io::ErrorKind::Unsupported, "an old kernel"));
-        assert_eq!(error.code(), -libc::ENOSYS);
+        assert_eq!(error.errno(), libc::ENOSYS);
+        assert_eq!(error.report(), -libc::ENOSYS);
+        assert_eq!(last_text(str::to_owned).as_deref(), Ok("an old kernel"));
+    }
+
+    #[test]
+    fn each_thread_has_its_own_text() {
+        assert_eq!(Error::FULL.report(), -libc::EAGAIN);
+        let other = std::thread::spawn(|| last_text(str::len)).join();
+        assert_eq!(other.expect("no panic"), Ok(0));
+        let found = last_text(|text| text.contains("TLR_WRITABLE"));
+        assert_eq!(found, Ok(true));
     }
 }

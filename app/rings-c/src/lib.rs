@@ -4,8 +4,9 @@
 //! ```text
 //!   calls_unsafe      the C functions: pointers and results
 //!     └── opened      the contexts of each thread, by handle
+//!           ├── back_end   the options of a context, and its back end
 //!           └── session    one context: descriptors, ready list, sync
-//!                 └── buffers_unsafe   the owner of each buffer
+//!                 └── buffers   the owner of each buffer
 //! ```
 //!
 //! A program in C can pass any number. A handle of a context and the number of a buffer name their
@@ -13,10 +14,12 @@
 //! memory that the program gets, so that a wrong write to a buffer changes only payload.
 
 mod address_unsafe;
-mod buffers_unsafe;
+mod back_end;
+mod buffers;
 mod calls_unsafe;
 mod error;
 mod fork_unsafe;
 mod opened;
+mod options_unsafe;
 mod session;
 mod types;

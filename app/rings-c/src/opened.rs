@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use crate::{error::Error, fork_unsafe, session::Session, types::Options};
+use crate::{back_end::BackEndOptions, error::Error, fork_unsafe, session::Session};
 
 /// Number of threads that have had a context. Numbers start from 1.
 static THREADS: AtomicU32 = AtomicU32::new(0);
@@ -41,7 +41,7 @@ impl Thread {
         }
     }
 
-    fn open(&self, options: &Options) -> Result<u64, Error> {
+    fn open(&self, options: &BackEndOptions) -> Result<u64, Error> {
         let mut contexts = self
             .contexts
             .try_borrow_mut()
@@ -51,7 +51,7 @@ impl Thread {
         }
         let number = next(&CONTEXTS).ok_or(Error::CONTEXTS)?;
         let handle = u64::from(self.number.get()) << 32 | u64::from(number);
-        contexts.push((handle, Session::open(options, number)?));
+        contexts.push((handle, Session::new(options.open()?, number)));
         Ok(handle)
     }
 
@@ -121,7 +121,7 @@ extern "C" fn on_fork() {
 }
 
 /// Opens a context. Returns its handle.
-pub fn open(options: &Options) -> Result<u64, Error> {
+pub fn open(options: &BackEndOptions) -> Result<u64, Error> {
     if !FORK_HANDLER.get_or_init(|| fork_unsafe::call_in_child(on_fork)) {
         return Err(Error::CONTEXTS);
     }

@@ -2,13 +2,12 @@
 
 use std::{net::SocketAddr, os::fd::AsRawFd, ptr::NonNull, time::Duration};
 
-use tidelane_kernel::{KernelContext, KernelOptions};
-use tidelane_rings::{Context, Descriptor, ListenOptions, ReadyList, SendRefusal, Wait};
+use tidelane_rings::{Buffer, Context, Descriptor, ListenOptions, ReadyList, SendRefusal, Wait};
 
 use crate::{
-    buffers_unsafe::{Buffers, Owner},
+    buffers::{Buffers, Owner},
     error::Error,
-    types::{CEntry, CSlot, Counters, IO_URING, NONE, Options, to_c},
+    types::{CEntry, CSlot, Counters, NONE, to_c},
 };
 
 /// A context of a C program.
@@ -22,22 +21,15 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens a context on a back end. `number` is the number of the context.
-    pub fn open(options: &Options, number: u32) -> Result<Self, Error> {
-        if options.reserved != [0; 3] {
-            return Err(Error::ARGUMENT);
-        }
-        let back_end: Box<dyn Context> = match options.back_end {
-            0 | IO_URING => Box::new(KernelContext::open(&kernel_options(options))?),
-            _ => return Err(Error::BACK_END),
-        };
-        Ok(Self {
-            buffers: Buffers::new(back_end.pool().clone(), number),
+    /// Returns the context with this number on an open back end.
+    pub fn new(back_end: Box<dyn Context>, number: u32) -> Self {
+        Self {
             back_end,
             list: ReadyList::new(),
             slots: Vec::new(),
+            buffers: Buffers::new(number),
             syncs: 0,
-        })
+        }
     }
 
     /// Opens a listener.
@@ -56,7 +48,7 @@ impl Session {
 
     /// Sends and receives. Returns the number of entries of the list.
     pub fn sync(&mut self, timeout_ns: i64) -> Result<i32, Error> {
-        self.buffers.end_list(&self.slots);
+        self.end_list()?;
         let result = self.back_end.sync(&mut self.list, wait(timeout_ns));
         self.take_slots();
         result?;
@@ -65,7 +57,7 @@ impl Session {
 
     /// Receives. Returns the number of entries of the list.
     pub fn rx_sync(&mut self, timeout_ns: i64) -> Result<i32, Error> {
-        self.buffers.end_list(&self.slots);
+        self.end_list()?;
         let result = self.back_end.rx_sync(&mut self.list, wait(timeout_ns));
         self.take_slots();
         result?;
@@ -78,14 +70,28 @@ impl Session {
         Ok(self.back_end.tx_sync()?)
     }
 
+    /// Drops the buffers of the last list. Fails, and changes nothing, if the program holds so many
+    /// buffers that the next list may find no places.
+    fn end_list(&mut self) -> Result<(), Error> {
+        self.buffers.check_room_for_a_list()?;
+        self.buffers.end_list(&self.slots);
+        self.slots.clear();
+        Ok(())
+    }
+
     /// Makes the program's slots of the list that the back end has filled.
     fn take_slots(&mut self) {
         self.syncs += 1;
-        self.slots.clear();
         for arrival in self.list.take_slots() {
             let len = arrival.buffer.len() as u32;
+            let Some(buffer) = self.buffers.give(arrival.buffer, Owner::List) else {
+                // A list of more than 2^17 buffers, whose data exceeds the memory of any host that
+                // is known. The peer must not miss a part of the data.
+                self.back_end.abort(arrival.descriptor);
+                continue;
+            };
             self.slots.push(CSlot {
-                buffer: self.buffers.give(arrival.buffer, Owner::List),
+                buffer,
                 descriptor: to_c(arrival.descriptor),
                 len,
                 next: arrival.next.map_or(NONE, |next| next as i32),
@@ -126,15 +132,37 @@ impl Session {
         self.buffers.capacity(buffer)
     }
 
+    /// Returns the address and the length of the payload of a buffer, for changes.
+    pub fn writable_payload(&mut self, buffer: i64) -> Result<(NonNull<u8>, u32), Error> {
+        self.buffers.writable_payload(buffer)
+    }
+
     /// Sets the payload of a buffer.
     pub fn set_payload(&mut self, buffer: i64, skip: u32, len: u32) -> Result<(), Error> {
         self.buffers.set_payload(buffer, skip, len)
     }
 
-    /// Gives a free buffer to the program.
+    /// Gives a free buffer of the pool to the program.
     pub fn allocate(&mut self) -> Result<i64, Error> {
-        let buffer = self.buffers.pool().allocate().ok_or(Error::NO_BUFFER)?;
-        Ok(self.buffers.give(buffer, Owner::Program))
+        let buffer = self.back_end.pool().allocate();
+        self.give(buffer)
+    }
+
+    /// Gives a buffer for data of one descriptor to the program.
+    pub fn allocate_for(&mut self, descriptor: i32) -> Result<i64, Error> {
+        let descriptor = self.open_descriptor(descriptor)?;
+        let buffer = self.back_end.allocate(descriptor);
+        if buffer.is_none() && self.back_end.pool().free_count() > 0 {
+            // The memory of the connection has no room, which an event reports.
+            return Err(Error::FULL);
+        }
+        self.give(buffer)
+    }
+
+    /// Gives an allocated buffer, without payload, to the program.
+    fn give(&mut self, buffer: Option<Buffer>) -> Result<i64, Error> {
+        let given = buffer.and_then(|buffer| self.buffers.give(buffer, Owner::Program));
+        given.ok_or(Error::NO_BUFFER)
     }
 
     /// Makes the program the owner of a buffer of the list.
@@ -201,12 +229,12 @@ impl Session {
         let socket = self.back_end.socket(descriptor);
         socket
             .map(|socket| socket.as_raw_fd())
-            .ok_or(Error::DESCRIPTOR)
+            .ok_or(Error::NO_SOCKET)
     }
 
     /// Returns the counters.
     pub fn counters(&self) -> Counters {
-        let pool = self.buffers.pool();
+        let pool = self.back_end.pool();
         Counters {
             syncs: self.syncs,
             system_calls: self.back_end.system_calls(),
@@ -225,24 +253,6 @@ impl Session {
     }
 }
 
-/// Returns the options of the kernel's back end. Zero stands for the default.
-fn kernel_options(options: &Options) -> KernelOptions {
-    let mut kernel = KernelOptions {
-        busy_poll_us: options.busy_poll_us,
-        ..KernelOptions::default()
-    };
-    if options.buffers != 0 {
-        kernel.buffers = options.buffers;
-    }
-    if options.buffer_len != 0 {
-        kernel.buffer_len = options.buffer_len;
-    }
-    if options.send_queue_max != 0 {
-        kernel.send_queue_max = options.send_queue_max as usize;
-    }
-    kernel
-}
-
 /// Returns the wait of a sync. A negative time has no limit.
 fn wait(timeout_ns: i64) -> Wait {
     match u64::try_from(timeout_ns) {
@@ -251,3 +261,8 @@ fn wait(timeout_ns: i64) -> Wait {
         Err(_) => Wait::Forever,
     }
 }
+
+#[cfg(test)]
+mod lending_unsafe;
+#[cfg(test)]
+mod tests_unsafe;

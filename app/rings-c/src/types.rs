@@ -1,29 +1,58 @@
 //! The structures of `tidelane_rings.h`.
 
-use std::mem::offset_of;
+use std::{ffi::c_char, mem::offset_of, ptr};
 
 use tidelane_rings::{Cause, Descriptor, Entry, Events};
 
-/// Back end `TLR_IO_URING`: the kernel's TCP. The numbers 2 and 3 are kept for the engine on a NIC
-/// queue and for the service.
+/// Back end `TLR_IO_URING`: the kernel's TCP.
 pub const IO_URING: u32 = 1;
+/// Back end `TLR_DIRECT`: TCP in this process, on a queue of an interface.
+pub const DIRECT: u32 = 2;
+/// Back end `TLR_SERVICE`: the Tidelane service.
+pub const SERVICE: u32 = 3;
+/// Flag `TLR_STEERED`: the NIC sends the packets of the program's ports to the queue.
+pub const STEERED: u32 = 1;
 /// End of a chain, and the listener of a connection that was not accepted.
 pub const NONE: i32 = -1;
 
 /// `struct tlr_options`: parameters of a context. Zero stands for the default.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Options {
     pub back_end: u32,
     pub buffers: u32,
     pub buffer_len: u32,
     pub send_queue_max: u32,
     pub busy_poll_us: u32,
+    pub queue: u32,
+    pub flags: u32,
+    pub padding: u32,
+    pub interface: *const c_char,
+    pub service: *const c_char,
     /// Zero, so that later versions can give a meaning to other values.
-    pub reserved: [u32; 3],
+    pub reserved: [u64; 4],
 }
 
-const _: () = assert!(size_of::<Options>() == 32 && offset_of!(Options, reserved) == 20);
+const _: () = assert!(size_of::<Options>() == 80 && offset_of!(Options, interface) == 32);
+const _: () = assert!(offset_of!(Options, reserved) == 48);
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            back_end: 0,
+            buffers: 0,
+            buffer_len: 0,
+            send_queue_max: 0,
+            busy_poll_us: 0,
+            queue: 0,
+            flags: 0,
+            padding: 0,
+            interface: ptr::null(),
+            service: ptr::null(),
+            reserved: [0; 4],
+        }
+    }
+}
 
 /// `struct tlr_entry`: a descriptor with data or events.
 #[repr(C)]
@@ -93,8 +122,8 @@ pub struct Counters {
 
 const _: () = assert!(size_of::<Counters>() == 32 && offset_of!(Counters, buffer_len) == 28);
 
-/// Returns a descriptor as C has it. A context has fewer than 2^31 descriptors, because each has a
-/// descriptor of the kernel.
+/// Returns a descriptor as C has it. A context has fewer than 2^31 descriptors, because each needs
+/// memory for its connection.
 pub fn to_c(descriptor: Descriptor) -> i32 {
     descriptor.0 as i32
 }

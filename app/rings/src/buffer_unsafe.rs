@@ -184,6 +184,13 @@ impl Buffer {
         len
     }
 
+    /// Returns the address of the payload, for programs in C. Using the address is sound only while
+    /// the buffer exists and its user is the owner: a reader, or a writer of writable memory.
+    pub fn address(&self) -> NonNull<u8> {
+        // SAFETY: the payload is within the memory.
+        unsafe { self.start.add(self.payload.start as usize) }
+    }
+
     /// Returns the length of the payload in bytes.
     pub fn len(&self) -> usize {
         (self.payload.end - self.payload.start) as usize
@@ -303,6 +310,10 @@ mod tests {
         let second = parts.lend(8, 4..8, true);
         assert!(first.is_lent_by(&parts) && !first.is_lent_by(&other));
         assert_eq!((first.payload(), first.capacity()), (&b"abcd"[..], 4));
+        assert_eq!(
+            first.address().as_ptr().cast_const(),
+            first.payload().as_ptr()
+        );
         first.payload_mut()[0] = b'z';
         first.set_payload(0..1);
         assert_eq!(first.append(b"123456"), 3);

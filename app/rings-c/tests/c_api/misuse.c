@@ -34,8 +34,9 @@
         }                                                                                          \
     } while (0)
 
-_Static_assert(sizeof(struct tlr_options) == 32, "as in types.rs");
-_Static_assert(offsetof(struct tlr_options, reserved) == 20, "as in types.rs");
+_Static_assert(sizeof(struct tlr_options) == 80, "as in types.rs");
+_Static_assert(offsetof(struct tlr_options, interface) == 32, "as in types.rs");
+_Static_assert(offsetof(struct tlr_options, reserved) == 48, "as in types.rs");
 _Static_assert(sizeof(struct tlr_entry) == 28, "as in types.rs");
 _Static_assert(offsetof(struct tlr_entry, bytes) == 24, "as in types.rs");
 _Static_assert(sizeof(struct tlr_slot) == 24, "as in types.rs");
@@ -140,7 +141,9 @@ static void check_handle(tlr_context context, int error) {
     IS(tlr_slot_count(context), error);
     IS(tlr_slot(context, 0, &slot), error);
     IS(tlr_allocate(context), error);
+    IS(tlr_allocate_for(context, 0), error);
     IS(tlr_payload(context, 0, &payload), error);
+    IS(tlr_writable_payload(context, 0, &payload), error);
     IS(tlr_capacity(context, 0), error);
     IS(tlr_set_payload(context, 0, 0, 0), error);
     IS(tlr_hold(context, 0), error);
@@ -148,15 +151,76 @@ static void check_handle(tlr_context context, int error) {
     IS(tlr_send(context, 0, 0), error);
 }
 
+/* The text of the last failed call of this thread contains `part`. */
+static int has_reason(const char *part) {
+    char text[512], cut[8];
+    int len = tlr_error_text(text, sizeof text);
+    CHECK(len > 0 && len < (int)sizeof text && strlen(text) == (size_t)len);
+    /* A short buffer gets the start, and a zero. */
+    memset(cut, 'x', sizeof cut);
+    IS(tlr_error_text(cut, 5), len);
+    CHECK(!memcmp(cut, text, 4) && !cut[4] && cut[5] == 'x');
+    IS(tlr_error_text(cut, 1), len);
+    CHECK(!cut[0] && cut[1] == text[1]);
+    IS(tlr_error_text(cut, 0), len);
+    IS(tlr_error_text(NULL, 100), len);
+    if (!strstr(text, part))
+        fprintf(stderr, "misuse.c: no \"%s\" in \"%s\"\n", part, text);
+    return strstr(text, part) != NULL;
+}
+
+/* Options of the back ends that cannot be opened, each with its error and a text with the way out.
+ * Nothing here needs a privilege, or changes an interface. */
+static void back_ends(void) {
+    const struct {
+        struct tlr_options options;
+        int error;
+        const char *reason;
+    } cases[] = {
+        {{.back_end = 4}, EOPNOTSUPP, "enum tlr_back_end"},
+        {{.back_end = UINT32_MAX}, EOPNOTSUPP, "enum tlr_back_end"},
+        {{.reserved = {0, 0, 0, 1}}, EINVAL, "reserved"},
+        {{.padding = 1}, EINVAL, "reserved"},
+        {{.interface = "eth0"}, EINVAL, "tlr_open_context"},
+        {{.service = "/x"}, EINVAL, "tlr_open_context"},
+        {{.queue = 1}, EINVAL, "tlr_open_context"},
+        {{.flags = TLR_STEERED}, EINVAL, "tlr_open_context"},
+        {{.back_end = TLR_DIRECT}, EINVAL, "ip -brief link"},
+        {{.back_end = TLR_DIRECT, .interface = ""}, ENOENT, "ip -brief link"},
+        {{.back_end = TLR_DIRECT, .interface = "no-such-if"}, ENOENT, "no-such-if"},
+        {{.back_end = TLR_DIRECT, .interface = "no-such-if", .busy_poll_us = 1}, EINVAL, "option"},
+        {{.back_end = TLR_DIRECT, .interface = "no-such-if", .service = "/x"}, EINVAL, "option"},
+        {{.back_end = TLR_DIRECT, .interface = "no-such-if", .queue = 1}, EINVAL, "TLR_STEERED"},
+        {{.back_end = TLR_DIRECT, .interface = "no-such-if", .flags = 2}, EINVAL, "tlr_flag"},
+        {{.back_end = TLR_DIRECT, .interface = "\xff"}, EINVAL, "UTF-8"},
+        {{.back_end = TLR_SERVICE, .service = "/no/such"}, ENOENT, "tidelane up"},
+        {{.back_end = TLR_SERVICE, .interface = "eth0"}, EINVAL, "option"},
+        {{.back_end = TLR_SERVICE, .busy_poll_us = 1}, EINVAL, "option"},
+        {{.back_end = TLR_SERVICE, .queue = 1}, EINVAL, "option"},
+    };
+    tlr_context context = 77;
+    char none = 'x';
+    IS(tlr_error_text(&none, 1), 0);
+    CHECK(!none);
+    for (size_t at = 0; at < sizeof cases / sizeof *cases; at++) {
+        IS(tlr_open_context(&cases[at].options, &context), -cases[at].error);
+        CHECK(has_reason(cases[at].reason));
+    }
+    IS(context, 77);
+    /* The text of a thread stays until its next failure. */
+    IS(tlr_open_context(&cases[0].options, NULL), -EFAULT);
+    CHECK(has_reason("pointer"));
+    IS(tlr_open_context(NULL, &context), 0);
+    IS(tlr_send(context, 0, 0), -ENOTSOCK);
+    tlr_release(context, tlr_allocate(context));
+    CHECK(has_reason("descriptor"));
+    IS(tlr_close_context(context), 0);
+}
+
 static void options(void) {
     tlr_context context = 77;
     IS(tlr_open_context(NULL, NULL), -EFAULT);
-    struct tlr_options options = {.reserved = {0, 0, 1}};
-    IS(tlr_open_context(&options, &context), -EINVAL);
-    for (uint32_t back_end = 2; back_end < 5; back_end++) {
-        options = (struct tlr_options){.back_end = back_end};
-        IS(tlr_open_context(&options, &context), -EOPNOTSUPP);
-    }
+    struct tlr_options options;
     struct tlr_options impossible[] = {
         {.buffers = 1}, {.buffers = 32769}, {.buffers = UINT32_MAX}, {.buffer_len = (1 << 20) + 1},
     };
@@ -279,6 +343,7 @@ static void descriptors(tlr_context context, int listener) {
         IS(tlr_close(context, wrong[at]), -ENOTSOCK);
         IS(tlr_abort(context, wrong[at]), -ENOTSOCK);
         IS(tlr_socket(context, wrong[at]), -ENOTSOCK);
+        IS(tlr_allocate_for(context, wrong[at]), -ENOTSOCK);
         IS(tlr_send(context, wrong[at], buffer), -ENOTSOCK);
     }
     IS(tlr_send(context, listener, buffer), -ENOTCONN);
@@ -309,6 +374,7 @@ static void descriptors(tlr_context context, int listener) {
 static void check_buffer(tlr_context context, int descriptor, tlr_buffer buffer, int error) {
     void *payload = NULL;
     IS(tlr_payload(context, buffer, &payload), error);
+    IS(tlr_writable_payload(context, buffer, &payload), error);
     CHECK(!payload);
     IS(tlr_capacity(context, buffer), error);
     IS(tlr_set_payload(context, buffer, 0, 1), error);
@@ -337,7 +403,7 @@ static void buffers(tlr_context context, int listener) {
     /* Numbers out of range, and those of another context. */
     buffer = with_text(context, "mine");
     tlr_buffer base = buffer - TLR_INDEX(buffer);
-    for (tlr_buffer at = before.buffers; at < 32768; at++)
+    for (tlr_buffer at = before.buffers; at < TLR_INDEXES; at++)
         check_buffer(context, accepted, base + at, -EINVAL);
     tlr_buffer invented[] = {-1, INT64_MIN, INT64_MAX, 0, TLR_INDEX(buffer)};
     for (size_t at = 0; at < sizeof invented / sizeof *invented; at++)
@@ -356,7 +422,7 @@ static void buffers(tlr_context context, int listener) {
         seed = seed * 6364136223846793005 + 1442695040888963407;
         tlr_buffer any = (tlr_buffer)(seed ^ seed >> 33);
         if (count % 2)
-            any = base + (tlr_buffer)(seed >> 45 & 0x7fff) + (tlr_buffer)((seed >> 40 & 7) << 15);
+            any = base + TLR_INDEX(seed >> 45) + (tlr_buffer)((seed >> 40 & 7) << 18);
         if (any != buffer)
             CHECK(tlr_release(context, any) < 0);
     }
@@ -367,16 +433,28 @@ static void buffers(tlr_context context, int listener) {
     IS(tlr_set_payload(context, buffer, UINT32_MAX, 2), -EMSGSIZE);
     IS(tlr_set_payload(context, buffer, before.buffer_len, 1), -EMSGSIZE);
     IS(tlr_payload(context, buffer, NULL), -EFAULT);
+    IS(tlr_writable_payload(context, buffer, NULL), -EFAULT);
     CHECK(has_text(context, buffer, "mine"));
     IS(tlr_set_payload(context, buffer, 1, 2), 0);
     CHECK(has_text(context, buffer, "in"));
     IS(tlr_release(context, buffer), 0);
-    /* All buffers. */
+    /* A buffer of the pool is writable where it is, and serves any descriptor. */
+    void *readable, *writable;
+    again = tlr_allocate_for(context, accepted);
+    IS(tlr_payload(context, again, &readable), 0);
+    IS(tlr_writable_payload(context, again, &writable), 0);
+    CHECK(readable == writable);
+    IS(tlr_release(context, again), 0);
+    /* All buffers, each with an index of its own. */
     uint32_t all = 0;
+    static char is_used[TLR_INDEXES];
     tlr_buffer *held = calloc(before.buffers, sizeof *held);
-    while ((buffer = tlr_allocate(context)) >= 0)
+    while ((buffer = tlr_allocate(context)) >= 0) {
+        CHECK(TLR_INDEX(buffer) < before.buffers && !is_used[TLR_INDEX(buffer)]++);
         held[all++] = buffer;
+    }
     IS(buffer, -ENOBUFS);
+    IS(tlr_allocate_for(context, accepted), -ENOBUFS);
     IS(counters_of(context).buffers_held, all);
     IS(counters_of(context).buffers_free, 0);
     while (all)
@@ -544,6 +622,7 @@ int main(void) {
     }
     IS(error, 0);
     int listener = listen_on(context);
+    back_ends();
     options();
     handles();
     end_of_a_thread();

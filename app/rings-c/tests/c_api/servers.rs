@@ -26,12 +26,18 @@ impl Server {
     /// Starts an example with a port of the kernel's choice; `None`, with a message, if the system
     /// forbids io_uring.
     fn start(name: &str, test: &str) -> Option<Self> {
+        Self::start_on(name, test, None)
+    }
+
+    /// Starts an example as [`Self::start`] does, with the argument of a back end.
+    fn start_on(name: &str, test: &str, back_end: Option<&str>) -> Option<Self> {
         programs::allow_many_descriptors();
         let source = format!("examples/{name}.c");
         let library = programs::library("a");
         let program = programs::compile(&format!("{name}-{test}"), &source, &library);
         let mut child = Command::new(program)
             .args(["127.0.0.1", "0"])
+            .args(back_end)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -85,6 +91,42 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Runs an example with these arguments until it fails. Returns its messages.
+fn failure(name: &str, arguments: &[&str]) -> String {
+    let source = format!("examples/{name}.c");
+    let program = format!("{name}-{}", arguments.len());
+    let program = programs::compile(&program, &source, &programs::library("a"));
+    let output = Command::new(program).args(arguments).output();
+    let output = output.expect("the server starts");
+    assert!(!output.status.success(), "{arguments:?}");
+    String::from_utf8(output.stderr).expect("text")
+}
+
+/// The argument selects the back end. A back end that cannot be opened is a message with a way out.
+#[test]
+fn servers_choose_the_back_end_by_an_argument() {
+    let address = ["127.0.0.1", "7999"];
+    for name in ["ring_echo", "ring_http"] {
+        let Some(server) = Server::start_on(name, "named", Some("io-uring")) else {
+            return;
+        };
+        server
+            .connect()
+            .write_all(b"GET /1 HTTP/1.1\r\n\r\n")
+            .expect("open");
+        assert_eq!(number(&server.end(), "present"), 0);
+        for (back_end, reason) in [
+            ("direct:no-such-if", "no interface no-such-if"),
+            ("direct:no-such-if:1", "no interface no-such-if"),
+            ("kernel", "usage: "),
+        ] {
+            let text = failure(name, &[address[0], address[1], back_end]);
+            assert!(text.contains(reason), "{back_end}: {text}");
+        }
+        assert!(failure(name, &address[..1]).contains("direct:INTERFACE"));
     }
 }
 

@@ -1,0 +1,69 @@
+//! The options of a C program, with the texts to which they point.
+
+use std::ffi::{CStr, c_char};
+
+use crate::{back_end::BackEndOptions, error::Error, types::Options};
+
+/// Reads the options of a context. A null pointer stands for the defaults.
+///
+/// # Safety
+///
+/// `options` is null or valid. Each pointer in the options is null or a text that ends with zero.
+pub unsafe fn read(options: *const Options) -> Result<BackEndOptions, Error> {
+    // SAFETY: the caller's promise.
+    let Some(options) = (unsafe { options.as_ref() }) else {
+        return Ok(BackEndOptions::default());
+    };
+    Ok(BackEndOptions {
+        numbers: *options,
+        // SAFETY: the caller's promise.
+        interface: unsafe { text(options.interface) }?,
+        // SAFETY: the caller's promise.
+        service: unsafe { text(options.service) }?,
+    })
+}
+
+/// Returns a copy of a text, or `None` for a null pointer.
+///
+/// # Safety
+///
+/// `text` is null or a text that ends with zero.
+unsafe fn text(text: *const c_char) -> Result<Option<String>, Error> {
+    if text.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller's promise.
+    let text = unsafe { CStr::from_ptr(text) };
+    let text = text.to_str().map_err(|_| Error::NAME)?;
+    Ok(Some(text.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_copied_once() {
+        let bytes = [0xff_u8, 0];
+        let (name, no_text) = (c"eth7", CStr::from_bytes_with_nul(&bytes));
+        let no_text = no_text.expect("an end").as_ptr();
+        let mut options = Options {
+            buffers: 7,
+            interface: name.as_ptr(),
+            ..Options::default()
+        };
+        // SAFETY: the pointers are null or texts.
+        let read = |options: &Options| unsafe { super::read(options) };
+        let got = read(&options).expect("texts");
+        assert_eq!(
+            (got.interface.as_deref(), got.service),
+            (Some("eth7"), None)
+        );
+        assert_eq!(got.numbers.buffers, 7);
+        options.service = no_text;
+        assert_eq!(read(&options).err(), Some(Error::NAME));
+        // SAFETY: a null pointer stands for the defaults.
+        let default = unsafe { super::read(std::ptr::null()) }.expect("no text");
+        assert_eq!(default.numbers.buffers, 0);
+    }
+}
