@@ -14,6 +14,7 @@
 //! * [`features::Features`] reads and changes the features that `ethtool -k` shows.
 //! * [`Heartbeats`] let the demux leave packets to the kernel when a core (a polling thread of the
 //!   service) stops.
+//! * [`links`] says which kinds of interfaces can be served, and knows special cases of drivers.
 //! * [`Lookup`] queries the kernel for the listening socket that receives a SYN, and for
 //!   connections.
 //!
@@ -28,6 +29,7 @@ pub mod firewall;
 mod heartbeats;
 pub mod impair;
 pub mod kernel_tables;
+pub mod links;
 mod lookup;
 mod reservation;
 #[expect(unsafe_code, reason = "memory that the kernel shares")]

@@ -34,7 +34,6 @@ pub mod firewall;
 pub mod kernel;
 pub mod kernel_connections;
 pub mod kernel_sockets;
-pub mod links;
 pub mod memory;
 pub mod names;
 pub mod netns;

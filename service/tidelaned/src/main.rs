@@ -28,6 +28,7 @@ use tidelane_steering::{
     AttachMode, AttachRequest, Buffers, Demux, Heartbeats,
     firewall::Firewall,
     kernel_tables::{KernelTables, LinkKind, LinkRecord},
+    links::{self, Driver},
 };
 use tidelane_time::Duration;
 use tidelane_wire::MacAddress;
@@ -44,7 +45,6 @@ use tidelaned::{
     firewall::{Guard, Mode},
     kernel,
     kernel_connections::KernelConnections,
-    links::{self, Driver},
     network,
     offloads::Offloads,
     panics,

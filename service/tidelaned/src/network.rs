@@ -5,10 +5,13 @@ use std::io;
 
 use tidelane_abi::{ROUTE_ACCELERATED, ROUTE_ASK_SERVICE, ROUTE_KERNEL, ROUTE_WITHIN_HOST};
 use tidelane_host::{AddressesWithin, IngressPolicy, KernelRoute, Route, Way};
-use tidelane_steering::kernel_tables::{Change, KernelTables, RouteInfo, RouteKind};
+use tidelane_steering::{
+    kernel_tables::{Change, KernelTables, RouteInfo, RouteKind},
+    links,
+};
 use tidelane_wire::{IpAddress, MacAddress};
 
-use crate::{links, source_settings::SourceSettings};
+use crate::source_settings::SourceSettings;
 
 /// The loopback network of IPv4.
 const LOCALNET: (IpAddress, u8) = (IpAddress::from_v4([127, 0, 0, 0]), 96 + 8);

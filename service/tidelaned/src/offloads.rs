@@ -10,9 +10,10 @@ use std::{io, thread, time::Duration};
 use tidelane_steering::{
     features::{Feature, FeatureNumber, Features},
     kernel_tables::{KernelTables, LinkRecord},
+    links,
 };
 
-use crate::{links, restorer::Restorer};
+use crate::restorer::Restorer;
 
 /// Number and interval of attempts to switch a feature on: a driver may refuse while an XDP program
 /// is attached.

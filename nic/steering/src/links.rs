@@ -1,11 +1,11 @@
-//! Kinds of interfaces: the kinds that the Tidelane service serves, and the reasons to refuse other
-//! kinds.
+//! Kinds of interfaces: the kinds that a stack on AF_XDP can serve, such as the service, and the
+//! reasons to refuse other kinds. Also the special cases of drivers.
 //!
 //! AF_XDP delivers a frame as the interface's driver received it. An interface on top of another
 //! interface delivers packets that the lower interface has changed. The lower interface joins
 //! packets beyond the size of a frame and leaves out checksums. `docs/kernels.md` has the table.
 
-use tidelane_steering::{
+use crate::{
     AttachRequest,
     features::Features,
     kernel_tables::{KernelTables, LinkKind, LinkRecord},
@@ -162,7 +162,7 @@ fn judge(link: &LinkRecord, carrier: Option<&LinkRecord>) -> Result<(), String> 
              clients come (programs of one service are joined in memory)"
         )),
         _ if !link.ethernet || link.mac.is_none() => Err(format!(
-            "{name} has no Ethernet header, which the service needs; serve the interface that \
+            "{name} has no Ethernet header, which Tidelane needs; serve the interface that \
              carries its packets"
         )),
         LinkKind::Device | LinkKind::Veth => Ok(()),
@@ -189,9 +189,8 @@ fn judge(link: &LinkRecord, carrier: Option<&LinkRecord>) -> Result<(), String> 
 
 #[cfg(test)]
 mod tests {
-    use tidelane_steering::kernel_tables::MacAddress;
-
     use super::*;
+    use crate::kernel_tables::MacAddress;
 
     fn link(name: &str, kind: &str) -> LinkRecord {
         let kind = match kind {
