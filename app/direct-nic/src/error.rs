@@ -10,8 +10,8 @@ use tidelane_steering::SteeringError;
 pub enum NicError {
     /// There is no such interface.
     NoInterface(String),
-    /// The interface has no Ethernet frames.
-    NotEthernet(String),
+    /// The interface is of a kind that cannot be served. The text says why, and what to do.
+    NotServed(String),
     /// The interface is down.
     Down(String),
     /// The interface has no address.
@@ -46,7 +46,7 @@ impl NicError {
     pub fn kind(&self) -> io::ErrorKind {
         match self {
             Self::NoInterface(_) => io::ErrorKind::NotFound,
-            Self::NotEthernet(_) | Self::LongPackets { .. } => io::ErrorKind::Unsupported,
+            Self::NotServed(_) | Self::LongPackets { .. } => io::ErrorKind::Unsupported,
             Self::Down(_) => io::ErrorKind::NetworkDown,
             Self::NoAddress(_) | Self::ForeignAddress(..) => io::ErrorKind::AddrNotAvailable,
             Self::SeveralQueues(..) => io::ErrorKind::InvalidInput,
@@ -92,10 +92,7 @@ impl fmt::Display for NicError {
                 f,
                 "no interface {name} here; `ip -brief link` lists the interfaces"
             ),
-            Self::NotEthernet(name) => write!(
-                f,
-                "{name} has no Ethernet frames; name an Ethernet interface, or use another back end"
-            ),
+            Self::NotServed(text) => f.write_str(text),
             Self::Down(name) => write!(f, "{name} is down; use: ip link set {name} up"),
             Self::NoAddress(name) => write!(
                 f,
@@ -168,7 +165,7 @@ mod tests {
         let demux = Demux(SteeringError::NotPermitted);
         for (error, kind, advice) in [
             (NoInterface(name()), ErrorKind::NotFound, "ip -brief link"),
-            (NotEthernet(name()), ErrorKind::Unsupported, "another back"),
+            (NotServed(name()), ErrorKind::Unsupported, "eth7"),
             (Down(name()), ErrorKind::NetworkDown, "ip link set eth7 up"),
             (
                 NoAddress(name()),

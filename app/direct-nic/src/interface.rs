@@ -15,8 +15,9 @@ use rustix::{
 use tidelane_af_xdp::{XdpConfig, XdpPort, queue_counts};
 use tidelane_direct::DirectOptions;
 use tidelane_steering::{
-    AttachMode, Buffers, Claim, Demux, PortReservation, Scope, StackId, Steering,
+    AttachMode, AttachRequest, Buffers, Claim, Demux, PortReservation, Scope, StackId, Steering,
     kernel_tables::{KernelTables, LinkKind, LinkRecord, NeighborState, RouteKind},
+    links::{self, Driver},
 };
 use tidelane_wire::{IpAddress, MacAddress, protocol};
 
@@ -30,6 +31,35 @@ use crate::{
 /// millisecond. A context serves no connection meanwhile, so the wait is shorter than the second
 /// after which the kernel asks again.
 const RESOLVE_MAX: Duration = Duration::from_millis(200);
+/// Time after a wait in vain in which opens do not wait.
+const IMPATIENCE: Duration = Duration::from_secs(1);
+
+/// The waits for neighbours. A program that connects to many hosts that are down does not stop its
+/// other connections: after a wait in vain, further opens to unknown neighbours fail at once for a
+/// while. The kernel resolves their addresses nevertheless, so that a later open succeeds.
+#[derive(Debug, Default)]
+struct Patience {
+    /// End of the last wait in vain.
+    failed_at: Option<Instant>,
+}
+
+impl Patience {
+    /// Returns the longest wait of an open.
+    fn limit(&self, now: Instant) -> Duration {
+        let is_over = |at: Instant| now.saturating_duration_since(at) >= IMPATIENCE;
+        match self.failed_at.is_none_or(is_over) {
+            true => RESOLVE_MAX,
+            false => Duration::ZERO,
+        }
+    }
+
+    /// Notes the end of a wait in vain that was allowed to last for `limit`.
+    fn on_failure(&mut self, now: Instant, limit: Duration) {
+        if !limit.is_zero() {
+            self.failed_at = Some(now);
+        }
+    }
+}
 
 /// An interface with the demux, and a copy of the kernel's tables.
 pub struct Interface {
@@ -37,6 +67,7 @@ pub struct Interface {
     addresses: Vec<IpAddress>,
     tables: KernelTables,
     demux: Demux,
+    patience: Patience,
     /// Reserved ports. The claims in the demux end with the demux.
     reservations: BTreeMap<(IpAddress, u16), PortReservation>,
 }
@@ -55,8 +86,12 @@ impl Interface {
         if queues != 1 && options.queue.is_none() {
             return Err(NicError::SeveralQueues(link.name, queues).into());
         }
+        let driver = Driver::of(&link);
         let mut config = config_for(&link, options.buffers)?;
-        let demux = Demux::load_and_attach(link.ifindex, queues, Buffers::One);
+        let release = rustix::system::uname();
+        config.tx_metadata = driver.heeds_metadata(&release.release().to_string_lossy());
+        let (place, _) = driver.place_of_program(AttachRequest::Best);
+        let demux = Demux::load_and_attach_as(link.ifindex, queues, Buffers::One, place);
         let mut demux = demux.map_err(NicError::Demux)?;
         if demux.mode() == AttachMode::Generic {
             // The program runs before the kernel completes checksums. A driver with zero-copy
@@ -73,6 +108,7 @@ impl Interface {
             addresses,
             tables,
             demux,
+            patience: Patience::default(),
             reservations: BTreeMap::new(),
         };
         Ok((interface, port))
@@ -151,7 +187,7 @@ impl Kernel for Interface {
     }
 
     fn release(&mut self, addr: IpAddress, port: u16) {
-        // A claim that stays only leaves packets unanswered: the context has no listener there.
+        // A claim that stays makes the context answer by RST, as the kernel does.
         let _ = self.demux.unclaim(&claim_of(addr, port));
         self.reservations.remove(&(addr, port));
     }
@@ -163,7 +199,8 @@ impl Kernel for Interface {
             return Ok(mac);
         }
         self.tables.resolve(self.link.ifindex, &hop.0)?;
-        let deadline = Instant::now() + RESOLVE_MAX;
+        let limit = self.patience.limit(Instant::now());
+        let deadline = Instant::now() + limit;
         while Instant::now() < deadline {
             self.await_change(deadline)?;
             self.tables.poll()?;
@@ -171,6 +208,7 @@ impl Kernel for Interface {
                 return Ok(mac);
             }
         }
+        self.patience.on_failure(Instant::now(), limit);
         Err(NicError::NoNeighbour(self.link.name.clone(), hop.into()).into())
     }
 }
@@ -185,8 +223,8 @@ fn claim_of(addr: IpAddress, port: u16) -> Claim {
 
 /// Returns the link address of an Ethernet interface.
 fn own_link_address(link: &LinkRecord) -> Result<MacAddress, NicError> {
-    let address = link.mac.filter(|_| link.ethernet);
-    let address = address.ok_or_else(|| NicError::NotEthernet(link.name.clone()))?;
+    let text = || format!("{} has no Ethernet address", link.name);
+    let address = link.mac.ok_or_else(|| NicError::NotServed(text()))?;
     Ok(MacAddress(address.0))
 }
 
@@ -194,7 +232,7 @@ fn own_link_address(link: &LinkRecord) -> Result<MacAddress, NicError> {
 fn usable_link(tables: &KernelTables, name: &str) -> Result<LinkRecord, NicError> {
     let link = tables.link_by_name(name);
     let link = link.ok_or_else(|| NicError::NoInterface(name.to_owned()))?;
-    own_link_address(link)?;
+    links::check(tables, link).map_err(NicError::NotServed)?;
     match link.up {
         true => Ok(link.clone()),
         false => Err(NicError::Down(name.to_owned())),
@@ -287,8 +325,26 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
         assert!(error.to_string().contains("no-such-if"), "{error}");
         let error = error_of(&NicOptions::new("lo"));
-        let kinds = [io::ErrorKind::Unsupported, io::ErrorKind::NetworkDown];
-        assert!(kinds.contains(&error.kind()), "{error}");
+        assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+        assert!(error.to_string().contains("is the loopback"), "{error}");
+    }
+
+    #[test]
+    fn waits_in_vain_are_rare() {
+        let start = Instant::now();
+        let mut patience = Patience::default();
+        let (mut now, mut waited) = (start, Duration::ZERO);
+        // Opens to hosts that are down, one after the other.
+        for _ in 0..100_000 {
+            let limit = patience.limit(now);
+            now += limit + Duration::from_micros(100);
+            waited += limit;
+            patience.on_failure(now, limit);
+        }
+        let share = waited.as_secs_f64() / (now - start).as_secs_f64();
+        assert!((0.1..0.2).contains(&share), "{share}");
+        // Later, an open waits again.
+        assert_eq!(patience.limit(now + IMPATIENCE), RESOLVE_MAX);
     }
 
     fn link(kind: LinkKind, mtu: u32) -> LinkRecord {
@@ -315,7 +371,7 @@ mod tests {
         options.tcp.keepalive = true;
         options.send_queue_max = 7;
         let refused = options_for(&link, &addresses, &options, [1; 16]);
-        assert!(matches!(refused, Err(NicError::NotEthernet(_))));
+        assert!(matches!(refused, Err(NicError::NotServed(_))));
         let mac = tidelane_steering::kernel_tables::MacAddress([2, 0, 0, 0, 0, 1]);
         link.mac = Some(mac);
         let direct = options_for(&link, &addresses, &options, [1; 16]).expect("Ethernet");
