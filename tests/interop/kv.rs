@@ -1,6 +1,6 @@
-//! The key-value server of Tidelane (`app/kv`) on the service (`tidelaned`) and on a queue of a NIC.
-//! The server uses the ring API instead of sockets. The clients are test programs of memcached, on
-//! the kernel's stack.
+//! The key-value server of Tidelane (`app/kv`) on the service (`tidelaned`) and on a queue of a
+//! NIC. The server uses the ring API instead of sockets. The clients are test programs of
+//! memcached, on the kernel's stack.
 
 use tidelane_tests::{
     Outcome, Program, Side, Stop, Wire, ensure, tools,
