@@ -210,6 +210,8 @@ const CASES: &[Case] = cases![
     rings_c::http_on_a_nic_queue 90,
     rings_c::echo_on_the_service 60,
     rings_c::echo_on_a_nic_queue 60,
+    rings_c::connections_on_the_service 60,
+    rings_c::connections_on_a_nic_queue 60,
     forks::a_child_for_each_connection 60,
     forks::redis_saves_under_load 90,
     forks::children_outlive_their_parent 60,

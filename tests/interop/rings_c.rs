@@ -1,5 +1,5 @@
-//! The C interface of the ring API (`app/rings-c`): its example servers on the service
-//! (`tidelaned`) and on a queue of a NIC, with the same source. The clients are on the kernel's
+//! The C interface of the ring API (`app/rings-c`): its example programs on the service
+//! (`tidelaned`) and on a queue of a NIC, with the same source. The peers are on the kernel's
 //! stack.
 
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tidelane_tests::{
     Outcome, Program, Running, Side, Stop, Wire, ensure, tools,
-    wire::{INTERFACE, SERVER},
+    wire::{CLIENT, INTERFACE, SERVER},
 };
 
 use crate::{
@@ -17,11 +17,27 @@ use crate::{
 
 /// Port of the servers.
 const PORT: u16 = 7430;
+/// An address of the wire's network that no host has.
+const NOBODY: &str = "10.77.0.99";
+/// An address to which there is no route.
+const NOWHERE: &str = "203.0.113.1";
 /// Time limit for the start of a server.
 const START_MAX: Duration = Duration::from_secs(10);
 
-/// Returns the example `name` with the argument of a back end.
+/// Returns the example server `name` with the argument of a back end.
 fn example(wire: &Wire, name: &str, back_end: &str) -> Result<Program, Stop> {
+    let program = compiled(wire, name)?;
+    Ok(program.args(&format!("{SERVER} {PORT} {back_end}")))
+}
+
+/// Returns the example client to a port of `peer`.
+fn client(wire: &Wire, peer: &str, back_end: &str) -> Result<Program, Stop> {
+    let program = compiled(wire, "ring_client")?;
+    Ok(program.args(&format!("{peer} {PORT} 50 200 {back_end}")))
+}
+
+/// Compiles the example `name`.
+fn compiled(wire: &Wire, name: &str) -> Result<Program, Stop> {
     let program = wire.scratch().join(name);
     let source = tools::source_root().join(format!("app/rings-c/examples/{name}.c"));
     let library = tools::binary("libtidelane_rings_c.a")?;
@@ -29,8 +45,7 @@ fn example(wire: &Wire, name: &str, back_end: &str) -> Result<Program, Stop> {
     let mut sources = vec![source, library];
     sources.extend(libraries);
     tools::compile(&program, &sources)?;
-    let program = wire.program(Side::Server, &program.to_string_lossy());
-    Ok(program.args(&format!("{SERVER} {PORT} {back_end}")))
+    Ok(wire.program(Side::Server, &program.to_string_lossy()))
 }
 
 /// Returns the argument of the queue of the wire's interface.
@@ -100,4 +115,49 @@ pub fn echo_on_a_nic_queue() -> Outcome {
         "a second server on the queue: {second}"
     );
     echo(&wire, server)
+}
+
+/// Starts an echo server on the kernel's stack, at the other end of the wire.
+fn kernel_echo(wire: &Wire) -> Result<Running, Stop> {
+    let server = wire.load_tool(Side::Client, "echo-server")?;
+    let server = server.arg("--port").arg(PORT).spawn()?;
+    tools::wait_until(SHORT, "the echo server", || {
+        wire.listens(Side::Client, PORT)
+    })?;
+    Ok(server)
+}
+
+/// The client has its echo on the service.
+pub fn connections_on_the_service() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let mut server = kernel_echo(&wire)?;
+    let client = client(&wire, &CLIENT.to_string(), "service")?;
+    let finished = client.registering_at(&service).run(SHORT)?.success()?;
+    ensure!(finished.stdout.contains("finished 50"), "{finished}");
+    server.check_alive()
+}
+
+/// The client has its echo on a queue of a NIC. The kernel resolves the neighbour, which it does
+/// not know at first. A peer that does not answer, and one without a route, are errors with a way
+/// out.
+pub fn connections_on_a_nic_queue() -> Outcome {
+    let wire = Wire::new()?;
+    let mut server = kernel_echo(&wire)?;
+    let ip = wire.program(Side::Server, "ip");
+    let flush = ip.args(&format!("neigh flush dev {INTERFACE}"));
+    flush.run(SHORT)?.success()?;
+    for _ in 0..2 {
+        let client = client(&wire, &CLIENT.to_string(), &queue())?;
+        let finished = client.run(SHORT)?.success()?;
+        ensure!(finished.stdout.contains("finished 50"), "{finished}");
+    }
+    for (peer, reason) in [(NOBODY, "does not answer"), (NOWHERE, "no route to")] {
+        let refused = client(&wire, peer, &queue())?.finish(SHORT)?;
+        ensure!(
+            !refused.status.success() && refused.stderr.contains(reason),
+            "{peer}: {refused}"
+        );
+    }
+    server.check_alive()
 }

@@ -2,7 +2,7 @@
 
 use std::{
     io::{BufRead, BufReader, ErrorKind, Read, Write},
-    net::{Shutdown, SocketAddr, TcpStream},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     process::{Child, ChildStdout, Command, Stdio},
     thread,
     time::Duration,
@@ -73,17 +73,13 @@ impl Server {
     }
 
     /// Ends the server by SIGTERM. Returns its last line as names and numbers.
-    fn end(mut self) -> Vec<(String, u64)> {
+    fn end(mut self) -> Report {
         // SAFETY: the server is a child that was not waited for, so the number is its own.
         unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
         let mut text = String::new();
         self.output.read_to_string(&mut text).expect("text");
         assert!(self.child.wait().expect("a child").success(), "{text}");
-        let words: Vec<&str> = text.split_whitespace().collect();
-        let pairs = words.chunks(2);
-        pairs
-            .map(|pair| (pair[0].to_owned(), pair[1].parse().expect("a number")))
-            .collect()
+        report_of(&text)
     }
 }
 
@@ -128,6 +124,79 @@ fn servers_choose_the_back_end_by_an_argument() {
         }
         assert!(failure(name, &address[..1]).contains("direct:INTERFACE"));
     }
+}
+
+/// Runs the client in C. Returns its report and its messages.
+fn run_client(test: &str, address: SocketAddr, arguments: [&str; 2]) -> (Report, String) {
+    let source = "examples/ring_client.c";
+    let library = programs::library("a");
+    let program = programs::compile(&format!("ring_client-{test}"), source, &library);
+    let output = Command::new(program)
+        .args([address.ip().to_string(), address.port().to_string()])
+        .args(arguments)
+        .output()
+        .expect("the client starts");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let report = report_of(&text);
+    let has_failed = number(&report, "failed") > 0;
+    assert_eq!(output.status.success(), !has_failed, "{text}");
+    (report, String::from_utf8(output.stderr).expect("text"))
+}
+
+#[test]
+fn the_client_compares_the_echo_of_many_connections() {
+    let Some(server) = Server::start("ring_echo", "client") else {
+        return;
+    };
+    for (connections, messages) in [("1", "1"), ("300", "50"), ("10", "0")] {
+        let (report, errors) = run_client("echo", server.address, [connections, messages]);
+        let finished = connections.parse().expect("a number");
+        assert_eq!(number(&report, "finished"), finished, "{errors}");
+        assert_eq!(number(&report, "failed"), 0, "{errors}");
+    }
+    let address = server.address;
+    let report = server.end();
+    assert_eq!(number(&report, "accepted"), 311);
+    assert_eq!(number(&report, "present"), 0);
+    // Nobody listens any more.
+    let (report, errors) = run_client("refused", address, ["3", "1"]);
+    assert_eq!(
+        (number(&report, "finished"), number(&report, "failed")),
+        (0, 3)
+    );
+    assert_eq!(errors.matches("Connection refused").count(), 3, "{errors}");
+}
+
+/// A server that answers with wrong bytes, or ends too early, is found out.
+#[test]
+fn the_client_finds_wrong_answers() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let server = thread::spawn(move || {
+        for wrong in [b"wrong".to_vec(), Vec::new()] {
+            let mut stream = listener.accept().expect("a client").0;
+            let mut message = [0; 1000];
+            stream.read_exact(&mut message).expect("a message");
+            stream.write_all(&wrong).expect("open");
+        }
+    });
+    for _ in 0..2 {
+        let (report, _) = run_client("wrong", address, ["1", "5"]);
+        assert_eq!(number(&report, "failed"), 1);
+    }
+    server.join().expect("both clients have connected");
+}
+
+/// Names and numbers that a program has printed.
+type Report = Vec<(String, u64)>;
+
+/// Returns the names and numbers of a line.
+fn report_of(text: &str) -> Report {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let pairs = words.chunks(2);
+    pairs
+        .map(|pair| (pair[0].to_owned(), pair[1].parse().expect("a number")))
+        .collect()
 }
 
 /// Returns the number with this name.
