@@ -38,14 +38,20 @@
 /* Waits without an event after SIGTERM. Then the server ends, although clients are present. */
 #define LAST_WAITS 20
 
+/* An answer that waits. */
+struct answer {
+    long body;  /* length of the body, or -1 for "not found" */
+    int closes; /* the request asks to close the connection afterwards */
+};
+
 /* A connection. */
 struct client {
     int descriptor;
     /* The start of a request. */
     char request[REQUEST_MAX];
     size_t request_len;
-    /* Lengths of the bodies that wait, oldest first, or -1 for "not found". */
-    long answers[ANSWERS_MAX];
+    /* The answers that wait, oldest first. */
+    struct answer answers[ANSWERS_MAX];
     int answers_len;
     /* Bytes of the first answer that were sent. */
     size_t sent;
@@ -115,8 +121,9 @@ static void answer(struct client *client, const char *request, size_t len) {
         if (*end != ' ' || body > BODY_MAX)
             body = -1;
     }
-    client->closes |= strstr(text, "Connection: close") != NULL;
-    client->answers[client->answers_len++] = body;
+    int closes = strstr(text, "Connection: close") != NULL;
+    client->closes |= closes;
+    client->answers[client->answers_len++] = (struct answer){body, closes};
     requests++;
 }
 
@@ -145,10 +152,11 @@ static void receive(struct client *client, const char *data, size_t len) {
 static size_t fill(struct client *client, char *to, size_t room) {
     size_t len = 0;
     while (client->answers_len && len < room) {
-        long body = client->answers[0];
+        long body = client->answers[0].body;
         char head[128];
-        int head_len = snprintf(head, sizeof head, "HTTP/1.1 %s\r\nContent-Length: %ld\r\n\r\n",
-                                body < 0 ? "404 Not Found" : "200 OK", body < 0 ? 0 : body);
+        int head_len = snprintf(head, sizeof head, "HTTP/1.1 %s\r\nContent-Length: %ld\r\n%s\r\n",
+                                body < 0 ? "404 Not Found" : "200 OK", body < 0 ? 0 : body,
+                                client->answers[0].closes ? "Connection: close\r\n" : "");
         size_t total = (size_t)head_len + (size_t)(body < 0 ? 0 : body);
         while (client->sent < total && len < room) {
             size_t at = client->sent++;
