@@ -68,7 +68,7 @@ pub struct Interface {
     tables: KernelTables,
     demux: Demux,
     patience: Patience,
-    /// Reserved ports. The claims in the demux end with the demux.
+    /// Reserved ports, which are claimed.
     reservations: BTreeMap<(IpAddress, u16), PortReservation>,
 }
 
@@ -167,6 +167,15 @@ impl Interface {
                 Ok(())
             }
             Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Drop for Interface {
+    /// Leaves all ports to the kernel. A child process of `fork` may keep the demux attached.
+    fn drop(&mut self) {
+        for (addr, port) in self.reservations.keys() {
+            let _ = self.demux.unclaim(&claim_of(*addr, *port));
         }
     }
 }

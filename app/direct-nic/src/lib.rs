@@ -19,7 +19,8 @@
 //!   resolve an unknown neighbour. A peer that connects to the context is answered at the source of
 //!   its frame.
 //! * **The end.** The end of the process in any way detaches the demux. The kernel then gets the
-//!   packets, and answers those of old connections by RST.
+//!   packets, and answers those of old connections by RST. A child process of `fork` keeps the
+//!   queue until it ends or calls `execve`: after a crash of its parent, nobody answers meanwhile.
 //!
 //! The kernel's part is the trait [`Kernel`], so that tests run on a link in memory, without
 //! privileges.
