@@ -102,9 +102,18 @@ impl ReceiveChain {
         self.take_adjacent()
     }
 
-    /// Adds a buffer with data at `pos`, which is not before [`Self::next`]. Returns the number of
-    /// copies that the chain has made to join small payloads.
-    pub fn insert(&mut self, pos: u32, buffer: Buffer) -> u64 {
+    /// Adds a buffer with data at `pos`. Returns the number of copies that the chain has made to
+    /// join small payloads.
+    ///
+    /// Bytes before [`Self::next`] are dropped: the first part of a payload may close the hole
+    /// before data that the next part repeats.
+    pub fn insert(&mut self, pos: u32, mut buffer: Buffer) -> u64 {
+        let known = self.next.wrapping_sub(pos);
+        let mut pos = pos;
+        if known as i32 > 0 {
+            buffer.advance(known.min(buffer.len() as u32));
+            pos = self.next;
+        }
         let end = pos.wrapping_add(buffer.len() as u32);
         if buffer.is_empty() || !self.make_way(pos, end) {
             return 0;

@@ -61,6 +61,24 @@ fn data_beyond_a_hole_appears_when_the_hole_closes() {
     assert_eq!(pool.free_count(), 1024);
 }
 
+/// A payload in two buffers: the first buffer closes the hole before data that the second buffer
+/// repeats.
+#[test]
+fn a_part_may_repeat_data_that_the_part_before_it_has_joined() {
+    for first in 1..60 {
+        let pool = pool();
+        let start = u32::MAX - 20;
+        let at = |offset: u32| start.wrapping_add(offset);
+        let mut chain = chain_at(start);
+        chain.insert(at(30), buffer(&pool, at(30), 10));
+        chain.insert(start, buffer(&pool, start, first));
+        chain.insert(at(first), buffer(&pool, at(first), 60 - first));
+        assert_eq!(chain.next(), at(60), "{first}");
+        assert_eq!(taken(&mut chain), bytes(start, 60), "{first}");
+        assert_eq!(pool.free_count(), 1024, "{first}");
+    }
+}
+
 /// Random segments with overlaps, in any order: the chain yields each byte once, and keeps no
 /// buffer afterwards. A model of the received positions says how much is in order.
 #[test]
