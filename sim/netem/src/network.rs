@@ -59,6 +59,8 @@ struct Direction {
     link: Link,
     /// Configuration of the link while the network is not cut.
     config: LinkConfig,
+    /// Index of the node at the sending end.
+    from: usize,
     /// Index of the node at the receiving end.
     to: usize,
 }
@@ -101,6 +103,7 @@ impl Network {
                 directions.push(Direction {
                     link: Link::new(config, root.fork(name).next_u64()),
                     config,
+                    from: cable.ends[from],
                     to: cable.ends[1 - from],
                 });
             }
@@ -174,6 +177,16 @@ impl Network {
                 loss,
                 ..direction.config
             });
+        }
+    }
+
+    /// Sets the MTU of all links between two routers, in bytes.
+    pub fn set_path_mtu(&mut self, mtu: u32) {
+        let is_router = |node: usize| self.nodes[node].kind == Kind::Router;
+        for direction in &mut self.directions {
+            if is_router(direction.from) && is_router(direction.to) {
+                direction.config.mtu = mtu;
+            }
         }
     }
 

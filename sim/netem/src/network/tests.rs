@@ -192,3 +192,18 @@ fn a_cut_network_loses_everything_and_a_restored_one_nothing() {
     assert_eq!(drive(&mut network).len(), 1);
     assert_eq!(network.counters().lost, 1);
 }
+
+#[test]
+fn a_path_mtu_changes_during_a_run() {
+    let mut network = routed();
+    let mut now = Instant::ZERO;
+    for (mtu, host) in [(0, 5), (1280, 0), (1400, 5), (1280, 0)] {
+        network.set_path_mtu(mtu);
+        network.send(now, 0, &frame_v6(0, 3, 5, 1300));
+        let arrived = drive(&mut network);
+        let hosts: Vec<usize> = arrived.iter().map(|(_, host, _)| *host).collect();
+        assert_eq!(hosts, [host], "MTU {mtu}");
+        now = arrived[0].0;
+    }
+    assert_eq!(network.too_big(), 2);
+}
