@@ -202,6 +202,13 @@ impl<P: PacketIo> DirectContext<P> {
             .info(self.cycle.descriptors.flow(descriptor)?)
     }
 
+    /// Returns TCP's state of all connections, also of those that the program has closed and of
+    /// those that no [`Context::sync`] has accepted yet. Connections in TIME-WAIT are missing.
+    pub fn flows(&self) -> impl Iterator<Item = FlowInfo> {
+        let engine = &self.cycle.engine;
+        engine.flows().filter_map(|flow| engine.info(flow))
+    }
+
     /// Returns the time at which the next timer expires, or `None` if no timer runs.
     pub fn next_timeout(&self) -> Option<Instant> {
         self.cycle.engine.next_timeout()

@@ -42,6 +42,8 @@ pub enum ThemeName {
     Cores,
     /// Programs with stacks of their own have ports of the mux, and some are hostile
     Ports,
+    /// Hosts run the direct back end of the ring API
+    Direct,
 }
 
 impl ScenarioOptions {
@@ -75,6 +77,7 @@ impl ScenarioOptions {
             Some(ThemeName::Foreign) => Theme::Smoltcp,
             Some(ThemeName::Cores) => Theme::Cores,
             Some(ThemeName::Ports) => Theme::Ports,
+            Some(ThemeName::Direct) => Theme::Direct,
         };
         Scenario::with_theme(seed, theme)
     }

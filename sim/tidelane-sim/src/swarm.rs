@@ -109,7 +109,7 @@ impl Swarm {
 }
 
 /// Topics of the run in CI, and the number of seeds for each.
-const LITE: [(ThemeName, u64); 9] = [
+const LITE: [(ThemeName, u64); 10] = [
     (ThemeName::Any, 1_000),
     (ThemeName::Memory, 200),
     (ThemeName::Death, 300),
@@ -119,6 +119,7 @@ const LITE: [(ThemeName, u64); 9] = [
     (ThemeName::Foreign, 500),
     (ThemeName::Cores, 500),
     (ThemeName::Ports, 1_000),
+    (ThemeName::Direct, 1_000),
 ];
 
 /// First seed of the run in CI. The range is separate from the seeds of the unit tests.
@@ -179,6 +180,14 @@ fn missed(sum: &Report) -> Vec<&'static str> {
             "a connection beside hostile ports",
             counter("port_connections_compared"),
         ),
+        ("a connection of a direct host", counter("direct_accepted")),
+        (
+            "a frame that became a buffer",
+            counter("direct_rx_exchanges"),
+        ),
+        ("a buffer that became a frame", counter("direct_tx_lent")),
+        ("a lack of buffers", counter("direct_rx_no_buffer")),
+        ("a paused connection", counter("direct_pauses")),
         ("a connection that ended as planned", sum.complete),
     ];
     let never = wanted.into_iter().filter(|(_, count)| *count == 0);

@@ -2,6 +2,7 @@
 //! therefore accepts.
 
 use crate::{
+    direct::DirectSpec,
     fault::Fault,
     scenario::{HostSpec, ListenerSpec, Scenario, Theme},
 };
@@ -39,6 +40,6 @@ impl Scenario {
 
     /// Returns true if programs have little memory for stream buffers.
     pub fn is_short_of_memory(&self) -> bool {
-        self.theme == Theme::LowMemory
+        self.theme == Theme::LowMemory || self.direct.iter().any(DirectSpec::is_short_of_memory)
     }
 }

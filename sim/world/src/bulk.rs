@@ -183,6 +183,7 @@ impl Bulk {
             theme: Theme::Any,
             hosts,
             smoltcp: None,
+            direct: Vec::new(),
             topology,
             programs,
             listeners: listeners.collect(),

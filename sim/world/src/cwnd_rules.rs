@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use tidelane_engine::{CaState, FlowInfo, LinkId};
-use tidelane_host::SocketReport;
 use tidelane_time::Instant;
 use tidelane_wire::FlowKey;
 
@@ -44,8 +43,8 @@ struct Sender {
 
 /// Access to the congestion variables of the senders of one host.
 pub trait SenderFigures {
-    /// Returns the host's sockets.
-    fn sockets(&self) -> Vec<SocketReport>;
+    /// Returns the state of the host's connections.
+    fn flows(&self) -> Vec<FlowInfo>;
     /// Returns the number of signals so far that a retransmission was spurious. A signal may undo
     /// a reduction.
     fn spurious_signals(&self) -> u64;
@@ -79,11 +78,7 @@ impl CwndRules {
         figures: &impl SenderFigures,
     ) -> Result<(), Violation> {
         self.checks += 1;
-        for info in figures
-            .sockets()
-            .iter()
-            .filter_map(|socket| socket.info.as_ref())
-        {
+        for info in &figures.flows() {
             let own = advances.iter().filter(|advance| advance.key == info.key);
             let sent = own.map(|advance| advance.bytes).sum();
             let broken = self.check_flow(host, info, sent, figures);

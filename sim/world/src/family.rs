@@ -7,6 +7,7 @@
 use tidelane_netem::Rng;
 
 use crate::{
+    fault::Fault,
     plan::ConnectionPlan,
     ports::PortsSpec,
     scenario::{ListenerSpec, Scenario},
@@ -15,7 +16,7 @@ use crate::{
 /// Minimum MTU of a link that carries IPv6, in bytes (RFC 8200 §5).
 pub const IPV6_MTU_MIN: u32 = 1280;
 /// MTUs of narrow paths in bytes. All of them are large enough for IPv6.
-const PATH_MTUS: [u32; 4] = [1280, 1280, 1400, 1492];
+pub(crate) const PATH_MTUS: [u32; 4] = [1280, 1280, 1400, 1492];
 
 /// A version of IP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -97,6 +98,9 @@ impl Scenario {
     /// Returns the same scenario with IPv4 alone and without narrow paths.
     pub fn plain(mut self) -> Self {
         self.hosts.iter_mut().for_each(|host| host.ipv6 = false);
+        self.direct.iter_mut().for_each(|host| host.ipv6 = false);
+        let is_wide = |fault: &Fault| !matches!(fault, Fault::PathMtu { .. });
+        self.faults.retain(is_wide);
         for listener in &mut self.listeners {
             listener.bound = Bound::ToV4;
         }
@@ -115,9 +119,10 @@ impl Scenario {
     }
 
     fn has_ipv6(&self, host: usize) -> bool {
-        match self.hosts.get(host) {
-            Some(host) => host.ipv6,
-            None => self.smoltcp.is_some_and(|host| host.mtu >= IPV6_MTU_MIN),
+        match (self.hosts.get(host), self.direct_at(host)) {
+            (Some(host), _) => host.ipv6,
+            (None, Some(host)) => host.ipv6,
+            (None, None) => self.smoltcp.is_some_and(|host| host.mtu >= IPV6_MTU_MIN),
         }
     }
 

@@ -48,6 +48,13 @@ pub enum Fault {
         /// True if the service resets its connections before it ends.
         orderly: bool,
     },
+    /// The path between the routers gets another MTU.
+    PathMtu {
+        /// Time of the fault.
+        at: Instant,
+        /// MTU in bytes.
+        mtu: u32,
+    },
     /// The clock of a host jumps forward.
     ClockJump {
         /// Index of the host.
@@ -67,6 +74,7 @@ impl Fault {
             | Self::Outage { at, .. }
             | Self::NeighboursExpired { at, .. }
             | Self::Pause { at, .. }
+            | Self::PathMtu { at, .. }
             | Self::Restart { at, .. }
             | Self::ClockJump { at, .. } => *at,
         }
@@ -79,6 +87,7 @@ impl Fault {
             | Self::Outage { at, .. }
             | Self::NeighboursExpired { at, .. }
             | Self::Pause { at, .. }
+            | Self::PathMtu { at, .. }
             | Self::Restart { at, .. }
             | Self::ClockJump { at, .. } => *at = time,
         }

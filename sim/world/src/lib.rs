@@ -32,6 +32,7 @@ mod bulk;
 mod connection_end;
 mod cwnd_rules;
 mod digest;
+mod direct;
 mod family;
 mod fault;
 mod foreign_bytes;
@@ -59,6 +60,7 @@ pub use tidelane_engine::Algorithm;
 
 pub use crate::{
     bulk::{Bulk, Goodput},
+    direct::DirectSpec,
     family::{Bound, Family},
     fault::Fault,
     latency_under_load::{LatencyUnderLoad, RoundTrips},

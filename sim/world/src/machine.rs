@@ -10,7 +10,7 @@ use std::{
     },
 };
 
-use tidelane_engine::LinkId;
+use tidelane_engine::{FlowInfo, LinkId};
 use tidelane_host::{
     HostRequest, Interface, PORTS_PER_REQUEST, SocketReport,
     accounts::{User, UserId, Weight},
@@ -390,8 +390,12 @@ impl SlowNic {
 }
 
 impl SenderFigures for Machine {
-    fn sockets(&self) -> Vec<SocketReport> {
-        self.host.sockets()
+    fn flows(&self) -> Vec<FlowInfo> {
+        let sockets = self.host.sockets();
+        sockets
+            .into_iter()
+            .filter_map(|socket| socket.info)
+            .collect()
     }
 
     fn spurious_signals(&self) -> u64 {

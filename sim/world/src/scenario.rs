@@ -3,10 +3,11 @@
 use std::fmt;
 
 use tidelane_engine::{Algorithm, EcnPolicy, EngineConfig};
-use tidelane_netem::Rng;
+use tidelane_netem::{LinkConfig, Rng};
 use tidelane_time::{Duration, Instant};
 
 use crate::{
+    direct::DirectSpec,
     family::Bound,
     fault::Fault,
     plan::{ConnectionPlan, Role, Traffic},
@@ -107,6 +108,8 @@ pub enum Theme {
     Cores,
     /// Programs with stacks of their own have ports of a host's mux. Some of them are hostile.
     Ports,
+    /// Hosts run the direct back end of the ring API, opposite to hosts of all kinds.
+    Direct,
 }
 
 /// Parameters of a smoltcp host. Its index follows the indices of Tidelane's hosts. It has its own
@@ -138,6 +141,9 @@ pub struct Scenario {
     pub hosts: Vec<HostSpec>,
     /// A smoltcp host, if the run has one. Its index is the number of Tidelane's hosts.
     pub smoltcp: Option<SmoltcpSpec>,
+    /// Hosts that run the direct back end of the ring API. Their indices follow those of all other
+    /// hosts.
+    pub direct: Vec<DirectSpec>,
     /// Links between the hosts.
     pub topology: Topology,
     /// Programs on all hosts.
@@ -166,10 +172,10 @@ impl Scenario {
             _ => Theme::Faults,
         };
         // This theme is drawn last, so that the other seeds keep their themes.
-        let theme = if rng.below(16) == 0 {
-            Theme::Ports
-        } else {
-            theme
+        let theme = match (rng.below(16), rng.below(16)) {
+            (0, _) => Theme::Ports,
+            (_, 0) => Theme::Direct,
+            _ => theme,
         };
         Self::with_theme(seed, theme)
     }
@@ -180,6 +186,7 @@ impl Scenario {
         let mut rng = root.fork(1);
         let host_count = match theme {
             Theme::LocalPath | Theme::Smoltcp => 1,
+            Theme::Direct => 1 + rng.below(2) as usize,
             _ => 2 + rng.below(3).min(rng.below(3)) as usize,
         };
         let mut hosts = (0..host_count)
@@ -195,21 +202,24 @@ impl Scenario {
                 host.ports = PORTS;
             }
         }
-        let smoltcp = (theme == Theme::Smoltcp).then(|| new_smoltcp(&mut root.fork(7)));
-        let all = host_count + usize::from(smoltcp.is_some());
-        let topology = Topology::random(&mut root.fork(2), all);
+        let has_smoltcp =
+            theme == Theme::Smoltcp || theme == Theme::Direct && root.fork(13).chance_ppm(300_000);
+        let smoltcp = has_smoltcp.then(|| new_smoltcp(&mut root.fork(7)));
         let mut scenario = Self {
             seed,
             theme,
             hosts,
             smoltcp,
-            topology,
+            direct: Vec::new(),
+            topology: Topology::star(0, LinkConfig::PERFECT),
             programs: Vec::new(),
             listeners: Vec::new(),
             connections: Vec::new(),
             faults: Vec::new(),
             ports: None,
         };
+        scenario.draw_direct(&mut root.fork(14));
+        scenario.topology = Topology::random(&mut root.fork(2), scenario.host_count());
         if theme == Theme::Smoltcp {
             scenario.add_both_sides(&mut root.fork(3));
         } else {
@@ -219,9 +229,11 @@ impl Scenario {
         if theme == Theme::Ports {
             scenario.add_ports(&mut root.fork(11));
         }
+        scenario.add_direct_programs(&mut root.fork(15));
         scenario.add_connections(&mut root.fork(5));
         scenario.add_faults(&mut root.fork(6));
         scenario.add_port_changes(&mut root.fork(12));
+        scenario.add_direct_faults(&mut root.fork(16));
         scenario.add_families(&root.fork(9));
         scenario.add_users(&mut root.fork(10));
         scenario.calm_ports();
@@ -278,7 +290,12 @@ impl Scenario {
         }
     }
 
-    fn add_program(&mut self, rng: &mut Rng, host: usize, behaviour: Behaviour) -> usize {
+    pub(crate) fn add_program(
+        &mut self,
+        rng: &mut Rng,
+        host: usize,
+        behaviour: Behaviour,
+    ) -> usize {
         self.programs.push(ProgramSpec {
             host,
             user: 0,
@@ -321,6 +338,7 @@ impl Scenario {
                 client = 3 - listener;
             }
             let mut plan = ConnectionPlan::new(rng, kind, id as u32, client, listener);
+            self.choose_direct_client(rng, &mut plan);
             plan.start = Instant(1_000_000 + start);
             self.connections.push(plan);
         }
@@ -366,6 +384,11 @@ impl Scenario {
     /// Draws a fault of one host. The caller sets its time.
     fn new_fault(&self, rng: &mut Rng) -> Fault {
         let host = rng.below(self.hosts.len() as u64) as usize;
+        Self::new_fault_of(rng, host)
+    }
+
+    /// Draws a fault of `host`. The caller sets its time.
+    pub(crate) fn new_fault_of(rng: &mut Rng, host: usize) -> Fault {
         let at = Instant::ZERO;
         let bits = rng.between(6, 24);
         let lasts = Duration::from_micros(rng.below(1 << bits));
@@ -437,7 +460,10 @@ impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "seed {}: {:?}", self.seed, self.theme)?;
         if let Some(smoltcp) = &self.smoltcp {
-            writeln!(f, "the last host: {smoltcp:?}")?;
+            writeln!(f, "host {}: {smoltcp:?}", self.hosts.len())?;
+        }
+        for (at, direct) in self.direct.iter().enumerate() {
+            writeln!(f, "host {}: {direct:?}", self.first_direct() + at)?;
         }
         for (index, [up, down]) in self.topology.access.iter().enumerate() {
             writeln!(f, "host {index} to its switch: {up:?}")?;

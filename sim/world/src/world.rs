@@ -1,6 +1,7 @@
 //! The event loop of the simulator: takes the earliest event in virtual time and runs its handler.
 
 mod checks;
+mod direct;
 mod fair_share;
 mod faults;
 mod ports;
@@ -16,6 +17,7 @@ use crate::{
     connection_end::RunState,
     cwnd_rules::CwndRules,
     digest::Digest,
+    direct::DirectHost,
     fault::Fault,
     foreign_bytes::ForeignBytes,
     ledger::{Ledger, Violation, violation},
@@ -35,9 +37,6 @@ const TICK: Duration = Duration::from_secs(1);
 const EVENTS_MAX: u64 = 30_000_000;
 /// Number of bursts of random writes to shared memory after which hostile programs are killed.
 const FUZZ_BURSTS_MAX: u64 = 50_000;
-/// Number of steps without work that a host may take in a second. Some of these steps are normal,
-/// because the timer wheel may report a time before the next deadline.
-const IDLE_STEPS_MAX: u32 = 3_000;
 
 /// An event. The numbers are the index of the direction, host or program, and of its worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -46,6 +45,7 @@ enum Event {
     Step(usize),
     Answer(usize),
     Smoltcp,
+    Direct(usize),
     Run(usize, usize),
     Fuzz(usize),
     Launch(usize),
@@ -63,6 +63,8 @@ pub struct World {
     machines: Vec<Machine>,
     smoltcp: Option<SmoltcpHost>,
     ports: Option<Ports>,
+    /// Direct hosts. Their indices follow those of all other hosts.
+    direct: Vec<DirectHost>,
     network: Network,
     /// Frame that arrived while the host's port had no room, by host.
     held: Vec<Option<Vec<u8>>>,
@@ -127,12 +129,13 @@ impl World {
         let mut world = Self {
             now: Instant::ZERO,
             run_state: RunState::new(ledger, scenario.seed),
-            idle_steps: vec![0; machines.len()],
-            idle: vec![false; machines.len()],
+            idle_steps: vec![0; scenario.host_count()],
+            idle: vec![false; scenario.host_count()],
             network: scenario.topology.build(root.fork(200).next_u64()),
-            held: vec![None; machines.len()],
+            held: vec![None; scenario.host_count()],
             smoltcp: None,
             ports: Ports::new(&scenario, root.fork(700)),
+            direct: Vec::new(),
             machines,
             wire_rules: WireRules::default(),
             cwnd_rules: CwndRules::default(),
@@ -266,6 +269,9 @@ impl World {
             self.smoltcp.as_ref().and_then(|host| host.next),
             Event::Smoltcp,
         );
+        for (at, host) in self.direct.iter().enumerate() {
+            offer(host.due(), Event::Direct(at));
+        }
         for (index, process) in self.processes.iter().enumerate() {
             let Some(process) = process else {
                 offer(self.relaunches[index], Event::Launch(index));
@@ -300,6 +306,7 @@ impl World {
                 self.machines[index].answer(self.now);
             }
             Event::Smoltcp => self.run_smoltcp()?,
+            Event::Direct(at) => self.run_direct(at)?,
             Event::Run(program, worker) => self.run_worker(program, worker)?,
             Event::Fuzz(program) => self.run_fuzzer(program)?,
             Event::Launch(program) => {
@@ -327,7 +334,12 @@ impl World {
         if frame.first_chunk() != Some(&mac(host).0) {
             return;
         }
-        let Some(machine) = self.machines.get_mut(host) else {
+        let now = self.now;
+        let taken = if let Some(machine) = self.machines.get_mut(host) {
+            machine.deliver(now, &frame)
+        } else if let Some(direct) = self.direct_mut(host) {
+            direct.deliver(now, &frame)
+        } else {
             if let Some(smoltcp) = &mut self.smoltcp {
                 smoltcp.deliver(self.now, &frame);
                 self.digest.bytes(&frame);
@@ -335,7 +347,6 @@ impl World {
             }
             return;
         };
-        let taken = machine.deliver(self.now, &frame);
         self.network.block(host, !taken);
         if taken {
             self.wire_rules.delivered(host, &frame);
@@ -350,23 +361,20 @@ impl World {
     fn step(&mut self, index: usize) -> Result<(), Violation> {
         let now = self.now;
         let worked = self.machines[index].step(now);
-        // One idle step after a step with work is allowed: the host finds out that it is idle.
-        let was_idle = std::mem::replace(&mut self.idle[index], !worked);
-        let waits = self.machines[index].waits_for_nic();
-        self.idle_steps[index] += u32::from(was_idle && !worked && !waits);
-        // A hostile program may ring the doorbell without limit.
-        if self.idle_steps[index] > IDLE_STEPS_MAX && !self.run_state.ledger.unplanned_clients {
-            let text = format!("host {index} wakes up without work, again and again");
-            return Err(self.violated("an idle service sleeps", &text));
-        }
+        self.check_sleep(index, worked)?;
         self.after_host(index)?;
         if self.machines[index].next_step.is_none() {
             self.report.sleeps += 1;
         }
+        self.deliver_held(index);
+        Ok(())
+    }
+
+    /// Delivers the frame that waits for room at the port of host `index`.
+    fn deliver_held(&mut self, index: usize) {
         if let Some(frame) = self.held[index].take() {
             self.deliver(index, frame);
         }
-        Ok(())
     }
 
     /// Sends the frames that host `index` has emitted, and wakes the workers that it has rung for.

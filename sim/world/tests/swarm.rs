@@ -110,8 +110,35 @@ fn stacks_on_ports_stay_apart_beside_hostile_ports() {
 }
 
 #[test]
+fn direct_hosts_obey_the_rules() {
+    let sum = swarm(Some(Theme::Direct), 8000..8200);
+    assert!(sum.complete > 1000 && sum.over_ipv6 > 300, "{sum}");
+    assert!(sum.restarts > 10 && sum.too_big > 0, "{sum}");
+    for name in [
+        "direct_accepted",
+        "direct_pauses",
+        "direct_rx_copies",
+        "direct_rx_exchanges",
+        "direct_rx_no_buffer",
+        "direct_tx_copies",
+        "direct_tx_lent",
+        "direct_waits",
+        "pmtu_lowered",
+    ] {
+        let count = sum.counters.get(name).copied().unwrap_or(0);
+        assert!(count > 0, "{name} never happened");
+    }
+}
+
+/// In this run, a segment in two buffers repeats data that lies beyond a hole.
+#[test]
+fn parts_of_a_segment_join_data_beyond_a_hole() {
+    swarm(Some(Theme::Direct), 400..401);
+}
+
+#[test]
 fn equal_seeds_give_equal_runs() {
-    let themes = [Theme::Cores, Theme::Smoltcp, Theme::Ports].map(Some);
+    let themes = [Theme::Cores, Theme::Smoltcp, Theme::Ports, Theme::Direct].map(Some);
     for theme in [None].into_iter().chain(themes) {
         for seed in [1, 7, 23, 40] {
             let digests = [0; 2].map(|_| swarm(theme, seed..seed + 1).digest);

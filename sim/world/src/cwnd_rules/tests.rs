@@ -1,7 +1,6 @@
 //! Tests of the congestion-control rules, with figures of a fictitious sender.
 
 use tidelane_engine::{LinkId, State, Traffic};
-use tidelane_host::SocketState;
 use tidelane_time::Duration;
 use tidelane_wire::{Endpoint, IpAddress};
 
@@ -73,11 +72,11 @@ fn info(acked: u64, flight: u32, cwnd: u32, ssthresh: u32) -> FlowInfo {
 }
 
 /// Figures of one host that do not change.
-struct FixedFigures(Vec<SocketReport>);
+struct FixedFigures(FlowInfo);
 
 impl SenderFigures for FixedFigures {
-    fn sockets(&self) -> Vec<SocketReport> {
-        self.0.clone()
+    fn flows(&self) -> Vec<FlowInfo> {
+        vec![self.0]
     }
 
     fn spurious_signals(&self) -> u64 {
@@ -86,21 +85,11 @@ impl SenderFigures for FixedFigures {
 }
 
 fn check(rules: &mut CwndRules, info: FlowInfo) -> Result<(), &'static str> {
-    let socket = SocketReport {
-        state: SocketState::Connection("ESTABLISHED".to_owned()),
-        listener: None,
-        local: info.key.local,
-        peer: info.key.peer,
-        programs: Vec::new(),
-        recv_q: 0,
-        send_q: 0,
-        info: Some(info),
-    };
     let advance = Advance {
         key: key(),
         bytes: 3 * MSS,
     };
-    let checked = rules.check(Instant::ZERO, 0, &[advance], &FixedFigures(vec![socket]));
+    let checked = rules.check(Instant::ZERO, 0, &[advance], &FixedFigures(info));
     checked.map_err(|violation| violation.rule)
 }
 

@@ -4,6 +4,7 @@ use tidelane_time::Duration;
 
 use super::{FUZZ_BURSTS_MAX, TICK, World, fair_share};
 use crate::{
+    direct::DirectHost,
     ledger::{Entry, Stage, Violation},
     machine::Machine,
     ports::Ports,
@@ -20,8 +21,26 @@ const STUCK_AFTER: Duration = Duration::from_secs(15 * 120);
 /// Time, in addition to twice the MSL, within which all state must disappear after the last
 /// connection.
 const DRAIN_MAX: Duration = Duration::from_secs(900);
+/// Number of steps without work that a host may take in a second. Some of these steps are normal,
+/// because the timer wheel may report a time before the next deadline.
+const IDLE_STEPS_MAX: u32 = 3_000;
 
 impl World {
+    /// Counts a step of host `index` without work.
+    pub(super) fn check_sleep(&mut self, index: usize, worked: bool) -> Result<(), Violation> {
+        // One idle step after a step with work is allowed: the host finds out that it is idle.
+        let was_idle = std::mem::replace(&mut self.idle[index], !worked);
+        let machine = self.machines.get(index);
+        let waits = machine.is_some_and(Machine::waits_for_nic);
+        self.idle_steps[index] += u32::from(was_idle && !worked && !waits);
+        // A hostile program may ring the doorbell without limit.
+        if self.idle_steps[index] > IDLE_STEPS_MAX && !self.run_state.ledger.unplanned_clients {
+            let text = format!("host {index} wakes up without work, again and again");
+            return Err(self.violated("an idle service sleeps", &text));
+        }
+        Ok(())
+    }
+
     /// Checks the rules that depend on time, once per [`TICK`]. Returns true if the run is over.
     pub(super) fn tick(&mut self) -> Result<bool, Violation> {
         self.next_tick = self.now + TICK;
@@ -35,7 +54,10 @@ impl World {
         let first = self.run_state.ledger.stuck(self.now, STUCK_AFTER).next();
         if let Some(entry) = first {
             if self.is_given_up(entry) {
-                let program = entry.plan.client;
+                let (id, program) = (entry.plan.id, entry.plan.client);
+                if self.give_up_direct(id, program) {
+                    return Ok(false);
+                }
                 return self.kill_program(program, None).map(|()| false);
             }
             let text = format!("{}; {:?}", entry.plan, entry.ends);
@@ -51,7 +73,7 @@ impl World {
                 && machine.host.time_wait_len() == 0
                 && machine.host.next_timeout().is_none()
         };
-        let are_over = self.ports.as_ref().is_none_or(Ports::are_over);
+        let are_over = self.ports.as_ref().is_none_or(Ports::are_over) && self.are_direct_over();
         if are_over && self.machines.iter().all(quiet) {
             return Ok(true);
         }
@@ -84,7 +106,7 @@ impl World {
                 && server.stage == Stage::Ended
         };
         let stuck = self.run_state.ledger.stuck(self.now, STUCK_AFTER);
-        let counters = self.machines[host].host.counters().into_iter();
+        let counters = self.counters_of(host).into_iter();
         let given_up = counters.filter(|(name, _)| name == "abort_on_timeout");
         let given_up: u64 = given_up.map(|(_, count)| count).sum();
         waits(&entry) && stuck.filter(waits).count() as u64 <= given_up
@@ -135,13 +157,13 @@ impl World {
         processes.all(|process| process.fuzzer.is_some() || process.is_idle())
             && self.smoltcp.as_ref().is_none_or(SmoltcpHost::is_idle)
             && self.ports.as_ref().is_none_or(Ports::are_idle)
+            && self.direct.iter().all(DirectHost::is_idle)
     }
 
     /// Starts the drain after all connections are over. The remaining state must then disappear by
     /// timers.
     fn begin_drain(&mut self) -> Result<(), Violation> {
-        let msl = self.scenario.hosts.iter().map(|host| host.engine.msl);
-        let longest = msl.max().unwrap_or_default();
+        let longest = self.msl_max();
         self.report.busy = self.now;
         self.faults.clear();
         self.relaunches.fill(None);
@@ -200,6 +222,9 @@ impl World {
             self.report.add_counters(machine.host.counters());
         }
         self.report.spans = fair_share::spans(&self.scenario, self.run_state.ledger.entries());
+        for direct in &self.direct {
+            self.report.add_counters(direct.counters());
+        }
         self.report.memory_searches = self.foreign_bytes.searches;
         self.report.bytes = self.run_state.ledger.bytes;
         self.report.checked_segments = self.wire_rules.segments;
@@ -230,6 +255,7 @@ impl World {
                 .collect();
             lines.push(counted.join(", "));
         }
+        lines.extend(self.direct.iter().flat_map(DirectHost::describe));
         for (index, process) in self.processes.iter().enumerate() {
             let Some(process) = process else { continue };
             for (at, worker) in &process.workers {

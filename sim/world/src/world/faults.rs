@@ -47,7 +47,13 @@ impl World {
 
     pub(super) fn inject_fault(&mut self) -> Result<(), Violation> {
         let now = self.now;
-        match self.faults.pop_front() {
+        let fault = self.faults.pop_front();
+        if let Some(fault) = &fault
+            && self.inject_direct_fault(fault)?
+        {
+            return Ok(());
+        }
+        match fault {
             Some(Fault::Death {
                 program,
                 restart_after,
@@ -57,6 +63,7 @@ impl World {
                 self.network.set_cut(true);
                 self.repair = Some(now + lasts);
             }
+            Some(Fault::PathMtu { mtu, .. }) => self.network.set_path_mtu(mtu),
             Some(Fault::NeighboursExpired { host, .. }) => {
                 self.forget_neighbours(host);
             }

@@ -14,9 +14,10 @@ use crate::{
 
 impl World {
     /// Starts all programs: those of a smoltcp host and those on services. The programs on ports
-    /// start with the first events.
+    /// and on direct hosts start with the first events.
     pub(super) fn start_all(&mut self) -> std::io::Result<()> {
         self.start_smoltcp();
+        self.start_direct()?;
         for program in 0..self.processes.len() {
             let spec = &self.scenario.programs[program];
             let ports = self.scenario.ports.as_ref();

@@ -1,0 +1,50 @@
+//! The time of a direct context in the simulator.
+
+use std::{cell::Cell, io, rc::Rc, time};
+
+use tidelane_direct::TimeSource;
+use tidelane_mem_nic::{Clock, Nic};
+use tidelane_time::{Duration, Instant};
+
+/// The limit of a wait in progress: `None` without a limit.
+type Limit = Option<Duration>;
+
+/// The virtual clock of a context. A wait ends the call of the context, because nothing happens in
+/// the world during a call: the world runs the context again when the wait is over.
+#[derive(Clone, Debug)]
+pub struct ParkedTime {
+    clock: Clock,
+    limit: Rc<Cell<Limit>>,
+}
+
+impl ParkedTime {
+    /// Returns the time that `clock` has.
+    pub fn new(clock: &Clock) -> Self {
+        Self {
+            clock: Rc::clone(clock),
+            limit: Rc::default(),
+        }
+    }
+
+    /// Returns the limit of the last wait.
+    pub fn limit(&self) -> Limit {
+        self.limit.get()
+    }
+
+    /// Returns true if `error` is the end of a call that waits.
+    pub fn is_wait(error: &io::Error) -> bool {
+        error.kind() == io::ErrorKind::WouldBlock
+    }
+}
+
+impl TimeSource<Nic> for ParkedTime {
+    fn now(&self) -> Instant {
+        self.clock.get()
+    }
+
+    fn wait(&mut self, _: &mut Nic, limit: Option<time::Duration>) -> io::Result<()> {
+        let nanos = |limit: time::Duration| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        self.limit.set(limit.map(nanos).map(Duration::from_nanos));
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+}

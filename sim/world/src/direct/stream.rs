@@ -1,0 +1,262 @@
+//! One connection of a direct context, as its program uses it.
+
+use std::{cell::RefCell, collections::VecDeque, fmt, io, rc::Rc};
+
+use tidelane_abi::close_cause;
+use tidelane_direct::DirectContext;
+use tidelane_mem_nic::Nic;
+use tidelane_netem::Rng;
+use tidelane_rings::{Buffer, Cause, Context, Descriptor, Entry, Events};
+
+use crate::{pattern::HEADER_LEN, pipe::Pipe};
+
+/// The context of a host. The host and its streams share it.
+pub type Shared = Rc<RefCell<DirectContext<Nic>>>;
+
+/// Share of sends that use a received buffer again, in ppm.
+const RECYCLED_PPM: u32 = 500_000;
+
+/// Limits that a program keeps.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Number of held bytes from which on the program pauses a connection.
+    pub held_max: usize,
+    /// Number of free buffers that the program leaves for received data.
+    pub free_min: u32,
+}
+
+/// One connection of a direct context, with the received buffers that its program holds.
+pub struct DirectStream {
+    context: Shared,
+    descriptor: Descriptor,
+    /// Received data.
+    held: VecDeque<Buffer>,
+    held_bytes: usize,
+    limits: Limits,
+    /// A received buffer without data, for the next write.
+    spare: Option<Buffer>,
+    has_end: bool,
+    cause: Option<u32>,
+    is_closed: bool,
+    is_paused: bool,
+    lacks_memory: bool,
+    /// Longest payload of a buffer that the program sends.
+    message_max: usize,
+    rng: Rng,
+    /// Number of pauses of the connection.
+    pub pauses: u64,
+}
+
+impl DirectStream {
+    /// Returns the stream of an open descriptor.
+    pub fn new(context: &Shared, descriptor: Descriptor, limits: Limits, mut rng: Rng) -> Self {
+        let message_max = HEADER_LEN as usize + rng.fork(1).below(1 << rng.between(4, 13)) as usize;
+        Self {
+            context: Rc::clone(context),
+            descriptor,
+            held: VecDeque::new(),
+            held_bytes: 0,
+            limits: Limits {
+                // The program has to see the whole header before it reads.
+                held_max: limits.held_max.max(HEADER_LEN as usize),
+                ..limits
+            },
+            spare: None,
+            has_end: false,
+            cause: None,
+            is_closed: false,
+            is_paused: false,
+            lacks_memory: false,
+            message_max,
+            rng,
+            pauses: 0,
+        }
+    }
+
+    /// Records the events of an entry of the ready list. Returns the rule that the entry breaks, if
+    /// it breaks one.
+    pub fn record(&mut self, entry: &Entry) -> Result<(), &'static str> {
+        let has = |events| entry.events.intersects(events);
+        if (self.has_end || self.cause.is_some()) && has(Events::READABLE) {
+            return Err("no data follows the end");
+        }
+        if has(Events::END) && std::mem::replace(&mut self.has_end, true) {
+            return Err("a connection has one end");
+        }
+        if has(Events::CLOSED) && self.cause.is_some() {
+            return Err("a connection is closed once");
+        }
+        if has(Events::READABLE) != (entry.slots > 0) || (entry.slots > 0) != (entry.bytes > 0) {
+            return Err("a readable entry has data");
+        }
+        self.cause = self.cause.or(entry.cause.map(number));
+        Ok(())
+    }
+
+    /// Adds received data.
+    pub fn push(&mut self, buffer: Buffer) {
+        self.held_bytes += buffer.len();
+        self.held.push_back(buffer);
+    }
+
+    /// Pauses the connection if the program holds too much data, and resumes it if the program has
+    /// read the data.
+    pub fn balance(&mut self) -> io::Result<()> {
+        let mut context = self.context.borrow_mut();
+        if !self.is_paused && self.held_bytes >= self.limits.held_max {
+            self.is_paused = true;
+            self.pauses += 1;
+            context.pause(self.descriptor);
+        } else if self.is_paused && self.held_bytes < HEADER_LEN as usize {
+            self.is_paused = false;
+            return context.resume(self.descriptor);
+        }
+        Ok(())
+    }
+
+    /// Takes up to `into.len()` bytes. Keeps an empty buffer for the next write.
+    fn take(&mut self, into: &mut [u8]) -> usize {
+        let mut at = 0;
+        while at < into.len()
+            && let Some(buffer) = self.held.front_mut()
+        {
+            let count = buffer.len().min(into.len() - at);
+            into[at..at + count].copy_from_slice(&buffer.payload()[..count]);
+            buffer.advance(count as u32);
+            at += count;
+            if buffer.is_empty() {
+                self.spare = self.held.pop_front();
+            }
+        }
+        self.held_bytes -= at;
+        at
+    }
+
+    /// Returns an empty buffer with room for headers. `None` if the program has used its share of
+    /// the buffers: the rest is for received data.
+    fn allocate(&mut self) -> Option<Buffer> {
+        let mut context = self.context.borrow_mut();
+        let pool = context.pool();
+        if pool.free_count() <= self.limits.free_min {
+            return None;
+        }
+        let spare = self.spare.take();
+        let Some(mut spare) = spare.filter(|_| self.rng.chance_ppm(RECYCLED_PPM)) else {
+            return context.allocate(self.descriptor);
+        };
+        // The data of a received buffer is overwritten from its start, so that the room for headers
+        // stays.
+        let start = spare.range().start.min(spare.capacity() / 2);
+        spare.set_payload(start..start);
+        Some(spare)
+    }
+}
+
+/// Returns the engine's number of a cause.
+fn number(cause: Cause) -> u32 {
+    match cause {
+        Cause::Reset => close_cause::RESET,
+        Cause::Refused => close_cause::REFUSED,
+        Cause::TimedOut => close_cause::TIMED_OUT,
+        Cause::Unreachable => close_cause::HOST_UNREACHABLE,
+        Cause::Other => close_cause::ABORTED,
+    }
+}
+
+impl Pipe for DirectStream {
+    fn readable(&mut self) -> usize {
+        self.held_bytes
+    }
+
+    fn peek(&mut self, into: &mut [u8]) -> usize {
+        let bytes = self.held.iter().flat_map(Buffer::payload);
+        bytes.zip(into).map(|(from, to)| *to = *from).count()
+    }
+
+    fn discard(&mut self, count: usize) -> usize {
+        let mut scratch = vec![0; count];
+        self.take(&mut scratch)
+    }
+
+    fn receive(&mut self, _: &mut Rng, into: &mut [u8]) -> usize {
+        self.take(into)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> usize {
+        self.lacks_memory = false;
+        let mut at = 0;
+        while at < bytes.len() {
+            let Some(mut buffer) = self.allocate() else {
+                self.lacks_memory = true;
+                break;
+            };
+            // The first buffer of a write always has the whole header.
+            let end = bytes.len().min(at + self.message_max);
+            let count = buffer.append(&bytes[at..end]);
+            let sent = self.context.borrow_mut().send(self.descriptor, buffer);
+            if sent.is_err() {
+                // The event WRITABLE reports room.
+                break;
+            }
+            at += count;
+        }
+        at
+    }
+
+    fn lacks_memory(&mut self) -> bool {
+        self.lacks_memory
+    }
+
+    fn shutdown_write(&mut self) {
+        self.context.borrow_mut().shutdown(self.descriptor);
+    }
+
+    fn close(&mut self, abort: bool) {
+        self.is_closed = true;
+        let mut context = self.context.borrow_mut();
+        match abort {
+            true => context.abort(self.descriptor),
+            false => context.close(self.descriptor),
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    fn ended(&mut self) -> Option<u32> {
+        self.cause
+    }
+
+    fn fin_received(&self) -> bool {
+        self.has_end
+    }
+
+    fn at_end(&mut self) -> bool {
+        self.has_end && self.held_bytes == 0
+    }
+
+    fn peer_closed(&mut self) -> bool {
+        self.has_end || self.cause.is_some()
+    }
+
+    /// Returns true: a close before the handshake is complete sends the queued data first.
+    fn established(&mut self) -> bool {
+        true
+    }
+
+    /// Has no effect: the option belongs to the context.
+    fn set_nodelay(&mut self) {}
+}
+
+impl fmt::Debug for DirectStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DirectStream")
+            .field("descriptor", &self.descriptor)
+            .field("held_bytes", &self.held_bytes)
+            .field("has_end", &self.has_end)
+            .field("cause", &self.cause)
+            .field("is_paused", &self.is_paused)
+            .finish_non_exhaustive()
+    }
+}
