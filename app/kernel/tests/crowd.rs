@@ -1,0 +1,219 @@
+//! As many connections as the process may have descriptors for, up to ten thousand, beside a peer
+//! that does not read. The limit of descriptors concerns all threads of a process, so this test has
+//! a process of its own.
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{SocketAddr, TcpStream},
+    time::Duration,
+};
+
+use rustix::{
+    net::getsockname,
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+};
+use tidelane_kernel::{KernelContext, KernelOptions};
+use tidelane_rings::{Context, Descriptor, Events, ListenOptions, ReadyList, SendRefusal, Wait};
+
+/// Number of connections, if the limit of descriptors allows it.
+const CONNECTIONS_MAX: u64 = 10_000;
+/// Connections that the clients open at once.
+const BATCH: usize = 500;
+/// Requests that the clients have sent before the server's next sync.
+const REQUESTS: usize = 50;
+/// Number of rounds of requests.
+const ROUNDS: usize = 40;
+/// Descriptors of the process besides the connections.
+const OTHER_DESCRIPTORS: u64 = 100;
+/// Syncs by which two runs may differ: the kernel may deliver the requests of a round in two parts.
+const NOISE: usize = ROUNDS / 10;
+/// Time limit of a read.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// An echo server, which counts its syncs.
+struct Server {
+    context: KernelContext,
+    list: ReadyList,
+    address: SocketAddr,
+    syncs: usize,
+    accepted: Vec<Descriptor>,
+}
+
+/// Figures of a run.
+#[derive(Debug, PartialEq, Eq)]
+struct Figures {
+    /// Syncs in which the server got and answered the requests.
+    syncs: usize,
+    /// Largest number of buffers that were in use, without those of the kernel.
+    buffers: u32,
+}
+
+impl Server {
+    fn new(options: &KernelOptions) -> Option<Self> {
+        let mut context = match KernelContext::open(options) {
+            Ok(context) => context,
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::PermissionDenied | ErrorKind::Unsupported
+                ) =>
+            {
+                eprintln!("skipped: {error}");
+                return None;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let any: SocketAddr = "127.0.0.1:0".parse().expect("an address");
+        let listened = context.listen(any, &ListenOptions::default());
+        let socket = context.socket(listened.expect("a free port"));
+        let address = getsockname(socket.expect("a socket")).expect("bound");
+        Some(Self {
+            context,
+            list: ReadyList::new(),
+            address: address.try_into().expect("an address"),
+            syncs: 0,
+            accepted: Vec::new(),
+        })
+    }
+
+    /// Sends the answers of the sync before, and receives requests. Returns the number of requests,
+    /// whose answers leave with the next sync.
+    fn sync(&mut self, wait: Wait) -> usize {
+        self.syncs += 1;
+        self.context.sync(&mut self.list, wait).expect("a ring");
+        let mut requests = 0;
+        for at in 0..self.list.len() {
+            let entry = self.list.entry(at);
+            if entry.events.intersects(Events::ACCEPTED) {
+                self.accepted.push(entry.descriptor);
+            }
+            while let Some(buffer) = self.list.take_next(at) {
+                requests += 1;
+                let sent = self.context.send(entry.descriptor, buffer);
+                sent.expect("room for an answer");
+            }
+        }
+        requests
+    }
+
+    /// Opens `count` connections.
+    fn connect(&mut self, count: usize) -> Vec<TcpStream> {
+        let mut streams = Vec::new();
+        let before = self.accepted.len();
+        while streams.len() < count {
+            let batch = BATCH.min(count - streams.len());
+            let connect = |_| TcpStream::connect(self.address).expect("a server");
+            streams.extend((0..batch).map(connect));
+            while self.accepted.len() - before < streams.len() {
+                self.sync(Wait::For(LIMIT));
+            }
+        }
+        for stream in &streams {
+            stream.set_read_timeout(Some(LIMIT)).expect("a timeout");
+        }
+        streams
+    }
+
+    /// Queues data for a peer that does not read, until the context takes no more.
+    fn block(&mut self, descriptor: Descriptor) {
+        let mut is_full = false;
+        while !is_full {
+            while let Some(mut buffer) = self.context.pool().allocate() {
+                let len = buffer.capacity() as usize;
+                buffer.append(&vec![1; len]);
+                if let Err(error) = self.context.send(descriptor, buffer) {
+                    assert_eq!(error.refusal, SendRefusal::Full);
+                    break;
+                }
+            }
+            // The socket takes no more if the next sync makes no room.
+            self.sync(Wait::No);
+            let buffer = self.context.pool().allocate().expect("free");
+            is_full = self.context.send(descriptor, buffer).is_err();
+        }
+    }
+
+    fn in_use(&mut self, options: &KernelOptions) -> u32 {
+        self.list.clear();
+        options.buffers - self.context.pool().free_count()
+    }
+}
+
+fn request(round: usize, at: usize) -> Vec<u8> {
+    format!("request {round:03} of connection {at:05}").into_bytes()
+}
+
+/// Serves the requests of `count` connections. Returns `None` if there is no io_uring.
+fn run(options: &KernelOptions, count: usize, has_blocked: bool) -> Option<Figures> {
+    let mut server = Server::new(options)?;
+    let blocked = server.connect(1);
+    if has_blocked {
+        server.block(server.accepted[0]);
+    }
+    let mut streams = server.connect(count - 1);
+    let before = server.syncs;
+    let mut buffers = 0;
+    for round in 0..ROUNDS {
+        let places = (0..REQUESTS).map(|at| (round * 7919 + at * 613) % streams.len());
+        let places: Vec<usize> = places.collect();
+        for at in &places {
+            let sent = streams[*at].write_all(&request(round, *at));
+            sent.expect("open");
+        }
+        let mut received = 0;
+        while received < REQUESTS {
+            let count = server.sync(Wait::For(LIMIT));
+            assert!(count > 0, "a sync of round {round} got no request");
+            received += count;
+        }
+        // All answers leave with one sync.
+        server.sync(Wait::No);
+        for at in &places {
+            let mut answer = vec![0; request(round, *at).len()];
+            let read = streams[*at].read_exact(&mut answer);
+            read.unwrap_or_else(|error| panic!("round {round}, connection {at}: {error}"));
+            assert_eq!(answer, request(round, *at), "connection {at}");
+        }
+        buffers = buffers.max(server.in_use(options));
+    }
+    drop(blocked);
+    Some(Figures {
+        syncs: server.syncs - before,
+        buffers,
+    })
+}
+
+#[test]
+fn a_blocked_receiver_costs_a_crowd_no_sync_and_holds_a_bounded_queue() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            ..limit
+        },
+    );
+    raised.expect("a limit up to the maximum");
+    let descriptors = limit.maximum.unwrap_or(u64::MAX) - OTHER_DESCRIPTORS;
+    let count = (descriptors / 2).min(CONNECTIONS_MAX) as usize;
+    eprintln!("{count} connections");
+    let options = KernelOptions::default();
+    let Some(alone) = run(&options, count, false) else {
+        return;
+    };
+    let beside = run(&options, count, true).expect("an io_uring");
+    assert!(
+        beside.syncs <= alone.syncs + NOISE,
+        "{beside:?} beside a blocked receiver, {alone:?} without it"
+    );
+    // The queue of the blocked receiver, and the buffer that its socket has taken in part.
+    let queue_max = options.send_queue_max as u32;
+    assert!(
+        beside.buffers <= alone.buffers + queue_max + 1,
+        "{beside:?} beside a blocked receiver, {alone:?} without it"
+    );
+    assert!(
+        beside.buffers >= alone.buffers + queue_max - 1,
+        "the receiver is not blocked: {beside:?}, {alone:?} without it"
+    );
+}
