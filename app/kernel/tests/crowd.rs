@@ -2,8 +2,10 @@
 //! that does not read. The limit of descriptors concerns all threads of a process, so this test has
 //! a process of its own.
 
+mod open;
+
 use std::{
-    io::{ErrorKind, Read, Write},
+    io::{Read, Write},
     net::{SocketAddr, TcpStream},
     time::Duration,
 };
@@ -14,6 +16,8 @@ use rustix::{
 };
 use tidelane_kernel::{KernelContext, KernelOptions};
 use tidelane_rings::{Context, Descriptor, Events, ListenOptions, ReadyList, SendRefusal, Wait};
+
+use crate::open::open;
 
 /// Number of connections, if the limit of descriptors allows it.
 const CONNECTIONS_MAX: u64 = 10_000;
@@ -50,19 +54,7 @@ struct Figures {
 
 impl Server {
     fn new(options: &KernelOptions) -> Option<Self> {
-        let mut context = match KernelContext::open(options) {
-            Ok(context) => context,
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    ErrorKind::PermissionDenied | ErrorKind::Unsupported
-                ) =>
-            {
-                eprintln!("skipped: {error}");
-                return None;
-            }
-            Err(error) => panic!("{error}"),
-        };
+        let mut context = open(options)?;
         let any: SocketAddr = "127.0.0.1:0".parse().expect("an address");
         let listened = context.listen(any, &ListenOptions::default());
         let socket = context.socket(listened.expect("a free port"));

@@ -1,8 +1,9 @@
 //! A context whose process has no free descriptor. The limit concerns all threads of a process, so
 //! this test has a process of its own.
 
+mod open;
+
 use std::{
-    io::ErrorKind,
     net::SocketAddr,
     time::{Duration, Instant},
 };
@@ -11,8 +12,10 @@ use rustix::{
     net::{AddressFamily, SocketType, connect, getsockname, socket},
     process::{Resource, Rlimit, getrlimit, setrlimit},
 };
-use tidelane_kernel::{KernelContext, KernelOptions};
+use tidelane_kernel::KernelOptions;
 use tidelane_rings::{Context, Events, ListenOptions, ReadyList, Wait};
+
+use crate::open::open;
 
 /// Time for which the process has no free descriptor.
 const AT_LIMIT: Duration = Duration::from_millis(400);
@@ -25,18 +28,8 @@ fn set_descriptor_limit(limit: Rlimit) {
 
 #[test]
 fn a_listener_without_descriptors_waits() {
-    let mut context = match KernelContext::open(&KernelOptions::default()) {
-        Ok(context) => context,
-        Err(error)
-            if matches!(
-                error.kind(),
-                ErrorKind::PermissionDenied | ErrorKind::Unsupported
-            ) =>
-        {
-            eprintln!("skipped: {error}");
-            return;
-        }
-        Err(error) => panic!("{error}"),
+    let Some(mut context) = open(&KernelOptions::default()) else {
+        return;
     };
     let any: SocketAddr = "127.0.0.1:0".parse().expect("an address");
     let listener = context

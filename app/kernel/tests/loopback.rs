@@ -1,5 +1,7 @@
 //! A context on the kernel's TCP against sockets of the standard library, over loopback.
 
+mod open;
+
 use std::{
     io::{self, ErrorKind, Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
@@ -13,25 +15,10 @@ use tidelane_rings::{
     Buffer, Cause, Context, Descriptor, Events, ListenOptions, ReadyList, SendRefusal, Wait,
 };
 
+use crate::open::open;
+
 /// Time limit of a test.
 const LIMIT: Duration = Duration::from_secs(30);
-
-/// Opens a context; `None`, with a message, if the system forbids io_uring.
-fn open(options: &KernelOptions) -> Option<KernelContext> {
-    match KernelContext::open(options) {
-        Ok(context) => Some(context),
-        Err(error)
-            if matches!(
-                error.kind(),
-                ErrorKind::PermissionDenied | ErrorKind::Unsupported
-            ) =>
-        {
-            eprintln!("skipped: {error}");
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
-}
 
 fn any() -> SocketAddr {
     "127.0.0.1:0".parse().expect("an address")
