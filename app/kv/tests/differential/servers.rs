@@ -91,7 +91,7 @@ impl Server {
                 if child.try_wait().ok().flatten().is_some() {
                     break;
                 }
-                if let Some(stream) = connect(address) {
+                if let Some(stream) = connect(address).filter(speaks_memcached) {
                     return Some(Self {
                         child,
                         address,
@@ -166,6 +166,18 @@ impl Server {
         sender.join().expect("the sender ends");
         answers
     }
+}
+
+/// Returns true if memcached is at the other end of the connection. A test beside this one may have
+/// bound the port for a moment to find a free port, and then resets the connection.
+fn speaks_memcached(mut stream: &TcpStream) -> bool {
+    let mut answer = [0; 8];
+    stream.write_all(b"version\r\n").is_ok()
+        && stream.read_exact(&mut answer).is_ok()
+        && answer == *b"VERSION "
+        && BufReader::with_capacity(1, stream)
+            .skip_until(b'\n')
+            .is_ok()
 }
 
 fn connect(address: SocketAddr) -> Option<TcpStream> {
