@@ -1,10 +1,12 @@
-//! Cold states of all flows (connections) by flow id, in chunks. The cold state of a flow is the
-//! state that only the slow path uses. A chunk without flows holds no memory.
+//! Cold states of all flows. The cold state of a flow (`Connection`) is the state that only the
+//! slow path uses. The states are indexed by flow id and stored in chunks, so that a chunk without
+//! flows holds no memory.
 
 use tidelane_flow::FlowId;
 use tidelane_slowpath::Connection;
 
-/// States per chunk. A chunk is so large that the allocator returns a freed chunk to the system.
+/// Number of states per chunk. A chunk is so large that the memory allocator returns a freed chunk
+/// to the kernel.
 const CHUNK: usize = 128;
 
 /// States of consecutive flow ids, with the number of states in use.
@@ -16,23 +18,23 @@ struct Chunk {
     count: usize,
 }
 
-/// All cold states of an engine.
+/// Cold states of all flows of an engine.
 #[derive(Debug, Default)]
 pub struct Connections {
     chunks: Vec<Chunk>,
-    /// Memory of the last chunk that became empty, for the next chunk that is needed.
+    /// Memory of the last chunk that became empty, kept for the next chunk that is needed.
     spare: Vec<Option<Connection>>,
 }
 
 impl Connections {
-    /// Returns the entry of a flow.
+    /// Returns the entry of the flow with id `index`, or `None` if the id has no chunk.
     #[inline]
     pub fn get(&self, index: usize) -> Option<&Option<Connection>> {
         self.chunks.get(index / CHUNK)?.states.get(index % CHUNK)
     }
 
-    /// Returns the entry of a flow. The caller must not set the entry to `None`, because only
-    /// [`remove`](Self::remove) updates the number of states in use.
+    /// Returns the entry of the flow with id `index`. The caller must not set the entry to `None`,
+    /// because only [`remove`](Self::remove) updates the number of states in use.
     #[inline]
     pub fn get_mut(&mut self, index: usize) -> Option<&mut Option<Connection>> {
         self.chunks

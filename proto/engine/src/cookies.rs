@@ -9,8 +9,9 @@
 //! +--------------------------+-------+----------+--------+--------+
 //! ```
 //!
-//! MSS and window scale are rounded down to a table entry. Timestamps need no bit, because a peer
-//! uses them only if our SYN,ACK granted them. The lowest bit of TSval says if ECN was negotiated.
+//! MSS and window scale are rounded down to a table entry. A cookie needs no bit for timestamps,
+//! because a peer sends timestamps only if our SYN,ACK had timestamps. The lowest bit of our TSval
+//! tells if ECN was negotiated; the peer returns this bit in TSecr.
 
 use core::hash::Hasher;
 
@@ -25,9 +26,9 @@ use tidelane_slowpath::{PeerSyn, initial_window, ip_sizes, rmss, window_scale};
 
 use crate::secret::Secret;
 
-/// Length of an epoch. A cookie is valid in its own epoch and in the next epoch.
+/// Length of an epoch. A cookie is valid during its epoch and during the next epoch.
 const EPOCH: Duration = Duration::from_secs(64);
-/// MSS values that a cookie can encode.
+/// MSS values in bytes that a cookie can encode.
 const MSS: [u16; 8] = [48, 536, 1200, 1300, 1400, 1440, 1460, 8960];
 /// Window shifts that a cookie can encode. Entry 0 means that the peer did not offer window
 /// scaling.
@@ -107,7 +108,8 @@ pub fn check(
     })
 }
 
-/// Builds the SYN,ACK that answers `syn` with a cookie. No state is kept.
+/// Builds the SYN,ACK that answers `syn` with a cookie. The engine keeps no state of the
+/// connection.
 pub fn reply(
     secret: &Secret,
     config: &EngineConfig,
@@ -122,7 +124,7 @@ pub fn reply(
         ..syn.options
     };
     let theirs = syn.options.timestamps.filter(|_| config.timestamps);
-    // ECN is encoded in TSval, so it needs timestamps.
+    // The lowest bit of TSval encodes ECN, so a connection without timestamps cannot use ECN.
     let ecn = theirs.is_some() && PeerSyn::of(syn, arrival.ecn).agrees_to_ecn(config, options);
     let echo = if ecn { TcpFlags::ECE } else { TcpFlags::NONE };
     SegmentOut {
@@ -152,7 +154,7 @@ pub fn reply(
     }
 }
 
-/// Returns the latest timestamp up to `now` whose lowest bit is `ecn`.
+/// Returns the latest timestamp not after `now` (in ms) whose lowest bit is `ecn`.
 fn tsval_with_ecn(now: u32, ecn: bool) -> u32 {
     let even = now & !1;
     match (ecn, now & 1 == 1) {
@@ -162,7 +164,7 @@ fn tsval_with_ecn(now: u32, ecn: bool) -> u32 {
     }
 }
 
-/// Reconstructs the peer's SYN from its ACK and from `kept`, the options that the cookie encoded.
+/// Reconstructs the peer's SYN from its ACK and from `kept`, the options that the cookie encodes.
 pub fn peer_syn(kept: &TcpOptions, acknowledgment: &Segment<'_>) -> PeerSyn {
     let timestamps = acknowledgment.options.timestamps;
     PeerSyn {
@@ -177,7 +179,7 @@ pub fn peer_syn(kept: &TcpOptions, acknowledgment: &Segment<'_>) -> PeerSyn {
     }
 }
 
-/// Sets the state that a flow has after it has sent the SYN,ACK.
+/// Sets the hot state of a flow as if the flow had sent the SYN,ACK that carried the cookie.
 pub fn resume(hot: &mut FlowState, clock: &Clock, acknowledgment: &Segment<'_>) {
     hot.snd_nxt = hot.iss.add(1);
     hot.rcv_adv = hot.rcv_nxt.add(hot.rcv_wnd_limit.min(0xffff));

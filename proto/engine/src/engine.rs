@@ -1,9 +1,9 @@
 //! The engine finds the flow of each call, runs the fast or slow path, and applies the result.
 //!
 //! This file handles arriving segments. The module `requests` handles the calls of applications,
-//! `advance` handles read and write positions, and `batch` handles timers and the end of a batch. A
-//! batch is a burst of segments and requests that the driver passes to the engine before it calls
-//! [`Engine::batch_end`].
+//! `advance` handles the read and write positions of applications, and `batch` handles timers and
+//! the end of a batch. A batch is a burst of segments and requests that the driver passes to the
+//! engine before it calls [`Engine::batch_end`].
 
 use tidelane_fastpath::{FastPath, Punt, WasPending};
 use tidelane_flow::{
@@ -35,31 +35,32 @@ pub struct Engine {
     listeners: Listeners,
     time_wait: TimeWaitTable,
     wheel: TimerWheel<FlowId>,
-    /// Flows whose ACKs, data and timers the end of the batch handles. These flows have the PENDING
-    /// flag.
+    /// Flows that need work at the end of the batch: an ACK, data or a new deadline. A flow in this
+    /// list has the flag PENDING, so that the engine adds it only once.
     pending: Vec<FlowId>,
     /// Flows that wait for free transmit frames.
     blocked: Vec<FlowId>,
-    /// Counters. `in_segs` excludes the segments in `fast_receives`.
+    /// Counters. `in_segs` excludes the segments that `fast_receives` counts, so that the fast path
+    /// increments only one counter per segment.
     counters: Counters,
     /// Path MTUs by destination.
     path_mtus: PathMtuCache,
-    /// Time of the last arrival or batch.
+    /// Time of the last arriving segment or of the last batch.
     clock: Clock,
-    /// Challenge ACKs that may still be sent in `limits_second` (RFC 5961 §7).
+    /// Number of challenge ACKs that may still be sent in `limits_second` (RFC 5961 §7).
     challenges: u32,
     resets: ResetLimiter,
-    /// The second of the clock for which `challenges` and `resets` hold.
+    /// Number of the second for which `challenges` and `resets` hold, on the engine's clock.
     limits_second: u64,
-    /// Number of half-open connections of all listeners.
+    /// Number of half-open connections (SYN-RECEIVED, not yet accepted) of all listeners together.
     half_open: u32,
     /// Timer of the next check for outdated TS.Recent values (RFC 7323 §5.5).
     ts_recent_timer: TimerHandle,
     fast_open: fast_open::FastOpenState,
 }
 
-/// Borrows one flow and parts of the engine for a slow-path call. The result is `None` if the flow
-/// does not exist.
+/// Runs a slow-path call with a mutable borrow of one flow and of the engine's parts that the slow
+/// path uses. The result is `None` if the flow does not exist.
 macro_rules! slow_path {
     ($engine:ident, $id:expr, $clock:expr, $driver:expr) => {{
         let id = $id;
@@ -141,8 +142,8 @@ impl Engine {
         }
     }
 
-    /// Handles SEGMENT ARRIVES (RFC 9293 §3.10.7). The caller has checked the bounds and the
-    /// checksum of `segment`.
+    /// Handles the event SEGMENT ARRIVES (RFC 9293 §3.10.7). The caller has checked the bounds and
+    /// the checksum of `segment`.
     #[inline(always)]
     pub fn segment_arrives(
         &mut self,
@@ -193,8 +194,8 @@ impl Engine {
         true
     }
 
-    /// Ends a run of segments at a PSH (see [`FastPath::end_run`]). The function is not inlined, so
-    /// that the fast path's fields stay in registers.
+    /// Ends a run of in-order segments at a segment with PSH (see [`FastPath::end_run`]). The
+    /// function is not inlined, so that the fields that the fast path uses stay in registers.
     #[inline(never)]
     fn end_run(&mut self, id: FlowId, driver: &mut impl Driver) {
         if let Some(flow) = self.table.get_mut(id) {
@@ -355,7 +356,7 @@ impl Engine {
     ) -> Option<FlowId> {
         let mut iss = self.secret.initial_seq(&key, clock.now);
         if let Some(old) = self.time_wait.find(&key) {
-            // RFC 9293 §3.6.1: the ISS lies beyond all sequence numbers of the old connection.
+            // RFC 9293 §3.6.1: the new ISS lies beyond all sequence numbers of the old connection.
             let beyond = old.snd_nxt.add(1 << 16);
             iss = iss.later_of(beyond);
         }
@@ -392,7 +393,8 @@ impl Engine {
         Some(id)
     }
 
-    /// Returns the offset of TSval for the 4-tuple `key`, under the policy of the configuration.
+    /// Returns the number that is added to TSval for the 4-tuple `key`, as the configuration
+    /// demands. The offset hides the machine's uptime.
     fn timestamp_offset(&self, key: &FlowKey) -> u32 {
         self.secret.timestamp_offset(key, &self.config)
     }
@@ -423,9 +425,9 @@ impl Engine {
     }
 }
 
-/// Returns `segment` with the offset of our TSval subtracted from TSecr. `offset` is called only
-/// for a segment with timestamps, because it may compute a hash. The fast path does not need this
-/// function, because it does not read TSecr.
+/// Returns `segment` with the offset of our TSval subtracted from TSecr, so that TSecr is a time of
+/// the engine's clock. `offset` is called only for a segment with timestamps, because the call may
+/// compute a hash. The fast path does not call this function, because it does not read TSecr.
 #[inline(never)]
 fn without_offset<'s>(segment: &Segment<'s>, offset: impl FnOnce() -> u32) -> Segment<'s> {
     let mut segment = *segment;

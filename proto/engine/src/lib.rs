@@ -1,8 +1,9 @@
-//! The TCP engine owns all flows, and passes each segment to the fast path or the slow path.
+//! A TCP engine: all flows of one core, their listeners and their timers. The engine passes each
+//! segment to the fast path or to the slow path.
 //!
 //! The engine is sans-IO: time, seed and all I/O are arguments of its functions. The driver is the
-//! program that runs the engine: the service (crate `tidelane-host`), or a test. The driver is not
-//! a NIC driver. The driver implements [`Driver`], through which the engine sends segments and
+//! program that runs the engine: the service (crate `tidelane-host`), or a test. The word does not
+//! mean a NIC driver. The driver implements [`Driver`], through which the engine sends segments and
 //! reports events. `docs/design/engine.md` describes the design.
 #![forbid(unsafe_code)]
 

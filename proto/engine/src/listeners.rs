@@ -1,4 +1,4 @@
-//! Listeners and the sizes of their SYN and accept queues.
+//! Listeners, and the lengths of their SYN queues and accept queues.
 
 use tidelane_flow::{ListenError, ListenerId, SocketOptions};
 use tidelane_time::Instant;
@@ -6,18 +6,18 @@ use tidelane_wire::{Endpoint, FlowKey, IpAddress};
 
 /// Largest number of listeners.
 const LISTENERS_MAX: usize = 65_536;
-/// Least size of a SYN queue, for listeners with a small backlog.
+/// Least size of a SYN queue. A listener with a smaller backlog also gets a SYN queue of this size.
 const SYN_QUEUE_MIN: u32 = 128;
 
-/// A listener.
+/// A socket in LISTEN: its address, its options and the lengths of its queues.
 #[derive(Clone, Copy, Debug)]
 pub struct Listener {
-    /// Address and port. `0.0.0.0` means any IPv4 address. `::` means any address, or with
-    /// IPV6_V6ONLY any IPv6 address.
+    /// Local address and port. `0.0.0.0` means any IPv4 address. `::` means any IPv6 address and,
+    /// without IPV6_V6ONLY, also any IPv4 address.
     pub local: Endpoint,
-    /// Largest length of the accept queue.
+    /// Backlog as `listen` sets it: the accept queue holds at most one connection more.
     pub backlog: u32,
-    /// Number of half-open connections.
+    /// Number of half-open connections (SYN-RECEIVED).
     pub syn_queue: u32,
     /// Number of established connections in the accept queue.
     pub accept_queue: u32,
@@ -25,9 +25,11 @@ pub struct Listener {
     pub options: SocketOptions,
     /// Group of listeners that share a local address and port (SO_REUSEPORT), or `None`.
     pub group: Option<u32>,
-    /// Time until which an ACK may return a SYN cookie of this listener.
+    /// Time until which an ACK may return a SYN cookie of this listener. A time in the past means
+    /// that no cookie is valid.
     pub cookies_until: Instant,
-    /// True if another TCP/IP stack gets all later SYNs to this address and port.
+    /// True if another TCP/IP stack gets all later SYNs to this address and port. Connections that
+    /// are already open here stay here.
     pub draining: bool,
 }
 
@@ -49,8 +51,8 @@ impl Listener {
         self.accept_queue <= self.backlog
     }
 
-    /// Returns true if a new listener of `group` at `local` may exist beside this listener, because
-    /// both listeners are in one group, with the same local address and port.
+    /// Returns true if a new listener of `group` at `local` may exist beside this listener. Both
+    /// listeners must be in one group, with the same local address and port.
     fn shares(&self, local: Endpoint, v6_only: bool, group: Option<u32>) -> bool {
         self.group.is_some()
             && (self.group, self.local, self.options.v6_only) == (group, local, v6_only)
@@ -62,7 +64,7 @@ impl Listener {
     }
 }
 
-/// Returns true if a listener at `local` accepts connections of both IP versions.
+/// Returns true if a listener at `local` accepts connections over IPv4 and IPv6.
 fn is_dual(local: Endpoint, options: &SocketOptions) -> bool {
     local.addr == IpAddress::UNSPECIFIED_V6 && !options.v6_only
 }
@@ -74,13 +76,13 @@ pub struct Listeners {
     entries: Vec<Option<Listener>>,
     /// Ports and ids, sorted by port.
     by_port: Vec<(u16, ListenerId)>,
-    /// Key of the hash.
+    /// Key of the hash that chooses a listener within a group.
     seed: [u64; 2],
 }
 
 impl Listeners {
-    /// Creates an empty set. `seed` must be secret, or a peer could choose its listener within a
-    /// group.
+    /// Creates an empty set. `seed` is the key of the hash and must be secret: a peer that knows
+    /// the key can choose its listener within a group.
     pub fn new(seed: [u64; 2]) -> Self {
         Self {
             entries: Vec::new(),
@@ -89,7 +91,8 @@ impl Listeners {
         }
     }
 
-    /// Adds a listener.
+    /// Adds a listener with empty queues. Returns an error if a listener cannot have this address
+    /// and port, if another listener has them, or if the set is full.
     pub fn insert(
         &mut self,
         local: Endpoint,
@@ -154,8 +157,8 @@ impl Listeners {
         self.entries.get_mut(id.index())?.as_mut()
     }
 
-    /// Returns a listener for `local`: an exact address has precedence over a wildcard. Returns
-    /// any listener of a group.
+    /// Returns a listener for `local`. A listener with this exact address has precedence over a
+    /// listener with a wildcard address. For a group, the result is any listener of the group.
     pub fn find(&self, local: &Endpoint) -> Option<ListenerId> {
         let mut wildcard = None;
         for (id, entry) in self.of_port(local.port) {
@@ -169,7 +172,8 @@ impl Listeners {
         wildcard
     }
 
-    /// Returns the listener for a SYN with this 4-tuple.
+    /// Returns the listener for a SYN with this 4-tuple. The 4-tuple decides among the listeners of
+    /// a group.
     pub fn find_for(&self, key: &FlowKey) -> Option<ListenerId> {
         let first = self.find(&key.local)?;
         let Listener { local, group, .. } = *self.get(first)?;

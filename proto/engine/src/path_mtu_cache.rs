@@ -1,5 +1,5 @@
-//! Cache of path MTUs by destination (RFC 1191 §6.2, RFC 4821 §5.2), so that a new connection need
-//! not repeat the discovery.
+//! Cache of path MTUs by destination (RFC 1191 §6.2, RFC 4821 §5.2). A new connection starts with
+//! the MTU that an earlier connection to this destination has found.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,10 +7,11 @@ use tidelane_slowpath::{PathMtu, PathMtuStore};
 use tidelane_time::Instant;
 use tidelane_wire::IpAddress;
 
-/// Largest number of entries. A new entry replaces the oldest entry.
+/// Largest number of entries. A new entry then replaces the oldest entry.
 const PATHS_MAX: usize = 1024;
 
-/// Path MTUs by destination. A destination has an entry if its path MTU is below the link's MTU.
+/// Path MTUs by destination. Only a destination whose path MTU is below the MTU of the link has an
+/// entry.
 #[derive(Debug, Default)]
 pub struct PathMtuCache {
     known: BTreeMap<IpAddress, PathMtu>,

@@ -1,36 +1,41 @@
-//! Rate limit of RSTs to peers without a connection.
+//! Rate limits of the RSTs that answer segments without a connection.
 //!
-//! A limit that all peers share is a side channel (CVE-2016-5696, for challenge ACKs). An off-path
-//! attacker sends segments with the forged source address of another peer, and then counts the
-//! RSTs that answer segments from the attacker's own address. The count shows if the other peer
-//! got RSTs. Each peer therefore has a limit of its own, which only peers in the same hash bucket
-//! share. The limit for all peers varies randomly from second to second.
+//! A limit that all peers share is a side channel (CVE-2016-5696 describes it for challenge ACKs).
+//! An off-path attacker sends segments with the forged source address of a victim, and then counts
+//! the RSTs that answer segments from the attacker's own address. If the count is below the limit,
+//! the victim also got RSTs, so that the attacker learns about the victim's connections.
+//!
+//! A RST must therefore be within two limits. Each hash bucket of peer addresses has a limit, so
+//! that an attacker rarely competes with its victim. The limit for all peers together varies
+//! randomly from second to second, so that a count proves nothing.
 
 use tidelane_wire::IpAddress;
 
 use crate::secret::Secret;
 
-/// Number of buckets. A keyed hash assigns each peer to a bucket, which limits the RSTs to its
-/// peers.
+/// Number of buckets. A keyed hash assigns each peer address to a bucket, so that an attacker
+/// cannot choose the bucket of its victim.
 const BUCKETS: usize = 1024;
-/// Bit that separates hashes of addresses from hashes of seconds. A second is below this value.
+/// Bit that is set in the hash input for an address and clear in the hash input for a second, so
+/// that the two kinds of input never coincide.
 const BUCKET_NUMBER: u64 = 1 << 63;
 
 /// Number of RSTs sent to the peers of one bucket in one second.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket {
-    /// Low bits of the second.
+    /// The second to which `sent` belongs: low 32 bits of the number of seconds on the engine's
+    /// clock.
     second: u32,
     /// Number of RSTs sent in this second.
     sent: u32,
 }
 
-/// Limits RSTs in the present second: in total, and for the peers of each bucket.
+/// Limits the RSTs of one second: in total, and for the peers of each bucket.
 #[derive(Debug)]
 pub struct ResetLimiter {
-    /// RSTs that may still be sent in this second.
+    /// Number of RSTs that may still be sent in this second, to all peers together.
     left: u32,
-    /// Low bits of the present second.
+    /// The current second: low 32 bits of the number of seconds on the engine's clock.
     second: u32,
     buckets: Box<[Bucket]>,
 }
@@ -45,13 +50,14 @@ impl ResetLimiter {
         }
     }
 
-    /// Starts a new second, with the shared limit `limit`.
+    /// Starts the second `second`, in which at most `limit` RSTs may be sent to all peers together.
     pub fn refill(&mut self, second: u64, limit: u32) {
         self.second = second as u32;
         self.left = limit;
     }
 
-    /// Counts a RST to `peer`, whose limit is `limit`. Returns true if the RST may be sent.
+    /// Returns true if a RST may be sent to `peer`, and counts this RST. `limit` is the largest
+    /// number of RSTs per second to the peers of one bucket.
     pub fn take(&mut self, secret: &Secret, peer: IpAddress, limit: u32) -> bool {
         let address = u128::from_be_bytes(peer.0);
         let (high, low) = ((address >> 64) as u64, address as u64);
@@ -74,8 +80,9 @@ impl ResetLimiter {
     }
 }
 
-/// Returns a value between half of `limit` and one and a half times `limit`, which is unpredictable
-/// without the secret (RFC 5961 §7; Linux does so for challenge ACKs). `u32::MAX` means no limit.
+/// Returns a value between half of `limit` and one and a half times `limit`. A peer cannot predict
+/// the value without the secret (RFC 5961 §7; Linux varies its limit of challenge ACKs in the same
+/// way). `u32::MAX` means no limit.
 pub fn with_noise(secret: &Secret, second: u64, limit: u32) -> u32 {
     if limit == u32::MAX {
         return limit;

@@ -1,4 +1,5 @@
-//! The secret of an engine, and the numbers that depend on it.
+//! The secret of an engine, and the values that are derived from it: keyed hashes, initial sequence
+//! numbers and timestamp offsets.
 
 use core::{fmt, hash::Hasher};
 
@@ -7,7 +8,7 @@ use tidelane_interface::EngineConfig;
 use tidelane_time::Instant;
 use tidelane_wire::{FlowKey, SeqNumber};
 
-/// The key of all keyed hashes of an engine. Nobody can predict the results without the key.
+/// Key of all keyed hashes of an engine. A peer without the key cannot predict a hash.
 #[derive(Clone, Copy)]
 pub struct Secret([u8; 16]);
 
@@ -23,21 +24,22 @@ impl Secret {
         Self(bytes)
     }
 
-    /// Returns the bytes, as the key of another hash.
+    /// Returns the bytes of the key, for a hash of another module.
     pub const fn bytes(&self) -> &[u8; 16] {
         &self.0
     }
 
-    /// Returns a keyed hash of `number`.
+    /// Returns a keyed hash of `number`. Modules use separate ranges of numbers, so that their
+    /// hashes are independent.
     pub fn hash(&self, number: u64) -> u64 {
         let mut hasher = SipHasher24::new_with_key(&self.0);
         hasher.write_u64(number);
         hasher.finish()
     }
 
-    /// Returns the initial sequence number of a connection with the 4-tuple `key` that is opened at
-    /// `now`: a clock with a tick of 4 us plus a keyed hash of the 4-tuple (RFC 9293 §3.4.1,
-    /// MUST-8, MUST-9, SHLD-1; RFC 6528 §3).
+    /// Returns the initial sequence number (ISS) of a connection with the 4-tuple `key` that is
+    /// opened at `now`. The ISS is the sum of a clock with a tick of 4 µs and a keyed hash of the
+    /// 4-tuple (RFC 9293 §3.4.1, MUST-8, MUST-9, SHLD-1; RFC 6528 §3).
     pub fn initial_seq(&self, key: &FlowKey, now: Instant) -> SeqNumber {
         let mut hasher = SipHasher24::new_with_key(&self.0);
         hasher.write(&key.local.addr.0);
@@ -47,11 +49,11 @@ impl Secret {
         SeqNumber((now.0 / 4000) as u32).add(hasher.finish() as u32)
     }
 
-    /// Returns the offset of TSval between the addresses of `key` (RFC 7323 §7.1), as in Linux: no
-    /// peer learns the uptime of the machine, or which addresses belong to one machine. The offset
-    /// depends on the two addresses only, so that the timestamps of a new connection are larger
-    /// than the timestamps of an old connection in TIME-WAIT (RFC 6191 §2). Returns zero if
-    /// `config` wants no offsets.
+    /// Returns the number that is added to TSval between the addresses of `key` (RFC 7323 §7.1), as
+    /// in Linux. With offsets, no peer learns the uptime of the machine, or which addresses belong
+    /// to one machine. The offset depends on the two addresses only. The timestamps of a new
+    /// connection are therefore larger than the timestamps of an old connection in TIME-WAIT (RFC
+    /// 6191 §2). Returns zero if `config` turns offsets off.
     pub fn timestamp_offset(&self, key: &FlowKey, config: &EngineConfig) -> u32 {
         if !config.timestamp_offsets {
             return 0;

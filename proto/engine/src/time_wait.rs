@@ -1,5 +1,5 @@
-//! TIME-WAIT: the state of closed connections for 2 MSL (RFC 9293 §3.6.1), kept apart from the
-//! flows.
+//! TIME-WAIT: the state of closed connections for 2 MSL (RFC 9293 §3.6.1). An entry is kept apart
+//! from the flows, because it needs much less memory than a flow.
 
 use std::collections::VecDeque;
 
@@ -8,10 +8,10 @@ use tidelane_flow::LinkId;
 use tidelane_time::Instant;
 use tidelane_wire::{FlowKey, Segment, SeqNumber};
 
-/// The table removes the stale elements of `order` when their number exceeds the number of entries
-/// plus this value.
+/// Number by which the length of `order` may exceed the number of entries before the table removes
+/// the stale elements of `order`.
 const ORDER_SLACK: usize = 1024;
-/// Number of ports.
+/// Number of TCP ports.
 const PORTS: usize = 1 << 16;
 
 /// A connection in TIME-WAIT.
@@ -19,19 +19,19 @@ const PORTS: usize = 1 << 16;
 pub struct Entry {
     /// 4-tuple.
     pub key: FlowKey,
-    /// Link to answer on.
+    /// Link that carries answers to the peer.
     pub link: LinkId,
-    /// DiffServ field of the connection's packets.
+    /// DiffServ field of the packets that the connection sent.
     pub traffic_class: u8,
-    /// SND.NXT.
+    /// SND.NXT at the end of the connection.
     pub snd_nxt: SeqNumber,
-    /// RCV.NXT.
+    /// RCV.NXT at the end of the connection.
     pub rcv_nxt: SeqNumber,
-    /// TS.Recent, if timestamps were in use.
+    /// TS.Recent at the end of the connection, or `None` for a connection without timestamps.
     pub ts_recent: Option<u32>,
-    /// Time of the last rate-limited answer.
+    /// Time of the last answer that counted against the rate limit.
     pub answered_at: Option<Instant>,
-    /// End of TIME-WAIT.
+    /// Time at which TIME-WAIT ends.
     pub until: Instant,
 }
 
@@ -55,7 +55,8 @@ impl Entry {
 #[derive(Debug)]
 pub struct TimeWaitTable {
     entries: HashTable<Entry>,
-    /// Ends of TIME-WAIT in order of insertion. Elements of replaced entries are stale.
+    /// Times at which TIME-WAIT ends, with their 4-tuples, in order of insertion. An element is
+    /// stale if its entry was removed or replaced by an entry with the same 4-tuple.
     order: VecDeque<(Instant, FlowKey)>,
     /// Number of entries of each local port.
     by_port: Box<[u32]>,
@@ -82,7 +83,7 @@ impl TimeWaitTable {
         self.entries.len()
     }
 
-    /// Returns true if a new entry would replace the oldest.
+    /// Returns true if the next new entry would replace the oldest entry.
     pub fn is_full(&self) -> bool {
         self.entries.len() >= self.max
     }
@@ -98,7 +99,7 @@ impl TimeWaitTable {
             .find(key.hash64(self.seed), |entry| entry.key == *key)
     }
 
-    /// Records the time of a rate-limited answer.
+    /// Records `now` as the time of the last answer that counted against the rate limit.
     pub fn note_answer(&mut self, key: &FlowKey, now: Instant) {
         let hash = key.hash64(self.seed);
         if let Some(entry) = self.entries.find_mut(hash, |entry| entry.key == *key) {
@@ -106,7 +107,7 @@ impl TimeWaitTable {
         }
     }
 
-    /// Adds an entry, which replaces the oldest one if the table is full.
+    /// Adds an entry. If the table is full, the new entry replaces the oldest entry.
     pub fn insert(&mut self, entry: Entry) {
         self.remove(&entry.key);
         while self.entries.len() >= self.max {
@@ -127,7 +128,7 @@ impl TimeWaitTable {
             .insert_unique(entry.key.hash64(seed), entry, |e| e.key.hash64(seed));
     }
 
-    /// Removes stale elements from `order`, which replaced entries have left behind.
+    /// Removes the stale elements of `order`: elements whose entries were removed or replaced.
     fn forget_stale_order(&mut self) {
         let mut order = std::mem::take(&mut self.order);
         order.retain(|(until, key)| self.find(key).is_some_and(|entry| entry.until == *until));
@@ -143,22 +144,22 @@ impl TimeWaitTable {
         }
     }
 
-    /// Removes the entries whose time has passed.
+    /// Removes the entries whose TIME-WAIT has ended at `now`.
     pub fn expire(&mut self, now: Instant) {
         while let Some((until, key)) = self.order.front().copied() {
             if until > now {
                 break;
             }
             self.order.pop_front();
-            // A newer entry with the same 4-tuple has a later end.
+            // An element is stale if a newer entry with this 4-tuple ends later.
             if self.find(&key).is_some_and(|entry| entry.until <= now) {
                 self.remove(&key);
             }
         }
     }
 
-    /// Returns the end of the oldest entry, or an earlier time if the first element of `order` is
-    /// stale.
+    /// Returns the time at which the oldest entry ends. The result is earlier than this time if the
+    /// first element of `order` is stale.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.order.front().map(|(until, _)| *until)

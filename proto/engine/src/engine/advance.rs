@@ -1,28 +1,33 @@
-//! Read and write positions of applications, and the receive window that follows from them.
+//! Read and write positions of applications, and the limits that follow from them: receive window
+//! and send buffer.
 
 use tidelane_flow::{EngineConfig, FlowId, FlowState, Misuse, State, flags};
 use tidelane_slowpath::window_max;
 
 use super::Engine;
 
-/// Positions of an application in the two streams of a flow, and the size of its send buffer.
+/// Positions of an application in the two streams of a flow, and the size of its send buffer. A
+/// position is the number of bytes since the start of the stream, modulo 2^32.
 #[derive(Clone, Copy, Debug)]
 pub struct Advance {
     /// Stream position up to which the application has read.
     pub rx_read: u32,
     /// Stream position up to which the application has written.
     pub tx_head: u32,
-    /// Capacity of the send buffer in bytes. The engine's `tx_limit` may be lower.
+    /// Capacity of the send buffer in bytes. The limit `tx_limit` of the configuration may be
+    /// lower.
     pub tx_room: u32,
 }
 
-/// Bytes that any application may write ahead of SND.UNA, unless `tx_limit` is lower. Some
-/// applications write a whole response before the peer reads any of the response.
+/// Number of bytes that an application may always write ahead of SND.UNA, unless `tx_limit` is
+/// lower. Some applications write a whole response before the peer reads a byte of the response,
+/// and would block forever with a smaller buffer.
 const SEND_BUFFER_MIN: u32 = 256 << 10;
-/// Bytes that an application may write ahead per microsecond of the minimum RTT: 10 Gbit/s.
+/// Number of bytes that an application may write ahead per microsecond of the minimum RTT. The
+/// value is the rate 10 Gbit/s.
 const SEND_BUFFER_PER_US: u32 = 1250;
-/// Bytes that the application reads between two checks for receive-buffer autotuning. A power of
-/// two.
+/// Number of bytes that the application reads between two checks for receive-buffer autotuning. The
+/// value must be a power of two.
 const AUTOTUNE_STEP: u32 = 1024;
 
 impl Engine {
@@ -39,11 +44,11 @@ impl Engine {
         self.note_written(id, to.tx_head, limit)
     }
 
-    /// Returns the bytes that an application should be able to write ahead of SND.UNA. The result
-    /// is twice the congestion window, as in Linux. A large result is bounded by the
-    /// bandwidth-delay product at 10 Gbit/s, because data beyond this bound would leave the CPU
-    /// cache before its transmission. The result may shrink between two calls. The engine does not
-    /// enforce the result.
+    /// Returns the number of bytes that an application should be able to write ahead of SND.UNA:
+    /// twice the congestion window, as in Linux. The bandwidth-delay product at 10 Gbit/s bounds a
+    /// large result, because data beyond this bound would leave the CPU cache before its
+    /// transmission. The result may shrink between two calls. The engine does not enforce the
+    /// result.
     #[inline]
     pub fn autotuned_send_buffer(&self, id: FlowId, flow: &FlowState) -> u32 {
         if flow.cwnd <= SEND_BUFFER_MIN / 2 {
@@ -77,7 +82,7 @@ impl Engine {
         // Until the SYN is acknowledged, SND.UNA is ISS, and `unacked` counts the SYN as a byte.
         // `may_advance` does not count the SYN.
         let unacked = end.distance_from(flow.snd_una);
-        // `tx_end` is not before SND.UNA, so the advance is at most `unacked` bytes.
+        // `tx_end` is not before SND.UNA, so an advance of the position is at most `unacked` bytes.
         let valid = end.after(flow.tx_end)
             && unacked <= limit
             && flow.state != State::Closed
@@ -101,7 +106,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Applies the position up to which the application has read.
+    /// Applies the position `rx_read` up to which the application has read.
     #[inline]
     pub fn rx_advance(&mut self, id: FlowId, rx_read: u32) -> Result<(), Misuse> {
         let flow = self.table.get_mut(id).ok_or(Misuse::NoFlow)?;
@@ -111,7 +116,7 @@ impl Engine {
         }
     }
 
-    /// Handles a read that may change the window, or an invalid read position.
+    /// Handles a read that may change the receive window, or an invalid read position.
     #[inline(never)]
     fn slow_read(&mut self, id: FlowId, rx_read: u32) -> Result<(), Misuse> {
         if self
@@ -126,7 +131,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Autotunes the receive window. Schedules a window update if one is due.
+    /// Autotunes the receive window, and schedules an ACK with the new window (a window update) if
+    /// one is due.
     fn update_receive_window(&mut self, id: FlowId) {
         let may_grow = |flow: &FlowState| flow.rcv_wnd_limit < self.config.rx_window_max;
         if self.table.get(id).is_some_and(may_grow) {
@@ -166,7 +172,7 @@ impl Engine {
 enum Read {
     /// The receive window stays as it is.
     NoChange,
-    /// The window may grow, or a window update is due.
+    /// The receive window may grow, or a window update is due.
     Window,
     /// The position is invalid, and was not applied.
     Misuse,
@@ -180,7 +186,7 @@ fn note_read(flow: &mut FlowState, config: &EngineConfig, rx_read: u32) -> Read 
         return Read::Misuse;
     }
     flow.rx_read = rx_read;
-    // The XOR is at least AUTOTUNE_STEP if and only if the read crossed a multiple of
+    // The XOR of both positions is at least AUTOTUNE_STEP exactly if the read crossed a multiple of
     // AUTOTUNE_STEP.
     let tunes = before ^ rx_read >= AUTOTUNE_STEP && flow.rcv_wnd_limit < config.rx_window_max;
     if tunes {
@@ -194,9 +200,10 @@ fn note_read(flow: &mut FlowState, config: &EngineConfig, rx_read: u32) -> Read 
     }
 }
 
-/// Returns true if `tx_head` advances the stream. Returns false if the position stays the same, or
-/// if the flow is in CLOSED. Returns an error if `tx_head` goes back or beyond `limit`, or if
-/// `tx_head` advances after the sending direction was closed.
+/// Returns true if `tx_head` is a later position than the present one. Returns false if the
+/// position stays the same, or if the flow is in CLOSED. Returns an error if `tx_head` is an
+/// earlier position or beyond `limit`, or if the sending direction is closed and `tx_head` is a
+/// later position.
 #[inline(never)]
 fn may_advance(flow: &FlowState, tx_head: u32, limit: u32) -> Result<bool, Misuse> {
     let more = tx_head.wrapping_sub(flow.tx_head());

@@ -13,24 +13,26 @@ use tidelane_wire::SeqNumber;
 
 use super::{Engine, ts_recent_check::TS_RECENT_CHECK};
 
-/// Idle time in us after which the slow path checks cwnd before a flow sends (RFC 5681 §4.1). The
-/// time is shorter than any RTO.
+/// Idle time in µs after which the slow path must check cwnd before a flow sends (RFC 5681 §4.1
+/// restarts from the initial window after an idle RTO). The constant is below the least RTO, so
+/// that the check is never late.
 const IDLE_US_MIN: u32 = 10_000;
 
-/// Flags that a flow must have for the fast path to finish the flow.
+/// Flags that must be set in a flow that the fast path finishes.
 const FAST_FLAGS: u32 = flags::FAST_SEND | flags::FAST_RECEIVE;
-/// Flags that a flow must not have for the fast path to finish the flow.
+/// Flags that must be clear in a flow that the fast path finishes.
 const SLOW_FLAGS: u32 = flags::SLOW_DEADLINE | flags::FIN_QUEUED;
-/// Flags that tell if a pending flow has nothing to send but a pure ACK.
+/// Flags by which the engine recognizes a pending flow that has nothing to send but a pure ACK.
 const ACK_MASK: u32 = FAST_FLAGS
     | SLOW_FLAGS
     | flags::SEND_WANTED
     | flags::ACK_NOW
     | flags::WINDOW_EDGE_MOVES
     | flags::RTO_ARMED;
-/// Flags that tell if a pending flow may send its data by [`FastPath::send_single`].
+/// Flags by which the engine recognizes a pending flow whose data [`FastPath::send_single`] may
+/// send.
 const DATA_MASK: u32 = FAST_FLAGS | SLOW_FLAGS | flags::SEND_WANTED | SEND_SINGLE_EXCLUDES;
-/// Flags that tell if a pending flow has nothing to send now.
+/// Flags by which the engine recognizes a pending flow that has nothing to send now.
 const IDLE_MASK: u32 = FAST_FLAGS | SLOW_FLAGS | flags::SEND_WANTED | flags::ACK_NOW;
 
 impl Engine {
@@ -55,7 +57,7 @@ impl Engine {
         self.table.recycle();
     }
 
-    /// Sends the data that the windows of a flow allow now, before the end of the batch.
+    /// Sends the data that the windows of a flow allow, without a wait for the end of the batch.
     pub(super) fn send_now(&mut self, now: Instant, id: FlowId, driver: &mut impl Driver) {
         let flow = self.table.get(id);
         if flow.is_some_and(|flow| flow.has(flags::SEND_WANTED)) {
@@ -64,7 +66,7 @@ impl Engine {
         }
     }
 
-    /// Adds a flow to the list of pending flows.
+    /// Appends a flow to the list of pending flows.
     #[inline(always)]
     pub(super) fn push_pending(&mut self, id: FlowId) {
         if self.pending.len() == self.pending.capacity() {
@@ -78,8 +80,8 @@ impl Engine {
         self.pending.push(id);
     }
 
-    /// Sets the engine's clock. The clock converts the time to ms only when the millisecond
-    /// changes.
+    /// Sets the engine's clock to `now`. The conversion to milliseconds is skipped while the
+    /// millisecond stays the same, because the conversion needs a division.
     #[inline(always)]
     pub(super) fn tick(&mut self, now: Instant) {
         if !self.clock.advance_within_ms(now) {
@@ -109,7 +111,7 @@ impl Engine {
     }
 
     /// Finishes a flow on the fast path: sends one data segment or a pure ACK, or delays an ACK.
-    /// Returns false, without any effect, if the flow needs [`Engine::finish_flow`].
+    /// Returns false, and changes nothing, if the flow needs [`Engine::finish_flow`].
     #[inline(always)]
     fn finish_fast(&mut self, id: FlowId, driver: &mut impl Driver) -> bool {
         let Some(flow) = self.table.entry_mut(id) else {
@@ -152,8 +154,8 @@ impl Engine {
         true
     }
 
-    /// Sends a pure ACK of a flow whose receive window's right edge may move, or whose
-    /// retransmission timer runs. Returns false if the driver has no free frame.
+    /// Sends a pure ACK for a flow that may have to move the right edge of its receive window, or
+    /// whose retransmission timer runs. Returns false if the driver has no free frame.
     #[inline(never)]
     fn finish_ack(&mut self, id: FlowId, driver: &mut impl Driver) -> bool {
         let Some(flow) = self.table.entry_mut(id) else {
@@ -170,8 +172,8 @@ impl Engine {
         true
     }
 
-    /// Finishes any flow: sends its data on the fast path or the slow path, then its ACK, and
-    /// schedules its next deadline.
+    /// Finishes a flow in any state: sends its data on the fast path or the slow path, sends its
+    /// ACK, and schedules its next deadline.
     #[inline(never)]
     fn finish_flow(&mut self, id: FlowId, driver: &mut impl Driver) {
         let clock = self.clock;
@@ -180,8 +182,9 @@ impl Engine {
         };
         flow.flags &= !flags::PENDING;
         let (mut full, mut record) = (false, false);
-        // `sack_now` has the flags from before the send. A data segment carries the ACK and clears
-        // ACK_NOW, but may lack space for all SACK blocks.
+        // `sack_now` holds the flags from before the send. A data segment carries the ACK and
+        // clears ACK_NOW, but may lack space for all SACK blocks. A pure ACK with all blocks then
+        // follows.
         let sack_now = flow.flags & (flags::FAST_RECEIVE | flags::SACK | flags::ACK_NOW);
         if flow.flags & flags::SEND_WANTED != 0 {
             let fast = flow.flags & (flags::FAST_SEND | flags::FIN_QUEUED) == flags::FAST_SEND;
@@ -192,7 +195,8 @@ impl Engine {
                     Ok(sent) => {
                         self.counters.out_segs += u64::from(sent);
                         record = sent > 0 && flow.rtt_seq != flow.snd_nxt;
-                        // If data is in flight, the next ACK makes the flow pending again.
+                        // A flow with data in flight is skipped: the next ACK makes the flow
+                        // pending again.
                         if flow.snd_nxt != flow.snd_una || flow.snd_nxt == flow.tx_end {
                             flow.flags &= !flags::SEND_WANTED;
                         }
@@ -242,8 +246,8 @@ impl Engine {
         }
     }
 
-    /// Records the transmission time of the data from `start` to SND.NXT. Other data was already in
-    /// flight before `start`.
+    /// Records the transmission time of the new data from `start` to SND.NXT, for a flow that
+    /// already had data before `start` in flight.
     #[inline(never)]
     fn record_send_time(&mut self, id: FlowId, start: SeqNumber) {
         if let (Some(flow), Some(Some(cold))) =
@@ -297,7 +301,8 @@ impl Engine {
         full
     }
 
-    /// Stops a flow until [`Engine::resume_transmit`], because the driver has no free frame.
+    /// Stops the transmission of a flow until [`Engine::resume_transmit`], because the driver has
+    /// no free frame.
     pub(super) fn block(&mut self, id: FlowId) {
         if let Some(Some(cold)) = self.connections.get_mut(id.index())
             && !cold.tx_blocked
@@ -309,7 +314,8 @@ impl Engine {
     }
 
     /// Makes the timer wheel fire for this flow no later than at the flow's earliest deadline. The
-    /// wheel may fire earlier, because a deadline that moves to a later time keeps the old entry.
+    /// wheel may fire earlier: if a deadline moves to a later time, the engine keeps the wheel's
+    /// old entry to save the cost of the move.
     #[inline(never)]
     fn schedule(&mut self, id: FlowId) {
         let clock = self.clock;
@@ -404,8 +410,8 @@ impl Engine {
     }
 }
 
-/// Starts the delayed-ACK timer: a pure ACK is sent at `deadline`, unless a data segment carries
-/// the ACK earlier.
+/// Starts the delayed-ACK timer. The engine sends a pure ACK at `deadline`, unless a data segment
+/// carries the ACK earlier.
 #[inline]
 fn arm_delack(flow: &mut FlowState, deadline: Millis) {
     flow.delack_at = deadline.0 as u16;
@@ -413,8 +419,8 @@ fn arm_delack(flow: &mut FlowState, deadline: Millis) {
 }
 
 /// Returns true if the wheel fires for this flow no later than at the flow's earliest deadline.
-/// Returns false for a flow that may have deadlines of the slow path, which this function does not
-/// check.
+/// Returns false for a flow that may have deadlines of the slow path, because this function does
+/// not read them.
 #[inline]
 fn is_scheduled(flow: &FlowState, clock: &Clock) -> bool {
     let (rto, delack) = (flags::RTO_ARMED, flags::DELACK_ARMED);
@@ -431,13 +437,13 @@ fn is_on_wheel(flow: &FlowState, deadline: Millis) -> bool {
     flow.flags & flags::WHEEL_ARMED != 0 && !deadline.before(flow.wheel_at)
 }
 
-/// Returns true if the flow was idle so long that the slow path must check the cwnd before a send.
+/// Returns true if the flow was idle for so long that the slow path must check cwnd before a send.
 #[inline]
 fn is_idle(flow: &FlowState, now_us: u32) -> bool {
     flow.snd_nxt == flow.snd_una && has_been_idle(flow, now_us)
 }
 
-/// Returns true if a flow with nothing in flight has sent nothing for [`IDLE_US_MIN`].
+/// Returns true if nothing is in flight and the flow has sent nothing for [`IDLE_US_MIN`].
 #[inline]
 fn has_been_idle(flow: &FlowState, now_us: u32) -> bool {
     // `rtt_stamp` is the transmission time of a segment in the last flight.

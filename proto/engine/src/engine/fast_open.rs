@@ -27,7 +27,7 @@ pub(super) struct FastOpenState {
 }
 
 impl FastOpenState {
-    /// Creates the state with a key derived from `secret`.
+    /// Creates the state. `secret` is the input from which the first cookie key is derived.
     pub(super) fn new(secret: &Secret) -> Self {
         let half = |number| secret.hash(number).to_le_bytes();
         let mut primary = [0; 16];
@@ -47,9 +47,10 @@ impl FastOpenState {
 /// Decision of a listener on a SYN that asks for Fast Open.
 #[derive(Clone, Copy, Default)]
 pub(super) struct FastOpenVerdict {
-    /// True if the application gets the flow and the data of the SYN at once.
+    /// True if the application gets the flow and the data of the SYN before the handshake is
+    /// complete.
     pub accept: bool,
-    /// Option of the SYN,ACK.
+    /// Fast Open option of the SYN,ACK: a cookie, or `None`.
     pub option: Option<FastOpenOption>,
 }
 
@@ -58,8 +59,9 @@ pub(super) struct FastOpenVerdict {
 pub struct FastOpenRequest {
     /// TCP_FASTOPEN_NO_COOKIE: the SYN carries data without a cookie.
     pub without_cookie: bool,
-    /// True if the application waits to write more than the SYN may carry. The segment with this
-    /// data will carry the ACK of the SYN,ACK.
+    /// True if the application has more data than the SYN may carry and waits to write the rest.
+    /// The first segment with the rest also acknowledges the SYN,ACK, so that the engine sends no
+    /// pure ACK.
     pub more_follows: bool,
     /// If true, a SYN that may carry data is delayed until the application has written data, or
     /// until the driver calls [`Engine::release_syn`].
@@ -67,12 +69,13 @@ pub struct FastOpenRequest {
 }
 
 impl Engine {
-    /// Changes the policy for later connections.
+    /// Changes the policy of connections that are opened after this call.
     pub fn set_fast_open_policy(&mut self, policy: FastOpenPolicy) {
         self.config.fast_open = policy;
     }
 
-    /// Sets the cookie keys of a listener, or of all listeners without keys of their own.
+    /// Sets the cookie keys of `listener`. `None` sets the keys of all listeners without keys of
+    /// their own.
     pub fn set_fast_open_keys(&mut self, listener: Option<ListenerId>, keys: FastOpenKeys) {
         match listener {
             Some(id) => self.fast_open.queues.of(id).keys = Some(keys),
@@ -80,15 +83,15 @@ impl Engine {
         }
     }
 
-    /// TCP_FASTOPEN: sets the largest number of pending requests at a listener. Zero turns Fast
-    /// Open off.
+    /// Sets the largest number of pending Fast Open requests at a listener (TCP_FASTOPEN). Zero
+    /// turns Fast Open off at this listener.
     pub fn set_fast_open_qlen_max(&mut self, id: ListenerId, places: u32) {
         if self.listeners.get(id).is_some() {
             self.fast_open.queues.of(id).set_max(places);
         }
     }
 
-    /// TCP_FASTOPEN_NO_COOKIE: sets whether a listener accepts data without a cookie.
+    /// Sets whether a listener accepts data in a SYN without a cookie (TCP_FASTOPEN_NO_COOKIE).
     pub fn set_fast_open_without_cookie(&mut self, id: ListenerId, without: bool) {
         if self.listeners.get(id).is_some() {
             self.fast_open.queues.of(id).without_cookie = without;
@@ -108,7 +111,8 @@ impl Engine {
         }
     }
 
-    /// Removes the Fast Open state of a listener. Its pending flows are no longer counted.
+    /// Removes the Fast Open state of a listener. Flows that were pending at the listener stay
+    /// open, but no limit counts them any longer.
     pub(super) fn end_fast_open(&mut self, id: ListenerId) {
         self.fast_open.queues.remove(id);
         for cold in self.connections.iter_mut() {
@@ -187,9 +191,9 @@ impl Engine {
         }
     }
 
-    /// Updates Fast Open state after a segment or a timer. A flow whose handshake is complete does
-    /// not count as pending. A server's answer goes into the cookie cache. `gone` is true if the
-    /// flow is being freed.
+    /// Updates the Fast Open state after a segment or a timer of the flow `id`: a server's answer
+    /// goes into the cookie cache, and a flow whose handshake is complete no longer counts as
+    /// pending. `gone` is true if the flow is being freed.
     pub(super) fn update_fast_open(&mut self, now: Instant, id: FlowId, gone: bool) {
         let (Some(flow), Some(Some(cold))) =
             (self.table.get(id), self.connections.get_mut(id.index()))
@@ -221,9 +225,9 @@ impl Engine {
         cache.offer(now, peer, policy, request.without_cookie)
     }
 
-    /// Returns the bytes of data that a SYN to `peer` may carry now, on a path with this MTU.
-    /// Returns `None` if the SYN may carry no data, because there is no cookie or the policy
-    /// forbids data.
+    /// Returns the number of data bytes that a SYN to `peer` may carry now, on a path with this
+    /// MTU. Returns `None` if the SYN may carry no data, because the cache has no cookie or the
+    /// policy forbids data.
     pub fn fast_open_room(
         &self,
         now: Instant,
@@ -243,7 +247,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// As [`Engine::open`].
+    /// Returns an error in the same cases as [`Engine::open`].
     pub fn open_fast(
         &mut self,
         now: Instant,

@@ -11,8 +11,8 @@ use tidelane_wire::{DropReason, Segment, TcpFlags};
 use super::Engine;
 use crate::{cookies, listeners::Listener};
 
-/// Time after a listener's last SYN cookie during which an ACK may return a cookie (compare
-/// TCP_SYNCOOKIE_VALID in Linux).
+/// Time after a listener's last SYN cookie during which an ACK may return a cookie: the lifetime of
+/// a cookie (compare TCP_SYNCOOKIE_VALID in Linux).
 const COOKIE_LIFETIME: Duration = Duration::from_secs(128);
 
 impl Engine {
@@ -56,7 +56,7 @@ impl Engine {
     }
 
     /// Returns true if the flow is in SYN-RECEIVED and the application does not have the flow yet.
-    /// With TCP Fast Open, the application can have a flow in SYN-RECEIVED.
+    /// With TCP Fast Open, the application has some flows already in SYN-RECEIVED.
     pub(super) fn is_half_open(&self, id: FlowId) -> bool {
         let half_open = |flow: &FlowState| flow.state == State::SynReceived;
         self.table.get(id).is_some_and(half_open)
@@ -161,7 +161,7 @@ impl Engine {
 
     /// Handles an ACK that may return a SYN cookie. If the cookie is valid and the listener has
     /// room, this function creates the flow and passes the segment to the flow. Returns true if the
-    /// cookie is valid, even if the segment was then dropped.
+    /// cookie is valid, also if the listener had no room and the segment was dropped.
     pub(super) fn accept_cookie(
         &mut self,
         clock: Clock,
@@ -192,8 +192,8 @@ impl Engine {
             return true;
         }
         if !listener.has_accept_room() {
-            // The ACK is dropped, as in Linux. The peer's first data segment returns the cookie
-            // again.
+            // The ACK is dropped, as in Linux. The peer's first data segment returns the cookie a
+            // second time.
             self.counters.listen_overflows += 1;
             self.drop_syn(DropReason::AcceptQueueFull);
             return true;

@@ -8,12 +8,13 @@ use tidelane_wire::{DropReason, Segment};
 use super::Engine;
 use crate::resets::with_noise;
 
-/// Bit that makes the random variation of the RST limit independent of the random variation of the
-/// challenge ACK limit.
+/// Bit that separates the hash input for the RST limit from the hash input for the challenge ACK
+/// limit, so that the two limits vary independently.
 const OF_RESETS: u64 = 1 << 62;
 
 impl Engine {
-    /// Resets the limits of challenge ACKs and RSTs at the start of each second.
+    /// Sets the limits of challenge ACKs and RSTs anew if `now` lies in another second than the
+    /// last call.
     pub(super) fn refill(&mut self, now: Instant) {
         let second = now.0 / 1_000_000_000;
         if second == self.limits_second {
@@ -27,7 +28,8 @@ impl Engine {
     }
 
     /// Answers a segment that the driver has refused by a RST, within the limits. The segment
-    /// belongs to no flow of this engine. The driver has counted the segment.
+    /// belongs to no flow of this engine. The driver has already counted the segment, so that this
+    /// function does not.
     pub fn answer_refused(
         &mut self,
         now: Instant,
@@ -65,7 +67,8 @@ impl Engine {
             return;
         }
         self.counters.out_rsts += 1;
-        // If no frame is free, the RST is dropped. The network might drop it, too.
+        // If no frame is free, the RST is lost. A RST is never retransmitted, and the network may
+        // lose a RST as well.
         let _ = driver.transmit(&out);
     }
 }

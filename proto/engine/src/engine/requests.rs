@@ -17,9 +17,11 @@ use tidelane_wire::{Endpoint, FlowKey};
 use super::Engine;
 use crate::{connections::Connections, time_wait::Entry};
 
-/// Time after which an active open may reuse a 4-tuple in TIME-WAIT, if both ends used timestamps.
+/// Age of a TIME-WAIT entry from which an active open may reuse the 4-tuple, if both ends used
+/// timestamps (Linux: tcp_tw_reuse).
 const TIME_WAIT_REUSE_DELAY: Duration = Duration::from_secs(1);
-/// Least MTU of a link over which a connection is opened (RFC 791).
+/// Least MTU in bytes of a link over which a connection is opened: each IPv4 link carries 68 bytes
+/// (RFC 791).
 const MTU_MIN: u32 = 68;
 
 impl Engine {
@@ -50,10 +52,10 @@ impl Engine {
         Ok(id)
     }
 
-    /// Removes a listener and frees its half-open flows without a RST. A peer that retransmits its
-    /// SYN may reach the application's next listener (as in Linux). The driver must abort the flows
-    /// in the accept queue, because only the driver knows which of these flows the application has
-    /// not accepted.
+    /// Removes a listener and frees its half-open flows without a RST. As in Linux, a peer that
+    /// retransmits its SYN may then reach another listener that the application opens. The driver
+    /// must abort the flows in the accept queue, because only the driver knows which of them the
+    /// application has not accepted.
     pub fn unlisten(&mut self, now: Instant, id: ListenerId, driver: &mut impl Driver) {
         if !self.listeners.remove(id) {
             return;
@@ -77,16 +79,16 @@ impl Engine {
     }
 
     /// Drains a listener whose later SYNs the service's XDP program gives to another TCP/IP stack.
-    /// The engine still answers SYNs that arrive, but [`listener_at`](Self::listener_at) does not
-    /// return the listener, so that active opens on the same host do not use the listener.
+    /// The engine still answers SYNs that arrive here. [`listener_at`](Self::listener_at) no longer
+    /// returns the listener, so that active opens on the same host go to the other stack.
     pub fn drain_listener(&mut self, id: ListenerId) {
         if let Some(listener) = self.listeners.get_mut(id) {
             listener.draining = true;
         }
     }
 
-    /// Returns true if the removal of a listener would lose no connection: its SYN queue and accept
-    /// queue are empty, and none of its SYN cookies is still valid.
+    /// Returns true if the removal of a listener would lose no connection: its SYN queue and its
+    /// accept queue are empty, and no SYN cookie of the listener is still valid.
     pub fn is_listener_idle(&self, now: Instant, id: ListenerId) -> bool {
         let listener = self.listeners.get(id);
         listener.is_none_or(|listener| listener.is_idle(now))
@@ -104,7 +106,7 @@ impl Engine {
         }
     }
 
-    /// Sets the options that later connections of a listener inherit. IPV6_V6ONLY does not change,
+    /// Sets the options that later connections of a listener inherit. IPV6_V6ONLY keeps its value,
     /// because the lookup of listeners depends on this option.
     pub fn set_listener_options(&mut self, id: ListenerId, options: SocketOptions) {
         if let Some(listener) = self.listeners.get_mut(id) {
@@ -113,15 +115,17 @@ impl Engine {
         }
     }
 
-    /// Subtracts accepted connections from the length of a listener's accept queue.
+    /// Subtracts `count` connections, which the application has accepted, from the length of a
+    /// listener's accept queue.
     pub fn accept_queue_removed(&mut self, id: ListenerId, count: u32) {
         if let Some(listener) = self.listeners.get_mut(id) {
             listener.accept_queue = listener.accept_queue.saturating_sub(count);
         }
     }
 
-    /// Adds 1 to the length of the accept queue: the application has not taken a connection that
-    /// [`Engine::accept_queue_removed`] subtracted.
+    /// Adds 1 to the length of a listener's accept queue. The driver calls this function if
+    /// [`Engine::accept_queue_removed`] has subtracted a connection that the application did not
+    /// take after all.
     pub fn accept_queue_added(&mut self, id: ListenerId) {
         if let Some(listener) = self.listeners.get_mut(id) {
             listener.accept_queue += 1;
@@ -146,7 +150,7 @@ impl Engine {
         Ok(id)
     }
 
-    /// Creates a flow in SYN-SENT, and leaves the transmission of the SYN to the caller.
+    /// Creates a flow in SYN-SENT. The caller sends the SYN.
     pub(super) fn begin_open(
         &mut self,
         clock: Clock,
@@ -205,7 +209,7 @@ impl Engine {
         }
         let unread = flow.rx_head() != flow.rx_read;
         let opening = matches!(flow.state, State::SynSent);
-        // A flow in SYN-RECEIVED has received data only with Fast Open.
+        // Only Fast Open lets a flow in SYN-RECEIVED receive data.
         if opening || unread {
             self.counters.abort_on_close += u64::from(unread);
             self.close_with_reset(now, id, driver);
@@ -230,7 +234,8 @@ impl Engine {
     }
 
     /// Closes a flow with a RST (SO_LINGER of zero seconds, or unread data). The engine first sends
-    /// the data that the send window and cwnd allow, because Linux sends this data during `write`.
+    /// the data that the send window and cwnd allow, because Linux would have sent this data
+    /// already during `write`.
     pub fn close_with_reset(&mut self, now: Instant, id: FlowId, driver: &mut impl Driver) {
         self.send_now(now, id, driver);
         self.abort(now, id, driver);
@@ -254,7 +259,8 @@ impl Engine {
         self.release(id, driver);
     }
 
-    /// Changes the socket options of a flow.
+    /// Applies `options` to a flow. A change of the receive window, the congestion control
+    /// algorithm or the IP fields takes effect at once.
     pub fn set_options(
         &mut self,
         now: Instant,
@@ -286,7 +292,8 @@ impl Engine {
         self.set_pending(id);
     }
 
-    /// Reports a new flow of `listener`, or of an active open, to the driver.
+    /// Reports a new flow to the driver: a flow of `listener`, or of an active open if `listener`
+    /// is `None`.
     pub(super) fn report_new(
         &self,
         id: FlowId,
@@ -337,7 +344,7 @@ impl Engine {
         self.table.is_empty()
     }
 
-    /// Frees the memory of the flow tables if the engine has no flow.
+    /// Frees the memory of the flow tables if the engine has no flow, and does nothing otherwise.
     pub fn shrink(&mut self) {
         if self.is_empty() {
             self.connections = Connections::default();
@@ -357,8 +364,8 @@ impl Engine {
         all
     }
 
-    /// Changes the configuration. The tables keep their sizes, and present flows keep their receive
-    /// windows.
+    /// Changes the configuration. The tables keep their sizes, and existing flows keep their
+    /// receive windows.
     ///
     /// # Panics
     ///
@@ -382,8 +389,8 @@ impl Engine {
         &self.config
     }
 
-    /// Returns the listener that accepts connections to `local`. Returns any listener of a
-    /// SO_REUSEPORT group. Returns `None` for a draining listener
+    /// Returns the listener that accepts connections to `local`. For a SO_REUSEPORT group, the
+    /// result is any listener of the group. Returns `None` for a draining listener
     /// ([`drain_listener`](Self::drain_listener)).
     pub fn listener_at(&self, local: Endpoint) -> Option<ListenerId> {
         let id = self.listeners.find(&local)?;
@@ -392,7 +399,7 @@ impl Engine {
     }
 
     /// Returns true if an active open may use this 4-tuple now: no flow has the 4-tuple, and the
-    /// 4-tuple is not in TIME-WAIT. If the old connection used timestamps, TIME-WAIT blocks the
+    /// 4-tuple is not in TIME-WAIT. After a connection with timestamps, TIME-WAIT blocks the
     /// 4-tuple for only one second (RFC 6191; Linux: tcp_tw_reuse).
     pub fn is_free(&self, now: Instant, key: &FlowKey) -> bool {
         let reusable = |entry: &Entry| {

@@ -1,5 +1,6 @@
-//! Periodic check of all flows for the age of TS.Recent (RFC 7323 §5.5). PAWS must not use a
-//! TS.Recent that is older than 24 days.
+//! Periodic check of the age of TS.Recent in all flows (RFC 7323 §5.5). PAWS must not reject a
+//! segment because of a TS.Recent that is older than 24 days: the peer's timestamp clock may have
+//! wrapped since.
 
 use tidelane_flow::FlowId;
 use tidelane_slowpath::TS_RECENT_CHECK_INTERVAL;
@@ -11,15 +12,14 @@ use super::Engine;
 pub(super) const TS_RECENT_CHECK: FlowId = FlowId(u32::MAX);
 
 impl Engine {
-    /// Starts the timer of the next check. The timer runs only while there are flows.
+    /// Starts the timer of the next check. Without flows, the timer does not run.
     pub(super) fn schedule_ts_recent_check(&mut self, now: Instant) {
         self.ts_recent_timer = self
             .wheel
             .insert(now + TS_RECENT_CHECK_INTERVAL, TS_RECENT_CHECK);
     }
 
-    /// Updates the record of the age of TS.Recent of each flow, and restarts the timer if there are
-    /// flows.
+    /// Marks each flow whose TS.Recent is too old, and restarts the timer if flows exist.
     #[inline(never)]
     pub(super) fn check_ts_recent_ages(&mut self, now: Instant) {
         for (id, flow) in self.table.iter() {

@@ -10,8 +10,8 @@ use super::{Engine, without_offset};
 use crate::time_wait::Entry;
 
 impl Engine {
-    /// Handles a segment without a flow. The segment belongs to a connection in TIME-WAIT, opens a
-    /// connection, or gets a RST.
+    /// Handles a segment without a flow. The segment is answered in TIME-WAIT, opens a connection,
+    /// or is answered by a RST.
     #[inline(never)]
     pub(super) fn receive_without_flow(
         &mut self,
@@ -52,7 +52,8 @@ impl Engine {
     /// Answers a segment for a connection in TIME-WAIT by an ACK. A retransmitted FIN restarts the
     /// 2 MSL timer (RFC 9293 §3.10.7.4). A SYN does not restart the timer, because a client that
     /// retransmits its SYN would prolong TIME-WAIT. The client answers the ACK by a RST at RCV.NXT.
-    /// As in Linux, this RST ends TIME-WAIT; other RSTs are ignored (RFC 1337).
+    /// This RST ends TIME-WAIT, as in Linux. A RST at any other sequence number is ignored (RFC
+    /// 1337).
     fn answer_in_time_wait(
         &mut self,
         clock: Clock,
@@ -71,7 +72,7 @@ impl Engine {
         if is_last_ack || !self.may_answer_in_time_wait(clock.now, entry, segment) {
             return;
         }
-        // The answer has the connection's DiffServ field and the default TTL, as in Linux.
+        // The answer has the DiffServ field of the connection and the default TTL, as in Linux.
         let ip = IpFields {
             traffic_class: entry.traffic_class,
             ..self.config.ip.to(entry.key.peer.addr)
@@ -95,8 +96,8 @@ impl Engine {
         }
     }
 
-    /// Returns true if a segment in TIME-WAIT may be answered. [`is_rate_limited`] says which
-    /// answers have a rate limit.
+    /// Returns true if a segment in TIME-WAIT may be answered now. [`is_rate_limited`] selects the
+    /// segments whose answers have a rate limit.
     fn may_answer_in_time_wait(
         &mut self,
         now: Instant,
@@ -115,9 +116,9 @@ impl Engine {
         true
     }
 
-    /// Returns true if the driver, the program that runs the engine, accepts a segment without a
-    /// flow ([`Driver::filter`]). Otherwise, the function answers the segment by a RST or drops the
-    /// segment, as the [`Verdict`] says.
+    /// Returns true if the driver (the program that runs the engine) accepts a segment without a
+    /// flow ([`Driver::filter`]). Otherwise, this function answers the segment by a RST or drops
+    /// the segment, as the driver's [`Verdict`] demands.
     pub(super) fn passes_filter(
         &mut self,
         arrival: &Arrival,
@@ -129,7 +130,7 @@ impl Engine {
             Verdict::Accept => return true,
             Verdict::Refuse => self.refuse(arrival, segment, DropReason::RuleDenied, driver),
             Verdict::Drop if listener.is_some() => self.drop_syn(DropReason::RuleDenied),
-            // The driver has counted the segment.
+            // The driver has already counted the segment as dropped.
             Verdict::Drop => {}
         }
         false

@@ -1,6 +1,6 @@
-//! The client's cookie cache (RFC 7413 §4.1.3). The cache has for each server the cookie, the MSS,
-//! and the number of lost SYNs with data. For a server that sent no cookie, the cache has the forms
-//! of the option (standard or experimental) in which the server was asked.
+//! The client's cookie cache (RFC 7413 §4.1.3). An entry holds a server's cookie, its MSS, and the
+//! number of lost SYNs with data. For a server that sent no cookie, the entry holds the forms of
+//! the option (standard or experimental) in which the client has asked for a cookie.
 
 use std::collections::BTreeMap;
 
@@ -9,16 +9,16 @@ use tidelane_slowpath::FastOpenAnswer;
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{FastOpenCookie, FastOpenOption, IpAddress};
 
-/// Largest number of servers (§4.1.3: the cache is bounded).
+/// Largest number of servers (§4.1.3 demands a bound).
 const SERVERS_MAX: usize = 1024;
-/// Consecutive losses of SYNs with data after which Fast Open pauses (§4.1.3.1).
+/// Number of consecutive lost SYNs with data from which Fast Open to a server pauses (§4.1.3.1).
 const LOSSES_MIN: u32 = 2;
 /// Base of the pause. The pause lasts `PAUSE` times 2 to the power of the number of losses.
 const PAUSE: Duration = Duration::from_secs(60);
-/// Number of losses after which the pause stops growing. The longest pause is 34 hours.
+/// Number of losses from which the pause no longer grows. The longest pause is 34 hours.
 const LOSSES_MAX: u32 = 11;
 
-/// Forms of the option in which a server got a request for a cookie and sent no cookie.
+/// Forms of the option in which the client asked a server for a cookie without success.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 enum TriedForms {
     #[default]
@@ -34,32 +34,32 @@ struct Server {
     /// Cookie, in the form in which the server sent it.
     cookie: Option<FastOpenOption>,
     tried: TriedForms,
-    /// Consecutive losses of SYNs with data.
+    /// Number of SYNs with data that were lost since the last success.
     losses: u32,
-    /// Time of the last of these losses.
+    /// Time of the last lost SYN with data.
     lost_at: Instant,
-    /// Value of `uses` when the entry was last used.
+    /// Value of `Cache::uses` when the entry was last used.
     used: u64,
 }
 
-/// Contents of the next SYN to a server.
+/// Contents that the next SYN to a server may have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Offer {
     /// Fast Open option of the SYN.
     pub option: Option<FastOpenOption>,
     /// True if the SYN may carry data.
     pub data: bool,
-    /// MSS of the server, if known.
+    /// MSS of the server in bytes, if a former connection has learned it.
     pub mss: Option<u16>,
 }
 
-/// Cookie cache of one client.
+/// Cookie cache of one client, with the least recently used servers first to go.
 #[derive(Debug, Default)]
 pub struct Cache {
     servers: BTreeMap<IpAddress, Server>,
     /// Servers by the value of `used`: the least recently used first.
     order: BTreeMap<u64, IpAddress>,
-    /// Number of uses of all entries so far.
+    /// Number of uses of all entries so far. The value orders the entries by age.
     uses: u64,
 }
 
@@ -94,7 +94,7 @@ impl Cache {
         Offer { option, data, mss }
     }
 
-    /// Stores the answer of a server.
+    /// Stores the answer of a server to a SYN with a Fast Open option.
     pub fn learn(&mut self, now: Instant, peer: IpAddress, answer: &FastOpenAnswer) {
         let server = self.touch(peer);
         server.mss = answer.mss.or(server.mss);

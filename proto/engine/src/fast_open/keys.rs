@@ -1,7 +1,8 @@
-//! Fast Open cookies of a server (RFC 7413 §4.1.2): a keyed hash of both addresses, so that the
-//! server keeps no state for clients.
+//! Fast Open cookies of a server (RFC 7413 §4.1.2). A cookie is a keyed hash of both addresses, so
+//! that the server keeps no state for clients.
 //!
-//! The hash is that of Linux, so that servers behind one address can share keys across stacks.
+//! Linux computes cookies in the same way. Servers behind one address can therefore share keys
+//! across stacks.
 
 use core::hash::Hasher;
 
@@ -13,28 +14,30 @@ use tidelane_wire::{FastOpenCookie, FlowKey};
 pub struct FastOpenKeys {
     /// Key of new cookies.
     pub primary: [u8; 16],
-    /// Previous key. A cookie of this key is valid, and the server replaces it by a new cookie.
+    /// Previous key. A cookie of this key is still valid, and the server replaces it by a cookie of
+    /// the primary key.
     pub backup: Option<[u8; 16]>,
 }
 
 /// Validity of a cookie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CookieValidity {
-    /// The cookie was not made by any of the keys.
+    /// None of the keys made the cookie.
     Invalid,
-    /// The cookie was made by the primary key.
+    /// The primary key made the cookie.
     Valid,
-    /// The cookie was made by the backup key. The SYN,ACK carries the new cookie.
+    /// The backup key made the cookie. The SYN,ACK carries the new cookie.
     Outdated(FastOpenCookie),
 }
 
 /// Length of a key in bytes.
 const KEY_LEN: usize = 16;
-/// Number of hexadecimal words of a key in Linux's sysctl.
+/// Number of hexadecimal words of a key in the format of Linux's sysctl.
 const KEY_WORDS: usize = 4;
 
 impl FastOpenKeys {
-    /// Parses one key, or a primary and a backup key.
+    /// Parses one key of 16 bytes, or a primary key followed by a backup key. Returns `None` for
+    /// another length.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (primary, backup) = match bytes.as_chunks::<KEY_LEN>() {
             ([primary], []) => (*primary, None),
@@ -78,7 +81,8 @@ impl FastOpenKeys {
     }
 }
 
-/// Returns SipHash-2-4 of the addresses in the order of the client's packet.
+/// Returns SipHash-2-4 of the two addresses, in the order of the client's packet: client, then
+/// server.
 fn make(secret: &[u8; 16], key: &FlowKey) -> FastOpenCookie {
     let mut hasher = SipHasher24::new_with_key(secret);
     for addr in [key.peer.addr, key.local.addr] {

@@ -8,20 +8,21 @@ use tidelane_time::{Duration, Instant};
 
 use super::keys::FastOpenKeys;
 
-/// Time for which a request that was reset still counts. The owner of a spoofed address answers the
-/// SYN,ACK by a RST. Without this delay, the RST would at once make room for the next spoofed SYN.
+/// Time for which a request that ended by a RST still counts (RFC 7413 §5.1). The owner of a
+/// spoofed address answers the SYN,ACK by a RST. Without this delay, the RST would at once make
+/// room for the next spoofed SYN.
 const RESET_HOLD: Duration = Duration::from_secs(60);
 
 /// Pending Fast Open requests of one listener.
 #[derive(Debug, Default)]
 pub struct Queue {
-    /// Largest number of requests.
+    /// Largest number of pending requests. Zero turns Fast Open off.
     max: u32,
     /// Number of pending requests.
     taken: u32,
-    /// Times until which reset requests count.
+    /// Times until which requests that ended by a RST still count.
     resets: VecDeque<Instant>,
-    /// Keys of this listener, if they differ from the engine's.
+    /// Cookie keys of this listener, or `None` for the keys of the engine.
     pub keys: Option<FastOpenKeys>,
     /// True if the listener accepts data without a cookie (TCP_FASTOPEN_NO_COOKIE).
     pub without_cookie: bool,
@@ -47,7 +48,7 @@ impl Queue {
     }
 
     /// Ends a pending request. `reset` is true if the client's address answered by a RST. The
-    /// request then counts for another minute (`RESET_HOLD`).
+    /// request then counts for `RESET_HOLD` longer.
     pub fn release(&mut self, now: Instant, reset: bool) {
         self.taken = self.taken.saturating_sub(1);
         if reset {
@@ -56,7 +57,7 @@ impl Queue {
     }
 }
 
-/// Requests of all listeners with Fast Open.
+/// Pending requests of all listeners with Fast Open.
 #[derive(Debug, Default)]
 pub struct Queues(BTreeMap<ListenerId, Queue>);
 
