@@ -1,6 +1,6 @@
 //! The socket calls of the program, one module for each family. The preloaded library
-//! `libtidelane.so` (crate `tidelane-preload`) exports libc's names for these calls, and calls the
-//! functions of the modules. A function returns the result of the call, or an errno, or `None` if
+//! `libtidelane.so` (crate `tidelane-preload`) exports functions with libc's names, which call the
+//! functions of these modules. A function returns the result of the call, or an errno, or `None` if
 //! the kernel has to handle the call.
 //!
 //! | module | calls |

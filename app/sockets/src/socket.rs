@@ -54,7 +54,7 @@ pub struct Socket {
     /// The number of the socket, and its membership in a batch: the ready sockets that one
     /// `epoll_wait` returned.
     pub(crate) member: BatchMember,
-    /// O_NONBLOCK of the open file description.
+    /// O_NONBLOCK of the open file description, as the program sees it.
     pub(crate) nonblocking: AtomicBool,
     /// Number of threads that sleep until the socket has an event.
     pub(crate) waiters: AtomicU32,
@@ -63,7 +63,8 @@ pub struct Socket {
     pub(crate) registration: AtomicU64,
     /// True if `Inner::more_registrations` has further registrations.
     pub(crate) has_more_registrations: AtomicBool,
-    /// Counts the service's events on this socket. Concurrent events may count as one.
+    /// Counts the service's events on this socket, wrapping. Concurrent events may count as one
+    /// event.
     event_count: AtomicU32,
     /// The value of `event_count` before the read that last returned all received bytes.
     drained_at: AtomicU32,
@@ -85,12 +86,13 @@ impl Socket {
         }
     }
 
-    /// Takes the socket's lock, if `fd` refers to the socket. A connection that processes share is
-    /// in the memory of one process at a time: migrates the connection to this process.
+    /// Takes the socket's lock, if `fd` refers to the socket. A connection that several processes
+    /// share has its payload in the memory of one process at a time. This function migrates the
+    /// connection to this process.
     ///
     /// Returns `None` if the descriptor was closed meanwhile. Also returns `None` in a signal
-    /// handler that interrupted this thread while the thread held the lock. The system call then
-    /// returns the right error.
+    /// handler that interrupted this thread while the thread held the lock. The caller then makes
+    /// the system call, which returns the right error.
     #[inline]
     pub(crate) fn enter(&'static self, fd: RawFd) -> Option<Guard<'static, Inner>> {
         let mut inner = self.find(fd)?;

@@ -1,5 +1,5 @@
-//! System calls, made directly. libc's functions of these names are interposed by the preloaded
-//! library `libtidelane.so`, which contains this crate, and would lead back into this crate.
+//! System calls, made directly. The preloaded library `libtidelane.so`, which contains this crate,
+//! interposes libc's functions. A call of such a function would lead back into this crate.
 //!
 //! The wrappers take typed arguments, so that only this file and `*_unsafe.rs` need `unsafe`.
 
@@ -40,7 +40,7 @@ pub(crate) use static_cell_unsafe::StaticCell;
 /// The requirements of the system call hold: pointers are valid for the kernel's use of them.
 #[inline]
 pub unsafe fn call(number: i64, args: [usize; 6]) -> Result<usize, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the requirements of this function.
     from_raw(unsafe { raw(number as usize, args) })
 }
 

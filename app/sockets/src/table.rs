@@ -17,8 +17,8 @@ pub(crate) use ranges::{CloseRangeStep, close_range_steps};
 
 use crate::sys::{Lock, StaticCell};
 
-/// Number of descriptors that can be tracked, from 0 on. The kernel's default limit (fs.nr_open) is
-/// the same.
+/// Number of descriptors that can be tracked, from 0 on. The value equals the kernel's default
+/// limit (fs.nr_open).
 const DESCRIPTORS_MAX: usize = 1 << 20;
 
 /// Maps descriptors to objects.
@@ -145,7 +145,7 @@ impl<T: Sync> Pool<T> {
     }
 
     /// Frees the lock in a child after fork, because its owner may be a thread that does not exist
-    /// here. A half-finished change loses at most a pooled object.
+    /// in the child. If the owner was changing the pool, the child loses at most one pooled object.
     pub(crate) fn reset_after_fork(&self) {
         self.0.unlock_after_fork();
     }

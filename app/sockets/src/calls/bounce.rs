@@ -8,10 +8,10 @@ const BOUNCE_LEN: usize = 64 << 10;
 /// Largest number of bounce buffers that are kept for reuse.
 const BOUNCE_KEPT_MAX: usize = 16;
 
-/// The pool of buffers for reuse.
+/// Unused bounce buffers, kept for the next call.
 static BOUNCE: Lock<Vec<Box<[u8]>>> = Lock::new(Vec::new());
 
-/// A bounce buffer, which is returned to the pool when dropped.
+/// A bounce buffer. Dropping the value returns the buffer to the pool.
 pub(super) struct Bounce(pub(super) Box<[u8]>);
 
 impl Bounce {
@@ -30,8 +30,8 @@ impl Drop for Bounce {
     }
 }
 
-/// Frees the lock of the pool in a child after fork. The thread that holds the lock may not exist
-/// in the child.
+/// Frees the lock of the pool in a child after fork. A thread of the parent may have held the lock,
+/// and this thread does not exist in the child.
 pub(super) fn reset_after_fork() {
     BOUNCE.unlock_after_fork();
 }

@@ -82,7 +82,7 @@ pub fn adopt(fd: RawFd) -> Option<&'static Socket> {
 }
 
 /// Fails `bind` on a socket that has a connection. The kernel might allow the call, because the
-/// kernel socket behind an accelerated connection may be unbound.
+/// kernel socket behind an accelerated connection can be unbound.
 pub fn refuse_bind(socket: &'static Socket, fd: RawFd) -> Handled {
     match socket.find(fd)?.state {
         State::Connecting(_) | State::Stream(_) | State::Inherited(_) | State::Forked => {
@@ -101,7 +101,7 @@ pub fn on_bound(socket: &'static Socket, fd: RawFd) {
     }
 }
 
-/// Carries out `connect`.
+/// Carries out `connect` of `socket` to `peer`.
 pub fn connect(socket: &'static Socket, fd: RawFd, peer: Address) -> Handled {
     let _section = Section::enter();
     let timeout = {
@@ -153,7 +153,7 @@ pub fn connect(socket: &'static Socket, fd: RawFd, peer: Address) -> Handled {
     if matches!(inner.state, State::Failed) {
         return Some(Err(inner.take_error().unwrap_or(Errno(libc::ECONNREFUSED))));
     }
-    // EINPROGRESS even if the connection is established already: Linux never returns 0 here.
+    // Return EINPROGRESS even if the connection is already established: Linux never returns 0 here.
     inner.connect_pending = true;
     fail(libc::EINPROGRESS)
 }
@@ -185,7 +185,7 @@ pub(crate) fn begin(
     }
     change_kernel_epolls(socket, fd, false);
     if fast_open != 0 {
-        // With TCP Fast Open, the socket may be writable already.
+        // With TCP Fast Open, the socket can be writable before the handshake.
         wake::notify_registrations(socket);
     }
     Some(Ok(0))
@@ -246,8 +246,8 @@ fn start(
         fast_open,
         options: inner.options.opening(),
     };
-    // The answer may arrive at once. Another thread that handles the answer waits for the socket's
-    // lock, which this thread holds until the state is set below.
+    // The answer may arrive at once, in another thread. That thread waits for the socket's lock,
+    // which this thread holds until the state is set below.
     inner.channel = Some(channel);
     let sent = channel.with_context(session.generation, |context| {
         let sent = context.connect(&request);
@@ -286,7 +286,8 @@ fn local_reservation(
         return Ok((!local.is_unspecified()).then_some(local));
     }
     if local.is_v4() != peer.is_v4() {
-        // The socket is bound to `::`, and connects to an IPv4 peer.
+        // The socket is bound to `::`, but connects to an IPv4 peer. Leave this rare case to the
+        // kernel.
         return Err(not_accelerated::LOCAL_ADDRESS);
     }
     let within = within_host.then(|| within_host::source(&local, &peer));
@@ -461,7 +462,7 @@ pub fn shutdown(socket: &'static Socket, fd: RawFd, how: i32) -> Handled {
                 channel.submit(&socket.member, connection);
             }
         }
-        // As in Linux, shutdown ends an active open.
+        // As in Linux, `shutdown` aborts an active open.
         State::Connecting(_) => {
             inner.fail_connect(tidelane_abi::close_cause::RESET);
             inner.error = 0;

@@ -38,9 +38,9 @@ pub fn is_foreign(fd: RawFd) -> bool {
     socket(fd).is_none() && epoll(fd).is_none() && !table::is_internal(fd)
 }
 
-/// Carries out `close` of a descriptor that is not foreign (see [`is_foreign`]). Stops tracking a
-/// tracked descriptor, which the kernel then closes. A descriptor of the library itself stays open,
-/// and the call fails with EBADF.
+/// Carries out `close` of a descriptor that is not foreign (see [`is_foreign`]). For a tracked
+/// descriptor, the library stops tracking, and the kernel closes the descriptor. A descriptor of
+/// the library itself stays open, and the call fails with EBADF.
 pub fn close(fd: RawFd) -> Handled {
     if !session::owns_tables() {
         return TO_KERNEL;
@@ -83,7 +83,8 @@ fn release(socket: &'static Socket, fd: RawFd) {
         inner = socket.lock();
     }
     // The kernel's epoll instances also have the registrations of a fresh socket (on which neither
-    // `connect` nor `listen` was called). The kernel drops them when it closes the socket.
+    // `connect` nor `listen` was called). The kernel drops these registrations when it closes the
+    // socket.
     let registrations: Vec<RegistrationRef> = inner.registrations(socket).collect();
     let channel = inner.channel;
     let linger = inner.options.linger;
@@ -97,7 +98,7 @@ fn release(socket: &'static Socket, fd: RawFd) {
     registry::free(socket);
 }
 
-/// Ends the connection or the listener at the last close.
+/// Ends the connection or the listener of the socket when its last descriptor is closed.
 fn end(
     socket: &'static Socket,
     state: State,
@@ -140,7 +141,8 @@ fn end_connection(
 impl Inner {
     /// Returns true if SO_LINGER makes the close wait until the peer has acknowledged the FIN.
     fn lingers(&self) -> bool {
-        // Another process also holds a shared connection. This close does not end the connection.
+        // For a shared connection, another process has a descriptor, so this close does not end the
+        // connection.
         !self.is_shared()
             && matches!(self.options.linger, Some(1..))
             && matches!(self.state, State::Stream(_))
@@ -228,8 +230,8 @@ pub fn duplicate_to(from: RawFd, to: RawFd, flags: Option<i32>) -> Handled {
     Some(result)
 }
 
-/// Carries out `fcntl` F_SETFL. The library stores O_NONBLOCK. The flags also go to the kernel
-/// while the socket still uses its kernel socket.
+/// Carries out `fcntl` F_SETFL. The library stores O_NONBLOCK. While the kernel handles the socket,
+/// all flags also go to the kernel.
 pub fn set_status_flags(socket: &'static Socket, fd: RawFd, flags: usize) -> Handled {
     let nonblocking = flags & libc::O_NONBLOCK as usize != 0;
     let inner = socket.enter(fd)?;

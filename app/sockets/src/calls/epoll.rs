@@ -2,8 +2,8 @@
 //!
 //! The program's epoll descriptor is a kernel epoll instance, which contains kernel descriptors and
 //! a doorbell: the eventfd by which the service wakes a sleeping thread. [`Instance`] adds a ready
-//! list of accelerated sockets, and a channel to the service. The channel's rings are its context.
-//! A tracked socket is a TCP socket of the program that this crate may accelerate.
+//! list of accelerated sockets, and a channel: rings (a *context*) shared with the service. A
+//! tracked socket is a TCP socket of the program that this crate may accelerate.
 
 use std::os::fd::RawFd;
 
@@ -25,13 +25,13 @@ use crate::{
 
 mod nest;
 
-/// Number of consecutive waits that find ready accelerated sockets. Only the last of these waits
-/// also polls the kernel's epoll instance.
+/// Number of consecutive waits with ready accelerated sockets per poll of the kernel's epoll
+/// instance. A poll costs a system call.
 const CALLS_PER_KERNEL_POLL: u32 = 8;
 /// Number of sleeps after which a thread polls the rings of all other channels, because perhaps no
 /// thread waits for their events.
 const CALLS_PER_HOUSEKEEPING: u32 = 256;
-/// Usual time between two trims, which free the send buffers of idle connections.
+/// Usual time between two trims in nanoseconds. A trim frees the send buffers of idle connections.
 const TRIM_INTERVAL_NS: u64 = 100_000_000;
 /// Above this number of connections with send buffers, the buffers are trimmed more often. A send
 /// buffer occupies the program's memory until it is trimmed.
@@ -59,7 +59,7 @@ fn adopt(epfd: RawFd) -> Option<&'static Instance> {
     }
 }
 
-/// The stack that reports a socket's events.
+/// The stacks that may report a socket's events.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reporter {
     Kernel,
@@ -148,7 +148,7 @@ struct EpollCtl {
 }
 
 impl EpollCtl {
-    /// Makes the system call `epoll_ctl`, if the kernel reports events of the socket.
+    /// Makes the system call `epoll_ctl`, but only if the kernel reports events of the socket.
     fn in_kernel(&self, operation: i32) -> Result<(), Errno> {
         if self.reporter == Reporter::Tidelane {
             return Ok(());
@@ -196,7 +196,7 @@ impl EpollCtl {
             && let Some(session) = session::current()
         {
             let failed = self.instance.channel().activate(session).is_err();
-            // After the death of the service, the connection reports its end without a context.
+            // If the service has died, the connection reports its end even without a context.
             if failed && !session.is_gone() {
                 return Err(Errno(libc::ENOSPC));
             }

@@ -1,5 +1,6 @@
-//! Closing of connections at the end of the process, so that the service (the process `tidelaned`)
-//! sends the rest of their data and a FIN. Otherwise the service would reset the connections.
+//! Closing of connections at the end of the process. The service (the process `tidelaned`) then
+//! sends the rest of their data and a FIN. Without this module, the service would reset the
+//! connections of a process that has ended.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

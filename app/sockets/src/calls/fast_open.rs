@@ -1,9 +1,9 @@
 //! TCP Fast Open (RFC 7413), with the semantics of Linux: payload in the SYN.
 //!
 //! The service (the process `tidelaned`) reports the number of bytes that the SYN can carry. The
-//! SYN waits for these bytes. A `send` with MSG_FASTOPEN provides the bytes itself. After `connect`
-//! with TCP_FASTOPEN_CONNECT, the first write of any kind provides the bytes. Until this write the
-//! socket is writable, and no SYN is sent.
+//! SYN waits for these bytes. A `send` with MSG_FASTOPEN provides the bytes itself. After a
+//! `connect` with TCP_FASTOPEN_CONNECT, the first write of any kind provides the bytes. Until this
+//! write, the socket is writable and the service sends no SYN.
 
 use std::os::fd::RawFd;
 
@@ -26,7 +26,7 @@ pub fn open(socket: &'static Socket, fd: RawFd, peer: Option<Address>, flags: i3
             return Some(Ok(()));
         }
         State::Connecting(_) => return fail(libc::EALREADY),
-        // The first call after EINPROGRESS sends on the connection. Later calls fail.
+        // The first `send` after EINPROGRESS sends on the connection. Each later call fails.
         State::Stream(_) if was_pending => {
             inner.connect_pending = false;
             return Some(Ok(()));

@@ -10,8 +10,8 @@ use crate::{
     sys::{self, Handled, TO_KERNEL, fail},
 };
 
-/// Largest number of bytes in one read of a file. The read holds the socket's lock, so other
-/// threads wait.
+/// Largest number of bytes in one read of a file. The bound limits the time for which other threads
+/// wait, because the read holds the socket's lock.
 const READ_MAX: usize = 256 << 10;
 
 /// Carries out `sendfile` to an accelerated connection. Reads the file at `offset`, and advances
@@ -62,7 +62,7 @@ fn copy_file(
         let copied = match placed {
             Some(copied) => copied,
             // The send buffer is full, or the connection is ending, corked or shared with another
-            // process. `copy_bounced` waits for room or returns the error.
+            // process. In each of these cases, `copy_bounced` waits for room or returns the error.
             None => copy_bounced(socket, fd, file, *position, len)?,
         };
         match copied {
@@ -132,7 +132,7 @@ pub fn splice_in(
     };
     let mut sent = 0;
     while sent < got {
-        // The bytes are out of the pipe already, so wait even if the socket is non-blocking.
+        // The pipe no longer has these bytes, so wait for room even if the socket is non-blocking.
         match transfer::send_waiting(socket, fd, &bounce.0[sent..got])? {
             Ok(taken) => sent += taken,
             Err(error) if sent == 0 => return Some(Err(error)),

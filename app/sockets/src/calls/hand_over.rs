@@ -4,8 +4,8 @@
 //! The service (the process `tidelaned`) carries an accelerated connection, which cannot be passed
 //! on in either way. The descriptor of the connection is a placeholder socket. Only the tables of
 //! the library (`libtidelane.so`, which contains this crate) in this process lead from the
-//! placeholder to the connection. The library reports the attempt. Without a report, the receiver
-//! would only see a connection on which no data arrives. See `docs/socket-calls.md`.
+//! placeholder to the connection. A receiver would only see a connection on which no data arrives.
+//! The library therefore reports each attempt. See `docs/socket-calls.md`.
 //!
 //! With the environment variable TIDELANE_STRICT, the call that passes the connection on fails.
 
@@ -52,8 +52,8 @@ pub fn check_rights(descriptors: impl Iterator<Item = RawFd>) -> Result<(), Errn
     Ok(())
 }
 
-/// Leaves the listeners of this process to the kernel. Other processes of the program leave theirs
-/// at the next `accept`.
+/// Leaves the listeners of this process to the kernel. Other processes of the program do the same
+/// at their next `accept`.
 fn leave_listeners() {
     for fd in table::descriptors() {
         if let Some(socket) = registry::of(fd)

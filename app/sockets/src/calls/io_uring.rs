@@ -1,15 +1,17 @@
-//! io_uring, whose operations bypass the calls of this crate.
+//! The decision whether the program may use io_uring, whose operations bypass the calls of this
+//! crate.
 //!
 //! The service (the process `tidelaned`) carries an accelerated connection. In the kernel, the
 //! descriptor of the connection is only a placeholder socket. An io_uring operation on the
-//! descriptor would reach the placeholder, and never complete. libuv, for example, registers its
-//! descriptors with epoll through io_uring. Therefore `io_uring_setup` fails with ENOSYS by
-//! default. The program then makes the same calls as on a kernel without io_uring.
+//! descriptor would reach the placeholder and never complete. By default, `io_uring_setup`
+//! therefore fails with ENOSYS. The program then makes the same calls as on a kernel without
+//! io_uring. libuv, for example, registers descriptors with epoll through io_uring, and falls back
+//! to `epoll_ctl`.
 
 use crate::service::session;
 
 /// Returns true if the program may create an io_uring instance. The user allows io_uring with
-/// `tidelane run --io-uring`, for a program that does not use it for sockets.
+/// `tidelane run --io-uring`, for a program that uses io_uring only for files.
 pub fn is_allowed() -> bool {
     session::settings().io_uring
 }

@@ -1,5 +1,6 @@
-//! The calls `listen` and `accept`. A listener is in two stacks, the service (the process
-//! `tidelaned`) and the kernel. A program accepts the connections of both from one descriptor.
+//! The calls `listen` and `accept`. A listener is in two stacks: in the service (the process
+//! `tidelaned`) and in the kernel. From one descriptor, the program accepts the connections of both
+//! stacks.
 //!
 //! A channel is a set of rings that this process shares with the service. A channel joins a
 //! listener so that the service delivers the listener's connections to the channel.
@@ -34,8 +35,8 @@ const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
 pub struct Accepted {
     /// Descriptor of the connection.
     pub fd: RawFd,
-    /// Address of the peer. `None` for a connection that the kernel carries: the caller asks the
-    /// kernel with `getpeername`.
+    /// Address of the peer. `None` for a connection that the kernel carries: the caller then asks
+    /// the kernel with `getpeername`.
     pub peer: Option<Address>,
 }
 
@@ -45,8 +46,8 @@ pub fn may_bind_again() -> bool {
     session::await_ended_programs()
 }
 
-/// Carries out `listen`: listens in the kernel, and in the service if the service accelerates the
-/// address.
+/// Carries out `listen` of a socket: listens in the kernel, and also in the service if the service
+/// accelerates the address.
 pub fn listen(socket: &'static Socket, fd: RawFd, backlog: i32) -> Handled {
     let _section = Section::enter();
     let mut inner = socket.enter(fd)?;
@@ -99,8 +100,8 @@ pub fn listen(socket: &'static Socket, fd: RawFd, backlog: i32) -> Handled {
     }
 }
 
-/// Sets the state of a socket that listens in the kernel, and in the service now or as soon as a
-/// service runs. Returns 0, the result of `listen`.
+/// Sets the state of a socket that now listens in the kernel. The socket also listens in the
+/// service, now or as soon as a service runs. Returns 0, the result of `listen`.
 fn listen_in_both(
     socket: &'static Socket,
     mut inner: Guard<'static, Inner>,
@@ -116,7 +117,8 @@ fn listen_in_both(
     0
 }
 
-/// Carries out `listen` on a listener: changes the backlog in the service and in the kernel.
+/// Carries out `listen` on a socket that already listens: changes the backlog in the service and in
+/// the kernel.
 fn listen_again(
     socket: &Socket,
     inner: &mut Inner,
@@ -146,7 +148,8 @@ fn join_watching_channels(socket: &'static Socket, fd: RawFd) {
     }
 }
 
-/// Carries out `accept4`: takes a connection of the service, or else of the kernel.
+/// Carries out `accept4`: takes a connection of the service, or of the kernel if the service has
+/// none.
 pub fn accept(socket: &'static Socket, fd: RawFd, flags: i32) -> Handled<Accepted> {
     let _section = Section::enter();
     let timeout = {
@@ -242,8 +245,8 @@ fn accept_one(
     Ok(new_fd as usize)
 }
 
-/// Assigns a connection from the accept queue to `socket`, a free socket. Tells the service that
-/// the queue has room again. Returns the socket locked.
+/// Assigns a connection from the accept queue to `socket`, a free socket, and tells the service
+/// that the queue has room again. Returns the locked socket.
 fn create_accepted(
     socket: &'static Socket,
     mut connection: Connection,

@@ -14,14 +14,14 @@ use crate::{
     sys::{self, Handled, TO_KERNEL, fail},
 };
 
-/// TCP options of a listener that the service reads from the kernel socket.
+/// TCP options of a listener that the service reads from the listener's kernel socket.
 const OF_LISTENER: [i32; 3] = [
     libc::TCP_FASTOPEN,
     libc::TCP_FASTOPEN_NO_COOKIE,
     libc::TCP_FASTOPEN_KEY,
 ];
 
-/// Position of `tcpi_pmtu` in `struct tcp_info`.
+/// Byte offsets of `tcpi_pmtu` in `struct tcp_info`.
 const PMTU: std::ops::Range<usize> = 60..64;
 
 /// Carries out `setsockopt`.

@@ -22,7 +22,7 @@ use crate::{
     sys::{self, Errno, Handled, Section, SignalMask, TO_KERNEL},
 };
 
-/// Result of a wait whose deadline has passed.
+/// Result of a wait whose deadline has passed. The caller then checks the descriptors a last time.
 const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
 /// Events that `poll` reports even if the program did not ask for them.
 const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
@@ -41,8 +41,8 @@ fn is_active(instance: &'static Instance) -> bool {
     instance.channel().is_active() || instance.has_nested()
 }
 
-/// Carries out `poll` or `ppoll`. The callers of `select` convert its sets to `fds`. Returns
-/// `TO_KERNEL` if the kernel alone has the events of all descriptors.
+/// Carries out `poll` or `ppoll`, and `select` after the caller has converted its sets to `fds`.
+/// Returns `TO_KERNEL` if only the kernel has events of these descriptors.
 pub fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>, mask: Option<SignalMask>) -> Handled {
     let _section = Section::enter();
     let deadline = match timeout_ns {
@@ -93,7 +93,7 @@ pub fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>, mask: Option<SignalMask
     }
 }
 
-/// Returns true if the descriptor is a tracked socket, and the kernel has no events for it.
+/// Returns true if the descriptor is a tracked socket for which the kernel has no events.
 fn has_no_kernel_events(fd: RawFd) -> bool {
     let inner = registry::of(fd).and_then(|socket| socket.enter(fd));
     inner.is_some_and(|inner| !inner.state.is_in_kernel())
@@ -108,8 +108,8 @@ fn has_events_of_both_stacks(fd: RawFd) -> bool {
     inner.is_some_and(|inner| matches!(inner.state, State::Listening(_)))
 }
 
-/// Asks the service to deliver the connections of listeners among the descriptors. Processes the
-/// pending events of the channels on which these connections arrive.
+/// Asks the service to deliver the connections of the listeners in `fds`, and processes the pending
+/// events of the channels on which these connections arrive.
 fn request_connections(fds: &[pollfd]) {
     for entry in fds {
         let Some(socket) = registry::of(entry.fd) else {
@@ -135,9 +135,9 @@ fn request_connections(fds: &[pollfd]) {
     }
 }
 
-/// Returns the events of the entry's descriptor that do not come from the kernel. The events are
-/// those that the entry asks for, and for a socket also [`ALWAYS`]. Migrates a shared connection to
-/// this process if it has pending events.
+/// Returns the events of the entry's descriptor that come from the service. The events are limited
+/// to the events that the entry asks for, and for a socket [`ALWAYS`]. A shared connection with
+/// pending events is first migrated to this process.
 fn ready(entry: &pollfd) -> i16 {
     if let Some(socket) = registry::of(entry.fd) {
         let Some(mut inner) = socket.find(entry.fd) else {
@@ -180,7 +180,7 @@ fn without_doorbells(entry: &pollfd, from_kernel: i16) -> i16 {
     }
 }
 
-/// Makes events of the tracked descriptors end the sleep.
+/// Makes each event of a tracked descriptor in `fds` end the sleep.
 fn watch_all(sleeper: &mut Sleeper, fds: &[pollfd]) {
     for entry in fds {
         if let Some(socket) = registry::of(entry.fd) {

@@ -1,9 +1,10 @@
-//! The handlers that run before `fork`, and after it in the parent and in the child.
+//! The handlers that run before `fork` in the parent, and after `fork` in the parent and in the
+//! child.
 //!
 //! A child inherits listeners. At its first use of a listener, the child asks the service (the
 //! process `tidelaned`) to listen for the child, too. Parent and child both hold the connections:
-//! see `docs/design/fork.md`. The parent prepares the child's session, its registration with the
-//! service, before the fork.
+//! see `docs/design/fork.md`. A session is the registration of a process with the service. The
+//! parent prepares the child's session before the fork.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,8 +22,8 @@ use crate::{
 /// True after the fork handlers were installed.
 static HANDLERS_INSTALLED: AtomicBool = AtomicBool::new(false);
 
-/// The sessions for the children of forks in progress, each with the identity of the forking
-/// thread.
+/// The prepared sessions for the children of forks in progress, each with the identity of the
+/// thread that forks.
 static FORKING: Lock<Vec<(usize, ChildSession)>> = Lock::new(Vec::new());
 
 /// Returns true if the tables of tracked descriptors describe this process. A child between `vfork`
@@ -59,7 +60,7 @@ pub fn after_fork(in_the_child: bool) {
     }
 }
 
-/// Runs before `fork`, in the thread that calls it.
+/// Runs before `fork`, in the thread that calls `fork`.
 extern "C" fn before() {
     // No signal handler runs from here on until `in_parent` or `in_child` has run.
     section_unsafe::enter();
@@ -89,11 +90,12 @@ fn take_child_session() -> Option<ChildSession> {
     Some(child)
 }
 
-/// Runs after `fork` in the child, which has only this thread.
+/// Runs after `fork` in the child. The thread that called `fork` is the child's only thread.
 extern "C" fn in_child() {
     FORKING.unlock_after_fork();
     let child = take_child_session();
-    // Sessions that other threads prepared belong to other children.
+    // Other threads prepared the remaining sessions, for other children. Close this process's
+    // copies.
     for (_, other) in std::mem::take(&mut *FORKING.lock()) {
         table::set_internal(other.descriptor(), false);
     }

@@ -1,5 +1,6 @@
-//! This process may start programs that the library (`libtidelane.so`, which contains this crate)
-//! cannot serve, such as statically linked programs. This module reports each such program once.
+//! Reports of programs that the library (`libtidelane.so`, which contains this crate) cannot serve,
+//! such as statically linked programs. This process may start such a program, which then uses the
+//! kernel's TCP. The library reports each program once.
 
 use std::{
     ffi::CStr,
@@ -11,15 +12,16 @@ use tidelane_inspect::inspect;
 
 use crate::sys::{self, SharedWords, StaticCell};
 
-/// Largest number of programs that are remembered. A further program is reported at every start.
+/// Largest number of programs that are remembered. A program beyond this number is reported at
+/// every start.
 const REPORTED_MAX: usize = 1024;
 
 /// Hashes of the programs that this process or its forked children have reported. 0 is a free
 /// entry.
 static REPORTED: StaticCell<SharedWords<REPORTED_MAX>> = StaticCell::new();
 
-/// Maps the shared words. The library calls this function when it is loaded, because a child would
-/// not share words that it maps later with its parent.
+/// Maps the shared words. The library calls this function when it is loaded. If the parent mapped
+/// the words after a fork, the child would not share them.
 pub fn prepare() {
     if REPORTED.load().is_none()
         && let Some(words) = SharedWords::new()
@@ -44,7 +46,7 @@ pub fn report_if_not_served(program: &CStr, search: Option<&[u8]>) {
     }
 }
 
-/// Returns true at the first call for a program.
+/// Returns true if no earlier call of this process or of its children had this program.
 fn is_new(program: &CStr) -> bool {
     let Some(words) = REPORTED.load() else {
         return true;

@@ -1,6 +1,6 @@
-//! The calls that read and write payload: `recv`, `send` and their variants. The functions copy
-//! payload between the program and the stream buffers of a connection that the service (the process
-//! `tidelaned`) carries.
+//! The calls that read and write payload: `recv`, `send` and their variants. The service (the
+//! process `tidelaned`) carries an accelerated connection. A call copies payload between the
+//! program's memory and the stream buffers that the process shares with the service.
 
 use std::{
     io::{IoSlice, IoSliceMut},
@@ -35,8 +35,8 @@ pub fn recv_now(socket: &'static Socket, fd: RawFd, into: &mut [u8]) -> usize {
     let event_count = socket.event_count();
     let count = connection.stream.read(into);
     if count > 0 {
-        // At the end of the stream or at an urgent mark, the socket stays readable: do not note
-        // that the program has read everything.
+        // At the end of the stream and at the urgent mark, the socket stays readable, although the
+        // program has read all bytes. Do not record that the program has read everything.
         if count < into.len() && !connection.stream.has_end_or_urgent() {
             socket.note_drained(event_count);
         }
@@ -157,7 +157,8 @@ fn receive(
         )
     };
     if flags & libc::MSG_ERRQUEUE != 0 {
-        // The error queue is always empty.
+        // A call with MSG_ERRQUEUE finds nothing: the error queue of an accelerated connection is
+        // always empty.
         return fail(libc::EAGAIN);
     }
     let peeks = flags & libc::MSG_PEEK != 0;
@@ -371,7 +372,8 @@ fn transmit(
         Err(WOULD_BLOCK)
     };
     let result = attempt_or_wait(socket, fd, waits, timeout, attempt);
-    // If the connection fails and only the SYN's payload was written, the call returns the error.
+    // If the connection fails after only the SYN's payload was written, the call returns the error
+    // instead of the number of bytes.
     let unopened = in_syn == done && !matches!(result, Some(Err(WOULD_BLOCK)));
     if done > 0 && !unopened && !matches!(result, Some(Ok(_))) {
         return Some(Ok(done));

@@ -1,4 +1,4 @@
-//! Urgent data with the semantics of Linux: MSG_OOB, SO_OOBINLINE, SIOCATMARK, EPOLLPRI.
+//! Calls for urgent data, with the semantics of Linux: MSG_OOB, SIOCATMARK and FIONREAD.
 
 use std::os::fd::RawFd;
 
@@ -37,7 +37,7 @@ pub fn at_mark(socket: &'static Socket, fd: RawFd) -> Handled {
     let mut inner = socket.enter(fd)?;
     match inner.connection() {
         Some(connection) => Some(Ok(connection.stream.at_mark().into())),
-        // The kernel socket is never at a mark.
+        // The kernel socket is never at an urgent mark, so the kernel returns 0.
         None => TO_KERNEL,
     }
 }

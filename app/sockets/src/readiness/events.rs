@@ -42,9 +42,9 @@ impl Instance {
                     wake::record_event(state, self.channel(), socket);
                 }
             }
-            // Every other event is a control event, about a new connection. Its handling takes a
-            // socket's lock, which precedes the ring's lock in the lock order. Handle the event
-            // after the ring's lock is free.
+            // Each remaining kind is a control event, about a new connection. Its handler takes a
+            // socket's lock, which precedes the ring's lock in the lock order. Keep the event until
+            // the ring's lock is free.
             other => state.control_events.push(other),
         });
         let Some(session) = session else {
@@ -74,8 +74,8 @@ impl Instance {
         wake::finish(state, self.channel());
     }
 
-    /// Puts all registered sockets into the ready list, once after each death of the service. The
-    /// death has ended their connections.
+    /// Puts all registered sockets into the ready list, once after each death of the service. Each
+    /// connection has then ended, and the program has to see this.
     pub(crate) fn report_service_death(&self, state: &mut Interest) {
         let gone = session::last_gone();
         if state.reported_death >= gone {

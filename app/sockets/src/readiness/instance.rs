@@ -1,8 +1,10 @@
-//! An epoll instance, or the default instance of the process, which belongs to sockets that are in
-//! no epoll instance. An instance has an interest list, and a channel: rings that this process
-//! shares with the service (the process `tidelaned`). A tracked socket is a TCP socket of the
-//! program that this crate may accelerate. A tracked epoll instance is an epoll instance of the
-//! program for which this crate has an [`Instance`].
+//! An epoll instance of the program, or the default instance of the process. The default instance
+//! serves sockets that are in no epoll instance.
+//!
+//! An instance has an interest list and a channel: rings that this process shares with the service
+//! (the process `tidelaned`). A tracked socket is a TCP socket of the program that this crate may
+//! accelerate. A tracked epoll instance is an epoll instance of the program for which this crate
+//! has an [`Instance`].
 
 use std::{
     os::fd::RawFd,
@@ -21,7 +23,7 @@ use crate::{
 static BY_DESCRIPTOR: DescriptorTable<Instance> = DescriptorTable::new();
 /// Instances by the number of their channel.
 static BY_CHANNEL: NumberTable<Instance, { channels::CHANNELS_MAX }> = NumberTable::new();
-/// Serialises the creation of instances.
+/// Serialises the creation of instances, so that a channel gets only one.
 static MAKING: Lock<()> = Lock::new(());
 
 /// A tracked epoll instance, or the default instance: its interest list and its channel. Instances
@@ -50,7 +52,8 @@ pub(crate) struct NestedRegistration {
     pub(super) data: u64,
     /// True if the registration has EPOLLONESHOT and was reported.
     pub(super) disabled: bool,
-    /// True if an edge-triggered registration is to be reported even without a new event.
+    /// True if an edge-triggered registration must be reported at the next wait even without a new
+    /// event.
     pub(super) fresh: bool,
     /// The inner instance's event count when the registration was last reported.
     pub(super) seen_events: u32,
@@ -172,7 +175,8 @@ impl Instance {
     }
 }
 
-/// Creates the instance of a channel, unless another thread has created it meanwhile.
+/// Creates the instance of a channel, or returns the instance that another thread has created
+/// meanwhile.
 #[cold]
 fn make(channel: &'static Channel) -> &'static Instance {
     let _making = MAKING.lock();
@@ -191,9 +195,9 @@ fn make(channel: &'static Channel) -> &'static Instance {
 }
 
 /// Ends the registrations that a socket has under a closed descriptor, while other descriptors
-/// still refer to the socket. The closed number may soon refer to another file, for which a wait
-/// must not report events of the socket. This differs from the kernel, which keeps a registration
-/// until the last descriptor of the file is closed.
+/// still refer to the socket. The program may soon open another file with this descriptor number. A
+/// wait must not report the socket's events for that file. The kernel behaves differently: it keeps
+/// a registration until the last descriptor of the file is closed.
 pub(crate) fn forget_descriptor(socket: &'static Socket, fd: RawFd) {
     let registrations: Vec<RegistrationRef> = socket.lock().registrations(socket).collect();
     for registration in registrations {

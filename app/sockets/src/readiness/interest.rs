@@ -1,5 +1,5 @@
-//! The interest list of an epoll instance, and its ready list. The ready list is for events that
-//! the service (the process `tidelaned`) reports. The kernel keeps a ready list for its own events.
+//! The interest list of an epoll instance, and its ready list for the events that the service (the
+//! process `tidelaned`) reports. The kernel has its own ready list for its own events.
 
 use std::os::fd::RawFd;
 
@@ -17,12 +17,12 @@ pub(crate) struct Interest {
     free: Vec<u32>,
     /// The ready list: indices of registrations that the next wait checks.
     ready: Vec<u32>,
-    /// An empty list, whose allocation the next wait reuses.
+    /// An empty list. The next wait swaps it with `ready`, and so reuses the allocation.
     spare: Vec<u32>,
     /// Control events (events about new connections) that were taken off the ring and not processed
-    /// yet. The list is empty between calls. It is a field so that each call reuses the allocation.
+    /// yet. The list is empty between calls. The list is a field only to reuse its allocation.
     pub(crate) control_events: Vec<ClientEvent>,
-    /// Sockets that have new events and are registered with other epoll instances, too.
+    /// Sockets with new events that are also registered with other epoll instances.
     pub(crate) other_registrations: Vec<&'static Socket>,
     /// True if sleeping threads must be woken: a socket that a thread waits for has a new event, or
     /// the service died.
@@ -31,12 +31,12 @@ pub(crate) struct Interest {
     pub(crate) descriptors: u32,
     /// Number of `epoll_wait` calls since the kernel's epoll instance was last polled.
     pub(crate) calls_without_kernel: u32,
-    /// Number of events of all registrations. An event of a registration that is already in the
-    /// ready list counts, too.
+    /// Counts the events of all registrations, wrapping. An event counts even if its registration
+    /// is already in the ready list.
     pub(crate) registration_events: u32,
-    /// Number of times that a thread was about to sleep in a wait on this epoll instance.
+    /// Number of times that a thread was about to sleep in a wait on this epoll instance, wrapping.
     pub(crate) sleeps: u32,
-    /// Time of the next trim of send buffers, in CLOCK_MONOTONIC.
+    /// Time of the next trim of send buffers, in nanoseconds of CLOCK_MONOTONIC.
     pub(crate) trim_at_ns: u64,
     /// Generation of the last ended session whose end was reported: all registered sockets were put
     /// into the ready list. 0 if no session has ended.
@@ -106,9 +106,9 @@ impl Interest {
         in_kernel
     }
 
-    /// Disables the registration that the kernel has reported with this data, if the registration
-    /// is one-shot. Several registrations may have the same data. `was_it` returns true if the
-    /// kernel reported the registration of a descriptor.
+    /// Disables each one-shot registration with the data `data` that the kernel has reported.
+    /// Several registrations may have the same data. `was_it` returns true if the kernel reported
+    /// the registration of a descriptor.
     pub(crate) fn disable_one_shots(&mut self, data: u64, was_it: impl Fn(RawFd) -> bool) {
         for registration in &mut self.registrations {
             let once = registration.in_kernel
@@ -179,9 +179,9 @@ impl Interest {
         due
     }
 
-    /// Checks the registrations of the ready list in order, and calls `report` for each that is
-    /// ready, at most `max` times. A ready level-triggered registration goes to the end of the list
-    /// (round robin). Returns true if some registrations were not checked.
+    /// Checks the registrations of the ready list in order, and calls `report` for each ready
+    /// registration, at most `max` times. A level-triggered registration that is ready goes to the
+    /// end of the list (round robin). Returns true if some registrations were not checked.
     #[inline(never)]
     pub(crate) fn take_ready(&mut self, mut report: impl FnMut(Report), max: usize) -> bool {
         let mut list = std::mem::take(&mut self.ready);

@@ -48,7 +48,7 @@ pub(crate) fn kernel_events(
     )?;
     let kept = remove_internal(instance, events, count, found);
     if kept < count + found {
-        // This call consumed the doorbell's edge, which was meant for a sleeping thread.
+        // This call consumed the doorbell's edge, which was meant to wake a sleeping thread.
         wake::on_edge_consumed(instance);
     }
     Ok(kept)

@@ -1,10 +1,10 @@
 //! Epoll instances that are registered with another epoll instance.
 //!
-//! The kernel's outer instance contains the kernel's inner instance. The kernel therefore reports
-//! an event of the inner instance for each kernel descriptor that is ready, and for the doorbell of
-//! the inner instance's channel. By this doorbell the service (the process `tidelaned`) wakes a
-//! thread for an event of an accelerated socket. A tracked socket is a TCP socket that this crate
-//! may accelerate.
+//! In the kernel, the outer instance contains the inner instance. The kernel therefore reports an
+//! event of the inner instance for each kernel descriptor that is ready, and for the doorbell of
+//! the inner instance's channel. The doorbell is an eventfd by which the service (the process
+//! `tidelaned`) wakes a thread for an event of an accelerated socket. A tracked socket is a TCP
+//! socket of the program that this crate may accelerate.
 //!
 //! The service rings a doorbell only after a thread has announced its sleep to the channel. The
 //! doorbell does not show which socket is ready. Therefore a wait in the outer instance announces
@@ -32,7 +32,7 @@ const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 struct Checked {
     /// True if a wait on the inner instance would report a tracked socket.
     ready: bool,
-    /// Sum of the event counts of the inner instance and of the instances within it.
+    /// Sum of the event counts of the inner instance and of all instances within it, wrapping.
     registration_events: u32,
 }
 
@@ -48,8 +48,8 @@ impl NestedRegistration {
 }
 
 impl Instance {
-    /// Records an `epoll_ctl` that adds, modifies or removes `inner`, after the kernel has carried
-    /// it out.
+    /// Records an `epoll_ctl` that adds, modifies or removes `inner`, after the kernel has done the
+    /// same.
     pub(crate) fn change_nested(
         &self,
         operation: i32,
@@ -179,7 +179,7 @@ impl Instance {
         nested.iter().any(|n| n.is_due(n.inner.check(DEPTH_MAX)))
     }
 
-    /// Records a report of an inner instance, and disables a one-shot registration.
+    /// Records that `reported` was reported, and disables the registration if it is one-shot.
     fn note_reported(&self, reported: NestedRegistration, registration_events: u32) {
         let mut all = self.nested.lock();
         let mut same = all.iter_mut().filter(|n| n.fd == reported.fd);

@@ -12,7 +12,7 @@ use crate::{
 const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 pub(super) const EDGE: u32 = libc::EPOLLET as u32;
 pub(super) const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
-/// Bits of the events that a registration asks for. The other bits say how epoll reports them.
+/// Bits of the events that a registration asks for. The bits above are flags, such as EPOLLET.
 const EVENT_BITS: u32 = 0x0000_ffff;
 
 /// Events and flags that EPOLLEXCLUSIVE can be combined with.
@@ -52,12 +52,13 @@ pub(crate) struct Registration {
     pub(super) queued: bool,
     /// True if the registration has EPOLLONESHOT and was reported.
     pub(super) disabled: bool,
-    /// True if an edge-triggered registration is to be reported even without a new edge.
+    /// True if an edge-triggered registration must be reported at the next wait even without a new
+    /// edge.
     pub(super) fresh: bool,
     /// True if the registration is also in the kernel's epoll instance.
     pub(crate) in_kernel: bool,
-    /// Number of bytes received at the last check of an edge-triggered registration. For a
-    /// listener, the number of connections received.
+    /// Number of bytes that had arrived at the last check of an edge-triggered registration. For a
+    /// listener, the number of connections that had arrived.
     pub(super) seen_received: u64,
     /// Ready events at the last check of an edge-triggered registration.
     pub(super) seen_bits: u32,
@@ -106,7 +107,7 @@ impl Registration {
     }
 
     /// Returns true if the program has read all bytes that were reported, so that a level-triggered
-    /// registration need not be checked. After a report, this is the common case.
+    /// registration need not be checked. This is the common case after a report.
     #[inline]
     pub(super) fn is_drained(&self, socket: &Socket) -> bool {
         const OTHERS: u32 = EVENT_BITS & !(IN | libc::EPOLLRDHUP as u32);
@@ -168,7 +169,7 @@ impl Registration {
     }
 }
 
-/// The error of `epoll_ctl` for a registration that exists already.
+/// Error of `epoll_ctl` with EPOLL_CTL_ADD for a registration that already exists.
 pub(crate) const EXISTS: Errno = Errno(libc::EEXIST);
-/// The error of `epoll_ctl` for a registration that does not exist.
+/// Error of `epoll_ctl` with EPOLL_CTL_MOD or EPOLL_CTL_DEL for a registration that does not exist.
 pub(crate) const MISSING: Errno = Errno(libc::ENOENT);

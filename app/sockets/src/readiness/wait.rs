@@ -92,8 +92,8 @@ pub(crate) fn blocking(
     }
 }
 
-/// Waits until `done` returns true, or until the deadline. For SO_LINGER: the socket has no
-/// descriptor any more.
+/// Waits until `done` returns true, or until the deadline. `close` with SO_LINGER calls this
+/// function: the socket has no descriptor any more, so [`blocking`] cannot be used.
 pub(crate) fn lingering(
     socket: &'static Socket,
     deadline: Deadline,
@@ -116,7 +116,7 @@ pub(crate) fn lingering(
 }
 
 /// The wait of one thread. Each `step` goes one stage further: it polls the rings, spins, announces
-/// the sleep, or sleeps. The thread checks its condition after each step.
+/// the sleep, or sleeps. The caller checks its condition after each step.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
     deadline: Deadline,
@@ -210,7 +210,7 @@ impl Sleeper {
                 return Ok(());
             }
         }
-        // The next step sleeps only if all channels were without events when they were armed.
+        // The next step sleeps only if no channel had pending events when its doorbell was armed.
         self.armed = true;
         let mut quiet = true;
         for channel in self.channels.iter() {
@@ -231,7 +231,7 @@ impl Sleeper {
         found
     }
 
-    /// Polls the rings for a while. Returns true if events were found.
+    /// Polls the rings for the spin time of the settings. Returns true if events were found.
     fn spin(&self) -> bool {
         if !self.channels.iter().any(|channel| channel.should_spin()) {
             return false;

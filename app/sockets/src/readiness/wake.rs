@@ -13,8 +13,8 @@
 //! | `epoll_ctl` ([`on_armed`]) | one is put into its ready list | not woken |
 //!
 //! A doorbell wakes one thread at a time. A woken thread that leaves work undone wakes the next
-//! thread ([`Channel::wake_sleepers`]). The kernel reports a doorbell's edge once. A thread that
-//! consumes the edge although it did not sleep has to wake a sleeping thread.
+//! thread ([`Channel::wake_sleepers`]). The kernel reports a doorbell's edge only once. If a thread
+//! that did not sleep consumes the edge, this thread has to wake a sleeping thread.
 
 use std::sync::atomic::Ordering;
 
@@ -84,7 +84,7 @@ pub(crate) fn on_edge_consumed(instance: &Instance) {
     instance.channel().wake_sleepers();
 }
 
-/// Wakes the threads that wait for the socket on `channel`, because the socket is closed or its
+/// Wakes the threads that wait for the socket on `channel`. Either the socket is closed, or its
 /// events arrive at another channel from now on.
 pub(crate) fn wake_waiters(socket: &Socket, channel: Option<&'static Channel>) {
     if socket.waiters.load(Ordering::SeqCst) > 0
@@ -95,7 +95,7 @@ pub(crate) fn wake_waiters(socket: &Socket, channel: Option<&'static Channel>) {
 }
 
 /// Wakes the threads that wait for a listener on the channels `before`. Another channel has joined
-/// the listener, and the threads then wait on this channel, too.
+/// the listener, on which these threads have to wait, too.
 pub(crate) fn on_channel_joined(socket: &Socket, before: &SmallVec<&'static Channel>) {
     before
         .iter()

@@ -1,5 +1,5 @@
-//! Moving the events of a connection to another channel: to other rings that this process shares
-//! with the service (the process `tidelaned`).
+//! Assignment of a connection to another channel. A channel is a set of rings over which this
+//! process exchanges requests and events with the service (the process `tidelaned`).
 
 use super::{channel::Channel, channels, connection::Connection, session};
 
@@ -8,8 +8,8 @@ impl Channel {
     ///
     /// The request goes through the default channel (of sockets in no epoll instance) whenever
     /// possible. A program may add a connection to one epoll instance and soon after to another
-    /// one. If the two requests went through two channels, the service could carry them out in the
-    /// wrong order.
+    /// epoll instance. If the two requests went through two channels, the service could carry them
+    /// out in the wrong order.
     pub(crate) fn take_over(&'static self, connection: &Connection) {
         let slot = connection.stream.slot();
         let Some(session) = session::last() else {

@@ -1,9 +1,9 @@
-//! A channel to the service (the process `tidelaned`): a context with its rings and its doorbell
-//! (an eventfd). The cores of the service are its polling threads.
+//! A channel to the service (the process `tidelaned`): rings and a doorbell (an eventfd), which
+//! together are called a context. The cores of the service are its polling threads.
 //!
 //! Each epoll instance has a channel of its own. Sockets in no epoll instance use the default
-//! channel. The ready sockets that one `epoll_wait` returns are a batch. A change is a new read or
-//! write position of a connection, or another request for the connection. A session is a
+//! channel. A change is a new read or write position of a connection, or another request for the
+//! connection. A batch consists of the ready sockets that one `epoll_wait` returns. A session is a
 //! registration of this process with the service. Fields named `session` have its generation
 //! number: the first session of the process has number 1.
 //!
@@ -46,7 +46,7 @@ pub struct Channel {
     /// the pool.
     epfd: AtomicI32,
     ring: Lock<Ring>,
-    /// The context's doorbell, or -1 without a context.
+    /// Descriptor of the context's doorbell, or -1 without a context.
     doorbell: AtomicI32,
     /// Counts the threads that sleep on this channel or are about to. `arm` and `disarm` change the
     /// count under the lock of `ring`, `begin_kernel_sleep` without the lock.
@@ -62,8 +62,8 @@ pub struct Channel {
     pub(super) polls_second: AtomicBool,
     /// The session whose doorbell and control socket are in this channel's epoll instance, or 0.
     registered: AtomicU32,
-    /// The session of the default channel's doorbell that is in this channel's epoll instance, or 0
-    /// if none is.
+    /// The session of the default channel's doorbell in this channel's epoll instance, or 0 if the
+    /// doorbell is not there.
     pub(super) second_doorbell_session: AtomicU32,
     /// Idle kernel epoll instances for threads that sleep on this channel's doorbell.
     sleep_fds: Lock<Vec<SleepFd>>,
@@ -77,13 +77,14 @@ pub(crate) struct SleepFd {
     session: u32,
 }
 
-/// The context, and its state that the ring's lock protects.
+/// The context of a channel, and the state that belongs to it. The ring's lock protects both.
 #[derive(Debug, Default)]
 struct Ring {
     context: Option<Context>,
     /// The session that the context belongs to.
     session: u32,
-    /// Number of changes since `submit` last flushed. Other flushes do not reset the count.
+    /// Number of changes since `submit` last published. Other functions publish without a reset of
+    /// the count.
     unflushed: u32,
     /// A duplicate of the previous session's doorbell. Threads that still sleep on that doorbell
     /// are woken through the duplicate.
@@ -106,9 +107,9 @@ impl Ring {
 
     /// Asks the service to ring the doorbell. Returns true if the thread may sleep.
     ///
-    /// If the service is gone, the thread may sleep, too: the kernel's events still arrive. This
-    /// channel's session may be older than the process's, because another channel may have found
-    /// the next service first.
+    /// If the service is gone, the thread may also sleep, because the kernel's events still arrive.
+    /// The session of this channel may be older than the session of the process: another channel
+    /// may have found the next service first.
     fn prepare_to_sleep(&mut self) -> bool {
         let is_gone = self.session <= session::last_gone();
         let Some(context) = &mut self.context else {
@@ -185,8 +186,8 @@ impl Channel {
         self.doorbell.load(Ordering::SeqCst) >= 0
     }
 
-    /// Creates the context of `session` and adds its doorbell to the epoll instance. Does nothing
-    /// if an earlier call has done both.
+    /// Creates the context of `session`, and adds its doorbell to the epoll instance. Does nothing
+    /// if the channel already has a context of `session`.
     pub(crate) fn activate(&'static self, session: &ProcessSession) -> Result<(), Errno> {
         let mut ring = self.ring.lock();
         if ring.context.is_none() || ring.session != session.generation {
@@ -222,7 +223,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Announces a sleep in the kernel's epoll instance of a channel without a context. Returns
+    /// Announces a sleep in the kernel's epoll instance, for a channel without a context. Returns
     /// false if the channel has a context by now.
     pub(crate) fn begin_kernel_sleep(&self) -> bool {
         self.sleepers.announce();
@@ -264,8 +265,8 @@ impl Channel {
 
     /// Queues a change of `connection` for the service.
     ///
-    /// Changes within a batch of ready sockets are published together. To publish costs more than a
-    /// change does, and a service on the same CPU cannot run before the batch ends.
+    /// Changes within a batch of ready sockets are published together. Publishing costs more than a
+    /// change, and a service on the same CPU cannot run before the batch ends.
     #[inline]
     pub(crate) fn submit(&self, socket: &BatchMember, connection: &mut Connection) {
         // `enter` fails in a signal handler that interrupted this thread while it held the lock.
@@ -318,7 +319,7 @@ impl Channel {
         ring.context.as_mut().map(work)
     }
 
-    /// Ends the batch. The caller calls `take_events` or `arm` next, which publish the changes.
+    /// Ends the batch. The next call is `take_events` or `arm`, which publishes the changes.
     #[inline]
     pub(crate) fn end_batch(&self) {
         self.batch_last.store(NO_SOCKET, Ordering::Relaxed);
@@ -326,7 +327,8 @@ impl Channel {
         self.batch.store(batch.wrapping_add(2), Ordering::Relaxed);
     }
 
-    /// Adds a socket to the present batch, because the program is about to work on it.
+    /// Adds a socket to the present batch, because the program is about to read from it or write to
+    /// it.
     #[inline]
     pub(crate) fn add_to_batch(&self, socket: &BatchMember) {
         socket
@@ -392,7 +394,7 @@ impl Channel {
         self.ring.lock().session
     }
 
-    /// Returns true if events are pending. Costs two loads under the ring's lock.
+    /// Returns true if events are pending. The check takes the ring's lock and costs two loads.
     pub(crate) fn has_events(&self) -> bool {
         self.ring
             .lock()
@@ -410,8 +412,8 @@ impl Channel {
         !context.shares_cpu(sys::current_cpu()) && !context.cores_sleep()
     }
 
-    /// Announces a sleeping thread and flushes. Returns false if the thread must not sleep, mostly
-    /// because events are pending.
+    /// Announces a sleeping thread and publishes all changes. Returns false if the thread must not
+    /// sleep, mostly because events are pending.
     pub(crate) fn arm(&self) -> bool {
         let mut ring = self.ring.lock();
         self.sleepers.announce();

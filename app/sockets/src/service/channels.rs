@@ -10,7 +10,7 @@ use crate::{
     table::{NumberTable, Pool},
 };
 
-/// Largest number of channels in a process. It also limits the tracked epoll instances.
+/// Largest number of channels in a process, and thus of tracked epoll instances.
 pub(crate) const CHANNELS_MAX: usize = 1 << 16;
 
 /// All channels by their number.
@@ -42,7 +42,7 @@ pub(crate) fn free(channel: &'static Channel) {
     FREE.free(channel);
 }
 
-/// Returns the channel whose epoll instance will probably get a new connection. This is the channel
+/// Returns the channel whose epoll instance will probably get the next new connection: the channel
 /// of the last `expect`, or else the default channel.
 pub(crate) fn expected() -> Option<&'static Channel> {
     EXPECTED.load().or_else(default)

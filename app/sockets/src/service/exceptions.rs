@@ -6,9 +6,10 @@
 //!   socket. A connection of the service cannot be passed on. This module lists some programs that
 //!   pass connections on. Any other program is detected when one of its processes passes a
 //!   connection on. From then on, all listeners of the program are left to the kernel. After a
-//!   message, the connections that the program opens are left to the kernel, too.
+//!   connection was passed on in a message, the connections that the program opens are left to the
+//!   kernel, too.
 //! * The program forks for each connection, and its children live for a short time. The service
-//!   detects these listeners.
+//!   detects the listeners of these programs.
 
 use std::{ffi::OsStr, os::fd::RawFd, sync::atomic::Ordering};
 
@@ -76,8 +77,8 @@ struct ExceptionState {
 
 static STATE: StaticCell<ExceptionState> = StaticCell::new();
 
-/// Creates the state that this process shares with its forked children. The caller calls this
-/// function before the process forks.
+/// Creates the state that this process shares with its forked children. The library calls this
+/// function before the process can fork.
 pub(crate) fn prepare() {
     state();
 }

@@ -25,7 +25,7 @@ pub(crate) fn note_listener() {
     LISTENERS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Subtracts a listener that is closed, or left to the kernel for good.
+/// Subtracts a listener that was closed, or that is left to the kernel for good.
 pub(crate) fn forget_listener() {
     LISTENERS.fetch_sub(1, Ordering::Relaxed);
 }
@@ -53,7 +53,7 @@ pub(crate) struct BoundedSleep {
 }
 
 impl BoundedSleep {
-    /// Begins a sleep. The first thread to sleep during an outage has to look for the service.
+    /// Begins a sleep. The thread that sleeps first during an outage has to look for the service.
     #[inline]
     pub(crate) fn begin() -> Self {
         let searches = seeks_service() && !SEARCHING.swap(true, Ordering::AcqRel);

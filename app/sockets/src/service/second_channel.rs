@@ -1,13 +1,14 @@
-//! The second channel that an epoll instance polls: the default channel.
+//! The second channel that an epoll instance may poll: the default channel.
 //!
-//! Each epoll instance has a channel: rings and a doorbell that this process shares with the
-//! service (the process `tidelaned`). Sockets in no epoll instance use the default channel. A
-//! channel joins a listener so that the service delivers the listener's connections to the channel.
+//! Each epoll instance has a channel: rings and a doorbell (an eventfd) that this process shares
+//! with the service (the process `tidelaned`). Sockets in no epoll instance use the default
+//! channel. A channel joins a listener so that the service delivers the listener's connections to
+//! the channel.
 //!
 //! A program may call `poll` or `accept` on a listener before it adds the listener to an epoll
-//! instance. Then the default channel joins the listener first, and the channel of the instance
-//! joins later. The service delivers connections to both channels. Therefore a thread that waits in
-//! the epoll instance sleeps on both doorbells.
+//! instance. In this case the default channel joins the listener first, and the channel of the
+//! instance joins later. The service delivers connections to both channels. A thread that waits in
+//! the epoll instance therefore sleeps on both doorbells.
 
 use std::sync::atomic::Ordering;
 
@@ -52,8 +53,9 @@ impl Channel {
         (channel.is_active() && !std::ptr::eq(channel, self)).then_some(channel)
     }
 
-    /// Announces a sleep to the second channel `other`, as `arm` does. Adds the doorbell of `other`
-    /// to this channel's epoll instance, so that the doorbell ends the sleep there.
+    /// Announces a sleep to the default channel `other`, as `arm` does for this channel. Adds the
+    /// doorbell of `other` to this channel's epoll instance, so that the doorbell ends the sleep in
+    /// that instance.
     pub(crate) fn arm_second(&self, other: &'static Channel) -> bool {
         let generation = other.session();
         if self

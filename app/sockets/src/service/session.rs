@@ -25,13 +25,13 @@ use crate::{
 
 /// Default path of the service's socket. TIDELANE_SOCKET overrides it.
 const SOCKET_PATH: &str = "/run/tidelane/default/control.sock";
-/// Shortest time between two attempts to register after the service refused the first attempt.
+/// Shortest time in nanoseconds between two attempts to register after a refusal by the service.
 const RETRY_NS: u64 = 1_000_000_000;
-/// Shortest time between two attempts to register while there is no service, or while it starts or
-/// ends.
+/// Shortest time in nanoseconds between two attempts to register while no service answers: no
+/// service runs, or the service is starting or ending.
 const RETRY_ABSENT_NS: u64 = 150_000_000;
-/// Default time for which a thread polls its rings before it sleeps, if the service runs on another
-/// CPU. TIDELANE_SPIN_US overrides it.
+/// Default time in nanoseconds for which a thread polls its rings before it sleeps, if the service
+/// runs on another CPU. TIDELANE_SPIN_US overrides the default.
 const SPIN_NS: u64 = 20_000;
 
 /// A successful registration with the service.
@@ -40,9 +40,9 @@ const SPIN_NS: u64 = 20_000;
 /// descriptors of the session are freed after the next session has replaced this session.
 #[derive(Debug)]
 pub(crate) struct ProcessSession {
-    /// `None` after the next session has replaced this session.
+    /// The program's side of the session. `None` after the next session has replaced this session.
     program: Lock<Option<Program>>,
-    /// True if the service is known to be gone. The flag stays valid without the `program`.
+    /// True if the service is known to be gone. The flag outlives `program`.
     gone: Arc<AtomicBool>,
     /// Counts the sessions of this process, from 1.
     pub(crate) generation: u32,
@@ -81,7 +81,7 @@ pub(crate) struct Settings {
     /// True if connections within the host (loopback) are accelerated when both ends are
     /// accelerated programs (TIDELANE_LOOPBACK). `None` if the service's configuration decides.
     pub(crate) within_host: Option<bool>,
-    /// Time for which a thread polls its rings before it sleeps.
+    /// Time in nanoseconds for which a thread polls its rings before it sleeps.
     pub(crate) spin_ns: u64,
 }
 
@@ -102,8 +102,8 @@ static PROCESS: AtomicU32 = AtomicU32::new(0);
 static TEMPLATE: Lock<RawFd> = Lock::new(-1);
 /// True after a failed registration was reported on standard error.
 static FAILURE_REPORTED: AtomicBool = AtomicBool::new(false);
-/// The connection to a service that does not admit this process. Over this connection, the process
-/// still reports its sockets, which `tidelane ss` lists.
+/// The connection to a service that does not admit this process. The process still reports its
+/// sockets over this connection, so that `tidelane ss` lists them.
 static NOT_ADMITTED: Lock<Option<NotAdmitted>> = Lock::new(None);
 /// The [`not_accelerated`] reason why there is no session.
 static UNAVAILABLE: AtomicU32 = AtomicU32::new(not_accelerated::SERVICE_GONE);
@@ -225,9 +225,9 @@ fn register() -> Option<&'static ProcessSession> {
     }
 }
 
-/// Adds the last session to the ended sessions. Frees the ended sessions to which nothing refers.
-/// Contexts and connections still refer to a session that has just ended. Therefore this call
-/// usually does not free the last session. A later call frees it, when a further session begins.
+/// Adds the last session to the ended sessions, and frees the ended sessions to which nothing
+/// refers. Contexts and connections still refer to a session that has just ended. The last session
+/// is therefore freed by a later call, when a further session begins.
 fn retire(last: Option<&'static ProcessSession>) {
     let mut retired = RETIRED.lock();
     retired.extend(last.and_then(|session| session.program.enter()?.take()));
@@ -244,8 +244,8 @@ fn retire(last: Option<&'static ProcessSession>) {
     }
 }
 
-/// Waits until the service has cleaned up after programs that have ended. Returns true if the
-/// service answers, which it does after the clean-up.
+/// Waits until the service has cleaned up after programs that have ended. The service answers only
+/// after the clean-up. Returns true if the service answered.
 pub(crate) fn await_ended_programs() -> bool {
     // `enter` returns `None` in a signal handler that interrupted a registration of this thread.
     let Some(_registering) = REGISTERING.enter() else {
@@ -280,8 +280,8 @@ pub(crate) fn unavailable() -> u32 {
     UNAVAILABLE.load(Ordering::Relaxed)
 }
 
-/// Reports the first failed registration on standard error. If the service is not running, reports
-/// this only with TIDELANE_STRICT.
+/// Reports the first failed registration on standard error. If no service runs, the report is made
+/// only with TIDELANE_STRICT.
 fn report_failure(error: &RegisterError) {
     let silent = matches!(error, RegisterError::NotRunning) && !settings().strict;
     if !silent && !FAILURE_REPORTED.swap(true, Ordering::Relaxed) {
@@ -300,7 +300,8 @@ fn protect(program: &Program) {
     }
 }
 
-/// Moves one of the library's own descriptors to a high number, away from the program's.
+/// Duplicates one of the library's own descriptors to a high number, away from the program's
+/// numbers. Closes the original.
 pub(crate) fn make_internal(fd: RawFd) -> RawFd {
     let moved = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, internal_base());
     let fd = match moved {
@@ -320,8 +321,8 @@ pub(crate) fn close_internal(fd: RawFd) {
     let _ = sys::close(fd);
 }
 
-/// Returns the lowest number for the library's own descriptors. The number is high, because
-/// `select` can only use low numbers, which the library leaves to the program. The number is below
+/// Returns the lowest number for the library's own descriptors. `select` can only use low numbers,
+/// which the library leaves to the program, so the number is high. The number is below
 /// RLIMIT_NOFILE.
 fn internal_base() -> usize {
     match INTERNAL_BASE.load(Ordering::Relaxed) {
@@ -335,8 +336,8 @@ fn internal_base() -> usize {
     }
 }
 
-/// Creates the placeholder of an accelerated connection, and returns its descriptor, which is the
-/// lowest free number. For the kernel, the placeholder is an unconnected TCP socket.
+/// Creates the placeholder of an accelerated connection, and returns its descriptor: as POSIX
+/// requires, the lowest free number. For the kernel, the placeholder is an unconnected TCP socket.
 pub(crate) fn placeholder(close_on_exec: bool) -> Result<RawFd, Errno> {
     let command = if close_on_exec {
         libc::F_DUPFD_CLOEXEC

@@ -15,8 +15,8 @@ const LOCALHOST_V4: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0
 /// `SO_NETNS_COOKIE` (Linux 5.14), which libc does not define yet.
 const SO_NETNS_COOKIE: i32 = 71;
 
-/// Returns true if connections within the host shall be accelerated, by the user's choice or by the
-/// service's configuration.
+/// Returns true if the user of the program, or else the configuration of the service, wants the
+/// acceleration of connections within the host.
 pub(crate) fn is_chosen(program: &Program) -> bool {
     let choice = session::settings().within_host;
     choice.unwrap_or_else(|| program.wants_within_host())

@@ -13,7 +13,7 @@ use crate::service::{Channel, Connection, session};
 
 /// A connection as an event announces it. `session` is the session of this process with the service
 /// in which the event arrived. `slot` and `generation` identify the record of the connection in
-/// shared memory. `cookie` identifies the socket or the listener of the connection.
+/// shared memory. `cookie` identifies the socket or the listener to which the connection belongs.
 #[derive(Clone, Copy)]
 struct AnnouncedConnection {
     session: u32,
@@ -22,7 +22,8 @@ struct AnnouncedConnection {
     cookie: u64,
 }
 
-/// Handles an event other than `Ready`. Returns the socket whose readiness may have changed.
+/// Handles an event other than `Ready`. Returns the socket whose readiness the event may have
+/// changed.
 pub(crate) fn control_event(
     channel: &'static Channel,
     session: u32,
@@ -72,7 +73,8 @@ pub(crate) fn control_event(
                 cookie,
             },
         ),
-        // `close` has already cleared the socket of a released slot.
+        // For `Released`, nothing is left to do: `close` has already removed the slot from the
+        // registry.
         ClientEvent::Released { slot: _ } | ClientEvent::Ready { slot: _ } => None,
     }
 }

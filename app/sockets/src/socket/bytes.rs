@@ -40,8 +40,8 @@ impl Inner {
         count
     }
 
-    /// Accounts for `count` bytes that the program has read, and submits the new read position if
-    /// due.
+    /// Accounts for `count` bytes that the program has read, and sends the new read position to the
+    /// service if a window update may be due.
     #[inline]
     pub(crate) fn after_read(&mut self, socket: &Socket, count: usize) {
         self.bytes_read += count as u64;
@@ -53,7 +53,7 @@ impl Inner {
         }
     }
 
-    /// Submits written bytes to the service.
+    /// Sends the new write position to the service.
     pub(crate) fn after_write(&mut self, socket: &Socket) {
         let channel: Option<&'static Channel> = self.channel;
         if let Some(connection) = self.connection()
@@ -63,13 +63,14 @@ impl Inner {
         }
     }
 
-    /// Returns the result of a read that found no bytes: 0 at the end of file, or an error. Returns
-    /// `None` if more bytes may come. `wanted_none` is true if the program asked for no byte.
+    /// Returns the result of a read that found no bytes: 0 at the end of the stream, or an error.
+    /// Returns `None` if more bytes may come. `wanted_none` is true if the program asked for zero
+    /// bytes.
     pub(crate) fn end_of_input(&mut self, wanted_none: bool) -> Option<Result<usize, Errno>> {
         if let State::Stream(connection) = &mut self.state
             && connection.stream.readable() > 0
         {
-            // The bytes arrived after the read, or the program asked for no byte.
+            // Bytes have arrived since the read, or the program asked for zero bytes.
             return wanted_none.then_some(Ok(0));
         }
         if let Some(error) = self.take_error() {

@@ -1,11 +1,11 @@
-//! The value of TCP_CC_INFO: `union tcp_cc_info` of Linux. The value is empty for CUBIC and
-//! NewReno.
+//! The value of TCP_CC_INFO, which is `union tcp_cc_info` of Linux. As in Linux, the value is empty
+//! for CUBIC and NewReno.
 
 use tidelane_abi::{TcpInfo, congestion, tcp_info_features};
 
-/// Length of a `tcp_bbr_info`, the longest variant.
+/// Length of a `tcp_bbr_info` in bytes. No variant of the union is longer.
 const INFO_LEN_MAX: usize = 20;
-/// Length of a `tcp_dctcp_info`.
+/// Length of a `tcp_dctcp_info` in bytes.
 const DCTCP_LEN: usize = 16;
 
 /// Returns the bytes of the union and their number, which depends on the congestion control.
@@ -20,8 +20,9 @@ pub(crate) fn cc_info(tcp_info: &TcpInfo) -> ([u8; INFO_LEN_MAX], usize) {
             (info, INFO_LEN_MAX)
         }
         congestion::DCTCP => {
-            // Without ECN, Linux' DCTCP falls back to NewReno and reports zeros. The service does
-            // not report `dctcp_ce_state`, which belongs to the receiving direction.
+            // Without ECN, the DCTCP of Linux falls back to NewReno and reports zeros. The service
+            // does not report `dctcp_ce_state`, which belongs to the receiving direction, so this
+            // field is zero.
             if tcp_info.features & tcp_info_features::ECN != 0 {
                 info[..2].copy_from_slice(&1u16.to_ne_bytes());
                 for (bytes, word) in info[4..].as_chunks_mut().0.iter_mut().zip(&words[..3]) {

@@ -3,9 +3,9 @@
 //! The service (the process `tidelaned`) selects a listener of a group by a hash. A group is left
 //! to the kernel as a whole in two cases:
 //!
-//! * A BPF program, which the service does not run, selects the listener for each connection.
+//! * A BPF program selects the listener for each connection. The service cannot run this program.
 //! * One listener of the group has to stay with the kernel. This listener would get no connections
-//!   if the service had the other listeners, because the service gets the packets first.
+//!   if the service had the rest of the group, because the service gets the packets first.
 //!
 //! The local address of the listeners identifies a group, within this process and the processes
 //! that it forks.
@@ -32,8 +32,8 @@ struct Group {
     next: Option<&'static Group>,
 }
 
-/// The list of groups. Each change is one atomic store, so the list is also valid in a child after
-/// fork.
+/// The list of groups. Each change is one atomic store, so a fork at any time leaves a valid list
+/// in the child.
 static KERNEL_GROUPS: StaticCell<Group> = StaticCell::new();
 /// Serialises the threads that add a group.
 static ADDING: Lock<()> = Lock::new(());

@@ -33,23 +33,24 @@ pub(crate) struct Inner {
     /// Error number that SO_ERROR returns if `error` is 0: an ICMP error that did not end the
     /// connection.
     pub(crate) soft_error: i32,
-    /// True after the cause of the connection's end was copied to `error`.
+    /// True after the cause of the connection's end was copied to `error`, so that each cause is
+    /// reported once.
     pub(crate) cause_seen: bool,
     /// True for family AF_INET6: addresses are written as `sockaddr_in6`.
     pub(crate) inet6: bool,
     /// True if the program called `bind`.
     pub(crate) bound: bool,
-    /// True if a `connect` has begun, and no later `connect` has returned its result.
+    /// True if a `connect` was begun whose result no later call of `connect` has returned yet.
     pub(crate) connect_pending: bool,
     /// True after SHUT_RD.
     pub(crate) shut_read: bool,
     /// True after SHUT_WR.
     pub(crate) shut_write: bool,
-    /// True if other processes hold the connection, too, or did at the last check.
+    /// True if, at the last check, other processes held the connection, too.
     pub(crate) shared: bool,
     /// True if the last write had MSG_MORE.
     pub(crate) corked_once: bool,
-    /// True if a write found no room, so that EPOLLOUT is reported when there is room again.
+    /// True if a write found no room. EPOLLOUT is then reported as soon as there is room.
     pub(crate) no_space: bool,
     /// Number of bytes that the program has read.
     pub(crate) bytes_read: u64,
@@ -131,8 +132,8 @@ impl Inner {
         }
     }
 
-    /// Handles the end of the handshake. Also handles the death of the service before the service
-    /// has answered the connect request.
+    /// Handles the end of the handshake. Also handles the death of the service before an answer to
+    /// the connect request.
     fn refresh_connecting(&mut self) {
         let State::Connecting(connecting) = &mut self.state else {
             return;

@@ -1,5 +1,6 @@
-//! Options of accelerated connections that the kernel checks and normalizes, on a temporary socket.
-//! The service (the process `tidelaned`) carries an accelerated connection.
+//! Options of accelerated connections that the kernel checks and normalizes. The service (the
+//! process `tidelaned`) carries an accelerated connection, so this module sets the option on a
+//! temporary kernel socket and reads the value back.
 
 use std::os::fd::RawFd;
 
@@ -48,7 +49,7 @@ const WITHOUT_EFFECT: [(i32, i32); 38] = [
     (libc::IPPROTO_TCP, libc::TCP_THIN_DUPACK),
 ];
 
-/// Returns true if the option has no effect on a connection of the service.
+/// Returns true if the option has no effect on an accelerated connection.
 pub(crate) fn is_without_effect(level: i32, name: i32) -> bool {
     WITHOUT_EFFECT.contains(&(level, name))
 }

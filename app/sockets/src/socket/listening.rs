@@ -115,7 +115,8 @@ impl Listening {
         });
     }
 
-    /// Closes the service's listener for good. Connections in the accept queue stay there.
+    /// Closes the service's listener for good. The program can still accept the connections in the
+    /// accept queue.
     pub(crate) fn leave_to_kernel(&mut self) {
         let _section = Section::enter();
         let channels = self.joined.clone();
@@ -164,8 +165,8 @@ impl Listening {
     }
 }
 
-/// Offers the process's listeners to a new service, if a new service runs. A thread calls this
-/// function before it sleeps, and holds no lock meanwhile.
+/// Offers the process's listeners to a new service, if a new service runs. A thread that is about
+/// to sleep calls this function, and holds no lock meanwhile.
 #[inline]
 pub(crate) fn seek_service() {
     if outage::seeks_service() {
@@ -230,9 +231,9 @@ pub(crate) fn join(
     before
 }
 
-/// Makes `channel` join the listener if no channel has joined the listener, and returns as [`join`]
-/// does. Otherwise asks the service to listen again, if it is a new service that does not have the
-/// listener, and returns no channels.
+/// Makes `channel` join the listener if no channel has joined the listener, and returns the same as
+/// [`join`]. Otherwise, if a new service does not have the listener, asks this service to listen,
+/// and returns no channels.
 #[must_use]
 pub(crate) fn ensure_joined(
     socket: &'static Socket,

@@ -4,7 +4,7 @@
 use super::kernel_options;
 use crate::sys::{self, Errno};
 
-/// Options whose values this crate records, and returns from `getsockopt`. Only the options in
+/// Options whose values this crate records, so that `getsockopt` returns them. Only the options in
 /// [`FORWARDED`] also go to the service.
 pub(crate) const RECORDED: [(i32, i32); 31] = [
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
@@ -39,7 +39,7 @@ pub(crate) const RECORDED: [(i32, i32); 31] = [
     (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
     (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
 ];
-/// Options that go to the connection's stream (in `tidelane-client`), and thus to the service.
+/// Options that affect the TCP of a connection, so that their values also go to the service.
 pub(crate) const FORWARDED: [(i32, i32); 18] = [
     (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
     (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
@@ -65,7 +65,7 @@ pub(crate) const FORWARDED: [(i32, i32); 18] = [
 pub(crate) const LINGER2_DEFAULT: i32 = 60;
 /// The kernel's default of the TTL and of the hop limit.
 pub(crate) const TTL_DEFAULT: i32 = 64;
-/// SO_MAX_PACING_RATE without a limit.
+/// Value of SO_MAX_PACING_RATE for "no limit", in bytes per second.
 pub(crate) const PACING_NONE: u64 = u64::MAX;
 /// Largest TCP_LINGER2 in seconds.
 const LINGER2_MAX: i32 = 120;
@@ -198,8 +198,8 @@ pub(crate) fn int_at(value: &[u8], at: usize) -> Result<i32, Errno> {
     bytes.map(i32::from_ne_bytes).ok_or(Errno(libc::EINVAL))
 }
 
-/// Converts TCP_DEFER_ACCEPT from seconds to a number of SYN,ACK timeouts. Each timeout is twice as
-/// long as the previous timeout.
+/// Converts TCP_DEFER_ACCEPT from seconds to a number of SYN,ACK timeouts, as Linux does. Each
+/// timeout is twice as long as the timeout before.
 pub(crate) fn defer_timeouts(seconds: i32) -> u8 {
     (0..=u8::MAX)
         .find(|count| i64::from(timeouts_as_seconds(*count)) >= i64::from(seconds))

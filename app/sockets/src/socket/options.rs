@@ -15,7 +15,8 @@ use super::{
 };
 use crate::sys::Errno;
 
-/// Longest name of a congestion control, with its NUL (TCP_CA_NAME_MAX).
+/// Size in bytes of the longest name of a congestion control algorithm, with its NUL
+/// (TCP_CA_NAME_MAX).
 pub(crate) const CONGESTION_LEN: usize = 16;
 /// Length of TCP_FASTOPEN_KEY in bytes with one key.
 const KEY_LEN: usize = 16;
@@ -29,9 +30,9 @@ pub(crate) struct Options {
     flags: u32,
     /// SO_LINGER in seconds, or `None` if it is off.
     pub(crate) linger: Option<u32>,
-    /// SO_RCVTIMEO, or `None` for no timeout.
+    /// SO_RCVTIMEO in nanoseconds, or `None` for no timeout.
     pub(crate) receive_timeout_ns: Option<u64>,
-    /// SO_SNDTIMEO, or `None` for no timeout.
+    /// SO_SNDTIMEO in nanoseconds, or `None` for no timeout.
     pub(crate) send_timeout_ns: Option<u64>,
     /// Level, name and value of each other option that the program set.
     recorded: Vec<(i32, i32, i32)>,
@@ -128,7 +129,7 @@ impl Options {
             user_timeout_ms: of_tcp(libc::TCP_USER_TIMEOUT),
             mss_max: of_tcp(libc::TCP_MAXSEG).min(u16::MAX.into()) as u16,
             congestion: of_tcp(libc::TCP_CONGESTION) as u16,
-            // As in Linux, SO_RCVBUF is twice the number of payload bytes.
+            // As in Linux, SO_RCVBUF is twice the number of payload bytes that it allows.
             rx_buffer: number(libc::SOL_SOCKET, libc::SO_RCVBUF).max(0) as u32 / 2,
             window_clamp: of_tcp(libc::TCP_WINDOW_CLAMP),
             rx_low: match self.rcvlowat {
@@ -142,7 +143,8 @@ impl Options {
             tos: byte(libc::IPPROTO_IP, libc::IP_TOS),
             ttl: byte(libc::IPPROTO_IP, libc::IP_TTL),
             traffic_class: byte(libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
-            // Zero stands for the service's default. A hop limit of zero is never sent.
+            // In a request to the service, zero stands for the default. Replace a hop limit of
+            // zero, with which no packet would leave the host.
             hop_limit: hops.map_or(0, |hops| if hops < 0 { 0 } else { hops.max(1) as u8 }),
             syn_retries: byte(libc::IPPROTO_TCP, libc::TCP_SYNCNT),
             defer_accept: defer_timeouts(number(libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT)),
@@ -158,7 +160,7 @@ impl Options {
         let buffer = self.recorded(libc::SOL_SOCKET, libc::SO_SNDBUF);
         SendLimits {
             unacked_max: buffer.unwrap_or(0).max(0) as u32,
-            // -1 means no limit, as 0 does.
+            // For TCP_NOTSENT_LOWAT, -1 and 0 both mean no limit.
             unsent_max: match unsent.unwrap_or(0) {
                 -1 => 0,
                 limit => limit as u32,
@@ -331,7 +333,7 @@ impl Inner {
         {
             return Some(connection.stream.ids().mss as i32);
         }
-        // The value by which a program asks for the default of the option.
+        // The value that stands for "the program did not set the option".
         let no_number = match (level, name) {
             (libc::IPPROTO_TCP, libc::TCP_LINGER2) => 0,
             (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => -1,

@@ -1,6 +1,6 @@
-//! Readiness of a socket, as the kernel's poll would report the readiness of a kernel socket. The
-//! service (the process `tidelaned`) carries the socket's connection, so the kernel does not know
-//! which bytes have arrived.
+//! Readiness of a socket whose connection the service (the process `tidelaned`) carries. The kernel
+//! does not know which bytes have arrived, so this module computes the events that the kernel's
+//! poll would report for a kernel socket.
 
 use tidelane_abi::service_flags;
 use tidelane_client::Stream;
@@ -12,7 +12,8 @@ const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 const ERR: u32 = libc::EPOLLERR as u32;
 const HUP: u32 = libc::EPOLLHUP as u32;
 const RDHUP: u32 = libc::EPOLLRDHUP as u32;
-/// Readiness of a connection of the parent process that this process cannot take over.
+/// Readiness of a connection of the parent process that this process cannot use: every call returns
+/// at once.
 const FORKED: u32 = ERR | IN | OUT | HUP | RDHUP;
 
 impl Inner {
@@ -97,8 +98,8 @@ fn has_room(stream: &mut Stream) -> bool {
     room > 0 && room >= limit / 3 && stream.is_below_notsent_lowat()
 }
 
-/// Returns true if a waiting reader should wake up: `low` (SO_RCVLOWAT) bytes can be read, or half
-/// of the receive window if half of the window is less.
+/// Returns true if a waiting reader should wake up: the program can read `low` (SO_RCVLOWAT) bytes,
+/// or half of the receive window if `low` exceeds this half.
 #[inline]
 fn has_enough(stream: &mut Stream, low: u32) -> bool {
     enough(stream.readable(), stream, low)

@@ -19,7 +19,7 @@ impl RegistrationRef {
         (self.channel as u64) << 32 | (self.index as u64 + 1)
     }
 
-    /// Unpacks a word of `pack`. Returns `None` for 0.
+    /// Unpacks a word that `pack` returned. Returns `None` for 0.
     #[inline]
     pub(crate) const fn unpack(word: u64) -> Option<Self> {
         if word == 0 {

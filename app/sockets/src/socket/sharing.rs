@@ -109,9 +109,10 @@ pub(crate) fn migrate_here(socket: &'static Socket, inner: &mut Inner) {
     }
 }
 
-/// Migrates the connection to this process if an event of the connection is pending. The caller
-/// waits for such an event. Without an event the connection stays in the other process. If waiting
-/// alone migrated the connection, two waiting processes would take it from each other forever.
+/// Migrates the connection to this process if an event of the connection is pending. A caller that
+/// waits for an event uses this function. Without an event the connection stays in the other
+/// process. If waiting alone migrated the connection, two waiting processes would take it from each
+/// other forever.
 #[cold]
 pub(crate) fn migrate_if_pending(socket: &'static Socket, inner: &mut Inner) {
     let flags = inner.shared_flags();

@@ -58,11 +58,11 @@ pub(crate) enum State {
     Free,
     /// The socket is new, and possibly bound. The kernel handles its calls.
     Fresh,
-    /// `connect` is in progress.
+    /// An active open: `connect` was called, and the handshake is not complete.
     Connecting(Connecting),
     /// An accelerated connection.
     Stream(Connection),
-    /// `connect` failed. The program may try again.
+    /// The active open failed. The program may call `connect` again.
     Failed,
     /// A listener in both stacks.
     Listening(Listening),

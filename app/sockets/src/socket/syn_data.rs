@@ -1,6 +1,6 @@
 //! The payload of a SYN (TCP Fast Open, RFC 7413). The service (the process `tidelaned`) reports
-//! how many bytes the SYN can carry. The service sends the SYN when this process has written
-//! payload. If the SYN shall carry none, this process sets the flag OPEN_NOW instead.
+//! the number of bytes that the SYN can carry. The service sends the SYN when this process has
+//! written payload. If the SYN shall carry no payload, this process sets the flag OPEN_NOW instead.
 
 use tidelane_abi::{fast_open, program_flags};
 use tidelane_client::SendLimits;

@@ -1,7 +1,7 @@
 //! The value of TCP_INFO: `struct tcp_info` of Linux. Most values are from the service (the process
-//! `tidelaned`), which carries the connection. This process knows the other values
-//! itself, from the connection's stream in shared memory. The numbers in this file are the byte
-//! offsets of the fields in `struct tcp_info`.
+//! `tidelaned`), which carries the connection. The remaining values are from the connection's
+//! stream in shared memory. The numbers in this file are the byte offsets of the fields in `struct
+//! tcp_info`.
 
 use tidelane_abi::{TcpInfo, service_flags, tcp_info_features};
 
@@ -36,7 +36,8 @@ impl Inner {
         info[0] = self.tcp_state();
         let bytes_read = self.bytes_read;
         if let Some(connection) = self.connection() {
-            // The stream's own values are newer, and remain valid after the end of the connection.
+            // The stream's values replace the service's values: they are newer, and remain valid
+            // after the end of the connection.
             let stream = &mut connection.stream;
             let mss = stream.ids().mss;
             put(&mut info, 16, mss);
@@ -118,7 +119,7 @@ fn fill(info: &mut [u8; TCP_INFO_LEN], tcp_info: &TcpInfo) {
         OPTION_WSCALE
     };
     info[1] = tcp_info.ca_state as u8;
-    // Consecutive retransmission timeouts.
+    // Offset 2 is `tcpi_retransmits`, the number of consecutive retransmission timeouts.
     info[2] = tcp_info.backoff as u8;
     info[3] = tcp_info.probes.min(255) as u8;
     info[4] = tcp_info.backoff as u8;

@@ -64,8 +64,8 @@ impl Inner {
     }
 }
 
-/// Returns the number of bytes received but not returned by a read, including skipped urgent bytes.
-/// An edge-triggered registration has an edge when this number grows.
+/// Returns the number of bytes that were received and that no read has returned. Skipped urgent
+/// bytes count, too. An edge-triggered registration has an edge when this number grows.
 pub(crate) fn undelivered(stream: &mut Stream) -> u64 {
     stream.unread() as u64 + u64::from(stream.skipped())
 }

@@ -1,7 +1,8 @@
 //! Cancellation points (`pthread_cancel`, POSIX.1-2024 XSH 2.9.5).
 //!
-//! libc's own calls act on a cancellation request while they wait. This crate makes its system
-//! calls without libc, so it has to detect the request itself:
+//! A cancellation request of `pthread_cancel` ends a thread at its next cancellation point, or
+//! while it waits in one. libc's own calls detect the request while they wait. This crate makes its
+//! system calls without libc, so it has to detect the request itself:
 //!
 //! ```text
 //! pthread_cancel -> libc records the request -> REQUESTED in the thread's word -> SIGCANCEL
@@ -67,18 +68,18 @@ pub fn is_due() -> bool {
 ///
 /// # Safety
 ///
-/// As for the system call.
+/// The requirements of the system call hold, for example those on its pointers.
 #[inline]
 pub unsafe fn call(number: i64, args: [usize; 6]) -> Result<usize, Errno> {
     let word = section_unsafe::cancellation();
     if word.load(Ordering::Relaxed) != NONE {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the requirements of this function.
         return unsafe { call_after_request(word, number, args) };
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the requirements of this function.
     match unsafe { cancellable(word, number, args) } {
         Err(Errno(libc::EINTR)) if word.load(Ordering::Relaxed) != NONE => {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees the requirements of this function.
             unsafe { call_after_request(word, number, args) }
         }
         result => result,
@@ -90,7 +91,7 @@ pub unsafe fn call(number: i64, args: [usize; 6]) -> Result<usize, Errno> {
 ///
 /// # Safety
 ///
-/// As for the system call.
+/// The requirements of the system call hold, for example those on its pointers.
 #[cold]
 unsafe fn call_after_request(
     word: &AtomicU32,
@@ -101,7 +102,7 @@ unsafe fn call_after_request(
         return Err(CANCELLED);
     }
     loop {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the requirements of this function.
         let result = unsafe { super::call(number, args) };
         let interrupted = word.swap(REQUESTED, Ordering::Relaxed) == INTERRUPTED_WHILE_DISABLED;
         if !(interrupted && result == Err(Errno(libc::EINTR))) {
@@ -154,7 +155,7 @@ unsafe extern "C" {
 
 /// # Safety
 ///
-/// As for the system call.
+/// The requirements of the system call hold, for example those on its pointers.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 unsafe fn cancellable(
@@ -162,27 +163,27 @@ unsafe fn cancellable(
     number: i64,
     args: [usize; 6],
 ) -> Result<usize, Errno> {
-    // SAFETY: the caller's promise; `args` and `word` are live.
+    // SAFETY: the caller guarantees the requirements of the call; `args` and `word` are live.
     super::from_raw(unsafe { tidelane_cancellable(number as usize, args.as_ptr(), word) })
 }
 
 /// # Safety
 ///
-/// As for the system call.
+/// The requirements of the system call hold, for example those on its pointers.
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn cancellable(_: &AtomicU32, number: i64, args: [usize; 6]) -> Result<usize, Errno> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the requirements of this function.
     unsafe { super::call(number, args) }
 }
 
-/// Records a cancellation request, on which the next cancellation point of `thread` acts. The
-/// caller sends SIGCANCEL afterwards.
+/// Records a cancellation request for `thread`. The thread acts on the request at its next
+/// cancellation point. The caller sends SIGCANCEL afterwards, in case the thread already waits.
 ///
 /// # Safety
 ///
 /// `thread` is a thread of this process that was not joined.
 pub unsafe fn request(thread: libc::pthread_t) {
-    // SAFETY: the caller's promise. glibc's `pthread_t` is the thread pointer.
+    // SAFETY: the caller guarantees a live thread. glibc's `pthread_t` is the thread pointer.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         section_unsafe::cancellation_of(thread as usize).store(REQUESTED, Ordering::SeqCst);
@@ -208,7 +209,7 @@ pub unsafe fn on_sigcancel(context: *mut libc::c_void) -> bool {
     }
     #[cfg(target_arch = "x86_64")]
     {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the requirements of this function.
         let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
         let at = &mut registers[libc::REG_RIP as usize];
         let place =

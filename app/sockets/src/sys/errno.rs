@@ -1,4 +1,4 @@
-//! Error numbers. Only this crate knows errno.
+//! Error numbers (errno). The crates below this crate do not know errno.
 
 use tidelane_abi::close_cause;
 

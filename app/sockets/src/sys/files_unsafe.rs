@@ -1,4 +1,4 @@
-//! Calls on ordinary files.
+//! System calls on ordinary files, for `sendfile` and `splice`.
 
 use std::{os::fd::RawFd, sync::atomic::AtomicU8};
 

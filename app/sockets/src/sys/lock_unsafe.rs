@@ -1,10 +1,10 @@
-//! A lock for short critical sections. It needs no allocation and no libc call, so that it works
-//! where libc's locks do not.
+//! A lock for short critical sections. Unlike libc's locks, this lock needs no allocation and no
+//! libc call, so that the interposed functions can use it.
 //!
 //! The program's signal handlers do not run while their thread holds a lock (`section_unsafe`). A
 //! few handlers run nevertheless, such as handlers of SIGSEGV and one-shot handlers (SA_RESETHAND).
-//! The lock records its owner, so that taking the lock in such a handler ends the process instead
-//! of deadlocking.
+//! The lock records its owner. If such a handler takes a lock that its own thread holds, the
+//! process therefore ends instead of deadlocking.
 
 use std::{
     cell::UnsafeCell,
@@ -16,10 +16,10 @@ use std::{
 use super::{Rank, Section, order};
 use crate::sys;
 
-/// Attempts before the thread yields the CPU.
+/// Number of attempts before the thread yields the CPU.
 const SPINS_MAX: u32 = 100;
 
-/// A spin lock that records which thread owns it: see the module.
+/// A spin lock that records which thread owns it. The module's documentation has the reason.
 pub struct Lock<T> {
     /// Identity of the owning thread, 0 if the lock is free.
     owner: AtomicUsize,
@@ -60,8 +60,8 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Takes the lock, and waits for it if necessary. Returns `None` if this thread holds it
-    /// already.
+    /// Takes the lock, and waits for it if necessary. Returns `None` if this thread already holds
+    /// the lock.
     #[inline]
     pub fn enter(&self) -> Option<Guard<'_, T>> {
         let me = sys::thread_identity();

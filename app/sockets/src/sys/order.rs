@@ -1,4 +1,5 @@
-//! The lock order, asserted in debug builds.
+//! The lock order. Debug builds assert that each thread takes its locks in this order, which
+//! excludes deadlocks.
 
 /// A lock's position in the lock order: a thread that holds a lock takes only locks of higher rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

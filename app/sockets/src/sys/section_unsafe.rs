@@ -3,9 +3,9 @@
 //!
 //! A handler may use sockets, fork, allocate, or jump out of the interrupted call. If a handler
 //! interrupted a section, it would find locks that its own thread holds, and half-changed memory.
-//! Therefore the library installs its own handler in front of the program's handlers
-//! (`signals_unsafe` in the crate `tidelane-preload`). This handler defers a signal that arrives
-//! within a section to the end of the section.
+//! The library therefore installs its own handler in front of the program's handlers
+//! (`signals_unsafe` in the crate `tidelane-preload`). The library's handler defers a signal that
+//! arrives within a section to the end of the section.
 //!
 //! ```text
 //! signal -> handler -> not in a section: call the program's handler
@@ -250,9 +250,10 @@ pub unsafe fn defer_signal(
         0,
         0,
     ];
-    // SAFETY: the caller's promise: `info` is live.
+    // SAFETY: the caller guarantees that `info` is live.
     let sent = unsafe { call(libc::SYS_rt_tgsigqueueinfo, args) }.is_ok();
-    // SAFETY: the caller's promise. The kernel's mask is the first word of libc's.
+    // SAFETY: the caller guarantees that `context` is live. The kernel uses the first word of the
+    // mask.
     let mask = unsafe { &raw mut (*context.cast::<libc::ucontext_t>()).uc_sigmask };
     let mask = mask.cast::<SignalMask>();
     // SAFETY: as above. The kernel takes the mask over when the handler returns.

@@ -1,4 +1,5 @@
-//! The threads that sleep on one doorbell. Only this module decides whether to ring the doorbell.
+//! The threads that sleep on one doorbell, an eventfd. Only this module decides whether to ring the
+//! doorbell.
 //!
 //! ```text
 //! sleeper:  announce -> check the rings and the ready list -> sleep -> leave

@@ -8,11 +8,12 @@ use std::{
 
 use super::DESCRIPTORS_MAX;
 
-/// A bit for each descriptor, which is set if the descriptor is the library's own. Calls that close
-/// ranges of descriptors leave the library's own descriptors open.
+/// One bit for each descriptor, which is set if the descriptor is the library's own. A call of the
+/// program that closes a range of descriptors leaves these descriptors open.
 static INTERNAL: [AtomicU64; DESCRIPTORS_MAX / 64] =
     [const { AtomicU64::new(0) }; DESCRIPTORS_MAX / 64];
-/// End of the range of descriptors that were ever tracked or the library's own.
+/// Upper bound of the descriptors that were ever tracked, or that were ever the library's own: the
+/// highest of them plus one.
 static DESCRIPTOR_END: AtomicI32 = AtomicI32::new(0);
 
 /// Returns true if the descriptor belongs to the library itself.

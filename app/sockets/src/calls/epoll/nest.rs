@@ -2,8 +2,8 @@
 //!
 //! The outer instance is the argument of `epoll_wait`. An inner instance is registered with the
 //! outer instance, directly or through another inner instance. Each instance has a channel: the
-//! rings and the doorbell over which the service (the process `tidelaned`) reports the events of
-//! accelerated sockets. The default channel is for sockets in no epoll instance.
+//! rings and the doorbell (an eventfd) over which the service (the process `tidelaned`) reports the
+//! events of accelerated sockets. Sockets that are in no epoll instance use the default channel.
 
 use libc::epoll_event;
 
@@ -78,8 +78,8 @@ fn collect_all(instance: &'static Instance, events: &mut [epoll_event]) -> Resul
 ///
 /// The channels wake the thread while the sleep is announced. Dropping the value ends the sleep.
 struct AnnouncedSleep {
-    /// Each channel, with true if its doorbell was armed, or false if the channel has no rings and
-    /// no doorbell yet.
+    /// The channels to which the sleep was announced. The flag is true if the channel's doorbell
+    /// was armed, and false if the channel has no rings and no doorbell yet.
     channels: Vec<(&'static Channel, bool)>,
     /// True if no channel had pending events when its doorbell was armed.
     may_sleep: bool,
@@ -99,8 +99,8 @@ impl AnnouncedSleep {
         sleep
     }
 
-    /// Announces the sleep to `channel`. If `channel` polls the default channel, too, announces the
-    /// sleep to both.
+    /// Announces the sleep to `channel`. If `channel` also polls the default channel, announces the
+    /// sleep to the default channel, too.
     fn announce(&mut self, channel: &'static Channel) {
         if !channel.is_active() && channel.begin_kernel_sleep() {
             self.channels.push((channel, false));
