@@ -16,8 +16,8 @@ pub const HOST_UNREACHABLE: u32 = 5;
 pub const NET_UNREACHABLE: u32 = 6;
 /// No local port is left.
 pub const NO_PORT: u32 = 7;
-/// The service refused or aborted the connection. The reason is a lack of memory, a limit of the
-/// whole service, or an invalid value in the program's half of the slot.
+/// The service refused or aborted the connection, because memory was missing, a limit of the whole
+/// service was reached, or the program's half of the slot had an invalid value.
 pub const ABORTED: u32 = 8;
-/// A limit for the program's user was reached.
+/// A limit of the program's user was reached.
 pub const LIMIT: u32 = 9;

@@ -54,7 +54,8 @@ pub const fn gso_len_max(ring_len: u32) -> u32 {
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct PortWord {
-    /// The word.
+    /// The word. Neighbouring words are in other cache lines, so that the processes do not disturb
+    /// each other.
     pub word: AtomicU32,
     _pad: [u32; 15],
 }

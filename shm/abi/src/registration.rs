@@ -77,7 +77,7 @@ pub struct TcpInfo {
     pub pacing_rate: u64,
     /// SO_MAX_PACING_RATE in bytes per second. All ones without the option.
     pub pacing_rate_max: u64,
-    /// Payload bytes retransmitted.
+    /// Payload bytes retransmitted, counted at each retransmission.
     pub retrans_bytes: u64,
     /// Delivery rate in bytes per second. 0 if no rate has been measured.
     pub delivery_rate: u64,
@@ -97,7 +97,7 @@ pub struct TcpInfo {
     pub cwnd: u32,
     /// Slow start threshold in bytes. `u32::MAX` before the first loss.
     pub ssthresh: u32,
-    /// Payload bytes of a full segment.
+    /// Largest number of payload bytes in a segment that this host sends (MSS).
     pub mss: u32,
     /// Payload bytes of the largest recent segment from the peer.
     pub rcv_mss: u32,
@@ -107,7 +107,7 @@ pub struct TcpInfo {
     pub sacked: u32,
     /// Bytes in flight that are marked lost.
     pub lost: u32,
-    /// Segments retransmitted.
+    /// Number of retransmitted segments.
     pub retrans: u32,
     /// Bytes in flight that were retransmitted.
     pub retrans_out: u32,
@@ -117,19 +117,19 @@ pub struct TcpInfo {
     pub reorder_seen: u32,
     /// Number of duplicate segments that the peer reported by DSACK.
     pub dsacks: u32,
-    /// Segments received.
+    /// Number of segments received.
     pub segs_in: u32,
-    /// Segments received with payload.
+    /// Number of segments received with payload.
     pub data_segs_in: u32,
-    /// Segments sent.
+    /// Number of segments sent.
     pub segs_out: u32,
-    /// Segments sent with payload. Each retransmission counts again.
+    /// Number of segments sent with payload. Each retransmission counts again.
     pub data_segs_out: u32,
-    /// Segments acknowledged or SACKed, including the SYN.
+    /// Number of segments acknowledged or SACKed by the peer, including the SYN.
     pub delivered: u32,
-    /// Segments acknowledged or SACKed by ACKs with ECE.
+    /// Number of segments acknowledged or SACKed by ACKs with ECE.
     pub delivered_ce: u32,
-    /// Segments received out of order.
+    /// Number of segments received out of order.
     pub ooo_segments: u32,
     /// Milliseconds since payload was last sent.
     pub last_data_sent_ms: u32,
@@ -137,7 +137,7 @@ pub struct TcpInfo {
     pub last_data_recv_ms: u32,
     /// Milliseconds since an ACK last arrived.
     pub last_ack_recv_ms: u32,
-    /// Zero-window probes without an answer.
+    /// Number of zero-window probes that were sent since the last answer of the peer.
     pub probes: u32,
     /// Send window in bytes.
     pub snd_wnd: u32,
@@ -206,10 +206,10 @@ pub mod message {
     /// that holds the port. The answer is RESERVE.
     pub const RESERVE: u32 = 6;
     /// Sent by a program to report why a socket is not accelerated, for `tidelane ss`. There is no
-    /// answer. The service also takes this message from programs that it does not admit.
+    /// answer. The service also accepts this message from programs that it does not admit.
     pub const REPORT_NOT_ACCELERATED: u32 = 7;
-    /// Sent by any process to ask if both sides have the same ABI version. The answer is PROBE. The
-    /// process may send REGISTER afterwards.
+    /// Sent by any process to ask if its ABI version is the service's version. The answer is PROBE.
+    /// The process may send REGISTER afterwards.
     pub const PROBE: u32 = 8;
     /// Sent by a program, or by a child that inherited connections, before fork: the next child
     /// will hold the same connections.
@@ -269,8 +269,8 @@ pub mod refusal {
     pub const NOT_ACCELERATED: u32 = 5;
     /// The 3-tuple belongs to another program.
     pub const IN_USE: u32 = 6;
-    /// TAKE_CONNECTION: the process that has the connection is copying its bytes. The program asks
-    /// again.
+    /// TAKE_CONNECTION: the process that has the connection is copying bytes of it. The program
+    /// repeats the request.
     pub const BUSY: u32 = 7;
     /// TAKE_CONNECTION: the send buffer is too small for the unacknowledged data.
     pub const BUFFER_TOO_SMALL: u32 = 8;
@@ -294,7 +294,7 @@ pub mod not_accelerated {
     pub const UNCONNECTED: u32 = 0;
     /// The destination is not behind an accelerated interface.
     pub const ROUTE: u32 = 1;
-    /// The socket is bound to an address that is not on an accelerated interface (loopback).
+    /// The socket is bound to an address that is not on an accelerated interface, such as loopback.
     pub const LOCAL_ADDRESS: u32 = 3;
     /// The connection arrived through the kernel, such as from a loopback client of a shared
     /// listener.

@@ -1,4 +1,5 @@
-//! The name of a service (a process `tidelaned`), which distinguishes services on one host.
+//! The name of a service (a process `tidelaned`). Several services can run on one host under
+//! different names.
 
 use std::{fmt, str::FromStr};
 

@@ -5,7 +5,7 @@
 //! ```text
 //! alloc -> quick list of the size (LIFO, unmerged) -> buddy lists, split -> merge quick lists
 //!          -> begin the next chunk of the area
-//! free  -> quick list; when that is full, its older half is merged into the buddy lists
+//! free  -> quick list; a full quick list merges its older half into the buddy lists
 //! ```
 //!
 //! The allocator returns the buffer that was freed last, because its memory is likely to be in the
@@ -29,7 +29,8 @@ const UNIT: u64 = 1 << STREAM_BUFFER_LOG2_MIN;
 const CHUNK: u64 = 1 << STREAM_BUFFER_LOG2_MAX;
 const UNITS_PER_CHUNK: usize = (CHUNK / UNIT) as usize;
 const CHUNK_BITS: u32 = UNITS_PER_CHUNK.trailing_zeros();
-/// Largest number of blocks on the quick list of one size. These blocks are not merged.
+/// Largest number of blocks on the quick list of one size. More blocks would rarely be reused
+/// before a merge is needed.
 const QUICK_MAX: usize = 64;
 const NONE: u32 = u32::MAX;
 
@@ -54,9 +55,9 @@ enum State {
 #[derive(Debug)]
 struct Chunk {
     state: Box<[State; UNITS_PER_CHUNK]>,
-    /// First unit of the next block on the same buddy list, or `NONE`.
+    /// By unit: first unit of the next block on the same buddy list, or `NONE`.
     next: Box<[u32; UNITS_PER_CHUNK]>,
-    /// First unit of the previous block on the same buddy list, or `NONE`.
+    /// By unit: first unit of the previous block on the same buddy list, or `NONE`.
     previous: Box<[u32; UNITS_PER_CHUNK]>,
 }
 
@@ -96,7 +97,7 @@ pub struct BufferAllocator {
     free: [u32; ORDERS],
     /// The quick list of each order.
     quick: Box<[QuickList; ORDERS]>,
-    /// Allocated bytes.
+    /// Number of bytes in allocated blocks.
     allocated: u64,
     /// True if blocks were freed since the last [`take_dirty`](BufferAllocator::take_dirty) without
     /// a result.
@@ -190,8 +191,8 @@ impl BufferAllocator {
     }
 
     /// Merges all free blocks and takes the largest free block of at least `len_min` bytes whose
-    /// pages may be resident. The caller releases these pages (`Region::punch_hole`) while the
-    /// block is allocated to the caller, and then calls [`return_clean`](Self::return_clean).
+    /// pages may be resident. The caller owns the block while it releases these pages
+    /// (`Region::punch_hole`), and then calls [`return_clean`](Self::return_clean).
     pub fn take_dirty(&mut self, len_min: u64) -> Option<StreamBuffer> {
         self.merge_all();
         let orders = (0..ORDERS as u8).rev();
@@ -212,8 +213,8 @@ impl BufferAllocator {
         Some(block)
     }
 
-    /// Frees a block from [`take_dirty`](Self::take_dirty) whose pages were released. Returns false
-    /// if `take_dirty` of this allocator did not return the block.
+    /// Frees a block from [`take_dirty`](Self::take_dirty) whose pages the caller has released.
+    /// Returns false if the block did not come from `take_dirty` of this allocator.
     pub fn return_clean(&mut self, block: StreamBuffer) -> bool {
         let Some(unit) = self.unit_of(block) else {
             return false;

@@ -1,8 +1,8 @@
 //! Ancillary data of a message: descriptors, and the credentials of the sender.
 //!
-//! `rustix` receives the message, and this module parses the ancillary data. The kernel reports
-//! process id zero for a sender outside of the receiver's PID namespace. `rustix` cannot represent
-//! this process id.
+//! `rustix` receives the message, and this module parses the ancillary data. `rustix` cannot
+//! represent the process id zero, which the kernel reports for a sender outside of the receiver's
+//! PID namespace.
 
 use std::{
     io::IoSliceMut,
@@ -70,7 +70,8 @@ pub(crate) fn receive<const SPACE: usize>(
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let iov = &mut [IoSliceMut::new(bytes)];
         let received = recvmsg(socket, iov, &mut control, RecvFlags::CMSG_CLOEXEC);
-        // The destructor of the buffer would parse the ancillary data and close the descriptors.
+        // Do not run the destructor of the buffer: it would parse the ancillary data and close the
+        // descriptors.
         forget(control);
         let received = match received {
             Err(Errno::INTR) => continue,

@@ -14,7 +14,7 @@ use crate::sync::{AtomicU32, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Corrupt;
 
-/// Reason why an entry was not pushed.
+/// Reason for which an entry was not pushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PushError {
     /// The ring is full.
@@ -121,8 +121,8 @@ impl ProducerCursor {
         Ok(self.free())
     }
 
-    /// Returns the number of entries that can be pushed, by the private copy of the consumer's
-    /// index.
+    /// Returns the number of entries that can be pushed according to the private copy of the
+    /// consumer's index. The ring may have more room.
     #[inline]
     fn free(&self) -> u32 {
         self.mask + 1 - self.produced.wrapping_sub(self.consumed)
@@ -130,7 +130,7 @@ impl ProducerCursor {
 
     #[inline]
     fn refresh(&mut self, consumed: &AtomicU32) -> Result<(), Corrupt> {
-        // Acquire orders the consumer's reads of the entries before our overwriting them.
+        // Acquire orders the consumer's reads of the entries before our writes to their positions.
         let theirs = consumed.load(Ordering::Acquire);
         if theirs.wrapping_sub(self.consumed) > self.published.wrapping_sub(self.consumed) {
             return Err(Corrupt);

@@ -8,7 +8,7 @@ use std::{
 
 use rustix::io::DupFlags;
 
-/// An owned descriptor. `drop` makes the system call directly: `OwnedFd` would call libc's `close`,
+/// An owned descriptor that is closed by a direct system call. `OwnedFd` would call libc's `close`,
 /// which the preloaded library of a program interposes.
 #[derive(Debug)]
 pub struct Descriptor(ManuallyDrop<OwnedFd>);

@@ -60,8 +60,8 @@ impl Doorbell {
         Ok(Doorbell(fd))
     }
 
-    /// Wakes the sleeper. Returns false if the eventfd is broken, or if a signal interrupted the
-    /// write. The module's documentation has the reason.
+    /// Wakes the sleeper. Returns false if the eventfd is broken, or if a signal of the watchdog
+    /// interrupted the write (see the module).
     pub fn ring(&self) -> bool {
         match rustix::io::write(&self.0, &1u64.to_ne_bytes()) {
             // EAGAIN means that the counter is full. The eventfd is readable in this case.

@@ -4,9 +4,9 @@
 //! consists of three memfds: `control` (rings, and slots with the states of connections),
 //! `received` (receive buffers) and `sent` (send buffers).
 //!
-//! The release of pages by a hole punch (`MADV_REMOVE`) blocks page faults in the whole range until
-//! the punch ends. A process that can punch a memory can therefore delay every process that uses
-//! the memory. `docs/design/memory.md` explains the resulting rules.
+//! A hole punch (`MADV_REMOVE`) releases pages, and blocks page faults in the whole range until the
+//! punch ends. A process that can punch a memory can therefore delay every process that uses the
+//! memory. `docs/design/memory.md` explains the resulting rules.
 //!
 //! ```text
 //!            control                  received                 sent
@@ -15,7 +15,8 @@
 //! punching   nobody (FUTURE_WRITE)    the service              nobody (FUTURE_WRITE)
 //! ```
 //!
-//! The service moves a connection if another process takes the connection over after a fork.
+//! The service writes `sent` only to move a connection, after another process has taken the
+//! connection over.
 
 use std::{
     io,
@@ -75,7 +76,7 @@ impl Memories {
 }
 
 /// Maps the memories that a service sent, next to each other. Refuses memories that are not sealed
-/// against shrinking, because their creator could turn accesses into SIGBUS.
+/// against shrinking: after a shrink by their creator, an access would raise SIGBUS.
 pub(crate) fn map(memories: [BorrowedFd<'_>; MEMORIES]) -> io::Result<(Region, [u64; MEMORIES])> {
     let mut lens = [0; MEMORIES];
     for (len, memory) in lens.iter_mut().zip(memories) {

@@ -114,8 +114,8 @@ impl PacketProducer {
         }
     }
 
-    /// Returns room for a frame of [`PORT_FRAME_LEN_MAX`] bytes. Returns the same room again until
-    /// [`commit`](Self::commit).
+    /// Returns room for a frame of [`PORT_FRAME_LEN_MAX`] bytes. Until [`commit`](Self::commit),
+    /// each call returns the same room.
     #[inline]
     pub fn frame(&mut self) -> Result<&mut [u8], PushError> {
         self.frame_of(PORT_FRAME_LEN_MAX)
@@ -143,7 +143,8 @@ impl PacketProducer {
         })
     }
 
-    /// Returns room for a frame of `len` bytes. Skips the end of the ring if the end is too short.
+    /// Returns room for a frame of `len` bytes. If the frame does not fit before the end of the
+    /// ring, skips the rest of the ring.
     #[inline]
     fn find_room(&mut self, len: u32) -> Result<Room, PushError> {
         if len > PORT_FRAME_LEN_MAX && len > gso_len_max(self.units * PACKET_UNIT) {
@@ -318,7 +319,8 @@ impl PacketConsumer {
         Ok((known > 0).then(|| (self.cursor.ahead(0) as u32, known)))
     }
 
-    /// Skips the end of the ring.
+    /// Skips the entry at `at`, which a producer writes if a frame does not fit before the end of
+    /// the ring.
     fn skip(&mut self, at: u32, known: u32) -> Result<(), Corrupt> {
         let left = self.units - at;
         if left > known {

@@ -3,8 +3,8 @@
 //! Another process may write the bytes of a region at any time. The code therefore copies bytes by
 //! pointer and never accesses them through a reference. Typed views (`views_unsafe`) return
 //! references to atomics only. [`Region::address`] is the exception: its user may make references
-//! to the bytes. The protocol with the other process must give these bytes to this process alone.
-//! No copy may write them.
+//! to the bytes. This is sound only if the protocol with the other process gives these bytes to
+//! this process alone, and if no copy of this module writes them.
 
 use std::{
     io,
@@ -41,7 +41,7 @@ pub struct Region {
     base: NonNull<u8>,
     len: usize,
     backing: Backing,
-    /// Range that this process cannot write: nothing, the whole region, or one part.
+    /// Range of offsets that this process cannot write: empty, the whole region, or one part of it.
     read_only: Range<u64>,
 }
 
@@ -79,9 +79,9 @@ impl Region {
         create_sealed(name, len, SealFlags::empty())
     }
 
-    /// Maps a memfd of another process. Refuses a memfd that does not have `len` bytes. Also
-    /// refuses a memfd without the seals SHRINK and GROW. The creator of a memfd that can shrink
-    /// could turn our accesses into SIGBUS.
+    /// Maps a memfd of another process. Refuses a memfd that does not have `len` bytes, or that
+    /// lacks one of the seals SHRINK and GROW. If the creator could shrink the memfd, an access
+    /// could raise SIGBUS.
     pub fn map(fd: BorrowedFd<'_>, len: u64, writable: bool) -> io::Result<Region> {
         let refused = |why| Err(io::Error::new(io::ErrorKind::InvalidData, why));
         if u64::try_from(fstat(fd)?.st_size) != Ok(len) {

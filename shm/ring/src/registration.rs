@@ -25,9 +25,9 @@ use crate::{
     message_unsafe::{from_bytes, to_bytes},
 };
 
-/// Largest number of descriptors in a message. PORT_OPENED carries the most: three descriptors for
-/// each core (polling thread) of the service, and the descriptor of the service page. The three
-/// descriptors are those of two memories of packet rings and of the doorbell.
+/// Largest number of descriptors in a message. PORT_OPENED has the largest number: for each core
+/// (polling thread) of the service two memories of packet rings and a doorbell, and for all cores
+/// together the service page.
 pub const DESCRIPTORS_MAX: usize = 3 * CORES_MAX + 1;
 /// Largest number of descriptors that the kernel allows in a message (SCM_MAX_FD).
 const KERNEL_MAX: usize = 253;
@@ -81,8 +81,8 @@ pub fn send_message(
 pub struct Received {
     /// The message; `Ok(None)` if the peer has closed the socket.
     pub message: Result<Option<Message>, RecvError>,
-    /// All received descriptors, with close-on-exec set. Present even if the message is invalid.
-    /// The close of a descriptor from an untrusted sender may block.
+    /// All received descriptors, with close-on-exec set, also those of an invalid message. To close
+    /// a descriptor from an untrusted sender may block.
     pub descriptors: Vec<OwnedFd>,
     /// The sender, if the socket has SO_PASSCRED.
     pub sender: Option<Sender>,
@@ -106,7 +106,7 @@ pub fn recv_message(socket: BorrowedFd<'_>) -> Result<Option<(Message, Vec<Owned
 /// descriptors that the kernel allows. With less room, the kernel would close the excess
 /// descriptors in this thread, which may block.
 pub fn recv_untrusted(socket: BorrowedFd<'_>) -> Received {
-    // The extra byte shows that a message is too long.
+    // The extra byte makes a message that is too long visible by its length.
     let mut bytes = [0; MESSAGE_LEN + 1];
     // The receiver must own all descriptors, even those of an invalid message.
     const SPACE: usize = cmsg_space!(ScmRights(KERNEL_MAX), ScmCredentials(1));

@@ -260,7 +260,7 @@ impl<R: Ring> Consumer<R> {
         self.cursor.release(&self.memory.index().consumed);
     }
 
-    /// Returns true if the ring is empty, at the cost of one load.
+    /// Returns true if the ring is empty. The check costs one load.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.cursor.is_empty(&self.memory.index().produced)

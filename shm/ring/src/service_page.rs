@@ -32,7 +32,8 @@ pub enum RoutesError {
     ReadOnly,
 }
 
-/// Number of attempts after which a lookup gives up on a write that does not end.
+/// Number of attempts of a lookup. After them, the lookup assumes that the service died during a
+/// write.
 const ATTEMPTS_MAX: u32 = 1000;
 
 impl ServicePageMap {
@@ -53,7 +54,7 @@ impl ServicePageMap {
         let sequence = page.routes_sequence.load(Ordering::Relaxed);
         page.routes_sequence
             .store(sequence.wrapping_add(1), Ordering::Relaxed);
-        // The release fence keeps the stores below after the store of the odd sequence number.
+        // The release fence orders the store of the odd sequence number before the stores below.
         fence(Ordering::Release);
         for (entry, route) in page.routes.iter().zip(&sorted) {
             let [high, low] = halves(route.addr);
@@ -86,7 +87,7 @@ impl ServicePageMap {
                 .iter()
                 .find(|entry| matches(entry, addr))
                 .map(|entry| entry.handling.load(Ordering::Relaxed));
-            // The acquire fence keeps the loads above before the second load of the sequence
+            // The acquire fence orders the loads above before the second load of the sequence
             // number.
             fence(Ordering::Acquire);
             if page.routes_sequence.load(Ordering::Relaxed) == before {

@@ -51,11 +51,11 @@ pub fn sleeps(needs_wakeup: &AtomicU32) -> bool {
     needs_wakeup.load(Ordering::Relaxed) != 0
 }
 
-/// Announces a sleep of the calling side with a new number, like [`prepare_to_sleep`]. `number` is
-/// private to the sleeper and starts with 0. An announced number is odd.
+/// Announces a sleep of the calling side by a new odd number in `word`, like [`prepare_to_sleep`].
+/// `number` is private to the sleeper and starts with 0.
 ///
-/// A waker that cannot write the word compares the number with the number of its last ring, and
-/// rings once for each sleep.
+/// A waker that cannot write the word compares this number with the number at its last ring. The
+/// waker therefore rings once for each sleep.
 #[inline]
 pub fn announce_sleep(word: &AtomicU32, number: &mut u32) {
     *number = number.wrapping_add(2);

@@ -23,8 +23,8 @@ pub struct StreamBuffer {
 
 impl StreamBuffer {
     /// Parses a word that the other side wrote. Returns `None` if the word is not a buffer of an
-    /// allowed size that lies within `area`. Zero, which stands for no buffer, gives `None`,
-    /// because no area begins at offset zero.
+    /// allowed size that lies within `area`. The word zero, which stands for no buffer, also gives
+    /// `None`, because no area begins at offset zero.
     #[inline]
     pub fn from_word(word: BufferWord, area: Range<u64>) -> Option<StreamBuffer> {
         let log2 = (word & ((1 << LOG2_BITS) - 1)) as u8;
@@ -49,7 +49,7 @@ impl StreamBuffer {
         1 << self.log2
     }
 
-    /// Returns false, because the smallest buffer has 2 KiB.
+    /// Returns false, because a buffer has at least 2 KiB.
     pub const fn is_empty(self) -> bool {
         false
     }
@@ -113,8 +113,8 @@ impl StreamBuffer {
         ])
     }
 
-    /// Returns the region offset of stream position `pos`, and the number of bytes before the wrap,
-    /// at most `len`. `None` if the number is zero.
+    /// Returns the region offset of stream position `pos`, and the number of bytes from there to
+    /// the wrap, at most `len`. Returns `None` if this number is zero.
     pub fn part(self, pos: u32, len: u32) -> Option<(u64, u32)> {
         let (offset, first) = self.split(pos, len as usize);
         (first > 0).then_some((offset, first as u32))
@@ -141,8 +141,8 @@ impl StreamBuffer {
         true
     }
 
-    /// Returns the region offset of stream position `pos`, and how many of `len` bytes precede the
-    /// wrap.
+    /// Returns the region offset of stream position `pos`, and the number of bytes from there to
+    /// the wrap, at most `len`.
     #[inline]
     fn split(self, pos: u32, len: usize) -> (u64, usize) {
         let inside = pos & (self.len() - 1);

@@ -1,4 +1,5 @@
-//! The atomics of the ring protocols: the types of `core`, or the types of loom under `cfg(loom)`.
+//! The atomics of the ring protocols: the types of `core`, or under `cfg(loom)` the types of the
+//! model checker loom.
 
 #[cfg(not(loom))]
 pub use core::sync::atomic::{AtomicU32, Ordering, fence};
