@@ -1,4 +1,5 @@
-//! Compiles the eBPF programs with clang-14 if it is installed, else copies the checked-in objects.
+//! Compiles the eBPF programs with clang-14 if it is installed. Otherwise, copies the checked-in
+//! objects.
 //!
 //! The objects are checked in so that a build needs neither clang nor the headers of libbpf. A test
 //! compares their instructions with the output of clang.

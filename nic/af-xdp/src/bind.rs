@@ -13,11 +13,11 @@ use crate::{
     umem_unsafe::Umem,
 };
 
-/// Bytes of socket memory that the kernel charges for one frame in flight, rounded up.
+/// Socket memory in bytes that the kernel charges for one frame in flight, rounded up.
 const SEND_BUFFER_PER_FRAME: usize = 4096;
 /// Smallest number of frames that the kernel accepts as the budget of one copy-mode `sendto`.
 const TX_BUDGET_MIN: u32 = 32;
-/// Number of attempts to bind to a busy queue, and the pause between two of them.
+/// Number of attempts to bind to a busy queue.
 const BIND_TRIES_MAX: u32 = 50;
 const BIND_PAUSE: Duration = Duration::from_millis(10);
 
@@ -32,9 +32,8 @@ pub(crate) struct Bound {
     pub(crate) mode: XdpMode,
 }
 
-/// The four rings of a socket.
-///
-/// The rings are mapped before `bind`: kernels up to 6.1 refuse a later mmap with EBUSY.
+/// The four rings of a socket. They are mapped before `bind`, because kernels up to 6.1 refuse an
+/// mmap after `bind` with EBUSY.
 pub(crate) struct Rings {
     pub(crate) fill: Ring<u64>,
     pub(crate) completion: Ring<u64>,
@@ -62,14 +61,14 @@ impl Rings {
     }
 }
 
-/// Features that one attempt to bind requests.
+/// The optional features that one attempt to bind requests from the kernel.
 #[derive(Clone, Copy)]
 struct Attempt {
     mode: XdpMode,
     metadata: bool,
 }
 
-/// Parameters of a socket that is to be bound.
+/// Parameters of a socket before `bind`.
 pub(crate) struct Binding<'a> {
     pub(crate) umem: &'a Umem,
     pub(crate) layout: UmemLayout,
@@ -89,8 +88,8 @@ impl Binding<'_> {
                 Err((call, error)) => {
                     let code = error.raw_os_error().unwrap_or(0);
                     // Only EOPNOTSUPP and EINVAL stand for a missing feature. EINVAL also stands
-                    // for an unknown queue or flag. With an unknown queue, the last attempt fails,
-                    // too.
+                    // for an unknown queue or flag. If the queue is unknown, the last attempt fails
+                    // with EINVAL, too.
                     let again = matches!(code, libc::EOPNOTSUPP | libc::EINVAL);
                     failure = Some((call, error));
                     if !again {
@@ -107,8 +106,8 @@ impl Binding<'_> {
     fn attempts(&self) -> Vec<Attempt> {
         let mut attempts = Vec::with_capacity(3);
         if self.config.prefer_zero_copy {
-            // A zero-copy driver may lack the checksum offload, so this attempt does without
-            // metadata.
+            // A zero-copy driver may lack the checksum offload, so one attempt requests zero-copy
+            // without metadata.
             attempts.push(Attempt {
                 mode: XdpMode::ZeroCopy,
                 metadata: false,
@@ -192,8 +191,8 @@ impl Binding<'_> {
                 .map_err(at("setsockopt of a ring"))?;
         }
         let rings = Rings::map(&socket, layout)?;
-        // An older kernel may refuse the budget, and a caller with fewer rights gets a smaller send
-        // buffer. The port then transmits in smaller batches.
+        // An older kernel may refuse the budget, and a process without CAP_NET_ADMIN gets a smaller
+        // send buffer. The port then transmits in smaller batches.
         let send_buffer = layout.tx_ring_len() as usize * SEND_BUFFER_PER_FRAME;
         let _ = socket.set_send_buffer(send_buffer);
         let budget = layout.tx_ring_len().max(TX_BUDGET_MIN);

@@ -9,13 +9,13 @@ pub(crate) const RX_HEADROOM: u32 = 256;
 /// Headroom in bytes before the data of every transmitted frame. The headroom is one cache line,
 /// and the transmit metadata (`struct xsk_tx_metadata`) is at its end.
 pub(crate) const TX_HEADROOM: u32 = 64;
-/// Length of an Ethernet header with one VLAN tag.
+/// Length in bytes of an Ethernet header with one VLAN tag.
 pub(crate) const LINK_HEADER_LEN_MAX: u32 = 18;
-/// Largest number of frames in each half of the UMEM.
+/// Largest number of receive frames, and of transmit frames.
 const FRAMES_MAX: u32 = 1 << 20;
-/// Frame sizes that every kernel accepts: powers of two, at most a page.
+/// Frame sizes in bytes that every kernel accepts: powers of two, at most a page.
 const FRAME_SIZES: [u32; 2] = [2048, 4096];
-/// Largest MTU of an interface that a port can serve: jumbo frames.
+/// Largest MTU in bytes of an interface that a port can serve, which includes jumbo frames.
 pub const MTU_MAX: u32 = 9216;
 
 /// Parameters of busy polling. With busy polling, a thread that makes a system call on the socket
@@ -31,35 +31,38 @@ pub struct BusyPoll {
 /// Sizes and optional features of an [`XdpPort`](crate::XdpPort).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XdpConfig {
-    /// Frames for receiving, a power of two; also the length of the FILL and RX rings.
+    /// Number of frames for receiving, a power of two. The FILL and RX rings have the same length.
     pub rx_frames: u32,
-    /// Frames for transmitting, a power of two; also the length of the TX and COMPLETION rings.
+    /// Number of frames for transmitting, a power of two. The TX and COMPLETION rings have the same
+    /// length.
     pub tx_frames: u32,
-    /// Bytes of a frame: 2048 or 4096. A port in zero-copy mode always has 4096. The headroom takes
-    /// 256 bytes of a received frame and 64 bytes of a transmitted frame. A packet that does not
-    /// fit takes several frames (Linux 6.6).
+    /// Size of a frame in bytes: 2048 or 4096. A port in zero-copy mode always uses 4096. The
+    /// headroom takes 256 bytes of a received frame and 64 bytes of a transmitted frame. A packet
+    /// that does not fit takes several frames (Linux 6.6).
     pub frame_size: u32,
-    /// Tries zero-copy first. A driver without zero-copy (veth) gets copy mode.
+    /// True if the port requests zero-copy first. With a driver without zero-copy (veth), the port
+    /// uses copy mode.
     pub prefer_zero_copy: bool,
-    /// Puts the UMEM on huge pages if enough of them are free.
+    /// True if the UMEM is on huge pages, provided that enough huge pages are free.
     pub huge_pages: bool,
-    /// Lets the peer or the device finish transmit checksums (in copy mode, by transmit metadata).
-    /// Must be off if frames pass another XDP program on their way to a kernel. The redirect by
-    /// that program drops the mark of an unfinished checksum, and the kernel drops the packets.
+    /// True if the port leaves transmit checksums to the peer or to the device (in copy mode, by
+    /// transmit metadata). Must be false if frames pass another XDP program on their way to a
+    /// kernel. The redirect by that program drops the mark of an unfinished checksum, and the
+    /// kernel then drops the packets.
     pub tx_checksum: bool,
-    /// Allows transmit metadata for the checksum offload. Some kernels ignore the metadata with
-    /// some drivers.
+    /// True if the port may request the checksum offload by transmit metadata. Some kernels ignore
+    /// the metadata with some drivers.
     pub tx_metadata: bool,
-    /// True if the other end is on this machine (veth), so that received checksums may be
-    /// unfinished.
+    /// True if the sender may be on this machine, at the other end of a veth, so that received
+    /// checksums may be unfinished.
     pub rx_checksum_may_be_partial: bool,
-    /// Sends GSO frames. The device segments them, or a kernel at the other end of a veth takes
-    /// them whole. Without CAP_NET_RAW the port has no GSO frames.
+    /// True if the port sends GSO frames. The device segments them, or a kernel at the other end of
+    /// a veth receives them whole. Without CAP_NET_RAW the port has no GSO frames.
     pub gso: bool,
     /// True if packets above the MTU may arrive: a veth without a native XDP program passes on GSO
     /// packets that its other end has not segmented. Needs Linux 6.6.
     pub long_packets: bool,
-    /// Frames for the user of the port
+    /// Number of frames that belong to the user of the port
     /// ([`shared_frames`](tidelane_packet_io::PacketIo::shared_frames)). With zero, the port does
     /// not share its memory.
     pub shared_frames: u32,
@@ -96,8 +99,8 @@ impl XdpConfig {
         }
     }
 
-    /// Returns the configuration with the smallest frame size that holds a packet of this MTU, or
-    /// the largest frame size if none does.
+    /// Returns the configuration with the smallest frame size that holds a packet of this MTU. If
+    /// no frame size does, returns the configuration with the largest frame size.
     #[must_use]
     pub fn sized_for(self, mtu: u32) -> Self {
         let holds = |size: &u32| mtu <= mtu_of(*size);
@@ -138,7 +141,7 @@ fn mtu_of(frame_size: u32) -> u32 {
 /// The division of a UMEM into frames. The configuration and the interface's MTU determine it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UmemLayout {
-    /// Bytes of a frame.
+    /// Size of a frame in bytes.
     pub(crate) frame_size: u32,
     /// Number of receive frames.
     pub(crate) rx_frames: u32,
@@ -181,14 +184,15 @@ impl UmemLayout {
         self.frames() - self.shared_frames..self.frames()
     }
 
-    /// Returns the length of the TX and COMPLETION rings, which hold the frames of all packets.
+    /// Returns the length of the TX and COMPLETION rings in entries. The rings hold the frames of
+    /// all packets.
     pub(crate) fn tx_ring_len(&self) -> u32 {
         self.tx_frames().next_power_of_two()
     }
 
-    /// Returns the length of the longest packet that can be transmitted. Without multi-buffer, the
-    /// limit is not above the limit of receiving, because a peer may send packets as long as the
-    /// packets that it receives.
+    /// Returns the length in bytes of the longest packet that can be transmitted. Without
+    /// multi-buffer, the result is at most the longest packet that can be received, because a peer
+    /// may answer with packets as long as the packets that it receives.
     pub(crate) fn tx_packet_len_max(&self) -> u32 {
         let room = self.tx_packet_frames * self.frame_size - TX_HEADROOM;
         if self.multi_buffer {

@@ -14,7 +14,7 @@ pub enum XdpError {
         /// Number of the requested queue.
         queue: u32,
     },
-    /// Another AF_XDP socket is bound to the queue.
+    /// Another AF_XDP socket is already bound to the queue.
     QueueBusy {
         /// The interface.
         interface: String,
@@ -30,23 +30,23 @@ pub enum XdpError {
         /// Size of the UMEM in bytes.
         bytes: usize,
     },
-    /// The MTU of the interface is too large for any port.
+    /// The MTU of the interface is larger than the largest MTU of a port.
     MtuTooLarge {
         /// The interface.
         interface: String,
-        /// MTU of the interface.
+        /// MTU of the interface in bytes.
         mtu: u32,
-        /// The largest MTU of a port ([`MTU_MAX`](crate::MTU_MAX)).
+        /// The largest MTU of a port in bytes ([`MTU_MAX`](crate::MTU_MAX)).
         mtu_max: u32,
     },
     /// Packets of the interface need several frames each, which this kernel does not support.
     NoMultiBuffer {
         /// The interface.
         interface: String,
-        /// Largest MTU whose packets take one frame each.
+        /// Largest MTU in bytes whose packets take one frame each.
         mtu_max: u32,
     },
-    /// The configuration is invalid; the text names the rule.
+    /// The configuration is invalid. The text names the violated rule.
     InvalidConfig(&'static str),
     /// Any other failed system call.
     System {

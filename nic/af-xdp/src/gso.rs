@@ -1,8 +1,8 @@
 //! Transmission of GSO frames through a raw packet socket with `PACKET_VNET_HDR`.
 //!
-//! AF_XDP carries frames up to the link's MTU. In copy mode, one AF_XDP frame takes the kernel as
-//! long as one GSO frame of 40 segments through a packet socket. Over a veth, the GSO frame is not
-//! even segmented. The port therefore sends bulk data through the packet socket.
+//! AF_XDP carries frames up to the link's MTU. In copy mode, the kernel needs as much time for one
+//! AF_XDP frame as for one GSO frame of 40 segments through a packet socket. Over a veth, the GSO
+//! frame is not even segmented. The port therefore sends bulk data through the packet socket.
 //!
 //! The packets of the packet socket pass the queueing discipline (qdisc), unlike the frames of
 //! AF_XDP. The socket does not bypass the qdisc, because the kernel would drop a bypassing packet
@@ -16,18 +16,19 @@ use tidelane_packet_io::{GsoParameters, GsoPayload, LinkFull};
 
 use crate::sys::PacketSocket;
 
-/// Length of `struct virtio_net_hdr`.
+/// Length of `struct virtio_net_hdr` in bytes. This header tells the kernel how to segment the
+/// frame.
 const SEGMENTATION_HEADER_LEN: usize = 10;
-/// Length of an Ethernet header and the longest IPv4 packet.
+/// Length in bytes of an Ethernet header and the longest IPv4 packet.
 const FRAME_LEN_MAX: usize = 14 + 65_535;
-/// Length of an Ethernet header, an IPv6 header and a TCP header with all options.
+/// Length in bytes of an Ethernet header, an IPv6 header and a TCP header with all options.
 const HEADERS_LEN_MAX: usize = 14 + 40 + 60;
 /// Length of the send buffer in bytes, which suffices for several GSO frames in flight.
 const SEND_BUFFER: usize = 4 << 20;
 const NEEDS_CHECKSUM: u8 = 1;
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
-/// Offset of the checksum field in a TCP header.
+/// Offset of the checksum field in a TCP header, in bytes.
 const TCP_CHECKSUM_AT: u16 = 16;
 
 /// The packet socket that sends GSO frames, with the buffer for their headers.
@@ -70,8 +71,8 @@ impl GsoSocket {
         header[8..10].copy_from_slice(&TCP_CHECKSUM_AT.to_ne_bytes());
         let headers = &self.headers[..SEGMENTATION_HEADER_LEN + usize::from(gso.headers_len)];
         match self.socket.send(headers, payload) {
-            // Any other error means that the device drops the frame. TCP repairs the drop like a
-            // loss on the wire.
+            // Any other error means that the device drops the frame. TCP repairs the drop as it
+            // repairs a loss on the wire.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(LinkFull),
             _ => Ok(()),
         }

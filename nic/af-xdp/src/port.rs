@@ -23,8 +23,9 @@ use crate::{
     umem_unsafe::{Umem, UmemMemory},
 };
 
-/// Least frame size with zero-copy. Some drivers (igb, igc) use only whole KiB of the space behind
-/// the headroom. In a frame of 2048 bytes this is one KiB, and longer packets would be truncated.
+/// Least frame size in bytes with zero-copy. Some drivers (igb, igc) use only whole KiB of the
+/// space behind the headroom. In a frame of 2048 bytes, they would use one KiB and truncate longer
+/// packets.
 const ZERO_COPY_FRAME_SIZE: u32 = 4096;
 
 /// Path of frames between the NIC and the UMEM.
@@ -45,11 +46,11 @@ pub struct XdpStatistics {
     pub rx_ring_full: u64,
     /// Frames dropped because the FILL ring had no frame for them.
     pub rx_fill_ring_empty: u64,
-    /// FILL entries that the kernel refused.
+    /// FILL entries (frames offered for reception) that the kernel refused.
     pub rx_invalid_descs: u64,
-    /// TX entries that the kernel refused.
+    /// TX entries (frames to transmit) that the kernel refused.
     pub tx_invalid_descs: u64,
-    /// Times that the kernel found the TX ring empty.
+    /// Number of times that the kernel found the TX ring empty.
     pub tx_ring_empty: u64,
 }
 
@@ -66,7 +67,7 @@ pub struct XdpCounters {
     pub tx_gso_frames: u64,
     /// `sendto` calls made to transmit.
     pub tx_kicks: u64,
-    /// `recvfrom` calls made so that the kernel fills the RX ring.
+    /// `recvfrom` calls made to make the kernel fill the RX ring.
     pub rx_kicks: u64,
     /// Flushes that left frames in the TX ring.
     pub tx_stalls: u64,
@@ -78,7 +79,7 @@ pub struct XdpCounters {
 pub struct XdpPort {
     pub(crate) rx: RxQueue,
     pub(crate) tx: TxQueue,
-    /// The memory that the user has not taken.
+    /// The memory of all frames, until the user takes it by `shared_frames`.
     pub(crate) shared_memory: Option<SharedMemory>,
     /// True if the user of the port may lend frames to the port.
     shares_frames: bool,
@@ -134,8 +135,8 @@ impl XdpPort {
         if port.mode == XdpMode::Copy || config.frame_size >= ZERO_COPY_FRAME_SIZE {
             return Ok(port);
         }
-        // Only the driver knows if it supports zero-copy, so the port is opened again with larger
-        // frames.
+        // Only the driver knows if it supports zero-copy. The port was opened with frames that are
+        // too small for zero-copy, so open it again with larger frames.
         drop(port);
         let config = XdpConfig {
             frame_size: ZERO_COPY_FRAME_SIZE,
@@ -249,8 +250,8 @@ impl XdpPort {
         self.tx.pending()
     }
 
-    /// Returns the number of packets that can be filled before [`PacketIo::tx_frame`] has to reap
-    /// the COMPLETION ring.
+    /// Returns the number of packets that can be filled before [`PacketIo::tx_frame`] has to take
+    /// completed packets from the COMPLETION ring.
     pub fn tx_free(&self) -> usize {
         self.tx.free_packets()
     }
@@ -278,7 +279,7 @@ impl XdpPort {
         }
     }
 
-    /// Returns and clears the last transmit error: ENETDOWN while the interface is down, ENXIO
+    /// Returns the last transmit error, and forgets it: ENETDOWN while the interface is down, ENXIO
     /// after its removal.
     pub fn take_tx_error(&mut self) -> Option<io::Error> {
         self.tx_error.take()
@@ -287,17 +288,17 @@ impl XdpPort {
     /// Calls `sendto` until the kernel has taken all descriptors, or takes no more.
     fn kick_tx(&mut self) {
         let mut pending = self.tx.pending();
-        // Each round except the last uses up the call's budget of frames, so the number of rounds
-        // is bounded.
+        // Each round except the last sends as many frames as one call may send, so the number of
+        // rounds is bounded.
         while pending > 0 && self.tx.needs_wakeup() {
             self.counters.tx_kicks += 1;
             let outcome = self.socket.kick_tx();
             let left = self.tx.pending();
             if let Err(error) = outcome {
                 let code = error.raw_os_error().unwrap_or(0);
-                // These errors are backpressure. EAGAIN: the budget of the call is used up, or the
-                // send buffer or the completion ring is full. EBUSY: the link dropped a frame.
-                // ENOBUFS: temporarily no memory.
+                // These errors are backpressure. EAGAIN: the call has sent as many frames as it
+                // may, or the send buffer or the completion ring is full. EBUSY: the link dropped a
+                // frame. ENOBUFS: temporarily no memory.
                 if !matches!(
                     code,
                     libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR

@@ -9,7 +9,7 @@ use crate::sys;
 pub struct QueueCounts {
     /// Number of receive queues, each of which needs a port.
     pub rx: u32,
-    /// Number of transmit queues; only ports of queues below this number can transmit.
+    /// Number of transmit queues. A port can transmit only if its queue is below this number.
     pub tx: u32,
 }
 

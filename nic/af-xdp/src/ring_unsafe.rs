@@ -1,9 +1,9 @@
 //! A ring of an AF_XDP socket: single producer, single consumer, with the kernel at the other end.
 //!
-//! Indices are free-running 32-bit numbers, which are only subtracted (wrapping) and masked. Each
-//! side owns one index. The port keeps its own index in a private copy and stores it once per
-//! batch; it loads the kernel's index once per batch. The ring trusts the kernel, which hands out
-//! the frames.
+//! Indices are free-running 32-bit numbers, which are only subtracted (wrapping) and masked. The
+//! port owns one index, and the kernel owns the other. The port stores its index once per batch,
+//! from a private copy, and loads the kernel's index once per batch. The code trusts the kernel's
+//! index and entries, because the kernel has full access to the machine anyway.
 
 use std::{
     io,
@@ -45,9 +45,11 @@ pub(crate) struct Ring<T> {
     mapping: Mapping,
     offsets: libc::xdp_ring_offset,
     mask: u32,
-    /// Producer index: our own on a ring that we produce, else the last value seen.
+    /// Producer index: the current value if the port produces the ring, otherwise the last value
+    /// read.
     producer: u32,
-    /// Consumer index: our own on a ring that we consume, else the last value seen.
+    /// Consumer index: the current value if the port consumes the ring, otherwise the last value
+    /// read.
     consumer: u32,
     entries: PhantomData<T>,
 }
@@ -88,7 +90,7 @@ impl<T: Entry> Ring<T> {
 
     fn word(&self, offset: u64) -> &AtomicU32 {
         // SAFETY: `over` checked that the word lies in the mapping and is aligned (mappings start
-        // at pages). We and the kernel access the word only atomically.
+        // at pages). Port and kernel access the word only atomically.
         unsafe {
             &*self
                 .mapping
@@ -174,7 +176,8 @@ impl<T: Entry> Ring<T> {
 
 #[cfg(test)]
 impl<T: Entry> Ring<T> {
-    /// Creates both sides of a ring: the port's and the kernel's.
+    /// Creates two values over one ring: the port's side and, in place of the kernel, the other
+    /// side.
     pub(crate) fn pair(len: u32) -> (Self, Self) {
         use std::{fs::File, os::fd::FromRawFd};
 

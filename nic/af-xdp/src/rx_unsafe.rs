@@ -14,8 +14,8 @@ use crate::{
     umem_unsafe::Umem,
 };
 
-/// Length of the longest packet: an Ethernet header with a tag, and the longest IP packet. On a
-/// veth, packets above the MTU come from a kernel that leaves segmentation to the link.
+/// Length in bytes of the longest packet: an Ethernet header with a tag, and the longest IP packet.
+/// On a veth, packets above the MTU come from a kernel that leaves segmentation to the link.
 const PACKET_LEN_MAX: usize = LINK_HEADER_LEN_MAX as usize + 65_535;
 /// Option of a descriptor in a burst: `addr` is an offset in the burst's own buffer instead of the
 /// UMEM. The kernel does not use this bit.
@@ -29,7 +29,7 @@ const ASSEMBLED: u32 = 1 << 31;
 pub struct XdpBurst {
     umem: Arc<Umem>,
     packets: Vec<Descriptor>,
-    /// Buffer of the packets that took several frames, one after the other.
+    /// Bytes of the packets that took several frames, one packet after another.
     assembled: Vec<u8>,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct RxQueue {
     rx: Ring<Descriptor>,
     /// Binary logarithm of the frame size.
     frame_log2: u32,
-    /// By frame number: true if the frame is in a burst.
+    /// For each frame of the UMEM: true if the frame is in a burst.
     lent: Box<[bool]>,
     /// Bytes received so far of a packet whose last frame has not arrived.
     incomplete: Vec<u8>,
@@ -76,7 +76,8 @@ impl RxQueue {
         rx: Ring<Descriptor>,
         layout: &UmemLayout,
     ) -> Self {
-        // An exchange may give any frame to the receive half.
+        // The list covers all frames of the UMEM, because an exchange may give any of them to the
+        // receive half.
         let lent = vec![false; layout.frames() as usize].into_boxed_slice();
         let mut queue = Self {
             umem,
@@ -209,8 +210,8 @@ impl RxQueue {
         }
     }
 
-    /// Takes packet `at` out of `burst`, with its frame, and puts the frame `free` without data
-    /// there. Returns `None`, without any effect, if the packet is not in one frame.
+    /// Takes packet `at` out of `burst`, with its frame. The frame `free`, without data, replaces
+    /// it in the burst. Returns `None`, without any effect, if the packet is not in one frame.
     pub(crate) fn exchange(
         &mut self,
         burst: &mut XdpBurst,

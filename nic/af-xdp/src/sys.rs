@@ -160,8 +160,8 @@ impl XskSocket {
         }
     }
 
-    /// Makes the kernel process the FILL ring. With busy polling, the call also runs the driver's
-    /// receive loop.
+    /// Makes the kernel take frames from the FILL ring. With busy polling, the call also runs the
+    /// driver's receive loop.
     pub(crate) fn kick_rx(&self) {
         let fd = self.0.as_raw_fd();
         // SAFETY: an empty buffer and no address: no memory is passed. The call transfers nothing,
@@ -280,8 +280,8 @@ impl Mapping {
         Ok(Self { start, len })
     }
 
-    /// Maps the first `len` bytes of a file, for a test in which another mapping of the file is the
-    /// kernel's side of a ring.
+    /// Maps the first `len` bytes of a file. A test maps a file twice: one mapping is the port's
+    /// side of a ring, and the other mapping is the kernel's side.
     #[cfg(test)]
     pub(crate) fn of_file(file: &OwnedFd, len: usize) -> io::Result<Self> {
         Self::new(len, libc::MAP_SHARED, Some((file, 0)))

@@ -14,11 +14,11 @@ use crate::{
     umem_unsafe::Umem,
 };
 
-/// Length of the transmit metadata, which is directly before a frame's data.
+/// Length in bytes of the transmit metadata, which directly precedes a frame's data.
 pub(crate) const TX_METADATA_LEN: u32 = 16;
 const _: () = assert!(size_of::<libc::xsk_tx_metadata>() == TX_METADATA_LEN as usize);
 const _: () = assert!(TX_METADATA_LEN <= TX_HEADROOM);
-/// Length of an Ethernet header; the kernel refuses shorter frames.
+/// Length of an Ethernet header in bytes. The kernel refuses shorter frames.
 const FRAME_LEN_MIN: usize = 14;
 
 /// The transmit half of a port.
@@ -31,16 +31,17 @@ pub(crate) struct TxQueue {
     packet_size: u64,
     /// Largest number of bytes of data that can be sent in a packet.
     packet_len_max: u32,
-    /// Address of the first frame of the transmit half.
+    /// UMEM offset of the first frame of the transmit half.
     area_start: u64,
-    /// Data addresses of free packets. The list is a stack, so that the frames in use stay in the
-    /// cache. `frame` lends out the last packet.
+    /// Data offsets of free packets in the UMEM. The list is a stack, so that the frames in use
+    /// stay in the CPU cache. `frame` lends out the packet at the top.
     free: Vec<u64>,
-    /// Packets in whose place lent frames are in the rings, so that the rings never overflow.
+    /// Packets that are set aside while lent frames use their places in the rings, so that the
+    /// rings never overflow.
     parked: Vec<u64>,
     /// Lent frames that the kernel no longer reads.
     returned: VecDeque<u32>,
-    /// For each packet that the kernel has, the number of its frames that the kernel has not
+    /// For each packet that the kernel has: the number of its frames that the kernel has not
     /// completed, minus one.
     extra_frames: Box<[u8]>,
     /// True if the port declares unfinished checksums to the kernel in transmit metadata.
@@ -209,7 +210,7 @@ impl TxQueue {
         is_packet.then(|| self.packet_index(addr))
     }
 
-    /// Returns the number of the packet at `addr`.
+    /// Returns the number of the packet at `addr`, which must be a packet of the transmit half.
     fn packet_index(&self, addr: u64) -> usize {
         ((addr - self.area_start) / self.packet_size) as usize
     }

@@ -74,8 +74,8 @@ impl Umem {
     /// Until the borrow ends, nobody writes to these bytes: the kernel does not have the frame, and
     /// no other code borrows it mutably.
     pub(crate) unsafe fn bytes(&self, addr: u64, len: usize) -> &[u8] {
-        // SAFETY: in the mapping (checked), initialised (mapped as zeros), and by the contract
-        // unchanged while borrowed.
+        // SAFETY: the bytes are in the mapping (checked) and initialised (mapped as zeros). The
+        // caller guarantees that they do not change while borrowed.
         unsafe { std::slice::from_raw_parts(self.pointer(addr, len), len) }
     }
 
@@ -85,7 +85,7 @@ impl Umem {
     /// Until the borrow ends, nobody else reads or writes these bytes.
     #[allow(clippy::mut_from_ref)] // Several callers may each borrow a different frame.
     pub(crate) unsafe fn bytes_mut(&self, addr: u64, len: usize) -> &mut [u8] {
-        // SAFETY: as for `bytes`, and exclusive by the contract.
+        // SAFETY: as for `bytes`. The caller also guarantees that no other code reads the bytes.
         unsafe { std::slice::from_raw_parts_mut(self.pointer(addr, len), len) }
     }
 

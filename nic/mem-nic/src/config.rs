@@ -1,10 +1,10 @@
-//! Parameters of a NIC.
+//! Parameters of the NIC in memory.
 
 use std::{cell::Cell, rc::Rc};
 
 use tidelane_time::{Duration, Instant};
 
-/// The virtual time of a NIC and of its stack.
+/// The virtual time, which the NIC and its stack share.
 pub type Clock = Rc<Cell<Instant>>;
 
 /// Parameters of a NIC.
@@ -12,9 +12,10 @@ pub type Clock = Rc<Cell<Instant>>;
 pub struct NicConfig {
     /// Largest frame in bytes.
     pub frame_len_max: u32,
-    /// Number of frames for receiving. As many frames wait at the NIC.
+    /// Number of frames for receiving. The NIC also queues at most this number of frames that wait
+    /// for the stack.
     pub rx_frames: u32,
-    /// Number of frames for transmitting. As many transmissions are in flight.
+    /// Number of frames for transmitting. At most this number of transmissions is in flight.
     pub tx_frames: u32,
     /// Number of frames of the stack, if the NIC shares its memory with the stack.
     pub user_frames: u32,
@@ -37,9 +38,10 @@ impl Default for NicConfig {
     }
 }
 
-/// Room before the data of a received frame.
+/// Room in bytes before the data of a received frame.
 pub const RX_HEADROOM: u32 = 256;
-/// Room before the data of a lent frame that the NIC writes, as a NIC with transmit metadata does.
+/// Room in bytes before the data of a lent frame. The NIC writes this room, as a NIC with transmit
+/// metadata does.
 pub const TX_HEADROOM: u32 = 16;
 /// Alignment of frames in bytes.
 const FRAME_ALIGN: u32 = 256;

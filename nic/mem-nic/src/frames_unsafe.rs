@@ -28,7 +28,7 @@ impl Frames {
     fn at(&self, number: u32, range: &Range<u32>) -> *mut u8 {
         assert!(range.start <= range.end && range.end <= self.frame_len);
         let at = number as usize * self.frame_len as usize;
-        // The cells stay borrowed by the index, so that the number is checked.
+        // Index the cells, so that a wrong frame number panics instead of leaving the memory.
         let frame = &self.bytes[at..at + self.frame_len as usize];
         frame[range.start as usize..].as_ptr().cast::<u8>() as *mut u8
     }
@@ -39,7 +39,8 @@ impl Frames {
     ///
     /// Nobody writes the bytes until the borrow ends.
     pub unsafe fn bytes(&self, number: u32, range: Range<u32>) -> &[u8] {
-        // SAFETY: the range is within the memory, and by the contract unchanged while borrowed.
+        // SAFETY: the range is within the memory, and the caller guarantees that it does not change
+        // while borrowed.
         unsafe { slice::from_raw_parts(self.at(number, &range), range.len()) }
     }
 
@@ -53,7 +54,7 @@ impl Frames {
         reason = "callers borrow different frames at once"
     )]
     pub unsafe fn bytes_mut(&self, number: u32, range: Range<u32>) -> &mut [u8] {
-        // SAFETY: as in `bytes`, and exclusive by the contract.
+        // SAFETY: as in `bytes`. The caller also guarantees that no other code accesses the bytes.
         unsafe { slice::from_raw_parts_mut(self.at(number, &range), range.len()) }
     }
 }

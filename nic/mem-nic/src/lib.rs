@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The NIC copies between its frames and the wire, as DMA does. A transmission is complete some
-//! time after its flush. The NIC then compares the frame with the bytes at the flush, and panics if
+//! time after its flush. The NIC then compares the frame with its bytes at the flush, and panics if
 //! the stack has changed the frame meanwhile. The clock belongs to the caller.
 
 mod config;

@@ -1,4 +1,4 @@
-//! The NIC's end of the wire.
+//! The NIC itself: the end of the wire at which the stack is.
 
 use std::{
     cell::RefCell,
@@ -28,7 +28,7 @@ struct Transmission {
     range: Range<u32>,
     /// True if the frame belongs to the stack.
     is_lent: bool,
-    /// Hash of the data when the transmission began.
+    /// Hash of the data at the start of the transmission.
     hash: u64,
     /// Time of the completion.
     done: Instant,
@@ -72,7 +72,7 @@ pub struct Nic {
     staged: Vec<Transmission>,
     /// Frames whose transmission is not complete, oldest first.
     in_flight: VecDeque<Transmission>,
-    /// Lent frames that the stack gets back.
+    /// Lent frames that the NIC no longer reads and that the stack has not taken back yet.
     returned: VecDeque<u32>,
     /// True until the stack has taken the memory.
     has_memory: bool,
@@ -129,7 +129,7 @@ impl Nic {
         self.count();
     }
 
-    /// Tells the wire's end if all frames of the NIC are back.
+    /// Records for `WireEnd::is_complete` whether the NIC has all its frames.
     fn count(&self) {
         let own = self.fill.len() + self.tx_free.len();
         let lent = self.staged.len() + self.in_flight.len() + self.returned.len();

@@ -1,4 +1,4 @@
-//! The wire at a NIC.
+//! The wire at a NIC: two queues of frames, one for each direction.
 
 use std::{cell::RefCell, collections::VecDeque, rc::Rc};
 
@@ -9,7 +9,7 @@ pub(crate) struct Wire {
     pub arrived: VecDeque<Vec<u8>>,
     /// Frames that the NIC has sent.
     pub sent: Vec<Vec<u8>>,
-    /// Limit of frames that wait.
+    /// Largest number of frames that may wait for the NIC's stack.
     pub room: usize,
     /// True if the NIC has all frames that belong to it.
     pub is_complete: bool,

@@ -28,8 +28,8 @@ pub fn finish_checksum(frame: &mut [u8], start: u16, offset: u16) -> bool {
     while folded > 0xffff {
         folded = (folded & 0xffff) + (folded >> 16);
     }
-    // A UDP checksum of zero means "no checksum" (RFC 768). The other representation of zero has
-    // the same value, and TCP accepts it.
+    // A UDP checksum of zero means "no checksum" (RFC 768). Store 0xffff instead, which has the
+    // same value in ones' complement, and which TCP accepts, too.
     let complement = match !(folded as u16) {
         0 => 0xffff,
         value => value,

@@ -62,8 +62,8 @@ pub trait Burst {
 pub enum TxChecksum {
     /// The checksum is complete.
     Done,
-    /// The checksum field holds the sum of the pseudo-header. The port finishes the checksum, or a
-    /// peer on the same machine does. Both offsets are in bytes.
+    /// The checksum field holds the sum of the pseudo-header. The port finishes the checksum, or
+    /// leaves it to a peer on the same machine. Both offsets are in bytes.
     Partial {
         /// Start of the summed range, from the start of the frame.
         start: u16,
@@ -79,8 +79,8 @@ pub struct Capabilities {
     pub tx_frame_len_max: u32,
     /// True if the sender should leave checksums unfinished ([`TxChecksum::Partial`]).
     pub tx_checksum: bool,
-    /// True if a frame received from this machine may have an unfinished checksum (the field holds
-    /// the pseudo-header sum): veth, and the memory port.
+    /// True if a received frame may come from this machine and have an unfinished checksum (the
+    /// field holds only the pseudo-header sum). Applies to veth and to the memory port.
     pub rx_checksum_may_be_partial: bool,
     /// Largest GSO frame in bytes; zero if the port has no GSO frames.
     pub tx_gso_len_max: u32,
@@ -141,7 +141,8 @@ pub trait PacketIo {
         false
     }
 
-    /// Returns the port's way to exchange frames with its user; `None` if the port has none.
+    /// Returns the interface by which port and user exchange frames; `None` if the port shares no
+    /// frames.
     fn shared_frames(&mut self) -> Option<&mut dyn SharedFrames<Self::Burst>> {
         None
     }

@@ -25,8 +25,8 @@ use crate::{BURST_MAX, Burst, Capabilities, PacketIo, TxChecksum, finish_checksu
 pub struct MemConfig {
     /// Largest frame in bytes.
     pub frame_len_max: u32,
-    /// Number of frames of one direction: the free frames, the queued frames and the frames in
-    /// bursts.
+    /// Number of frames of one direction. Free frames, queued frames and frames in bursts all
+    /// count.
     pub frames: u32,
     /// True if unfinished checksums pass unchanged. If false, the port finishes them like a NIC, so
     /// that the receiver detects bytes that were corrupted on the way.
@@ -143,8 +143,8 @@ pub struct MemPort {
     tx_staged: Vec<QueuedFrame>,
     /// Released frames that are not yet back in the pool of `rx`.
     rx_released: Vec<Box<[u8]>>,
-    /// Number of released frames at which the port returns them to the pool, so that the peer does
-    /// not run out of frames.
+    /// Number of released frames at which the port returns them to the pool. Without returns in
+    /// time, the peer would run out of frames.
     rx_released_max: usize,
 }
 
@@ -175,7 +175,7 @@ impl MemPort {
         }
     }
 
-    /// Returns the number of frames that wait to be received.
+    /// Returns the number of frames that the peer has flushed and this port has not received.
     pub fn rx_queued(&self) -> usize {
         lock(&self.rx).queued.len()
     }
@@ -197,8 +197,8 @@ impl MemPort {
         lock(&self.rx).free.append(&mut self.rx_released);
     }
 
-    /// Adds a frame to `tx_staged` when the list has to grow. The function is separate so that its
-    /// caller saves no registers for the call.
+    /// Appends a frame to `tx_staged` when the list has to grow. The function is separate from its
+    /// caller, so that the caller saves no registers in the common case.
     #[cold]
     #[inline(never)]
     fn grow_and_stage(&mut self, full: QueuedFrame) {

@@ -9,7 +9,7 @@ const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 const LINKTYPE_ETHERNET: u16 = 1;
 const OPTION_IF_TSRESOL: u16 = 9;
 const OPTION_EPB_FLAGS: u16 = 2;
-/// Bytes of a packet block besides the bytes of the frame and their padding.
+/// Length of a packet block in bytes, without the bytes of the frame and their padding.
 const FRAME_BLOCK_OVERHEAD: usize = 12 + 20 + 12;
 
 /// Direction of a frame: the field `epb_flags` of a packet block.

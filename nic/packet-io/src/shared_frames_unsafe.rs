@@ -2,9 +2,9 @@
 //! (StackMap §4.2, netmap). The user of a port is the TCP/IP stack that opened the port.
 //!
 //! The memory consists of frames of equal length, which have numbers. At each time, a frame belongs
-//! to the port or to the user. A user that keeps a received frame gives a free frame for it, so
-//! that the port never runs out of frames. A frame for transmission is lent, and returns to the
-//! user when the port no longer reads it.
+//! to the port or to the user. A user that keeps a received frame gives the port a free frame in
+//! exchange, so that the port never runs out of frames. A frame for transmission is lent. The frame
+//! returns to the user when the port no longer reads it.
 
 use std::{any::Any, ops::Range, ptr::NonNull};
 
@@ -48,9 +48,9 @@ pub unsafe trait SharedFrames<B> {
     /// call, and if the port shares no frames.
     fn take_memory(&mut self) -> Option<FrameMemory>;
 
-    /// Gives the frame of packet `at` of `burst` to the caller, and takes the frame `free` for it.
-    /// The burst then has an empty packet in this place. Returns `None`, without any effect, if the
-    /// packet is not in one frame of the memory.
+    /// Gives the frame of packet `at` of `burst` to the caller, and takes the frame `free` in
+    /// exchange. The burst then has an empty packet in this place. Returns `None`, without any
+    /// effect, if the packet is not in one frame of the memory.
     ///
     /// # Safety
     ///

@@ -1,8 +1,9 @@
 //! Taps: copies of a port's frames for an observer, while the port works.
 //!
-//! A tap copies the frames that its filter selects to a bounded buffer, as blocks of a capture file
-//! (pcapng). The observer takes the blocks from time to time. If the buffer is full, the tap counts
-//! frames as lost, and the traffic goes on. [`Tapped`] is a port with taps.
+//! A tap has a filter. It copies the frames that the filter selects to a bounded buffer, as blocks
+//! of a capture file (pcapng). The observer takes the blocks from time to time. While the buffer is
+//! full, the tap counts further frames as lost and does not delay the port. [`Tapped`] is a port
+//! with taps.
 
 use std::fmt;
 
@@ -12,7 +13,7 @@ use crate::{
     pcapng::{self, Direction},
 };
 
-/// Function that returns true for the frames to copy.
+/// Function that returns true for each frame that the tap copies.
 type Filter = Box<dyn Fn(&[u8]) -> bool + Send>;
 
 /// Limits of a tap.
@@ -117,8 +118,8 @@ impl<P> Tapped<P> {
         }
     }
 
-    /// Returns a port whose other end is a program's interface. The frames that the port receives
-    /// are those that the program sends: outbound.
+    /// Returns a port whose other end is a program's interface. From the program's point of view,
+    /// the frames that the port receives are outbound.
     pub fn of_program(port: P) -> Self {
         Self {
             received: Direction::Outbound,

@@ -11,7 +11,7 @@ use tidelane_ring::{
 
 use crate::view_unsafe;
 
-/// Length of an Ethernet header, an IPv6 header and a TCP header with all options.
+/// Length in bytes of an Ethernet header, an IPv6 header and a TCP header with all options.
 const GSO_HEADERS_LEN_MAX: usize = 14 + 40 + 60;
 
 /// Frames that a program has received, in the service's memory.
@@ -89,8 +89,8 @@ impl ProgramEnd {
         std::mem::take(&mut self.published)
     }
 
-    /// Announces that the program is going to sleep. The program then looks for frames once more,
-    /// and polls its doorbell if there are none.
+    /// Announces that the program is going to sleep. The caller then looks for frames once more. If
+    /// it finds none, it sleeps until its doorbell rings.
     pub fn prepare_to_sleep(&mut self) {
         sleep::announce_sleep(self.to_service.own_sleep_word(), &mut self.sleep);
     }

@@ -14,7 +14,7 @@ use tidelane_ring::{
 #[derive(Debug, Default)]
 pub struct ServiceBurst {
     bytes: Vec<u8>,
-    /// End of each frame in `bytes`.
+    /// Offset in `bytes` of the end of each frame.
     ends: Vec<usize>,
     /// GSO frames: number in the burst and segment size, in the order of the burst.
     gso: Vec<(usize, u16)>,
@@ -103,7 +103,7 @@ impl PacketIo for ServiceEnd {
     }
 
     /// Copies at most `max` frames to `burst`. A GSO frame counts as one more frame for each 2 KiB,
-    /// so that GSO frames get no larger share of the core's time.
+    /// so that a program gets no larger share of the core's time by GSO frames.
     #[inline]
     fn rx_burst(&mut self, burst: &mut ServiceBurst, max: usize) -> usize {
         if self.corrupt || self.from_program.is_empty() {

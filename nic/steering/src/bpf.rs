@@ -40,7 +40,7 @@ const CONTEXT_IFINDEX: usize = 3;
 const ATTACH_TRIES_MAX: u32 = 15;
 const ATTACH_PAUSE: Duration = Duration::from_millis(20);
 
-/// XDP mode in which the kernel runs the attached program.
+/// Place in the kernel at which an attached XDP program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttachMode {
     /// In the driver, before the socket buffer exists.
@@ -49,7 +49,7 @@ pub enum AttachMode {
     Generic,
 }
 
-/// Requested XDP mode of a program.
+/// XDP mode that a caller requests for a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AttachRequest {
     /// In the driver, or in the stack if the driver cannot run programs.

@@ -25,19 +25,20 @@ const FRAGS_PROGRAM: &str = "tidelane_frags";
 const HAND_BACK_PROGRAM: &str = "tidelane_return";
 /// Maximum number of receive queues of one demux. The eBPF program has the same `QUEUES_MAX`.
 const QUEUES_MAX: u32 = 64;
-/// A frame without link addresses and protocol, which the kernel drops. The demux hands this frame
-/// back once, to test whether the kernel takes frames back.
+/// A frame without link addresses and protocol, which the kernel drops. At its start, the demux
+/// hands this frame back to test whether the kernel takes frames back.
 const PROBE_FRAME: [u8; 60] = [0; 60];
-/// Length of `struct claim_key`: address 16, port 2, protocol 1, zero 1.
+/// Length of `struct claim_key` in bytes: address 16, port 2, protocol 1, zero 1.
 const KEY_LEN: usize = 20;
-/// Length of `struct claim`: stack 4, flags 4, zero 8.
+/// Length of `struct claim` in bytes: stack 4, flags 4, zero 8.
 const CLAIM_LEN: usize = 16;
 /// `CLAIM_KERNEL_CONNECTIONS` and `CLAIM_KERNEL_LISTENS` of the eBPF program.
 const KERNEL_CONNECTIONS: u32 = 1;
 const KERNEL_LISTENS: u32 = 2;
-/// Length of `struct link_addresses`: own address 6, zero 2, source of returned frames 6, zero 2.
+/// Length of `struct link_addresses` in bytes: own address 6, zero 2, source of returned frames 6,
+/// zero 2.
 const LINK_ADDRESS_LEN: usize = 16;
-/// Bytes of the source address in a frame.
+/// Byte offsets of the source address in a frame.
 const SOURCE: std::ops::Range<usize> = 6..12;
 /// Number of counters in `struct counters`.
 const COUNTERS: usize = 13;
@@ -170,7 +171,7 @@ impl DemuxCounters {
         }
     }
 
-    /// Returns the number of frames that were passed to the kernel.
+    /// Returns the number of frames that were passed to the kernel for any of the reasons above.
     pub fn passed(&self) -> u64 {
         [
             self.no_socket,
@@ -189,7 +190,7 @@ impl DemuxCounters {
     }
 }
 
-/// Number of driver buffers that a packet may occupy.
+/// Number of driver buffers over which a packet may extend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Buffers {
     /// One buffer. A driver refuses an MTU that does not fit.
@@ -373,8 +374,8 @@ impl Steering for Demux {
 
     fn hand_back(&mut self, frame: &[u8]) -> Result<(), SteeringError> {
         let mut frame = frame.to_vec();
-        // The demux knows a returned frame by this source address. The kernel ignores the source
-        // address of a frame unless the frame carries ARP.
+        // The demux recognizes a returned frame by this source address. The kernel ignores the
+        // source address of a frame unless the frame carries ARP.
         if let Some(source) = frame.get_mut(SOURCE) {
             source.copy_from_slice(&self.hand_back_source);
         }

@@ -16,9 +16,9 @@ const ETHTOOL_GFEATURES: u32 = 0x3a;
 const ETHTOOL_SFEATURES: u32 = 0x3b;
 /// Number of the string set with the names of features.
 const ETH_SS_FEATURES: u32 = 4;
-/// Length of a name in bytes.
+/// Length of a feature's name in bytes.
 const NAME_LEN: usize = 32;
-/// Words of `struct ethtool_drvinfo`, whose second field is the driver's name.
+/// Length of `struct ethtool_drvinfo` in words of 32 bits. Its second field is the driver's name.
 const DRIVER_INFO_WORDS: usize = 49;
 /// Largest number of features; kernels have some 70.
 const FEATURES_MAX: u32 = 256;
@@ -43,7 +43,8 @@ fn text_of(field: &[u8]) -> String {
     String::from_utf8_lossy(&field[..end.unwrap_or(field.len())]).into_owned()
 }
 
-/// The features of an interface. The interface is known by its index, so a rename does not matter.
+/// The features of an interface. The interface is known by its index, so that a rename changes
+/// nothing.
 #[derive(Debug)]
 pub struct Features {
     socket: OwnedFd,

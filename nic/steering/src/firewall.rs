@@ -1,4 +1,5 @@
-//! Hooks of the kernel in an interface's traffic: netfilter chains, tc filters, BPF programs.
+//! Hooks of the kernel in an interface's traffic: netfilter chains, tc filters, BPF programs and
+//! security modules.
 //!
 //! Packets of the service (the process `tidelaned`, a TCP/IP stack in user space) pass none of
 //! these hooks. Received packets leave the kernel in XDP, before all hooks. Sent packets enter the
@@ -68,7 +69,8 @@ impl fmt::Display for Direction {
     }
 }
 
-/// A loaded BPF program. Programs are compared by number, because only privileged users see names.
+/// A loaded BPF program. Two programs are equal if their numbers are, because only privileged users
+/// see names.
 #[derive(Clone, Debug, Eq)]
 pub struct Program {
     id: u32,

@@ -15,11 +15,12 @@ use crate::shared_words_unsafe::SharedWords;
 
 /// Number of queues with a heartbeat. The eBPF program has the same `QUEUES_MAX`.
 const QUEUES_MAX: usize = 64;
-/// Words of `struct heartbeat`: the heartbeat, and the rest of its cache line.
+/// Number of 64-bit words of `struct heartbeat`: the heartbeat, and the rest of its cache line.
 const WORDS_PER_QUEUE: usize = 8;
 /// Value for a sleeping core. The demux replaces the value by the time of the next frame.
 const ASLEEP: u64 = 1;
-/// Value for a service that takes no more frames. As a time, the value is older than any heartbeat.
+/// Value for a service that takes no more frames. The demux reads the value as a time that is too
+/// long ago.
 const GIVEN_UP: u64 = 2;
 
 /// The heartbeats of all queues.

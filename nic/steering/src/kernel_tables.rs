@@ -187,7 +187,8 @@ impl KernelTables {
         self.tables.links.values()
     }
 
-    /// Returns the addresses of a link, in the kernel's order of preference.
+    /// Returns the addresses of a link in the order in which the kernel prefers them as source
+    /// addresses.
     pub fn addresses(&self, ifindex: u32) -> impl Iterator<Item = &AddressRecord> {
         self.tables
             .addresses
@@ -196,8 +197,8 @@ impl KernelTables {
     }
 
     /// Returns the route to `dst`: the longest matching prefix in the first table with a match, in
-    /// the order local, main, default. The source address is the route's, or else one of the link's
-    /// addresses.
+    /// the order local, main, default. The source address is the route's preferred source, or else
+    /// one of the link's addresses.
     pub fn route_lookup(&self, dst: &Address) -> Option<RouteInfo> {
         let mut info = self.routes.lookup(dst)?;
         if let Some(link) = self.link(info.ifindex) {
@@ -236,14 +237,14 @@ impl KernelTables {
     }
 
     /// Asks the kernel to resolve a neighbor or to confirm its entry, like `ip neighbor add ..
-    /// use`. [`poll`](Self::poll) returns the result. The caller repeats the call from time to time
-    /// while it uses a neighbor in state [`NeighborState::Stale`], because the kernel does not see
-    /// the traffic of the service.
+    /// use`. [`poll`](Self::poll) returns the result. The kernel does not see the traffic of the
+    /// service, and lets the entry of a used neighbor become [`NeighborState::Stale`]. The caller
+    /// therefore repeats the call from time to time while it uses the neighbor.
     ///
-    /// The request would turn a permanent or NOARP entry into an ordinary entry. Therefore the
-    /// function reads the entry first. For an unknown neighbor, it sends a request that only
-    /// creates entries. For an entry that is valid or in resolution, it sends no request. An entry
-    /// that becomes permanent between the two system calls is still changed.
+    /// The request would turn a permanent or NOARP entry into an ordinary entry. The function
+    /// therefore reads the entry first. For an unknown neighbor, it sends a request that only
+    /// creates entries. For an entry that is valid or in resolution, it sends no request. If an
+    /// entry becomes permanent between these two system calls, the request still changes it.
     pub fn resolve(&mut self, ifindex: u32, addr: &Address) -> io::Result<()> {
         use NeighborState::{Failed, None as Unknown, Stale};
         let mut message = neighbor_message(ifindex, addr);

@@ -1,9 +1,9 @@
-//! Kinds of interfaces: the kinds that a stack on AF_XDP can serve, such as the service, and the
-//! reasons to refuse other kinds. Also the special cases of drivers.
+//! Kinds of interfaces: the kinds that a stack on AF_XDP (such as the service) can serve, and the
+//! reasons to refuse other kinds. The module also knows drivers that need special treatment.
 //!
-//! AF_XDP delivers a frame as the interface's driver received it. An interface on top of another
-//! interface delivers packets that the lower interface has changed. The lower interface joins
-//! packets beyond the size of a frame and leaves out checksums. `docs/kernels.md` has the table.
+//! AF_XDP delivers a frame as the interface's driver received it. A virtual interface on top of
+//! another interface delivers packets that the lower interface has already changed: joined beyond
+//! the size of a frame, and without checksums. `docs/kernels.md` has the table.
 
 use crate::{
     AttachRequest,
@@ -16,11 +16,11 @@ const VLAN: &str = "vlan";
 
 /// Drivers that stop running an attached XDP program when they reinitialize their rings (the
 /// interface goes down and up, `ethtool -G`). All packets then go to the kernel, which resets the
-/// service's connections. Seen with vmxnet3 of Linux 6.12 and 7.3.
+/// service's connections. vmxnet3 does this in Linux 6.12 and 7.3.
 const FORGETFUL_DRIVERS: [&str; 1] = ["vmxnet3"];
 
 /// A driver that ignores AF_XDP's transmit metadata on older kernels, and the first version of
-/// Linux (major, minor) on which it applies the metadata.
+/// Linux (major, minor) in which the driver applies the metadata.
 const VIRTIO_NET: &str = "virtio_net";
 const VIRTIO_NET_SINCE: (u32, u32) = (7, 3);
 
@@ -110,8 +110,8 @@ impl Driver {
         Self(name.unwrap_or_default())
     }
 
-    /// Returns the XDP mode to request. If the mode differs from `wish` because of the driver, also
-    /// returns a message for the operator.
+    /// Returns the XDP mode to request. If the driver cannot use the mode `wish`, the result is
+    /// another mode, with a message for the operator.
     pub fn place_of_program(&self, wish: AttachRequest) -> (AttachRequest, Option<String>) {
         let driver = &*self.0;
         if wish != AttachRequest::Best || !FORGETFUL_DRIVERS.contains(&driver) {

@@ -27,17 +27,18 @@ const NLMSG_DONE: u16 = 3;
 const NLM_F_REQUEST: u16 = 1;
 /// `NLM_F_ROOT | NLM_F_MATCH`: all sockets.
 const NLM_F_DUMP: u16 = 0x300;
-/// Lengths of `struct nlmsghdr`, `struct inet_diag_req_v2` and `struct inet_diag_msg`.
+/// Lengths in bytes of `struct nlmsghdr`, `struct inet_diag_req_v2` and `struct inet_diag_msg`.
 const HEADER_LEN: usize = 16;
 const REQUEST_LEN: usize = 56;
 const ANSWER_LEN: usize = 72;
-/// The states `TCP_LISTEN` and `TCP_CLOSE`, and the sets of all states and of the states of
+/// The states `TCP_LISTEN` and `TCP_CLOSE`, the set of all states, and the set of the states of
 /// connections.
 const LISTEN: u8 = 10;
 const CLOSE: u8 = 7;
 const ALL_STATES: u32 = u32::MAX;
 const CONNECTIONS: u32 = !(1 << LISTEN | 1 << CLOSE);
-/// Receive buffer for a part of a long answer; the kernel fills at most 32 KiB at a time.
+/// Length in bytes of the receive buffer for a part of a long answer. The kernel fills at most 32
+/// KiB at a time.
 const PART_LEN: usize = 32 << 10;
 /// `INET_DIAG_NOCOOKIE`: matches any socket.
 const ANY_COOKIE: u64 = u64::MAX;
@@ -161,7 +162,8 @@ impl Lookup {
         Ok(listening.map(|found| found.socket))
     }
 
-    /// Returns the socket that receives a segment from the second endpoint to the first.
+    /// Returns the socket that receives a segment that the second endpoint sends to the first
+    /// endpoint.
     fn query(&mut self, ends: [([u8; 16], u16); 2], ifindex: u32) -> io::Result<Option<Found>> {
         self.sequence = self.sequence.wrapping_add(1);
         let v4 = matches!(Ipv6Addr::from(ends[0].0).to_canonical(), IpAddr::V4(_));

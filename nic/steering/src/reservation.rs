@@ -16,8 +16,8 @@ use rustix::{
 
 use crate::sys;
 
-/// A bound kernel socket (TCP or UDP) without any other use, which keeps other sockets from binding
-/// the port.
+/// A bound kernel socket (TCP or UDP) that has only one purpose: other sockets cannot bind to its
+/// port.
 #[derive(Debug)]
 pub struct PortReservation {
     socket: OwnedFd,
@@ -35,7 +35,7 @@ pub struct BoundSocket {
     pub port: u16,
     /// True for a socket of `::` that leaves IPv4 to other sockets (IPV6_V6ONLY).
     pub v6_only: bool,
-    /// Index of the interface to which the socket is restricted (SO_BINDTOIFINDEX), or 0.
+    /// Index of the interface to which the socket is restricted (SO_BINDTOIFINDEX), or 0 for none.
     pub ifindex: u32,
     /// User id of the socket's owner, if other sockets of the owner may share the port
     /// (SO_REUSEPORT).
@@ -77,7 +77,7 @@ impl PortReservation {
     /// caller checks for other sockets afterwards.
     pub fn beside_datagram(bound: &BoundSocket, socket: BorrowedFd<'_>) -> io::Result<Self> {
         let own = socket_like(bound, SocketType::DGRAM)?;
-        // Programs of this host may send datagrams to the reservation, which nobody reads.
+        // Programs of this host may send datagrams to the reservation, which no code reads.
         sockopt::set_socket_recv_buffer_size(&own, 0)?;
         sockopt::set_socket_reuseaddr(&own, true)?;
         let before = sockopt::socket_reuseaddr(socket)?;

@@ -46,8 +46,9 @@ impl SharedWords {
     /// Returns the word at `index`.
     pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
         assert!(index < self.len, "word {index} of {}", self.len);
-        // SAFETY: the index is within the mapping, which is aligned to pages, lives as long as
-        // `self`, and is only accessed atomically here; the kernel stores whole words.
+        // SAFETY: the index is within the mapping, which is aligned to pages and lives as long as
+        // `self`. This process accesses the word only atomically, and the kernel stores whole
+        // words.
         unsafe { self.start.add(index).as_ref() }
     }
 }

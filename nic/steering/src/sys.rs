@@ -28,7 +28,8 @@ fn set_option(
     value: libc::c_int,
 ) -> io::Result<()> {
     let len = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the pointer is to a live c_int, whose size is given; the call keeps no reference.
+    // SAFETY: the pointer is to a live c_int, and the call gets its size. The call keeps no
+    // reference.
     let result =
         unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), len) };
     if result == 0 {

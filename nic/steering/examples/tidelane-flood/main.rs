@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Each SYN looks like a SYN of Linux. Its source is one of the `--hosts` addresses from `--from`
-//! on, with a random port. The SYNs leave evenly at `--rate`, and at most `--count` of them; a
+//! on, with a random port. The SYNs leave evenly at `--rate`, until `--count` SYNs are sent. A
 //! machine that cannot reach the rate sends as fast as it can. The program prints `ready` when it
 //! starts to send, and at its end the number of SYNs and the seconds that they took.
 
@@ -29,7 +29,7 @@ mod syn;
 
 const USAGE: &str = "usage: tidelane-flood --interface IF --to ADDR:PORT --to-mac MAC \
                      --from ADDR --hosts N --rate SYNS_PER_SECOND --count N";
-/// Frames that are queued before a flush.
+/// Number of frames that are queued before a flush.
 const BURST: u64 = 32;
 /// Sleep while the program is ahead of its rate.
 const SLEEP: Duration = Duration::from_micros(100);

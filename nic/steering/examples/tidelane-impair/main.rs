@@ -8,10 +8,11 @@
 //! ethtool -K veth0 gro on                          ethtool -K veth0 gro on
 //! ```
 //!
-//! Both directions lose `--loss` of a million IPv4 packets, and delay `--reorder` of a million by
-//! `--delay-us` microseconds (1000 by default) while others pass. The program prints `ready` to its
-//! standard output when the interfaces are joined. It runs for `--seconds`, or until the end of its
-//! standard input, and then prints its counters.
+//! In both directions, the program drops `--loss` packets of a million IPv4 packets. It delays
+//! `--reorder` packets of a million by `--delay-us` microseconds (1000 by default), so that other
+//! packets overtake them. The program prints `ready` to its standard output when the interfaces are
+//! joined. It runs for `--seconds`, or until the end of its standard input, and then prints its
+//! counters.
 
 use std::{
     error::Error,

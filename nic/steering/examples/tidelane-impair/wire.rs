@@ -60,7 +60,8 @@ struct Direction {
 /// A running impaired link.
 pub struct Wire {
     program: ImpairedLink,
-    /// Direction `n` enters by port `n` and leaves by the other port.
+    /// The ports of the two interfaces. Direction `n` enters at port `n` and leaves at the second
+    /// port.
     ports: [XdpPort; 2],
     directions: [Direction; 2],
     delay: Duration,
@@ -174,8 +175,7 @@ impl Wire {
         }
     }
 
-    /// Returns the counters of both directions: first of the packets that enter at the first
-    /// interface.
+    /// Returns the counters of both directions. The first direction enters at the first interface.
     pub fn counters(&self) -> Result<[WireCounters; 2], Box<dyn Error>> {
         let programs = self.program.counters()?;
         Ok([0, 1].map(|number| {

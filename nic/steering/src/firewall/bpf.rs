@@ -132,7 +132,7 @@ impl CgroupTree {
     /// Returns the programs that act on cgroup `path`, including the programs of its ancestors.
     pub fn hooks_at(&self, path: &str) -> io::Result<CgroupHooks> {
         let relative = Path::new(path.trim_start_matches('/'));
-        // The kernel shows a cgroup outside of the mounted part as "/../..".
+        // `/proc/PID/cgroup` shows a cgroup outside of the mounted part as "/../..".
         if relative
             .components()
             .any(|part| part == Component::ParentDir)
@@ -185,7 +185,8 @@ impl CgroupHooks {
         self.0.is_empty()
     }
 
-    /// Returns the programs that do not also act on the cgroup of `other`, such as the root cgroup.
+    /// Returns the programs that do not also act on the cgroup of `other`, for example the root
+    /// cgroup.
     #[must_use]
     pub fn without(mut self, other: &Self) -> Self {
         self.0.retain(|program| !other.0.contains(program));

@@ -9,7 +9,7 @@ use super::{
 };
 
 const RTM_GETTFILTER: u16 = 46;
-/// Length of `struct tcmsg`.
+/// Length of `struct tcmsg` in bytes.
 const TCMSG_LEN: usize = 20;
 const TCA_KIND: u16 = 1;
 /// Parents of filters: `TC_H_CLSACT` with `TC_H_MIN_INGRESS` and `TC_H_MIN_EGRESS`, and the root

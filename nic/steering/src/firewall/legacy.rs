@@ -65,7 +65,7 @@ pub(super) fn tables() -> io::Result<Vec<Hook>> {
 pub(super) struct Table {
     /// Bits of the netfilter hooks that use the table.
     pub(super) valid_hooks: u32,
-    /// Offsets of the policy rules, by hook.
+    /// Byte offsets of the policy rules in the rules, by hook.
     pub(super) underflow: [u32; 5],
     /// Number of rules, including the policies and the final error rule.
     pub(super) entries: u32,
@@ -83,9 +83,10 @@ impl Table {
     }
 }
 
-/// Verdict field for ACCEPT: a standard target stores `-verdict - 1`, and NF_ACCEPT is 1.
+/// Value of the verdict field that means ACCEPT: a standard target stores `-verdict - 1`, and
+/// NF_ACCEPT is 1.
 const ACCEPT: i32 = -2;
-/// Length of `struct xt_entry_target` before the verdict of a standard target.
+/// Number of bytes of `struct xt_entry_target` before the verdict of a standard target.
 const TARGET_LEN: usize = 32;
 
 /// Returns the verdict of the rule at the start of `rule`, if it has a standard target.

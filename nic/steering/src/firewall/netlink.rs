@@ -1,8 +1,8 @@
-//! Netlink dumps as bytes. The callers search them for hooks: parts of the kernel's firewall that
-//! packets of the service do not pass.
+//! Netlink dumps as bytes. The callers search the messages for hooks: parts of the kernel's
+//! firewall that packets of the service do not pass.
 //!
 //! An operator may rely on a hook, and would not learn about a hook that the search misses. A
-//! message that cannot be read is therefore an error instead of being skipped.
+//! message that cannot be parsed is therefore an error, and never skipped.
 
 use std::{io, time::Duration};
 
@@ -14,14 +14,14 @@ use rustix::{
     },
 };
 
-/// Receive buffer; netlink messages of the kernel have at most 32 KiB.
+/// Length of the receive buffer in bytes. Netlink messages of the kernel have at most 32 KiB.
 const BUFFER_LEN: usize = 64 << 10;
-/// Attempts to get a dump without an interruption by a change.
+/// Largest number of attempts to get a dump without an interruption by a change.
 const DUMPS_MAX: usize = 8;
-/// Time limit for an answer; the kernel answers at once, and a lost answer must not block the
-/// thread.
+/// Longest wait for an answer. The kernel answers at once, and a lost answer must not block the
+/// thread forever.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
-/// Length of `struct nlmsghdr`.
+/// Length of `struct nlmsghdr` in bytes.
 const HEADER_LEN: usize = 16;
 
 const NLM_F_REQUEST: u16 = 0x1;

@@ -11,7 +11,7 @@ use super::{
 
 const NFNL_SUBSYS_NFTABLES: u16 = 10;
 const NFT_MSG_GETCHAIN: u16 = 4;
-/// Length of `struct nfgenmsg`; zeros select all families.
+/// Length of `struct nfgenmsg` in bytes. A message of zeros selects all families.
 const NFGENMSG_LEN: usize = 4;
 
 const NFTA_CHAIN_TABLE: u16 = 1;

@@ -29,7 +29,7 @@ struct Query {
     prog_ids: u64,
     prog_cnt: u32,
     pad: u32,
-    /// Pointers to further output; null for none.
+    /// Pointers to further output, which are all null: this output is not requested.
     more: [u64; 4],
 }
 
@@ -56,7 +56,7 @@ pub(super) fn attached_programs(target: Target<'_>, attach_type: u32) -> io::Res
         prog_cnt: PROGRAMS_MAX as u32,
         ..Query::default()
     };
-    // SAFETY: `query` is a live, initialised `union bpf_attr` of the size that is given, and its
+    // SAFETY: `query` is a live, initialised `union bpf_attr`, and the call gets its size. Its
     // `prog_ids` points to `prog_cnt` writable numbers that outlive the call.
     let result = unsafe {
         let attr = (&raw mut query).cast::<libc::c_void>();
@@ -65,7 +65,8 @@ pub(super) fn attached_programs(target: Target<'_>, attach_type: u32) -> io::Res
     let error = io::Error::last_os_error();
     match error.raw_os_error() {
         _ if result == 0 => {}
-        // The target has more programs than fit into the array, which has the first programs.
+        // The target has more programs than fit into the array. The kernel has written the first
+        // programs.
         Some(libc::ENOSPC) => {}
         Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP) => return Ok(Vec::new()),
         _ => return Err(error),
@@ -85,7 +86,7 @@ pub(super) fn mount_cgroup2() -> io::Result<OwnedFd> {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the call has just returned this descriptor; nobody else owns it.
+        // SAFETY: the call has just returned this descriptor, and no other code owns it.
         Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
     };
     // SAFETY: the name is a C string that outlives the call.
@@ -121,7 +122,7 @@ const _: () = assert!(size_of::<TableInfo>() == 84);
 const SO_GET_INFO: i32 = 64;
 /// `IPT_SO_GET_ENTRIES`, `IP6T_SO_GET_ENTRIES`.
 const SO_GET_ENTRIES: i32 = 65;
-/// Length of `struct ipt_get_entries` before the rules.
+/// Number of bytes of `struct ipt_get_entries` before the rules.
 const ENTRIES_AT: usize = 40;
 /// Length in bytes of the longest rule set that is read. A longer rule set is not examined and
 /// counts as having rules.
@@ -161,7 +162,7 @@ pub(super) fn legacy_table(version: &Version, name: &str) -> io::Result<Option<(
     }
 }
 
-/// Returns `None` if the error means that the table does not exist. Returns any other error.
+/// Turns an error that means "the table does not exist" into `None`. Returns any other error.
 fn gone<T>(error: io::Error) -> io::Result<Option<T>> {
     match error.raw_os_error() {
         Some(libc::ENOENT | libc::ENOPROTOOPT) => Ok(None),
@@ -176,7 +177,7 @@ fn option_socket(domain: i32) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: `socket` has just returned this descriptor; nobody else owns it.
+    // SAFETY: `socket` has just returned this descriptor, and no other code owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -193,7 +194,7 @@ unsafe fn option(
     len: usize,
 ) -> io::Result<()> {
     let mut len = len as libc::socklen_t;
-    // SAFETY: as the caller promises; `len` is a live local.
+    // SAFETY: the caller guarantees `into` and `len`. The kernel writes the length to a live local.
     let result =
         unsafe { libc::getsockopt(socket.as_raw_fd(), version.level, name, into, &raw mut len) };
     if result == 0 {

@@ -20,11 +20,11 @@ use rustix::{
 
 /// Multicast groups (`RTMGRP_*`): link, neighbor, address and route of IPv4 and IPv6.
 const GROUPS: u32 = 1 | 4 | 0x10 | 0x40 | 0x100 | 0x400;
-/// Receive buffer; netlink messages of the kernel have at most 32 KiB.
+/// Length of the receive buffer in bytes. Netlink messages of the kernel have at most 32 KiB.
 const BUFFER_LEN: usize = 64 << 10;
-/// Receive buffer for events between two polls, if the kernel grants it.
+/// Bytes of events that the kernel may queue between two polls, if the kernel grants this size.
 const EVENTS_LEN: usize = 1 << 20;
-/// Attempts to get a dump without an interruption by a change.
+/// Largest number of attempts to get a dump without an interruption by a change.
 const DUMPS_MAX: usize = 8;
 
 /// Result of reading events.

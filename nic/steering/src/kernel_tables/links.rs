@@ -23,8 +23,8 @@ pub enum LinkKind {
     Virtual(String),
 }
 
-/// XDP mode: the place where a program runs. The variants are in the order in which a received
-/// packet passes the places.
+/// XDP mode: the place at which a program runs. A received packet passes the places in the order of
+/// the variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum XdpPlace {
     /// In the NIC.
@@ -58,7 +58,7 @@ pub struct LinkRecord {
     pub mtu: u32,
     /// Kind of the link.
     pub kind: LinkKind,
-    /// True for a link whose frames have an Ethernet header.
+    /// True if the link's frames have an Ethernet header.
     pub ethernet: bool,
     /// True if the link is switched on (IFF_UP), with or without a carrier.
     pub up: bool,

@@ -104,7 +104,7 @@ impl RouteTable {
             _ => self.prefix_lengths[usize::from(table_index)] |= 1 << length,
         }
         let best = self.routes.entry(key).or_insert(route);
-        // Among routes with equal metrics, the kernel prefers the first route.
+        // Among routes with equal metrics, the first route of the dump wins, as in the kernel.
         if route.metric < best.metric {
             *best = route;
         }
@@ -188,7 +188,7 @@ fn parse_route(message: &RouteMessage) -> Option<(RouteKey, RouteAttributes)> {
         }
         _ => return None,
     };
-    // The lookup is for packets without a TOS. A route with a TOS does not match these packets.
+    // The lookup serves packets without a TOS, which a route with a TOS does not match.
     if header.tos != 0 {
         return None;
     }

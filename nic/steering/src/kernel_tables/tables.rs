@@ -189,7 +189,7 @@ fn address_record(message: &AddressMessage) -> Option<AddressRecord> {
         return None;
     }
     // On a point-to-point link, `Address` is the peer's address and `Local` is our address. On any
-    // other link, both are our address.
+    // other link, `Address` and `Local` are our address.
     let local = message
         .attributes
         .iter()
