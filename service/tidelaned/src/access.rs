@@ -20,7 +20,7 @@ use crate::{
     runtime,
 };
 
-/// The group whose members may use every service if they are in an admitted namespace.
+/// The group whose members may use every service, if their programs run in an admitted namespace.
 pub const GROUP: &str = "tidelane";
 
 /// The table `[access]` of the configuration.
@@ -61,12 +61,13 @@ impl Denial {
 #[derive(Debug)]
 pub struct AccessPolicy {
     any_namespace: bool,
-    /// The admitted namespaces. For a namespace other than the service's own, the open file keeps
-    /// the kernel from giving the namespace's inode number to another namespace.
+    /// The admitted namespaces. For a namespace other than the service's own, the file of the
+    /// namespace stays open. Otherwise, the kernel might give the namespace's inode number to
+    /// another namespace.
     namespaces: Vec<(NetNs, Option<File>)>,
     users: Ids,
     groups: Ids,
-    /// Number of [`GROUP`], if the host has that group.
+    /// Group id of [`GROUP`], if the host has this group.
     own_group: Option<u32>,
 }
 
@@ -154,7 +155,7 @@ impl AccessPolicy {
 #[derive(Debug)]
 pub struct AccessControl {
     policy: AccessPolicy,
-    /// The service's own namespace. `None` if the policy admits every program.
+    /// The service's own namespace, in both forms. `None` if the policy admits every program.
     own: Option<(NetNs, NetView)>,
     cgroups: Option<CgroupTree>,
     /// BPF programs of the root cgroup that Tidelane's own rules replace.
@@ -213,9 +214,10 @@ impl AccessControl {
         self.policy = policy;
     }
 
-    /// Checks the program `peer`. `sponsor` is the program itself, or the ancestor that connected
-    /// to the service. The policy applies to the sponsor, and the check of the cgroup to `peer`. A
-    /// server's child that drops root's rights therefore stays admitted.
+    /// Checks the program `peer`. `sponsor` is the process that connected to the service: the
+    /// program itself or an ancestor. The policy applies to the sponsor, and the check of the
+    /// cgroup applies to `peer`. A server's child that has given up root's rights therefore stays
+    /// admitted.
     pub fn judge(&self, sponsor: &Peer, peer: &Peer) -> Result<(), Denial> {
         self.policy.admits(sponsor)?;
         self.judge_cgroup(peer)
@@ -258,9 +260,9 @@ impl AccessControl {
         sponsor.namespace == own && peer.namespace == own && now.is_ok_and(|now| now == view)
     }
 
-    /// Returns an error if BPF programs act on the program's cgroup, except programs that the
-    /// operator's rules replace. A process of another PID namespace passes, because the process and
-    /// its cgroup are invisible in this PID namespace.
+    /// Returns an error if BPF programs act on the program's cgroup. BPF programs that the
+    /// operator's rules replace do not count. A process of another PID namespace passes, because
+    /// neither the process nor its cgroup is visible in this PID namespace.
     fn judge_cgroup(&self, peer: &Peer) -> Result<(), Denial> {
         let (Some(tree), Some(_)) = (&self.cgroups, peer.pid) else {
             return Ok(());

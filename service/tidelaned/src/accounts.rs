@@ -1,7 +1,8 @@
-//! Accounts of users in the control plane of the Tidelane service, and the message rate of users.
+//! Accounts of users in the control plane of the Tidelane service: limits of resources, and the
+//! rate of messages.
 //!
-//! Resources of a core (polling thread) are accounted on that core ([`tidelane_host::accounts`]).
-//! All cores share the limits of a user.
+//! An account that the resources of a core (polling thread) need is on that core
+//! ([`tidelane_host::accounts`]). All cores share the limits of a user.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -32,10 +33,10 @@ const PORTS_MAX: u64 = 65_536;
 /// Maximum number of bytes of packet rings of all users. A packet ring connects a program with a
 /// TCP/IP stack of its own to the service, which locks the ring in memory.
 const RING_BYTES_MAX: u64 = 2 << 30;
-/// Number of descriptors that are reserved for the service itself.
+/// Number of file descriptors that are reserved for the service itself.
 const OWN_DESCRIPTORS: u64 = 1024;
-/// If this many users are known, the service removes the users without resources before it adds a
-/// user.
+/// Number of known users from which the service removes the users without resources before it adds
+/// a user.
 const USERS_KEPT: usize = 1024;
 
 /// All users' accounts in the control plane.
@@ -79,7 +80,7 @@ impl Accounts {
         }
     }
 
-    /// Returns the account of the user with this number.
+    /// Returns the account of the user with this uid.
     pub fn of(&mut self, uid: u32) -> Arc<Account> {
         let id = UserId(uid);
         let user = match self.users.get(&id) {
@@ -105,7 +106,7 @@ impl Accounts {
         self.users.values().map(Arc::as_ref)
     }
 
-    /// Returns the limit of the user with this number, or `u64::MAX` for an unknown user.
+    /// Returns the limit of the user with this uid, or `u64::MAX` for an unknown user.
     pub fn limit(&self, uid: u32, resource: Resource) -> u64 {
         let user = self.users.get(&UserId(uid));
         user.map_or(u64::MAX, |user| user.limit(resource))

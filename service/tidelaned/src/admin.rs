@@ -27,9 +27,9 @@ use crate::{
 
 mod ports;
 
-/// Time limit for a client to send its request and to read the answer.
+/// Longest time that a client may take to send its request and to read the answer.
 const CLIENT_MAX: Duration = Duration::from_millis(500);
-/// Longest request line.
+/// Length in bytes of the longest request line.
 const REQUEST_MAX: u64 = 4096;
 
 /// A request of an administrator.
@@ -37,12 +37,12 @@ const REQUEST_MAX: u64 = 4096;
 pub enum AdminRequest {
     /// The service has to end.
     Down,
-    /// The service has to read its configuration again; [`answer`] sends the result.
+    /// The service has to read its configuration again. The caller sends the result by [`answer`].
     Reload,
     /// A request about captures of frames, which
     /// [`Captures::handle`](crate::captures::Captures::handle) handles.
     Capture(Value),
-    /// The caller has nothing to do: the request is answered.
+    /// The request is already answered, and the caller has nothing to do.
     Other,
 }
 
@@ -93,7 +93,7 @@ fn status<P: Port>(shared: &ServiceState<P>, sessions: &[&Session]) -> Value {
     let Some(cores) = shared.cores.call_each(|_| |host, _| host.usage()) else {
         return json!({"error": "the fast path does not answer"});
     };
-    // Every core has every program.
+    // Every core has every program, so the cores' numbers must not be added.
     let programs = cores.iter().map(|(programs, ..)| *programs).max();
     let flows: usize = cores.iter().map(|(_, flows, _)| *flows).sum();
     let rx_bytes: u64 = cores.iter().map(|(.., bytes)| *bytes).sum();
@@ -165,7 +165,7 @@ fn sockets<P: Port>(shared: &ServiceState<P>, sessions: &[&Session]) -> Value {
     json!({"sockets": sockets})
 }
 
-/// Merges the reports of a listener from all cores (polling threads), since each core has every
+/// Merges the reports of a listener from all cores (polling threads), because each core has every
 /// listener. The receive queue of the result is the sum over the cores.
 fn joined(reports: impl Iterator<Item = SocketReport>) -> Vec<SocketReport> {
     let mut joined: Vec<SocketReport> = Vec::new();
@@ -225,10 +225,9 @@ fn accelerated(report: &SocketReport) -> Value {
 
 /// Returns the program's sockets that are not accelerated and that still exist in the kernel.
 ///
-/// The program reports each of these sockets by a note, with the socket's inode and the reason. The
-/// program sends no note for a connection that a kernel listener has accepted. The list shows this
-/// connection with the reason of its listener. `noted` contains the inodes that have a note or are
-/// listed already.
+/// The program reports each of these sockets by a note with the socket's inode and the reason. A
+/// connection that a kernel listener has accepted has no note. The list shows this connection with
+/// the reason of its listener. `noted` contains the inodes that have a note or are already listed.
 fn kernel_sockets<R: FnMut(u32) -> String>(
     session: &Session,
     tables: &mut SocketTables<R>,

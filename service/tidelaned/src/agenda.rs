@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use tidelane_time::{Duration, Instant};
 
-/// Time limit for a program to register after it has connected.
+/// Longest time from a program's connect to its registration.
 const REGISTER_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Sessions by their deadlines. An entry has the deadline and the session's number.

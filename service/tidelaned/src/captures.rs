@@ -41,7 +41,7 @@ enum Request {
         address: Option<std::net::IpAddr>,
         /// Source or destination port (TCP or UDP) that a packet must have.
         port: Option<u16>,
-        /// Bytes to copy of each frame.
+        /// Number of bytes to copy of each frame.
         snap_len: Option<u32>,
     },
     /// Take the copied frames.
@@ -55,14 +55,14 @@ enum Request {
 struct OpenCapture {
     number: u64,
     point: CapturePoint,
-    /// Time of the last take.
+    /// Time at which the operator's command last took frames.
     taken: Instant,
 }
 
 /// The open captures of a service.
 #[derive(Debug, Default)]
 pub struct Captures {
-    /// Number of the capture that was opened last.
+    /// Number of the capture that was opened last. Each capture has a new number.
     last: u64,
     open: Vec<OpenCapture>,
 }

@@ -1,12 +1,12 @@
 //! Claims: the 3-tuples (address, protocol, port) whose packets go to the Tidelane service, their
 //! owners, and the reservations of their ports in the kernel.
 //!
-//! The demux, an XDP program, enforces the claims. A claim lives while it has an owner: a listener;
-//! a session (a registered program) that has reserved a port to connect from it; the pool of ports
+//! The demux, an XDP program, enforces the claims. A claim has one of these owners: a listener; a
+//! session (a registered program) that has reserved a port to connect from it; the pool of ports
 //! for outgoing connections without a bound port; or a mux port (a program with a TCP/IP stack of
-//! its own). The scope of a claim says which packets of the 3-tuple the service gets: all packets,
-//! or only packets for which the kernel has no connection or no socket. After the owner has left,
-//! the claim lives while its port has connections. While the claim lives, a bound kernel socket of
+//! its own). The scope of a claim selects the packets of the 3-tuple that the service gets: all
+//! packets, or only packets for which the kernel has no connection or no socket. A claim without an
+//! owner lives on while its port has connections. While the claim lives, a bound kernel socket of
 //! the service reserves the port: see `docs/design/claims.md`. A claim of a wildcard address is one
 //! claim in the demux per address of the interface.
 
@@ -26,21 +26,21 @@ mod owner;
 /// Time within which a program must connect from a port that it reserved. After this time, an
 /// unused claim ends.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Delay before the first check of a claim that may end. The delay doubles with each check.
+/// Delay before the first check whether a claim may end. The delay doubles with each check.
 const CHECK_DELAY_MIN: Duration = Duration::from_millis(5);
 const CHECK_DELAY_MAX: Duration = Duration::from_millis(500);
 /// Delay before the service first queries the kernel for connections on a claim's port. The delay
 /// doubles with each query.
 const QUERY_DELAY_MIN: Duration = Duration::from_millis(10);
 const QUERY_DELAY_MAX: Duration = Duration::from_secs(5);
-/// Interval between checks of a pool port. A port without connections may return to the kernel. The
-/// interval exceeds TIME-WAIT.
+/// Interval between two checks of a pool port, which returns to the kernel if it has no
+/// connections. The interval exceeds the length of TIME-WAIT.
 const POOL_CHECK_DELAY: Duration = Duration::from_secs(60);
 /// Least number of ports that the pool keeps.
 const POOL_PORTS_MIN: usize = 64;
 
-/// The question of a claim's check. The caller of [`Claims::due`] answers the question, and the
-/// answer decides whether the claim changes.
+/// The question that a check of a claim asks. The caller of [`Claims::due`] finds the answer, which
+/// decides whether the claim changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
     /// Does a connection of the service need the claim? If not, the claim ends
@@ -71,8 +71,8 @@ struct ClaimRecord {
     outstanding: u32,
     /// Time by which the session must open connections from its outstanding reservations.
     connect_until: Instant,
-    /// Time of the next check, and the delay before the check after it. `None` while the owner
-    /// keeps the claim regardless of connections.
+    /// Time of the next check, and the delay from that check to the one after it. `None` while the
+    /// owner keeps the claim regardless of connections.
     next_check: Option<(Instant, Duration)>,
 }
 
@@ -227,8 +227,8 @@ impl Claims {
         );
     }
 
-    /// Passes the SYNs of an owner's claims to the kernel's own listener. The owner keeps the
-    /// claims and their ports.
+    /// Lets the kernel's own listener get the SYNs of an owner's claims. The owner keeps the claims
+    /// and their ports.
     pub fn pass_syns_to_kernel(&mut self, owner: Owner) -> Result<(), SteeringError> {
         let keys: Vec<ClaimKey> = self.of_owner(owner).collect();
         let left = keys.into_iter().map(|key| {
@@ -239,8 +239,8 @@ impl Claims {
     }
 
     /// Returns true if the claim's scope is [`Scope::BesideKernel`]. A session's claim always has
-    /// this scope. Another claim has this scope after its owner has released the claim or passed
-    /// its SYNs to the kernel.
+    /// this scope. A claim of another owner gets this scope when the owner releases the claim or
+    /// passes its SYNs to the kernel.
     fn is_beside_kernel(&self, key: ClaimKey) -> bool {
         let record = self.records.get(&key);
         record.is_some_and(|record| record.scope == Scope::BesideKernel)
@@ -283,13 +283,13 @@ impl Claims {
     }
 
     fn undo(&mut self, key: ClaimKey, error: SteeringError) -> SteeringError {
-        // Report the error that made the claim fail, not an error of its removal.
+        // Report the error for which the claim failed, and ignore an error of the removal.
         let _ = self.end_claim(key);
         error
     }
 
-    /// Ends the owner's use of a claim. The claim stays while its port has connections. During this
-    /// time, a packet for which the kernel has a socket goes to the kernel. Other sockets with
+    /// Ends the owner's use of a claim. The claim stays while its port has connections. Meanwhile,
+    /// a packet for which the kernel has a socket goes to the kernel, and other sockets with
     /// SO_REUSEADDR may bind the port if the claim's terms allow sharing.
     pub fn release(&mut self, key: ClaimKey, now: Instant) -> Result<(), SteeringError> {
         let Some(record) = self.records.get_mut(&key) else {
@@ -439,7 +439,7 @@ impl Claims {
         if before == scope {
             return Ok(());
         }
-        // Add the new scope first, so that the demux never drops the claim in between.
+        // Add the new scope first, so that the demux has the claim at all times.
         let added = self.add_claimant(key, scope);
         added.and(self.remove_claimant(key, before))
     }
@@ -478,7 +478,8 @@ impl Claims {
     }
 
     /// Returns the demux's claims for claim `key`: one for each address of the interface that the
-    /// claim's address covers. The list is empty if there is none, as for 127.0.0.1.
+    /// claim's address covers. The list is empty if the claim covers no address of the interface,
+    /// as for 127.0.0.1.
     fn claims_of(&self, (owner, endpoint): ClaimKey) -> Vec<Claim> {
         let claim = |addr: &IpAddress| Claim {
             addr: addr.0,

@@ -40,7 +40,7 @@ pub struct Confinement {
     pub capabilities: Vec<&'static str>,
     /// True if no program that this process starts can have other capabilities.
     pub bounded: bool,
-    /// Version of the kernel's Landlock; `None` if the kernel has no Landlock.
+    /// Version of the kernel's Landlock ABI; `None` if the kernel has no Landlock.
     pub landlock: Option<u32>,
     /// True if the process may leave a core file.
     pub core_dumps: bool,

@@ -1,6 +1,6 @@
-//! The congestion control algorithms that a program of the Tidelane service may choose, by the
-//! kernel's rule: `net.ipv4.tcp_allowed_congestion_control` lists the algorithms for every program,
-//! and CAP_NET_ADMIN allows all algorithms.
+//! The congestion control algorithms that a program of the Tidelane service may choose. The
+//! kernel's rule applies: `net.ipv4.tcp_allowed_congestion_control` lists the algorithms for every
+//! program, and CAP_NET_ADMIN allows all algorithms.
 
 use std::{fs, path::Path};
 
@@ -36,7 +36,7 @@ impl Congestion {
 /// capabilities in a user namespace that it has created itself. The process therefore counts only
 /// if its `uid_map` equals the service's `uid_map`.
 fn is_network_administrator(peer: &Peer) -> bool {
-    // The process id of an ended process may belong to another process.
+    // If the process has ended, its id may already belong to another process.
     if !peer.is_alive() {
         return false;
     }

@@ -64,9 +64,11 @@ const NOTIFY: u64 = 3;
 const SIGNAL: u64 = 4;
 const FIREWALL: u64 = 5;
 const CHECKED: u64 = 6;
-/// Session `n` has tokens `SESSIONS + 2n` (socket) and `SESSIONS + 2n + 1` (process).
+/// Epoll tokens of session `n`: `SESSIONS + 2n` for its socket and `SESSIONS + 2n + 1` for its
+/// process.
 const SESSIONS: u64 = 16;
-/// Limit of registrations accepted in a row, so that other sessions get their turn.
+/// Largest number of registrations that are accepted in a row. Existing sessions then get their
+/// turn.
 const ACCEPTS_PER_TURN: usize = 64;
 /// Interval at which the kernel's settings are read.
 const SETTINGS_INTERVAL: Duration = Duration::from_secs(5);
@@ -103,7 +105,7 @@ pub struct Parts<P: Port> {
     pub cores: Cores<P>,
     /// Claims in the demux.
     pub claims: Claims,
-    /// The look-up of the kernel's connections on listeners' ports.
+    /// Queries for the kernel's connections on listeners' ports.
     pub kernel: KernelConnections,
     /// Threads that check descriptors of programs.
     pub descriptors: DescriptorThreads,
@@ -338,7 +340,7 @@ impl<P: Port> Control<P> {
         self.stopping = true;
     }
 
-    /// Switches off offloads that somebody has switched on.
+    /// Switches off harmful offloads that an operator has switched on.
     fn check_offloads(&mut self) {
         let offloads = self.offloads.clone();
         let mut offloads = offloads.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,12 +1,12 @@
 //! A core: a polling thread of the Tidelane service that drives a TCP/IP host over the queues of an
 //! interface, and decides when to sleep.
 //!
-//! Programs may run on the CPU of a polling thread. The thread must not take CPU time from the
+//! Programs may run on the CPU of a polling thread. The thread must not take CPU time from these
 //! programs, and must not wait behind them. The thread therefore spins in the idle scheduling
-//! class: a program that wakes runs at once, and the thread continues when the program sleeps,
+//! class. A program that wakes up runs at once, and the thread continues when the program sleeps,
 //! without any system call. A program that computes without end would starve the thread. A watchdog
-//! therefore moves a starved thread to the normal class. In the normal class the thread does not
-//! spin. It sleeps until the NIC, or a program's doorbell (an eventfd), wakes it. In both classes
+//! therefore moves a starved thread to the normal class. In the normal class, the thread does not
+//! spin. It sleeps until the NIC, or a program's doorbell (an eventfd), wakes it. In both classes,
 //! the thread sleeps when it has been idle for a while.
 //!
 //! The demux is the XDP program that redirects frames to the cores. A core's heartbeat is the time
@@ -40,8 +40,8 @@ use crate::{
 const BOOST: Duration = Duration::from_millis(100);
 /// Interval at which the watchdog checks a core that is awake.
 const WATCH_INTERVAL: StdDuration = StdDuration::from_millis(4);
-/// Number of checks in a row without progress that count as starvation. After more such checks, the
-/// core counts as stuck in a system call.
+/// Number of checks in a row without progress after which a core still counts as starved. After
+/// more checks, the core counts as stuck in a system call.
 const STALLS_STARVED: u32 = 2;
 /// Maximum number of wake-up events read at once. The core ignores the content of the events.
 const EVENTS_MAX: usize = 64;
@@ -91,13 +91,14 @@ struct CoreState {
     calls_pending: AtomicBool,
     stop: AtomicBool,
     awake: AtomicBool,
-    /// Time in nanoseconds at which a sleeping core wakes up by itself.
+    /// Time at which a sleeping core wakes up by itself, in nanoseconds of the monotonic clock.
     wakes_at: AtomicU64,
     /// Id of the core's thread. Zero until the thread runs.
     tid: AtomicI32,
     /// The CPU on which the core last ran, if it is not pinned.
     ran_on: AtomicUsize,
-    /// Number of steps and calls that the core has made. To the watchdog, an increase is progress.
+    /// Number of steps and calls that the core has made. The watchdog regards an increase as
+    /// progress.
     steps: AtomicU64,
     /// Number of times that the watchdog moved the core to the normal class.
     boosts: AtomicU32,
@@ -146,7 +147,7 @@ impl<P: Port> CoreLink<P> for CoreHandle<P> {
     }
 }
 
-/// Parameters of a core's thread.
+/// Parameters of a core's thread, for [`start`].
 pub struct CoreConfig {
     /// Number of the core.
     pub number: u32,
@@ -248,9 +249,9 @@ fn watch(shared: &CoreState, waits: &OwnedFd, guard: &Guard) {
     while !shared.stop.load(Ordering::Acquire) {
         let asleep = !shared.awake.load(Ordering::Acquire);
         if asleep && guard.queues.iter().any(Heartbeat::is_awaited) {
-            // The demux has redirected a frame to the sleeping core, and awaits the core's
-            // heartbeat. The frame may have been lost before it reached the core's socket. Then
-            // only the bell wakes the core.
+            // The demux has redirected a frame to the sleeping core, and waits for the core's
+            // heartbeat. If the frame was lost before it reached the core's socket, only the bell
+            // can wake the core.
             ring(&*shared.bell);
         }
         let interval = WATCH_INTERVAL * if asleep { 16 } else { 1 };
@@ -278,8 +279,8 @@ fn watch(shared: &CoreState, waits: &OwnedFd, guard: &Guard) {
     }
 }
 
-/// Returns true if the core is awake or was woken. A woken core in the idle class may wait long
-/// behind busy programs before it sets `awake`.
+/// Returns true if the core is awake or was woken. A woken core in the idle class may wait for a
+/// long time behind busy programs before it sets `awake`.
 fn has_reason_to_run(shared: &CoreState, waits: &OwnedFd) -> bool {
     if shared.awake.load(Ordering::Acquire) || shared.wakes_at.load(Ordering::Acquire) <= now().0 {
         return true;
@@ -378,7 +379,8 @@ impl<P: Port> Core<P> {
         while let Ok(call) = self.calls.try_recv() {
             call(&mut self.host, now);
             ran = true;
-            // Each of many calls counts as progress.
+            // A core with many calls may need long before its next step, so each call counts as
+            // progress.
             self.shared.steps.fetch_add(1, Ordering::Relaxed);
             self.pulse.beat(self::now());
         }

@@ -14,7 +14,7 @@ use tidelane_time::Instant;
 
 use crate::core::{CoreLink, Port};
 
-/// Time limit for a core's answer to the control thread.
+/// Longest time that the control thread waits for a core's answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// The cores, in the order of their numbers.
@@ -27,7 +27,7 @@ impl<P: Port> Clone for Cores<P> {
 }
 
 impl<P: Port> Cores<P> {
-    /// Makes the set of cores, which has at least one.
+    /// Makes the set of cores from `links`, of which there must be at least one.
     pub fn new(links: Vec<Arc<dyn CoreLink<P>>>) -> Self {
         assert!(!links.is_empty(), "a service has a core");
         Self(links)

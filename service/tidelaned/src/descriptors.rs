@@ -1,12 +1,12 @@
 //! Threads of the Tidelane service that check descriptors which programs sent.
 //!
 //! A program chooses the descriptor, and can thus make calls on it block. `close` waits for the
-//! unsent data of a socket with SO_LINGER. `getsockname` and `bind` wait for the socket lock, which
-//! another call holds while it waits for memory of a user's file system. Neither a core (a polling
-//! thread that handles packets) nor the control thread makes these calls. Each user has a thread
-//! that checks and closes all descriptors of the user's programs, one message after the other. The
-//! service reads a program's next message after the check of the previous message, so the number of
-//! sessions (connected programs) bounds the number of waiting messages.
+//! unsent data of a socket with SO_LINGER. `getsockname` and `bind` wait for the socket lock, whose
+//! holder may wait for memory of a user's file system. Neither a core (a polling thread that
+//! handles packets) nor the control thread therefore makes these calls. Each user has a thread that
+//! checks and closes all descriptors of the user's programs, one message after another. The service
+//! reads a program's next message only after the check of the previous message. The number of
+//! sessions (connected programs) therefore bounds the number of waiting messages.
 //!
 //! These threads also close the sockets of sessions, because unread messages may contain
 //! descriptors.
@@ -69,7 +69,7 @@ pub struct CheckedMessage {
 /// The result of the check of a message's descriptors.
 #[derive(Debug)]
 pub enum Found {
-    /// The number of descriptors is not the number that the message's kind requires.
+    /// The number of descriptors differs from the number that the message's kind requires.
     WrongCount,
     /// The descriptor is not of the kind that the message requires.
     Unfit,
@@ -121,7 +121,7 @@ enum Job {
 pub struct DescriptorThreads {
     users: HashMap<u32, User>,
     checked: (Sender<CheckedMessage>, Receiver<CheckedMessage>),
-    /// Readable when a check is complete.
+    /// An eventfd that is readable when a check is complete.
     bell: Arc<OwnedFd>,
     namespace: NetNs,
     ifindex: u32,
@@ -331,7 +331,8 @@ fn listener(fd: &OwnedFd, entitlement: &mut Entitlement, sent: &Sent) -> Option<
     })
 }
 
-/// Returns the addresses of the interface that a socket covers, or else the socket's own address.
+/// Returns the addresses of the interface that a socket covers. If it covers none, returns the
+/// socket's own address.
 fn covered(socket: &KernelSocket, addresses: &[IpAddress]) -> Vec<IpAddress> {
     let covers = |addr: &&IpAddress| socket.ends().any(|end| end.addr.covers(**addr));
     let covered: Vec<IpAddress> = addresses.iter().filter(covers).copied().collect();
@@ -343,8 +344,8 @@ fn covered(socket: &KernelSocket, addresses: &[IpAddress]) -> Vec<IpAddress> {
 
 /// Checks a socket that is to prove the right to its 3-tuple. The socket must be bound to its port,
 /// not connected, not listening, and the only socket that gets packets of the 3-tuple. The port is
-/// reserved first. After the check, the reservation therefore keeps other UDP sockets from the
-/// port, and keeps other TCP sockets from listening on it. Some kernels still let TCP sockets with
+/// reserved before the checks. The reservation then keeps other UDP sockets from the port, and
+/// keeps other TCP sockets from listening on it. Some kernels still let TCP sockets with
 /// SO_REUSEADDR bind the port (see [`TupleProof::shared`]).
 fn bound(fd: &OwnedFd, entitlement: &mut Entitlement, sent: &Sent) -> Option<Found> {
     let socket = entitlement.examine_any(fd.as_fd())?;
@@ -377,8 +378,8 @@ fn bound(fd: &OwnedFd, entitlement: &mut Entitlement, sent: &Sent) -> Option<Fou
             let covered = covered(&socket, &sent.addresses);
             entitlement.has_listener(&socket, &covered)
         }
-        // The reservation of another claim has the port. The control thread decides by the other
-        // claim.
+        // The reservation of another claim already has the port. The control thread decides with
+        // the help of that claim.
         None => false,
     };
     if has_another {

@@ -1,6 +1,6 @@
 //! The check of the host's firewall. The Tidelane service does not start if the host has rules that
-//! packets of the service would bypass. The operator can configure that Tidelane's own rules
-//! replace these rules; then the service starts.
+//! packets of the service would bypass. The operator can declare that Tidelane's own rules replace
+//! these rules. The service then starts.
 
 use std::{
     fmt::Write,
@@ -20,9 +20,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tidelane_steering::firewall::{Firewall, Hook, network_security_modules};
 
-/// Document for operators.
+/// Document that explains the choice to operators.
 const PAGE: &str = "docs/operating.md";
-/// Interval of the checks.
+/// Interval between two checks.
 const LOOK_EVERY: Timespec = Timespec {
     tv_sec: 5,
     tv_nsec: 0,

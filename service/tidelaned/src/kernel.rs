@@ -1,8 +1,8 @@
 //! Kernel features that the Tidelane service needs, and optional kernel features.
 //!
 //! `docs/kernels.md` has the whole list with versions. The service tests the needed features at its
-//! start, so that the error names a missing feature. The features of AF_XDP and of the demux (an
-//! XDP program) are not tested here, because their own errors name them.
+//! start, so that its error names a missing feature. The features of AF_XDP and of the demux (an
+//! XDP program) are not tested here, because the errors of AF_XDP and of the demux name them.
 
 use std::fmt;
 

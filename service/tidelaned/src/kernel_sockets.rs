@@ -13,7 +13,7 @@ use std::{
 
 use crate::netns::NetNs;
 
-/// Limit of namespaces whose tables are read for one listing, in addition to the service's own.
+/// Number of namespaces whose tables are read for one listing, in addition to the service's own.
 /// Sockets of further namespaces are not shown.
 const NAMESPACES_MAX: usize = 16;
 
@@ -28,9 +28,9 @@ pub struct ProcNetSocket {
     pub local: String,
     /// Peer's address and port.
     pub peer: String,
-    /// Received and unread bytes.
+    /// Number of bytes received and not read.
     pub recv_q: u32,
-    /// Unacknowledged bytes.
+    /// Number of bytes sent and not acknowledged.
     pub send_q: u32,
 }
 

@@ -93,7 +93,7 @@ fn serve(config: &Config) -> Result<(), String> {
     let sockets = run_dir.listen(access.policy().socket());
     let sockets = sockets.map_err(because("cannot open the run directory"))?;
     let queues = count_queues(config, &link)?;
-    // Dropped after the demux: some drivers restore these offloads only without an XDP program.
+    // The demux is dropped first: some drivers restore these offloads only without XDP.
     let offloads = Arc::new(Mutex::new(Offloads::switch_off(&tables, &link, restorer)?));
     let (ports, demux, misplaced) = open_queues(&link, queues, config.xdp.into())?;
     let missing_features = describe_packets(&link, &demux, &ports, misplaced);
@@ -367,7 +367,7 @@ fn describe_packets(
     missing_features
 }
 
-/// Objects that all cores share. Each core gets a reference to each of them.
+/// Objects that all cores share. Each core gets a reference to each object.
 struct Shares {
     /// The page in shared memory that shows to programs whether a core sleeps.
     page: Arc<ServicePageMap>,

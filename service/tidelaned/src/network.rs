@@ -16,8 +16,8 @@ use crate::source_settings::SourceSettings;
 /// The loopback network of IPv4.
 const LOCALNET: (IpAddress, u8) = (IpAddress::from_v4([127, 0, 0, 0]), 96 + 8);
 /// Destinations that belong to no other host: unspecified, loopback, multicast and broadcast
-/// addresses. A connect to these destinations stays with the kernel. The exception is 127.0.0.0/8.
-/// If the host has this network, the route table for programs marks it for connections within the
+/// addresses. A connect to these destinations stays with the kernel. 127.0.0.0/8 is an exception:
+/// if the host has this network, the route table for programs marks it for connections within the
 /// host.
 const NEVER_CARRIED: [(IpAddress, u8); 6] = [
     (IpAddress::UNSPECIFIED_V4, 96 + 8),
@@ -187,8 +187,8 @@ impl Network {
     /// Returns the checks of source addresses that hosts make on received packets, as the kernel
     /// does.
     pub fn ingress(&self) -> IngressPolicy {
-        // The kernel treats an address as its own even while the address' link is down and the
-        // local table has no route to the address.
+        // The kernel treats an address as its own even while the link of the address is down and
+        // the local table has no route to the address.
         let own = self.kernel_tables.links().flat_map(|link| {
             let records = self.kernel_tables.addresses(link.ifindex);
             records.map(|record| KernelRoute {
@@ -293,8 +293,8 @@ impl Network {
 }
 
 /// Returns the served addresses of the interface. Link-local addresses (`fe80::/10`) stay with the
-/// kernel, because the identity of their connections includes the interface. Loopback addresses
-/// stay with the kernel, because they exist on no wire.
+/// kernel, because a connection between such addresses also depends on the interface. Loopback
+/// addresses stay with the kernel, because no wire carries them.
 pub fn served_addresses(kernel_tables: &KernelTables, ifindex: u32) -> Vec<IpAddress> {
     let all = kernel_tables
         .addresses(ifindex)

@@ -1,9 +1,9 @@
 //! Offloads of the NIC that change packets before the demux, the service's XDP program, sees them.
 //!
 //! The service switches these offloads off, and restores them when it ends. If the service is
-//! killed, another process restores them: [`Restorer`]. If an operator switches an offload on
-//! meanwhile, the service logs this, switches the offload off, and switches it on at the end. The
-//! service does not touch an offload that is off all the time.
+//! killed, another process restores them: [`Restorer`]. If an operator switches an offload on while
+//! the service runs, the service logs this and switches the offload off. The offload is then on
+//! after the end of the service. The service does not touch an offload that is always off.
 
 use std::{io, thread, time::Duration};
 
@@ -15,8 +15,8 @@ use tidelane_steering::{
 
 use crate::restorer::Restorer;
 
-/// Number and interval of attempts to switch a feature on: a driver may refuse while an XDP program
-/// is attached.
+/// Number of attempts to switch a feature on, and the pause between two attempts. A driver may
+/// refuse while an XDP program is attached.
 const TRIES_MAX: u32 = 100;
 const TRY_PAUSE: Duration = Duration::from_millis(20);
 
@@ -115,7 +115,7 @@ impl Offloads {
         let interface = self.interfaces.len();
         for offload in offloads {
             let number = names.iter().position(|name| name == offload.name);
-            // A feature that the kernel does not know is off.
+            // A feature that the kernel does not know cannot be on.
             self.disabled.extend(number.map(|number| DisabledOffload {
                 interface,
                 offload: *offload,
@@ -161,7 +161,7 @@ impl DisabledOffload {
         if !found.changeable {
             return Err(stuck("its driver does not switch it off"));
         }
-        // Tell the restorer first, because this process may be killed in between.
+        // Tell the restorer before the change, because this process may be killed between the two.
         if !self.switched {
             let noted = restorer.note(features.ifindex(), self.number);
             noted.map_err(|error| {

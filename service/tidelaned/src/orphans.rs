@@ -14,8 +14,9 @@
 //!         kernel ── RST, SEQ = that ─────────> peer: ECONNRESET
 //! ```
 //!
-//! A peer that has meanwhile opened a connection with the same 4-tuple, to the kernel, treats the
-//! ACK as an old duplicate. That connection continues; its endpoints see one duplicate ACK.
+//! If a peer has meanwhile opened a connection with the same 4-tuple to the kernel, the peer treats
+//! the ACK as an old duplicate. That connection continues, and its endpoints exchange one duplicate
+//! ACK.
 
 use std::{
     io,
@@ -40,13 +41,13 @@ use crate::{core, sys};
 
 /// Number of segments between two pauses.
 const BURST: usize = 64;
-/// Pause between two bursts. The kernel answers the peers' ACKs with as many RSTs, and other
-/// traffic needs the link, too.
+/// Pause between two bursts. The kernel answers each ACK of a peer with a RST, and the link must
+/// have room for other traffic.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Bytes of the longest segment, including a link header that is not sent.
+/// Length in bytes of the longest segment, including a link header that is not sent.
 const FRAME_MAX: usize = FRAME_HEADERS_LEN_MAX + TCP_HEADER_LEN_MAX;
-/// The window of the segments. Any value will do: peers ignore the window of a segment that they
-/// have already received.
+/// The window of the segments. The value has no effect: a peer ignores the window of a segment that
+/// it has already received.
 const WINDOW: u16 = u16::MAX;
 
 /// The connections of a killed service, and the raw sockets that reach their peers.
@@ -73,7 +74,7 @@ impl Orphans {
                 opened => opened?,
             };
             match sys::bind_to_interface(socket.as_fd(), interface) {
-                // The service itself reports the missing interface when it starts.
+                // The service itself reports a missing interface when it starts.
                 Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
                 bound => bound?,
             }

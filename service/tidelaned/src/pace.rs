@@ -24,7 +24,7 @@ use rustix::time::{ClockId, clock_gettime};
 const PIECE: Duration = Duration::from_micros(20);
 /// Ratio of a sleep to the piece before the sleep. The core keeps five sixths of its CPU.
 const RESTS_PER_PIECE: u32 = 5;
-/// Longest sleep, however long the piece was.
+/// Longest sleep, which bounds the delay of a thread after a long piece.
 const REST_MAX: Duration = Duration::from_millis(1);
 
 /// Returns true if a core is awake on the calling thread's CPU.

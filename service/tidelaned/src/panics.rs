@@ -1,8 +1,8 @@
 //! A panic anywhere ends the Tidelane service at once.
 //!
-//! If a thread unwound, the service would continue without the thread: the thread's connections
-//! would hang while the service's XDP program still redirects their packets. After the end of the
-//! process, the kernel gets all packets.
+//! If only the panicking thread ended, the service would continue without the thread. The thread's
+//! connections would hang, because the service's XDP program would still redirect their packets.
+//! After the end of the process, the kernel gets all packets.
 
 use std::panic;
 

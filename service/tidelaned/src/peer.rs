@@ -17,8 +17,8 @@ use tidelane_host::Credentials;
 
 use crate::{netns::NetNs, sys};
 
-/// The usual length of `/proc/PID/status` in bytes, and a limit above the length with 65,536
-/// groups.
+/// Bytes read at once from `/proc/PID/status`, whose usual length is lower, and the largest length,
+/// which 65,536 groups do not reach.
 const STATUS_LEN: usize = 4096;
 const STATUS_MAX: u64 = 1 << 20;
 
@@ -26,7 +26,8 @@ const STATUS_MAX: u64 = 1 << 20;
 /// connect. A later `setuid`, `setns` or `exec` does not change the data.
 #[derive(Debug)]
 pub struct Peer {
-    /// Process id in the service's PID namespace; `None` if the process is not visible there.
+    /// Process id in the service's PID namespace; `None` if this namespace does not contain the
+    /// process.
     pub pid: Option<Pid>,
     /// Becomes readable when the process ends. `None` before Linux 6.5 (SO_PEERPIDFD) for a process
     /// outside of the service's PID namespace. The service then notices the end of the process when

@@ -2,9 +2,9 @@
 //! connects a program with a TCP/IP stack of its own to the NIC.
 //!
 //! A port has the same number on each core (polling thread of the service). A claim of a port is a
-//! 3-tuple (protocol, address, port number) whose packets go to the port. The book says which
-//! numbers are in use, and which kernel sockets back the claims of a port, so that a socket can
-//! move its claim to another port.
+//! 3-tuple (protocol, address, port number) whose packets go to the port. The book records the
+//! numbers in use. It also records the kernel sockets that back the claims of ports, so that a
+//! program can move the claim of a socket to another port.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -53,7 +53,8 @@ impl Claimed {
     }
 }
 
-/// An open port, or a closed port that a core may still have.
+/// An open port, or a closed port whose number is still in use because a core may not have closed
+/// it.
 #[derive(Debug)]
 struct Entry {
     user: UserId,

@@ -27,7 +27,7 @@ enum ReclaimJob {
     Region(Arc<ProgramRegion>),
     /// Memory files that a program has received, but not mapped and sealed.
     Memories(Memories),
-    /// Nothing to free, but a program has ended: the thread checks its regions again.
+    /// A program has ended: the thread checks its regions at once.
     Wake,
     /// A call that may block.
     Work(Box<dyn FnOnce() + Send>),
@@ -73,7 +73,7 @@ impl MemoryReclaimer {
 
     fn send(&self, job: ReclaimJob) {
         if let Some(thread) = &self.0 {
-            // The thread lives as long as a reclaimer, so it receives the job.
+            // The thread lives as long as a reclaimer, so the send does not fail.
             let _ = thread.send(job);
         }
     }

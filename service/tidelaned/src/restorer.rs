@@ -27,15 +27,16 @@ use tidelane_steering::features::{FeatureNumber, Features};
 
 use crate::{confine, offloads, orphans::Orphans, sys};
 
-/// Length of a message in bytes: the index of an interface and the number of a feature, with four
-/// bytes each.
+/// Length of a message in bytes: four bytes for the index of an interface, and four bytes for the
+/// number of a feature.
 const MESSAGE_LEN: usize = 8;
-/// Maximum number of recorded changes. A service makes a few changes.
+/// Maximum number of recorded changes. A service makes only a few changes.
 const CHANGES_MAX: usize = 64;
 /// Time limit for the exit of the service's process after the service has closed its side of the
 /// socket pair.
 const END_MAX: Duration = Duration::from_secs(10);
-/// Pauses before the peers are notified again, because the ACK to the peer or the RST may be lost.
+/// Pauses in seconds before the peers are notified again, because the ACK to the peer or the RST
+/// may be lost.
 const PAUSES_S: [u64; 4] = [1, 2, 4, 8];
 
 /// The service's handle of the restorer process. The process regards a dropped handle as the end of
@@ -83,7 +84,7 @@ fn live(messages: &OwnedFd, service: &OwnedFd, orphans: &Orphans) -> Result<(), 
     confine::enter_restorer().map_err(|error| error.to_string())?;
     let changes = take_messages(messages)?;
     wait_for_end(service);
-    // Peers come first, since a NIC may take seconds for a change.
+    // The peers come first, because a change of a NIC may take seconds.
     let count = orphans.probe_peers();
     put_back(&changes);
     if count > 0 {

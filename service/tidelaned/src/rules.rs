@@ -150,7 +150,8 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Several<T> {
                     several.push(next);
                 }
                 if several.is_empty() {
-                    // An empty list would seem to match nothing, but would match everything.
+                    // An empty list would look as if it matched nothing, but would match
+                    // everything. Refuse the list.
                     return Err(de::Error::invalid_length(0, &"at least one value"));
                 }
                 Ok(Several(several))

@@ -23,14 +23,15 @@ use tidelane_places::{RUN, ServiceName, TrustedDir};
 /// Files of a service in its run directory.
 const ENTRIES: [&str; 3] = ["pid", "control.sock", "admin.sock"];
 
-/// Number and interval of attempts to lock a file that another process has locked.
+/// Number of attempts to lock a file that another process has locked, and the pause between two
+/// attempts.
 const LOCK_TRIES_MAX: u32 = 50;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// Number of descriptors that the process wants to open at most.
 const DESCRIPTORS_WANTED: u64 = 1 << 20;
 
-/// Backlog of each socket.
+/// Backlog of each listening socket.
 const PENDING_MAX: i32 = 128;
 
 /// The group and the mode of a socket in the run directory. Group and mode decide which users may
@@ -168,8 +169,9 @@ impl RunDir {
         })
     }
 
-    /// Binds a Unix socket to `name` in the directory. The socket first has the owner's mode. It
-    /// gets its group before the mode of `access`, so that no user without access can ever open it.
+    /// Binds a Unix socket to `name` in the directory. The socket first has the mode
+    /// [`owner`](SocketPermissions::owner). The socket gets its group before the mode of `access`,
+    /// so that no user without access can ever open it.
     fn bind(&self, socket: impl AsFd, name: &str, access: SocketPermissions) -> io::Result<()> {
         // The directory entry gets the mode of the socket, without the bits of the process's umask.
         fchmod(&socket, SocketPermissions::owner().mode)?;

@@ -35,11 +35,11 @@ use crate::{
     somaxconn::SomaxConn,
 };
 
-/// Limit of claims that are checked in one turn. The limit bounds the wait of the control thread's
-/// other work.
+/// Largest number of claims that are checked in one turn. The number bounds the time for which
+/// other work of the control thread waits.
 const CANDIDATES_MAX: usize = 256;
 
-/// Upper bound of the time that a SYN takes from the demux to a core of the service.
+/// Upper bound of the time from the arrival of a SYN at the demux to its arrival at a core.
 const SYNS_ARRIVE_WITHIN: Duration = Duration::from_millis(250);
 
 /// The control thread's state that sessions use.
@@ -97,7 +97,7 @@ pub struct ServiceState<P: Port> {
 struct Listener {
     /// Number by which all programs refer to the listener.
     number: u32,
-    /// Count of the programs that hold the listener.
+    /// Number of programs that hold the listener.
     holders: usize,
     /// True if the listener shares its port with other listeners (SO_REUSEPORT).
     in_group: bool,
@@ -367,8 +367,8 @@ impl<P: Port> ServiceState<P> {
     }
 
     /// Returns true if programs lose no connection when they give this listener up. The kernel must
-    /// have got the listener's SYNs for at least `SYNS_ARRIVE_WITHIN`. The service must have no
-    /// connection in the listener's SYN queue or accept queue, and no valid SYN cookie.
+    /// have got the listener's SYNs for at least `SYNS_ARRIVE_WITHIN`. The listener must have no
+    /// connection in its SYN queue or accept queue of the service, and no valid SYN cookie.
     pub fn is_drained(&self, cookie: u64, now: Instant) -> bool {
         let listener = self.listeners.get(&cookie);
         let since = listener.and_then(|listener| listener.draining_since);

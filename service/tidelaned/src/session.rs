@@ -47,11 +47,13 @@ pub use ports::OpenPort;
 /// Maximum number of connection slots of one program. A slot is the record of a connection in
 /// shared memory.
 const SLOTS_MAX: u32 = 1 << 16;
-/// Bytes of address space of each buffer area of a program. Pages are allocated on first use.
+/// Address space in bytes of each buffer area of a program. Pages are allocated on first use.
 const AREA_LEN: u64 = 4 << 30;
-/// Bytes of unread answers that the kernel buffers. A session with more unread answers ends.
+/// Number of bytes of unread answers that the kernel buffers. A session with more unread answers
+/// ends.
 const ANSWERS_LEN_MAX: usize = 8192;
-/// Limit of messages read from a session in a row, so that other sessions get their turn.
+/// Largest number of messages that are read from a session in a row. Other sessions then get their
+/// turn.
 const MESSAGES_PER_TURN: usize = 32;
 
 /// The service's record of a registered program: its id on each core, its doorbells and its
@@ -104,8 +106,8 @@ pub struct Session {
     /// Sockets that are not accelerated: inode and reason.
     pub notes: Vec<(u64, u32)>,
     charges: SessionCharges,
-    /// For a child: the listener of the first connection that the child took over, and the time of
-    /// the take-over.
+    /// For a child: the listener of the first connection that the child took over, and the time at
+    /// which the child took it over.
     served: Option<(u64, Instant)>,
 }
 

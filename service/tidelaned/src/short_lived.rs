@@ -1,13 +1,13 @@
 //! Listeners of the Tidelane service whose program forks for each connection.
 //!
-//! A child that takes over a connection costs the control thread more than the kernel's stack needs
-//! for a whole short connection: see `docs/design/fork.md`. A program with long-lived children
-//! gains by accelerated connections. A program whose children end at once does not gain.
-//! [`ShortLived`] distinguishes the two kinds by the lifetimes of children.
+//! A child that takes over a connection costs the control thread more than a whole short connection
+//! costs the kernel's stack: see `docs/design/fork.md`. A program with long-lived children gains by
+//! accelerated connections. A program whose children end at once does not gain. [`ShortLived`]
+//! distinguishes the two kinds by the lifetimes of children.
 
 use tidelane_time::{Duration, Instant};
 
-/// Lifetime below which a child counts as short-lived, from its first connection on.
+/// Lifetime, from its first connection on, below which a child counts as short-lived.
 const SHORT: Duration = Duration::from_secs(1);
 /// Time in which the leaky bucket [`ShortLived`] forgets one short-lived child. A listener with
 /// fewer short-lived children stays with the service.

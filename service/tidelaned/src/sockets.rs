@@ -233,9 +233,10 @@ impl Entitlement {
     }
 }
 
-/// Returns true if the socket is bound to its port and was not connected since. After a connection
-/// has ended, `getsockname` still returns the port. Only `bind`, which fails with EINVAL on a bound
-/// socket, shows whether the socket still has the port.
+/// Returns true if the socket is bound to its port and has not been connected. After the end of a
+/// connection, `getsockname` still returns the port, although the socket may have lost it. `bind`
+/// fails with EINVAL only on a bound socket, and therefore shows whether the socket still has the
+/// port.
 pub fn is_bound_only(fd: BorrowedFd<'_>, socket: &KernelSocket) -> bool {
     let family = sockopt::socket_domain(fd);
     let any = match family {

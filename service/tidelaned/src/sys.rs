@@ -7,9 +7,9 @@ use std::{
 };
 
 /// Niceness of a core (a fast-path thread) in the normal class. The kernel's stack receives packets
-/// in interrupts, which do not wait for programs. The core must not wait behind the programs that
-/// it serves either. A core in this class does not take the whole CPU, because it sleeps when it is
-/// idle.
+/// in interrupts, which do not wait for programs. A core must not wait behind the programs that it
+/// serves either. With this niceness a core gets the CPU before them. It does not keep the CPU,
+/// because it sleeps when it is idle.
 const NICE: libc::c_int = -10;
 
 /// The scheduling class of a fast-path thread.
@@ -21,8 +21,8 @@ pub enum Class {
     Normal,
 }
 
-/// Size in bytes from which malloc makes separate mappings. A separate mapping returns to the
-/// system when it is freed. Without this setting glibc raises the size over time.
+/// Size in bytes from which malloc makes a separate mapping. A separate mapping returns to the
+/// system when it is freed. Without this setting, glibc would raise the size over time.
 const MAPPED_FROM: libc::c_int = 128 << 10;
 
 /// Makes freed memory return to the system, so that memory for many connections is not kept.
@@ -39,7 +39,7 @@ pub fn set_class(tid: i32, class: Class) -> io::Result<()> {
         Class::Normal => libc::SCHED_OTHER,
     };
     let parameter = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the pointer is to a live, initialised sched_param; the call keeps no reference.
+    // SAFETY: the pointer is to a live, initialised sched_param, and the call keeps no reference.
     let result = unsafe { libc::sched_setscheduler(tid, policy, &parameter) };
     // SAFETY: the call takes no pointers. The niceness has no effect in the idle class. A refusal
     // leaves the thread an equal share of the CPU.
@@ -93,7 +93,8 @@ pub enum Forked {
 
 /// Forks this process. The process must have only one thread.
 pub fn fork() -> io::Result<Forked> {
-    // SAFETY: the process has no other thread, whose locks the copy would inherit locked.
+    // SAFETY: the process has no other thread. The copy would inherit the locks of another thread
+    // locked.
     match unsafe { libc::fork() } {
         0 => Ok(Forked::Child),
         pid if pid > 0 => Ok(Forked::Parent),
@@ -134,7 +135,7 @@ pub fn leave_session(name: &str) {
 pub fn bind_to_interface(socket: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     let (level, option) = (libc::SOL_SOCKET, libc::SO_BINDTODEVICE);
     let (value, len) = (name.as_ptr().cast(), name.len() as libc::socklen_t);
-    // SAFETY: `value` points to `len` bytes that live; the kernel copies them.
+    // SAFETY: `value` points to `len` live bytes, which the kernel copies.
     let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, value, len) };
     if result == 0 {
         Ok(())
@@ -157,8 +158,8 @@ extern "C" fn on_interrupt(_: libc::c_int) {}
 /// Makes [`interrupt`] end a blocking system call with EINTR.
 pub fn allow_interrupts() -> io::Result<()> {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: all zeros is a valid sigaction (no flags: calls are not restarted); the handler does
-    // nothing, so it may run anywhere.
+    // SAFETY: all zeros is a valid sigaction (no flags: calls are not restarted). The handler does
+    // nothing, so it may run at any point.
     let result = unsafe {
         (*action.as_mut_ptr()).sa_sigaction = on_interrupt as *const () as libc::sighandler_t;
         libc::sigaction(INTERRUPT, action.as_ptr(), std::ptr::null_mut())
@@ -173,8 +174,7 @@ pub fn allow_interrupts() -> io::Result<()> {
 /// Interrupts a blocking system call of thread `tid` of this process, if the thread is in a call.
 pub fn interrupt(tid: i32) {
     let process = rustix::process::getpid().as_raw_nonzero().get();
-    // SAFETY: the call takes no pointers. The thread may be gone: then the call fails, which does
-    // no harm.
+    // SAFETY: the call takes no pointers. If the thread is gone, the call fails without harm.
     unsafe { libc::syscall(libc::SYS_tgkill, process, tid, INTERRUPT) };
 }
 
@@ -204,7 +204,7 @@ pub fn next_signal(signals: &OwnedFd) -> Option<Signal> {
 /// descriptor that becomes readable when one of these signals arrives.
 pub fn block_signals() -> io::Result<OwnedFd> {
     let mut set = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
-    // SAFETY: the set is live and writable; sigemptyset initialises it before it is used.
+    // SAFETY: the set is live and writable, and sigemptyset initialises it before its use.
     let fd = unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         libc::sigaddset(set.as_mut_ptr(), libc::SIGHUP);
@@ -218,7 +218,7 @@ pub fn block_signals() -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: signalfd has just returned this descriptor; nobody else owns it.
+    // SAFETY: signalfd has just returned this descriptor, and no other code owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -230,7 +230,7 @@ pub fn namespace_of_socket(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call has just returned this descriptor; nobody else owns it.
+    // SAFETY: the call has just returned this descriptor, and no other code owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -246,7 +246,7 @@ pub fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call has just installed this descriptor; nobody else owns it.
+    // SAFETY: the call has just installed this descriptor, and no other code owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -315,8 +315,8 @@ pub fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<libc::ucred> {
 /// Moves the calling thread alone to a new network namespace.
 #[cfg(test)]
 pub fn enter_new_network_namespace() -> io::Result<()> {
-    // SAFETY: the call takes no pointers; the flag concerns nothing that Rust's own structures rely
-    // on.
+    // SAFETY: the call takes no pointers. The flag affects nothing on which Rust's own structures
+    // rely.
     match unsafe { libc::unshare(libc::CLONE_NEWNET) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -15,8 +15,8 @@ use crate::sockets::KernelSocket;
 const TABLES: [&str; 2] = ["/proc/thread-self/net/udp", "/proc/thread-self/net/udp6"];
 
 /// Returns true if another UDP socket gets datagrams of one of `socket`'s 3-tuples (address,
-/// protocol, port). The socket with the inode `reservation` does not count. Returns true if the
-/// kernel's tables cannot be read.
+/// protocol, port). The socket with the inode `reservation` belongs to the service and does not
+/// count. Returns true if the kernel's tables cannot be read.
 pub fn have_another_socket(socket: &KernelSocket, reservation: u64) -> bool {
     let mut text = String::new();
     for table in TABLES {

@@ -32,8 +32,8 @@ const CONTROL_INTERVAL: StdDuration = StdDuration::from_secs(1);
 /// Shortest interval between two writes of a core's heartbeat. Rare writes keep the heartbeat's
 /// cache line in the cache of the CPU that runs the demux.
 const BEAT_INTERVAL: Duration = Duration::from_millis(1);
-/// Maximum number of intervals that the watchdog counts at one check. A watchdog that itself had to
-/// wait for a CPU does not know how the watched thread has spent the time.
+/// Maximum number of intervals that the watchdog counts at one check. If the watchdog itself had to
+/// wait for a CPU, it does not know how the watched thread has spent the time.
 const LATE_MAX: u32 = 2;
 
 /// The heartbeats of one core, on all of its queues. A heartbeat is the time of a recent step,
@@ -74,7 +74,7 @@ impl Pulse {
 pub struct StallClock {
     /// Id of the thread. Zero before the thread has started.
     thread: i32,
-    /// The time without progress in which the thread did not wait for a CPU.
+    /// Time without progress, excluding the time in which the thread waited for a CPU.
     silent: Duration,
     /// CPU time of the thread at the last check, in nanoseconds.
     ran_ns: u64,

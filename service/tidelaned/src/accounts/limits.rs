@@ -34,7 +34,7 @@ const DEFAULTS: &[(Resource, u64, u64)] = &[
     (Resource::PortBytes, u64::MAX, u64::MAX),
 ];
 
-/// The file's limits of one user, or of all users except root, by resource.
+/// The limits that the file sets, by resource: of one user, or of all users except root.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserLimits(BTreeMap<Resource, u64>);
 

@@ -1,9 +1,9 @@
-//! The message rate of a user: a token bucket with the tokens of one second.
+//! The message rate of a user: a token bucket that holds at most the tokens of one second.
 //!
-//! The service reads a message of a user (a request on a registration socket) if the user's bucket
-//! holds a token. The message may cost more tokens than the bucket holds, and then leaves a debt.
-//! Nothing is dropped: the messages of a user without tokens stay in the sockets, and the user's
-//! calls wait.
+//! The service reads a message of a user (a request on a registration socket) only if the user's
+//! bucket holds a token. A message may cost more tokens than the bucket holds, and then leaves a
+//! debt. No message is dropped: the messages of a user without tokens stay in the sockets, and the
+//! user's calls wait.
 
 use tidelane_time::{Duration, Instant};
 
@@ -12,9 +12,9 @@ const SECOND: u64 = 1_000_000_000;
 /// A user's tokens.
 #[derive(Debug, Default)]
 pub struct Bucket {
-    /// The time at which the bucket was last empty, after all payments. The bucket holds the tokens
-    /// of the time since then. During a debt, this time lies in the future. `None` before the first
-    /// payment.
+    /// The time at which the bucket was empty last, with all payments counted. The bucket holds the
+    /// tokens of the time since then. During a debt, `empty_at` lies in the future. `None` before
+    /// the first payment.
     empty_at: Option<Instant>,
     /// Nanoseconds per token.
     interval: u64,

@@ -12,7 +12,7 @@ pub(super) struct Claimants {
     whole: u32,
     beside_connections: u32,
     beside_kernel: u32,
-    /// Number of owners that are mux ports. The other numbers include these owners.
+    /// Number of owners that are mux ports. The counts by scope include these owners.
     ports: u32,
 }
 
@@ -46,10 +46,11 @@ impl Claimants {
 
     /// Returns the scope of the claim in the demux, or `None` without owners.
     ///
-    /// [`Scope::BesideConnections`] takes precedence over [`Scope::Whole`]: the kernel keeps the
-    /// segments of its connections while one owner wants so. [`Scope::Whole`] takes precedence over
-    /// [`Scope::BesideKernel`]. Only [`Scope::BesideKernel`] leaves the SYNs for a listener of the
-    /// kernel to the kernel, so the service gets these SYNs if one owner wants another scope.
+    /// [`Scope::BesideConnections`] takes precedence over [`Scope::Whole`]: if one owner leaves the
+    /// kernel's connections to the kernel, the claim does so. [`Scope::Whole`] takes precedence
+    /// over [`Scope::BesideKernel`], because only [`Scope::BesideKernel`] leaves the SYNs for a
+    /// kernel listener to the kernel. If one owner wants another scope, the service gets these
+    /// SYNs.
     pub(super) fn scope(self) -> Option<Scope> {
         match self {
             Self {

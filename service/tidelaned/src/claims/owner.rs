@@ -50,7 +50,7 @@ impl Owner {
 /// The key of a claim: its owner, address and port.
 pub type ClaimKey = (Owner, Endpoint);
 
-/// The port reservation behind a claim, and the conditions of its use.
+/// The reservation of a claim's port, and the conditions for the claim's use.
 #[derive(Debug)]
 pub struct Terms {
     /// The charge for the claim. `None` if the claim is not charged separately.

@@ -21,7 +21,7 @@ use crate::{
 /// Directory of the configuration files.
 const DIRECTORY: &str = "/etc/tidelane";
 
-/// A parsed configuration file; each table has its documented default.
+/// The contents of a configuration file. A table that is absent has its documented default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FileConfig {
@@ -38,7 +38,7 @@ pub struct FileConfig {
     pub loopback: bool,
     /// The verdict on connections that match no rule.
     pub default: ActionWord,
-    /// The rules, in the order in which they are checked.
+    /// The rules, in the order in which they are checked: the first rule that matches decides.
     pub rule: Vec<RuleConfig>,
 }
 

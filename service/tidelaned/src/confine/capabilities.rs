@@ -31,8 +31,8 @@ pub const CAPABILITIES: &[(CapabilitySet, &str)] = &[
     ),
 ];
 
-/// The capability to change an open eBPF map. The kernel demands this capability only before Linux
-/// 5.19, if `kernel.unprivileged_bpf_disabled` is set.
+/// The capability to change an open eBPF map. Only kernels before Linux 5.19 demand this
+/// capability, and only if `kernel.unprivileged_bpf_disabled` is set.
 const FOR_MAPS: CapabilitySet = CapabilitySet::BPF;
 /// The capability to set the niceness of a core (a polling thread), needed only if the limit on
 /// niceness could not be raised.
@@ -70,7 +70,7 @@ impl RemainingCapabilities {
     }
 }
 
-/// Permanently gives up every capability that is not needed, in all sets.
+/// Permanently gives up every capability that is not in [`CAPABILITIES`], in all sets.
 pub fn keep_needed() -> Result<RemainingCapabilities, ConfineError> {
     let held = capabilities(None).map_err(ConfineError::at("reading the capabilities"))?;
     let mut set = CAPABILITIES
@@ -83,8 +83,8 @@ pub fn keep_needed() -> Result<RemainingCapabilities, ConfineError> {
     if setrlimit(Resource::Nice, limit).is_err() {
         set |= FOR_CLASSES;
     }
-    // The service locks the rings of programs in memory (`Region::keep_resident`). Without the
-    // limit the service works, too, so an error is ignored.
+    // The service locks the rings of programs in memory (`Region::keep_resident`). The lock is
+    // optional, so an error of the limit is ignored.
     let unlimited = Rlimit {
         current: None,
         maximum: None,
@@ -130,7 +130,7 @@ fn drop_bounding_and_ambient_sets(held: &CapabilitySets) -> Result<bool, Confine
     if may_set {
         lock_secure_bits()?;
         for number in 0..CAPABILITIES_MAX {
-            // The kernel refuses unknown numbers.
+            // The kernel refuses the numbers of capabilities that it does not know.
             let one = CapabilitySet::from_bits_retain(1 << number);
             let _ = remove_capability_from_bounding_set(one);
         }

@@ -1,12 +1,12 @@
 //! The seccomp filter: compiles a table, such as [`CALLS`](super::calls::CALLS), into a BPF
 //! program.
 //!
-//! The kernel denies a call that is not in the table, or whose arguments the table does not allow.
-//! The thread gets SIGSYS instead. The handler of SIGSYS writes the call's number to the log and
-//! aborts the process. If the thread blocks the signal, the kernel ends the process.
+//! The kernel does not execute a call that is not in the table, or whose arguments the table does
+//! not allow. It sends SIGSYS to the thread instead. The handler of SIGSYS writes the call's number
+//! to the log and aborts the process. If the thread blocks the signal, the kernel ends the process.
 //!
-//! Since Linux 5.11 the kernel keeps calls that pass with any arguments in a bitmap, so that the
-//! calls of the packet path do not run the program.
+//! Since Linux 5.11 the kernel keeps a bitmap of the calls that pass with any arguments. The calls
+//! of the packet path are in this bitmap, so the kernel does not run the program for them.
 
 use std::io;
 
@@ -19,7 +19,7 @@ use super::{
 
 /// `AUDIT_ARCH_X86_64`: system calls of other architectures have other numbers.
 const ARCHITECTURE: u32 = 0xc000_003e;
-/// Offsets of fields in `struct seccomp_data`.
+/// Byte offsets of fields in `struct seccomp_data`.
 const NUMBER_AT: u32 = 0;
 const ARCHITECTURE_AT: u32 = 4;
 const ARGUMENTS_AT: u32 = 16;

@@ -25,7 +25,8 @@ mod right {
     pub(super) const REMOVE_FILE: u64 = 1 << 5;
 }
 
-/// Versions of Landlock that added rights, and the number of rights since then.
+/// Versions of Landlock that added rights. Each entry has the version and the number of rights from
+/// this version on.
 const RIGHTS: [(u32, u32); 4] = [(1, 13), (2, 14), (3, 15), (5, 16)];
 /// First version that can deny signals to processes outside the domain, and connections to their
 /// abstract unix sockets.

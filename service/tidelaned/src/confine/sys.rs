@@ -9,8 +9,8 @@ use std::{
 
 use libc::sock_filter;
 
-/// Flags of `seccomp`: the filter applies to all threads, without the speculation barriers of
-/// kernels before 5.16, which are meant for processes that run foreign code.
+/// Flags of `seccomp`: the filter applies to all threads. The flags also keep kernels before 5.16
+/// from speculation barriers, which are meant for processes that run foreign code.
 const FILTER_FLAGS: libc::c_ulong =
     libc::SECCOMP_FILTER_FLAG_TSYNC | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
 const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;
@@ -92,8 +92,8 @@ impl Line {
 
 /// Handles SIGSYS: logs the denied call and ends the process. Makes only async-signal-safe calls.
 extern "C" fn on_denied_call(_: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel passes the siginfo of SIGSYS, which has this layout, and a ucontext_t; the
-    // two live on the handler's stack.
+    // SAFETY: the kernel passes the siginfo of SIGSYS, which has this layout, and a ucontext_t.
+    // Both live on the handler's stack.
     let (number, first, second) = unsafe {
         let registers = &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
         (
@@ -113,7 +113,7 @@ extern "C" fn on_denied_call(_: c_int, info: *mut libc::siginfo_t, context: *mut
     line.push(b", ");
     line.push_number(second as u64);
     line.push(b"); it is not in confine/calls.rs; the service ends\n");
-    // SAFETY: the buffer is live and `len` within it; abort may be called in a handler.
+    // SAFETY: the buffer is live, and `len` is within it. A signal handler may call `abort`.
     unsafe {
         libc::write(libc::STDERR_FILENO, line.text.as_ptr().cast(), line.len);
         libc::abort();
@@ -123,8 +123,8 @@ extern "C" fn on_denied_call(_: c_int, info: *mut libc::siginfo_t, context: *mut
 /// Makes a denied call end the process with a line in the log.
 pub(super) fn report_denied_calls() -> io::Result<()> {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: all zeros is a valid sigaction; the handler has the signature that SA_SIGINFO wants
-    // and makes only calls that a handler may make.
+    // SAFETY: all zeros is a valid sigaction. The handler has the signature that SA_SIGINFO
+    // requires, and makes only calls that a handler may make.
     let result = unsafe {
         (*action.as_mut_ptr()).sa_sigaction = on_denied_call as *const () as libc::sighandler_t;
         (*action.as_mut_ptr()).sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
@@ -151,8 +151,8 @@ pub(super) fn may_use_open_maps() -> bool {
         flags: 0,
     };
     let size = size_of::<Lookup>();
-    // SAFETY: the attribute is `size` bytes, all initialised; no descriptor is -1, so the kernel
-    // touches no memory behind the attribute.
+    // SAFETY: the attribute has `size` bytes, all initialised. No descriptor is -1, so the kernel
+    // touches no memory beyond the attribute.
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, BPF_MAP_LOOKUP_ELEM, &raw const nothing, size) };
     let refused = check(result).err().and_then(|error| error.raw_os_error());
@@ -195,7 +195,8 @@ impl LandlockRules {
             scoped,
         };
         let size = size_of::<Attributes>();
-        // SAFETY: the kernel reads `size` bytes of the attributes; the descriptor is new and ours.
+        // SAFETY: the kernel reads `size` bytes of the attributes. The descriptor is new and
+        // belongs to this code.
         unsafe {
             let fd = check(libc::syscall(
                 libc::SYS_landlock_create_ruleset,
@@ -245,6 +246,7 @@ impl LandlockRules {
 #[cfg(test)]
 pub(super) fn make_call(call: libc::c_long, arguments: [libc::c_long; 4]) {
     let [a, b, c, d] = arguments;
-    // SAFETY: the tests make the call under a filter that denies it; the arguments name no memory.
+    // SAFETY: the tests make the call under a filter that denies it. The arguments refer to no
+    // memory.
     unsafe { libc::syscall(call, a, b, c, d, 0, 0) };
 }

@@ -63,8 +63,8 @@ impl<P: Port> Control<P> {
         self.shared.hand_back(&taken.unwrap_or_default(), now());
     }
 
-    /// Schedules checks of claims of ports that programs have reserved, after the last connection
-    /// from such a port has ended.
+    /// Schedules checks of claims. The last connection from a port that a program has reserved has
+    /// ended, so the claim may end.
     fn ports_are_idle(&mut self, idle: &[(usize, ProgramId, Endpoint)]) {
         if idle.is_empty() {
             return;

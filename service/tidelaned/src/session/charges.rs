@@ -8,9 +8,10 @@ use std::sync::Arc;
 use tidelane_abi::{message, port::PORT_DATA_OFFSET};
 use tidelane_host::accounts::{Account, Charge, Refused, Resource, User};
 
-/// Descriptors of a session that has not registered: its socket, and the pidfd of its process.
+/// Number of descriptors of a session that has not registered: its socket, and the pidfd of its
+/// process.
 const DESCRIPTORS: u64 = 2;
-/// Number of connections that make INHERIT as costly as one more message.
+/// Number of connections that cost as much as one ordinary message when INHERIT copies them.
 const CONNECTIONS_PER_COST: u64 = 64;
 
 /// The charges of a session.
@@ -44,9 +45,9 @@ impl SessionCharges {
     /// Returns the cost of a message of this kind, in ordinary messages.
     pub fn cost(&self, kind: u32) -> u64 {
         match kind {
-            // Memory is mapped and unmapped.
+            // The service maps memory, and unmaps it at the end.
             message::REGISTER | message::OPEN_PORT => 16,
-            // All connections of the process are visited.
+            // The service visits all connections of the process.
             message::INHERIT => 16 + self.user().used(Resource::Connections) / CONNECTIONS_PER_COST,
             message::LISTEN | message::RESERVE | message::CLAIM_TUPLE => 4,
             _ => 1,

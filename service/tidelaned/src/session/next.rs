@@ -7,9 +7,9 @@ use tidelane_time::Instant;
 /// The next step of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// The session goes on, and there may be another message.
+    /// The session continues, and another message may already wait.
     More,
-    /// The session goes on when there is another message.
+    /// The session continues when another message arrives.
     Continue,
     /// The session is read again at this time, because its user has exceeded the message rate.
     Pause(Instant),
@@ -20,7 +20,7 @@ pub enum Next {
 }
 
 impl Next {
-    /// Returns the step after an answer, which fails if the peer is gone.
+    /// Returns the step after an answer was sent. The send fails if the peer is gone.
     pub(super) fn after(answered: &io::Result<()>) -> Self {
         match answered {
             Ok(()) => Self::More,

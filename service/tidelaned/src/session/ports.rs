@@ -50,7 +50,7 @@ pub struct OpenPort {
     doorbells: Vec<Doorbell>,
     /// The program's doorbell.
     bell: Arc<Doorbell>,
-    /// The program, as the operator's rules see it.
+    /// The owner of the port in the form that the operator's rules use.
     owner: PortOwner,
     user: Arc<User>,
     /// The shared memories with the packet rings, for each core. `None` once the cores have the
@@ -136,8 +136,8 @@ impl OpenPort {
         // A core that does not answer may still have the port, so its number stays in use.
         if let Some(ends) = closed {
             shared.ports.free(id);
-            // The more memory the program has filled, the longer the unmapping takes, so another
-            // thread unmaps the memories.
+            // The unmapping takes long if the program has filled much memory, so another thread
+            // does it.
             shared.reclaimer.work(move || drop((ends, self)));
         }
     }

@@ -20,8 +20,8 @@ impl Session {
             return Ok(());
         };
         let (slot, generation) = (request.slot, request.generation);
-        // Only the core that owns the slot, the connection's record in shared memory, returns
-        // numbers.
+        // All cores are asked. Only the core that owns the slot, the connection's record in shared
+        // memory, returns values.
         let tcp_info = shared.cores.call_each(|core| {
             let id = registered.ids[core];
             move |host, now| host.tcp_info(now, id, slot, generation)
