@@ -11,10 +11,10 @@
 //! PROBE_RTT  cwnd of four segments for 200 ms, when RTprop is older than ten seconds
 //! ```
 //!
-//! The implementation follows draft-cardwell-iccrg-bbr-congestion-control-00. As in Linux, there is
-//! also packet conservation in the first round of a recovery, and extra window for ACK aggregation.
-//! Unlike Linux, BBR does not detect policers (long-term rate). ECN has no effect. A loss changes
-//! cwnd for one recovery only, and never the model.
+//! The implementation follows draft-cardwell-iccrg-bbr-congestion-control-00, with two additions of
+//! Linux: packet conservation in the first round of a recovery, and extra window for ACK
+//! aggregation. Unlike Linux, this module does not detect policers (`lt_bw`). ECN has no effect. A
+//! loss changes cwnd for one recovery only, and never the model.
 
 use tidelane_time::{Duration, Instant};
 
@@ -34,25 +34,25 @@ const CWND_GAIN: u64 = 2 * UNIT;
 const PACING_GAIN_CYCLE: [u64; 8] = [1_250, 750, UNIT, UNIT, UNIT, UNIT, UNIT, UNIT];
 /// Window of the BtlBw filter, in rounds.
 const BW_ROUNDS: u32 = 10;
-/// Window of the RTprop filter.
+/// Time after which a sample leaves the RTprop filter.
 const MIN_RTT_AGE: Duration = Duration::from_secs(10);
-/// Length of PROBE_RTT, which also lasts at least one round.
+/// Least length of PROBE_RTT. The mode also lasts at least one round.
 const PROBE_RTT_TIME: Duration = Duration::from_millis(200);
-/// Window in PROBE_RTT and least window at any time, in segments.
+/// Window in PROBE_RTT in segments, and the least window in any mode.
 const CWND_MIN_SEGMENTS: u32 = 4;
-/// Growth of BtlBw that continues STARTUP: a quarter per round.
+/// Growth of BtlBw per round, as a fraction, below which STARTUP may end: a quarter.
 const FULL_BW_GROWTH: (u64, u64) = (5, 4);
-/// Number of rounds without this growth of BtlBw that end STARTUP.
+/// Number of rounds in a row with less growth that end STARTUP.
 const FULL_BW_ROUNDS: u8 = 3;
 /// Part of the rate that is not used, in percent, so that queues drain on average.
 const MARGIN_PERCENT: u64 = 1;
-/// RTT that the first pacing rate assumes.
+/// RTT that the first pacing rate assumes, before the first RTT sample.
 const FIRST_RTT: Duration = Duration::from_millis(1);
-/// Time that one paced burst takes at the pacing rate.
+/// Time that one burst of a paced flow takes at the pacing rate.
 const BURST: Duration = Duration::from_millis(1);
-/// Least burst in segments.
+/// Least size of a burst in segments.
 const BURST_SEGMENTS: u64 = 2;
-/// Number of bursts for which cwnd has room: in the sender, the network and the receiver.
+/// Number of bursts for which cwnd has room: one each in the sender, the network and the receiver.
 const BURSTS_HELD: u64 = 3;
 
 /// Mode of BBR, which determines the gains. The module's documentation describes the modes.
@@ -70,7 +70,7 @@ pub struct Bbr {
     window: Window,
     /// Filter of BtlBw, in bytes per second by round.
     bw: MaxFilter,
-    /// RTprop in microseconds.
+    /// RTprop in microseconds. `u32::MAX` before the first sample.
     min_rtt_us: u32,
     min_rtt_at: Instant,
     /// Pacing rate in bytes per second.
@@ -78,15 +78,15 @@ pub struct Bbr {
     /// Number of rounds. A round ends when the data in flight at its start is delivered.
     round: u32,
     round_end: u64,
-    /// Samples with a smaller `prior_delivered` count as app-limited: the flow was in PROBE_RTT.
+    /// A sample with a smaller `prior_delivered` in bytes was sent in PROBE_RTT: app-limited.
     app_limited_until: u64,
-    /// BtlBw when it last grew by a quarter, and the rounds since.
+    /// BtlBw (bytes per second) when it last grew by a quarter, and the number of rounds since.
     full_bw: u32,
     full_bw_rounds: u8,
     /// Index of the present phase in [`PACING_GAIN_CYCLE`], and the time of its start.
     phase: u8,
     phase_at: Instant,
-    /// End of PROBE_RTT; `MAX` before the flight is small enough.
+    /// Time at which PROBE_RTT ends. [`Instant::MAX`] until the flight is small enough.
     probe_rtt_end: Instant,
     probe_rtt_round: bool,
     mode: Mode,
@@ -99,7 +99,7 @@ pub struct Bbr {
     /// True from a recovery's start to its first ACK. Packet conservation then lasts for one round.
     entering_recovery: bool,
     packet_conservation: bool,
-    /// Window to restore after recovery or PROBE_RTT.
+    /// Window in bytes to restore after a recovery or after PROBE_RTT.
     prior_cwnd: u32,
     ack_aggregation: AckAggregation,
 }
@@ -233,7 +233,7 @@ impl Bbr {
         let whole = (now - self.phase_at).as_micros() > u64::from(self.min_rtt_us);
         let gain = self.pacing_gain();
         let over = if gain > UNIT {
-            // A small buffer may never hold this flight, so a loss ends the phase, too.
+            // A small buffer may never hold this flight, so a loss also ends the phase.
             whole && (sample.lost > 0 || sample.prior_flight >= self.inflight(gain, 0))
         } else if gain < UNIT {
             whole || sample.prior_flight <= self.inflight(UNIT, 0)
@@ -271,8 +271,8 @@ impl Bbr {
         }
     }
 
-    /// Enters PROBE_BW in any phase except the one with gain 3/4. The phase is a hash of clock and
-    /// delivered bytes, so that flows that start together do not probe together.
+    /// Enters PROBE_BW in any phase except the phase with gain 3/4. The phase is a hash of clock
+    /// and delivered bytes, so that flows that start together do not probe together.
     fn enter_probe_bw(&mut self, now: Instant) {
         let mixed = (now.as_nanos() ^ self.round_end.rotate_left(32)).wrapping_mul(GOLDEN_RATIO);
         let at = (mixed >> 32) % 7;
@@ -426,7 +426,7 @@ impl CongestionControl for Bbr {
         &mut self.window
     }
 
-    /// Does nothing: [`Bbr::on_delivery`] sets the window.
+    /// Does nothing, because [`Bbr::on_delivery`] sets the window.
     fn on_ack(&mut self, _now: Instant, _acked: u32, _srtt: Duration, _cwnd_limited: bool) {}
 
     fn uses_delivery_rate(&self) -> bool {
@@ -480,7 +480,7 @@ impl CongestionControl for Bbr {
         self.window.ssthresh()
     }
 
-    /// Does nothing: the model and the pacing rate stay valid, so an idle time causes no burst.
+    /// Does nothing: the model and the pacing rate stay valid, and the pacing prevents a burst.
     fn on_idle_restart(&mut self, _now: Instant, _idle_rtos: u32) {}
 
     fn on_transmit_start(&mut self, now: Instant, app_limited: bool) {
@@ -490,7 +490,7 @@ impl CongestionControl for Bbr {
         self.idle_restart = true;
         self.ack_aggregation.start_epoch(now);
         match self.mode {
-            // The queue is empty, so send at BtlBw.
+            // The queue is empty after the idle time, so the first segments may leave at BtlBw.
             Mode::ProbeBw => self.pacing_rate = self.bandwidth().max(1),
             Mode::ProbeRtt if now > self.probe_rtt_end => self.leave_probe_rtt(now),
             _ => {}

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! cwnd is never below the window that Reno would have (`W_est`). Windows are in bytes and times in
-//! milliseconds. This resolution is fine enough: three seconds after `K`, the curve of a 1460-byte
-//! segment rises by only 16 bytes per ms.
+//! milliseconds. The resolution of a byte per millisecond suffices: three seconds after `K`, the
+//! curve of a 1460-byte segment rises by 16 bytes per ms.
 
 use tidelane_time::{Duration, Instant};
 
@@ -38,11 +38,11 @@ pub struct Cubic {
     w_max: u32,
     /// cwnd_prior: cwnd before the last reduction, in bytes.
     cwnd_prior: u32,
-    /// K: time from the start of the epoch to W_max.
+    /// K in milliseconds: the time from the start of the epoch to W_max.
     k_ms: u32,
     /// W_est in bytes.
     w_est: u32,
-    /// Acknowledged bytes times the numerator of alpha since `w_est` last grew.
+    /// Bytes acknowledged since `w_est` last grew, times the numerator of alpha.
     w_est_credit: u64,
     /// Remainder of the division that computed the last growth of cwnd, in units of 1/cwnd bytes.
     growth_remainder: u32,
@@ -182,7 +182,8 @@ fn times_beta(bytes: u32) -> u32 {
 
 /// Returns `K` for a W_max that is `distance` bytes above cwnd (RFC 9438 §4.2 figure 2).
 fn k_for_distance_ms(distance: u32, smss: u32) -> u32 {
-    // distance / smss / 0.4 in seconds cubed, times 10^9.
+    // `distance` / `smss` / 0.4 is in seconds cubed. Times 10^9, the quotient is in milliseconds
+    // cubed.
     let cube = u64::from(distance) * 2_500_000_000 / u64::from(smss);
     cube_root(cube)
 }
@@ -259,11 +260,11 @@ impl CongestionControl for Cubic {
         }
         // RFC 9438 §4.6 allows cwnd instead of FlightSize if cwnd does not grow while the flow is
         // not cwnd-limited. With FlightSize, an application that pauses would be left with a tiny
-        // window. FlightSize may be larger than cwnd if fast recovery has already reduced cwnd for
-        // that flight.
+        // window. If fast recovery has already reduced cwnd for this flight, FlightSize is larger
+        // than cwnd and is used.
         let cwnd = flight_size.max(self.window.cwnd());
         self.window.collapse_to_loss_window(times_beta(cwnd));
-        // §4.8: W_max of the first epoch after a timeout is its initial cwnd.
+        // §4.8: in the first epoch after a timeout, W_max is cwnd at the start of the epoch.
         self.after_congestion_event = false;
         self.hystart = HyStart::new();
         self.end_epoch();

@@ -7,13 +7,13 @@
 //! cwnd  = cwnd * (1 - alpha / 2)                         at most once per window
 //! ```
 //!
-//! DCTCP reacts to losses and to all other events as NewReno does (§3.4, §3.5).
+//! In all other cases, such as a loss, DCTCP does the same as NewReno (§3.4, §3.5).
 
 use tidelane_time::{Duration, Instant};
 
 use crate::{CcInfo, CongestionControl, EcnFeedback, NewReno, Window};
 
-/// Fixed-point representation of alpha = 1.
+/// Fixed-point representation of an alpha of 1.0.
 const ALPHA_UNIT: u32 = 1 << 10;
 /// Right shift that multiplies by g = 2^-4, the weight of the last window (RFC 8257 §4.2).
 const G_SHIFT: u32 = 4;
@@ -28,9 +28,9 @@ pub struct Dctcp {
     una: u32,
     /// DCTCP.WindowEnd: alpha is updated when SND.UNA is after this sequence number.
     window_end: u32,
-    /// DCTCP.BytesAcked.
+    /// DCTCP.BytesAcked: bytes acknowledged in the present window.
     acked: u32,
-    /// DCTCP.BytesMarked.
+    /// DCTCP.BytesMarked: bytes acknowledged with ECE in the present window.
     marked: u32,
     /// True after the first ECN feedback, which sets `una` and `window_end`.
     initialized: bool,

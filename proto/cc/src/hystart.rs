@@ -1,12 +1,12 @@
 //! HyStart ends slow start before cwnd overflows a queue (RFC 9438 §4.10 leaves the method open).
 //!
-//! This is the variant of Linux's CUBIC. In a round trip with a cwnd of at least sixteen segments,
-//! slow start ends at the present cwnd if
+//! This module implements the variant of Linux's CUBIC. In a round trip with a cwnd of at least
+//! sixteen segments, slow start ends at the present cwnd in two cases:
 //!
-//! * closely spaced ACKs have arrived for half of the minimum RTT, so the flight fills the path
-//!   (ACK train); or
-//! * the minimum of more than eight RTT samples of a round exceeds the minimum RTT by an eighth,
-//!   bounded by 4 and 16 ms, so a queue is building (delay increase).
+//! * ACK train: closely spaced ACKs have arrived for half of the minimum RTT, so the flight fills
+//!   the path.
+//! * Delay increase: the minimum of more than eight RTT samples of a round exceeds the minimum RTT
+//!   by an eighth (at least 4 ms, at most 16 ms), so a queue is building.
 //!
 //! RFC 9406 (HyStart++) differs: it has no ACK train, and after a delay increase it first continues
 //! slow start at a quarter of the pace.
@@ -15,22 +15,22 @@ use tidelane_time::{Duration, Instant};
 
 use crate::{RttSample, Window};
 
-/// Least window in segments; a smaller window does not overflow a queue.
+/// Least window in segments at which HyStart works. A smaller window does not overflow a queue.
 const WINDOW_MIN: u32 = 16;
 /// Number of samples in a round after which their minimum counts.
 const SAMPLES_MIN: u8 = 8;
 /// Longest gap between two ACKs of a train.
 const TRAIN_GAP: Duration = Duration::from_millis(2);
-/// Bounds of the delay increase that indicates a queue.
+/// Least and largest delay increase that indicates a queue.
 const INCREASE: (Duration, Duration) = (Duration::from_millis(4), Duration::from_millis(16));
-/// Bytes that batch processing at sender and receiver may hold back.
+/// Number of bytes that batch processing at sender and receiver may hold back.
 const BATCHED_BYTES: u64 = 4 * 65_536;
 /// Longest time that batch processing may hold back segments.
 const BATCH_DELAY_MAX: Duration = Duration::from_millis(1);
-/// A time in us that is longer than any RTT.
+/// A time in µs that is longer than any RTT.
 const NEVER: u32 = u32::MAX;
 
-/// State of HyStart for one connection. Times are in us. Times of the clock are modulo 2^32.
+/// State of HyStart for one connection. Times are in µs, and times of the clock are modulo 2^32.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct HyStart {
     /// Time of the start of the round.
@@ -110,7 +110,7 @@ impl HyStart {
         now_us.wrapping_sub(self.round_start) > limit
     }
 
-    /// Returns true if the delay increase ends slow start. `rtt` is in us.
+    /// Returns true if the delay increase ends slow start. `rtt` is in µs.
     fn is_delay_increase(&mut self, rtt: u32) -> bool {
         self.round_min = self.round_min.min(rtt);
         if self.samples < SAMPLES_MIN {
@@ -123,8 +123,9 @@ impl HyStart {
     }
 }
 
-/// Returns the time in us for which batches may hold back segments at a rate of two windows per
-/// RTT. This delay is not caused by a queue.
+/// Returns the time in µs for which batch processing may hold back segments, at a rate of two
+/// windows per RTT. An ACK train must last longer by this time, which does not show that the flight
+/// fills the path.
 fn batch_delay_us(sample: &RttSample, cwnd: u32) -> u32 {
     let srtt = sample.srtt.as_micros().min(u64::from(NEVER));
     let span = BATCHED_BYTES * srtt / (2 * u64::from(cwnd.max(1)));

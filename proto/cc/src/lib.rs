@@ -4,8 +4,9 @@
 //! `tidelane-slowpath`, reports events ([`on_ack`], [`on_congestion_signal`], [`on_rto`],
 //! [`on_idle_restart`], ...), and the controller computes a window. The caller detects losses and
 //! decides when to send. The caller also computes the window during fast recovery (NewReno, RFC
-//! 6582; PRR, RFC 6937), except for BBR, which computes this window itself. The controller's `cwnd`
-//! is then already the window for the end of the recovery.
+//! 6582; proportional rate reduction, RFC 6937). The controller's `cwnd` is meanwhile already the
+//! window for the end of the recovery. BBR is an exception and computes the window during recovery
+//! itself.
 //!
 //! Each algorithm has a file of its own and implements the trait [`CongestionControl`]. The enum
 //! [`Controller`] calls the algorithm in use. A program that runs the engine can add an algorithm:
@@ -48,9 +49,9 @@ mod tests;
 
 /// Hooks of a congestion control algorithm. All sizes are in bytes.
 ///
-/// A type that implements the trait holds the state of one connection. The type is `Clone`, because
-/// the engine keeps a copy from before each reduction: if the reduction proves to be spurious, the
-/// engine restores the copy.
+/// A type that implements the trait holds the state of one connection. The engine keeps a copy of
+/// this state from before each reduction. If the reduction proves to be spurious, the engine
+/// restores the copy. The type is therefore `Clone`.
 pub trait CongestionControl: fmt::Debug + Send + CloneBoxed {
     /// Returns cwnd and `ssthresh`, which all algorithms share.
     fn window(&self) -> &Window;
@@ -61,15 +62,15 @@ pub trait CongestionControl: fmt::Debug + Send + CloneBoxed {
     /// Handles an ACK outside of fast recovery that newly acknowledged or SACKed `acked_bytes`. A
     /// call with zero bytes reports that the flow was not cwnd-limited since the last call.
     ///
-    /// `cwnd_limited` is true if cwnd, and not the application or the peer's window, limited the
-    /// flight that is acknowledged. Otherwise the window must not grow (RFC 9438 §5.8).
+    /// `cwnd_limited` is true if cwnd limited the acknowledged flight, and not the application or
+    /// the peer's window. Otherwise the window must not grow (RFC 9438 §5.8).
     fn on_ack(&mut self, now: Instant, acked_bytes: u32, srtt: Duration, cwnd_limited: bool);
 
     /// Reduces the window at a fast retransmit. The caller calls the function at most once per
     /// window of data. Returns the new `ssthresh`.
     ///
     /// `flight_size` is FlightSize before the ACK that showed the loss (RFC 5681 §2). FlightSize
-    /// may exceed cwnd, because it still counts SACKed data while new data is sent.
+    /// counts SACKed data as well. It may therefore exceed cwnd while new data is sent.
     fn on_congestion_signal(&mut self, now: Instant, flight_size: u32) -> u32;
 
     /// Reduces the window after ECE (RFC 3168 §6.1.2). The caller calls the function at most once
@@ -122,7 +123,8 @@ pub trait CongestionControl: fmt::Debug + Send + CloneBoxed {
     /// Ends a recovery: all data that was outstanding at the congestion signal is acknowledged.
     fn on_recovery_exit(&mut self, now: Instant);
 
-    /// Reduces the window after a retransmission timeout. Returns the new `ssthresh`.
+    /// Reduces the window after a retransmission timeout. `flight_size` is FlightSize in bytes.
+    /// Returns the new `ssthresh`.
     fn on_rto(&mut self, now: Instant, flight_size: u32) -> u32;
 
     /// Reduces the window of a flow that is about to send after an idle time. The idle time lasted
@@ -130,8 +132,8 @@ pub trait CongestionControl: fmt::Debug + Send + CloneBoxed {
     fn on_idle_restart(&mut self, now: Instant, idle_rtos: u32);
 }
 
-/// Copies a `Box<dyn CongestionControl>`, because a trait object cannot implement `Clone` itself.
-/// Every algorithm that implements `Clone` also implements this trait.
+/// Copies a `Box<dyn CongestionControl>`. A trait object cannot implement `Clone` itself. Every
+/// algorithm that implements `Clone` also implements this trait.
 pub trait CloneBoxed {
     /// Returns a copy.
     fn clone_boxed(&self) -> Box<dyn CongestionControl>;
@@ -168,15 +170,15 @@ pub struct RttSample {
 /// in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct RateSample {
-    /// Bytes delivered since the connection was established.
+    /// Number of bytes delivered since the connection was established.
     pub delivered: u64,
-    /// Bytes that this ACK newly reports as delivered.
+    /// Number of bytes that this ACK newly reports as delivered.
     pub newly_delivered: u32,
-    /// Bytes marked lost with this ACK.
+    /// Number of bytes marked lost with this ACK.
     pub lost: u32,
-    /// Bytes in flight before the ACK.
+    /// Number of bytes in flight before the ACK.
     pub prior_flight: u32,
-    /// Bytes in flight after the ACK.
+    /// Number of bytes in flight after the ACK.
     pub flight: u32,
     /// RTT of the newest delivered segment, unless it was retransmitted.
     pub rtt: Option<Duration>,
@@ -186,10 +188,10 @@ pub struct RateSample {
     pub interval: Option<Interval>,
 }
 
-/// Deliveries between the transmission of the newest delivered segment and its ACK.
+/// The deliveries from the transmission of the newest delivered segment to its ACK.
 #[derive(Clone, Copy, Debug)]
 pub struct Interval {
-    /// Bytes delivered.
+    /// Number of bytes delivered.
     pub bytes: u64,
     /// Length of the interval.
     pub span: Duration,

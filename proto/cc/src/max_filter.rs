@@ -2,15 +2,15 @@
 //! `win_minmax`). The caller chooses the unit of a round. BBR counts round trips, and the minimum
 //! RTT of the crate `tidelane-slowpath` counts milliseconds.
 
-/// A value, and the round in which it was measured.
+/// A value, and the number of the round in which it was measured.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct Sample {
     round: u32,
     value: u32,
 }
 
-/// Windowed maximum. `best` holds the largest sample, the largest later sample, and the largest
-/// sample after both.
+/// Windowed maximum of three samples. `best` holds the largest sample, the largest sample after the
+/// first, and the largest sample after both.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct MaxFilter {
     best: [Sample; 3],
@@ -43,8 +43,8 @@ impl MaxFilter {
         self.age(new, span);
     }
 
-    /// Drops samples that are too old, and keeps samples from different parts of the span, so that
-    /// a recent sample can replace the largest.
+    /// Drops samples that are too old. Keeps samples from different parts of the span, so that a
+    /// recent sample can replace the largest sample when it expires.
     fn age(&mut self, new: Sample, span: u32) {
         let [first, second, third] = self.best;
         let age = new.round.wrapping_sub(first.round);

@@ -37,8 +37,8 @@ impl CongestionControl for NewReno {
             return self.window.on_ack_without_growth();
         }
         let acked_bytes = self.window.slow_start(acked_bytes);
-        // RFC 5681 §3.1: one SMSS per acknowledged cwnd. The remainder is bounded, because after a
-        // reduction an ACK may cover many windows.
+        // RFC 5681 §3.1: cwnd grows by one SMSS per acknowledged cwnd. The remainder is bounded,
+        // because one ACK after a reduction may cover many windows.
         self.bytes_acked = self.bytes_acked.saturating_add(acked_bytes);
         if self.bytes_acked >= self.window.cwnd() {
             self.bytes_acked = (self.bytes_acked - self.window.cwnd()).min(self.window.cwnd());

@@ -1,11 +1,11 @@
 //! The state that all algorithms share: cwnd, ssthresh and segment size. This module also
 //! implements slow start.
 
-/// Largest cwnd: the largest scaled receive window (RFC 7323 §2.3), rounded up.
+/// Largest cwnd in bytes: the largest scaled receive window (RFC 7323 §2.3), rounded up.
 const CWND_MAX: u32 = 1 << 30;
-/// Least segment size.
+/// Least segment size in bytes.
 const SMSS_MIN: u32 = 64;
-/// Largest segment size: an IP packet cannot hold more.
+/// Largest segment size in bytes. An IP packet cannot hold a larger segment.
 pub(crate) const SMSS_MAX: u32 = u16::MAX as u32;
 
 /// Congestion window, slow start threshold and segment size, in bytes.
@@ -16,10 +16,10 @@ pub struct Window {
     smss: u32,
     /// Initial window in segments.
     initial_segments: u32,
-    /// True if an RTO expired and no ACK has arrived since.
+    /// True if an RTO has expired and no ACK has arrived since then.
     in_timeout: bool,
-    /// True until the slow start after an RTO is over. Until then, ACKs may cover data that arrived
-    /// long before.
+    /// True until the end of the slow start that follows an RTO. During this time, an ACK may cover
+    /// data that arrived long before the RTO.
     after_timeout: bool,
 }
 
@@ -72,8 +72,9 @@ impl Window {
             .min(CWND_MAX)
     }
 
-    /// Sets the segment size. A window that has not changed yet becomes the new initial window. Any
-    /// other window stays, because the data in flight stays.
+    /// Sets the segment size in bytes. A window that is still the initial window becomes the
+    /// initial window for the new size. Any other window keeps its bytes, because the data in
+    /// flight stays the same.
     pub(crate) fn set_smss(&mut self, smss: u32) {
         let untouched = self.cwnd == self.initial_window() && self.ssthresh == u32::MAX;
         self.smss = smss.clamp(SMSS_MIN, SMSS_MAX);

@@ -14,7 +14,7 @@ const EXTRA_ACKED_MAX: Duration = Duration::from_millis(100);
 /// when the ACKs of the present epoch have not acknowledged more bytes than BtlBw delivers.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct AckAggregation {
-    /// Largest number of extra bytes in the previous span, and in the present span.
+    /// Largest number of extra bytes: of the previous span, and of the present span.
     extra_acked: [u32; 2],
     /// Number of rounds in the present span.
     rounds: u8,
