@@ -1,9 +1,9 @@
 //! The internet checksum (RFC 1071): the one's complement sum of 16-bit words.
 //!
 //! A [`Sum`] adds words in the machine's byte order. On a little-endian machine, the result is the
-//! sum in network byte order with its two bytes swapped (RFC 1071 §2 (B)). The code therefore adds
-//! whole machine words, eight bytes with one add-with-carry. On x86-64, add-with-carry takes a
-//! third of the instructions that SSE2 code takes. Sums of adjacent pieces can be added if each
+//! sum in network byte order with its two bytes swapped (RFC 1071 §2 (B)). The code can therefore
+//! add whole machine words: eight bytes with one add-with-carry. On x86-64, add-with-carry takes a
+//! third of the instructions of SSE2 code. The sums of adjacent pieces of data can be added if each
 //! piece but the last has an even length.
 
 use crate::address::IpAddress;
@@ -12,9 +12,10 @@ use crate::address::IpAddress;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sum(u64);
 
-/// Bytes per iteration. They form two carry chains, which the processor executes in parallel.
+/// Number of bytes per iteration. They form two carry chains, which the processor executes in
+/// parallel.
 const BLOCK: usize = 64;
-/// Bytes per carry chain.
+/// Number of bytes per carry chain.
 const CHAIN: usize = 32;
 
 impl Sum {
@@ -38,7 +39,7 @@ impl Sum {
     /// result in network byte order.
     #[inline]
     pub const fn fold(self) -> u16 {
-        // Adding the two halves leaves their sum, with end-around carry, in the upper half.
+        // Adding the two halves gives their sum, with end-around carry, in the upper half.
         let sum = (self.0.wrapping_add(self.0.rotate_left(32)) >> 32) as u32;
         let sum = sum.wrapping_add(sum.rotate_left(16)) >> 16;
         (sum as u16).to_be()

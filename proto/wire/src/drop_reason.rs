@@ -4,10 +4,11 @@ use core::fmt;
 
 macro_rules! drop_reasons {
     ($($(#[doc = $doc:literal])+ $variant:ident => $name:literal,)+) => {
-        /// Reason why a packet or segment was dropped. The code that drops the packet counts it.
+        /// Reason for which a packet or segment was dropped. The code that drops the packet counts
+        /// the reason.
         ///
         /// All layers share one list, so that each packet is counted once. [`DropReason::index`] is
-        /// an index into one array of counters.
+        /// an index into an array of counters.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[repr(u8)]
         pub enum DropReason {

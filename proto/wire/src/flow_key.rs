@@ -65,8 +65,8 @@ impl FlowKey {
 }
 
 impl PartialEq for FlowKey {
-    /// Compares the whole keys without an early exit. A lookup compares keys that are nearly always
-    /// equal, so an early exit would only add branches.
+    /// Compares the whole keys without an early exit. Nearly all compared keys are equal, so an
+    /// early exit would only add branches.
     #[inline(always)]
     fn eq(&self, other: &Self) -> bool {
         let local =

@@ -49,7 +49,7 @@ pub struct Fragment<'a> {
     pub packet_id: PacketId,
     /// Offset of the fragment's payload in the packet's payload, in bytes.
     pub offset: u16,
-    /// More-fragments flag. True if this is not the last fragment.
+    /// The more-fragments flag: true if other fragments follow this fragment in the packet.
     pub more: bool,
     /// ECN field.
     pub ecn: Ecn,
@@ -64,13 +64,13 @@ pub struct Fragment<'a> {
 }
 
 impl Fragment<'_> {
-    /// End of the fragment's payload in the packet's payload.
+    /// Returns the end of the fragment's payload in the packet's payload, in bytes.
     pub fn end(&self) -> usize {
         usize::from(self.offset) + self.payload.len()
     }
 
     /// Checks length and offset (RFC 791 §3.2, RFC 8200 §4.5). `before` is the number of header
-    /// bytes that count towards the packet's length field.
+    /// bytes that count towards the length field of the packet.
     fn check(&self, before: usize) -> Result<(), DropReason> {
         let len = self.payload.len();
         let whole_units = len.is_multiple_of(UNIT) || !self.more;

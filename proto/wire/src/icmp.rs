@@ -15,7 +15,7 @@ const TYPE_UNREACHABLE: u8 = 3;
 pub(crate) const TYPE_TIME_EXCEEDED: u8 = 11;
 const TYPE_PARAMETER_PROBLEM: u8 = 12;
 pub(crate) const ICMP_HEADER_LEN: usize = 8;
-/// Mask of the fragment offset, in the word at byte 6 of an IPv4 header.
+/// Mask of the fragment offset in the 16-bit word at byte 6 of an IPv4 header.
 const FRAGMENT_OFFSET: u16 = 0x1fff;
 
 /// Kind of an ICMP error (RFC 792, RFC 1122 §3.2.2).
@@ -105,8 +105,8 @@ fn error_kind(kind: u8, code: u8, mtu: u16) -> Option<IcmpErrorKind> {
     })
 }
 
-/// Parses the quoted IPv4 header, and the start of the transport header after it. The quoted length
-/// and checksum are not checked, because routers may have changed them.
+/// Parses the quoted IPv4 header, and the start of the transport header that follows. The function
+/// checks neither the quoted length nor the quoted checksum, because routers may have changed them.
 fn parse_quote(quote: &[u8]) -> Result<QuotedPacket, DropReason> {
     let header = quote
         .first_chunk::<IPV4_HEADER_LEN>()

@@ -2,8 +2,9 @@
 //! emitter uses the order and alignment of Linux.
 //!
 //! Peers and middleboxes identify stacks by the layout of their options, and some mishandle unusual
-//! layouts. A SYN therefore carries `mss, sackOK, TS, nop, wscale` and optionally Fast Open. Other
-//! segments carry `nop, nop, TS` and then `nop, nop, SACK`.
+//! layouts. A SYN therefore carries `mss, sackOK, TS, nop, wscale`, followed by Fast Open if it is
+//! in use. Other segments carry `nop, nop, TS`, followed by `nop, nop, SACK` if blocks are
+//! reported.
 
 use crate::{
     fast_open::{self, FastOpenOption},
@@ -41,8 +42,8 @@ pub struct Timestamps {
 }
 
 impl Timestamps {
-    /// Subtracts `offset` from a received TSecr. This host had added the offset to the TSval that
-    /// the peer echoes (RFC 7323 §7.1). A TSecr of zero echoes no timestamp and is not changed.
+    /// Subtracts `offset` from a received TSecr. The peer echoes a TSval to which this host had
+    /// added the offset (RFC 7323 §7.1). A TSecr of zero echoes no timestamp and is not changed.
     pub const fn subtract_offset(&mut self, offset: u32) {
         if self.tsecr != 0 {
             self.tsecr = self.tsecr.wrapping_sub(offset);
@@ -52,8 +53,8 @@ impl Timestamps {
 
 /// Blocks of a SACK option (RFC 2018 §3). The first block contains the most recent segment.
 ///
-/// Nearly every segment has no blocks. One byte marks this state, so that the other bytes need not
-/// be written or read. A SYN never has blocks, so its Fast Open option shares their memory
+/// Nearly every segment has no blocks. One byte marks this state, so that the memory of the blocks
+/// need not be written or read. A SYN never has blocks, so its Fast Open option shares this memory
 /// ([`TcpOptions::fast_open`]).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct SackBlocks(SackOrFastOpen);
@@ -74,8 +75,8 @@ struct Blocks {
     len: BlockCount,
 }
 
-/// Number of SACK blocks. The type is an enum, so that the compiler can use its invalid values as
-/// the discriminant of [`SackOrFastOpen`].
+/// Number of SACK blocks. As an enum, the type has invalid values, which the compiler uses as the
+/// discriminant of [`SackOrFastOpen`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 enum BlockCount {

@@ -47,7 +47,7 @@ impl SeqNumber {
         self.0.wrapping_sub(start.0) < len
     }
 
-    /// Returns the number `count` after `self`.
+    /// Returns the sequence number that is `count` after `self`.
     #[inline]
     #[allow(
         clippy::should_implement_trait,
@@ -57,7 +57,7 @@ impl SeqNumber {
         Self(self.0.wrapping_add(count))
     }
 
-    /// Returns the number `count` before `self`.
+    /// Returns the sequence number that is `count` before `self`.
     #[inline]
     #[allow(
         clippy::should_implement_trait,
@@ -67,8 +67,8 @@ impl SeqNumber {
         Self(self.0.wrapping_sub(count))
     }
 
-    /// Returns how far `self` is after `start`, modulo 2^32. The result does not tell which number
-    /// is later.
+    /// Returns the distance from `start` forward to `self`, modulo 2^32. The result does not tell
+    /// which of the two numbers is later.
     #[inline]
     pub const fn distance_from(self, start: Self) -> u32 {
         self.0.wrapping_sub(start.0)

@@ -18,7 +18,7 @@ use crate::{
 pub const TCP_HEADER_LEN: usize = 20;
 /// Largest length of a TCP header, in bytes.
 pub const TCP_HEADER_LEN_MAX: usize = TCP_HEADER_LEN + OPTIONS_LEN_MAX;
-/// Position of the checksum field in the header.
+/// Byte offsets of the checksum field in the header.
 const CHECKSUM_AT: core::ops::Range<usize> = 16..18;
 
 /// The control bits (RFC 9293 §3.1).
@@ -29,13 +29,13 @@ pub struct TcpFlags(pub u8);
 impl TcpFlags {
     /// No flags.
     pub const NONE: Self = Self(0);
-    /// No more data from the sender.
+    /// The sender has no more data.
     pub const FIN: Self = Self(1);
     /// Synchronize sequence numbers.
     pub const SYN: Self = Self(1 << 1);
     /// Reset the connection.
     pub const RST: Self = Self(1 << 2);
-    /// Push.
+    /// The receiver should pass the data to the application at once.
     pub const PSH: Self = Self(1 << 3);
     /// The acknowledgment field is significant.
     pub const ACK: Self = Self(1 << 4);
@@ -478,7 +478,7 @@ pub fn write_tcp_checksum(header: &mut [u8], pseudo: Sum, payload: Sum) {
 }
 
 /// Prepares checksum offload: writes the sum of the pseudo-header to the checksum field. The NIC
-/// completes the checksum with the sum of header and payload.
+/// then adds the sum of header and payload.
 ///
 /// # Panics
 ///

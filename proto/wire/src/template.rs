@@ -51,11 +51,11 @@ const DF: [u8; 2] = [0x40, 0x00];
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HeaderTemplate {
     bytes: [u8; FRAME_HEADERS_LEN_MAX],
-    /// Length of the headers in `bytes`.
+    /// Length in bytes of the headers in `bytes`.
     len: u8,
-    /// Sum of the IPv4 header, computed with length, identification, ECN and checksum zero.
+    /// Sum of the IPv4 header in which length, identification, ECN and checksum are zero.
     ip_sum: SmallSum,
-    /// Sum of the TCP pseudo-header, computed with a length of zero.
+    /// Sum of the TCP pseudo-header in which the length is zero.
     pseudo_sum: SmallSum,
     /// Identification of the flow's next IPv4 packet.
     ip_id: u16,
@@ -127,9 +127,9 @@ impl HeaderTemplate {
         }
     }
 
-    /// Identification of the flow's next IPv4 packet, zero by default. Each flow has its own
-    /// counter, as in Linux. A counter for all flows would reveal to each peer how many packets go
-    /// to other peers (RFC 7739 §3).
+    /// Returns the identification of the flow's next IPv4 packet, which is zero at first. Each flow
+    /// has a counter of its own, as in Linux. One counter for all flows would reveal to each peer
+    /// the number of packets that go to other peers (RFC 7739 §3).
     #[inline]
     pub const fn ip_id(&self) -> u16 {
         self.ip_id
@@ -140,7 +140,7 @@ impl HeaderTemplate {
         self.ip_id = ip_id;
     }
 
-    /// Advances the identification by `packets`.
+    /// Advances the identification by `packets`, the number of packets sent.
     #[inline(always)]
     pub const fn advance_ip_id(&mut self, packets: u16) {
         self.ip_id = self.ip_id.wrapping_add(packets);

@@ -11,18 +11,18 @@ use crate::{
 
 /// Code of "fragment reassembly time exceeded" in ICMP and ICMPv6.
 const CODE: u8 = 1;
-/// Longest quotes in bytes. Errors of this size reach every host (RFC 1812 §4.3.2.3, RFC 4443 §2.4
-/// (c)).
+/// Length of the longest quotes in bytes. An error with this quote is short enough to reach every
+/// host (RFC 1812 §4.3.2.3, RFC 4443 §2.4 (c)).
 const QUOTE_V4_MAX: usize = 576 - IPV4_HEADER_LEN - ICMP_HEADER_LEN;
 const QUOTE_V6_MAX: usize = 1280 - IPV6_HEADER_LEN - ICMP_HEADER_LEN;
 /// Largest length of the frame with the error, in bytes.
 pub const TIME_EXCEEDED_LEN_MAX: usize = FRAME_HEADERS_LEN_MAX + ICMP_HEADER_LEN + QUOTE_V6_MAX;
 
-/// Writes the frame with the error to the sender of an incomplete packet.
+/// Writes the frame that carries the error to the sender of an incomplete packet.
 ///
-/// `first` has header fields of the packet's first fragment. `packet` has the bytes of this
+/// `first` has the header fields of the packet's first fragment. `packet` has the bytes of this
 /// fragment as received, from the IP header on. `ttl` and `ip_id` are IP header fields of the
-/// error; an IPv6 header has no identification. Returns the length of the frame in bytes, or `None`
+/// error. An IPv6 header has no identification. Returns the length of the frame in bytes, or `None`
 /// if `frame` is shorter than [`TIME_EXCEEDED_LEN_MAX`].
 pub fn emit_time_exceeded(
     frame: &mut [u8],
