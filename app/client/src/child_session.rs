@@ -1,10 +1,11 @@
 //! The session of a forked child with the service (the process `tidelaned`), and the migration of a
-//! connection from one process to another.
+//! connection from one process to another. A session is the registration of a process with the
+//! service.
 //!
-//! After `fork`, parent and child both *hold* a connection: each has a descriptor of it. The bytes
-//! of the connection are in the memory of one of the two processes. The request TAKE_CONNECTION
-//! migrates the connection to the process that sends the request. The design is in
-//! `docs/design/fork.md`.
+//! After `fork`, parent and child both *hold* a connection: each has a descriptor that refers to
+//! the connection. The bytes of the connection are in the memory of only one of the two processes.
+//! The request TAKE_CONNECTION migrates the connection to the process that sends the request.
+//! `docs/design/fork.md` describes the design.
 
 use std::{
     os::fd::{AsFd, AsRawFd, RawFd},
@@ -21,17 +22,16 @@ use crate::{
     session::ClientSession,
 };
 
-/// Largest number of attempts to take a connection while another process reads or writes the
-/// connection's bytes. That process may be stopped for a while.
+/// Largest number of attempts to take a connection whose bytes another process is reading or
+/// writing. The other process may be stopped for a while.
 const ATTEMPTS_MAX: u32 = 2_000;
 /// Time between two attempts to take a connection.
 const PAUSE: Duration = Duration::from_micros(500);
-/// Size of the smallest send buffer as a power of two: one page.
+/// Binary logarithm of the smallest send buffer in bytes: one page.
 const TX_LOG2_MIN: u8 = 12;
 
-/// A child's session with the service, which its parent prepares before `fork`.
-///
-/// When the child drops the value or ends, it no longer holds the connections that it inherited.
+/// A child's session with the service, which its parent prepares before `fork`. The child holds the
+/// connections that it inherited until it drops this value or ends.
 #[derive(Debug)]
 pub struct ChildSession {
     /// The registration socket of the child.

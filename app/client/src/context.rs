@@ -36,18 +36,18 @@ pub struct Context {
     doorbell: Option<Doorbell>,
     /// The rings with each core of the service.
     cores: Vec<Rings>,
-    /// Counter of the active opens from ephemeral ports. Its value modulo the number of cores
-    /// selects the core.
+    /// Number of active opens from ephemeral ports so far. The number modulo the number of cores
+    /// selects the core of the next one.
     opens: u32,
-    /// For each slot, the parts that the module `submitted_bits` names: the flush for which the
-    /// slot's last ADVANCE request was queued, and the bit `UNTRIMMED`.
+    /// One word for each slot, in the format of the module `submitted_bits`: the flush for which
+    /// the slot's last ADVANCE request was queued, and the bit `UNTRIMMED`.
     submitted: Vec<u64>,
     /// Number of the next flush. A slot's ADVANCE is queued at most once per flush.
     flush_count: u64,
     /// Number of doorbells that this context has rung, each by one system call.
     doorbells_rung: u64,
-    /// Slots whose bit `UNTRIMMED` is set in `submitted`: the slot was submitted since `trim` last
-    /// freed its send buffer.
+    /// Slots whose bit `UNTRIMMED` is set in `submitted`. Such a slot was submitted since `trim`
+    /// last freed its send buffer, so it may have a send buffer.
     untrimmed: Vec<u32>,
 }
 
@@ -131,7 +131,8 @@ pub struct Connect {
 /// The error of a request that could not be queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueError {
-    /// The ring is full, and the service has been told to empty it. Call `poll`, then try again.
+    /// The ring is full, and the service was told to empty it. The caller calls `poll` and then
+    /// tries again.
     Full,
     /// The service is gone.
     ServiceGone,
@@ -275,7 +276,7 @@ impl Context {
         self.queue(slot, word);
     }
 
-    /// Queues a request about `slot` for the core of the service that owns the slot.
+    /// Queues a request about `slot` for the core that owns the slot.
     #[inline]
     fn queue(&mut self, slot: u32, word: DataWord) {
         let core = self.session.core_of_slot(slot);
@@ -404,7 +405,8 @@ impl Context {
         heads.map(|head| &head.needs_wakeup)
     }
 
-    /// Ends the effect of `prepare_to_sleep` after waking up: events do not ring the doorbell.
+    /// Ends the announcement of `prepare_to_sleep` after a wake-up. Events then no longer ring the
+    /// doorbell.
     pub fn cancel_sleep(&mut self) {
         self.sleep_words().for_each(sleep::cancel_sleep);
     }

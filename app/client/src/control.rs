@@ -100,8 +100,8 @@ pub enum Refusal {
 #[derive(Debug)]
 pub(crate) struct Control {
     socket: Descriptor,
-    /// Lock that a thread holds from its request to the answer, because an answer does not name its
-    /// request.
+    /// Lock that a thread holds from its request to the answer. An answer does not name its
+    /// request, so another thread must not send one meanwhile.
     exchange: Mutex<()>,
 }
 
@@ -142,8 +142,8 @@ impl Control {
         self.first_answer(message::PROBE).map(|_| ())
     }
 
-    /// Sends the first message. Ignores that the service has hung up: the program can still receive
-    /// the reason.
+    /// Sends the first message. A hang-up of the service is no error here, because the program can
+    /// still receive the reason.
     fn send_first(&self, request: &Message) -> io::Result<()> {
         match send_message(self.socket.as_fd(), request, &[]) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -206,15 +206,15 @@ impl Control {
             .exchange
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
-        // A request that was not sent leaves the connection intact, unless the service is gone.
+        // A request that was not sent leaves the session intact, unless the service is gone.
         send_message(self.socket.as_fd(), request, descriptors).map_err(|error| {
             match error.kind() {
                 io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Refusal::ServiceGone,
                 _ => Refusal::Io(error),
             }
         })?;
-        // Without an answer in time, end the session: the next request would take a late answer for
-        // its own.
+        // If no answer arrives in time, end the session. Otherwise, the next request would take the
+        // late answer for its own.
         let Ok(Some((answer, descriptors))) = recv_message(self.socket.as_fd()) else {
             return Err(Refusal::ServiceGone);
         };
@@ -299,7 +299,8 @@ impl Refusal {
     }
 }
 
-/// Moves one of this crate's own descriptors to a high number, if possible.
+/// Duplicates one of this crate's own descriptors to a high number, and closes the original.
+/// Without a free high number, the descriptor keeps its number.
 pub(crate) fn move_to_high_number(fd: impl Into<Descriptor>) -> Descriptor {
     let fd = fd.into();
     match rustix::io::fcntl_dupfd_cloexec(&fd, DESCRIPTOR_MIN) {

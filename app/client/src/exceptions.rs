@@ -2,7 +2,7 @@
 //! `tidelaned`) does not accelerate them.
 //!
 //! `tidelane run` passes the exceptions in the environment variable `TIDELANE_KERNEL`. The value is
-//! a list of words with spaces between: `listen`, `connect`, `port:22`, `port:8000-8099` or
+//! a list of words, separated by spaces: `listen`, `connect`, `port:22`, `port:8000-8099` or
 //! `address:10.0.0.0/8`.
 
 use std::{error::Error, fmt, net::IpAddr, ops::RangeInclusive, str::FromStr};
@@ -115,11 +115,11 @@ pub struct Exceptions {
     pub listeners: bool,
     /// True if all connections that the program opens stay in the kernel.
     pub connections: bool,
-    /// Listeners at these ports, and connections to these ports.
+    /// Ports at which listeners, and to which connections, stay in the kernel.
     pub ports: Vec<Ports>,
-    /// Listeners whose local address has one of these prefixes, and connections whose peer address
-    /// has one. The wildcard address is compared like any other: a listener at `0.0.0.0` does not
-    /// match `10.0.0.0/8`.
+    /// Prefixes of addresses. A listener stays in the kernel if its local address has one of these
+    /// prefixes, and a connection if its peer address has one. The wildcard address is compared
+    /// like any other address: a listener at `0.0.0.0` does not match `10.0.0.0/8`.
     pub addresses: Vec<Addresses>,
 }
 
@@ -135,7 +135,8 @@ impl Exceptions {
         self.connections || self.matches(addr, port)
     }
 
-    /// Returns true if `ports` contains the port, or `addresses` a prefix of the address.
+    /// Returns true if `ports` contains the port, or if `addresses` contains a prefix of the
+    /// address.
     fn matches(&self, addr: &[u8; 16], port: u16) -> bool {
         self.ports.iter().any(|ports| ports.0.contains(&port))
             || self.addresses.iter().any(|prefix| prefix.contains(addr))

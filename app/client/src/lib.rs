@@ -1,8 +1,7 @@
 //! The program's side of the memory that a program shares with the service. The service (the
-//! process `tidelaned`) runs TCP for the program. This crate implements neither TCP nor the socket
-//! calls and their error numbers.
-//!
-//! The crate `tidelane-sockets` implements the socket calls of unmodified programs on this crate.
+//! process `tidelaned`) runs TCP for the program. This crate knows neither TCP nor the socket calls
+//! and their error numbers. The crate `tidelane-sockets` implements the socket calls of unmodified
+//! programs with this crate.
 //!
 //! ```text
 //! Program   one per process: region, service page, registration socket; `&self`, thread-safe

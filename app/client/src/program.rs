@@ -1,5 +1,5 @@
-//! The session of a program with the service (the process `tidelaned`): registration, and the
-//! requests that are not bound to a context.
+//! The session of a program with the service (the process `tidelaned`): the registration, and the
+//! requests that belong to no context. A context is the set of rings of one thread.
 
 use std::{
     io,
@@ -227,8 +227,8 @@ impl Program {
         Ok(ListenerHandle(self.ask(&request, &[fd])?.listener))
     }
 
-    /// Closes the service's listener. On return, the service holds the port only as long as the
-    /// kernel would hold it after a close.
+    /// Closes the service's listener. When the function returns, another socket can bind to the
+    /// port as soon as it could after a close in the kernel.
     pub fn unlisten(&self, listener: ListenerHandle) {
         let mut request = new_message(message::UNLISTEN);
         request.cookie = u64::from(listener.0);
@@ -238,8 +238,8 @@ impl Program {
     }
 
     /// Reserves the port of the bound kernel socket `fd` for connections of this program. Returns
-    /// the port. If `within` is an address, the connections have it as their source address and
-    /// stay within the host.
+    /// the port. If `within` is an address, the connections stay within the host and have this
+    /// source address.
     pub fn reserve(&self, fd: BorrowedFd<'_>, within: Option<[u8; 16]>) -> Result<u16, Refusal> {
         let mut request = new_message(message::RESERVE);
         request.local_addr = within.unwrap_or_default();
@@ -322,8 +322,8 @@ impl Program {
                 }
             }
         }
-        // Replace the region only if a context exists, which could access it. The child may have
-        // little address space left (RLIMIT_AS).
+        // Replace the region only if a context exists that could access the region. The child may
+        // have little address space left (RLIMIT_AS).
         if self.session.next_context.load(Ordering::Relaxed) > 0 {
             let _ = self.session.region.replace_after_fork();
         }

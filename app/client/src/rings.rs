@@ -11,7 +11,7 @@ use tidelane_ring::{
 
 use crate::{ClientEvent, ListenerHandle, session::ClientSession};
 
-/// The parts of a word in `Context::submitted`, the table that has one word per slot.
+/// The parts of a word in the table `Context::submitted`, which has one word per slot.
 pub(crate) mod submitted_bits {
     /// Bit that is set if the slot was submitted since its send buffer was last trimmed.
     pub const UNTRIMMED: u64 = 1 << 63;
@@ -60,7 +60,8 @@ impl Rings {
         }
     }
 
-    /// Queues a request while the ring is full or corrupt. `flush` distinguishes the two cases.
+    /// Queues a request while the ring is full or corrupt. The next `flush` finds out which is the
+    /// case.
     #[cold]
     #[inline(never)]
     fn queue_for_room(&mut self, word: u64) {
@@ -115,7 +116,7 @@ impl Rings {
         if !self.control_events.is_empty() {
             count = self.poll_control(session, on_event)?;
         }
-        // The next poll reports events that arrive from here on.
+        // Events that arrive from here on are left to the next poll.
         let known = self.data_events.known()?;
         for ahead in 0..known {
             let word = DataWord::decode(self.data_events.peek(ahead));

@@ -54,8 +54,8 @@ pub(crate) struct Buffers {
     closed: Vec<ClosedBuffers>,
 }
 
-/// The send buffers of a closed stream: the last buffer, and rarely smaller buffers that it
-/// replaced.
+/// The send buffers of a closed stream: the last buffer, and in rare cases smaller buffers that the
+/// last buffer has replaced.
 #[derive(Clone, Debug, Default)]
 struct ClosedBuffers {
     /// Generation of the slot when the stream used it.
@@ -74,7 +74,7 @@ impl ClientSession {
         let allocator = BufferAllocator::new(region.layout().tx_area());
         let slots_shift = region.layout().slots_shift(page.cores());
         ClientSession {
-            // `slots_shift` is `None` only if the region has no slots. The 0 is then never used.
+            // `slots_shift` is `None` only if the region has no slots. No slot then uses the 0.
             slots_shift: slots_shift.unwrap_or(0),
             region,
             page,
@@ -107,9 +107,9 @@ impl ClientSession {
         (slot >> self.slots_shift) as usize
     }
 
-    /// Returns the start of the counter by which `context` distributes its active opens over the
-    /// cores (modulo the number of cores). The start is the process id, so that programs with one
-    /// connection each use different cores. In the simulator, the result must not depend on the
+    /// Returns the first value of the counter by which `context` distributes its active opens over
+    /// the cores (modulo the number of cores). The value is the process id, so that programs with
+    /// one connection each use different cores. In the simulator, the value does not depend on the
     /// process.
     pub(crate) fn first_core(&self, context: u32) -> u32 {
         match self.doorbell {
@@ -170,11 +170,11 @@ impl Buffers {
         };
     }
 
-    /// Frees the buffers of a closed stream after the service released the slot. `generation` is
-    /// the slot's present generation.
+    /// Frees the buffers of a closed stream after the service has released the slot. `generation`
+    /// is the slot's present generation.
     ///
     /// The event may be late: another context may already have closed the slot's next connection.
-    /// The buffers of that connection have the present generation and stay.
+    /// The buffers of that connection have the present generation, and are not freed.
     pub(crate) fn released(&mut self, slot: u32, generation: u32) {
         let closed = self.closed.get(slot as usize);
         if closed.is_some_and(|closed| closed.generation != generation) {

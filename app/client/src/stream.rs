@@ -10,10 +10,10 @@
 //! buffer. A write that does not fit replaces the buffer by a buffer of at least twice the size,
 //! and copies the unacknowledged bytes to the new buffer.
 //!
-//! The service may still read the replaced, or outgrown, buffer. The stream frees the outgrown
-//! buffer in either of two cases. First, the service has echoed the word of the new buffer, which
-//! encodes the buffer's offset and size. Second, the peer has acknowledged all bytes that were in
-//! the outgrown buffer, because later bytes are only in the new buffer.
+//! The service may still read the replaced (outgrown) buffer. The stream frees the outgrown buffer
+//! in either of two cases. First, the service has echoed the word of the new buffer, which encodes
+//! the buffer's offset and size. Second, the peer has acknowledged all bytes of the outgrown
+//! buffer. Later bytes are only in the new buffer.
 
 mod in_place;
 mod receive;
@@ -73,7 +73,7 @@ pub struct Stream {
     session: Arc<ClientSession>,
     /// Number of the slot.
     slot: u32,
-    /// Counts the uses of the slot.
+    /// Number of uses and releases of the slot, when this stream got the slot.
     generation: u32,
     /// Number of the connection: [`ConnectionIds::connection`].
     connection: u64,
@@ -82,7 +82,7 @@ pub struct Stream {
     /// True if `Context::submit` has to tell the service about a change.
     due: bool,
 
-    /// The last soft error that `soft_error` returned.
+    /// The value of the slot's soft error that `soft_error` last returned.
     soft_error_seen: u32,
 
     /// Position up to which the program has read.
@@ -94,7 +94,7 @@ pub struct Stream {
     /// The service's word for the receive buffer, from which `rx_buffer` was decoded.
     rx_word: BufferWord,
     rx_buffer: Option<StreamBuffer>,
-    /// The word that the stream has stored in `rx_buffer_seen`.
+    /// The word of the receive buffer that the stream last stored in `rx_buffer_seen`.
     rx_word_seen: BufferWord,
     /// True if the stream confirms a new receive buffer at once: see the module `in_place`.
     confirms_rx: bool,
@@ -213,8 +213,9 @@ impl Stream {
         self.connection
     }
 
-    /// Marks the slot as busy, so that the connection is not migrated before `clear_busy`. Call it
-    /// before reading or writing bytes of a connection that several processes hold (SHARED).
+    /// Marks the slot as busy, so that the connection is not migrated before `clear_busy`. The
+    /// caller calls the function before it reads or writes bytes of a connection that several
+    /// processes hold (SHARED).
     ///
     /// Returns false if the connection has already been migrated to another process.
     pub fn set_busy(&self) -> bool {
@@ -232,8 +233,9 @@ impl Stream {
         self.shared.view().program().busy.store(0, SeqCst);
     }
 
-    /// Drops the stream without closing the connection, which was migrated back to this process
-    /// into another slot. The service has freed this slot, and uses none of its buffers.
+    /// Drops the stream without closing the connection. The connection was migrated to another
+    /// process, and then back to this process into another slot. The service has freed this slot,
+    /// and uses none of its buffers.
     pub fn forget(mut self) {
         let buffers = self.tx_buffer.take().into_iter();
         let outgrown = std::mem::take(&mut self.outgrown.buffers);
@@ -297,7 +299,8 @@ impl Stream {
 
     /// Returns true at the end of file: everything was read, and nothing will arrive.
     pub fn at_end(&mut self) -> bool {
-        // The service stores the last bytes before the flags, so load the flags first.
+        // The service stores the last bytes before the flags, so load the flags before the
+        // positions.
         self.peer_closed() && self.readable() == 0
     }
 
@@ -391,8 +394,8 @@ impl Stream {
         self.note_options();
     }
 
-    /// Announces changed option words of the slot to the service, by a new count in the flags. The
-    /// caller has stored the words before, so that the service sees the words with the count.
+    /// Tells the service that option words of the slot have changed, by a new count in the flags.
+    /// The caller has stored the words before, so that the service sees them with the count.
     fn note_options(&mut self) {
         let count = self.flags.wrapping_add(program_flags::OPTIONS_ONE) & program_flags::OPTIONS;
         self.change_flags(self.flags & !program_flags::OPTIONS | count);
@@ -417,8 +420,8 @@ impl Stream {
         self.set_flag(program_flags::SHUT_READ);
     }
 
-    /// Closes the stream, with a RST if `abort` is true. Submit the stream once more after this.
-    /// `ClientEvent::Released` follows when the service is done with the slot.
+    /// Closes the stream, with a RST if `abort` is true. The caller submits the stream once more
+    /// after this call. `ClientEvent::Released` follows when the service no longer uses the slot.
     ///
     /// `linger` is SO_LINGER in seconds, after which the service ends the connection.
     pub fn close(&mut self, abort: bool, linger: Option<u32>) {

@@ -1,5 +1,5 @@
-//! Access to the bytes of a stream in place, for programs that neither read nor write by copies.
-//! The bytes are in memory that the program shares with the service (the process `tidelaned`).
+//! Access to the bytes of a stream in place, for programs that read and write without copies. The
+//! bytes are in memory that the program shares with the service (the process `tidelaned`).
 //!
 //! The caller lends parts of both stream buffers to its program. While a part is lent:
 //!
@@ -58,7 +58,7 @@ impl Stream {
     }
 
     /// Tells the service that no byte of an earlier receive buffer is lent, so that the service
-    /// frees the earlier buffers. Does nothing if the service has been told.
+    /// frees the earlier buffers. Does nothing if the service already knows.
     pub fn confirm_rx_buffer(&mut self) {
         if self.rx_word_seen != self.rx_word {
             self.rx_word_seen = self.rx_word;

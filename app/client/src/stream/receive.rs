@@ -28,7 +28,7 @@ impl Stream {
         count
     }
 
-    /// Reads as [`read`](Self::read) does, into several buffers (readv).
+    /// Does the same as [`read`](Self::read), into several buffers (readv).
     pub fn read_vectored(&mut self, into: &mut [IoSliceMut<'_>]) -> usize {
         let mut total = 0;
         for buffer in into {

@@ -14,7 +14,7 @@ use tidelane_ring::StreamBuffer;
 
 use super::{SendLimits, Stream};
 
-/// Size of the smallest send buffer as a power of two: one page.
+/// Binary logarithm of the smallest send buffer in bytes: one page.
 const TX_LOG2_FIRST: u8 = 12;
 /// Largest number of unacknowledged bytes of a stream, even if the service's limit is higher: the
 /// size of the largest buffer.
@@ -28,11 +28,11 @@ const UNSENT_SLACK: u32 = 16 << 10;
 #[derive(Debug, Default)]
 pub(super) struct Outgrown {
     pub(super) buffers: Vec<StreamBuffer>,
-    /// Write position when the last buffer was replaced. When the peer has acknowledged all bytes
-    /// before this position, the service reads none of the buffers.
+    /// Write position at which the last of these buffers was replaced. When the peer has
+    /// acknowledged all bytes before this position, the service reads none of the buffers.
     until: u32,
-    /// True if the buffers are also free when the service echoes the word of the present buffer.
-    /// False if the service already echoed the same word for an earlier use of that buffer.
+    /// True if the buffers also become free when the service echoes the word of the present buffer.
+    /// False if the service already echoed this word for an earlier use of that buffer.
     echo: bool,
 }
 
@@ -72,7 +72,7 @@ impl Stream {
         Some(filled)
     }
 
-    /// Writes as [`write`](Self::write) does, from several buffers (writev).
+    /// Does the same as [`write`](Self::write), from several buffers (writev).
     pub fn write_vectored(&mut self, from: &[IoSlice<'_>]) -> usize {
         let total: usize = from.iter().map(|buffer| buffer.len()).sum();
         self.prepare_tx(total);
@@ -198,7 +198,7 @@ impl Stream {
         let half = self.shared.view();
         let acked = half.service().tx_acked.load(Acquire);
         let unacked = self.tx_head.wrapping_sub(acked);
-        // Ignore an impossible value: beyond the bytes written, or less than before.
+        // Ignore an impossible value: beyond the bytes written, or less than the last value.
         if unacked <= self.tx_head.wrapping_sub(self.tx_acked) {
             self.tx_acked = acked;
         }
@@ -284,7 +284,8 @@ impl Stream {
         if unsent >= self.sending.unsent_max {
             return limit.min(unacked);
         }
-        // Linux checks the limit once for each packet that it fills, so a write may exceed it.
+        // Linux checks the limit once for each packet that it fills, so a write may exceed the
+        // limit.
         let room = (self.sending.unsent_max - unsent).max(UNSENT_SLACK);
         limit.min(unacked.saturating_add(room))
     }

@@ -6,8 +6,7 @@
 //! byte. `urgent_byte` returns the urgent byte as soon as the byte has arrived.
 //!
 //! The service (the process `tidelaned`) sets the flag `service_flags::URGENT` when the peer sends
-//! urgent data. A stream without the flag and without a mark does not load the mark, which saves
-//! time.
+//! urgent data. To save time, a stream without this flag and without a mark does not load the mark.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -73,7 +72,7 @@ impl Stream {
         self.rx_head = self.rx_read;
     }
 
-    /// Writes as [`write`](Self::write) does, and makes the last byte urgent.
+    /// Does the same as [`write`](Self::write), and makes the last byte urgent.
     pub fn write_urgent(&mut self, from: &[u8]) -> usize {
         let count = self.copy_in(from);
         self.announce_urgent(count);
@@ -144,8 +143,9 @@ impl Stream {
         }
     }
 
-    /// Skips the previous urgent byte if it has arrived and SO_OOBINLINE is off. The byte is at the
-    /// read position, and a later byte is now the urgent byte. Linux does the same.
+    /// Skips the previous urgent byte if it has arrived and SO_OOBINLINE is off. The previous
+    /// urgent byte is at the read position, and a later byte has become the urgent byte. Linux also
+    /// skips it.
     fn skip_previous_byte(&mut self) {
         let has_arrived = self.received_head() != self.rx_read;
         if has_arrived && !self.urgent.inline {
