@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// `read(2)`.
+/// Interposes libc's `read(2)`.
 ///
 /// # Safety
 ///
@@ -91,7 +91,8 @@ unsafe fn receive_slow(
     }
 }
 
-/// `read(2)` of programs built with `_FORTIFY_SOURCE`. `len` is the size of the buffer.
+/// Interposes libc's `read(2)` in programs built with `_FORTIFY_SOURCE`. `len` is the size of the
+/// buffer in bytes.
 ///
 /// # Safety
 ///
@@ -116,7 +117,7 @@ fn check_object_size(fits: bool) {
     }
 }
 
-/// `write(2)`.
+/// Interposes libc's `write(2)`.
 ///
 /// # Safety
 ///
@@ -164,7 +165,7 @@ pub(crate) unsafe fn transmit(
     unsafe { handled_or_system_call(handled, syscall, args) }
 }
 
-/// `recv(2)`.
+/// Interposes libc's `recv(2)`.
 ///
 /// # Safety
 ///
@@ -186,7 +187,8 @@ pub unsafe extern "C-unwind" fn recv(
     }
 }
 
-/// `recv(2)` of programs built with `_FORTIFY_SOURCE`. `len` is the size of the buffer.
+/// Interposes libc's `recv(2)` in programs built with `_FORTIFY_SOURCE`. `len` is the size of the
+/// buffer in bytes.
 ///
 /// # Safety
 ///
@@ -204,7 +206,7 @@ pub unsafe extern "C-unwind" fn __recv_chk(
     unsafe { recv(fd, buf, count, flags) }
 }
 
-/// `send(2)`.
+/// Interposes libc's `send(2)`.
 ///
 /// # Safety
 ///
@@ -230,7 +232,8 @@ pub unsafe extern "C-unwind" fn send(
     }
 }
 
-/// `recvfrom(2)`. For TCP, Linux returns no address and sets the address length to 0.
+/// Interposes libc's `recvfrom(2)`. For TCP, Linux returns no address and sets the address length
+/// to 0.
 ///
 /// # Safety
 ///
@@ -267,7 +270,8 @@ pub unsafe extern "C-unwind" fn recvfrom(
     }
 }
 
-/// `recvfrom(2)` of programs built with `_FORTIFY_SOURCE`. `len` is the size of the buffer.
+/// Interposes libc's `recvfrom(2)` in programs built with `_FORTIFY_SOURCE`. `len` is the size of
+/// the buffer in bytes.
 ///
 /// # Safety
 ///
@@ -287,7 +291,7 @@ pub unsafe extern "C-unwind" fn __recvfrom_chk(
     unsafe { recvfrom(fd, buf, count, flags, addr, addrlen) }
 }
 
-/// `readv(2)`.
+/// Interposes libc's `readv(2)`.
 ///
 /// # Safety
 ///
@@ -306,7 +310,7 @@ pub unsafe extern "C-unwind" fn readv(fd: c_int, iov: *const iovec, count: c_int
     }
 }
 
-/// `writev(2)`.
+/// Interposes libc's `writev(2)`.
 ///
 /// # Safety
 ///
@@ -366,7 +370,7 @@ unsafe fn send_message(fd: c_int, msg: *const msghdr, flags: c_int) -> Handled {
     transfer::send_vectored(socket, fd, &from, flags)
 }
 
-/// `recvmsg(2)`.
+/// Interposes libc's `recvmsg(2)`.
 ///
 /// # Safety
 ///
@@ -379,7 +383,7 @@ pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_in
     unsafe { handled_or_system_call(receive_message(fd, msg, flags), libc::SYS_recvmsg, args) }
 }
 
-/// `sendmsg(2)`.
+/// Interposes libc's `sendmsg(2)`.
 ///
 /// # Safety
 ///
@@ -396,7 +400,7 @@ pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_
     unsafe { handled_or_system_call(send_message(fd, msg, flags), libc::SYS_sendmsg, args) }
 }
 
-/// `recvmmsg(2)`. On a stream, the call blocks for the first message only.
+/// Interposes libc's `recvmmsg(2)`. On a stream, the call blocks for the first message only.
 ///
 /// # Safety
 ///
@@ -441,7 +445,7 @@ pub unsafe extern "C-unwind" fn recvmmsg(
     count as c_int
 }
 
-/// `sendmmsg(2)`.
+/// Interposes libc's `sendmmsg(2)`.
 ///
 /// # Safety
 ///

@@ -4,8 +4,8 @@
 //! Each exported function that POSIX lists as a cancellation point begins with
 //! [`cancellation_point`]. If a cancellation request ends a blocked call, the call returns
 //! `CANCELLED`, and `fail_with_errno` of `libc_abi_unsafe` acts on the request. libc then unwinds
-//! the thread. At this point, the library's stack frames hold no resources. The functions are
-//! `extern "C-unwind"`, so that libc can unwind them.
+//! the thread. The library's stack frames hold no resources at this time. The functions are `extern
+//! "C-unwind"`, so that libc can unwind through them.
 
 use std::{
     ffi::{c_int, c_void},
@@ -121,7 +121,7 @@ fn thread_id(thread: pthread_t) -> Option<usize> {
     (result == 0).then_some(!(clock >> 3) as u32 as usize)
 }
 
-/// `pthread_cancel(3)`.
+/// Interposes libc's `pthread_cancel(3)`.
 ///
 /// # Safety
 ///

@@ -16,7 +16,7 @@ use crate::libc_abi_unsafe::{
     bytes, bytes_mut, fail_with_errno, handled_or_system_call, is_errno, libc_result, system_call,
 };
 
-/// `socket(2)`.
+/// Interposes libc's `socket(2)`.
 ///
 /// # Safety
 ///
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> 
     fd
 }
 
-/// `bind(2)`.
+/// Interposes libc's `bind(2)`.
 ///
 /// # Safety
 ///
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) 
     result
 }
 
-/// `listen(2)`.
+/// Interposes libc's `listen(2)`.
 ///
 /// # Safety
 ///
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     }
 }
 
-/// `accept(2)`.
+/// Interposes libc's `accept(2)`.
 ///
 /// # Safety
 ///
@@ -96,7 +96,7 @@ pub unsafe extern "C-unwind" fn accept(
     unsafe { accept4(fd, addr, len, 0) }
 }
 
-/// `accept4(2)`.
+/// Interposes libc's `accept4(2)`.
 ///
 /// # Safety
 ///
@@ -189,7 +189,7 @@ unsafe fn put_address(address: Address, addr: *mut sockaddr, len: *mut socklen_t
     }
 }
 
-/// `connect(2)`.
+/// Interposes libc's `connect(2)`.
 ///
 /// # Safety
 ///
@@ -209,7 +209,7 @@ pub unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: s
     unsafe { handled_or_system_call(handled, libc::SYS_connect, args) as c_int }
 }
 
-/// `shutdown(2)`.
+/// Interposes libc's `shutdown(2)`.
 ///
 /// # Safety
 ///
@@ -256,7 +256,7 @@ unsafe fn store_name(
     }
 }
 
-/// `getsockname(2)`.
+/// Interposes libc's `getsockname(2)`.
 ///
 /// # Safety
 ///
@@ -267,7 +267,7 @@ pub unsafe extern "C" fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut s
     unsafe { store_name(names::local_name, libc::SYS_getsockname, fd, addr, len) }
 }
 
-/// `getpeername(2)`.
+/// Interposes libc's `getpeername(2)`.
 ///
 /// # Safety
 ///
@@ -278,7 +278,7 @@ pub unsafe extern "C" fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut s
     unsafe { store_name(names::peer_name, libc::SYS_getpeername, fd, addr, len) }
 }
 
-/// `setsockopt(2)`.
+/// Interposes libc's `setsockopt(2)`.
 ///
 /// # Safety
 ///
@@ -307,7 +307,7 @@ pub unsafe extern "C" fn setsockopt(
     }
 }
 
-/// `getsockopt(2)`.
+/// Interposes libc's `getsockopt(2)`.
 ///
 /// # Safety
 ///

@@ -18,7 +18,7 @@ const SIOCINQ: c_ulong = 0x541b;
 /// The ioctl SIOCATMARK, which tells whether the read position is at the urgent mark.
 const SIOCATMARK: c_ulong = 0x8905;
 
-/// `close(2)`.
+/// Interposes libc's `close(2)`.
 ///
 /// # Safety
 ///
@@ -37,7 +37,7 @@ pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     }
 }
 
-/// `close_range(2)`.
+/// Interposes libc's `close_range(2)`.
 ///
 /// # Safety
 ///
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
     unsafe { handled_or_system_call(handled, libc::SYS_close_range, args) as c_int }
 }
 
-/// `closefrom(3)`.
+/// Interposes libc's `closefrom(3)`.
 ///
 /// # Safety
 ///
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
     unsafe { close_range(first.max(0) as c_uint, c_uint::MAX, 0) };
 }
 
-/// `dup(2)`.
+/// Interposes libc's `dup(2)`.
 ///
 /// # Safety
 ///
@@ -110,7 +110,7 @@ const DUP2: i64 = libc::SYS_dup2;
 #[cfg(not(target_arch = "x86_64"))]
 const DUP2: i64 = libc::SYS_dup3;
 
-/// `dup2(2)`.
+/// Interposes libc's `dup2(2)`.
 ///
 /// # Safety
 ///
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
     unsafe { duplicate_to(from, to, None) }
 }
 
-/// `dup3(2)`.
+/// Interposes libc's `dup3(2)`.
 ///
 /// # Safety
 ///
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     unsafe { duplicate_to(from, to, Some(flags)) }
 }
 
-/// `fcntl(2)`. The argument has the size of the largest argument of any command.
+/// Interposes libc's `fcntl(2)`. The argument has the size of the largest argument of any command.
 ///
 /// # Safety
 ///
@@ -159,7 +159,7 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, arg: usize) -> 
     result
 }
 
-/// `fcntl(2)` of programs built with large file support.
+/// Interposes libc's `fcntl(2)` in programs built with large file support.
 ///
 /// # Safety
 ///
@@ -170,7 +170,7 @@ pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, arg: usize) -
     unsafe { fcntl(fd, command, arg) }
 }
 
-/// `ioctl(2)`.
+/// Interposes libc's `ioctl(2)`.
 ///
 /// # Safety
 ///
@@ -194,7 +194,8 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int
     unsafe { handled_or_system_call(handled, libc::SYS_ioctl, args) as c_int }
 }
 
-/// `sockatmark(3)`. libc's function calls `ioctl` within libc, where this library cannot interpose.
+/// Interposes libc's `sockatmark(3)`. libc's function calls `ioctl` within libc, where this library
+/// cannot interpose.
 ///
 /// # Safety
 ///
@@ -224,7 +225,7 @@ unsafe fn store(into: *mut c_int, handled: Handled) -> Handled {
     }
 }
 
-/// `_exit(2)`. The function closes connections, as `exit` does.
+/// Interposes libc's `_exit(2)`. The function closes connections, as `exit` does.
 ///
 /// # Safety
 ///
@@ -238,7 +239,7 @@ pub unsafe extern "C" fn _exit(status: c_int) -> ! {
     }
 }
 
-/// `_Exit(3)`.
+/// Interposes libc's `_Exit(3)`.
 ///
 /// # Safety
 ///

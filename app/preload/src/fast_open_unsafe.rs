@@ -30,8 +30,8 @@ pub(crate) unsafe fn prepare(
     fast_open::prepare(socket, fd, name, flags)
 }
 
-/// `sendto(2)`. A connection ignores the address, as in Linux. With MSG_FASTOPEN, the socket first
-/// connects to the address.
+/// Interposes libc's `sendto(2)`. A connection ignores the address, as in Linux. With MSG_FASTOPEN,
+/// the socket first connects to the address.
 ///
 /// # Safety
 ///

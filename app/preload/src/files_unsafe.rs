@@ -9,7 +9,7 @@ use tidelane_sockets::{descriptors, file};
 use crate::cancellation_unsafe::cancellation_point;
 use crate::libc_abi_unsafe::{fail_with_errno, handled_or_system_call};
 
-/// `sendfile(2)`.
+/// Interposes libc's `sendfile(2)`.
 ///
 /// # Safety
 ///
@@ -30,7 +30,7 @@ pub unsafe extern "C" fn sendfile(
     }
 }
 
-/// `sendfile(2)` of programs built with large file support.
+/// Interposes libc's `sendfile(2)` in programs built with large file support.
 ///
 /// # Safety
 ///
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn sendfile64(
     unsafe { sendfile(out, file, offset, count) }
 }
 
-/// `splice(2)`.
+/// Interposes libc's `splice(2)`.
 ///
 /// # Safety
 ///

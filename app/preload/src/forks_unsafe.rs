@@ -26,7 +26,7 @@ fn with_fork_handlers<R: Into<i64> + Copy>(fork: impl FnOnce() -> R) -> R {
     pid
 }
 
-/// `_Fork(3)`.
+/// Interposes libc's `_Fork(3)`.
 ///
 /// # Safety
 ///
@@ -80,7 +80,7 @@ unsafe extern "C" fn child_entry(child: *mut c_void) -> c_int {
     unsafe { crate::descriptors_unsafe::_exit(status) }
 }
 
-/// `clone(2)`, with all optional arguments.
+/// Interposes libc's `clone(2)`, with all optional arguments.
 ///
 /// # Safety
 ///

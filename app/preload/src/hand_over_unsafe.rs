@@ -136,7 +136,7 @@ unsafe fn exec_with(
     unsafe { function(file, argv, envp) }
 }
 
-/// `execv(3)`.
+/// Interposes libc's `execv(3)`.
 ///
 /// # Safety
 ///
@@ -147,7 +147,7 @@ pub unsafe extern "C" fn execv(path: *const c_char, argv: *const *const c_char) 
     unsafe { exec(c"execv", path, argv) }
 }
 
-/// `execvp(3)`.
+/// Interposes libc's `execvp(3)`.
 ///
 /// # Safety
 ///
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn execvp(file: *const c_char, argv: *const *const c_char)
     unsafe { exec(c"execvp", file, argv) }
 }
 
-/// `execve(2)`.
+/// Interposes libc's `execve(2)`.
 ///
 /// # Safety
 ///
@@ -173,7 +173,7 @@ pub unsafe extern "C" fn execve(
     unsafe { exec_with(c"execve", path, argv, envp) }
 }
 
-/// `execvpe(3)`.
+/// Interposes libc's `execvpe(3)`.
 ///
 /// # Safety
 ///
@@ -252,7 +252,7 @@ with_list!(execlp, "execlp");
 #[cfg(target_arch = "x86_64")]
 with_list!(execle, "execle");
 
-/// `fexecve(3)`.
+/// Interposes libc's `fexecve(3)`.
 ///
 /// # Safety
 ///
@@ -267,7 +267,7 @@ pub unsafe extern "C" fn fexecve(
     unsafe { execveat(fd, c"".as_ptr(), argv, envp, libc::AT_EMPTY_PATH) }
 }
 
-/// `execveat(2)`.
+/// Interposes libc's `execveat(2)`.
 ///
 /// # Safety
 ///

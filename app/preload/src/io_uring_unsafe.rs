@@ -1,8 +1,8 @@
-//! The functions of liburing that create an io_uring instance. This library cannot serve sockets
-//! over io_uring, because the operations of an instance bypass libc.
+//! The functions of liburing that create an io_uring instance. This library (`libtidelane.so`)
+//! cannot serve sockets over io_uring, because the operations of an instance bypass libc.
 //!
-//! The exported functions return negated error numbers, like liburing's functions. If the program
-//! may use io_uring, the exported functions call liburing's functions.
+//! The exported functions return negated error numbers, as the functions of liburing do. If the
+//! program may use io_uring, the exported functions call the functions of liburing.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 

@@ -15,7 +15,7 @@ use crate::libc_abi_unsafe::{fail_with_errno, handled_or_system_call, system_cal
 const NS_PER_MS: u64 = 1_000_000;
 pub(crate) const SIGNAL_MASK_LEN: usize = size_of::<SignalMask>();
 
-/// `epoll_create(2)`.
+/// Interposes libc's `epoll_create(2)`.
 ///
 /// # Safety
 ///
@@ -29,7 +29,7 @@ pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
     unsafe { epoll_create1(0) }
 }
 
-/// `epoll_create1(2)`.
+/// Interposes libc's `epoll_create1(2)`.
 ///
 /// # Safety
 ///
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
     epfd
 }
 
-/// `epoll_ctl(2)`.
+/// Interposes libc's `epoll_ctl(2)`.
 ///
 /// # Safety
 ///
@@ -109,7 +109,7 @@ fn ms_to_ns(timeout: c_int) -> Option<u64> {
     u64::try_from(timeout).ok().map(|ms| ms * NS_PER_MS)
 }
 
-/// `epoll_wait(2)`.
+/// Interposes libc's `epoll_wait(2)`.
 ///
 /// # Safety
 ///
@@ -125,7 +125,7 @@ pub unsafe extern "C-unwind" fn epoll_wait(
     unsafe { epoll_pwait(epfd, events, max, timeout, std::ptr::null()) }
 }
 
-/// `epoll_pwait(2)`.
+/// Interposes libc's `epoll_pwait(2)`.
 ///
 /// # Safety
 ///
@@ -154,7 +154,7 @@ pub unsafe extern "C-unwind" fn epoll_pwait(
     }
 }
 
-/// `epoll_pwait2(2)`.
+/// Interposes libc's `epoll_pwait2(2)`.
 ///
 /// # Safety
 ///
@@ -217,7 +217,7 @@ unsafe fn entries<'a>(fds: *mut pollfd, count: nfds_t) -> &'a mut [pollfd] {
     unsafe { slice::from_raw_parts_mut(fds, count as usize) }
 }
 
-/// `poll(2)`.
+/// Interposes libc's `poll(2)`.
 ///
 /// # Safety
 ///
@@ -255,7 +255,8 @@ pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c
     unsafe { handled_or_system_call(handled, libc::SYS_ppoll, args) as c_int }
 }
 
-/// `poll(2)` of programs built with `_FORTIFY_SOURCE`. `len` is the size of the array in bytes.
+/// Interposes libc's `poll(2)` in programs built with `_FORTIFY_SOURCE`. `len` is the size of the
+/// array in bytes.
 ///
 /// # Safety
 ///
@@ -280,7 +281,7 @@ fn abort_if_too_short(count: nfds_t, len: usize) {
     }
 }
 
-/// `ppoll(2)`.
+/// Interposes libc's `ppoll(2)`.
 ///
 /// # Safety
 ///
@@ -319,7 +320,8 @@ pub unsafe extern "C-unwind" fn ppoll(
     }
 }
 
-/// `ppoll(2)` of programs built with `_FORTIFY_SOURCE`. `len` is the size of the array in bytes.
+/// Interposes libc's `ppoll(2)` in programs built with `_FORTIFY_SOURCE`. `len` is the size of the
+/// array in bytes.
 ///
 /// # Safety
 ///

@@ -141,7 +141,7 @@ unsafe fn select_tracked(
     }
 }
 
-/// `select(2)`. As in Linux, the function writes the remaining time to `timeout`.
+/// Interposes libc's `select(2)`. As in Linux, the function writes the remaining time to `timeout`.
 ///
 /// # Safety
 ///
@@ -219,7 +219,7 @@ unsafe fn select_in_kernel(count: c_int, sets: [*mut c_void; 3], timeout: *mut t
     }
 }
 
-/// `pselect(2)`.
+/// Interposes libc's `pselect(2)`.
 ///
 /// # Safety
 ///

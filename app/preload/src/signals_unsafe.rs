@@ -1,9 +1,9 @@
 //! The calls that install signal handlers.
 //!
 //! A section is a part of this library (`libtidelane.so`) that no handler of the program may
-//! interrupt ([`section_unsafe`]). Therefore the library installs its own handler in place of the
-//! program's. The library's handler calls the program's handler, or defers a signal that arrives
-//! within a section to the end of the section.
+//! interrupt ([`section_unsafe`]). The library therefore installs its own handler in place of the
+//! program's handler. The library's handler calls the program's handler. If the signal arrives
+//! within a section, the library's handler defers the signal to the end of the section.
 
 use std::{
     ffi::{c_int, c_void},
@@ -60,7 +60,7 @@ fn on_signal_address() -> sighandler_t {
     on_signal as sighandler_t
 }
 
-/// Returns true if the library can install its own handler in front of the handler in `act`.
+/// Returns true if the library may install its own handler in place of the handler in `act`.
 fn can_intercept(signal: c_int, act: &libc::sigaction) -> bool {
     let is_handler = !matches!(act.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
     // The kernel would remove a one-shot handler (SA_RESETHAND) before a deferred signal is sent
@@ -74,8 +74,8 @@ fn can_intercept(signal: c_int, act: &libc::sigaction) -> bool {
         && process::owns_tables()
 }
 
-/// Stores the program's previous handler in `old` if the kernel has returned the library's handler
-/// there.
+/// If the kernel has stored the library's handler in `old`, replaces it by the program's previous
+/// handler `before`.
 unsafe fn report_program_handler(old: *mut libc::sigaction, before: (sighandler_t, bool)) {
     // SAFETY: the caller guarantees that `old` is valid or null.
     if let Some(old) = unsafe { old.as_mut() }
@@ -88,7 +88,7 @@ unsafe fn report_program_handler(old: *mut libc::sigaction, before: (sighandler_
     }
 }
 
-/// `sigaction(2)`.
+/// Interposes libc's `sigaction(2)`.
 ///
 /// # Safety
 ///
@@ -137,8 +137,8 @@ pub unsafe extern "C" fn sigaction(
     result
 }
 
-/// `signal(2)` with glibc's semantics. The handler stays installed, and interrupted system calls
-/// are restarted.
+/// Interposes libc's `signal(2)` with glibc's semantics. The handler stays installed, and
+/// interrupted system calls are restarted.
 ///
 /// # Safety
 ///

@@ -1,6 +1,6 @@
-//! The functions of `posix_spawn`, which report an accelerated connection that the spawned program
-//! would get. An accelerated connection (carried by the service, the process `tidelaned`) cannot be
-//! passed on to another program.
+//! The functions of `posix_spawn`. The service (the process `tidelaned`) carries an accelerated
+//! connection, which cannot be passed on to another program. This module reports each accelerated
+//! connection that a spawned program would get.
 //!
 //! The spawned program gets the descriptors that the file actions name, and the standard
 //! descriptors of this process.
@@ -11,7 +11,7 @@ use tidelane_sockets::hand_over;
 
 use crate::hand_over_unsafe::{checked_symbol, next_symbol};
 
-/// `posix_spawn_file_actions_adddup2(3)`.
+/// Interposes libc's `posix_spawn_file_actions_adddup2(3)`.
 ///
 /// # Safety
 ///

@@ -37,7 +37,7 @@ unsafe extern "C" {
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
 }
 
-/// Address and descriptor of each stream on a tracked socket.
+/// Address of the `FILE` and descriptor, for each stream on a tracked socket.
 static STREAMS: Mutex<Vec<(usize, c_int)>> = Mutex::new(Vec::new());
 /// True if `STREAMS` has an entry, or had one at any time.
 static EVER_OPENED: AtomicBool = AtomicBool::new(false);
@@ -81,8 +81,8 @@ unsafe extern "C-unwind" fn seek(_cookie: *mut c_void, _to: *mut off64_t, _whenc
 unsafe extern "C-unwind" fn close_stream(cookie: *mut c_void) -> c_int {
     let fd = cookie as usize as c_int;
     let mut all = streams();
-    // C does not allow several streams with one descriptor. If there are several, remove the last
-    // entry.
+    // C does not allow several streams with one descriptor. If a program has several nevertheless,
+    // remove the last entry.
     if let Some(at) = all.iter().rposition(|(_, other)| *other == fd) {
         all.swap_remove(at);
     }
@@ -91,7 +91,7 @@ unsafe extern "C-unwind" fn close_stream(cookie: *mut c_void) -> c_int {
     unsafe { close(fd) }
 }
 
-/// `fdopen(3)`.
+/// Interposes libc's `fdopen(3)`.
 ///
 /// # Safety
 ///
@@ -154,7 +154,7 @@ unsafe fn descriptor_of(stream: *mut FILE, name: &CStr) -> c_int {
     }
 }
 
-/// `fileno(3)`.
+/// Interposes libc's `fileno(3)`.
 ///
 /// # Safety
 ///
@@ -165,7 +165,7 @@ pub unsafe extern "C" fn fileno(stream: *mut FILE) -> c_int {
     unsafe { descriptor_of(stream, c"fileno") }
 }
 
-/// `fileno_unlocked(3)`.
+/// Interposes libc's `fileno_unlocked(3)`.
 ///
 /// # Safety
 ///

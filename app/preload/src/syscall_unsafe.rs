@@ -13,7 +13,7 @@ use crate::{
     readiness_unsafe, select_unsafe,
 };
 
-/// `syscall(2)`, with six arguments, the largest number that a system call has.
+/// Interposes libc's `syscall(2)`, with six arguments, the largest number that a system call has.
 ///
 /// # Safety
 ///
