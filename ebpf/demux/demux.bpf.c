@@ -3,14 +3,13 @@
  * The demux: an XDP program that chooses the stack that receives a frame. The stack is either the
  * service (the process tidelaned, a TCP/IP stack in user space) or the kernel.
  *
- * The service claims a 3-tuple (destination address, protocol, destination port) by an entry in
- * the map CLAIMS. The program redirects a TCP or UDP packet with a claimed 3-tuple to the AF_XDP
- * socket of the queue on which the packet arrived. The program also redirects an ICMP error that
- * quotes a packet of a claimed 3-tuple. All other frames pass to the kernel (XDP_PASS). Among them
- * are frames to other link addresses, packets with an IPv4 source route, and frames that the
- * program does not parse: VLANs, malformed headers, long chains of IPv6 extension headers. If a
- * queue has no socket, its frames pass to the kernel, too, so that the death of the service blocks
- * no traffic.
+ * The service claims a 3-tuple (destination address, protocol, destination port) by an entry in the
+ * map CLAIMS. The program redirects a TCP or UDP packet with a claimed 3-tuple to the AF_XDP socket
+ * of the queue on which the packet arrived. The program also redirects an ICMP error that quotes a
+ * packet of a claimed 3-tuple. All other frames pass to the kernel (XDP_PASS), for example frames
+ * to other link addresses, packets with an IPv4 source route, and frames that the program does not
+ * parse: VLANs, malformed headers, long chains of IPv6 extension headers. If a queue has no socket,
+ * its frames also pass to the kernel, so that the death of the service blocks no traffic.
  *
  * Some claims share their port with sockets of the kernel. For example, the port had connections in
  * the kernel before the claim, a program uses the port for outgoing connections, or the listener of
@@ -18,14 +17,14 @@
  * kernel's sockets. If the kernel has a socket for a packet, the kernel keeps the packet. See
  * docs/design/claims.md.
  *
- * A core is a polling thread of the service. It serves one queue or several, and writes a heartbeat
- * to the map HEARTBEATS for each of them. If a core has had a frame but no heartbeat for
- * SILENCE_NS, new connections go to the kernel. After DEATH_NS, all frames go to the kernel. The
- * program checks the heartbeats because a service that is stopped, or that hangs in the kernel,
- * cannot pass its frames to the kernel itself. See docs/design/watchdog.md.
+ * A core is a polling thread of the service. A core serves one queue or several, and writes a
+ * heartbeat to the map HEARTBEATS for each of its queues. If a core has had a frame but no
+ * heartbeat for SILENCE_NS, new connections go to the kernel. After DEATH_NS, all frames go to the
+ * kernel. A service that is stopped, or that hangs in the kernel, cannot pass its frames to the
+ * kernel itself. The program therefore checks the heartbeats. See docs/design/watchdog.md.
  *
- * Only the first fragment of a datagram has ports. The map FRAGMENTED stores whether the datagram
- * is claimed, for the datagram's other fragments. See docs/design/fragments.md.
+ * Only the first fragment of a datagram has ports. The map FRAGMENTED stores for the later
+ * fragments whether the datagram is claimed. See docs/design/fragments.md.
  *
  * nic/steering/src/demux.rs mirrors the layout of the maps.
  */
@@ -42,19 +41,19 @@
 #define QUEUES_MAX 64
 #define FRAGMENTED_MAX 4096
 #define FRAGMENTED_NS (60ULL * 1000000000) /* reassembly timeout of the service */
-#define FRAGMENT_BITS 0x3fff /* MF and fragment offset, without DF */
-#define OFFSET_BITS 0x1fff
-#define OFFSET_BITS_V6 0xfff8
-#define MORE_BIT_V6 1
-#define ICMP_HEADER_LEN 8
+#define FRAGMENT_BITS 0x3fff /* IPv4: MF and fragment offset, without DF */
+#define OFFSET_BITS 0x1fff   /* IPv4: fragment offset in units of 8 bytes */
+#define OFFSET_BITS_V6 0xfff8 /* IPv6: fragment offset in bytes */
+#define MORE_BIT_V6 1	      /* IPv6: more fragments follow */
+#define ICMP_HEADER_LEN 8     /* bytes */
 #define ICMP_DEST_UNREACHABLE 3
 #define ICMP_TIME_EXCEEDED 11
 #define ICMP_PARAMETER_PROBLEM 12
 #define ICMPV6_ERROR_LAST 4 /* types 1 to 4 are errors */
 #define SILENCE_NS (800ULL * 1000000) /* after this silence, the kernel takes SYNs */
 #define DEATH_NS (30ULL * 1000000000) /* after this silence, the kernel gets all frames */
-#define IP_HEADER_MAX 60
-#define IP_OPTIONS_MAX 40
+#define IP_HEADER_MAX 60   /* bytes */
+#define IP_OPTIONS_MAX 40  /* largest number of options in an IPv4 header */
 #define IP_OPTION_END 0
 #define IP_OPTION_NOP 1
 #define IP_OPTION_LSRR 131
@@ -81,7 +80,7 @@ struct claim {
 	__u32 zero[2];
 };
 
-/* Number of frames by result. Each CPU has its own counters. */
+/* Number of frames by result, with the receiver of the frames. Each CPU has its own counters. */
 struct counters {
 	__u64 redirected;      /* claimed TCP or UDP: to the service */
 	__u64 redirected_icmp; /* ICMP errors that quote a claimed 3-tuple: to the service */
@@ -99,9 +98,10 @@ struct counters {
 };
 
 /*
- * Time of the last heartbeat of a queue's core, or a special value. Each queue has its own cache
- * line. NOT_WATCHED is the initial value. ASLEEP means that the core waits for a frame. The next
- * frame replaces ASLEEP by its time. GIVEN_UP means that the service takes no more frames.
+ * Time of the last heartbeat of a queue's core in nanoseconds (CLOCK_MONOTONIC), or a special
+ * value. Each queue has its own cache line. NOT_WATCHED is the initial value. ASLEEP means that the
+ * core waits for a frame. When the next frame arrives, the program replaces ASLEEP by the present
+ * time. GIVEN_UP means that the service takes no more frames.
  */
 #define NOT_WATCHED 0
 #define ASLEEP 1
@@ -127,7 +127,8 @@ struct link_addresses {
 	struct link_address returned;
 };
 
-/* Key of one fragmented datagram, or (`is_pair`) of a protocol's datagrams between two hosts. */
+/* Key of one fragmented datagram or, with `is_pair`, of all datagrams of a protocol between two
+ * hosts. */
 struct fragmented_key {
 	__u8 source[16];
 	__u8 dest[16];
@@ -137,7 +138,8 @@ struct fragmented_key {
 	__u8 zero[2];
 };
 
-/* Times of the latest first fragments, one with claimed ports and one with unclaimed ports. */
+/* Time in nanoseconds of the latest first fragment with claimed ports, and of the latest first
+ * fragment with unclaimed ports. Zero means that there was none. */
 struct fragmented {
 	__u64 claimed_ns;
 	__u64 unclaimed_ns;
@@ -151,6 +153,7 @@ struct fragment_header {
 	__be32 id;
 };
 
+/* The claims. The service adds and removes the entries. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, CLAIMS_MAX);
@@ -159,6 +162,7 @@ struct {
 	__type(value, struct claim);
 } CLAIMS SEC(".maps");
 
+/* The AF_XDP socket of each receive queue. */
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
 	__uint(max_entries, QUEUES_MAX);
@@ -166,6 +170,7 @@ struct {
 	__type(value, __u32);
 } SOCKETS SEC(".maps");
 
+/* The heartbeat of each receive queue's core. The service maps the entries as memory. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, QUEUES_MAX);
@@ -181,6 +186,7 @@ struct {
 	__type(value, struct counters);
 } COUNTERS SEC(".maps");
 
+/* The link addresses that the program compares with those of a frame. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -188,6 +194,7 @@ struct {
 	__type(value, struct link_addresses);
 } LINK_ADDRESS SEC(".maps");
 
+/* Recent first fragments. A new entry replaces the least recently used entry if the map is full. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, FRAGMENTED_MAX);
@@ -195,20 +202,22 @@ struct {
 	__type(value, struct fragmented);
 } FRAGMENTED SEC(".maps");
 
-/* Start of a TCP or UDP header. */
+/* Start of a TCP or UDP header. The ports are in network order. */
 struct ports {
 	__be16 source;
 	__be16 dest;
 };
 
 /*
- * Owner of a packet. UNCLAIMED means that there is no claim. KERNEL means that there is a claim,
- * but the kernel has a socket for the packet. KERNEL_NO_HEARTBEAT means that the service owns the
- * packet, but the kernel gets it because the core has no heartbeat.
+ * Owner of a packet: the stack that gets the packet. UNCLAIMED means that the kernel gets a packet
+ * without a claim. KERNEL means that the packet has a claim, but the kernel has a socket for the
+ * packet. KERNEL_NO_HEARTBEAT means that the service would get the packet, but its core has no
+ * heartbeat.
  */
 enum owner { UNCLAIMED, SERVICE, KERNEL, KERNEL_NO_HEARTBEAT };
 
-/* State of a queue's core. Without a heartbeat, SILENT after SILENCE_NS and DEAD after DEATH_NS. */
+/* State of a queue's core. A core without a heartbeat is SILENT after SILENCE_NS, and DEAD after
+ * DEATH_NS. */
 enum core_state { ALIVE, SILENT, DEAD };
 
 /* Returns the claim of a 3-tuple with an IPv4 address, or null. */
@@ -286,8 +295,8 @@ static __always_inline enum core_state core_state_of(__u32 queue)
 	return silence < (__s64)DEATH_NS ? SILENT : DEAD;
 }
 
-/* Returns the owner of an IPv4 packet: of a received packet if `quoted` is 0, or else of a sent
- * packet that a received ICMP error quotes. */
+/* Returns the owner of an IPv4 packet. If `quoted` is 0, the packet was received. Otherwise, this
+ * host sent the packet, and a received ICMP error quotes it. */
 static __always_inline enum owner owner_v4(struct xdp_md *ctx, struct iphdr *ip,
 					   struct ports *ports, void *end, int quoted)
 {
@@ -393,6 +402,7 @@ static __always_inline int deliver(struct xdp_md *ctx, struct counters *counters
 	return XDP_PASS;
 }
 
+/* Turns the key of a datagram into the key of all datagrams of a protocol between the two hosts. */
 static __always_inline void make_pair_key(struct fragmented_key *key, __u8 proto)
 {
 	key->id = 0;
@@ -440,6 +450,7 @@ static __always_inline int is_later_fragment_claimed(struct fragmented_key *key,
 	       (!seen->unclaimed_ns || now - seen->unclaimed_ns >= FRAGMENTED_NS);
 }
 
+/* Redirects a fragment of a claimed datagram to the service, and passes others to the kernel. */
 static __always_inline int demux_fragment(struct xdp_md *ctx, struct counters *counters,
 					  int claimed)
 {
@@ -497,9 +508,10 @@ static __always_inline int quotes_claimed(struct xdp_md *ctx, void *icmp, void *
 	return owner_v4(ctx, quoted, ports, end, 1) == SERVICE;
 }
 
-/* Returns true if the options of an IPv4 header of `header_len` bytes have a source route. A packet
- * with a source route passes to the kernel, which drops it unless accept_source_route is set. The
- * search ends at a malformed option. The service drops a packet with a malformed option. */
+/* Returns true if the options of an IPv4 header of `header_len` bytes have a source route. The
+ * caller passes the packet to the kernel, which drops the packet unless accept_source_route is set.
+ * The search ends at a malformed option, because the service drops a packet with a malformed
+ * option. */
 static __always_inline int has_source_route(struct iphdr *ip, __u32 header_len, void *end)
 {
 	__u32 used = sizeof(*ip);
@@ -523,6 +535,7 @@ static __always_inline int has_source_route(struct iphdr *ip, __u32 header_len, 
 	return 0;
 }
 
+/* Redirects or passes an IPv4 packet. Returns the XDP action. */
 static __always_inline int demux_ipv4(struct xdp_md *ctx, struct iphdr *ip, void *end,
 				      struct counters *counters)
 {
@@ -565,8 +578,9 @@ other:
  * start of the transport header in `*header`. Returns a negative number if the packet must pass to
  * the kernel.
  *
- * Stores a fragment header in `*fragment`. If the fragment is not the first one, the function stops
- * there and returns IPPROTO_FRAGMENT.
+ * Stores the position of a fragment header in `*fragment`. A later fragment has no transport
+ * header. For a later fragment, the function therefore stops at its header and returns
+ * IPPROTO_FRAGMENT.
  */
 static __always_inline int transport_v6(__u8 next, void **header, void *end,
 					struct fragment_header **fragment)
@@ -642,6 +656,7 @@ static __always_inline int demux_fragment_v6(struct xdp_md *ctx, struct ipv6hdr 
 	return demux_fragment(ctx, counters, claimed);
 }
 
+/* Redirects or passes an IPv6 packet. Returns the XDP action. */
 static __always_inline int demux_ipv6(struct xdp_md *ctx, struct ipv6hdr *ip, void *end,
 				      struct counters *counters)
 {
@@ -682,9 +697,9 @@ static __always_inline int ether_addr_equal(__u8 *address, struct link_address *
 	       words[2] == known->words[2];
 }
 
-#define VLAN_ID_BITS 0x0fff
+#define VLAN_ID_BITS 0x0fff /* of the tag control field */
 
-/* A frame with a VLAN tag (IEEE 802.1Q). */
+/* Start of a frame with a VLAN tag (IEEE 802.1Q): both link addresses and the tag. */
 struct vlan_frame {
 	__u8 addresses[12];
 	__be16 tag_protocol;
@@ -712,6 +727,7 @@ static __always_inline void strip_priority_tag(struct xdp_md *ctx)
 		__builtin_memcpy(frame->addresses, addresses, sizeof(addresses));
 }
 
+/* Redirects or passes a frame. Returns the XDP action. */
 static __always_inline int demux(struct xdp_md *ctx)
 {
 	void *start = (void *)(long)ctx->data;
@@ -729,7 +745,7 @@ static __always_inline int demux(struct xdp_md *ctx)
 		counters->not_ip += 1;
 		return XDP_PASS;
 	}
-	/* A promiscuous interface receives frames for other hosts. */
+	/* A promiscuous interface receives frames for other hosts, which the kernel drops. */
 	known = bpf_map_lookup_elem(&LINK_ADDRESS, &zero);
 	if (!known || !ether_addr_equal(ethernet->h_dest, &known->own)) {
 		counters->other_host += 1;

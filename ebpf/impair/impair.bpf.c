@@ -22,12 +22,12 @@
 #include <bpf/bpf_helpers.h>
 
 #define MILLION 1000000
-#define FRAGMENT_BITS 0x3fff
-#define TCP_CHECKSUM_AT 16
-#define UDP_CHECKSUM_AT 6
-#define PAYLOAD_LEN_MAX 1500
+#define FRAGMENT_BITS 0x3fff /* MF and fragment offset, without DF */
+#define TCP_CHECKSUM_AT 16   /* offset in the header in bytes */
+#define UDP_CHECKSUM_AT 6    /* offset in the header in bytes */
+#define PAYLOAD_LEN_MAX 1500 /* bytes of IP payload */
 
-/* The loader sets these values: the index of interface A, and probabilities in ppm. */
+/* The loader sets these values: the index of interface A, and probabilities in ppm (of packets). */
 const volatile __u32 IFINDEX_A = 0;
 const volatile __u32 LOSS_PPM = 0;
 const volatile __u32 DELAY_PPM = 0;
@@ -60,6 +60,7 @@ struct {
 	__type(value, __u32);
 } DELAY_SOCKETS SEC(".maps");
 
+/* The counters. Each CPU has its own. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -67,12 +68,14 @@ struct {
 	__type(value, struct direction_counters);
 } COUNTERS SEC(".maps");
 
+/* Returns true with a probability of `ppm` parts per million. */
 static __always_inline int chance(__u32 ppm)
 {
 	return ppm && bpf_get_prandom_u32() % MILLION < ppm;
 }
 
-/* Returns the unfolded sum of `len` bytes in native byte order, or -1 if the frame ends earlier. */
+/* Returns the sum of `len` bytes as words in native byte order. Returns -1 if the frame ends
+ * earlier, or if the length exceeds PAYLOAD_LEN_MAX. `fold` reduces the sum to 16 bits. */
 static __always_inline __s64 sum(void *start, __u32 len, void *end)
 {
 	__u64 total = 0;
@@ -105,6 +108,7 @@ static __always_inline __s64 sum(void *start, __u32 len, void *end)
 	return total;
 }
 
+/* Adds the 16-bit words of a sum with end-around carry. */
 static __always_inline __u16 fold(__u64 total)
 {
 	total = (total & 0xffffffff) + (total >> 32);
@@ -145,6 +149,7 @@ static __always_inline void finish_checksum(struct iphdr *ip, void *end)
 		*field = 0xffff;
 }
 
+/* Drops, delays or forwards a frame. */
 SEC("xdp")
 int impair(struct xdp_md *ctx)
 {
