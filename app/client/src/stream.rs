@@ -292,6 +292,7 @@ impl Stream {
 
     /// Returns true if the peer has sent a FIN or urgent data, or if the connection has ended.
     pub fn has_end_or_urgent(&self) -> bool {
+        /// Flags of a FIN, of urgent data and of the end of a connection.
         const SPECIAL: u32 =
             service_flags::FIN_RECEIVED | service_flags::CLOSED | service_flags::URGENT;
         self.service_flags() & SPECIAL != 0

@@ -13,7 +13,9 @@ use tidelane_sockets::{Errno, descriptors, hand_over, programs, sys};
 
 use crate::libc_abi_unsafe::{fail_with_errno, system_call};
 
+/// Type of `execv` and `execvp`.
 type Exec = unsafe extern "C" fn(*const c_char, *const *const c_char) -> c_int;
+/// Type of `execve` and `execvpe`.
 type ExecWithEnvironment =
     unsafe extern "C" fn(*const c_char, *const *const c_char, *const *const c_char) -> c_int;
 

@@ -12,7 +12,9 @@ use tidelane_sockets::{Handled, descriptors, epoll, poll, sys::SignalMask};
 use crate::cancellation_unsafe::cancellation_point;
 use crate::libc_abi_unsafe::{fail_with_errno, handled_or_system_call, system_call};
 
+/// Nanoseconds per millisecond.
 const NS_PER_MS: u64 = 1_000_000;
+/// Length of the kernel's signal mask in bytes.
 pub(crate) const SIGNAL_MASK_LEN: usize = size_of::<SignalMask>();
 
 /// Interposes libc's `epoll_create(2)`.

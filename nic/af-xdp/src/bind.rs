@@ -65,6 +65,7 @@ impl Rings {
 #[derive(Clone, Copy)]
 struct Attempt {
     mode: XdpMode,
+    /// True if the attempt requests transmit metadata.
     metadata: bool,
 }
 

@@ -44,6 +44,7 @@ unsafe impl Entry for u64 {}
 pub(crate) struct Ring<T> {
     mapping: Mapping,
     offsets: libc::xdp_ring_offset,
+    /// Number of entries, minus one: selects the place of an index.
     mask: u32,
     /// Producer index: the current value if the port produces the ring, otherwise the last value
     /// read.

@@ -55,6 +55,7 @@ impl Burst for XdpBurst {
 /// The receive half of a port.
 pub(crate) struct RxQueue {
     umem: Arc<Umem>,
+    /// FILL ring: UMEM offsets of frames that the kernel may write.
     fill: Ring<u64>,
     rx: Ring<Descriptor>,
     /// Binary logarithm of the frame size.

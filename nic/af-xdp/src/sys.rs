@@ -248,7 +248,9 @@ impl PacketSocket {
 
 /// A memory mapping that is unmapped on drop.
 pub(crate) struct Mapping {
+    /// Address of the first byte.
     start: NonNull<u8>,
+    /// Length in bytes.
     len: usize,
 }
 

@@ -25,6 +25,7 @@ const FRAME_LEN_MIN: usize = 14;
 pub(crate) struct TxQueue {
     umem: Arc<Umem>,
     tx: Ring<Descriptor>,
+    /// COMPLETION ring: UMEM offsets of frames that the kernel no longer reads.
     completion: Ring<u64>,
     layout: UmemLayout,
     /// Size in bytes of a packet, with the headroom before its data.

@@ -4,6 +4,7 @@ use std::io;
 
 use crate::{config::UmemLayout, sys::Mapping};
 
+/// Size of a huge page in bytes.
 const HUGE_PAGE: usize = 2 << 20;
 
 /// Kind of pages of a UMEM.

@@ -4,7 +4,9 @@ use std::{cell::UnsafeCell, ops::Range, ptr::NonNull, slice};
 
 /// The memory of a NIC's frames, which all have the same length.
 pub struct Frames {
+    /// Bytes of all frames, one frame after another.
     bytes: Box<[UnsafeCell<u8>]>,
+    /// Length of each frame in bytes.
     frame_len: u32,
 }
 

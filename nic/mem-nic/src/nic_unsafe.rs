@@ -24,7 +24,9 @@ type Received = (u32, Range<u32>);
 
 /// A frame that the NIC sends.
 struct Transmission {
+    /// Number of the frame.
     number: u32,
+    /// Range of the data in the frame.
     range: Range<u32>,
     /// True if the frame belongs to the stack.
     is_lent: bool,

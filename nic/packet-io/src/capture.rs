@@ -14,6 +14,7 @@ use crate::{
 pub struct Capture<P, W> {
     port: P,
     out: W,
+    /// Timestamp of the next frames in nanoseconds.
     time_ns: u64,
     error: Option<io::Error>,
 }

@@ -13,6 +13,7 @@ use tidelane_ring::{
 /// Copies of frames that a program has sent. A burst does not refer to the memory of a port.
 #[derive(Debug, Default)]
 pub struct ServiceBurst {
+    /// Bytes of all frames, one frame after another.
     bytes: Vec<u8>,
     /// Offset in `bytes` of the end of each frame.
     ends: Vec<usize>,

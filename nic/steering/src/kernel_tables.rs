@@ -43,6 +43,7 @@ pub use links::{LinkKind, LinkRecord, XdpPlace};
 pub use routes::{RouteInfo, RouteKind};
 pub use tables::{AddressRecord, Neighbor, NeighborState};
 
+/// The two IP versions, each with a table of its own in the kernel.
 const FAMILIES: [AddressFamily; 2] = [AddressFamily::Inet, AddressFamily::Inet6];
 
 /// An address of either family, IPv4 as `::ffff:a.b.c.d`.

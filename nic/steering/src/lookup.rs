@@ -59,6 +59,7 @@ pub struct FoundListener {
 /// Lookup of TCP sockets in the network namespace of the thread that opened the lookup.
 pub struct Lookup {
     socket: OwnedFd,
+    /// Sequence number of the last request.
     sequence: u32,
 }
 

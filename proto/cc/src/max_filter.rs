@@ -5,7 +5,9 @@
 /// A value, and the number of the round in which it was measured.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct Sample {
+    /// Number of the round.
     round: u32,
+    /// The value, in the caller's unit.
     value: u32,
 }
 

@@ -11,8 +11,11 @@ pub(crate) const SMSS_MAX: u32 = u16::MAX as u32;
 /// Congestion window, slow start threshold and segment size, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Window {
+    /// Congestion window in bytes.
     cwnd: u32,
+    /// Slow start threshold in bytes.
     ssthresh: u32,
+    /// Segment size in bytes.
     smss: u32,
     /// Initial window in segments.
     initial_segments: u32,

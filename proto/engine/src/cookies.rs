@@ -33,8 +33,11 @@ const MSS: [u16; 8] = [48, 536, 1200, 1300, 1400, 1440, 1460, 8960];
 /// Window shifts that a cookie can encode. Entry 0 means that the peer did not offer window
 /// scaling.
 const WSCALE: [u8; 8] = [0, 0, 2, 4, 6, 7, 8, 10];
+/// Bit that tells that the peer's SYN permitted SACK.
 const SACK_BIT: u32 = 1 << 6;
+/// Lowest bit of the number of the epoch in which the cookie was made.
 const EPOCH_BIT: u32 = 1 << 7;
+/// Bits of the keyed hash.
 const HASH_MASK: u32 = !0xff;
 
 /// Returns the index of the last entry of `table` that is not above `value`.
@@ -43,10 +46,12 @@ fn round_down<T: PartialOrd + Copy>(table: &[T], value: T) -> u32 {
     place.unwrap_or(0) as u32
 }
 
+/// Returns the number of the epoch at `now`.
 fn epoch(now: Instant) -> u64 {
     now.0 / EPOCH.0
 }
 
+/// Returns the keyed hash of a cookie. `low` holds the bits of the cookie that encode the options.
 fn hash(secret: &Secret, key: &FlowKey, irs: SeqNumber, epoch: u64, low: u32) -> u32 {
     let mut hasher = SipHasher24::new_with_key(secret.bytes());
     hasher.write(&key.local.addr.0);

@@ -204,6 +204,8 @@ impl Engine {
         }
     }
 
+    /// Handles a segment whose flow is not in the table's cache of recent flows: looks up the flow,
+    /// and puts it into the cache.
     #[inline(never)]
     fn receive_lookup(
         &mut self,
@@ -218,6 +220,7 @@ impl Engine {
         }
     }
 
+    /// Handles a segment of the flow `id` on the slow path.
     #[inline(never)]
     fn slow_receive(
         &mut self,
@@ -280,10 +283,13 @@ impl Engine {
         }
     }
 
+    /// Returns true if the application has closed the flow, so that the engine frees the flow when
+    /// its connection ends.
     fn is_orphan(&self, id: FlowId) -> bool {
         matches!(self.connections.get(id.index()), Some(Some(cold)) if cold.is_orphan)
     }
 
+    /// Adds a flow to the list of pending flows, unless the list has the flow.
     fn set_pending(&mut self, id: FlowId) {
         if let Some(flow) = self.table.get_mut(id)
             && flow.flags & flags::PENDING == 0
@@ -293,6 +299,7 @@ impl Engine {
         }
     }
 
+    /// Adds the connection of a flow to the TIME-WAIT table. The caller frees the flow's 4-tuple.
     fn enter_time_wait(&mut self, clock: Clock, id: FlowId) {
         let Some(flow) = self.table.get(id) else {
             return;
@@ -316,6 +323,7 @@ impl Engine {
         });
     }
 
+    /// Frees a flow, and reports this to the driver by the event `Released`.
     fn release(&mut self, id: FlowId, driver: &mut impl Driver) {
         self.update_fast_open(self.clock.now, id, true);
         let half_open = self.is_half_open(id);
@@ -334,6 +342,7 @@ impl Engine {
         }
     }
 
+    /// Sends the first SYN or SYN,ACK of a flow, and starts its retransmission timer.
     fn send_first_syn(&mut self, clock: Clock, id: FlowId, driver: &mut impl Driver) {
         let Some(mut slow) = slow_path!(self, id, clock, driver) else {
             return;
@@ -347,6 +356,8 @@ impl Engine {
         self.set_pending(id);
     }
 
+    /// Creates a flow for the 4-tuple `key`. The new ISS lies beyond the sequence numbers of a
+    /// connection with this 4-tuple in TIME-WAIT.
     fn create_flow(
         &mut self,
         clock: Clock,

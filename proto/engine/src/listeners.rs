@@ -189,6 +189,7 @@ impl Listeners {
         members().nth(chosen as usize).map(|(id, _)| id)
     }
 
+    /// Returns the listeners of a port.
     fn of_port(&self, port: u16) -> impl Iterator<Item = (ListenerId, &Listener)> {
         let from = self.by_port.partition_point(|(other, _)| *other < port);
         self.by_port[from..]

@@ -31,6 +31,7 @@ pub struct IpAddress(pub [u8; 16]);
 
 /// Prefix of an IPv4-mapped address, as one number for a fast comparison.
 const V4_PREFIX: u128 = u128::from_ne_bytes(IpAddress::UNSPECIFIED_V4.0);
+/// Bits of the prefix: all except the 32 bits of the IPv4 address.
 const V4_PREFIX_MASK: u128 = (!(u32::MAX as u128)).to_be();
 
 impl IpAddress {

@@ -20,7 +20,9 @@ const COOKIE_LEN_MAX: usize = 16;
 /// A cookie of 4 to 16 bytes with an even length. An empty cookie is the request for a cookie.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct FastOpenCookie {
+    /// The cookie, followed by zeros.
     bytes: [u8; COOKIE_LEN_MAX],
+    /// Length of the cookie in bytes. Zero for a request.
     len: u8,
 }
 

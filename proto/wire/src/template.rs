@@ -50,6 +50,7 @@ const DF: [u8; 2] = [0x40, 0x00];
 /// Ethernet and IP header of a flow's segments, and the checksums of their constant fields.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HeaderTemplate {
+    /// The headers, followed by unused bytes.
     bytes: [u8; FRAME_HEADERS_LEN_MAX],
     /// Length in bytes of the headers in `bytes`.
     len: u8,

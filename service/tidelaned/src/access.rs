@@ -60,6 +60,7 @@ impl Denial {
 /// The admitted network namespaces, users and groups.
 #[derive(Debug)]
 pub struct AccessPolicy {
+    /// True if programs of every network namespace are admitted.
     any_namespace: bool,
     /// The admitted namespaces. For a namespace other than the service's own, the file of the
     /// namespace stays open. Otherwise, the kernel might give the namespace's inode number to

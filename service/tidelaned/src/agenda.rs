@@ -12,7 +12,9 @@ const REGISTER_TIME_MAX: Duration = Duration::from_secs(5);
 /// Sessions by their deadlines. An entry has the deadline and the session's number.
 #[derive(Debug, Default)]
 pub struct Agenda {
+    /// Paused sessions, with the time at which each pause ends.
     paused: BTreeSet<(Instant, u64)>,
+    /// Sessions that have not registered, with the time by which each must register.
     unregistered: VecDeque<(Instant, u64)>,
 }
 

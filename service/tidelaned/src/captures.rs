@@ -53,6 +53,7 @@ enum Request {
 /// An open capture.
 #[derive(Debug)]
 struct OpenCapture {
+    /// Number by which the operator's command identifies the capture.
     number: u64,
     point: CapturePoint,
     /// Time at which the operator's command last took frames.

@@ -9,6 +9,7 @@ use tidelane_host::AllowedCongestion;
 
 use crate::{peer::Peer, sysctl::Sysctl};
 
+/// File of the setting that lists the algorithms for every program.
 const ALLOWED: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
 
 /// The setting `tcp_allowed_congestion_control` of a network namespace.

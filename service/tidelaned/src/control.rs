@@ -92,10 +92,12 @@ pub struct Control<P: Port> {
     socket: runtime::SocketPermissions,
     /// The epoll instance in which the control thread sleeps.
     waits: OwnedFd,
+    /// The sessions by number.
     sessions: HashMap<u64, Session>,
     /// Deadlines of sessions that are paused or not registered yet.
     agenda: Agenda,
     captures: Captures,
+    /// True if the service has to end after this turn.
     stopping: bool,
 }
 

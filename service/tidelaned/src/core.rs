@@ -111,6 +111,7 @@ pub struct CoreHandle<P: Port> {
     calls: mpsc::Sender<Call<P>>,
     shared: Arc<CoreState>,
     waits: Arc<OwnedFd>,
+    /// The CPU to which the core is pinned, or `None`.
     cpu: Option<usize>,
 }
 

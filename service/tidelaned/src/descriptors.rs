@@ -124,6 +124,7 @@ pub struct DescriptorThreads {
     /// An eventfd that is readable when a check is complete.
     bell: Arc<OwnedFd>,
     namespace: NetNs,
+    /// Index of the served interface.
     ifindex: u32,
     /// True if the kernel can be queried for the socket that gets a SYN.
     asks: bool,
@@ -135,6 +136,7 @@ pub struct DescriptorThreads {
 
 /// The number of a user's sessions, and the channel to the user's thread.
 struct User {
+    /// Number of the user's sessions.
     sessions: usize,
     jobs: Sender<Job>,
 }

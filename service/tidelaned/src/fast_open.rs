@@ -9,7 +9,9 @@ use tidelane_host::ListenerFastOpen;
 
 use crate::{sys, sysctl::Sysctl};
 
+/// File of the setting that enables Fast Open for clients and listeners.
 const POLICY: &str = "/proc/sys/net/ipv4/tcp_fastopen";
+/// File of the keys of the namespace's cookies.
 const KEYS: &str = "/proc/sys/net/ipv4/tcp_fastopen_key";
 
 /// The settings of a network namespace.

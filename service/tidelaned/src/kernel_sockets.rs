@@ -17,6 +17,7 @@ use crate::netns::NetNs;
 /// Sockets of further namespaces are not shown.
 const NAMESPACES_MAX: usize = 16;
 
+/// Name of the state of a listener.
 const LISTEN: &str = "LISTEN";
 
 /// A socket in the kernel.

@@ -50,7 +50,9 @@ impl<'de> Deserialize<'de> for Principal {
 /// A set of user or group numbers, or all numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ids {
+    /// True if the set has all numbers.
     all: bool,
+    /// The numbers, if the set has not all.
     some: Vec<u32>,
 }
 

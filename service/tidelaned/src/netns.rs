@@ -10,7 +10,9 @@ use crate::sys;
 /// in one namespace if and only if their identities are equal while both sockets are open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NetNs {
+    /// Device number of nsfs.
     device: u64,
+    /// Inode number of the namespace.
     inode: u64,
 }
 
@@ -46,7 +48,9 @@ impl NetNs {
 /// are in one namespace if and only if their views are equal while both exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetView {
+    /// Device number of the identifying file.
     device: u64,
+    /// Inode number of the identifying file.
     inode: u64,
 }
 

@@ -45,6 +45,7 @@ pub struct Changes {
 /// The kernel's network state, seen from one interface.
 pub struct Network {
     kernel_tables: KernelTables,
+    /// Index of the served interface.
     ifindex: u32,
     /// The interface's name at the last check.
     name: String,

@@ -31,26 +31,31 @@ struct Offload {
     harm: &'static str,
 }
 
+/// Large receive offload: the NIC joins received packets, and loses their boundaries.
 const LRO: Offload = Offload {
     name: "rx-lro",
     shown: "large-receive-offload",
     harm: "joins packets to longer ones than AF_XDP takes",
 };
+/// Generic receive offload in the NIC: joins received packets.
 const GRO_HW: Offload = Offload {
     name: "rx-gro-hw",
     shown: "rx-gro-hw",
     harm: LRO.harm,
 };
+/// Generic receive offload in the kernel: joins received packets.
 const GRO: Offload = Offload {
     name: "rx-gro",
     shown: "generic-receive-offload",
     harm: LRO.harm,
 };
+/// Removal of VLAN tags (IEEE 802.1Q) by the NIC.
 const VLAN: Offload = Offload {
     name: "rx-vlan-hw-parse",
     shown: "rx-vlan-offload",
     harm: "hides VLAN tags from the demux",
 };
+/// Removal of service VLAN tags (IEEE 802.1ad) by the NIC.
 const VLAN_SERVICE: Offload = Offload {
     name: "rx-vlan-stag-hw-parse",
     shown: "rx-vlan-stag-hw-parse",

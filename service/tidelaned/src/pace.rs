@@ -40,6 +40,7 @@ thread_local! {
 /// The start of a piece of work.
 #[derive(Clone, Copy)]
 struct Beginning {
+    /// Time of the start.
     at: Instant,
     /// CPU time that the thread had used before the piece.
     used: Duration,

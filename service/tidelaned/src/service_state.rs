@@ -86,7 +86,9 @@ pub struct ServiceState<P: Port> {
     pub link_address: Option<MacAddress>,
     /// Addresses of the served interface.
     addresses: Vec<IpAddress>,
+    /// Number of the next session.
     next_session: u64,
+    /// Number of the next listener.
     next_listener: u32,
     /// Listeners by the cookies of their kernel sockets.
     listeners: HashMap<u64, Listener>,

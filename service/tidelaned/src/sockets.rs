@@ -136,6 +136,7 @@ fn state_of(fd: BorrowedFd<'_>, protocol: u8) -> io::Result<u8> {
 /// Decides by a program's socket whether the program has the socket's port in the kernel.
 pub struct Entitlement {
     namespace: NetNs,
+    /// Index of the served interface.
     ifindex: u32,
     /// `None` on a kernel without CONFIG_INET_DIAG.
     lookup: Option<Lookup>,

@@ -9,6 +9,7 @@ use std::{fs::File, os::unix::fs::FileExt};
 
 use tidelane_host::{ReversePathFilter, SourceChecks};
 
+/// Directory of the IPv4 settings of interfaces.
 const CONF: &str = "/proc/sys/net/ipv4/conf";
 
 /// A setting with two values: for all interfaces, and for the served interface.

@@ -41,6 +41,7 @@ const LATE_MAX: u32 = 2;
 /// heartbeat of their queue is too old.
 pub struct Pulse {
     queues: Vec<Heartbeat>,
+    /// Time of the last written heartbeat. `None` before the first one and during a sleep.
     last: Option<Instant>,
 }
 

@@ -22,16 +22,22 @@ use tidelane_abi::{STREAM_BUFFER_LOG2_MAX, STREAM_BUFFER_LOG2_MIN};
 
 use crate::StreamBuffer;
 
+/// Binary logarithm of the smallest buffer in bytes.
 const MIN: u8 = STREAM_BUFFER_LOG2_MIN;
 /// Number of buffer sizes. A buffer of order `n` has `2^n` units.
 const ORDERS: usize = (STREAM_BUFFER_LOG2_MAX - STREAM_BUFFER_LOG2_MIN + 1) as usize;
+/// Size of a unit in bytes: the smallest buffer.
 const UNIT: u64 = 1 << STREAM_BUFFER_LOG2_MIN;
+/// Size of a chunk in bytes: the largest buffer.
 const CHUNK: u64 = 1 << STREAM_BUFFER_LOG2_MAX;
+/// Number of units in a chunk.
 const UNITS_PER_CHUNK: usize = (CHUNK / UNIT) as usize;
+/// Number of low bits of a unit's number that give its place within the chunk.
 const CHUNK_BITS: u32 = UNITS_PER_CHUNK.trailing_zeros();
 /// Largest number of blocks on the quick list of one size. More blocks would rarely be reused
 /// before a merge is needed.
 const QUICK_MAX: usize = 64;
+/// Number that stands for no unit.
 const NONE: u32 = u32::MAX;
 
 /// State of a unit. A unit has the size of the smallest buffer (2 KiB). A block of order `n` has
@@ -81,7 +87,9 @@ fn boxed<T: Clone + Debug, const N: usize>(value: T) -> Box<[T; N]> {
 /// Free blocks of one size, the block freed last at the end.
 #[derive(Clone, Copy, Debug)]
 struct QuickList {
+    /// First unit of each block.
     units: [u32; QUICK_MAX],
+    /// Number of blocks.
     len: usize,
 }
 
@@ -89,6 +97,7 @@ struct QuickList {
 /// algorithm.
 #[derive(Debug)]
 pub struct BufferAllocator {
+    /// Region offsets of the area in bytes.
     area: Range<u64>,
     chunks: Vec<Chunk>,
     /// Number of chunks that the area can have.

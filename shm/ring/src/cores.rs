@@ -29,7 +29,9 @@ pub struct CoreShare {
     pub slots: Range<u32>,
     /// Region offsets of the core's part of the receive-buffer area.
     pub rx_area: Range<u64>,
+    /// Number of the core.
     core: u32,
+    /// Number of cores of the service.
     cores: u32,
 }
 

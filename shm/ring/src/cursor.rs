@@ -26,6 +26,7 @@ pub enum PushError {
 /// The producer's private copies of the ring's indices. An index counts entries and wraps at 2^32.
 #[derive(Debug)]
 pub struct ProducerCursor {
+    /// Number of entries of the ring, minus one: selects the position of an index.
     mask: u32,
     /// Index after the last committed entry.
     produced: u32,
@@ -143,6 +144,7 @@ impl ProducerCursor {
 /// The consumer's private copies of the ring's indices. An index counts entries and wraps at 2^32.
 #[derive(Debug)]
 pub struct ConsumerCursor {
+    /// Number of entries of the ring, minus one: selects the position of an index.
     mask: u32,
     /// The producer's index when it was last loaded.
     produced: u32,

@@ -15,12 +15,19 @@ use crate::memories::MEMORIES;
 /// header is not read again, because the other process could change it after the validation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
+    /// Number of slots.
     slots_max: u32,
+    /// Length of the region in bytes.
     region_len: u64,
+    /// Region offset of the slots in bytes.
     slots_offset: u64,
+    /// Region offset of the receive buffers in bytes.
     rx_offset: u64,
+    /// Length of the area for receive buffers in bytes.
     rx_len: u64,
+    /// Region offset of the send buffers in bytes.
     tx_offset: u64,
+    /// Length of the area for send buffers in bytes.
     tx_len: u64,
 }
 
@@ -35,7 +42,9 @@ pub enum LayoutError {
     Range,
 }
 
+/// Length of a slot in bytes.
 pub(crate) const SLOT_LEN: u64 = size_of::<Slot>() as u64;
+/// Alignment in bytes of the buffer areas in a new layout: the size of the largest buffer.
 const AREA_ALIGN: u64 = 1 << STREAM_BUFFER_LOG2_MAX;
 /// Alignment of the start of the buffer areas, in bytes.
 pub(crate) const UNIT: u64 = 1 << STREAM_BUFFER_LOG2_MIN;

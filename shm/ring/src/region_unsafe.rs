@@ -38,7 +38,9 @@ enum Backing {
 /// A mapping of shared memory in this process. Unmapped on drop.
 #[derive(Debug)]
 pub struct Region {
+    /// Start of the mapping.
     base: NonNull<u8>,
+    /// Length of the mapping in bytes.
     len: usize,
     backing: Backing,
     /// Range of offsets that this process cannot write: empty, the whole region, or one part of it.

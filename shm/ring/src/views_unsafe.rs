@@ -247,6 +247,7 @@ impl SlotHandle {
 pub struct ServicePageMap {
     region: Region,
     page: NonNull<ServicePage>,
+    /// Number of cores of the service: a private copy, which the service cannot change.
     cores: u32,
 }
 
@@ -256,6 +257,7 @@ unsafe impl Send for ServicePageMap {}
 // SAFETY: as above.
 unsafe impl Sync for ServicePageMap {}
 
+/// Length of the service page in bytes, in whole pages.
 const SERVICE_PAGE_LEN: u64 = (size_of::<ServicePage>() as u64).next_multiple_of(4096);
 
 impl ServicePageMap {

@@ -32,6 +32,7 @@ pub(super) struct Urgent {
 /// An urgent mark: the position of an urgent byte, and the byte's value.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
+    /// Stream position of the urgent byte.
     pos: u32,
     /// The urgent byte, or `None` until the byte arrives.
     byte: Option<u8>,

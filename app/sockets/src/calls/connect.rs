@@ -29,6 +29,7 @@ use crate::{
     },
 };
 
+/// Result of an attempt that cannot complete yet.
 pub(super) const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
 /// Longest wait for the service's answer to a connect request.
 pub(super) const ANSWER_WAIT_NS: u64 = 4_000_000_000;

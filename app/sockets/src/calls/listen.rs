@@ -28,6 +28,7 @@ use crate::{
     sys::{self, Address, Errno, Guard, Handled, Section, TO_KERNEL, fail},
 };
 
+/// Result of `accept` while no connection is pending.
 const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
 
 /// An accepted connection.

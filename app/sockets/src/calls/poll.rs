@@ -1,8 +1,9 @@
 //! `poll` and `select` over accelerated sockets and kernel descriptors together.
 //!
 //! The service (the process `tidelaned`) carries the connections of accelerated sockets. The
-//! service reports their events over channels. A channel has rings and a doorbell. A doorbell is an
-//! eventfd that wakes a sleeping thread. An epoll instance has a channel of its own.
+//! service reports the events of these connections over channels. A channel has rings and a
+//! doorbell. A doorbell is an eventfd that wakes a sleeping thread. An epoll instance has a channel
+//! of its own.
 //!
 //! A tracked socket is a TCP socket of the program that this crate may accelerate. A tracked
 //! descriptor refers to a tracked socket or to an epoll instance.
@@ -42,7 +43,7 @@ fn is_active(instance: &'static Instance) -> bool {
 }
 
 /// Carries out `poll` or `ppoll`, and `select` after the caller has converted its sets to `fds`.
-/// Returns `TO_KERNEL` if only the kernel has events of these descriptors.
+/// Returns `TO_KERNEL` if the kernel alone can report the events of all descriptors.
 pub fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>, mask: Option<SignalMask>) -> Handled {
     let _section = Section::enter();
     let deadline = match timeout_ns {

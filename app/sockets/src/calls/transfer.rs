@@ -14,7 +14,9 @@ use crate::{
     sys::{self, Errno, Handled, TO_KERNEL, fail},
 };
 
+/// Result of an attempt that cannot transfer a byte yet.
 const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
+/// Result of a write after the sending direction has ended.
 const BROKEN_PIPE: Errno = Errno(libc::EPIPE);
 /// Flags of `send` that do not change a write for which the send buffer has room.
 const PLAIN_SEND: i32 = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;

@@ -14,6 +14,7 @@ use crate::{
     sys::{self, Errno, Handled, Section, SignalMask, SmallVec},
 };
 
+/// Result of an attempt that cannot complete yet, and of a wait whose deadline has passed.
 const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
 
 /// The end of a wait in nanoseconds of CLOCK_MONOTONIC, or `None` for a wait without end.

@@ -1,5 +1,5 @@
-//! A channel to the service (the process `tidelaned`): rings and a doorbell (an eventfd), which
-//! together are called a context. The cores of the service are its polling threads.
+//! A channel to the service (the process `tidelaned`). A channel has a context: rings and a
+//! doorbell (an eventfd). The cores of the service are its polling threads.
 //!
 //! Each epoll instance has a channel of its own. Sockets in no epoll instance use the default
 //! channel. A change is a new read or write position of a connection, or another request for the
@@ -33,7 +33,7 @@ use crate::{
 /// thread's CPU. The core cannot run before this thread sleeps.
 const UNFLUSHED_MAX: u32 = 64;
 /// Largest number of changes of a batch that stay unpublished while the service's core runs on
-/// another CPU. The core could already work on the changes there.
+/// another CPU. This core could already work on the changes.
 const UNFLUSHED_OTHER_CPU_MAX: u32 = 4;
 /// Value of `batch_last` for "no socket".
 const NO_SOCKET: u32 = u32::MAX;
@@ -41,6 +41,7 @@ const NO_SOCKET: u32 = u32::MAX;
 /// A channel to the service. Its memory is never freed: the pool in `channels` reuses the channel.
 #[derive(Debug)]
 pub struct Channel {
+    /// Number of the channel in this process.
     number: u32,
     /// Descriptor of the program's epoll instance. -1 for the default channel and for a channel in
     /// the pool.
@@ -58,7 +59,7 @@ pub struct Channel {
     /// True if the service's core may run on the CPU of the thread that last slept here.
     shares_cpu: AtomicBool,
     /// True if the default channel and this channel joined the same listener. The service delivers
-    /// each connection of the listener to one of the two.
+    /// each connection of the listener to one of these channels.
     pub(super) polls_second: AtomicBool,
     /// The session whose doorbell and control socket are in this channel's epoll instance, or 0.
     registered: AtomicU32,
@@ -122,6 +123,7 @@ impl Ring {
 /// A socket's membership in a batch: the ready sockets that one `epoll_wait` returned.
 #[derive(Debug)]
 pub(crate) struct BatchMember {
+    /// Number of the socket in this process.
     number: u32,
     /// The last batch of ready sockets that this socket was part of: see [`Channel::submit`].
     batch: AtomicU32,

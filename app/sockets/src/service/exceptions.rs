@@ -75,6 +75,7 @@ struct ExceptionState {
     passes_on: Option<SharedWords<1>>,
 }
 
+/// The exceptions of this process, once they were read.
 static STATE: StaticCell<ExceptionState> = StaticCell::new();
 
 /// Creates the state that this process shares with its forked children. The library calls this

@@ -1,8 +1,8 @@
-//! The time without a service (the process `tidelaned`), in which listeners wait for the next
-//! service.
+//! An outage: the time without a service (the process `tidelaned`), in which listeners wait for the
+//! next service.
 //!
 //! If a listener's service is gone, or if the listener was opened without a service, the listener
-//! is only in the kernel. No event announces a new service. Therefore one of the sleeping threads
+//! is only in the kernel. No event announces a new service. One of the sleeping threads therefore
 //! wakes up periodically and looks for the service on behalf of the process
 //! (`socket::listening::seek_service`).
 
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use super::session;
 
-/// Time between two attempts to find the service.
+/// Time between two attempts to find the service, in nanoseconds.
 const PROBE_INTERVAL_NS: u64 = 200_000_000;
 
 /// Number of this process's listeners that want a service.

@@ -85,9 +85,11 @@ pub(crate) struct Settings {
     pub(crate) spin_ns: u64,
 }
 
+/// The last session, or `None` before the first registration.
 static SESSION: StaticCell<ProcessSession> = StaticCell::new();
 /// Ended sessions to which contexts or streams still refer.
 static RETIRED: Lock<Vec<Program>> = Lock::new(Vec::new());
+/// The settings, once they were read.
 static SETTINGS: StaticCell<Settings> = StaticCell::new();
 /// Serialises registration. The value is the time in nanoseconds of CLOCK_MONOTONIC before which no
 /// thread makes another attempt.

@@ -8,7 +8,9 @@ use tidelane_abi::program_flags;
 use super::{Inner, Socket, state::State};
 use crate::{service::Channel, sys::Errno};
 
+/// Result of a write during the handshake.
 const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
+/// Result of a write after the sending direction has ended.
 const BROKEN_PIPE: Errno = Errno(libc::EPIPE);
 
 impl Inner {

@@ -45,6 +45,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
+    /// The options of a socket on which the program has set none.
     pub(crate) const DEFAULT: Self = Self {
         flags: 0,
         linger: None,

@@ -9,7 +9,9 @@ use super::{Inner, Socket};
 /// registration in the instance's interest list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RegistrationRef {
+    /// Number of the channel of the epoll instance.
     pub(crate) channel: u32,
+    /// Index of the registration in the interest list of the instance.
     pub(crate) index: u32,
 }
 

@@ -41,6 +41,7 @@ pub(super) enum Received {
 pub(super) struct Channel {
     socket: OwnedFd,
     buffer: Vec<u8>,
+    /// Sequence number of the last request.
     sequence: u32,
 }
 

@@ -51,11 +51,13 @@ pub struct RouteInfo {
 /// A route of a table, without its prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct RouteAttributes {
+    /// Metric of the route. The kernel prefers the lowest metric.
     metric: u32,
     kind: RouteKind,
     ifindex: u32,
     gateway: Option<Address>,
     prefsrc: Option<Address>,
+    /// MTU of the route in bytes, if the route has one.
     mtu: Option<u32>,
 }
 

@@ -20,6 +20,7 @@ pub(super) struct AckAggregation {
     rounds: u8,
     /// Bytes acknowledged since the start of the present epoch.
     acked: u32,
+    /// Time of the start of the present epoch.
     epoch_start: Instant,
 }
 

@@ -75,6 +75,8 @@ impl Engine {
         self.note_written(id, tx_head, self.config.tx_limit)
     }
 
+    /// Records that the application has written the bytes before `tx_head`, if the position is
+    /// valid.
     #[inline(always)]
     fn note_written(&mut self, id: FlowId, tx_head: u32, limit: u32) -> Result<(), Misuse> {
         let flow = self.table.get_mut(id).ok_or(Misuse::NoFlow)?;

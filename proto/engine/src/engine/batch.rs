@@ -75,6 +75,8 @@ impl Engine {
         self.pending.push(id);
     }
 
+    /// Appends a flow when the list has to grow. The function is separate, so that the common case
+    /// stays small.
     #[inline(never)]
     fn push_pending_grow(&mut self, id: FlowId) {
         self.pending.push(id);
@@ -89,6 +91,7 @@ impl Engine {
         }
     }
 
+    /// Sets the engine's clock when the millisecond has changed.
     #[cold]
     #[inline(never)]
     fn set_clock(&mut self, now: Instant) {
@@ -104,6 +107,7 @@ impl Engine {
         self.drain_pending_front(count);
     }
 
+    /// Removes the first `count` flows of a list that has more than `count` flows.
     #[cold]
     #[inline(never)]
     fn drain_pending_front(&mut self, count: usize) {

@@ -219,6 +219,7 @@ impl Engine {
         }
     }
 
+    /// Returns the Fast Open contents that the next SYN to `peer` may have.
     fn offer(&self, now: Instant, peer: IpAddress, request: FastOpenRequest) -> Offer {
         let policy = self.config.fast_open;
         let cache = &self.fast_open.cache;
@@ -272,6 +273,7 @@ impl Engine {
         Ok(id)
     }
 
+    /// Makes the end of the batch send the data of a flow.
     fn want_to_send(&mut self, id: FlowId) {
         if let Some(flow) = self.table.get_mut(id) {
             flow.set(flags::SEND_WANTED);

@@ -67,6 +67,7 @@ impl Engine {
                 .is_some_and(|cold| cold.fast_open.pending)
     }
 
+    /// Returns true if the accept queue of the flow's listener is full.
     pub(super) fn is_accept_queue_full(&self, id: FlowId) -> bool {
         self.connections
             .get(id.index())
@@ -88,11 +89,13 @@ impl Engine {
         }
     }
 
+    /// Counts a dropped SYN.
     pub(super) fn drop_syn(&mut self, reason: DropReason) {
         self.counters.listen_drops += 1;
         self.counters.drops[reason.index()] += 1;
     }
 
+    /// Creates a half-open flow for a SYN, and sends the SYN,ACK.
     fn create_half_open(
         &mut self,
         clock: Clock,

@@ -55,6 +55,7 @@ impl Engine {
         self.reset(arrival, segment, driver);
     }
 
+    /// Sends a RST in answer to `segment`, within the limits.
     fn reset(&mut self, arrival: &Arrival, segment: &Segment<'_>, driver: &mut impl Driver) {
         let peer = arrival.key.peer.addr;
         let ip = self.config.ip.to(peer);

@@ -30,6 +30,7 @@ enum TriedForms {
 /// Entry of one server.
 #[derive(Clone, Copy, Debug, Default)]
 struct Server {
+    /// MSS of the server in bytes, if a connection has learned it.
     mss: Option<u16>,
     /// Cookie, in the form in which the server sent it.
     cookie: Option<FastOpenOption>,

@@ -7,6 +7,7 @@
 
 use tidelane_time::{Duration, Instant};
 
+/// A second in nanoseconds.
 const SECOND: u64 = 1_000_000_000;
 
 /// A user's tokens.

@@ -9,8 +9,11 @@ use super::Owner;
 /// The number of owners of one demux claim, by scope.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Claimants {
+    /// Number of owners that want [`Scope::Whole`].
     whole: u32,
+    /// Number of owners that want [`Scope::BesideConnections`].
     beside_connections: u32,
+    /// Number of owners that want [`Scope::BesideKernel`].
     beside_kernel: u32,
     /// Number of owners that are mux ports. The counts by scope include these owners.
     ports: u32,

@@ -45,6 +45,7 @@ use crate::{
 /// A port that a session has opened.
 pub struct OpenPort {
     id: PortId,
+    /// Length of each packet ring in bytes.
     ring_len: u32,
     /// A doorbell to each core.
     doorbells: Vec<Doorbell>,
