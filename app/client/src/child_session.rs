@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Largest number of attempts to take a connection whose bytes another process is reading or
-/// writing. The other process may be stopped for a while.
+/// writing. That process may be stopped for a while.
 const ATTEMPTS_MAX: u32 = 2_000;
 /// Time between two attempts to take a connection.
 const PAUSE: Duration = Duration::from_micros(500);

@@ -100,7 +100,7 @@ pub enum ClientEvent {
         /// Slot of the connection.
         slot: u32,
     },
-    /// The slot of a closed stream is free. Its send buffers have been freed.
+    /// The slot of a closed stream is free. The stream's send buffers have been freed.
     Released {
         /// Slot of the closed stream.
         slot: u32,

@@ -305,9 +305,10 @@ impl Program {
 
     /// Gives up the parent's session in a child after fork, without telling the service.
     ///
-    /// The registration socket and the service's doorbells are closed. Their descriptors refer to
-    /// an unused eventfd from now on. Private zero memory replaces the region, so that a late
-    /// access to a stream or context is harmless. A context closes its doorbell when it is dropped.
+    /// The registration socket and the service's doorbells are closed. The descriptors' numbers
+    /// refer to an unused eventfd from now on. Private zero memory replaces the region, so that a
+    /// late access to a stream or context is harmless. A context closes its doorbell when it is
+    /// dropped.
     pub fn abandon(&self) {
         self.session.set_gone();
         let Some(control) = &self.session.control else {

@@ -2,7 +2,8 @@
 //!
 //! A tracked socket is a TCP socket that this library (`libtidelane.so`) may accelerate: the
 //! service (the process `tidelaned`) then carries its connection. The crate `tidelane_sockets`
-//! handles calls on tracked sockets. It returns `None` for a call that the kernel must handle.
+//! handles calls on tracked sockets. The crate returns `None` for a call that the kernel must
+//! handle.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -41,7 +42,7 @@ pub unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, count: size_t)
 ///
 /// # Safety
 ///
-/// `buf` must be valid for `len` bytes. It may be null with MSG_TRUNC, which stores nothing.
+/// `buf` must be valid for `len` bytes. With MSG_TRUNC, which stores nothing, `buf` may be null.
 #[inline]
 unsafe fn receive(
     socket: &'static Socket,

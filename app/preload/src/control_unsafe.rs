@@ -2,7 +2,8 @@
 //!
 //! A tracked socket is a TCP socket that this library (`libtidelane.so`) may accelerate: the
 //! service (the process `tidelaned`) then carries its connection. The crate `tidelane_sockets`
-//! handles calls on tracked sockets. It returns `None` for a call that the kernel must handle.
+//! handles calls on tracked sockets. The crate returns `None` for a call that the kernel must
+//! handle.
 
 use std::ffi::{c_int, c_void};
 

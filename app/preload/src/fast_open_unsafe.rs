@@ -1,6 +1,6 @@
 //! The call `sendto`, which may open a connection (MSG_FASTOPEN). The crate `tidelane_sockets`
-//! handles the call on TCP sockets that this library (`libtidelane.so`) may accelerate. It returns
-//! `None` for a call that the kernel must handle.
+//! handles the call on TCP sockets that this library (`libtidelane.so`) may accelerate. The crate
+//! returns `None` for a call that the kernel must handle.
 
 use std::ffi::{c_int, c_void};
 

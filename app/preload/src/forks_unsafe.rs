@@ -142,8 +142,8 @@ pub(crate) unsafe fn fork_by_number(number: c_long, args: [usize; 6]) -> Option<
     Some(with_fork_handlers(|| unsafe { system_call(number, args) } as i64) as c_long)
 }
 
-/// Returns true if a `clone3` gives the child a copy of the parent's memory and stack. This is the
-/// case if neither CLONE_VM nor a new stack is set.
+/// Returns true if a `clone3` sets neither CLONE_VM nor a new stack, so that the child gets a copy
+/// of the parent's memory and stack.
 ///
 /// # Safety
 ///

@@ -6,9 +6,9 @@
 //! libc. The library never calls a libc function that it interposes, except through `next_symbol`
 //! of `hand_over_unsafe`.
 //!
-//! The library does not intercept all calls. It misses system calls that a program makes without
-//! libc (Go, static binaries). It also misses stdio on `stdin`, `stdout` and `stderr` after a
-//! connection was duplicated to their descriptors (`dup2`).
+//! The library does not intercept all calls. The library misses system calls that a program makes
+//! without libc (Go, static binaries). The library also misses stdio on `stdin`, `stdout` and
+//! `stderr` after a connection was duplicated to their descriptors (`dup2`).
 
 mod bytes_unsafe;
 mod cancellation_unsafe;

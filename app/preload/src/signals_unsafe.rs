@@ -38,7 +38,8 @@ unsafe extern "C" {
     fn __sigaction(signal: c_int, act: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
 }
 
-/// The handler that the kernel calls. It defers the signal, or calls the program's handler.
+/// The handler that the kernel calls. The handler defers the signal, or calls the program's
+/// handler.
 unsafe extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passed the arguments.
     if unsafe { section_unsafe::defer_signal(signal, info, context) } {

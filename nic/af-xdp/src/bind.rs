@@ -32,8 +32,8 @@ pub(crate) struct Bound {
     pub(crate) mode: XdpMode,
 }
 
-/// The four rings of a socket. They are mapped before `bind`, because kernels up to 6.1 refuse an
-/// mmap after `bind` with EBUSY.
+/// The four rings of a socket. The rings are mapped before `bind`, because kernels up to 6.1 refuse
+/// an mmap after `bind` with EBUSY.
 pub(crate) struct Rings {
     pub(crate) fill: Ring<u64>,
     pub(crate) completion: Ring<u64>,

@@ -17,7 +17,7 @@ pub(crate) struct Wire {
     pub is_full: bool,
 }
 
-/// The far end of a NIC's wire. It outlives the NIC.
+/// The far end of a NIC's wire. The value stays usable after the end of the NIC.
 #[derive(Clone, Debug)]
 pub struct WireEnd(Rc<RefCell<Wire>>);
 

@@ -1,7 +1,8 @@
 //! A layer that writes every frame of a port to a pcapng stream.
 //!
-//! The layer has no clock. Its owner sets the time of the next frames with [`Capture::set_time`],
-//! in real or in virtual time. A write error ends the capture, and the port still carries frames.
+//! The layer has no clock. The owner of the layer sets the time of the next frames with
+//! [`Capture::set_time`], in real or in virtual time. A write error ends the capture, and the port
+//! still carries frames.
 
 use std::io::{self, Write};
 

@@ -20,7 +20,7 @@ pub struct FrameMemory {
     pub count: u32,
     /// Length of a frame in bytes.
     pub frame_len: u32,
-    /// Numbers of the frames that belong to the user. The others belong to the port.
+    /// Numbers of the frames that belong to the user. All other frames belong to the port.
     pub free: Range<u32>,
     /// Bytes before the data of a lent frame that the port may write.
     pub tx_headroom: u32,

@@ -1,9 +1,9 @@
 //! Taps: copies of a port's frames for an observer, while the port works.
 //!
-//! A tap has a filter. It copies the frames that the filter selects to a bounded buffer, as blocks
-//! of a capture file (pcapng). The observer takes the blocks from time to time. While the buffer is
-//! full, the tap counts further frames as lost and does not delay the port. [`Tapped`] is a port
-//! with taps.
+//! A tap has a filter and a bounded buffer. The tap copies the frames that the filter selects to
+//! the buffer, as blocks of a capture file (pcapng). The observer takes the blocks from time to
+//! time. While the buffer is full, the tap counts further frames as lost and does not delay the
+//! port. [`Tapped`] is a port with taps.
 
 use std::fmt;
 

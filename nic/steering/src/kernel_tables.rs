@@ -1,10 +1,11 @@
 //! A copy of the kernel's links, addresses, routes and neighbors, kept up to date over netlink.
 //!
-//! The service (the process `tidelaned`) has no addresses, routes or ARP of its own. It copies the
-//! kernel's tables, and asks the kernel to resolve a neighbor or to keep a neighbor's entry fresh.
-//! [`KernelTables::open`] subscribes to events first and then dumps all tables, so that no change
-//! is missed. [`KernelTables::poll`] applies the events since the last poll. If the kernel dropped
-//! events because the socket's buffer was full, `poll` dumps all tables again.
+//! The service (the process `tidelaned`) has no addresses, routes or ARP of its own. This module
+//! copies the kernel's tables for the service, and asks the kernel to resolve a neighbor or to keep
+//! a neighbor's entry fresh. [`KernelTables::open`] subscribes to events first and then dumps all
+//! tables, so that no change is missed. [`KernelTables::poll`] applies the events since the last
+//! poll. If the kernel dropped events because the socket's buffer was full, `poll` dumps all tables
+//! again.
 //!
 //! `poll` dumps the routes again after any event that can affect them, because the kernel does not
 //! announce all changes of routes. For example, it silently removes the routes of a link that goes

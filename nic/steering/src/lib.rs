@@ -1,14 +1,14 @@
 //! Steering of packets to the service, and a copy of the kernel's network configuration.
 //!
-//! The service is the process `tidelaned`, a TCP/IP stack in user space. It claims 3-tuples: local
-//! address, protocol and local port. The kernel keeps all packets without a claim.
+//! The service is the process `tidelaned`, a TCP/IP stack in user space. The service claims
+//! 3-tuples: local address, protocol and local port. The kernel keeps all packets without a claim.
 //!
 //! * [`Demux`] loads the XDP program that redirects claimed packets to AF_XDP sockets, and updates
 //!   its table of claims. Only the module `bpf` uses the eBPF loader, whose interface changes
 //!   often.
 //! * [`kernel_tables::KernelTables`] copies the kernel's links, addresses, routes and neighbors
-//!   over netlink. It also asks the kernel to resolve a neighbor, because the service has no ARP of
-//!   its own.
+//!   over netlink. The copy can also ask the kernel to resolve a neighbor, because the service has
+//!   no ARP of its own.
 //! * [`firewall::Firewall`] lists the hooks of the kernel that packets of the service do not pass.
 //! * [`PortReservation`] holds a port in the kernel, so that no other program can bind the port.
 //! * [`features::Features`] reads and changes the features that `ethtool -k` shows.

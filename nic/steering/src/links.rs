@@ -141,8 +141,8 @@ fn version_of(release: &str) -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// Returns a warning for a veth. Its frames may have VLAN tags that the demux, the service's XDP
-/// program, cannot see.
+/// Returns a warning for a veth. The frames of a veth may have VLAN tags that the demux, the
+/// service's XDP program, cannot see.
 pub fn veth_tag_warning(link: &LinkRecord) -> Option<String> {
     let name = &link.name;
     (link.kind == LinkKind::Veth).then(|| {

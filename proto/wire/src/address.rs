@@ -70,8 +70,8 @@ impl IpAddress {
     }
 
     /// Returns true if a socket that is bound to this address receives packets for the address
-    /// `other`. This is the case if the addresses are equal, or if this is the unspecified address
-    /// of the same version. The function does not consider dual-stack sockets, which are bound to
+    /// `other`: the addresses are equal, or this address is the unspecified address of the IP
+    /// version of `other`. The function does not consider dual-stack sockets, which are bound to
     /// `::` and receive IPv4, too.
     #[inline]
     pub fn covers(self, other: Self) -> bool {

@@ -12,7 +12,7 @@ use crate::address::IpAddress;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sum(u64);
 
-/// Number of bytes per iteration. They form two carry chains, which the processor executes in
+/// Number of bytes per iteration. The bytes form two carry chains, which the processor executes in
 /// parallel.
 const BLOCK: usize = 64;
 /// Number of bytes per carry chain.

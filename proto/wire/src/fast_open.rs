@@ -1,7 +1,7 @@
 //! The TCP Fast Open option (RFC 7413 §4.1.1): a cookie, or a request for a cookie.
 //!
-//! The kind of the option is 34. Its experimental form (RFC 6994) has kind 254 and a two-byte
-//! identifier. The stack answers a peer in the form that the peer used.
+//! The kind of the option is 34. The experimental form (RFC 6994) of the option has kind 254 and a
+//! two-byte identifier. The stack answers a peer in the form that the peer used.
 
 /// Kind of the option.
 pub(crate) const KIND: u8 = 34;

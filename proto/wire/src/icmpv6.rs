@@ -15,9 +15,9 @@ pub(crate) const TYPE_TIME_EXCEEDED: u8 = 3;
 const TYPE_PARAMETER_PROBLEM: u8 = 4;
 
 /// Parses an ICMPv6 packet. The message must be an error that quotes a TCP segment. The function
-/// returns the drop reasons of [`parse_icmp_error`](crate::parse_icmp_error). It also returns
-/// `Fragment` if the quoted packet is a fragment, and `BadIpHeader` if the extension headers of the
-/// quoted packet are invalid.
+/// returns the drop reasons of [`parse_icmp_error`](crate::parse_icmp_error). In addition, the
+/// function returns `Fragment` if the quoted packet is a fragment, and `BadIpHeader` if the
+/// extension headers of the quoted packet are invalid.
 pub fn parse_icmpv6_error(packet: &Packet<'_>) -> Result<IcmpError, DropReason> {
     let (kind, quoted) = parse(packet)?;
     Ok(IcmpError {

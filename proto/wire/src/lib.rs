@@ -10,7 +10,7 @@
 //! frame <--HeaderTemplate::write + emit_tcp + write_tcp_checksum-- SegmentHeader
 //! ```
 //!
-//! Parsers borrow from the frame, do not allocate and never panic. They reject input with a
+//! Parsers borrow from the frame, do not allocate and never panic. A parser rejects input with a
 //! [`DropReason`]. All addresses have 16 bytes (IPv4 as `::ffff:a.b.c.d`), so only the parsers and
 //! the header template depend on the IP version.
 #![forbid(unsafe_code)]

@@ -40,8 +40,8 @@ impl SeqNumber {
         !self.before(other)
     }
 
-    /// Returns true if `self` lies in `[start, start + len)`. This is the test for "SEG.SEQ is in
-    /// the window".
+    /// Returns true if `self` lies in `[start, start + len)`. The function is the test for "SEG.SEQ
+    /// is in the window".
     #[inline]
     pub const fn in_window(self, start: Self, len: u32) -> bool {
         self.0.wrapping_sub(start.0) < len

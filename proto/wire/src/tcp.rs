@@ -277,8 +277,8 @@ pub fn parse_tcp(transport: &[u8]) -> Result<Segment<'_>, DropReason> {
 }
 
 impl<'a> RawSegment<'a> {
-    /// Splits a segment into header, options and payload. This is the fallible first half of
-    /// [`parse_tcp`]. A receive loop calls both halves separately to avoid copying a [`Segment`]
+    /// Splits a segment into header, options and payload. The function is the fallible first half
+    /// of [`parse_tcp`]. A receive loop calls both halves separately to avoid copying a [`Segment`]
     /// out of a `Result`.
     #[inline(always)]
     pub fn new_checked(transport: &'a [u8]) -> Result<Self, DropReason> {
@@ -306,7 +306,7 @@ impl<'a> RawSegment<'a> {
         (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))
     }
 
-    /// Parses all fields. This is the second half of [`parse_tcp`].
+    /// Parses all fields: the second half of [`parse_tcp`].
     pub fn segment(&self) -> Segment<'a> {
         self.with(TcpOptions::parse(self.options))
     }

@@ -6,8 +6,8 @@
 //! class. A program that wakes up runs at once, and the thread continues when the program sleeps,
 //! without any system call. A program that computes without end would starve the thread. A watchdog
 //! therefore moves a starved thread to the normal class. In the normal class, the thread does not
-//! spin. It sleeps until the NIC, or a program's doorbell (an eventfd), wakes it. In both classes,
-//! the thread sleeps when it has been idle for a while.
+//! spin. The thread sleeps until the NIC, or a program's doorbell (an eventfd), wakes it. In both
+//! classes, the thread sleeps when it has been idle for a while.
 //!
 //! The demux is the XDP program that redirects frames to the cores. A core's heartbeat is the time
 //! of a recent step, which the core writes and the demux reads.

@@ -49,8 +49,8 @@ fn has_future_write_seal() -> bool {
     memory.is_ok_and(|memory| fcntl_add_seals(memory, SealFlags::FUTURE_WRITE).is_ok())
 }
 
-/// The error of [`check`]. It names the newest missing feature, because the Linux version that
-/// introduced this feature has the older features, too.
+/// The error of [`check`]. The error names the newest missing feature, because the Linux version
+/// that introduced this feature has the older features, too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lacking {
     release: String,

@@ -1,6 +1,6 @@
 //! Sockets that are not accelerated although their programs use the Tidelane service. The list of
-//! `tidelane ss` shows these sockets. Their addresses and states come from `/proc/net/tcp` and
-//! `tcp6`.
+//! `tidelane ss` shows these sockets. The addresses and states of the sockets come from
+//! `/proc/net/tcp` and `tcp6`.
 //!
 //! The kernel walks through the sockets of all network namespaces for each table. Each table is
 //! therefore read once per listing, and only if a program has a socket in the table's namespace.

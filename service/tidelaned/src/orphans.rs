@@ -15,8 +15,8 @@
 //! ```
 //!
 //! If a peer has meanwhile opened a connection with the same 4-tuple to the kernel, the peer treats
-//! the ACK as an old duplicate. That connection continues, and its endpoints exchange one duplicate
-//! ACK.
+//! the ACK as an old duplicate. The new connection continues, and its endpoints exchange one
+//! duplicate ACK.
 
 use std::{
     io,

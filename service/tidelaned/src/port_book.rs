@@ -3,8 +3,8 @@
 //!
 //! A port has the same number on each core (polling thread of the service). A claim of a port is a
 //! 3-tuple (protocol, address, port number) whose packets go to the port. The book records the
-//! numbers in use. It also records the kernel sockets that back the claims of ports, so that a
-//! program can move the claim of a socket to another port.
+//! numbers in use. The book also records the kernel sockets that back the claims of ports, so that
+//! a program can move the claim of a socket to another port.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -1,6 +1,6 @@
 //! Frees the shared memory of programs that have ended.
 //!
-//! Dropping the last reference to a program's memory region frees all pages of the region. This
+//! Dropping the last reference to a program's memory region frees all pages of the region. The call
 //! takes long if the program has filled gigabytes. A separate thread, for which no other thread
 //! waits, therefore holds a reference to each region and drops the last reference.
 

@@ -8,8 +8,8 @@ use std::{
 
 /// Niceness of a core (a fast-path thread) in the normal class. The kernel's stack receives packets
 /// in interrupts, which do not wait for programs. A core must not wait behind the programs that it
-/// serves either. With this niceness a core gets the CPU before them. It does not keep the CPU,
-/// because it sleeps when it is idle.
+/// serves either. With this niceness a core gets the CPU before them. The core does not keep the
+/// CPU, because it sleeps when it is idle.
 const NICE: libc::c_int = -10;
 
 /// The scheduling class of a fast-path thread.

@@ -1,6 +1,6 @@
 //! The memories of a program region, and the rights of program and service to each memory.
 //!
-//! A region is the memory that one program shares with the service (process `tidelaned`). It
+//! A region is the memory that one program shares with the service (process `tidelaned`). A region
 //! consists of three memfds: `control` (rings, and slots with the states of connections),
 //! `received` (receive buffers) and `sent` (send buffers).
 //!

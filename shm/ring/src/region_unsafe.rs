@@ -3,8 +3,8 @@
 //! Another process may write the bytes of a region at any time. The code therefore copies bytes by
 //! pointer and never accesses them through a reference. Typed views (`views_unsafe`) return
 //! references to atomics only. [`Region::address`] is the exception: its user may make references
-//! to the bytes. This is sound only if the protocol with the other process gives these bytes to
-//! this process alone, and if no copy of this module writes them.
+//! to the bytes. These references are sound only if the protocol with the other process gives these
+//! bytes to this process alone, and if no copy of this module writes them.
 
 use std::{
     io,
@@ -61,7 +61,7 @@ pub struct Part<'fd> {
 // SAFETY: the mapping lives as long as the value and belongs to no thread. All accesses to it are
 // raw copies, atomics, or references that a user of `address` answers for.
 unsafe impl Send for Region {}
-// SAFETY: as for `Send`. Concurrent raw copies can at worst return torn bytes. The same is true of
+// SAFETY: as for `Send`. Concurrent raw copies can at worst return torn bytes. The same holds for
 // any memory that another process writes.
 unsafe impl Sync for Region {}
 

@@ -2,7 +2,8 @@
 //! shared-memory rings. No wake-up is lost.
 //!
 //! The sleeper waits for entries, and the waker publishes entries. Each side can have either role.
-//! `flag` is the shared word `needs_wakeup`. Its role is that of `XDP_RING_NEED_WAKEUP` in AF_XDP.
+//! `flag` is the shared word `needs_wakeup`. AF_XDP has a word with this role,
+//! `XDP_RING_NEED_WAKEUP`.
 //!
 //! ```text
 //! sleeper                          waker

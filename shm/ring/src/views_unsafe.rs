@@ -72,8 +72,8 @@ impl ProgramRegion {
         let Some(header) = region.pointer::<Header>(0) else {
             return Err(MapError::Layout(LayoutError::Range));
         };
-        // SAFETY: the pointer is aligned and in the mapping, and any bytes are a `Header`. It is
-        // read once.
+        // SAFETY: the pointer is aligned and in the mapping, and any bytes are a `Header`. The
+        // header is read once.
         let header = unsafe { header.as_ptr().read_volatile() };
         let layout = Layout::from_header(&header, region.len()).map_err(MapError::Layout)?;
         if region.len() != len || layout.parts() != lens {

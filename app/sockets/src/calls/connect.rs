@@ -247,8 +247,8 @@ fn start(
         fast_open,
         options: inner.options.opening(),
     };
-    // The answer may arrive at once, in another thread. That thread waits for the socket's lock,
-    // which this thread holds until the state is set below.
+    // The answer may arrive at once, in another thread. The other thread waits for the socket's
+    // lock, which this thread holds until the state is set below.
     inner.channel = Some(channel);
     let sent = channel.with_context(session.generation, |context| {
         let sent = context.connect(&request);

@@ -107,7 +107,7 @@ impl Registration {
     }
 
     /// Returns true if the program has read all bytes that were reported, so that a level-triggered
-    /// registration need not be checked. This is the common case after a report.
+    /// registration need not be checked. After a report, the function mostly returns true.
     #[inline]
     pub(super) fn is_drained(&self, socket: &Socket) -> bool {
         const OTHERS: u32 = EVENT_BITS & !(IN | libc::EPOLLRDHUP as u32);

@@ -2,9 +2,9 @@
 //! readiness calls a function of this module. The service (the process `tidelaned`) reports events
 //! over channels, each of which has rings and a doorbell.
 //!
-//! Threads wait in two ways. Some wait in an epoll instance with which the socket is registered.
-//! Others wait for the socket itself (`recv`, `accept`, `poll`), on the doorbells of the channels
-//! where the socket's events arrive.
+//! Threads wait in two ways. A thread waits in an epoll instance with which the socket is
+//! registered, or it waits for the socket itself (`recv`, `accept`, `poll`), on the doorbells of
+//! the channels where the socket's events arrive.
 //!
 //! | cause | registrations of the socket | threads that wait for the socket |
 //! |---|---|---|

@@ -71,7 +71,7 @@ pub(crate) const PACING_NONE: u64 = u64::MAX;
 const LINGER2_MAX: i32 = 120;
 /// Smallest TCP_WINDOW_CLAMP in bytes.
 const CLAMP_MIN: i32 = 1152;
-/// The bits of IP_TOS and IPV6_TCLASS that the program sets. The other two bits are the ECN field.
+/// The bits of IP_TOS and IPV6_TCLASS that the program sets. The two lowest bits are the ECN field.
 const DSCP: i32 = 0xfc;
 /// Initial retransmission timeout of the SYN,ACK in seconds. TCP_DEFER_ACCEPT counts these
 /// timeouts.

@@ -21,7 +21,7 @@ use crate::{
 /// in both stacks.
 ///
 /// A child that serves its parent's listener may have changed to a user that the service would not
-/// let register. Such a child needs the prepared session, too.
+/// let register. A child like this needs the prepared session, too.
 pub(crate) fn share(socket: &'static Socket) -> bool {
     let Some(mut inner) = socket.try_enter() else {
         return false;
@@ -102,7 +102,7 @@ impl Inner {
 pub(crate) fn migrate_here(socket: &'static Socket, inner: &mut Inner) {
     let flags = inner.shared_flags();
     if flags & service_flags::SHARED == 0 {
-        // The other processes have closed the connection.
+        // All other processes that held the connection have closed it.
         inner.shared = false;
     } else if flags & service_flags::MIGRATED != 0 {
         take(socket, inner);

@@ -50,8 +50,8 @@ impl<T> Lock<T> {
     ///
     /// # Panics
     ///
-    /// Aborts the process if this thread holds the lock already. This happens in a signal handler
-    /// that interrupted the thread.
+    /// Aborts the process if this thread already holds the lock. A signal handler that interrupted
+    /// the thread may cause this.
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
         match self.enter() {

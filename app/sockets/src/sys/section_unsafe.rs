@@ -70,8 +70,8 @@ fn offset() -> usize {
 #[inline]
 fn state() -> &'static SectionState {
     let address = super::thread_identity().wrapping_add(offset());
-    // SAFETY: the state has this size and alignment. Its initial zeros are valid. It lives as long
-    // as its thread, and only this thread uses the reference.
+    // SAFETY: the state has this size and alignment. Its initial zeros are valid. The state lives
+    // as long as its thread, and only this thread uses the reference.
     unsafe { &*(address as *const SectionState) }
 }
 
@@ -87,8 +87,8 @@ fn state() -> &'static SectionState {
             }
         };
     }
-    // SAFETY: the state has no destructor. It lives as long as its thread, and only this thread
-    // uses the reference.
+    // SAFETY: the state has no destructor. The state lives as long as its thread, and only this
+    // thread uses the reference.
     STATE.with(|state| unsafe { &*core::ptr::from_ref(state) })
 }
 
