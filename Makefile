@@ -1,9 +1,14 @@
 # make build | demo | test | proofs | bench FIGURE=... | programs | suites | lab KERNEL=... NIC=... | clean
 #
-# Each target installs missing packages (scripts/setup.sh), shows its progress and cleans up, even
-# after Ctrl-C. Files are built below CARGO_TARGET_DIR if it is set.
+# Each target except `clean` installs missing packages (scripts/setup.sh), shows its progress and
+# removes what it set up on the machine, even after Ctrl-C. Files are built below CARGO_TARGET_DIR,
+# or below `target` if this variable is not set.
 
 .PHONY: help build demo test proofs bench programs suites lab clean
+
+# The packages whose examples are demonstrations, tools of the tests, or servers of the figures.
+EXAMPLES = --package tidelane-embedded --package tidelane-steering --package tidelane-kernel \
+	--package tidelane-direct --examples
 
 help:
 	@echo 'make build                 release binaries'
@@ -21,7 +26,7 @@ help:
 build:
 	@scripts/setup.sh build
 	cargo build --release --workspace
-	cargo build --release --package tidelane-steering --package tidelane-kernel --examples
+	cargo build --release $(EXAMPLES)
 
 demo:
 	@scripts/setup.sh demo
@@ -47,14 +52,14 @@ proofs:
 bench:
 	@scripts/setup.sh bench
 	cargo build --release --workspace
-	cargo build --release --package tidelane-embedded --package tidelane-kernel --examples
+	cargo build --release $(EXAMPLES)
 	@cargo xtask bench $(FIGURE)
 
 # Installs the Debian packages that each program's entry in bench/programs/catalog names.
 programs:
 	@scripts/setup.sh bench
 	cargo build --release --workspace
-	cargo build --release --package tidelane-steering --examples
+	cargo build --release $(EXAMPLES)
 	@cargo xtask programs $(PROGRAMS)
 
 # Installs the Debian packages of each suite, and builds the suite below target/suites.
@@ -63,7 +68,8 @@ suites:
 	cargo build --release --workspace
 	@cargo xtask suites $(SUITES)
 
-# KERNEL and NIC are comma-separated lists, or `all`. SMALL=1 selects tests that take some minutes.
+# KERNEL and NIC are comma-separated lists, or `all`. SMALL=1 selects a small part of the tests,
+# which takes some minutes.
 lab:
 	@scripts/setup.sh lab
 	@cargo xtask ci build

@@ -1,12 +1,14 @@
 #!/bin/sh
-# Installs the Debian packages that a make target needs. Does nothing if all are installed.
+# Installs the Debian packages that a make target needs. Installs nothing if all are installed.
+# Fails if cargo is missing, if the machine is not Linux on x86-64, or if the user is not root and
+# the target is demo or bench.
 #
 #   scripts/setup.sh build|demo|test|bench|lab
 #   scripts/setup.sh programs PACKAGE...
 #
 # The services of installed packages are not started. Without root, the script prints the command
-# that installs the missing packages. On a distribution without dpkg, it prints the names of the
-# packages and checks none.
+# that installs the missing packages. On a distribution without dpkg, the script only checks that
+# there is a C linker, and (except for build) prints the names of the packages.
 set -u
 
 group=${1:-build}

@@ -6,10 +6,11 @@
  * The service claims a 3-tuple (destination address, protocol, destination port) by an entry in the
  * map CLAIMS. The program redirects a TCP or UDP packet with a claimed 3-tuple to the AF_XDP socket
  * of the queue on which the packet arrived. The program also redirects an ICMP error that quotes a
- * packet of a claimed 3-tuple. All other frames pass to the kernel (XDP_PASS), for example frames
- * to other link addresses, packets with an IPv4 source route, and frames that the program does not
- * parse: VLANs, malformed headers, long chains of IPv6 extension headers. If a queue has no socket,
- * its frames also pass to the kernel, so that the death of the service blocks no traffic.
+ * packet of a claimed 3-tuple, and the multicast and broadcast datagrams to a UDP port with a claim
+ * of all groups. All other frames pass to the kernel (XDP_PASS), for example frames to other link
+ * addresses, packets with an IPv4 source route, and frames that the program does not parse: a VLAN
+ * tag, malformed headers, long chains of IPv6 extension headers. If a queue has no AF_XDP socket,
+ * its frames also pass to the kernel, so that the end of the service blocks no traffic.
  *
  * Some claims share their port with sockets of the kernel. For example, the port had connections in
  * the kernel before the claim, a program uses the port for outgoing connections, or the listener of
@@ -18,10 +19,10 @@
  * docs/design/claims.md.
  *
  * A core is a polling thread of the service. A core serves one queue or several, and writes a
- * heartbeat to the map HEARTBEATS for each of its queues. If a core has had a frame but no
- * heartbeat for SILENCE_NS, new connections go to the kernel. After DEATH_NS, all frames go to the
- * kernel. A service that is stopped, or that hangs in the kernel, cannot pass its frames to the
- * kernel itself. The program therefore checks the heartbeats. See docs/design/watchdog.md.
+ * heartbeat to the map HEARTBEATS for each of its queues. If the last heartbeat is older than
+ * SILENCE_NS, the kernel gets the TCP packets for which it has a socket, for example a listener.
+ * After DEATH_NS, the kernel gets all frames. A service that is stopped, or that hangs in a system
+ * call, cannot pass frames to the kernel itself. See docs/design/watchdog.md.
  *
  * Only the first fragment of a datagram has ports. The map FRAGMENTED stores for the later
  * fragments whether the datagram is claimed. See docs/design/fragments.md.
@@ -50,8 +51,8 @@
 #define ICMP_TIME_EXCEEDED 11
 #define ICMP_PARAMETER_PROBLEM 12
 #define ICMPV6_ERROR_LAST 4 /* types 1 to 4 are errors */
-#define SILENCE_NS (800ULL * 1000000) /* after this silence, the kernel takes SYNs */
-#define DEATH_NS (30ULL * 1000000000) /* after this silence, the kernel gets all frames */
+#define SILENCE_NS (800ULL * 1000000) /* after this, the kernel gets packets for its sockets */
+#define DEATH_NS (30ULL * 1000000000) /* after this, the kernel gets all frames */
 #define IP_HEADER_MAX 60   /* bytes */
 #define IP_OPTIONS_MAX 40  /* largest number of options in an IPv4 header */
 #define IP_OPTION_END 0
@@ -67,6 +68,11 @@ struct claim_key {
 	__u8 proto;
 	__u8 zero;
 };
+
+/* Addresses of claims of all multicast and broadcast datagrams to a UDP port: 255.255.255.255, and
+ * ff00:: for IPv6. */
+#define GROUP_V4 0xffffffff
+#define GROUP_V6 { .in6_u.u6_addr8 = { 0xff } }
 
 /* Flags of a claim that shares its port with sockets of the kernel. */
 #define CLAIM_KERNEL_CONNECTIONS 1 /* the kernel keeps the packets of its connections */
@@ -86,13 +92,13 @@ struct counters {
 	__u64 redirected_icmp; /* ICMP errors that quote a claimed 3-tuple: to the service */
 	__u64 no_socket;       /* claimed, but the queue has no socket: to the kernel */
 	__u64 unclaimed;       /* TCP or UDP without a claim: to the kernel */
-	__u64 fragments;       /* fragments of an unclaimed or unknown datagram: to the kernel */
+	__u64 fragments;       /* fragments that the service does not get: to the kernel */
 	__u64 icmp;            /* other ICMP: to the kernel */
-	__u64 other_ip;        /* other protocols, malformed headers: to the kernel */
-	__u64 not_ip;          /* frames without an IP packet: to the kernel */
+	__u64 other_ip;        /* other protocols, source routes, bad headers: to the kernel */
+	__u64 not_ip;          /* no IP, VLANs, unclaimed multicast, broadcast: to the kernel */
 	__u64 redirected_fragments; /* fragments of claimed TCP or UDP: to the service */
 	__u64 kernel_socket;	    /* claimed, but the kernel has a socket: to the kernel */
-	__u64 no_heartbeat;	    /* claimed, but the heartbeat is missing: to the kernel */
+	__u64 no_heartbeat;	    /* claimed, but the heartbeat is too old: to the kernel */
 	__u64 other_host;	    /* to another link address: to the kernel, which drops them */
 	__u64 returned;		    /* returned by the service: to the kernel */
 };
@@ -138,8 +144,8 @@ struct fragmented_key {
 	__u8 zero[2];
 };
 
-/* Time in nanoseconds of the latest first fragment with claimed ports, and of the latest first
- * fragment with unclaimed ports. Zero means that there was none. */
+/* Time in nanoseconds (CLOCK_MONOTONIC) of the latest first fragment with claimed ports, and of the
+ * latest first fragment with unclaimed ports. Zero: no first fragment of this kind has arrived. */
 struct fragmented {
 	__u64 claimed_ns;
 	__u64 unclaimed_ns;
@@ -186,7 +192,7 @@ struct {
 	__type(value, struct counters);
 } COUNTERS SEC(".maps");
 
-/* The link addresses that the program compares with those of a frame. */
+/* The link addresses that the program compares with the link addresses of a frame. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -211,13 +217,13 @@ struct ports {
 /*
  * Owner of a packet: the stack that gets the packet. UNCLAIMED means that the kernel gets a packet
  * without a claim. KERNEL means that the packet has a claim, but the kernel has a socket for the
- * packet. KERNEL_NO_HEARTBEAT means that the service would get the packet, but its core has no
- * heartbeat.
+ * packet. KERNEL_NO_HEARTBEAT means that the service would get the packet, but the heartbeat of the
+ * queue's core is too old.
  */
 enum owner { UNCLAIMED, SERVICE, KERNEL, KERNEL_NO_HEARTBEAT };
 
-/* State of a queue's core. A core without a heartbeat is SILENT after SILENCE_NS, and DEAD after
- * DEATH_NS. */
+/* State of a queue's core. A core whose last heartbeat is older than SILENCE_NS is SILENT. After
+ * DEATH_NS, the core is DEAD. */
 enum core_state { ALIVE, SILENT, DEAD };
 
 /* Returns the claim of a 3-tuple with an IPv4 address, or null. */
@@ -250,9 +256,9 @@ static __always_inline struct claim *claim_of_v6(const struct in6_addr *addr, __
  * Returns the owner of a claimed packet. `sk` is the kernel's socket for the packet, or null.
  *
  * A connection of the kernel keeps its packets, also in SYN-RECEIVED and TIME-WAIT. A listener of
- * the kernel keeps an ACK with its SYN cookie, and a SYN if the claim has CLAIM_KERNEL_LISTENS. All
- * other segments for a listener may belong to a connection of the service. `tcp` is null for a
- * quoted packet, and for a packet without a complete TCP header.
+ * the kernel keeps an ACK of a SYN cookie, and a SYN if `flags` has CLAIM_KERNEL_LISTENS. All other
+ * segments for a listener may belong to a connection of the service. `tcp` is null for a packet
+ * that an ICMP error quotes, and for a packet without a complete TCP header.
  */
 static __always_inline enum owner owner_by_kernel_socket(struct bpf_sock *sk, __u32 flags,
 							 void *ip, __u32 ip_len,
@@ -329,7 +335,7 @@ static __always_inline enum owner owner_v4(struct xdp_md *ctx, struct iphdr *ip,
 	return owner == KERNEL && core == SILENT ? KERNEL_NO_HEARTBEAT : owner;
 }
 
-/* Returns the owner of an IPv6 packet, as owner_v4 does for IPv4. */
+/* Returns the owner of an IPv6 packet. `quoted` has the meaning that it has in owner_v4. */
 static __always_inline enum owner owner_v6(struct xdp_md *ctx, struct ipv6hdr *ip, int proto,
 					   struct ports *ports, void *end, int quoted)
 {
@@ -363,7 +369,7 @@ static __always_inline enum owner owner_v6(struct xdp_md *ctx, struct ipv6hdr *i
 	return owner == KERNEL && core == SILENT ? KERNEL_NO_HEARTBEAT : owner;
 }
 
-/* Starts to measure the silence of a sleeping core, which is about to get a frame. */
+/* Replaces the value ASLEEP of a core, which is about to get a frame, by the present time. */
 static __always_inline void start_silence_timer(__u32 queue)
 {
 	struct heartbeat *heartbeat = bpf_map_lookup_elem(&HEARTBEATS, &queue);
@@ -450,7 +456,7 @@ static __always_inline int is_later_fragment_claimed(struct fragmented_key *key,
 	       (!seen->unclaimed_ns || now - seen->unclaimed_ns >= FRAGMENTED_NS);
 }
 
-/* Redirects a fragment of a claimed datagram to the service, and passes others to the kernel. */
+/* Redirects a fragment of a claimed datagram to the service. Passes other fragments on. */
 static __always_inline int demux_fragment(struct xdp_md *ctx, struct counters *counters,
 					  int claimed)
 {
@@ -579,8 +585,8 @@ other:
  * the kernel.
  *
  * Stores the position of a fragment header in `*fragment`. A later fragment has no transport
- * header. For a later fragment, the function therefore stops at its header and returns
- * IPPROTO_FRAGMENT.
+ * header. For a later fragment, the function therefore returns IPPROTO_FRAGMENT, and `*header`
+ * points to the fragment header.
  */
 static __always_inline int transport_v6(__u8 next, void **header, void *end,
 					struct fragment_header **fragment)
@@ -707,8 +713,8 @@ struct vlan_frame {
 };
 
 /*
- * Removes the tag of a frame that has a priority but no VLAN (VLAN id 0), as the kernel does. The
- * caller must load all pointers into the frame again.
+ * Removes the tag of a frame that has a priority but no VLAN (VLAN id 0), because the kernel, too,
+ * handles the frame as untagged. The caller must load all pointers into the frame again.
  */
 static __always_inline void strip_priority_tag(struct xdp_md *ctx)
 {
@@ -727,6 +733,41 @@ static __always_inline void strip_priority_tag(struct xdp_md *ctx)
 		__builtin_memcpy(frame->addresses, addresses, sizeof(addresses));
 }
 
+/*
+ * Redirects or passes a frame to a multicast or broadcast link address. The service gets UDP
+ * datagrams to a port with a claim of GROUP_V4 or GROUP_V6. Fragments, and packets with IP options
+ * or extension headers, pass to the kernel. The frame never belongs to a connection.
+ */
+static __always_inline int demux_group(struct xdp_md *ctx, struct ethhdr *ethernet, void *end,
+				       struct counters *counters)
+{
+	struct iphdr *v4 = (void *)(ethernet + 1);
+	struct ipv6hdr *v6 = (void *)(ethernet + 1);
+	struct in6_addr group = GROUP_V6;
+	struct claim *claim = 0;
+	struct ports *ports;
+
+	if (ethernet->h_proto == bpf_htons(ETH_P_IP) && (void *)(v4 + 1) <= end &&
+	    v4->version == 4 && v4->ihl == 5 && v4->protocol == IPPROTO_UDP &&
+	    !(v4->frag_off & bpf_htons(FRAGMENT_BITS))) {
+		ports = (void *)(v4 + 1);
+		if ((void *)(ports + 1) <= end)
+			claim = claim_of(GROUP_V4, IPPROTO_UDP, ports->dest);
+	} else if (ethernet->h_proto == bpf_htons(ETH_P_IPV6) && (void *)(v6 + 1) <= end &&
+		   v6->version == 6 && v6->nexthdr == IPPROTO_UDP) {
+		ports = (void *)(v6 + 1);
+		if ((void *)(ports + 1) <= end)
+			claim = claim_of_v6(&group, IPPROTO_UDP, ports->dest);
+	}
+	if (!claim) {
+		counters->not_ip += 1;
+		return XDP_PASS;
+	}
+	if (core_state_of(ctx->rx_queue_index) == DEAD)
+		return deliver(ctx, counters, KERNEL_NO_HEARTBEAT);
+	return deliver(ctx, counters, SERVICE);
+}
+
 /* Redirects or passes a frame. Returns the XDP action. */
 static __always_inline int demux(struct xdp_md *ctx)
 {
@@ -740,19 +781,20 @@ static __always_inline int demux(struct xdp_md *ctx)
 	counters = bpf_map_lookup_elem(&COUNTERS, &zero);
 	if (!counters)
 		return XDP_PASS;
-	/* A frame to a broadcast or multicast address never belongs to a connection. */
-	if ((void *)(ethernet + 1) > end || (ethernet->h_dest[0] & 1)) {
+	if ((void *)(ethernet + 1) > end) {
 		counters->not_ip += 1;
 		return XDP_PASS;
 	}
-	/* A promiscuous interface receives frames for other hosts, which the kernel drops. */
 	known = bpf_map_lookup_elem(&LINK_ADDRESS, &zero);
-	if (!known || !ether_addr_equal(ethernet->h_dest, &known->own)) {
-		counters->other_host += 1;
+	if (known && ether_addr_equal(ethernet->h_source, &known->returned)) {
+		counters->returned += 1;
 		return XDP_PASS;
 	}
-	if (ether_addr_equal(ethernet->h_source, &known->returned)) {
-		counters->returned += 1;
+	if (ethernet->h_dest[0] & 1)
+		return demux_group(ctx, ethernet, end, counters);
+	/* A promiscuous interface receives frames for other hosts, which the kernel drops. */
+	if (!known || !ether_addr_equal(ethernet->h_dest, &known->own)) {
+		counters->other_host += 1;
 		return XDP_PASS;
 	}
 	if (ethernet->h_proto == bpf_htons(ETH_P_8021Q)) {

@@ -7,9 +7,9 @@
  * the other. It drops a random share of the IPv4 packets. It redirects another share to an AF_XDP
  * socket. The owner of the socket sends these packets later, so that other packets overtake them.
  *
- * A sender on a veth leaves checksums unfinished (CHECKSUM_PARTIAL), and a redirected frame loses
- * this mark. The program finishes the checksums, because the receiver would otherwise drop the
- * packets.
+ * A sender on a veth leaves partial checksums (CHECKSUM_PARTIAL), and a redirect loses this mark of
+ * a packet. The program completes the checksums of unfragmented IPv4 packets, because the receiver
+ * would otherwise drop the packets.
  *
  * A frame that is redirected into a veth is lost unless the other end of the veth uses NAPI. The
  * other end uses NAPI if it has an XDP program, or after `ethtool -K <end> gro on`.
@@ -32,7 +32,7 @@ const volatile __u32 IFINDEX_A = 0;
 const volatile __u32 LOSS_PPM = 0;
 const volatile __u32 DELAY_PPM = 0;
 
-/* Number of frames of one direction, by result. */
+/* Number of frames of one direction, by result. `delayed`: redirected to an AF_XDP socket. */
 struct counters {
 	__u64 forwarded;
 	__u64 lost;
@@ -52,7 +52,7 @@ struct {
 	__type(value, __u32);
 } OUTPUTS SEC(".maps");
 
-/* Sockets for delayed frames from A (0) and from B (1). */
+/* AF_XDP sockets for delayed frames from A (0) and from B (1). */
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
 	__uint(max_entries, 2);
@@ -60,7 +60,7 @@ struct {
 	__type(value, __u32);
 } DELAY_SOCKETS SEC(".maps");
 
-/* The counters. Each CPU has its own. */
+/* The counters of both directions. Each CPU has a set of counters. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -149,7 +149,7 @@ static __always_inline void finish_checksum(struct iphdr *ip, void *end)
 		*field = 0xffff;
 }
 
-/* Drops, delays or forwards a frame. */
+/* Drops a frame, or redirects the frame to the delay socket or to the other interface. */
 SEC("xdp")
 int impair(struct xdp_md *ctx)
 {
@@ -166,7 +166,7 @@ int impair(struct xdp_md *ctx)
 	if (!directions)
 		return XDP_ABORTED;
 	counters = from_b ? &directions->from[1] : &directions->from[0];
-	/* ARP is not impaired, because a lost reply would delay the test by a second. */
+	/* Only IPv4 is impaired. A lost ARP reply would delay the test by a second. */
 	if ((void *)(ip + 1) <= end && ethernet->h_proto == bpf_htons(ETH_P_IP)) {
 		if (chance(LOSS_PPM)) {
 			counters->lost += 1;

@@ -1,5 +1,5 @@
 /*
- * A client whose thread sleeps in epoll_wait while another thread adds a dead connection.
+ * A client whose thread sleeps in epoll_wait while another thread adds a connection that has ended.
  *
  *   armed_dead ADDRESS PORT
  *

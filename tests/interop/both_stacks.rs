@@ -271,7 +271,8 @@ pub fn servers_find_the_service_again() -> Outcome {
     })
 }
 
-/// Returns the process id of a service's child `tdl-restorer`, which outlives a killed service.
+/// Returns the process id of a service's child `tdl-restorer`, which restores the NIC's settings
+/// after the service is killed, and then ends.
 fn restorer_of(service: &Service) -> Result<u32, Stop> {
     let pid = service.pid();
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;

@@ -5,7 +5,8 @@
 //! The cases print the goodput of the established connection (`--nocapture`). They do not check its
 //! value, because it depends on the other load of the machine. At 200,000 SYNs per second or more
 //! they measure the kernel's stack, too. The flood generator and the client share a CPU. Therefore
-//! the cases also measure the goodput while the generator sends to an interface that leads nowhere.
+//! the cases also measure the goodput while the generator sends to an interface that leads nowhere
+//! (a veth pair without a host at its far end).
 //!
 //! A wire is two network namespaces, the server's and the client's, joined by a veth pair.
 //! The service (`tidelaned`) handles the TCP connections of an accelerated program.

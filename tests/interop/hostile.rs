@@ -19,7 +19,8 @@ use tidelane_tests::{
 
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
-/// A program repeatedly overwrites all of its shared memory with random values. The connections of
+/// A program repeatedly overwrites the memory that it shares with the service with random values:
+/// the rings, and the start of the connections' records and of the send buffers. The connections of
 /// other programs continue meanwhile.
 pub fn scribbler_disturbs_nobody() -> Outcome {
     let wire = Wire::new()?;

@@ -1,6 +1,7 @@
-//! The key-value server of Tidelane (`app/kv`) on the service (`tidelaned`) and on a queue of a
-//! NIC. The server uses the ring API instead of sockets. The clients are test programs of
-//! memcached, on the kernel's stack.
+//! The key-value server of Tidelane (`app/kv`) on the service (`tidelaned`), on a packet port of
+//! the service, and on a queue of a NIC. A program with a TCP stack of its own sends and receives
+//! packets through a packet port. The server uses the ring API instead of sockets. The clients are
+//! test programs of memcached on the kernel's stack, and the load client on the service.
 
 use tidelane_tests::{
     Outcome, Program, Side, Stop, Wire, ensure, tools,
@@ -9,7 +10,7 @@ use tidelane_tests::{
 
 use crate::support::SHORT;
 
-/// Port of the server.
+/// TCP port of the server.
 const PORT: u16 = 7420;
 
 /// Returns the server with `arguments`.
@@ -70,4 +71,46 @@ pub fn memcached_clients_on_a_nic_queue() -> Outcome {
         "the kernel has connections: {sockets}"
     );
     server.check_alive()
+}
+
+/// The server has TCP in its process, on a packet port of the service.
+pub fn memcached_clients_on_a_port_of_the_service() -> Outcome {
+    tools::require_tools(&["memccapable", "memcaslap"])?;
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let server = server(&wire, &format!("--backend direct --listen {SERVER}:{PORT}"))?;
+    let mut server = server.registering_at(&service).spawn_ready(SHORT)?;
+    check(&wire)?;
+    let ports = service.ask("ports")?;
+    ensure!(ports.to_string().contains("tidelane-kv"), "{ports}");
+    server.check_alive()
+}
+
+/// A client on the same host reaches the server over the service, in a closed and in an open loop.
+/// The client runs with --strict, so that no connection is the kernel's.
+fn check_within_the_host(arguments: &str) -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let server = server(&wire, arguments)?.registering_at(&service);
+    let mut server = server.spawn_ready(SHORT)?;
+    for load in ["--connections 16", "--connections 4 --rate 20000"] {
+        let client = wire.load_tool(Side::Server, "kv-client")?.args(&format!(
+            "--connect {SERVER}:{PORT} --keys 100 --total 20000 {load}"
+        ));
+        let client = client.accelerated(&service).strict();
+        let line = client.run(SHORT)?.success()?.json()?;
+        let requests = line["requests"].as_u64();
+        ensure!(requests >= Some(20_000), "{line}");
+    }
+    server.check_alive()
+}
+
+/// Server and client are programs of the service.
+pub fn a_client_of_the_service_on_the_same_host() -> Outcome {
+    check_within_the_host(&format!("--backend service --listen 0.0.0.0:{PORT}"))
+}
+
+/// The server has a packet port of the service, and the client is a program of the service.
+pub fn a_client_of_a_port_on_the_same_host() -> Outcome {
+    check_within_the_host(&format!("--backend direct --listen {SERVER}:{PORT}"))
 }

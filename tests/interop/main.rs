@@ -15,8 +15,8 @@
 //! ```
 //!
 //! TIDELANE_PEER and TIDELANE_PEER_NIC enable the tests of `machines`, which need two machines.
-//! TIDELANE_CORES is the number of fast-path cores of each service, on the first CPUs. Without it a
-//! service has one core, which may run on any CPU.
+//! TIDELANE_CORES is the number of fast-path cores (packet-processing threads) of each service, on
+//! the first CPUs. Without this variable a service has one core, which may run on any CPU.
 
 use std::process::ExitCode;
 
@@ -42,22 +42,22 @@ mod headers;
 mod hostile;
 mod idle;
 mod interfaces;
+mod io_uring;
 mod ipv6;
 mod jumbo;
 mod kernels;
 mod kv;
 mod links;
+mod local_path;
 mod loopback;
 mod loss;
 mod machines;
-mod memory;
 mod offloads;
 mod options;
 mod port_rates;
 mod port_rules;
 mod ports;
 mod ring_http;
-mod rings;
 mod rings_c;
 mod security;
 mod servers;
@@ -65,15 +65,19 @@ mod support;
 mod waiting;
 
 /// Makes a list of [`Case`]s from lines of the form `module::function SECONDS,`. The number is the
-/// time limit of the case.
+/// time limit of the case. The word `alone` behind the number keeps other cases from running at the
+/// same time.
 macro_rules! cases {
-    ($($module:ident $(:: $rest:ident)+ $seconds:literal,)*) => {
+    ($($module:ident $(:: $rest:ident)+ $seconds:literal $($alone:ident)?,)*) => {
         &[$(Case {
             name: concat!(stringify!($module) $(, "::", stringify!($rest))+),
             run: $module $(:: $rest)+,
             seconds: $seconds,
+            alone: cases!(@is_alone $($alone)?),
         },)*]
     };
+    (@is_alone alone) => { true };
+    (@is_alone) => { false };
 }
 
 /// The cases of all modules, in the order in which they run.
@@ -93,9 +97,9 @@ const CASES: &[Case] = cases![
     commands::strict_refuses_a_fall_back 60,
     capture::tcpdump_reads_the_packets 60,
     capture::a_killed_capture_ends 90,
-    cores::both_have_connections 60,
-    cores::too_few_queues 60,
-    cores::no_such_cpu 60,
+    cores::both_have_connections 60 alone,
+    cores::too_few_queues 60 alone,
+    cores::no_such_cpu 60 alone,
     servers::echo 60,
     servers::nginx_bodies_by_curl 90,
     servers::nginx_keep_alive_and_close 90,
@@ -112,14 +116,14 @@ const CASES: &[Case] = cases![
     clients::redis_benchmark_against_a_kernel_server 60,
     clients::echo_client_against_a_kernel_server 60,
     clients::refused_and_unreachable 60,
-    memory::echo 60,
-    memory::nginx_and_curl 60,
-    memory::redis_and_redis_benchmark 60,
+    local_path::echo 60,
+    local_path::nginx_and_curl 60,
+    local_path::redis_and_redis_benchmark 60,
     coexist::ping_under_load 60,
     coexist::an_unaccelerated_server_on_another_port 60,
     coexist::loopback_client_of_an_accelerated_listener 60,
     coexist::address_in_use_both_ways 60,
-    coexist::idle_service_sleeps 60,
+    coexist::idle_service_sleeps 60 alone,
     loopback::redis_on_localhost 60,
     loopback::nginx_and_curl 60,
     loopback::all_addresses_as_on_the_kernel 60,
@@ -164,7 +168,7 @@ const CASES: &[Case] = cases![
     deaths::killed_service_resets_and_comes_back 120,
     deaths::a_dead_connection_wakes_a_sleeper 60,
     exceptions::listeners_by_choice 60,
-    idle::memory_goes_back 120,
+    idle::memory_goes_back 120 alone,
     exceptions::an_address_by_choice 60,
     exceptions::connections_by_choice 60,
     exceptions::a_server_that_hands_over 60,
@@ -186,6 +190,7 @@ const CASES: &[Case] = cases![
     direct::http_on_a_nic_queue 90,
     direct::http_on_a_nic_queue_with_loss 90,
     direct::a_killed_owner_of_a_queue 90,
+    ports::groups_reach_ports 90,
     ports::three_stacks_share_an_address 120,
     ports::two_ports_exchange_packets_in_memory 60,
     ports::a_port_reaches_a_server_on_the_service 60,
@@ -194,13 +199,16 @@ const CASES: &[Case] = cases![
     ports::a_claimed_3_tuple_is_in_use 60,
     ports::other_users_have_their_own_rights 60,
     ports::a_dead_service_ends_the_program 60,
-    port_rates::a_port_sends_at_its_rate 60,
+    port_rates::a_port_sends_at_its_rate 60 alone,
     port_rules::clients_of_a_port_are_accepted_refused_and_dropped 60,
     port_rules::a_port_does_not_reach_a_refused_peer 60,
     port_rules::new_rules_stop_a_download_from_a_port 60,
     port_rules::new_rules_reset_the_client_of_a_port 60,
     kv::memcached_clients_on_the_service 60,
     kv::memcached_clients_on_a_nic_queue 60,
+    kv::memcached_clients_on_a_port_of_the_service 60,
+    kv::a_client_of_the_service_on_the_same_host 60,
+    kv::a_client_of_a_port_on_the_same_host 60,
     ring_http::curl_and_wrk_on_the_service 90,
     ring_http::without_privileges 60,
     ring_http::curl_with_loss 120,
@@ -212,14 +220,16 @@ const CASES: &[Case] = cases![
     rings_c::echo_on_a_nic_queue 60,
     rings_c::connections_on_the_service 60,
     rings_c::connections_on_a_nic_queue 60,
+    rings_c::datagrams_beside_the_service 60,
+    rings_c::datagrams_on_a_nic_queue 60,
     forks::a_child_for_each_connection 60,
     forks::redis_saves_under_load 90,
     forks::children_outlive_their_parent 60,
     forks::what_cannot_be_passed_on_is_reported 60,
     fragments::a_router_cuts_segments 240,
     fragments::segments_arrive_in_pieces_in_any_order 300,
-    rings::a_server_without_a_ring_is_served 60,
-    rings::a_ring_is_there_where_it_is_allowed 60,
+    io_uring::a_server_without_a_ring_is_served 60,
+    io_uring::a_ring_is_there_where_it_is_allowed 60,
     headers::ip_headers_are_as_chosen 180,
     options::keepalive_ends_a_silent_connection 180,
     options::user_timeout_ends_a_silent_connection 180,
@@ -260,9 +270,10 @@ const CASES: &[Case] = cases![
     security::network::frames_for_others_are_not_taken 60,
     security::network::only_the_resolved_neighbour_is_sent_to 60,
     security::pid_namespace::a_program_outside_is_served_and_freed 90,
-    security::watchdog::a_stopped_service_leaves_new_connections_to_the_kernel 60,
-    security::watchdog::a_service_that_slept_has_the_next_frame 30,
-    security::together::attacks_at_once_take_nothing_from_others 120,
+    security::watchdog::a_stopped_service_leaves_new_connections_to_the_kernel 60 alone,
+    security::watchdog::a_service_that_slept_has_the_next_frame 30 alone,
+    security::watchdog::a_core_has_precedence_over_a_busy_program 60 alone,
+    security::together::attacks_at_once_take_nothing_from_others 120 alone,
     security::ports::a_socket_of_another_namespace_gives_no_claim 60,
     security::ports::a_socket_of_another_interface_gives_no_claim 60,
     security::ports::a_reservation_takes_nothing_from_a_listener 60,
@@ -274,8 +285,8 @@ const CASES: &[Case] = cases![
     fast_open::nginx_accepts_data_in_syn 60,
     fast_open::curl_sends_data_in_syn 60,
     fast_open::cookies_outlive_the_service 90,
-    flood::an_upload_goes_on 300,
-    flood::a_download_goes_on 300,
+    flood::an_upload_goes_on 300 alone,
+    flood::a_download_goes_on 300 alone,
     machines::both_accelerated 180,
     machines::kernel_client 180,
     machines::kernel_server 180,

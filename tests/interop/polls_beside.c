@@ -1,6 +1,7 @@
 /* An echo server that waits for clients in poll and serves one connection at a time. Another thread
- * sleeps in an epoll instance that has a second listener, on the next port. A connection must wake
- * the thread in poll, although the thread in epoll_wait sleeps on the same rings.
+ * sleeps in an epoll instance that has a second listener, on the next port. Tidelane's service
+ * reports connections to both threads by the same rings in shared memory. A connection to the first
+ * listener must wake the thread in poll, although the thread in epoll_wait waits for these rings.
  *
  *   polls_beside PORT
  */

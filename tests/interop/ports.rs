@@ -2,13 +2,13 @@
 //! receives its packets through a port. In these tests, an HTTP server on a port, a server on the
 //! service and a server on the kernel share one address.
 
-use std::{fs, time::Duration};
+use std::{fs, net::Ipv4Addr, time::Duration};
 
 use rustix::process::Signal;
 use serde_json::Value;
 use tidelane_tests::{
     Outcome, Program, Running, Service, Side, Stop, Wire, command, ensure, tools,
-    wire::{INTERFACE, SERVER},
+    wire::{CLIENT, INTERFACE, SERVER},
 };
 
 use crate::{
@@ -17,9 +17,9 @@ use crate::{
     support::{SHORT, check_load, echo_client, echo_server},
 };
 
-/// Port of the HTTP server.
+/// TCP port of the HTTP server.
 pub const HTTP: u16 = 8080;
-/// Port of the echo server on the service, and port of the echo server on the kernel.
+/// TCP ports of the echo server on the service, and of the echo server on the kernel.
 const ON_SERVICE: u16 = 7000;
 const ON_KERNEL: u16 = 7001;
 /// A user who is not root.
@@ -296,4 +296,88 @@ pub fn a_dead_service_ends_the_program() -> Outcome {
     service.kill()?;
     let finished = server.wait(SHORT)?;
     check_refusal(&finished, "the service has ended")
+}
+
+/// UDP port of the group programs on packet ports, and UDP port of the peer on the kernel.
+const GROUPS: [u16; 2] = [5300, 5301];
+const PEER_GROUP: u16 = 5302;
+
+/// Returns the UDP program on a packet port of `service`.
+fn groups(wire: &Wire, service: &Service, port: u16, ask: &str) -> Result<Program, Stop> {
+    let path = tools::binary("tidelane-groups")?;
+    let program = wire.program(Side::Server, &path.to_string_lossy());
+    let program = program.registering_at(service);
+    Ok(program.args(&format!("--address {SERVER} --port {port} {ask}")))
+}
+
+/// Waits until a program has written `text`.
+fn await_output(program: &mut Running, text: &str) -> Outcome {
+    tools::wait_until(SHORT, text, || {
+        program.check_alive()?;
+        Ok(program.written().0.contains(text))
+    })
+}
+
+/// Multicast and broadcast datagrams of a peer reach the packet port that has claimed the UDP port
+/// at all addresses. Multicast and broadcast datagrams of a packet port reach the peer and another
+/// packet port. After a claim has ended, the kernel gets the datagrams.
+pub fn groups_reach_ports() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let peer = wire.scratch().join("groups");
+    let source = tools::source_root().join("tests/interop/groups.c");
+    tools::compile(&peer, &[source])?;
+    let peer = |side: Side, role: &str, to: &str, port: u16| {
+        let local = match side {
+            Side::Client => CLIENT,
+            _ => SERVER,
+        };
+        let program = wire.program(side, &peer.to_string_lossy());
+        program.args(&format!("{role} {to} {port} {local}"))
+    };
+    let [first, second] = GROUPS;
+    let mut on_first = groups(&wire, &service, first, "")?.spawn_ready(SHORT)?;
+    let network = broadcast_of(CLIENT);
+    for group in ["255.255.255.255", "224.0.0.77", &network.to_string()] {
+        let asked = peer(Side::Client, "ask", group, first).run(SHORT)?;
+        let answer = format!("answer from {SERVER}:{first}\n");
+        ensure!(asked.success()?.stdout == answer, "{group}");
+        let other = peer(Side::Client, "ask", group, second).run(SHORT)?;
+        ensure!(other.success()?.stdout.is_empty(), "{group} has no claim");
+    }
+    // Another packet port is asked over memory, and the kernel of the peer over the wire.
+    let mut answers = peer(Side::Client, "answer", "224.0.0.77", PEER_GROUP).spawn_ready(SHORT)?;
+    for (port, from) in [(first, SERVER), (PEER_GROUP, CLIENT)] {
+        for group in ["255.255.255.255", "224.0.0.77", &network.to_string()] {
+            let ask = format!("--ask {group}:{port}");
+            let mut asks = groups(&wire, &service, second, &ask)?.spawn_ready(SHORT)?;
+            let answer = format!("answer to {SERVER} from {from}:{port}");
+            await_output(&mut asks, &answer)?;
+            asks.end(Signal::KILL, SHORT)?;
+            tools::wait_until(SHORT, "the end of the port", || {
+                Ok(ports(&service)?.len() == 1)
+            })?;
+        }
+    }
+    answers.check_alive()?;
+    await_output(
+        &mut on_first,
+        &format!("question to 224.0.0.77 from {SERVER}:{second}"),
+    )?;
+    on_first.end(Signal::KILL, SHORT)?;
+    tools::wait_until(SHORT, "the end of the ports", || {
+        Ok(ports(&service)?.is_empty())
+    })?;
+    // The kernel has the UDP port again, with its group.
+    let mut answers = peer(Side::Server, "answer", "224.0.0.77", first).spawn_ready(SHORT)?;
+    let asked = peer(Side::Client, "ask", "224.0.0.77", first).run(SHORT)?;
+    let answer = format!("answer from {SERVER}:{first}\n");
+    ensure!(asked.success()?.stdout == answer, "the kernel's socket");
+    answers.check_alive()
+}
+
+/// Returns the broadcast address of the wire's network, which has 24 bits.
+fn broadcast_of(address: Ipv4Addr) -> Ipv4Addr {
+    let [a, b, c, _] = address.octets();
+    Ipv4Addr::new(a, b, c, 255)
 }

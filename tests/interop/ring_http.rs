@@ -140,8 +140,8 @@ pub fn the_next_service_serves() -> Outcome {
     server.check_alive()
 }
 
-/// A server without a service, and a server at an address that the service does not serve, name the
-/// reason and a way out.
+/// A server without a service, and a server at an address that the service does not serve, print an
+/// error that says what the user must do.
 pub fn errors_say_what_to_do() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

@@ -1,6 +1,6 @@
-//! The C interface of the ring API (`app/rings-c`): its example programs on the service
-//! (`tidelaned`) and on a queue of a NIC, with the same source. The peers are on the kernel's
-//! stack.
+//! The C interface of the ring API (`app/rings-c`), by which programs use connections through rings
+//! instead of sockets. Its example programs run on a back end: the service (`tidelaned`), a queue
+//! of a NIC, or the kernel's io_uring. The peers are on the kernel's stack.
 
 use std::time::Duration;
 
@@ -24,20 +24,20 @@ const NOWHERE: &str = "203.0.113.1";
 /// Time limit for the start of a server.
 const START_MAX: Duration = Duration::from_secs(10);
 
-/// Returns the example server `name` with the argument of a back end.
+/// Returns the example server `name` with the back end `back_end`.
 fn example(wire: &Wire, name: &str, back_end: &str) -> Result<Program, Stop> {
-    let program = compiled(wire, name)?;
+    let program = compiled(wire, name, Side::Server)?;
     Ok(program.args(&format!("{SERVER} {PORT} {back_end}")))
 }
 
-/// Returns the example client to a port of `peer`.
+/// Returns the example client, which connects to [`PORT`] at `peer`.
 fn client(wire: &Wire, peer: &str, back_end: &str) -> Result<Program, Stop> {
-    let program = compiled(wire, "ring_client")?;
+    let program = compiled(wire, "ring_client", Side::Server)?;
     Ok(program.args(&format!("{peer} {PORT} 50 200 {back_end}")))
 }
 
-/// Compiles the example `name`.
-fn compiled(wire: &Wire, name: &str) -> Result<Program, Stop> {
+/// Compiles the example `name`, for one side of the wire.
+fn compiled(wire: &Wire, name: &str, side: Side) -> Result<Program, Stop> {
     let program = wire.scratch().join(name);
     let source = tools::source_root().join(format!("app/rings-c/examples/{name}.c"));
     let library = tools::binary("libtidelane_rings_c.a")?;
@@ -45,15 +45,15 @@ fn compiled(wire: &Wire, name: &str) -> Result<Program, Stop> {
     let mut sources = vec![source, library];
     sources.extend(libraries);
     tools::compile(&program, &sources)?;
-    Ok(wire.program(Side::Server, &program.to_string_lossy()))
+    Ok(wire.program(side, &program.to_string_lossy()))
 }
 
-/// Returns the argument of the queue of the wire's interface.
+/// Returns the name of the back end that uses the queue of the wire's interface.
 fn queue() -> String {
     format!("direct:{INTERFACE}")
 }
 
-/// Runs echo clients, and ends the server. No client and no buffer is left.
+/// Runs echo clients, and ends the server. Fails if the server has a client or a buffer left.
 fn echo(wire: &Wire, mut server: Running) -> Outcome {
     let load = wire.load_tool(Side::Client, "echo-client")?;
     let load = load.arg("--connect").arg(format!("{SERVER}:{PORT}"));
@@ -104,8 +104,8 @@ pub fn echo_on_the_service() -> Outcome {
     echo(&wire, server)
 }
 
-/// The echo server returns each byte on a queue of a NIC. While it has the queue, a second server
-/// is refused with a way out.
+/// The echo server returns each byte on a queue of a NIC. While the echo server has the queue, a
+/// second server fails with an error that names the XDP program of the first.
 pub fn echo_on_a_nic_queue() -> Outcome {
     let wire = Wire::new()?;
     let server = example(&wire, "ring_echo", &queue())?.spawn_ready(START_MAX)?;
@@ -127,7 +127,57 @@ fn kernel_echo(wire: &Wire) -> Result<Running, Stop> {
     Ok(server)
 }
 
-/// The client has its echo on the service.
+/// Returns the example client over UDP on one side of the wire, which sends to [`PORT`] at `peer`.
+fn datagrams(wire: &Wire, side: Side, peer: &str, back_end: &str) -> Result<Program, Stop> {
+    let program = compiled(wire, "ring_datagrams", side)?;
+    Ok(program.args(&format!("{peer} {PORT} 2000 {back_end}")))
+}
+
+/// The echo server returns datagrams beside the service, in the same context as its connections.
+pub fn datagrams_beside_the_service() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let server = example(&wire, "ring_echo", "service")?;
+    let server = server.registering_at(&service).spawn_ready(START_MAX)?;
+    let client = datagrams(&wire, Side::Client, &SERVER.to_string(), "io-uring")?;
+    let load = wire.load_tool(Side::Client, "echo-client")?;
+    let load = load.arg("--connect").arg(format!("{SERVER}:{PORT}"));
+    let load = load.args("--connections 4 --seconds 2").spawn()?;
+    let finished = client.run(SHORT)?.success()?;
+    ensure!(finished.stdout.contains("echoes 2000"), "{finished}");
+    check_load(&load.wait(SHORT)?.success()?.json()?)?;
+    echo(&wire, server)
+}
+
+/// The echo server on a queue of a NIC returns the datagrams of a client on the kernel. The client
+/// on a queue of a NIC gets its datagrams back from a server on the kernel. The kernel resolves the
+/// neighbour, which it does not know at first. The client fails if no host has the peer's address.
+pub fn datagrams_on_a_nic_queue() -> Outcome {
+    let wire = Wire::new()?;
+    let mut server = example(&wire, "ring_echo", &queue())?.spawn_ready(START_MAX)?;
+    let client = datagrams(&wire, Side::Client, &SERVER.to_string(), "io-uring")?;
+    let finished = client.run(SHORT)?.success()?;
+    ensure!(finished.stdout.contains("echoes 2000"), "{finished}");
+    server.check_alive()?;
+    server.end(Signal::TERM, SHORT)?.success()?;
+    let server = compiled(&wire, "ring_echo", Side::Client)?;
+    let server = server.args(&format!("{CLIENT} {PORT} io-uring"));
+    let mut server = server.spawn_ready(START_MAX)?;
+    let flush = wire.program(Side::Server, "ip");
+    let flush = flush.args(&format!("neigh flush dev {INTERFACE}"));
+    flush.run(SHORT)?.success()?;
+    let client = datagrams(&wire, Side::Server, &CLIENT.to_string(), &queue())?;
+    let finished = client.run(SHORT)?.success()?;
+    ensure!(finished.stdout.contains("echoes 2000"), "{finished}");
+    let refused = datagrams(&wire, Side::Server, NOBODY, &queue())?.finish(SHORT)?;
+    ensure!(
+        !refused.status.success() && refused.stderr.contains("No route to host"),
+        "{refused}"
+    );
+    server.check_alive()
+}
+
+/// The example client on the service gets its bytes back from an echo server on the kernel.
 pub fn connections_on_the_service() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -138,9 +188,9 @@ pub fn connections_on_the_service() -> Outcome {
     server.check_alive()
 }
 
-/// The client has its echo on a queue of a NIC. The kernel resolves the neighbour, which it does
-/// not know at first. A peer that does not answer, and one without a route, are errors with a way
-/// out.
+/// The example client on a queue of a NIC gets its bytes back from an echo server on the kernel.
+/// The kernel resolves the neighbour, which it does not know at first. The client fails with the
+/// reason if no host has the peer's address, or if there is no route to the peer.
 pub fn connections_on_a_nic_queue() -> Outcome {
     let wire = Wire::new()?;
     let mut server = kernel_echo(&wire)?;

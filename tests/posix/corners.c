@@ -470,6 +470,12 @@ void timeout_values(void)
 	wait_readable(fd);
 	unsigned char bytes[4];
 	show(recv(fd, bytes, 4, MSG_WAITALL));
+	/* A negative timeout does not wait. */
+	time = (struct timeval){.tv_sec = -1};
+	show(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time));
+	show(getsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &got, &len));
+	say("time %ld %ld", (long)got.tv_sec, (long)got.tv_usec);
+	show(recv(fd, &byte, 1, 0));
 	time = (struct timeval){0};
 	show(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time));
 	peer_sends(other, 1, 1);

@@ -27,7 +27,7 @@ const CASE_MAX: Duration = Duration::from_secs(90);
 /// a time limit, too.
 const HANGS_MAX: usize = 3;
 /// Cases that need the kernel's stack, and therefore run without `--strict`. The kernel handles a
-/// connect to the interface's own address if no accelerated program listens at the port.
+/// connect to the interface's own address if no program on Tidelane listens at the port.
 const KERNEL_TOO: [&str; 3] = ["both_stacks", "refused", "one_shot_listener"];
 
 /// The comparisons. Each runs all cases of `posix.c`.
@@ -36,21 +36,25 @@ const CASES: &[Case] = &[
         name: "posix::without_a_service",
         run: without_a_service,
         seconds: 900,
+        alone: false,
     },
     Case {
         name: "posix::kernel_peer",
         run: kernel_peer,
         seconds: 900,
+        alone: false,
     },
     Case {
         name: "posix::accelerated_peer",
         run: accelerated_peer,
         seconds: 900,
+        alone: false,
     },
     Case {
         name: "posix::over_loopback",
         run: over_loopback,
         seconds: 900,
+        alone: false,
     },
 ];
 

@@ -37,7 +37,8 @@
 	X(every_option)                                                                          \
 	X(bound_without_port) X(bound_in_time_wait)                                              \
 	X(handler_forks) X(handler_writes) X(handler_jumps_out) X(fork_by_other_names)            \
-	X(temporary_epoll) X(nested_epoll) X(streams)                                             \
+	X(temporary_epoll) X(nested_epoll) X(streams) X(formatted_writes) X(standard_streams)     \
+	X(fork_standard_streams) X(vectors_without_position)                                      \
 	X(resets_after_data) X(connects_at_once) X(killed_listener)                               \
 	X(cancelled_asleep) X(cancelled_before) X(cancelled_disabled) X(cancelled_at_any_moment)
 

@@ -29,6 +29,11 @@ void duplicates(void)
 	say("itself %d", dup2(ends[0], ends[0]) == ends[0]);
 	show(dup3(ends[0], ends[0], 0));
 	show(dup2(999, ends[0]));
+	/* Unknown flags. The connection stays open. */
+	show(dup3(ends[1], ends[0], 4));
+	write_exactly(ends[0], 30, 4);
+	got = peer_receives(other, 30, 4);
+	say("peer got %ld %ld", got.first, got.second);
 	say("replaced %d", dup2(ends[1], ends[0]) == ends[0]);
 	got = peer_receives(other, -1, 0);
 	say("peer got %ld %ld", got.first, got.second);

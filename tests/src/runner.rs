@@ -1,4 +1,8 @@
-//! The test runner: runs test cases one after another, each in its own process with a time limit.
+//! The test runner: runs test cases, each in its own process with a time limit.
+//!
+//! The runner runs as many cases at a time as the machine has CPUs, or TIDELANE_TEST_JOBS cases.
+//! Most cases wait for the network most of the time. The cases that would disturb others, or that
+//! others would disturb, run at the end, one after another.
 //!
 //! libtest runs tests as threads of one process: it has no time limit, and no result for a skipped
 //! test. This runner executes its own binary again for each case, and passes the name of the case
@@ -9,7 +13,12 @@
 use std::{
     env,
     io::{Read, Write},
+    num::NonZero,
     process::{Command, ExitCode, ExitStatus, Stdio},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -18,6 +27,8 @@ use crate::{Outcome, Stop, tools};
 
 /// Environment variable with the name of the case that the process is to run.
 const CASE_VARIABLE: &str = "TIDELANE_TEST_CASE";
+/// Environment variable with the number of cases that run at a time.
+const JOBS_VARIABLE: &str = "TIDELANE_TEST_JOBS";
 /// Exit status of the process of a skipped case.
 const SKIPPED: u8 = 77;
 /// Prefix of the line with the reason why a case was skipped.
@@ -32,6 +43,8 @@ pub struct Case {
     pub run: fn() -> Outcome,
     /// Time limit in seconds, which [`tools::patience`] multiplies.
     pub seconds: u64,
+    /// True if no other case may run at the same time.
+    pub alone: bool,
 }
 
 /// Prefix of a line in a case's output that the runner prints beside the result.
@@ -94,27 +107,28 @@ fn run_case(cases: &[Case], name: &str) -> ExitCode {
     }
 }
 
+/// Returns the number of cases to run at a time.
+fn jobs() -> usize {
+    let wanted = env::var(JOBS_VARIABLE)
+        .ok()
+        .and_then(|jobs| jobs.parse().ok());
+    wanted.unwrap_or_else(|| thread::available_parallelism().map_or(1, NonZero::get))
+}
+
 /// Runs `cases` in child processes and prints the results. `filtered` is the number of cases that
 /// were not chosen. `show` passes on the output of each case.
 fn run_all(cases: &[&Case], filtered: usize, show: bool) -> ExitCode {
     println!("\nrunning {} tests", cases.len());
     let start = Instant::now();
-    let mut tally = Tally::default();
-    for case in cases {
-        print!("test {} ... ", case.name);
-        let _ = std::io::stdout().flush();
-        let begun = Instant::now();
-        let (status, output) = match run_child(case, show) {
-            Ok(result) => result,
-            Err(error) => (None, error.to_string()),
-        };
-        tally.take(case, status, &output, begun.elapsed());
-    }
+    let tally = Mutex::new(Tally::default());
+    let (alone, together): (Vec<&Case>, Vec<&Case>) = cases.iter().partition(|case| case.alone);
+    run_some(&together, jobs(), show, &tally);
+    run_some(&alone, 1, show, &tally);
     let Tally {
         passed,
         failed,
         skipped,
-    } = &tally;
+    } = &tally.into_inner().unwrap_or_else(PoisonError::into_inner);
     if !failed.is_empty() {
         println!("\nfailures:");
         failed.iter().for_each(|name| println!("    {name}"));
@@ -133,10 +147,32 @@ fn run_all(cases: &[&Case], filtered: usize, show: bool) -> ExitCode {
     }
 }
 
+/// Runs `cases`, at most `jobs` at a time, and adds the results to `tally`.
+fn run_some(cases: &[&Case], jobs: usize, show: bool, tally: &Mutex<Tally>) {
+    let next = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for _ in 0..jobs.clamp(1, cases.len().max(1)) {
+            scope.spawn(|| {
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let begun = Instant::now();
+                    let (status, output) = match run_child(case, show) {
+                        Ok(result) => result,
+                        Err(error) => (None, error.to_string()),
+                    };
+                    let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
+                    tally.take(case, status, &output, begun.elapsed());
+                }
+            });
+        }
+    });
+}
+
 impl Tally {
-    /// Counts and prints the result of one case. `status` is `None` after a timeout.
+    /// Counts and prints the result of one case. `status` is `None` after a timeout, or if the
+    /// case's process could not be run.
     fn take(&mut self, case: &Case, status: Option<ExitStatus>, output: &str, took: Duration) {
         let seconds = took.as_secs_f32();
+        print!("test {} ... ", case.name);
         match status.and_then(|status| status.code()) {
             Some(0) => {
                 self.passed += 1;
@@ -165,6 +201,7 @@ impl Tally {
                 println!("---- end {} ----", case.name);
             }
         }
+        let _ = std::io::stdout().flush();
     }
 }
 

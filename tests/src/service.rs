@@ -205,7 +205,8 @@ impl Service {
         Ok(self.ask("stat")?["counters"].take())
     }
 
-    /// Returns true if there is an accelerated listener on `port`.
+    /// Returns true if there is an accelerated listener (a listener that this service carries) on
+    /// `port`.
     pub fn has_listener(&self, port: u16) -> Result<bool, Stop> {
         let end = format!(":{port}");
         Ok(self.sockets()?.iter().any(|socket| {
@@ -229,7 +230,8 @@ impl Service {
         Ok(fs::read_dir(format!("/proc/{}/fd", self.pid))?.count())
     }
 
-    /// Returns the number of the service's open descriptors, except for those that reserve ports.
+    /// Returns the number of the service's open descriptors without the descriptors that reserve
+    /// ports.
     ///
     /// A test for leaks cannot count the descriptors that reserve ports, because the service keeps
     /// an unused ephemeral port for a minute.

@@ -32,6 +32,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("sha256sum", "coreutils"),
     ("cc", "gcc"),
     ("valgrind", "valgrind"),
+    ("perf", "linux-perf"),
 ];
 
 /// Finds a tool in the directories of PATH, `/usr/sbin` and `/sbin`. The PATH of an ordinary user

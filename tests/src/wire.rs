@@ -52,7 +52,7 @@ const BOTTLENECK_QUEUE: &str = "1500000";
 /// A network namespace of a wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The namespace of the service and the servers.
+    /// The namespace of the servers, and of a service unless a function says otherwise.
     Server,
     /// The namespace of the clients.
     Client,
@@ -72,7 +72,8 @@ pub struct WireOptions {
     pub line: Option<u32>,
     /// Congestion control of the kernel in both namespaces, such as `cubic`.
     pub congestion: Option<String>,
-    /// Number of queues of each interface. The default is the number of cores of a service.
+    /// Number of queues of each interface. The default of a veth is the number of cores of a
+    /// service. A NIC keeps the default of its driver if a service has one core.
     pub queues: Option<u64>,
     /// MTU of both interfaces in bytes. The default is 1500. The test is skipped if a driver does
     /// not support the value.
@@ -83,7 +84,7 @@ pub struct WireOptions {
 /// files of the test.
 #[derive(Debug)]
 pub struct Wire {
-    /// Prefix of all names that belong to this wire. No other wire on this machine has it.
+    /// Prefix of all names that belong to this wire. No other wire on this machine has this prefix.
     id: String,
     /// Directory for the files of the test.
     scratch: PathBuf,
@@ -94,7 +95,8 @@ pub struct Wire {
     guardian: RefCell<Guardian>,
 }
 
-/// Returns the default number of fast-path cores of a service: TIDELANE_CORES, or 1.
+/// Returns the default number of fast-path cores (packet-processing threads) of a service:
+/// TIDELANE_CORES, or 1.
 fn cores() -> u64 {
     tools::env_number("TIDELANE_CORES", 1).max(1)
 }
@@ -381,7 +383,7 @@ impl Wire {
     }
 
     /// Starts a service on the server's interface with the configuration `config`, the text of a
-    /// file. `options` are further options of `tidelane up`.
+    /// file that decides whom the service admits. `options` are further options of `tidelane up`.
     pub fn configured_service(&self, config: &str, options: &[&str]) -> Result<Service, Stop> {
         let path = self
             .scratch
@@ -427,7 +429,7 @@ impl Wire {
     }
 
     /// Starts a service on the interface `end`, bound to `cpus` if given. Adds `--cores` if
-    /// TIDELANE_CORES is set and `options` do not contain it.
+    /// TIDELANE_CORES is more than 1 and `options` do not contain `--cores`.
     fn start_service(
         &self,
         end: (Side, &str),

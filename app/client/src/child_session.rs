@@ -22,8 +22,8 @@ use crate::{
     session::ClientSession,
 };
 
-/// Largest number of attempts to take a connection whose bytes another process is reading or
-/// writing. That process may be stopped for a while.
+/// Largest number of repeated requests for a connection that is busy: another process is reading or
+/// writing bytes of the connection. The other process may be stopped for a while.
 const ATTEMPTS_MAX: u32 = 2_000;
 /// Time between two attempts to take a connection.
 const PAUSE: Duration = Duration::from_micros(500);
@@ -108,6 +108,7 @@ pub(crate) fn take(
                 thread::sleep(PAUSE);
             }
             refusal::BUFFER_TOO_SMALL => {
+                // In this refusal, `slot` is the number of unacknowledged bytes.
                 let log2 = answer.slot.next_power_of_two().ilog2() as u8;
                 let mut buffers = session.buffers();
                 if let Some(small) = tx_buffer.take() {

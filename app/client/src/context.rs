@@ -36,18 +36,18 @@ pub struct Context {
     doorbell: Option<Doorbell>,
     /// The rings with each core of the service.
     cores: Vec<Rings>,
-    /// Number of active opens from ephemeral ports so far. The number modulo the number of cores
-    /// selects the core of the next one.
+    /// Counter of active opens from ephemeral ports, which starts at `ClientSession::first_core`.
+    /// The counter modulo the number of cores selects the core of an active open.
     opens: u32,
     /// One word for each slot, in the format of the module `submitted_bits`: the flush for which
     /// the slot's last ADVANCE request was queued, and the bit `UNTRIMMED`.
     submitted: Vec<u64>,
-    /// Number of the next flush. A slot's ADVANCE is queued at most once per flush.
+    /// Number of the next flush. An ADVANCE request for a slot is queued at most once per flush.
     flush_count: u64,
     /// Number of doorbells that this context has rung, each by one system call.
     doorbells_rung: u64,
-    /// Slots whose bit `UNTRIMMED` is set in `submitted`. Such a slot was submitted since `trim`
-    /// last freed its send buffer, so it may have a send buffer.
+    /// Slots whose bit `UNTRIMMED` is set in `submitted`. Each of these slots was submitted since
+    /// `trim` last freed the slot's send buffer, so a send buffer may exist.
     untrimmed: Vec<u32>,
 }
 
@@ -231,7 +231,8 @@ impl Context {
         })
     }
 
-    /// Queues a request for all cores. A core that has the request already ignores it.
+    /// Queues a request for all cores. If the ring of one core is full, the caller repeats the
+    /// call. A core that already has the request ignores the repetition.
     fn request_all(&mut self, request: ControlRequest) -> Result<(), QueueError> {
         (0..self.cores.len()).try_for_each(|core| self.request(core, request))
     }
@@ -354,8 +355,9 @@ impl Context {
         self.doorbells_rung
     }
 
-    /// Calls `on_event` with all pending events, core by core. Reports a core's control events
-    /// before its data events. Returns the number of events.
+    /// Calls `on_event` with all pending events, core by core. Ignores events with impossible
+    /// values. Reports a core's control events before its data events. Returns the number of
+    /// events.
     #[inline(always)]
     pub fn poll(&mut self, on_event: &mut dyn FnMut(ClientEvent)) -> usize {
         let mut count = 0;
@@ -411,8 +413,9 @@ impl Context {
         self.sleep_words().for_each(sleep::cancel_sleep);
     }
 
-    /// Returns true if a core of the service may run on this CPU, so that spinning would delay it.
-    /// A core that is not pinned may run on any CPU.
+    /// Returns true if a core of the service may run on this CPU, so that spinning would delay the
+    /// core. A core that is not pinned may run on any CPU. `cpu` is `None` if the thread's CPU is
+    /// unknown.
     pub fn shares_cpu(&self, cpu: Option<u32>) -> bool {
         let mut cores = (0..self.cores.len()).filter_map(|core| self.session.core(core));
         cores.any(|core| {

@@ -58,7 +58,8 @@ pub enum RegisterError {
 #[derive(Debug)]
 pub struct NotAdmitted {
     control: Control,
-    /// NAMESPACE, USER or CGROUP. Each has one value in both [`refusal`] and [`not_accelerated`].
+    /// NAMESPACE, USER or CGROUP. Each of these constants has the same value in [`refusal`] and in
+    /// [`not_accelerated`].
     why: u32,
 }
 
@@ -101,7 +102,7 @@ pub enum Refusal {
 pub(crate) struct Control {
     socket: Descriptor,
     /// Lock that a thread holds from its request to the answer. An answer does not name its
-    /// request, so another thread must not send one meanwhile.
+    /// request, so no other thread may send a request before the answer.
     exchange: Mutex<()>,
 }
 

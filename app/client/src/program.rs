@@ -172,7 +172,8 @@ impl Program {
         Arc::strong_count(&self.session) == 1
     }
 
-    /// Records that the service is gone, because `control_fd` hung up or the simulator ended it.
+    /// Records that the service is gone, because `control_fd` hung up or the simulator ended the
+    /// service.
     pub fn mark_service_gone(&self) {
         self.session.set_gone();
     }
@@ -227,8 +228,8 @@ impl Program {
         Ok(ListenerHandle(self.ask(&request, &[fd])?.listener))
     }
 
-    /// Closes the service's listener. When the function returns, another socket can bind to the
-    /// port as soon as it could after a close in the kernel.
+    /// Closes the service's listener. When the function returns, a bind to the port succeeds
+    /// whenever it would succeed after the close of a kernel listener.
     pub fn unlisten(&self, listener: ListenerHandle) {
         let mut request = new_message(message::UNLISTEN);
         request.cookie = u64::from(listener.0);
@@ -306,9 +307,9 @@ impl Program {
     /// Gives up the parent's session in a child after fork, without telling the service.
     ///
     /// The registration socket and the service's doorbells are closed. The descriptors' numbers
-    /// refer to an unused eventfd from now on. Private zero memory replaces the region, so that a
-    /// late access to a stream or context is harmless. A context closes its doorbell when it is
-    /// dropped.
+    /// refer to an unused eventfd from now on. If a context exists, private zero memory replaces
+    /// the region, so that a late access to a stream or context is harmless. A context closes its
+    /// doorbell when it is dropped.
     pub fn abandon(&self) {
         self.session.set_gone();
         let Some(control) = &self.session.control else {

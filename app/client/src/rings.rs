@@ -22,7 +22,7 @@ pub(crate) mod submitted_bits {
 /// The four rings of a context with one core of the service.
 #[derive(Debug)]
 pub(crate) struct Rings {
-    /// Number of the rings in the region.
+    /// Number of this set of four rings in the region (the memory that program and service share).
     pub(crate) number: u32,
     pub(crate) data_requests: DataRequestProducer,
     pub(crate) data_events: DataEventConsumer,
@@ -34,7 +34,7 @@ pub(crate) struct Rings {
 
 impl Rings {
     /// Creates the program's ends of the rings with this number. Returns `None` if the region has
-    /// no such rings.
+    /// no rings with this number.
     pub(crate) fn new(region: &Arc<ProgramRegion>, number: u32) -> Option<Self> {
         Some(Self {
             number,
@@ -60,8 +60,8 @@ impl Rings {
         }
     }
 
-    /// Queues a request while the ring is full or corrupt. The next `flush` finds out which is the
-    /// case.
+    /// Queues a request while the ring is full or corrupt. The next `flush` distinguishes the two
+    /// cases.
     #[cold]
     #[inline(never)]
     fn queue_for_room(&mut self, word: u64) {
@@ -73,8 +73,8 @@ impl Rings {
         !self.data_events.is_empty() || !self.control_events.is_empty()
     }
 
-    /// Publishes the queued requests as far as they fit. Returns true if the core has to check its
-    /// rings.
+    /// Publishes queued requests until the rings are full. Returns true if the core has to check
+    /// its rings.
     #[inline(always)]
     pub(crate) fn flush(&mut self, session: &ClientSession) -> bool {
         if !self.queued.is_empty() {
@@ -87,7 +87,7 @@ impl Rings {
         control || data || !self.queued.is_empty()
     }
 
-    /// Moves requests that wait for room into the ring, as far as they fit.
+    /// Moves waiting requests into the ring until the ring is full.
     #[cold]
     #[inline(never)]
     fn push_queued(&mut self, session: &ClientSession) {
@@ -116,7 +116,7 @@ impl Rings {
         if !self.control_events.is_empty() {
             count = self.poll_control(session, on_event)?;
         }
-        // Events that arrive from here on are left to the next poll.
+        // Events that arrive after this load are reported by the next poll.
         let known = self.data_events.known()?;
         for ahead in 0..known {
             let word = DataWord::decode(self.data_events.peek(ahead));

@@ -58,7 +58,7 @@ pub(crate) struct Buffers {
 /// last buffer has replaced.
 #[derive(Clone, Debug, Default)]
 struct ClosedBuffers {
-    /// Generation of the slot when the stream used it.
+    /// Generation of the slot when the stream used the slot.
     generation: u32,
     present: Option<StreamBuffer>,
     outgrown: Vec<StreamBuffer>,

@@ -187,7 +187,7 @@ impl Stream {
         let (tx_head, rx_read) = (half.tx_head.load(Relaxed), half.rx_read.load(Relaxed));
         let flags = half.flags.load(Relaxed);
         let tx_acked = shared.view().service().tx_acked.load(Acquire);
-        // The unacknowledged bytes cannot exceed the buffer, whatever the service wrote.
+        // Do not trust the service's positions: the unacknowledged bytes cannot exceed the buffer.
         let unacked = tx_head.wrapping_sub(tx_acked);
         let possible = unacked <= tx_buffer.map_or(0, StreamBuffer::len);
         let mut stream = Self::at(shared, session.clone(), slot, generation);
@@ -253,7 +253,7 @@ impl Stream {
         self.slot
     }
 
-    /// Returns the generation of the slot, which counts its uses.
+    /// Returns the generation of the slot, which counts the uses and the releases of the slot.
     pub fn generation(&self) -> u32 {
         self.generation
     }
@@ -298,7 +298,7 @@ impl Stream {
         self.service_flags() & SPECIAL != 0
     }
 
-    /// Returns true at the end of file: everything was read, and nothing will arrive.
+    /// Returns true at the end of file: all bytes are read, and no more bytes will arrive.
     pub fn at_end(&mut self) -> bool {
         // The service stores the last bytes before the flags, so load the flags before the
         // positions.
@@ -395,8 +395,8 @@ impl Stream {
         self.note_options();
     }
 
-    /// Tells the service that option words of the slot have changed, by a new count in the flags.
-    /// The caller has stored the words before, so that the service sees them with the count.
+    /// Announces a change of the slot's option words by a new count in the flags. The caller has
+    /// stored the words before, so that the service sees them with the count.
     fn note_options(&mut self) {
         let count = self.flags.wrapping_add(program_flags::OPTIONS_ONE) & program_flags::OPTIONS;
         self.change_flags(self.flags & !program_flags::OPTIONS | count);
@@ -429,7 +429,7 @@ impl Stream {
         if self.is_closed_by_us() {
             return;
         }
-        // The buffers are handed over before the service learns that it may release the slot.
+        // The buffers are handed over before the service may release the slot.
         if !self.trim() && !self.session.is_gone() {
             let present = self.tx_buffer.take();
             let outgrown = std::mem::take(&mut self.outgrown.buffers);

@@ -1,6 +1,11 @@
-//! A context whose ports are claimed.
+//! A direct context that claims the ports of its listeners and connections.
 
-use std::{collections::BTreeSet, io, net::SocketAddr, os::fd::BorrowedFd};
+use std::{
+    collections::{BTreeSet, HashMap},
+    io,
+    net::SocketAddr,
+    os::fd::BorrowedFd,
+};
 
 use tidelane_direct::{DirectContext, DirectOptions, TimeSource};
 use tidelane_packet_io::PacketIo;
@@ -9,34 +14,37 @@ use tidelane_rings::{
 };
 use tidelane_wire::IpAddress;
 
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Transport};
 
-/// Number of claimed ports that an open tries before it claims another one.
+/// Number of claimed ports that a connect tries before it claims another port.
 const TRIES_MAX: usize = 16;
 
 /// A local address and port.
 type Local = (IpAddress, u16);
 
-/// A direct context that claims its ports, and learns link addresses, from the kernel.
+/// A direct context that claims ports from the kernel, and gets link addresses from the kernel.
 ///
-/// The end of a context resets its connections, and leaves its ports to the kernel.
+/// Dropping a context resets its connections, and returns its ports to the kernel.
 pub struct NicContext<P: PacketIo, K: Kernel> {
-    /// Dropped first: its resets leave while the ports are still claimed.
+    /// Dropped first, so that the resets are sent while the ports are still claimed.
     direct: DirectContext<P>,
     kernel: K,
+    /// Claims of TCP.
     claims: BTreeSet<Local>,
-    /// Claimed ports for the connections that the program starts.
+    /// Claimed ports for connections that the program starts.
     outgoing: Vec<Local>,
-    /// Place in `outgoing` at which the next open begins to search.
+    /// Index in `outgoing` at which the next connect begins to search.
     next_outgoing: usize,
+    /// Claims of the open UDP sockets.
+    datagram_claims: HashMap<Descriptor, Vec<Local>>,
 }
 
 impl<P: PacketIo, K: Kernel> NicContext<P, K> {
-    /// Opens a context on a port, whose frames come from claims of `kernel`.
+    /// Opens a context on a port that receives the packets of the claims of `kernel`.
     ///
     /// # Errors
     ///
-    /// As those of [`DirectContext::open`].
+    /// The errors of [`DirectContext::open`].
     pub fn new(
         options: &DirectOptions,
         port: P,
@@ -49,23 +57,39 @@ impl<P: PacketIo, K: Kernel> NicContext<P, K> {
             claims: BTreeSet::new(),
             outgoing: Vec::new(),
             next_outgoing: 0,
+            datagram_claims: HashMap::new(),
         })
     }
 
-    /// Returns the context below the claims, for its counters.
+    /// Returns the underlying context, for its counters.
     pub fn direct(&self) -> &DirectContext<P> {
         &self.direct
     }
 
-    /// Claims a port of all `addresses`, as far as it is not claimed. Returns the new claims. A
-    /// failure leaves no new claims.
+    /// Returns the addresses of the context for which a socket at `local` receives. A listener at
+    /// `::` has the connections of both IP versions.
+    fn covered(&self, local: SocketAddr, transport: Transport) -> io::Result<Vec<IpAddress>> {
+        let address = IpAddress::from(local.ip());
+        let is_dual = transport == Transport::Tcp && address == IpAddress::UNSPECIFIED_V6;
+        let covers = |own: &IpAddress| is_dual || address.covers(*own);
+        let all = self.direct.addresses().all().iter();
+        let covered: Vec<IpAddress> = all.copied().filter(covers).collect();
+        if covered.is_empty() {
+            let message = format!("the context does not have the address {}", local.ip());
+            return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, message));
+        }
+        Ok(covered)
+    }
+
+    /// Claims a TCP port for each of `addresses`, unless it is already claimed. Returns the new
+    /// claims. If one claim fails, the others are released.
     fn claim_all(&mut self, addresses: &[IpAddress], port: u16) -> io::Result<Vec<Local>> {
         let mut new = Vec::new();
         for address in addresses {
             if self.claims.contains(&(*address, port)) {
                 continue;
             }
-            match self.kernel.claim(*address, port) {
+            match self.kernel.claim(*address, Transport::Tcp, port) {
                 Ok(port) => new.push((*address, port)),
                 Err(error) => {
                     self.release_all(new);
@@ -80,12 +104,57 @@ impl<P: PacketIo, K: Kernel> NicContext<P, K> {
     fn release_all(&mut self, claims: Vec<Local>) {
         for (address, port) in claims {
             self.claims.remove(&(address, port));
-            self.kernel.release(address, port);
+            self.kernel.release(address, Transport::Tcp, port);
         }
     }
 
-    /// Returns a claimed port of `address` that can be used for a connection to `peer`. Claims
-    /// another one if some ports are in use.
+    /// Claims a UDP port of all `addresses`. The kernel chooses the port if `port` is zero. Returns
+    /// the claims, which all have the same port. A failure leaves no claims.
+    fn claim_datagrams(&mut self, addresses: &[IpAddress], port: u16) -> io::Result<Vec<Local>> {
+        let mut claims: Vec<Local> = Vec::new();
+        for address in addresses {
+            let port = claims.first().map_or(port, |first| first.1);
+            match self.kernel.claim(*address, Transport::Udp, port) {
+                Ok(port) => claims.push((*address, port)),
+                Err(error) => {
+                    self.release_datagrams(claims);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(claims)
+    }
+
+    /// Claims a UDP port of the kernel's choice that all `addresses` have free.
+    fn claim_any_datagrams(&mut self, addresses: &[IpAddress]) -> io::Result<Vec<Local>> {
+        let mut claims = self.claim_datagrams(addresses, 0);
+        for _ in 1..TRIES_MAX {
+            let Err(error) = &claims else {
+                break;
+            };
+            if error.kind() != io::ErrorKind::AddrInUse {
+                break;
+            }
+            claims = self.claim_datagrams(addresses, 0);
+        }
+        claims
+    }
+
+    fn release_datagrams(&mut self, claims: Vec<Local>) {
+        for (address, port) in claims {
+            self.kernel.release(address, Transport::Udp, port);
+        }
+    }
+
+    /// Leaves the port of a UDP socket to the kernel.
+    fn end_datagrams(&mut self, descriptor: Descriptor) {
+        if let Some(claims) = self.datagram_claims.remove(&descriptor) {
+            self.release_datagrams(claims);
+        }
+    }
+
+    /// Returns a claimed port of `address` that is free for a connection to `peer`. Claims another
+    /// port if some ports are in use.
     fn outgoing_port(&mut self, address: IpAddress, peer: SocketAddr) -> io::Result<u16> {
         let count = self.outgoing.len();
         for tries in 0..count.min(TRIES_MAX) {
@@ -103,14 +172,14 @@ impl<P: PacketIo, K: Kernel> NicContext<P, K> {
                 Ok(local.1)
             }
             Ok(None) => Err(io::ErrorKind::AddrInUse.into()),
-            // All ports are claimed: one of them may be free.
+            // No further port can be claimed, so try all claimed ports.
             Err(error) => (0..count)
                 .find_map(|at| self.free_outgoing(at, address, peer))
                 .ok_or(error),
         }
     }
 
-    /// Returns port `at` of the outgoing ports if it is a port of `address` and can be used.
+    /// Returns port `at` of `outgoing` if it belongs to `address` and is free for `peer`.
     fn free_outgoing(&mut self, at: usize, address: IpAddress, peer: SocketAddr) -> Option<u16> {
         let (local, port) = self.outgoing[at];
         (local == address && self.direct.is_port_free(port, peer)).then_some(port)
@@ -126,22 +195,13 @@ impl<P: PacketIo, K: Kernel> Context for NicContext<P, K> {
         self.direct.allocate(descriptor)
     }
 
-    /// Claims the port, and opens a listener. The claim stays after the end of the listener.
+    /// Claims the port, and opens a listener. The claim outlives the listener.
     fn listen(&mut self, local: SocketAddr, options: &ListenOptions) -> io::Result<Descriptor> {
         if local.port() == 0 {
             let message = "a listener on a queue needs a port; name one";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        let address = IpAddress::from(local.ip());
-        // A listener at `::` has the connections of both IP versions.
-        let is_dual = address == IpAddress::UNSPECIFIED_V6;
-        let covers = |own: &IpAddress| is_dual || address.covers(*own);
-        let all = self.direct.addresses().all().iter();
-        let covered: Vec<IpAddress> = all.copied().filter(covers).collect();
-        if covered.is_empty() {
-            let message = format!("the context does not have the address {}", local.ip());
-            return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, message));
-        }
+        let covered = self.covered(local, Transport::Tcp)?;
         let claims = self.claim_all(&covered, local.port())?;
         let opened = self.direct.listen(local, options);
         if opened.is_err() {
@@ -150,13 +210,51 @@ impl<P: PacketIo, K: Kernel> Context for NicContext<P, K> {
         opened
     }
 
-    /// Looks up the route and the neighbour, and starts a connection. The call waits for a fraction
-    /// of a second if the kernel has to resolve the neighbour.
+    /// Looks up the route and the neighbour, and starts a connection. If the kernel has to resolve
+    /// the neighbour, the call waits for up to 200 ms.
     fn connect(&mut self, peer: SocketAddr) -> io::Result<Descriptor> {
         let address = self.direct.local_address(peer)?;
         let next_hop = self.kernel.next_hop(peer.ip())?;
         let port = self.outgoing_port(address, peer)?;
         self.direct.connect_from(port, peer, next_hop)
+    }
+
+    /// Claims the port, and opens a UDP socket. The claim ends with the socket.
+    fn bind(&mut self, local: SocketAddr) -> io::Result<Descriptor> {
+        let covered = self.covered(local, Transport::Udp)?;
+        let claims = match local.port() {
+            0 => self.claim_any_datagrams(&covered)?,
+            port => self.claim_datagrams(&covered, port)?,
+        };
+        let port = claims.first().map_or(local.port(), |claim| claim.1);
+        match self.direct.bind(SocketAddr::new(local.ip(), port)) {
+            Ok(descriptor) => {
+                self.datagram_claims.insert(descriptor, claims);
+                Ok(descriptor)
+            }
+            Err(error) => {
+                self.release_datagrams(claims);
+                Err(error)
+            }
+        }
+    }
+
+    /// Queues a datagram. Looks up the route and the neighbour of a peer that has not sent a
+    /// datagram to the socket. The call then waits for a fraction of a second if the kernel has to
+    /// resolve the neighbour. The event SEND_FAILED reports a peer that cannot be reached.
+    fn send_to(
+        &mut self,
+        descriptor: Descriptor,
+        buffer: Buffer,
+        peer: SocketAddr,
+    ) -> Result<(), SendError> {
+        let needs_hop = self.datagram_claims.contains_key(&descriptor)
+            && !self.direct.knows_sender(descriptor, peer.ip());
+        let next_hop = match needs_hop {
+            true => self.kernel.next_hop(peer.ip()).ok(),
+            false => None,
+        };
+        self.direct.send_to_via(descriptor, buffer, peer, next_hop)
     }
 
     fn send(&mut self, descriptor: Descriptor, buffer: Buffer) -> Result<(), SendError> {
@@ -188,10 +286,12 @@ impl<P: PacketIo, K: Kernel> Context for NicContext<P, K> {
     }
 
     fn close(&mut self, descriptor: Descriptor) {
+        self.end_datagrams(descriptor);
         self.direct.close(descriptor);
     }
 
     fn abort(&mut self, descriptor: Descriptor) {
+        self.end_datagrams(descriptor);
         self.direct.abort(descriptor);
     }
 

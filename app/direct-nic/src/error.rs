@@ -1,4 +1,4 @@
-//! Errors of the set-up and of opens, with the reason and a way out.
+//! Errors of opening a context and of connecting. Each text gives the reason and a remedy.
 
 use std::{error, fmt, io, net::IpAddr};
 
@@ -8,9 +8,9 @@ use tidelane_steering::SteeringError;
 /// Reason why a context cannot be opened, or why a peer cannot be reached.
 #[derive(Debug)]
 pub enum NicError {
-    /// There is no such interface.
+    /// No interface has this name.
     NoInterface(String),
-    /// The interface is of a kind that cannot be served. The text says why, and what to do.
+    /// The interface is of an unsupported kind. The text gives the reason and a remedy.
     NotServed(String),
     /// The interface is down.
     Down(String),
@@ -18,26 +18,26 @@ pub enum NicError {
     NoAddress(String),
     /// The interface does not have this address.
     ForeignAddress(String, IpAddr),
-    /// The interface has several queues, and the program has named none.
+    /// The interface has several queues, and the options name none.
     SeveralQueues(String, u32),
-    /// The MTU of the interface is larger than a frame of the context.
+    /// The MTU of the interface exceeds the frames of the context.
     LongPackets {
         /// The interface.
         interface: String,
-        /// Its MTU.
+        /// The MTU of the interface in bytes.
         mtu: u32,
-        /// Largest MTU.
+        /// The largest supported MTU in bytes.
         mtu_max: u32,
     },
-    /// The queue cannot be opened.
+    /// The AF_XDP socket of the queue cannot be opened.
     Queue(XdpError),
-    /// The demux cannot be attached, or has no room for a claim.
+    /// The demux (XDP program) cannot be attached, or has no room for a claim.
     Demux(SteeringError),
-    /// A socket of the kernel has a port of the program.
+    /// A kernel socket uses the TCP port.
     PortInUse(IpAddr, u16),
-    /// The kernel has no route to a peer over the interface.
+    /// The kernel has no route to the peer over the interface.
     NoRoute(String, IpAddr),
-    /// The next hop to a peer does not answer.
+    /// The next hop to the peer does not answer ARP or neighbour solicitations.
     NoNeighbour(String, IpAddr),
 }
 
@@ -149,7 +149,7 @@ impl From<NicError> for io::Error {
 mod tests {
     use super::*;
 
-    /// Each error has a kind that a program can tell apart, and its text names a way out.
+    /// Each error has the expected kind, and its text names a remedy.
     #[test]
     fn errors_say_what_to_do() {
         use NicError::*;

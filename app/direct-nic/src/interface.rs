@@ -1,4 +1,4 @@
-//! An interface with the demux: the kernel's part of a context on a queue.
+//! The kernel's part of a context on a NIC queue: the demux, the claims, routes and neighbours.
 
 use std::{
     collections::BTreeMap,
@@ -23,28 +23,28 @@ use tidelane_wire::{IpAddress, MacAddress, protocol};
 
 use crate::{
     error::NicError,
-    kernel::Kernel,
+    kernel::{Kernel, Transport},
     options::{NicOptions, RING_FRAMES},
 };
 
-/// Longest wait for the kernel to resolve a neighbour. An answer on a local link takes less than a
-/// millisecond. A context serves no connection meanwhile, so the wait is shorter than the second
-/// after which the kernel asks again.
+/// Limit of the wait for the kernel to resolve a neighbour. A local neighbour answers in less than
+/// a millisecond. A context serves no connection during the wait, so the limit is shorter than the
+/// kernel's retransmission time of one second.
 const RESOLVE_MAX: Duration = Duration::from_millis(200);
-/// Time after a wait in vain in which opens do not wait.
+/// Time after a failed wait in which further connects do not wait.
 const IMPATIENCE: Duration = Duration::from_secs(1);
 
-/// The waits for neighbours. A program that connects to many hosts that are down does not stop its
-/// other connections: after a wait in vain, further opens to unknown neighbours fail at once for a
-/// while. The kernel resolves their addresses nevertheless, so that a later open succeeds.
+/// Limits the waits for neighbours, so that connects to many dead hosts do not block the context's
+/// connections. After a failed wait, connects to unknown neighbours fail at once for a while. The
+/// kernel still resolves the addresses, so that a later connect succeeds.
 #[derive(Debug, Default)]
 struct Patience {
-    /// End of the last wait in vain.
+    /// End of the last failed wait.
     failed_at: Option<Instant>,
 }
 
 impl Patience {
-    /// Returns the longest wait of an open.
+    /// Returns the time for which a connect may wait.
     fn limit(&self, now: Instant) -> Duration {
         let is_over = |at: Instant| now.saturating_duration_since(at) >= IMPATIENCE;
         match self.failed_at.is_none_or(is_over) {
@@ -53,7 +53,7 @@ impl Patience {
         }
     }
 
-    /// Notes the end of a wait in vain that was allowed to last for `limit`.
+    /// Records a failed wait with the time limit `limit`.
     fn on_failure(&mut self, now: Instant, limit: Duration) {
         if !limit.is_zero() {
             self.failed_at = Some(now);
@@ -61,15 +61,15 @@ impl Patience {
     }
 }
 
-/// An interface with the demux, and a copy of the kernel's tables.
+/// An interface with the demux attached, and a copy of the kernel's routing and neighbour tables.
 pub struct Interface {
     link: LinkRecord,
     addresses: Vec<IpAddress>,
     tables: KernelTables,
     demux: Demux,
     patience: Patience,
-    /// Reserved ports, which are claimed.
-    reservations: BTreeMap<(IpAddress, u16), PortReservation>,
+    /// Claimed ports, and their reservations in the kernel.
+    reservations: BTreeMap<(IpAddress, Transport, u16), PortReservation>,
 }
 
 impl Interface {
@@ -77,7 +77,7 @@ impl Interface {
     ///
     /// # Errors
     ///
-    /// A [`NicError`] inside of the [`io::Error`].
+    /// A [`NicError`] inside the [`io::Error`].
     pub fn open(options: &NicOptions) -> io::Result<(Self, XdpPort)> {
         let tables = KernelTables::open()?;
         let link = usable_link(&tables, &options.interface)?;
@@ -94,8 +94,8 @@ impl Interface {
         let demux = Demux::load_and_attach_as(link.ifindex, queues, Buffers::One, place);
         let mut demux = demux.map_err(NicError::Demux)?;
         if demux.mode() == AttachMode::Generic {
-            // The program runs before the kernel completes checksums. A driver with zero-copy
-            // delivers frames to a native program only.
+            // A generic XDP program runs before the kernel completes offloaded checksums. In
+            // zero-copy mode, drivers deliver frames only to a native XDP program.
             config.prefer_zero_copy = false;
             config.rx_checksum_may_be_partial = true;
         }
@@ -114,18 +114,18 @@ impl Interface {
         Ok((interface, port))
     }
 
-    /// Returns the options of a context on this interface, with a new secret.
+    /// Returns the options of a context on this interface, with a new random secret.
     ///
     /// # Errors
     ///
-    /// The errors are those of `getrandom`.
+    /// The errors of `getrandom`.
     pub fn direct_options(&self, options: &NicOptions) -> io::Result<DirectOptions> {
         let mut secret = [0; 16];
         getrandom(&mut secret, GetRandomFlags::empty())?;
         Ok(options_for(&self.link, &self.addresses, options, secret)?)
     }
 
-    /// Returns the next hop to `peer` over this interface.
+    /// Returns the next hop to `peer`, if the route leads over this interface.
     fn route(&self, peer: IpAddr) -> Result<IpAddress, NicError> {
         let peer_address = IpAddress::from(peer);
         let route = self.tables.route_lookup(&peer_address.0);
@@ -138,8 +138,8 @@ impl Interface {
         }
     }
 
-    /// Returns the link address of a neighbour, if the kernel knows a valid one. Lets the kernel
-    /// confirm an old one.
+    /// Returns the link address of a neighbour if the kernel has a valid entry. Asks the kernel to
+    /// confirm a stale entry.
     fn known_neighbour(&mut self, hop: IpAddress) -> io::Result<Option<MacAddress>> {
         let ifindex = self.link.ifindex;
         let Some(neighbour) = self.tables.neighbor(ifindex, &hop.0) else {
@@ -151,7 +151,7 @@ impl Interface {
         Ok(neighbour.usable_mac().map(|mac| MacAddress(mac.0)))
     }
 
-    /// Waits until the kernel reports a change of its tables, at most up to `deadline`.
+    /// Waits until the kernel reports a change of its tables, or until `deadline`.
     fn await_change(&self, deadline: Instant) -> io::Result<()> {
         let left = deadline.saturating_duration_since(Instant::now());
         let limit = Timespec {
@@ -161,7 +161,7 @@ impl Interface {
         let socket = self.tables.fd();
         match poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&limit)) {
             Ok(_) => Ok(()),
-            // A signal ends one wait only.
+            // A signal ends only this wait.
             Err(rustix::io::Errno::INTR) => {
                 thread::yield_now();
                 Ok(())
@@ -172,33 +172,37 @@ impl Interface {
 }
 
 impl Drop for Interface {
-    /// Leaves all ports to the kernel. A child process of `fork` may keep the demux attached.
+    /// Removes all claims. A child process after `fork` may keep the demux attached.
     fn drop(&mut self) {
-        for (addr, port) in self.reservations.keys() {
-            let _ = self.demux.unclaim(&claim_of(*addr, *port));
+        for (addr, transport, port) in self.reservations.keys() {
+            let _ = self.demux.unclaim(&claim_of(*addr, *transport, *port));
         }
     }
 }
 
 impl Kernel for Interface {
-    fn claim(&mut self, addr: IpAddress, port: u16) -> io::Result<u16> {
-        let reservation = PortReservation::new(addr.0, port);
+    fn claim(&mut self, addr: IpAddress, transport: Transport, port: u16) -> io::Result<u16> {
+        let reservation = match transport {
+            Transport::Tcp => PortReservation::new(addr.0, port),
+            Transport::Udp => PortReservation::new_datagram(addr.0, port),
+        };
         let reservation = reservation.map_err(|error| match error.kind() {
             io::ErrorKind::AddrInUse => NicError::PortInUse(addr.into(), port).into(),
             _ => error,
         })?;
         let port = reservation.port();
-        let claim = claim_of(addr, port);
+        let claim = claim_of(addr, transport, port);
         let claimed = self.demux.claim(&claim, StackId(0), Scope::Whole);
         claimed.map_err(NicError::Demux)?;
-        self.reservations.insert((addr, port), reservation);
+        self.reservations
+            .insert((addr, transport, port), reservation);
         Ok(port)
     }
 
-    fn release(&mut self, addr: IpAddress, port: u16) {
-        // A claim that stays makes the context answer by RST, as the kernel does.
-        let _ = self.demux.unclaim(&claim_of(addr, port));
-        self.reservations.remove(&(addr, port));
+    fn release(&mut self, addr: IpAddress, transport: Transport, port: u16) {
+        // If the removal fails, the context still answers the segments of a TCP port by RST.
+        let _ = self.demux.unclaim(&claim_of(addr, transport, port));
+        self.reservations.remove(&(addr, transport, port));
     }
 
     fn next_hop(&mut self, peer: IpAddr) -> io::Result<MacAddress> {
@@ -222,22 +226,26 @@ impl Kernel for Interface {
     }
 }
 
-fn claim_of(addr: IpAddress, port: u16) -> Claim {
+fn claim_of(addr: IpAddress, transport: Transport, port: u16) -> Claim {
+    let proto = match transport {
+        Transport::Tcp => protocol::TCP,
+        Transport::Udp => protocol::UDP,
+    };
     Claim {
         addr: addr.0,
-        proto: protocol::TCP,
+        proto,
         port,
     }
 }
 
-/// Returns the link address of an Ethernet interface.
+/// Returns the MAC address of an Ethernet interface.
 fn own_link_address(link: &LinkRecord) -> Result<MacAddress, NicError> {
     let text = || format!("{} has no Ethernet address", link.name);
     let address = link.mac.ok_or_else(|| NicError::NotServed(text()))?;
     Ok(MacAddress(address.0))
 }
 
-/// Returns the link with this name, if a context can use it.
+/// Returns the link with this name if a context supports it.
 fn usable_link(tables: &KernelTables, name: &str) -> Result<LinkRecord, NicError> {
     let link = tables.link_by_name(name);
     let link = link.ok_or_else(|| NicError::NoInterface(name.to_owned()))?;
@@ -248,8 +256,8 @@ fn usable_link(tables: &KernelTables, name: &str) -> Result<LinkRecord, NicError
     }
 }
 
-/// Returns the addresses of a context: `wanted`, or else all addresses of the link that are not
-/// link-local.
+/// Returns the addresses of a context: `wanted`, or by default all addresses of the link except
+/// link-local addresses.
 fn addresses_of(
     tables: &KernelTables,
     link: &LinkRecord,
@@ -299,7 +307,7 @@ fn config_for(link: &LinkRecord, buffers: u32) -> io::Result<XdpConfig> {
     }
 }
 
-/// Returns the options of a context on a link with these addresses.
+/// Returns the options of a context on a link with the given addresses.
 fn options_for(
     link: &LinkRecord,
     addresses: &[IpAddress],
@@ -343,7 +351,7 @@ mod tests {
         let start = Instant::now();
         let mut patience = Patience::default();
         let (mut now, mut waited) = (start, Duration::ZERO);
-        // Opens to hosts that are down, one after the other.
+        // Connects to many dead hosts in sequence.
         for _ in 0..100_000 {
             let limit = patience.limit(now);
             now += limit + Duration::from_micros(100);
@@ -352,7 +360,7 @@ mod tests {
         }
         let share = waited.as_secs_f64() / (now - start).as_secs_f64();
         assert!((0.1..0.2).contains(&share), "{share}");
-        // Later, an open waits again.
+        // After a while, a connect waits again.
         assert_eq!(patience.limit(now + IMPATIENCE), RESOLVE_MAX);
     }
 

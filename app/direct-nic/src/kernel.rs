@@ -1,29 +1,38 @@
-//! The kernel's part of a context, as a trait.
+//! The kernel services that a context needs, as a trait.
 
 use std::{io, net::IpAddr};
 
 use tidelane_wire::{IpAddress, MacAddress};
 
-/// The needs of a context beside the packets: ports, and link addresses.
+/// Protocol of a claimed port.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Transport {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+/// Port claims and link addresses. Tests replace the kernel by a fake.
 pub trait Kernel {
-    /// Reserves a TCP port of `addr` in the kernel, and sends its packets to the context from now
-    /// on. The kernel chooses the port if `port` is zero. Returns the port.
+    /// Reserves a port of `addr` in the kernel, and steers its packets to the context. If `port` is
+    /// zero, the kernel selects a port. Returns the port.
     ///
     /// # Errors
     ///
-    /// `AddrInUse` if a socket of the kernel has the port. Otherwise the errors of `bind` and of
-    /// the demux.
-    fn claim(&mut self, addr: IpAddress, port: u16) -> io::Result<u16>;
+    /// `AddrInUse` if a kernel socket uses the port. Otherwise, the errors of `bind` and of the
+    /// demux.
+    fn claim(&mut self, addr: IpAddress, transport: Transport, port: u16) -> io::Result<u16>;
 
-    /// Leaves a port to the kernel again.
-    fn release(&mut self, addr: IpAddress, port: u16);
+    /// Removes the reservation and the steering of a port.
+    fn release(&mut self, addr: IpAddress, transport: Transport, port: u16);
 
-    /// Returns the link address of the next hop to `peer`. The call may wait for a fraction of a
-    /// second while the kernel resolves the address.
+    /// Returns the link address of the next hop to `peer`. The call may wait for up to 200 ms while
+    /// the kernel resolves the address.
     ///
     /// # Errors
     ///
-    /// `NetworkUnreachable` without a route over the interface. `HostUnreachable` if the next hop
-    /// does not answer.
+    /// `NetworkUnreachable` if no route to `peer` leads over the interface. `HostUnreachable` if
+    /// the next hop does not answer.
     fn next_hop(&mut self, peer: IpAddr) -> io::Result<MacAddress>;
 }

@@ -1,28 +1,30 @@
-//! The direct back end of the ring API on a queue of an interface (AF_XDP), with its set-up.
+//! The direct back end of the ring API on a queue of a NIC (AF_XDP).
 //!
 //! [`open`] attaches the demux (an XDP program) to the interface, opens an AF_XDP socket on the
-//! queue, and opens a [`DirectContext`] over the frames of the socket. The program needs root or
-//! the capabilities that the error names.
+//! queue, and opens a [`DirectContext`] on the socket. The program needs root or the capabilities
+//! that the error names.
 //!
 //! ```text
-//!   NIC queue ── demux ── claimed (address, TCP, port) ──> AF_XDP socket ──> DirectContext
+//!   NIC queue ── demux ── claimed 3-tuple ──────────────> AF_XDP socket ──> DirectContext
 //!                  └───── all other packets ─────────────> kernel: ARP, ICMP, other ports
 //! ```
 //!
-//! * **Ports.** [`NicContext`] claims the port of a listener for the addresses of the listener, and
+//! * **Ports.** [`NicContext`] claims the port of a listener for the listener's addresses. It also
 //!   claims the local ports of the connections that the program starts. A claimed port is reserved
-//!   in the kernel, so that no socket of the kernel gets it. A claim lives as long as the context,
-//!   because connections may outlive their listener. Later connections use the port again.
-//! * **Link addresses.** The kernel resolves neighbours and answers their ARP and neighbour
-//!   solicitations, because the demux leaves it these packets. [`NicContext`] looks up the route
-//!   and the neighbour of each peer that it connects to in the kernel's tables, and lets the kernel
-//!   resolve an unknown neighbour. A peer that connects to the context is answered at the source of
-//!   its frame.
-//! * **The end.** The end of the process in any way detaches the demux. The kernel then gets the
-//!   packets, and answers those of old connections by RST. A child process of `fork` keeps the
-//!   queue until it ends or calls `execve`: after a crash of its parent, nobody answers meanwhile.
+//!   in the kernel, so that no kernel socket can use it. A claim lasts as long as the context,
+//!   because connections may outlive their listener. Later connections reuse claimed ports. The
+//!   claim of a UDP socket ends when the socket is closed.
+//! * **Link addresses.** The kernel resolves neighbours, and answers ARP requests and neighbour
+//!   solicitations, because the demux passes these packets to the kernel. For each peer that the
+//!   program connects to, [`NicContext`] looks up the route and the neighbour in the kernel's
+//!   tables. If the neighbour is unknown, the kernel resolves it. Answers to a peer that connects,
+//!   or that has sent a datagram, go to the source address of the peer's frame.
+//! * **Process exit.** Any exit of the process detaches the demux. The kernel then gets the
+//!   packets, and answers the segments of old connections by RST. A child process after `fork`
+//!   keeps the queue until the child ends or calls `execve`. If the parent crashes, the packets are
+//!   not answered meanwhile.
 //!
-//! The kernel's part is the trait [`Kernel`], so that tests run on a link in memory, without
+//! The trait [`Kernel`] abstracts the kernel, so that tests run on a link in memory without
 //! privileges.
 //!
 //! [`DirectContext`]: tidelane_direct::DirectContext
@@ -40,14 +42,18 @@ use tidelane_af_xdp::XdpPort;
 use tidelane_direct::PollTime;
 
 pub use crate::{
-    context::NicContext, error::NicError, interface::Interface, kernel::Kernel, options::NicOptions,
+    context::NicContext,
+    error::NicError,
+    interface::Interface,
+    kernel::{Kernel, Transport},
+    options::NicOptions,
 };
 
 /// Opens a context on a queue of an interface.
 ///
 /// # Errors
 ///
-/// A [`NicError`] inside of the [`io::Error`] says why, and what to do. `InvalidInput` for
+/// A [`NicError`] inside the [`io::Error`] gives the reason and a remedy. `InvalidInput` for
 /// impossible sizes.
 pub fn open(options: &NicOptions) -> io::Result<NicContext<XdpPort, Interface>> {
     let (interface, port) = Interface::open(options)?;

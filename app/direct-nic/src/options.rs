@@ -1,34 +1,34 @@
-//! Parameters of a context on a queue.
+//! Parameters of a context on a NIC queue.
 
 use std::net::IpAddr;
 
 use tidelane_embedded::SocketOptions;
 
-/// Parameters of a context on a queue of an interface.
+/// Parameters of a context on a NIC queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NicOptions {
     /// Name of the interface.
     pub interface: String,
-    /// Number of the queue. Without a number, the interface must have one queue, because the
-    /// packets of a connection may arrive on any queue. With a number, the NIC has to send the
+    /// Number of the queue. Without a number, the interface must have exactly one queue, because
+    /// the packets of a connection may arrive on any queue. With a number, the NIC must steer the
     /// packets of the program's ports to this queue (`ethtool -N`). The kernel resets connections
     /// whose packets arrive on other queues.
     pub queue: Option<u32>,
-    /// Addresses of the context. An empty list stands for all addresses of the interface, except
-    /// link-local ones.
+    /// Local addresses of the context. An empty list means all addresses of the interface except
+    /// link-local addresses.
     pub addresses: Vec<IpAddr>,
-    /// Number of the program's buffers. The frames in the rings of the queue are added, so that
-    /// the limit is [`Self::BUFFERS_MAX`].
+    /// Number of buffers for the program, at most [`Self::BUFFERS_MAX`]. The frames in the rings of
+    /// the queue come on top.
     pub buffers: u32,
-    /// Limit of buffers on one descriptor that are queued or not acknowledged.
+    /// Limit of the buffers of one descriptor that are queued or unacknowledged.
     pub send_queue_max: usize,
-    /// Options of all connections, because the kernel has no sockets on which to set them. Messages
-    /// leave at once (TCP_NODELAY) by default.
+    /// Options of all connections, in place of `setsockopt`: there are no kernel sockets. By
+    /// default, segments are sent without delay (TCP_NODELAY).
     pub tcp: SocketOptions,
 }
 
 impl NicOptions {
-    /// Largest number of buffers: 32,768 less the frames of the rings.
+    /// Largest number of buffers: 32,768 minus the frames of the rings.
     pub const BUFFERS_MAX: u32 = (1 << 15) - 2 * RING_FRAMES;
 
     /// Returns the parameters of a context with 8,192 buffers on the only queue of `interface`.
@@ -47,5 +47,5 @@ impl NicOptions {
     }
 }
 
-/// Frames in the rings of each direction.
+/// Number of frames in the rings of each direction.
 pub(crate) const RING_FRAMES: u32 = 2048;

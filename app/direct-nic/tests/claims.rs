@@ -1,4 +1,4 @@
-//! Contexts that claim their ports, on a link in memory and with a kernel of the test.
+//! Claims of ports, on a link in memory and with a fake kernel.
 
 use std::{
     cell::{Cell, RefCell},
@@ -10,37 +10,47 @@ use std::{
 };
 
 use tidelane_direct::{DirectOptions, TimeSource};
-use tidelane_direct_nic::{Kernel, NicContext};
+use tidelane_direct_nic::{Kernel, NicContext, Transport};
 use tidelane_embedded::{Duration, Instant, MemConfig, MemPort};
 use tidelane_rings::{Context, Descriptor, Events, ListenOptions, ReadyList, Wait};
 use tidelane_wire::{IpAddress, MacAddress};
 
-/// Addresses and link addresses of the client and of the server.
+/// Addresses of the client and of the server.
 const ADDRESSES: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 2]];
 const LINKS: [MacAddress; 2] = [
     MacAddress([2, 0, 0, 0, 0, 1]),
     MacAddress([2, 0, 0, 0, 0, 2]),
 ];
-/// First port of the kernel's choice.
+/// First port that the fake kernel selects.
 const FIRST_PORT: u16 = 40_000;
 
-/// Calls of one context to its kernel.
+/// State of a fake kernel, and the calls to it.
 #[derive(Default)]
 struct Calls {
     claims: BTreeSet<(IpAddress, u16)>,
-    /// Ports that a socket has.
+    datagram_claims: BTreeSet<(IpAddress, u16)>,
+    /// Ports that a kernel socket uses.
     used: BTreeSet<u16>,
-    /// Addresses at which no port can be claimed.
+    /// Addresses at which every claim is refused.
     refused: BTreeSet<IpAddress>,
     claims_max: usize,
     next_port: u16,
-    /// Link address of all next hops.
+    /// Link address of every next hop.
     next_hop: Option<MacAddress>,
     look_ups: usize,
     is_gone: bool,
 }
 
-/// The kernel of a context.
+impl Calls {
+    fn of(&mut self, transport: Transport) -> &mut BTreeSet<(IpAddress, u16)> {
+        match transport {
+            Transport::Tcp => &mut self.claims,
+            Transport::Udp => &mut self.datagram_claims,
+        }
+    }
+}
+
+/// A fake kernel.
 struct FakeKernel(Rc<RefCell<Calls>>);
 
 impl Drop for FakeKernel {
@@ -50,7 +60,7 @@ impl Drop for FakeKernel {
 }
 
 impl Kernel for FakeKernel {
-    fn claim(&mut self, addr: IpAddress, port: u16) -> io::Result<u16> {
+    fn claim(&mut self, addr: IpAddress, transport: Transport, port: u16) -> io::Result<u16> {
         let mut calls = self.0.borrow_mut();
         if calls.used.contains(&port) || calls.refused.contains(&addr) {
             return Err(io::ErrorKind::AddrInUse.into());
@@ -65,13 +75,18 @@ impl Kernel for FakeKernel {
             }
             port => port,
         };
-        assert!(calls.claims.insert((addr, port)), "claimed twice");
+        let claims = calls.of(transport);
+        if !claims.insert((addr, port)) {
+            assert_eq!(transport, Transport::Udp, "claimed twice");
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
         Ok(port)
     }
 
-    fn release(&mut self, addr: IpAddress, port: u16) {
+    fn release(&mut self, addr: IpAddress, transport: Transport, port: u16) {
         let mut calls = self.0.borrow_mut();
-        assert!(calls.claims.remove(&(addr, port)), "released twice");
+        let claims = calls.of(transport);
+        assert!(claims.remove(&(addr, port)), "released twice");
     }
 
     fn next_hop(&mut self, _peer: IpAddr) -> io::Result<MacAddress> {
@@ -83,7 +98,7 @@ impl Kernel for FakeKernel {
     }
 }
 
-/// A virtual clock, which each wait advances.
+/// A virtual clock. Each wait advances the clock by the time limit of the wait.
 struct VirtualTime(Rc<Cell<Instant>>);
 
 impl<P> TimeSource<P> for VirtualTime {
@@ -97,7 +112,7 @@ impl<P> TimeSource<P> for VirtualTime {
     }
 }
 
-/// A context, its list, and the calls to its kernel.
+/// A context, its event list, and the state of its fake kernel.
 struct End {
     context: NicContext<MemPort, FakeKernel>,
     list: ReadyList,
@@ -111,7 +126,7 @@ impl End {
             .expect("a link");
     }
 
-    /// Returns the first descriptor with one of these events.
+    /// Returns the first descriptor of the list with one of these events.
     fn with(&self, events: Events) -> Option<Descriptor> {
         let entries = (0..self.list.len()).map(|at| self.list.entry(at));
         let mut found = entries.filter(|entry| entry.events.intersects(events));
@@ -123,7 +138,7 @@ impl End {
     }
 }
 
-/// Returns a client and a server on one link. `extra` are further addresses of the server.
+/// Returns a client and a server on one link. `extra` are additional addresses of the server.
 fn pair(extra: &[IpAddress]) -> [End; 2] {
     let clock = Rc::new(Cell::new(Instant::from_secs(1)));
     let (near, far) = MemPort::pair(MemConfig::default());
@@ -161,7 +176,7 @@ fn listen(end: &mut End, local: SocketAddr) -> io::Result<Descriptor> {
     end.context.listen(local, &ListenOptions::default())
 }
 
-/// Opens a connection to port 80 of the server. Returns both descriptors.
+/// Connects to port 80 of the server. Returns the descriptors of both ends.
 fn connect(ends: &mut [End; 2]) -> (Descriptor, Descriptor) {
     let client = ends[0].context.connect(server(80)).expect("a port");
     let (mut connected, mut accepted) = (false, None);
@@ -176,7 +191,7 @@ fn connect(ends: &mut [End; 2]) -> (Descriptor, Descriptor) {
     panic!("no connection");
 }
 
-/// Sends `data`, and compares what arrives.
+/// Sends `data` from one end, and asserts that the other end receives it.
 fn transfer(ends: &mut [End; 2], from: usize, (sender, receiver): (Descriptor, Descriptor)) {
     let data: Vec<u8> = (0..1000_u32).map(|at| (at * 31 % 251) as u8).collect();
     let mut buffer = ends[from].context.allocate(sender).expect("a buffer");
@@ -207,7 +222,7 @@ fn close(ends: &mut [End; 2], (client, accepted): (Descriptor, Descriptor)) {
         ends.iter_mut().for_each(End::sync);
         if ends[0].with(Events::END) == Some(client) {
             ends[0].context.close(client);
-            // The FIN, and its ACK.
+            // Allow time for the FIN and its ACK.
             for _ in 0..5 {
                 ends.iter_mut().for_each(End::sync);
             }
@@ -217,8 +232,8 @@ fn close(ends: &mut [End; 2], (client, accepted): (Descriptor, Descriptor)) {
     panic!("the connection stays");
 }
 
-/// A listener claims its port, and a connection a port of the kernel's choice. Later connections
-/// use the same port. The claims end with the context.
+/// A listener claims its port, and a connection claims a port that the kernel selects. Later
+/// connections reuse the port. The claims end with the context.
 #[test]
 fn ports_are_claimed_once() {
     let mut ends = pair(&[]);
@@ -233,7 +248,7 @@ fn ports_are_claimed_once() {
         assert_eq!(ends[0].claims(), [(client, FIRST_PORT)], "round {round}");
         assert_eq!(ends[0].calls.borrow().look_ups, round);
     }
-    // Connections outlive their listener, and so does the claim.
+    // Connections and the claim outlive the listener.
     let (near, far) = connect(&mut ends);
     ends[1].context.close(listener);
     transfer(&mut ends, 0, (near, far));
@@ -246,7 +261,7 @@ fn ports_are_claimed_once() {
     assert!(calls.borrow().is_gone);
 }
 
-/// The end of a context resets its connections before its ports are left to the kernel.
+/// Dropping a context resets its connections before its ports are released.
 #[test]
 fn the_end_of_a_context_resets_its_connections() {
     let mut ends = pair(&[]);
@@ -263,8 +278,8 @@ fn the_end_of_a_context_resets_its_connections() {
     panic!("no reset arrives");
 }
 
-/// Concurrent connections to one peer have a port each. Without a further port, an open fails and
-/// leaves nothing. A port that is free again is used.
+/// Concurrent connections to one peer use different ports. If no port is left, a connect fails and
+/// claims nothing. A later connect reuses a port that is free again.
 #[test]
 fn opens_beyond_the_ports_fail_until_a_port_is_free() {
     let mut ends = pair(&[]);
@@ -276,7 +291,7 @@ fn opens_beyond_the_ports_fail_until_a_port_is_free() {
         let refused = ends[0].context.connect(server(80)).expect_err("no port");
         assert_eq!(refused.kind(), io::ErrorKind::QuotaExceeded);
     }
-    // The ports are free for another peer.
+    // The same ports are free for another peer.
     let other = ends[0].context.connect(server(81)).expect("another peer");
     ends[0].context.abort(other);
     for at in [3, 30, 0] {
@@ -289,8 +304,8 @@ fn opens_beyond_the_ports_fail_until_a_port_is_free() {
     assert_eq!(ends[0].claims().len(), 50);
 }
 
-/// A listener at an unspecified address claims the port at all addresses of the version. If one
-/// claim fails, there are no claims and no listener.
+/// A listener at an unspecified address claims the port at all addresses of the IP version. If one
+/// claim fails, no claim and no listener remains.
 #[test]
 fn a_listener_claims_all_its_addresses() {
     let v4 = IpAddress::from_v4([10, 0, 0, 3]);
@@ -307,7 +322,7 @@ fn a_listener_claims_all_its_addresses() {
     end.calls.borrow_mut().refused.clear();
     listen(end, any_v4).expect("no listener is there");
     assert_eq!(end.claims(), [(first, 80), (v4, 80)]);
-    // A refused listener has no claims, and leaves those of the other one.
+    // A refused listener adds no claim, and keeps the claims of the other listener.
     let refused = listen(end, any_v6).expect_err("it covers IPv4, too");
     assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
     assert_eq!(end.claims(), [(first, 80), (v4, 80)]);
@@ -328,7 +343,7 @@ fn a_listener_claims_all_its_addresses() {
     assert_eq!(end.claims(), expected);
 }
 
-/// A peer that cannot be reached is the error of the open, which claims nothing.
+/// A connect to an unreachable peer fails and claims nothing.
 #[test]
 fn an_unreachable_peer_is_an_error_of_the_open() {
     let mut ends = pair(&[]);
@@ -345,4 +360,97 @@ fn an_unreachable_peer_is_an_error_of_the_open() {
     assert_eq!(refused.kind(), io::ErrorKind::AddrNotAvailable);
     assert_eq!(ends[0].claims(), []);
     assert!(ends[0].context.direct().has_no_connections());
+}
+
+/// Queues a datagram.
+fn send_datagram(end: &mut End, from: Descriptor, payload: &[u8], peer: SocketAddr) {
+    let mut buffer = end.context.pool().allocate().expect("free");
+    assert_eq!(buffer.append(payload), payload.len());
+    end.context.send_to(from, buffer, peer).expect("room");
+}
+
+/// Runs both ends until `end` has a datagram. Returns the sender and the payload.
+fn await_datagram(ends: &mut [End; 2], at: usize) -> (SocketAddr, Vec<u8>) {
+    for _ in 0..1000 {
+        ends.iter_mut().for_each(End::sync);
+        if let Some((sender, buffer)) = ends[at].list.take_datagram(0) {
+            return (sender, buffer.payload().to_vec());
+        }
+    }
+    panic!("no datagram");
+}
+
+/// A UDP socket claims its port until the close. The kernel is asked for the neighbour of a peer
+/// that has sent nothing; a sender is answered at the source of its frame.
+#[test]
+fn a_udp_socket_claims_its_port() {
+    let mut ends = pair(&[]);
+    let [client_address, server_address] = ADDRESSES.map(IpAddress::from_v4);
+    listen(&mut ends[1], server(53)).expect("TCP");
+    let bound = ends[1].context.bind(server(53)).expect("UDP");
+    let refused = ends[1].context.bind(server(53)).expect_err("in use");
+    assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
+    let socket = ends[0].context.bind(([0; 4], 0).into()).expect("a port");
+    for _ in 0..3 {
+        send_datagram(&mut ends[0], socket, b"request", server(53));
+        let (client, request) = await_datagram(&mut ends, 1);
+        assert_eq!(client, (ADDRESSES[0], FIRST_PORT).into());
+        assert_eq!(request, b"request");
+        send_datagram(&mut ends[1], bound, b"answer", client);
+        let (sender, answer) = await_datagram(&mut ends, 0);
+        assert_eq!((sender, &answer[..]), (server(53), &b"answer"[..]));
+    }
+    let look_ups = ends.each_ref().map(|end| end.calls.borrow().look_ups);
+    assert_eq!(look_ups, [1, 0]);
+    let claims = |end: &End| end.calls.borrow().datagram_claims.clone();
+    assert_eq!(claims(&ends[0]), [(client_address, FIRST_PORT)].into());
+    assert_eq!(claims(&ends[1]), [(server_address, 53)].into());
+    ends[0].context.close(socket);
+    ends[1].context.abort(bound);
+    assert_eq!((claims(&ends[0]), claims(&ends[1])), Default::default());
+    assert_eq!(ends[1].claims(), [(server_address, 53)]);
+}
+
+/// A datagram to a peer that cannot be reached fails, and the socket stays.
+#[test]
+fn a_datagram_to_an_unreachable_peer_fails() {
+    let mut ends = pair(&[]);
+    let socket = ends[0].context.bind(([0; 4], 0).into()).expect("a port");
+    ends[0].calls.borrow_mut().next_hop = None;
+    send_datagram(&mut ends[0], socket, b"lost", server(53));
+    ends[0].sync();
+    assert_eq!(ends[0].with(Events::SEND_FAILED), Some(socket));
+    ends[0].calls.borrow_mut().next_hop = Some(LINKS[1]);
+    ends[1].context.bind(server(53)).expect("a free port");
+    send_datagram(&mut ends[0], socket, b"there", server(53));
+    assert_eq!(await_datagram(&mut ends, 1).1, b"there");
+}
+
+/// A socket at an unspecified address claims the port at all addresses of its IP version, also a
+/// port of the kernel's choice. A failure leaves no claims.
+#[test]
+fn a_udp_socket_claims_all_its_addresses() {
+    let second = IpAddress::from_v4([10, 0, 0, 3]);
+    let v6 = IpAddress([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    let mut ends = pair(&[second, v6]);
+    let first = IpAddress::from_v4(ADDRESSES[1]);
+    let end = &mut ends[1];
+    let claims = |end: &End| end.calls.borrow().datagram_claims.clone();
+    let any_v4 = |port: u16| SocketAddr::from(([0; 4], port));
+    // The first choice of the kernel is in use at the second address.
+    let other = (second, FIRST_PORT);
+    end.calls.borrow_mut().datagram_claims.insert(other);
+    let bound = end.context.bind(any_v4(0)).expect("another port");
+    let port = FIRST_PORT + 1;
+    assert_eq!(claims(end), [other, (first, port), (second, port)].into());
+    end.context.close(bound);
+    let refused = end.context.bind(any_v4(FIRST_PORT)).expect_err("in use");
+    assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
+    assert_eq!(claims(end), [other].into());
+    let any_v6 = SocketAddr::from(([0_u16; 8], 53));
+    end.context.bind(any_v6).expect("a free port");
+    assert_eq!(claims(end), [other, (v6, 53)].into());
+    let foreign = SocketAddr::from(([10, 0, 0, 9], 53));
+    let refused = end.context.bind(foreign).expect_err("another host");
+    assert_eq!(refused.kind(), io::ErrorKind::AddrNotAvailable);
 }

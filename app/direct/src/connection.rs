@@ -6,44 +6,44 @@ use tidelane_wire::HeaderTemplate;
 
 use crate::{receive_chain::ReceiveChain, send_chain::SendChain};
 
-/// End of a connection that the program has asked for.
+/// How the program has ended a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending {
-    /// The connection closes after all data.
+    /// Close after all queued data is acknowledged.
     Close,
-    /// The connection is reset.
+    /// Reset the connection at once.
     Abort,
 }
 
-/// The context's state of one connection: buffers of both directions, and the knowledge of the
-/// program.
+/// The context's state of one connection: the buffers of both directions, and the events that the
+/// program has yet to receive.
 #[derive(Debug)]
 pub struct Connection {
     /// Ethernet and IP headers of the connection's segments.
     pub template: HeaderTemplate,
-    /// Descriptor of the program: `None` before the accept and after the close.
+    /// The program's descriptor. `None` before the accept and after the close.
     pub descriptor: Option<Descriptor>,
-    /// Received data that the program has not got.
+    /// Received data that the program has not taken.
     pub rx: ReceiveChain,
     /// Data that the peer has not acknowledged.
     pub tx: SendChain,
-    /// End that the program has asked for.
+    /// Close or abort by the program, if any.
     pub ending: Option<Ending>,
-    /// Reason for the end of the connection.
+    /// Cause of the end of the connection. `None` before the end.
     pub cause: Option<CloseCause>,
     /// True if the connection is in the list of connections with events.
     pub is_touched: bool,
-    /// True if the connection is in the list of connections with requests of the program.
+    /// True if the connection is in the list of connections with calls of the program to apply.
     pub is_dirty: bool,
-    /// True if the program has to learn that its open is complete.
+    /// True if the next list must report CONNECTED.
     pub owes_connected: bool,
-    /// True if a buffer was refused, so that WRITABLE is due when there is room.
+    /// True if a buffer was refused, so that the next list with room must report WRITABLE.
     pub owes_writable: bool,
-    /// True if the program has to learn that the peer has closed its direction.
+    /// True if the next list must report END: the peer has sent a FIN.
     pub owes_end: bool,
-    /// True if the program has to learn the cause of the end.
+    /// True if the next list must report CLOSED.
     pub owes_closed: bool,
-    /// True while the program does not want to receive.
+    /// True while the program has paused receiving.
     pub is_paused: bool,
     /// True once the program has closed the sending direction.
     pub is_shut_down: bool,
@@ -70,20 +70,20 @@ impl Connection {
         }
     }
 
-    /// Returns true if the program may send, now or once the connection is established.
+    /// Returns true if the program may queue data, before or after the connection is established.
     pub fn can_queue(&self) -> bool {
         !self.is_shut_down && self.ending.is_none() && self.cause.is_none()
     }
 
-    /// Returns true if the data of the connection waits until the program wants it: the program has
-    /// paused or not accepted the connection.
+    /// Returns true if received data cannot be reported now, because the program has paused or not
+    /// yet accepted the connection.
     pub fn is_waiting(&self) -> bool {
         self.is_paused || self.descriptor.is_none()
     }
 }
 
-/// Returns the cause of a CLOSED event; `None` if both sides have closed the connection, which the
-/// program knows.
+/// Returns the cause that a CLOSED event reports. Returns `None` if both sides have closed the
+/// connection by FIN, which needs no event.
 pub fn cause_of(cause: CloseCause) -> Option<Cause> {
     match cause {
         CloseCause::Finished => None,

@@ -1,6 +1,12 @@
-//! A context on a port: the calls of the program, and the cycle of receiving and sending.
+//! A context on a port: the program's calls, and the cycle that receives, runs TCP and sends.
 
-use std::{collections::HashMap, io, net::SocketAddr, os::fd::BorrowedFd, rc::Rc};
+use std::{
+    collections::HashMap,
+    io,
+    net::{IpAddr, SocketAddr},
+    os::fd::BorrowedFd,
+    rc::Rc,
+};
 
 use tidelane_embedded::{Addresses, Drops, EphemeralPorts, LinkAddresses};
 use tidelane_engine::{
@@ -9,7 +15,7 @@ use tidelane_engine::{
 };
 use tidelane_packet_io::PacketIo;
 use tidelane_rings::{
-    Buffer, Context, Descriptor, ListenOptions, Pool, ReadyList, SendError, Wait,
+    Buffer, Context, Descriptor, ListenOptions, Pool, ReadyList, SendError, SendRefusal, Wait,
 };
 use tidelane_wire::MacAddress;
 
@@ -17,21 +23,26 @@ use crate::{
     connection::Ending,
     counters::DirectCounters,
     cycle::Cycle,
+    datagrams::OutgoingDatagram,
     descriptors::{Descriptors, Listener, Socket},
     input::Input,
     io::Io,
+    ip::{address_of, endpoint},
     loans_unsafe::{Loans, SentBuffer},
     options::DirectOptions,
     segment_writer::HEADERS_LEN_MAX,
     time::TimeSource,
 };
 
-/// Room for headers before the payload of an allocated buffer, in bytes.
+/// Longest payload of a UDP datagram over IPv4, in bytes.
+const DATAGRAM_MAX: usize = 65_507;
+/// Headroom for protocol headers before the payload of an allocated buffer, in bytes.
 const HEADROOM: u32 = HEADERS_LEN_MAX as u32;
 
-/// Sockets on the engine of this process, on a port that this process owns, for one thread.
+/// TCP and UDP sockets for one thread, on a port that the program owns. The TCP engine runs in the
+/// program's thread.
 ///
-/// The end of a context resets its connections.
+/// Dropping a context resets its connections.
 pub struct DirectContext<P: PacketIo> {
     cycle: Cycle<P>,
     ephemeral_ports: EphemeralPorts,
@@ -43,7 +54,7 @@ impl<P: PacketIo> DirectContext<P> {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for impossible options. Otherwise the errors of `mmap`.
+    /// `InvalidInput` for impossible options. Otherwise, the errors of `mmap`.
     pub fn open(
         options: &DirectOptions,
         mut port: P,
@@ -82,24 +93,26 @@ impl<P: PacketIo> DirectContext<P> {
         })
     }
 
-    /// Sets the link address of a neighbour, or of the router to the address. A peer that sends
-    /// first is answered at the source of its frame, and needs no such address.
+    /// Sets the link address of the next hop to `addr`: a neighbour, or the router to the address.
+    /// Answers to a peer go to the source address of the peer's frame, so a peer that sends first
+    /// needs no entry.
     pub fn set_neighbour(&mut self, addr: IpAddress, mac: MacAddress) {
         self.cycle.io.link.set_neighbour(addr, mac);
     }
 
-    /// Returns true if the next hop to `peer` is known, so that [`Context::connect`] can send.
+    /// Returns true if the link address of the next hop to `peer` is known, as [`Context::connect`]
+    /// requires.
     pub fn is_reachable(&self, peer: IpAddress) -> bool {
         self.cycle.io.link.next_hop(peer).is_some()
     }
 
-    /// Starts a connection to `peer` as [`Context::connect`] does, from this local port and through
-    /// the neighbour with the link address `next_hop`.
+    /// Starts a connection to `peer` like [`Context::connect`], from the local port `port` and
+    /// through the next hop with the link address `next_hop`.
     ///
     /// # Errors
     ///
-    /// As those of [`Context::connect`]. `AddrInUse` if the port has a connection to `peer`, also
-    /// in TIME-WAIT.
+    /// The errors of [`Context::connect`]. `AddrInUse` if the port already has a connection to
+    /// `peer`, even in TIME-WAIT.
     pub fn connect_from(
         &mut self,
         port: u16,
@@ -111,13 +124,13 @@ impl<P: PacketIo> DirectContext<P> {
         let link = &mut self.cycle.io.link;
         let before = link.replace_neighbour(peer.addr, Some(next_hop));
         let opened = self.open_connection(Endpoint::new(local, port), peer);
-        // The connection has its link addresses from now on.
+        // The connection has copied the link address to its header template.
         let link = &mut self.cycle.io.link;
         link.replace_neighbour(peer.addr, before);
         opened
     }
 
-    /// Returns true if [`Self::connect_from`] can use the local port for a connection to `peer`.
+    /// Returns true if [`Self::connect_from`] can connect from local port `port` to `peer`.
     pub fn is_port_free(&mut self, port: u16, peer: SocketAddr) -> bool {
         let Ok(local) = self.local_address(peer) else {
             return false;
@@ -129,12 +142,57 @@ impl<P: PacketIo> DirectContext<P> {
             .is_free(self.cycle.now, &FlowKey { local, peer })
     }
 
-    /// Returns the addresses of this end.
+    /// Queues a datagram as [`Context::send_to`] does. `next_hop` is the link address of the next
+    /// hop to `peer`, unless a received frame of `peer` has another one.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`Context::send_to`].
+    pub fn send_to_via(
+        &mut self,
+        descriptor: Descriptor,
+        buffer: Buffer,
+        peer: SocketAddr,
+        next_hop: Option<MacAddress>,
+    ) -> Result<(), SendError> {
+        let queue_max = self.cycle.send_queue_max;
+        let datagrams = &mut self.cycle.io.datagrams;
+        let id = self.cycle.descriptors.datagram_socket(descriptor);
+        let socket = id.and_then(|id| datagrams.get_mut(id));
+        let Some((id, socket)) = id.zip(socket) else {
+            let refusal = SendRefusal::NotConnected;
+            return Err(SendError { buffer, refusal });
+        };
+        let refusal = if buffer.len() > DATAGRAM_MAX {
+            SendRefusal::TooLong
+        } else if socket.is_full(queue_max) {
+            SendRefusal::Full
+        } else {
+            let datagram = OutgoingDatagram {
+                peer: endpoint(peer),
+                buffer: SentBuffer::new(buffer, &self.cycle.io.loans),
+                next_hop,
+            };
+            datagrams.queue(id, datagram);
+            return Ok(());
+        };
+        Err(SendError { buffer, refusal })
+    }
+
+    /// Returns true if the UDP socket has a recent datagram of `peer`, whose frame has the link
+    /// address for answers.
+    pub fn knows_sender(&mut self, descriptor: Descriptor, peer: IpAddr) -> bool {
+        let id = self.cycle.descriptors.datagram_socket(descriptor);
+        let socket = id.and_then(|id| self.cycle.io.datagrams.get_mut(id));
+        socket.is_some_and(|socket| socket.sender(address_of(peer)).is_some())
+    }
+
+    /// Returns the context's local addresses.
     pub fn addresses(&self) -> &Addresses {
         self.cycle.input.addresses()
     }
 
-    /// Returns the address of this end for connections to `peer`.
+    /// Returns the local address for connections to `peer`.
     ///
     /// # Errors
     ///
@@ -147,7 +205,7 @@ impl<P: PacketIo> DirectContext<P> {
         })
     }
 
-    /// Starts a connection.
+    /// Starts a connection between two endpoints.
     fn open_connection(&mut self, local: Endpoint, peer: Endpoint) -> io::Result<Descriptor> {
         if !self.is_reachable(peer.addr) {
             let message = format!(
@@ -173,7 +231,8 @@ impl<P: PacketIo> DirectContext<P> {
         Ok(descriptor)
     }
 
-    /// Returns the port. The context does not see frames that the program itself receives or sends.
+    /// Returns the port. The context does not see frames that the program itself receives or sends
+    /// on the port.
     pub fn port_mut(&mut self) -> &mut P {
         &mut self.cycle.io.port
     }
@@ -188,22 +247,22 @@ impl<P: PacketIo> DirectContext<P> {
         self.cycle.engine.counters()
     }
 
-    /// Returns the number of dropped packets, by [`DropReason::index`].
+    /// Returns the numbers of dropped packets, indexed by [`DropReason::index`].
     ///
     /// [`DropReason::index`]: tidelane_wire::DropReason::index
     pub fn drops(&self) -> &Drops {
         &self.cycle.io.drops
     }
 
-    /// Returns TCP's state of a connection, for statistics.
+    /// Returns the TCP state of a connection, for statistics.
     pub fn info(&self, descriptor: Descriptor) -> Option<FlowInfo> {
         self.cycle
             .engine
             .info(self.cycle.descriptors.flow(descriptor)?)
     }
 
-    /// Returns TCP's state of all connections, also of those that the program has closed and of
-    /// those that no [`Context::sync`] has accepted yet. Connections in TIME-WAIT are missing.
+    /// Returns the TCP state of all connections. The connections that the program has closed, or
+    /// that no [`Context::sync`] has accepted, are included. Connections in TIME-WAIT are not.
     pub fn flows(&self) -> impl Iterator<Item = FlowInfo> {
         let engine = &self.cycle.engine;
         engine.flows().filter_map(|flow| engine.info(flow))
@@ -214,7 +273,7 @@ impl<P: PacketIo> DirectContext<P> {
         self.cycle.engine.next_timeout()
     }
 
-    /// Returns true if there is no connection, whether the program has its descriptor or not.
+    /// Returns true if the engine has no connection, even without a descriptor of the program.
     /// Connections in TIME-WAIT do not count.
     pub fn has_no_connections(&self) -> bool {
         self.cycle.engine.is_empty()
@@ -263,6 +322,39 @@ impl<P: PacketIo> Context for DirectContext<P> {
         self.open_connection(local, peer)
     }
 
+    /// Opens a UDP socket. `local` is an address of the context, or the unspecified address of an
+    /// IP version. Port 0 selects a free port.
+    fn bind(&mut self, local: SocketAddr) -> io::Result<Descriptor> {
+        let mut local = endpoint(local);
+        if !local.addr.is_unspecified() && !self.cycle.input.addresses().has(local.addr) {
+            return Err(io::ErrorKind::AddrNotAvailable.into());
+        }
+        let datagrams = &mut self.cycle.io.datagrams;
+        if local.port == 0 {
+            let port = self
+                .ephemeral_ports
+                .choose(|port| datagrams.is_port_free(port));
+            local.port = port.ok_or(io::ErrorKind::AddrInUse)?;
+        }
+        let id = datagrams.open(local).ok_or(io::ErrorKind::AddrInUse)?;
+        let descriptor = self.cycle.descriptors.add(Socket::Datagram(id));
+        if let Some(socket) = self.cycle.io.datagrams.get_mut(id) {
+            socket.descriptor = Some(descriptor);
+        }
+        Ok(descriptor)
+    }
+
+    /// Queues a datagram. The context does not fragment IP packets: a datagram beyond the MTU fails
+    /// with the event SEND_FAILED.
+    fn send_to(
+        &mut self,
+        descriptor: Descriptor,
+        buffer: Buffer,
+        peer: SocketAddr,
+    ) -> Result<(), SendError> {
+        self.send_to_via(descriptor, buffer, peer, None)
+    }
+
     fn send(&mut self, descriptor: Descriptor, buffer: Buffer) -> Result<(), SendError> {
         if let Some(refusal) = self.cycle.refusal(descriptor, buffer.len() as u32) {
             return Err(SendError { buffer, refusal });
@@ -301,6 +393,10 @@ impl<P: PacketIo> Context for DirectContext<P> {
             && let Some(connection) = self.cycle.io.connection_mut(flow)
         {
             connection.is_paused = true;
+        } else if let Some(id) = self.cycle.descriptors.datagram_socket(descriptor)
+            && let Some(socket) = self.cycle.io.datagrams.get_mut(id)
+        {
+            socket.is_paused = true;
         }
     }
 
@@ -313,6 +409,11 @@ impl<P: PacketIo> Context for DirectContext<P> {
         {
             connection.is_paused = false;
             self.cycle.io.touch(flow);
+        } else if let Some(id) = self.cycle.descriptors.datagram_socket(descriptor)
+            && let Some(socket) = self.cycle.io.datagrams.get_mut(id)
+        {
+            socket.is_paused = false;
+            self.cycle.io.datagrams.touch(id);
         }
         Ok(())
     }
@@ -338,7 +439,7 @@ impl<P: PacketIo> Context for DirectContext<P> {
         self.cycle.descriptors.has(descriptor)
     }
 
-    /// Returns `None`: the kernel knows nothing of the connections.
+    /// Returns `None`, because the kernel has no sockets for these connections.
     fn socket(&self, _descriptor: Descriptor) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -346,12 +447,4 @@ impl<P: PacketIo> Context for DirectContext<P> {
     fn system_calls(&self) -> u64 {
         self.cycle.io.counters.waits + self.cycle.io.port.system_calls()
     }
-}
-
-fn endpoint(address: SocketAddr) -> Endpoint {
-    let ip = match address {
-        SocketAddr::V4(v4) => IpAddress::from_v4(v4.ip().octets()),
-        SocketAddr::V6(v6) => IpAddress(v6.ip().octets()),
-    };
-    Endpoint::new(ip, address.port())
 }

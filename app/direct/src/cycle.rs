@@ -14,9 +14,9 @@ use crate::{
     time::TimeSource,
 };
 
-/// Wait after which a context tries to send again if the port had no free frame.
+/// Limit of a wait while a segment waits for a free frame, or while the port has frames to send.
 const BLOCKED_WAIT: time::Duration = time::Duration::from_millis(1);
-/// Limit of bursts in one cycle, so that a call ends while frames keep arriving.
+/// Limit of the bursts in one cycle, so that a call returns while frames keep arriving.
 const BURSTS_MAX: usize = 16;
 /// The engine, the port, and the sockets of the program.
 pub struct Cycle<P: PacketIo> {
@@ -24,26 +24,26 @@ pub struct Cycle<P: PacketIo> {
     pub io: Io<P>,
     pub input: Input<P>,
     pub time: Box<dyn TimeSource<P>>,
-    /// Time of the present call.
+    /// Time at the start of the present call.
     pub now: Instant,
     pub descriptors: Descriptors,
-    /// Descriptors of the engine's listeners.
+    /// The program's descriptors of the engine's listeners.
     pub listeners: HashMap<ListenerId, Descriptor>,
-    /// Listeners that may have connections to accept.
+    /// Listeners that may have connections in their accept queue.
     pub due: Vec<Descriptor>,
-    /// Connections with requests of the program.
+    /// Connections with calls of the program to apply: data, a shutdown, a close or an abort.
     pub dirty: Vec<FlowId>,
-    /// Limit of buffers on one descriptor that are queued or not acknowledged.
+    /// Limit of the buffers of one descriptor that are queued or unacknowledged.
     pub send_queue_max: usize,
 }
 
 impl<P: PacketIo> Cycle<P> {
-    /// Sets the time of the present call.
+    /// Reads the clock. The time of a context never goes back.
     pub fn tick(&mut self) {
         self.now = self.now.max(self.time.now());
     }
 
-    /// Passes the requests of the program to the engine, and sends.
+    /// Applies the program's calls to the engine, and sends.
     pub fn transmit(&mut self) {
         self.tick();
         let mut dirty = std::mem::take(&mut self.dirty);
@@ -54,7 +54,7 @@ impl<P: PacketIo> Cycle<P> {
         self.flush();
     }
 
-    /// Passes the requests of the program for one connection to the engine.
+    /// Applies the program's calls for one connection to the engine.
     fn apply(&mut self, flow: FlowId) {
         let Some(connection) = self.io.connection_mut(flow) else {
             return;
@@ -65,12 +65,13 @@ impl<P: PacketIo> Cycle<P> {
         if ending == Some(Ending::Abort) {
             return self.engine.abort(self.now, flow, &mut self.io);
         }
-        // A failure means that the connection is over, which an event reports.
+        // The advance fails only if the connection is over. The event CLOSED reports the end.
         let _ = self.engine.tx_advance(flow, head);
         let state = self.engine.flow(flow).map(FlowState::state);
         if ending == Some(Ending::Close) {
             if state == Some(State::SynSent) && head > 0 {
-                // A close would end the open. The data is sent first: `report_connection` closes.
+                // In SYN-SENT, a close would delete the connection (RFC 9293 §3.10.4) and lose the
+                // queued data. `report_connection` closes the connection once it is established.
                 return;
             }
             self.engine.close(self.now, flow, &mut self.io);
@@ -79,10 +80,11 @@ impl<P: PacketIo> Cycle<P> {
         }
     }
 
-    /// Sends the data and ACKs that TCP allows to send now.
+    /// Sends the segments and datagrams that may be sent now.
     pub fn flush(&mut self) {
         self.io.loans.take_back(&mut self.io.port);
         self.io.send_late_resets();
+        self.io.send_datagrams(self.input.addresses());
         if self.io.is_blocked && self.io.port.tx_frame().is_some() {
             self.io.is_blocked = false;
             self.engine.resume_transmit();
@@ -91,7 +93,7 @@ impl<P: PacketIo> Cycle<P> {
         self.io.port.tx_flush();
     }
 
-    /// Adds events to the list. Waits for the first event if there is none.
+    /// Adds events to the list. If there is none, waits for the first event.
     pub fn receive(&mut self, list: &mut ReadyList, wait: Wait) -> io::Result<()> {
         self.tick();
         let deadline = match wait {
@@ -122,7 +124,7 @@ impl<P: PacketIo> Cycle<P> {
         }
     }
 
-    /// Receives the frames that have arrived, burst by burst. Returns true if there were any.
+    /// Receives the arrived frames in bursts. Returns true if a frame has arrived.
     fn receive_bursts(&mut self, list: &mut ReadyList) -> bool {
         for at in 0..BURSTS_MAX {
             let count = self.input.receive(self.now, &mut self.engine, &mut self.io);
@@ -135,7 +137,7 @@ impl<P: PacketIo> Cycle<P> {
         true
     }
 
-    /// Returns the time until `deadline` or the next timer.
+    /// Returns the time until `deadline` or the next timer, whichever is earlier.
     fn wait_limit(&mut self, deadline: Option<Instant>) -> Option<time::Duration> {
         let timer = self.engine.next_timeout();
         let until = deadline.into_iter().chain(timer).min();
@@ -153,7 +155,7 @@ impl<P: PacketIo> Cycle<P> {
         }
     }
 
-    /// Adds the accepted connections, and the events of all connections that have some.
+    /// Accepts connections, and adds the events of all sockets to the list.
     fn report(&mut self, list: &mut ReadyList) {
         while let Some((listener, flow)) = self.io.accepted.pop_front() {
             let descriptor = self.listeners.get(&listener).copied();
@@ -170,7 +172,8 @@ impl<P: PacketIo> Cycle<P> {
             self.accept(listener, list);
         }
         self.due = due;
-        // The events of a connection cause no events of other connections.
+        self.io.datagrams.report(list, self.send_queue_max);
+        // Reporting events of a connection touches no other connection, so `count` is final.
         let count = self.io.touched_len();
         for at in 0..count {
             self.report_connection(self.io.touched_at(at), list);
@@ -178,7 +181,7 @@ impl<P: PacketIo> Cycle<P> {
         self.io.drain_touched(count);
     }
 
-    /// Adds the connections that wait at a listener.
+    /// Accepts the connections in a listener's accept queue.
     fn accept(&mut self, of: Descriptor, list: &mut ReadyList) {
         while let Some(listener) = self.descriptors.listener_mut(of)
             && !listener.is_paused
@@ -197,7 +200,7 @@ impl<P: PacketIo> Cycle<P> {
         }
     }
 
-    /// Releases acknowledged data of a connection, and adds its events.
+    /// Frees the acknowledged buffers of a connection, and adds its events to the list.
     fn report_connection(&mut self, flow: FlowId, list: &mut ReadyList) {
         if let Some(state) = self.engine.flow(flow) {
             self.io.acknowledge(flow, state.tx_acked());
@@ -219,7 +222,8 @@ impl<P: PacketIo> Cycle<P> {
             if has_room && std::mem::take(&mut connection.owes_writable) {
                 list.add_events(descriptor, Events::WRITABLE);
             }
-            // A program that waits for room would wait for ever.
+            // On a closed connection, WRITABLE never comes. Report CLOSED to the program even if
+            // the connection is paused.
             let waits_in_vain = connection.owes_closed && connection.owes_writable;
             if !connection.is_paused || waits_in_vain {
                 let has_data = connection.rx.has_ready();
@@ -236,7 +240,8 @@ impl<P: PacketIo> Cycle<P> {
                 }
                 if has_data {
                     let read = connection.rx.next();
-                    // The chain has no more than the engine has received in order.
+                    // The advance cannot fail: the engine has received all bytes of the chain in
+                    // order.
                     let _ = self.engine.rx_advance(flow, read);
                 }
             }
@@ -246,7 +251,7 @@ impl<P: PacketIo> Cycle<P> {
         }
     }
 
-    /// Puts a connection on the list of connections with requests of the program.
+    /// Marks a connection with calls of the program to apply.
     pub fn mark_dirty(&mut self, flow: FlowId) {
         if let Some(connection) = self.io.connection_mut(flow)
             && !std::mem::replace(&mut connection.is_dirty, true)
@@ -255,7 +260,7 @@ impl<P: PacketIo> Cycle<P> {
         }
     }
 
-    /// Ends a connection or a listener, whose descriptor is free from now on.
+    /// Closes or aborts a socket. Its descriptor is free for reuse.
     pub fn end(&mut self, descriptor: Descriptor, ending: Ending) {
         match self.descriptors.remove(descriptor) {
             Some(Socket::Listener(listener)) => {
@@ -272,11 +277,15 @@ impl<P: PacketIo> Cycle<P> {
                     self.mark_dirty(flow);
                 }
             }
+            Some(Socket::Datagram(id)) => {
+                self.io.datagrams.close(id, ending == Ending::Abort);
+            }
             None => {}
         }
     }
 
-    /// Returns the reason why a connection takes no buffer with `len` bytes, if there is one.
+    /// Returns the reason to refuse a buffer with `len` bytes on a connection. Returns `None` if
+    /// the connection accepts the buffer.
     pub fn refusal(&mut self, descriptor: Descriptor, len: u32) -> Option<SendRefusal> {
         let (queue_max, bytes_max) = (self.send_queue_max, self.engine.config().tx_limit);
         let flow = self.descriptors.flow(descriptor);
@@ -292,7 +301,7 @@ impl<P: PacketIo> Cycle<P> {
 }
 
 impl<P: PacketIo> Drop for Cycle<P> {
-    /// Resets all connections, so that their peers do not wait.
+    /// Resets all connections, so that their peers need not wait for a timeout.
     fn drop(&mut self) {
         let flows: Vec<FlowId> = self.engine.flows().collect();
         for flow in flows {

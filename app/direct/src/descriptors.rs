@@ -5,14 +5,17 @@ use std::collections::VecDeque;
 use tidelane_engine::{FlowId, ListenerId};
 use tidelane_rings::Descriptor;
 
+use crate::datagrams::DatagramSocketId;
+
 /// A listener of the program.
 #[derive(Debug)]
 pub struct Listener {
     /// The engine's listener.
     pub id: ListenerId,
-    /// Established connections that the program has not accepted. The backlog bounds their number.
+    /// Accept queue: established connections that the program has not accepted, at most the
+    /// backlog.
     pub queue: VecDeque<FlowId>,
-    /// True while the program does not want to accept.
+    /// True while the program has paused accepting.
     pub is_paused: bool,
 }
 
@@ -23,9 +26,11 @@ pub enum Socket {
     Listener(Listener),
     /// A connection.
     Connection(FlowId),
+    /// A UDP socket.
+    Datagram(DatagramSocketId),
 }
 
-/// Sockets by descriptor. The number of a removed socket is used again.
+/// Sockets by descriptor. The number of a removed socket is reused.
 #[derive(Debug, Default)]
 pub struct Descriptors {
     places: Vec<Option<Socket>>,
@@ -44,7 +49,7 @@ impl Descriptors {
         Descriptor(number)
     }
 
-    /// Removes a socket, so that its descriptor is free.
+    /// Removes a socket, and frees its descriptor.
     pub fn remove(&mut self, descriptor: Descriptor) -> Option<Socket> {
         let removed = self.places.get_mut(descriptor.0 as usize)?.take();
         if removed.is_some() {
@@ -53,7 +58,7 @@ impl Descriptors {
         removed
     }
 
-    /// Returns the flow of a connection.
+    /// Returns the flow of the descriptor if it is a connection.
     pub fn flow(&self, descriptor: Descriptor) -> Option<FlowId> {
         match self.places.get(descriptor.0 as usize)? {
             Some(Socket::Connection(flow)) => Some(*flow),
@@ -61,7 +66,15 @@ impl Descriptors {
         }
     }
 
-    /// Returns a listener for changes.
+    /// Returns the UDP socket of the descriptor, if it is one.
+    pub fn datagram_socket(&self, descriptor: Descriptor) -> Option<DatagramSocketId> {
+        match self.places.get(descriptor.0 as usize)? {
+            Some(Socket::Datagram(id)) => Some(*id),
+            _ => None,
+        }
+    }
+
+    /// Returns the listener of the descriptor, mutably.
     pub fn listener_mut(&mut self, descriptor: Descriptor) -> Option<&mut Listener> {
         match self.places.get_mut(descriptor.0 as usize)? {
             Some(Socket::Listener(listener)) => Some(listener),
@@ -69,7 +82,7 @@ impl Descriptors {
         }
     }
 
-    /// Returns true if the descriptor has a socket.
+    /// Returns true if the descriptor is in use.
     pub fn has(&self, descriptor: Descriptor) -> bool {
         let place = self.places.get(descriptor.0 as usize);
         place.is_some_and(Option::is_some)

@@ -1,26 +1,31 @@
-//! Received frames: checks, and the way to the engine.
+//! Receives frames: checks them, and passes the packets to the engine or to a UDP socket.
+
+use std::net::SocketAddr;
 
 use tidelane_embedded::Addresses;
 use tidelane_engine::{Arrival, Endpoint, Engine, FlowKey, Instant};
 use tidelane_packet_io::{BURST_MAX, Burst, PacketIo};
 use tidelane_wire::{
-    DropReason, Packet, parse_frame, parse_icmp_error, parse_icmpv6_error, parse_tcp, protocol,
-    tcp_checksum_ok,
+    DropReason, Packet, parse_frame, parse_icmp_error, parse_icmpv6_error, parse_tcp, parse_udp,
+    protocol, tcp_checksum_ok,
 };
 
-use crate::io::{Io, LINK};
+use crate::{
+    io::{Io, LINK},
+    ip::ip_of,
+};
 
-/// The receiving side of a context.
+/// The receive path of a context.
 pub struct Input<P: PacketIo> {
-    /// An empty burst; `None` while its frames are processed.
+    /// A reusable burst. `None` while its frames are processed.
     burst: Option<P::Burst>,
     addresses: Addresses,
-    /// True if the port may deliver frames whose sender left the checksum to offload.
+    /// True if the port may deliver packets of a local sender whose checksum is still partial.
     partial_checksums: bool,
 }
 
 impl<P: PacketIo> Input<P> {
-    /// Returns the receiving side for a port.
+    /// Returns the receive path for a port.
     pub fn new(port: &P, addresses: Addresses) -> Self {
         Self {
             burst: Some(port.new_burst()),
@@ -29,12 +34,12 @@ impl<P: PacketIo> Input<P> {
         }
     }
 
-    /// Returns the addresses of this end.
+    /// Returns the context's local addresses.
     pub fn addresses(&self) -> &Addresses {
         &self.addresses
     }
 
-    /// Passes the frames of one burst to the engine. Returns their number.
+    /// Receives and processes one burst of frames. Returns the number of frames.
     pub fn receive(&mut self, now: Instant, engine: &mut Engine, io: &mut Io<P>) -> usize {
         let Some(mut burst) = self.burst.take() else {
             return 0;
@@ -65,12 +70,20 @@ impl<P: PacketIo> Input<P> {
         self.addresses.check(&packet)?;
         let error = match (packet.protocol, packet.dst.is_v4()) {
             (protocol::TCP, _) => return self.receive_tcp(now, &packet, engine, io),
+            (protocol::UDP, _) => return self.receive_udp(&packet, io),
             (protocol::ICMP, true) => parse_icmp_error(packet.payload)?,
             (protocol::ICMPV6, false) => parse_icmpv6_error(&packet)?,
             _ => return Err(DropReason::UnsupportedProtocol),
         };
         engine.icmp_error(now, &error, io);
         Ok(())
+    }
+
+    fn receive_udp(&self, packet: &Packet<'_>, io: &mut Io<P>) -> Result<(), DropReason> {
+        let datagram = parse_udp(packet, self.partial_checksums)?;
+        let sender = SocketAddr::new(ip_of(packet.src), datagram.src_port);
+        let local = Endpoint::new(packet.dst, datagram.dst_port);
+        io.place_datagram(local, (sender, packet.src_mac), datagram.payload)
     }
 
     fn receive_tcp(

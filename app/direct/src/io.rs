@@ -1,76 +1,70 @@
-//! The part of a context that the engine calls (its `Driver`): buffers, headers and events of all
-//! connections, and the port.
+//! The [`Driver`] that the engine calls: buffers, headers and events of all connections, and the
+//! port.
 
-use std::{collections::VecDeque, rc::Rc};
+use std::{collections::VecDeque, net::SocketAddr, rc::Rc};
 
-use tidelane_embedded::{Drops, LinkAddresses};
+use tidelane_embedded::{Addresses, Drops, LinkAddresses};
 use tidelane_engine::{
-    Driver, Event, FlowId, FlowKey, FlowRoute, IpChange, LinkId, ListenerId, NewFlow, Origin,
-    SegmentOut, TxFull,
+    Driver, Endpoint, Event, FlowId, FlowKey, FlowRoute, IpChange, LinkId, ListenerId, NewFlow,
+    Origin, SegmentOut, TxFull,
 };
 use tidelane_packet_io::{Burst, PacketIo};
-use tidelane_rings::Buffer;
-use tidelane_wire::{DropReason, ETHERNET_HEADER_LEN, HeaderTemplate};
+use tidelane_rings::Cause;
+use tidelane_wire::{DropReason, ETHERNET_HEADER_LEN, HeaderTemplate, MacAddress};
 
 use crate::{
     connection::{Connection, cause_of},
     counters::DirectCounters,
+    datagram_out::DatagramOut,
+    datagrams::{DatagramSocket, DatagramSockets, OutgoingDatagram, Sent},
     loans_unsafe::Loans,
+    placed::{Placed, Receiver},
     segment_writer::{headers_len, write_headers},
     supply::{Purpose, Supply},
 };
 
-/// The engine's number of the only link. A context has one port.
+/// The engine's number of the only link: a context has one port.
 pub const LINK: LinkId = LinkId(0);
-/// Limit of resets that wait for a free frame; further resets are lost.
+/// Limit of the resets that wait for a free frame. Further resets are not sent.
 const LATE_RESETS_MAX: usize = 1024;
-
-/// A received payload that the engine has accepted, and that is still in its frame.
-#[derive(Debug)]
-struct Placed {
-    flow: FlowId,
-    /// Stream position of the payload.
-    pos: u32,
-    /// Offset of the payload in the frame.
-    offset: usize,
-    len: usize,
-    /// The buffer that the port gets for the frame.
-    spare: Buffer,
-}
 
 /// All state of a context except the engine and the descriptors.
 pub struct Io<P> {
     /// The port.
     pub port: P,
-    /// The free buffers.
+    /// The pool of free buffers.
     pub supply: Supply,
-    /// The buffers that the port reads.
+    /// The buffers that the port may still read.
     pub loans: Rc<Loans>,
-    /// Address of the frame that is being processed, if its memory may become a buffer.
+    /// Address of the frame that is being processed, if the frame may become a buffer.
     frame: Option<usize>,
     placed: Option<Placed>,
-    /// Link addresses.
+    /// Link addresses of the local end, of neighbours and of the router.
     pub link: LinkAddresses,
     /// Counters.
     pub counters: DirectCounters,
     /// Number of dropped packets by reason.
     pub drops: Drops,
-    /// MTU of new connections in bytes.
+    /// MTU of the link in bytes, limited by the port's frames.
     mtu: u32,
-    /// Connections by flow number. A box is taken out of the table and put back at little cost.
+    /// Connections by flow number. Boxes keep moving a connection out of and into the table cheap.
     connections: Vec<Option<Box<Connection>>>,
-    /// Connections with events.
+    /// Connections with events to report.
     touched: Vec<FlowId>,
-    /// Connections that listeners have accepted.
+    /// Established connections that are not yet in a listener's accept queue.
     pub accepted: VecDeque<(ListenerId, FlowId)>,
-    /// True if the port had no free frame: the engine has to resume sending.
+    /// True if the port had no free frame, so that the engine must resume sending later.
     pub is_blocked: bool,
-    /// Resets of ended connections that wait for a free frame.
+    /// Resets of deleted connections that wait for a free frame.
     late_resets: VecDeque<(SegmentOut, HeaderTemplate)>,
+    /// The UDP sockets.
+    pub datagrams: DatagramSockets,
+    /// Identification for the next IPv4 packet that carries a datagram.
+    datagram_ip_id: u16,
 }
 
 impl<P: PacketIo> Io<P> {
-    /// Returns the state of a context without connections. `mtu` is the MTU of the link.
+    /// Returns the state of a context without connections. `mtu` is the MTU of the link in bytes.
     pub fn new(port: P, loans: Rc<Loans>, link: LinkAddresses, mtu: u32) -> Self {
         let frame_len_max = port.capabilities().tx_frame_len_max;
         let mtu = mtu.min(frame_len_max.saturating_sub(ETHERNET_HEADER_LEN as u32));
@@ -89,10 +83,12 @@ impl<P: PacketIo> Io<P> {
             accepted: VecDeque::new(),
             is_blocked: false,
             late_resets: VecDeque::new(),
+            datagrams: DatagramSockets::default(),
+            datagram_ip_id: 0,
         }
     }
 
-    /// Returns the route of new connections.
+    /// Returns the link and the MTU for new connections.
     pub fn flow_route(&self) -> FlowRoute {
         FlowRoute {
             link: LINK,
@@ -105,12 +101,12 @@ impl<P: PacketIo> Io<P> {
         self.connections.get(flow.index())?.as_deref()
     }
 
-    /// Returns a connection for changes.
+    /// Returns a connection, mutably.
     pub fn connection_mut(&mut self, flow: FlowId) -> Option<&mut Connection> {
         self.connections.get_mut(flow.index())?.as_deref_mut()
     }
 
-    /// Puts a connection on the list of connections with events.
+    /// Marks a connection with events.
     pub fn touch(&mut self, flow: FlowId) {
         if let Some(connection) = self
             .connections
@@ -122,12 +118,12 @@ impl<P: PacketIo> Io<P> {
         }
     }
 
-    /// Returns true if a connection has events.
+    /// Returns true if a socket has events to report.
     pub fn has_events(&self) -> bool {
-        !self.touched.is_empty() || !self.accepted.is_empty()
+        !self.touched.is_empty() || !self.accepted.is_empty() || self.datagrams.has_events()
     }
 
-    /// Returns the number of connections with events.
+    /// Returns the number of connections with events to report.
     pub fn touched_len(&self) -> usize {
         self.touched.len()
     }
@@ -142,7 +138,7 @@ impl<P: PacketIo> Io<P> {
         self.touched.drain(..count);
     }
 
-    /// Releases the data of a connection that the peer has acknowledged up to `acked`.
+    /// Frees the buffers of a connection that the peer has acknowledged completely, up to `acked`.
     pub fn acknowledge(&mut self, flow: FlowId, acked: u32) {
         if let Some(Some(connection)) = self.connections.get_mut(flow.index()) {
             while let Some(buffer) = connection.tx.acknowledge(acked) {
@@ -151,7 +147,7 @@ impl<P: PacketIo> Io<P> {
         }
     }
 
-    /// Drops the data of a connection that was not sent or acknowledged.
+    /// Drops all queued and unacknowledged data of a connection.
     pub fn drop_unsent(&mut self, flow: FlowId) {
         if let Some(Some(connection)) = self.connections.get_mut(flow.index()) {
             while let Some(buffer) = connection.tx.take() {
@@ -160,7 +156,7 @@ impl<P: PacketIo> Io<P> {
         }
     }
 
-    /// Sends the resets that wait, while the port has free frames.
+    /// Sends waiting resets while the port has free frames.
     pub fn send_late_resets(&mut self) {
         while let Some((out, mut template)) = self.late_resets.pop_front() {
             if self.write_frame(&out, &mut template, None).is_err() {
@@ -170,7 +166,7 @@ impl<P: PacketIo> Io<P> {
         }
     }
 
-    /// Writes `out` to a frame of the port, with its payload from `connection`.
+    /// Copies a segment to a frame of the port, with its payload from `connection`'s send chain.
     fn write_frame(
         &mut self,
         out: &SegmentOut,
@@ -199,8 +195,8 @@ impl<P: PacketIo> Io<P> {
         Ok(())
     }
 
-    /// Sends the payload of `out` from its buffer, with the headers before it. Returns `None` if
-    /// the payload has to be copied.
+    /// Sends a segment from the buffer of its payload, with the headers written before it. Returns
+    /// `None` if the payload has to be copied instead.
     fn transmit_in_place(
         &mut self,
         out: &SegmentOut,
@@ -222,7 +218,7 @@ impl<P: PacketIo> Io<P> {
         Some(Ok(()))
     }
 
-    /// Sends a segment of a connection.
+    /// Sends a segment of a connection, without a copy of its payload if possible.
     fn transmit_of(&mut self, flow: FlowId, out: &SegmentOut) -> Result<(), TxFull> {
         // Take the connection out of the table, because the callees borrow all of `self`.
         let place = self.connections.get_mut(flow.index());
@@ -243,12 +239,12 @@ impl<P: PacketIo> Io<P> {
         sent
     }
 
-    /// Sets the frame whose segment the engine gets next.
+    /// Records the frame whose packet is processed next.
     pub fn begin_frame(&mut self, frame: &[u8]) {
         self.frame = self.loans.is_shared().then(|| frame.as_ptr().addr());
     }
 
-    /// Turns packet `at` of `burst` into a buffer, if the engine has accepted its payload.
+    /// Turns packet `at` of `burst` into a buffer if a socket has accepted its payload in place.
     pub fn end_frame(&mut self, burst: &mut P::Burst, at: usize) {
         self.frame = None;
         let Some(placed) = self.placed.take() else {
@@ -270,14 +266,19 @@ impl<P: PacketIo> Io<P> {
                 spare
             }
         };
-        // A connection that has ended since needs no data.
-        if let Some(connection) = self.connection_mut(placed.flow) {
-            let copies = connection.rx.insert(placed.pos, buffer);
-            self.counters.rx_copies += copies;
+        match placed.receiver {
+            // If the connection was deleted meanwhile, the buffer is freed.
+            Receiver::Connection { flow, pos } => {
+                if let Some(connection) = self.connection_mut(flow) {
+                    let copies = connection.rx.insert(pos, buffer);
+                    self.counters.rx_copies += copies;
+                }
+            }
+            Receiver::DatagramSocket { id, sender } => self.datagrams.receive(id, sender, buffer),
         }
     }
 
-    /// Returns true if a connection may take `buffers` buffers for data at `pos`.
+    /// Returns true if a connection may take `buffers` buffers for a payload at `pos`.
     fn has_buffers(&mut self, flow: FlowId, pos: u32, buffers: u32) -> bool {
         let Some(connection) = self.connection(flow) else {
             return false;
@@ -291,7 +292,7 @@ impl<P: PacketIo> Io<P> {
         has
     }
 
-    /// Copies a received payload to buffers. Returns false if there are none.
+    /// Copies a received payload to buffers. Returns false for lack of buffers.
     fn place_copy(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
         let room = self.supply.pool().payload_len_max() as usize;
         let buffers = payload.len().div_ceil(room) as u32;
@@ -313,20 +314,95 @@ impl<P: PacketIo> Io<P> {
         true
     }
 
-    /// Accepts a received payload that stays in its frame until [`Self::end_frame`]. Returns false
-    /// if there is no buffer for the frame.
+    /// Accepts a received payload in place: the payload stays in its frame until
+    /// [`Self::end_frame`]. Returns false for lack of a buffer to exchange for the frame.
     fn place_frame(&mut self, flow: FlowId, pos: u32, offset: usize, len: usize) -> bool {
         if !self.has_buffers(flow, pos, 1) {
             return false;
         }
         self.placed = self.supply.take().map(|spare| Placed {
-            flow,
-            pos,
+            receiver: Receiver::Connection { flow, pos },
             offset,
             len,
             spare,
         });
         self.placed.is_some()
+    }
+
+    /// Accepts a received datagram to `local`. The payload is part of the frame that is being
+    /// processed.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`DatagramSockets::admit`]. `RxBufferFull` for lack of a buffer. `TooLong` if
+    /// the payload is longer than a buffer.
+    pub fn place_datagram(
+        &mut self,
+        local: Endpoint,
+        (sender, mac): (SocketAddr, MacAddress),
+        payload: &[u8],
+    ) -> Result<(), DropReason> {
+        let (id, purpose) = self.datagrams.admit(local, sender.ip(), mac)?;
+        if payload.len() > self.supply.pool().payload_len_max() as usize {
+            return Err(DropReason::TooLong);
+        }
+        let spare = self.supply.take_for(purpose);
+        let mut spare = spare.ok_or(DropReason::RxBufferFull)?;
+        let at = payload.as_ptr().addr();
+        match self.frame.and_then(|frame| at.checked_sub(frame)) {
+            Some(offset) => {
+                self.placed = Some(Placed {
+                    receiver: Receiver::DatagramSocket { id, sender },
+                    offset,
+                    len: payload.len(),
+                    spare,
+                });
+            }
+            None => {
+                spare.append(payload);
+                self.counters.rx_copies += 1;
+                self.datagrams.receive(id, sender, spare);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends queued datagrams while the port has free frames. `addresses` are the local addresses.
+    pub fn send_datagrams(&mut self, addresses: &Addresses) {
+        let mut datagrams = std::mem::take(&mut self.datagrams);
+        self.is_blocked |=
+            !datagrams.send_all(|socket, datagram| self.send_datagram(addresses, socket, datagram));
+        self.datagrams = datagrams;
+    }
+
+    /// Sends a datagram, without a copy of its payload if possible.
+    fn send_datagram(
+        &mut self,
+        addresses: &Addresses,
+        socket: &DatagramSocket,
+        datagram: &mut OutgoingDatagram,
+    ) -> Sent {
+        let peer = datagram.peer;
+        let source = socket.source_for(peer.addr, addresses);
+        let (link, known) = (&self.link, socket.sender(peer.addr).or(datagram.next_hop));
+        let template = source.and_then(|source| link.udp_template(source, peer.addr, known));
+        let Some(template) = template else {
+            self.drops[DropReason::NoNeighbor.index()] += 1;
+            return Sent::Failed(Cause::Unreachable);
+        };
+        let out = DatagramOut {
+            template,
+            ip_id: self.datagram_ip_id,
+            ports: (socket.local.port, peer.port),
+            by_port: self.port.capabilities().tx_checksum,
+        };
+        let packet_len = out.headers_len() - ETHERNET_HEADER_LEN + datagram.buffer.len() as usize;
+        if packet_len > self.mtu as usize {
+            self.drops[DropReason::TooLong.index()] += 1;
+            return Sent::Failed(Cause::TooLong);
+        }
+        self.datagram_ip_id = self.datagram_ip_id.wrapping_add(1);
+        out.send(&mut self.port, &mut datagram.buffer, &mut self.counters)
     }
 }
 
@@ -355,7 +431,7 @@ impl<P: PacketIo> Driver for Io<P> {
 
     fn place(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
         let len = payload.len() as u32;
-        // The engine accepts one payload of a segment at most, so that no payload waits here.
+        // The engine places at most one payload per segment in its frame. Others are copied.
         let fits = len <= self.supply.pool().payload_len_max() && self.placed.is_none();
         let frame = self.frame.filter(|_| fits);
         if let Some(connection) = self.connection_mut(flow)

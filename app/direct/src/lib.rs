@@ -1,9 +1,9 @@
-//! The ring API over the TCP engine of this process (`tidelane-rings`): the *direct* back end of
-//! StackMap (§3).
+//! The *direct* back end of the ring API (`tidelane-rings`), after StackMap (§3): TCP runs in this
+//! process.
 //!
-//! [`DirectContext`] is a [`Context`] on a port that the program owns: a queue of a NIC (AF_XDP), a
-//! port of the Tidelane service, a TUN device, or a link in memory. TCP runs within the calls of
-//! the context, in the thread of the program. If the program crashes, no other program is affected.
+//! [`DirectContext`] is a [`Context`] on a port that the program owns. The port is a queue of a NIC
+//! (AF_XDP), a port of the Tidelane service, a TUN device, or a link in memory. TCP runs within the
+//! calls of the context, in the program's thread. A crash of the program affects no other program.
 //!
 //! ```text
 //!   program ── send(descriptor, buffer) ──> DirectContext ── send chain ────> Engine
@@ -17,11 +17,15 @@ mod connection;
 mod context;
 mod counters;
 mod cycle;
+mod datagram_out;
+mod datagrams;
 mod descriptors;
 mod input;
 mod io;
+mod ip;
 mod loans_unsafe;
 mod options;
+mod placed;
 mod receive_chain;
 mod segment_writer;
 mod send_chain;

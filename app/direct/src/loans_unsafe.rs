@@ -1,5 +1,5 @@
-//! The exchange of buffers with a port that shares its memory: the pool over this memory, received
-//! frames that become buffers, and buffers that the port reads.
+//! Zero-copy exchange of buffers with a port that shares its memory. The pool lies in this memory.
+//! Received frames become buffers, and the port sends from buffers that the context lends.
 
 use std::{
     cell::RefCell,
@@ -12,37 +12,39 @@ use std::{
 use tidelane_packet_io::{FrameData, LinkFull, PacketIo, TxChecksum};
 use tidelane_rings::{BackEndMemory, Buffer, Pool};
 
-/// State of a buffer of the pool.
+/// State of a buffer of the shared memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Loan {
-    /// The port does not have the buffer.
+    /// The port does not hold the buffer.
     None,
-    /// The port reads the buffer, which also has an owner in the context.
+    /// The port may read the buffer, which still has an owner in the context.
     Lent,
-    /// The port reads the buffer, which is free when the port returns it.
+    /// The port may read the buffer, whose owner has dropped it. The port's return frees the
+    /// buffer.
     Ownerless,
 }
 
-/// The buffers that a port reads.
+/// The buffers that a port may read.
 ///
-/// No code writes to a lent buffer, because only [`SentBuffer`] has it. A lent buffer is free when
-/// its owner has dropped it and the port has returned it.
+/// Only [`SentBuffer`] owns a lent buffer, and [`SentBuffer`] refuses writes, so the data cannot
+/// change while the port reads. A lent buffer is free once its owner has dropped it and the port
+/// has returned it.
 #[derive(Debug)]
 pub struct Loans {
     pool: Pool,
-    /// States by the number of the buffer; empty if the port does not share its memory.
+    /// States by buffer number. Empty if the port does not share its memory.
     states: RefCell<Vec<Loan>>,
-    /// Bytes before the headers that the port may write.
+    /// Bytes before the headers of a sent frame that the port may overwrite.
     tx_headroom: u32,
 }
 
 impl Loans {
-    /// Returns the pool of a context, over the memory of `port` if the port shares it. `make` makes
-    /// the pool for other ports.
+    /// Creates the pool of a context. If `port` shares its memory, the pool lies in this memory.
+    /// Otherwise, `make` creates the pool.
     ///
     /// # Errors
     ///
-    /// The errors are those of the pool.
+    /// The errors of the creation of the pool.
     pub fn open<P: PacketIo>(
         port: &mut P,
         headroom: u32,
@@ -84,8 +86,9 @@ impl Loans {
         !self.states.borrow().is_empty()
     }
 
-    /// Takes the frame of packet `at` of a burst as a buffer, whose payload is the packet. The port
-    /// gets `spare` for it. Returns `spare` if the packet is not in a frame of the pool.
+    /// Turns the frame of packet `at` of a burst into a buffer whose payload is the packet. The
+    /// port gets `spare` in exchange. Returns `spare` as the error if the packet is not in a frame
+    /// of the pool.
     pub fn exchange<P: PacketIo>(
         &self,
         port: &mut P,
@@ -107,7 +110,8 @@ impl Loans {
         }
     }
 
-    /// Frees the buffers that the port no longer reads and that have no owner.
+    /// Takes back the buffers that the port has finished reading, and frees the buffers without an
+    /// owner.
     pub fn take_back<P: PacketIo>(&self, port: &mut P) {
         let Some(port) = port.shared_frames().filter(|_| self.is_shared()) else {
             return;
@@ -128,7 +132,7 @@ impl Loans {
         states.get(number as usize).copied().unwrap_or(Loan::None)
     }
 
-    /// Sets the state of a buffer. Returns the state before.
+    /// Sets the state of a buffer. Returns the previous state.
     fn replace(&self, number: u32, state: Loan) -> Loan {
         match self.states.borrow_mut().get_mut(number as usize) {
             Some(place) => mem::replace(place, state),
@@ -137,17 +141,17 @@ impl Loans {
     }
 }
 
-/// A buffer with data that is not acknowledged. The data does not change. The port may read it.
+/// A buffer with data to send. The port may read the data, so the data does not change.
 #[derive(Debug)]
 pub struct SentBuffer {
     buffer: ManuallyDrop<Buffer>,
     loans: Rc<Loans>,
-    /// True if the buffer is in the memory that the port shares.
+    /// True if the buffer lies in the memory that the port shares.
     is_shared: bool,
 }
 
 impl SentBuffer {
-    /// Returns the buffer for the context of `loans`.
+    /// Wraps a buffer for the context that owns `loans`.
     pub fn new(buffer: Buffer, loans: &Rc<Loans>) -> Self {
         Self {
             is_shared: loans.is_shared() && buffer.is_of(&loans.pool),
@@ -156,29 +160,29 @@ impl SentBuffer {
         }
     }
 
-    /// Returns the data.
+    /// Returns the payload.
     pub fn payload(&self) -> &[u8] {
         self.buffer.payload()
     }
 
-    /// Returns the range of the data within the buffer.
+    /// Returns the range of the payload within the buffer.
     pub fn range(&self) -> Range<u32> {
         self.buffer.range()
     }
 
-    /// Returns the length of the data in bytes.
+    /// Returns the length of the payload in bytes.
     pub fn len(&self) -> u32 {
         self.buffer.len() as u32
     }
 
-    /// Returns true while the port reads the buffer.
+    /// Returns true while the port may read the buffer.
     fn is_lent(&self) -> bool {
         self.is_shared && self.loans.state(self.buffer.index()) != Loan::None
     }
 
-    /// Returns the `headers_len` bytes before `data` together with the data, for headers. The
-    /// caller owns the bytes before the data. Returns `None` if the port reads the buffer, cannot
-    /// send it, or if there is too little room before the data.
+    /// Returns the payload range `data` together with the `headers_len` bytes before it, for the
+    /// headers. The caller must not need the bytes before `data`. Returns `None` if the port may
+    /// read the buffer, cannot send from the buffer, or if there is too little room before `data`.
     pub fn frame_mut(&mut self, data: Range<u32>, headers_len: u32) -> Option<&mut [u8]> {
         let start = data.start.checked_sub(headers_len)?;
         if !self.is_shared || self.is_lent() || start < self.loans.tx_headroom {
@@ -188,12 +192,11 @@ impl SentBuffer {
         bytes.get_mut(start as usize..data.end as usize)
     }
 
-    /// Lends the buffer to the port, which sends the bytes of `frame`. [`Self::frame_mut`] has
-    /// returned these bytes.
+    /// Lends the buffer to the port, which sends the bytes of `frame` (see [`Self::frame_mut`]).
     ///
     /// # Errors
     ///
-    /// The port has no room.
+    /// Fails if the port is full.
     pub fn lend<P: PacketIo>(
         &self,
         port: &mut P,

@@ -2,7 +2,7 @@
 
 use tidelane_embedded::{EngineConfig, IpAddress, SocketOptions, StackConfig};
 
-/// Receive window of a connection at its start, in bytes.
+/// Initial receive window of a connection in bytes.
 const RX_WINDOW_INITIAL: u32 = 64 << 10;
 /// Largest receive window of a connection in bytes.
 const RX_WINDOW_MAX: u32 = 256 << 10;
@@ -10,26 +10,27 @@ const RX_WINDOW_MAX: u32 = 256 << 10;
 /// Parameters of a context.
 #[derive(Clone, Debug)]
 pub struct DirectOptions {
-    /// Addresses, keys and TCP of the context.
+    /// Addresses, keys and TCP parameters of the context.
     pub stack: StackConfig,
-    /// Number of buffers, at most 32,768. A port that shares its memory with the context has its
-    /// own number.
+    /// Number of buffers, at most 32,768. Ignored if the port shares its memory, because the port
+    /// then determines the number.
     pub buffers: u32,
-    /// Length of each buffer in bytes, with the room for headers. A port that shares its memory
-    /// with the context has its own length.
+    /// Length of each buffer in bytes, including the headroom for headers. Ignored if the port
+    /// shares its memory.
     pub buffer_len: u32,
-    /// Limit of buffers on one descriptor that are queued or not acknowledged.
+    /// Limit of the buffers of one descriptor that are queued or unacknowledged.
     pub send_queue_max: usize,
-    /// MTU of the link in bytes, at most that of the port's frames. A frame of a NIC queue has room
-    /// for more than the MTU of its interface.
+    /// MTU of the link in bytes. The frames of the port limit the MTU. Frames may be longer than
+    /// the link's MTU, as on a NIC queue.
     pub mtu: u32,
 }
 
 impl DirectOptions {
     /// Returns the parameters of a context with one address, on a link without link addresses.
-    /// `secret` is the key of initial sequence numbers, and nobody else may know it.
+    /// `secret` keys the initial sequence numbers (RFC 9293 §3.4.1) and must not be known to
+    /// others.
     ///
-    /// Messages leave at once (TCP_NODELAY). The receive window grows up to 256 KiB.
+    /// Segments are sent without delay (TCP_NODELAY). The receive window grows up to 256 KiB.
     pub fn new(address: IpAddress, secret: [u8; 16]) -> Self {
         Self {
             stack: StackConfig {

@@ -1,24 +1,25 @@
-//! Received data of one connection: buffers in order, and buffers beyond holes.
+//! Receive queue of one connection: in-order data, and out-of-order data after gaps.
 //!
 //! ```text
-//!   delivered │ ready: buffers in order │ hole │ ahead: buffers beyond holes
+//!   delivered │ ready: in-order buffers │ gap │ ahead: out-of-order buffers
 //!                                       next
 //! ```
 //!
 //! A buffer usually holds the payload of one segment. The chain never drops data that TCP has
-//! acknowledged or SACKed, so the engine may only acknowledge data that the chain has accepted.
+//! acknowledged or SACKed. The engine therefore acknowledges only data that the chain has accepted.
 
 use std::collections::VecDeque;
 
 use tidelane_rings::Buffer;
 
-/// Number of buffers in order from which on small payloads are copied to the buffer before them. A
-/// peer that sends single bytes to a paused connection would otherwise hold a buffer for each byte.
+/// Number of in-order buffers from which small payloads are copied to the tail of the last buffer.
+/// Otherwise, a peer that sends single bytes to a paused connection would occupy a buffer per byte.
 const PROMPT_BUFFERS: usize = 16;
-/// Limit of buffers beyond holes. The peer sends further data beyond holes again.
+/// Limit of the out-of-order buffers. Data beyond the limit is not accepted, and the peer
+/// retransmits it.
 const AHEAD_MAX: usize = 256;
 
-/// A buffer beyond a hole.
+/// An out-of-order buffer.
 #[derive(Debug)]
 struct Piece {
     /// Stream position of the first byte.
@@ -33,40 +34,40 @@ impl Piece {
     }
 }
 
-/// The received data of one connection that the program has not got.
+/// The received data of one connection that the program has not taken.
 #[derive(Debug, Default)]
 pub struct ReceiveChain {
-    /// Data in order.
+    /// In-order data.
     ready: VecDeque<Buffer>,
-    /// Stream position after the data in order.
+    /// Stream position after the in-order data.
     next: u32,
-    /// Data beyond holes, sorted and disjoint.
+    /// Out-of-order data, sorted and without overlaps.
     ahead: VecDeque<Piece>,
 }
 
 impl ReceiveChain {
-    /// Returns the stream position after the data in order.
+    /// Returns the stream position after the in-order data.
     pub fn next(&self) -> u32 {
         self.next
     }
 
-    /// Returns true if `pos` continues the data in order.
+    /// Returns true if data at `pos` is in order.
     pub fn is_in_order(&self, pos: u32) -> bool {
         pos == self.next
     }
 
-    /// Returns true if there is data in order.
+    /// Returns true if there is in-order data.
     pub fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// Returns true if the chain takes one more buffer with data at `pos`.
+    /// Returns true if the chain accepts a further buffer with data at `pos`.
     pub fn has_place(&self, pos: u32) -> bool {
         self.is_in_order(pos) || self.ahead.len() < AHEAD_MAX
     }
 
-    /// Returns true if `len` bytes at `pos` should be copied to the buffer before them by
-    /// [`Self::append`]. `is_copied` is true if the bytes have to be copied in any case.
+    /// Returns true if `len` bytes at `pos` should be appended to the preceding buffer by
+    /// [`Self::append`]. `is_copied` is true if the bytes need a copy in any case.
     pub fn wants_append(&self, pos: u32, len: u32, is_copied: bool) -> bool {
         let (before, is_long) = if self.is_in_order(pos) {
             (self.ready.back(), self.ready.len() >= PROMPT_BUFFERS)
@@ -80,7 +81,8 @@ impl ReceiveChain {
         })
     }
 
-    /// Copies `payload` behind the buffer that ends at `pos`. Returns the number of further copies.
+    /// Appends `payload` to the buffer that ends at `pos`. Returns the number of additional copies,
+    /// which join small out-of-order buffers after a gap is filled.
     pub fn append(&mut self, pos: u32, payload: &[u8]) -> u64 {
         let end = pos.wrapping_add(payload.len() as u32);
         if !self.make_way(pos, end) {
@@ -102,11 +104,11 @@ impl ReceiveChain {
         self.take_adjacent()
     }
 
-    /// Adds a buffer with data at `pos`. Returns the number of copies that the chain has made to
-    /// join small payloads.
+    /// Inserts a buffer with data at `pos`. Returns the number of copies that joined small
+    /// payloads.
     ///
-    /// Bytes before [`Self::next`] are dropped: the first part of a payload may close the hole
-    /// before data that the next part repeats.
+    /// Bytes before [`Self::next`] are dropped. If a payload takes several buffers, the first
+    /// buffer may fill a gap, so that `next` moves beyond the start of the second buffer.
     pub fn insert(&mut self, pos: u32, mut buffer: Buffer) -> u64 {
         let known = self.next.wrapping_sub(pos);
         let mut pos = pos;
@@ -129,7 +131,7 @@ impl ReceiveChain {
         0
     }
 
-    /// Takes the next buffer in order.
+    /// Takes the next in-order buffer.
     pub fn take(&mut self) -> Option<Buffer> {
         self.ready.pop_front()
     }
@@ -138,8 +140,8 @@ impl ReceiveChain {
         pos.wrapping_sub(self.next)
     }
 
-    /// Removes the bytes from `start` to `end` from the buffers beyond holes. Returns false,
-    /// without any effect, if one buffer has all of these bytes.
+    /// Removes the bytes from `start` to `end` from the out-of-order buffers. If one buffer already
+    /// contains all of these bytes, returns false and changes nothing.
     fn make_way(&mut self, start: u32, end: u32) -> bool {
         let (start, end) = (self.distance(start), self.distance(end));
         let mut at = 0;
@@ -169,7 +171,7 @@ impl ReceiveChain {
         true
     }
 
-    /// Moves the buffers that continue the data in order. Returns the number of copies.
+    /// Moves out-of-order buffers that are now in order. Returns the number of copies.
     fn take_adjacent(&mut self) -> u64 {
         let mut copies = 0;
         while let Some(piece) = self.ahead.pop_front() {
@@ -182,8 +184,8 @@ impl ReceiveChain {
         copies
     }
 
-    /// Adds a buffer to the data in order. Returns true if its payload was copied to the buffer
-    /// before it.
+    /// Appends a buffer to the in-order data. Returns true if the payload was copied to the
+    /// preceding buffer.
     fn push_ready(&mut self, buffer: Buffer) -> bool {
         let len = buffer.len() as u32;
         self.next = self.next.wrapping_add(len);
@@ -200,7 +202,7 @@ impl ReceiveChain {
     }
 }
 
-/// Returns true if a payload is small, compared with a buffer.
+/// Returns true if `len` is less than a quarter of the buffer's capacity.
 fn is_small(buffer: &Buffer, len: u32) -> bool {
     len < buffer.capacity() / 4
 }

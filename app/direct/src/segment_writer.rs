@@ -1,4 +1,4 @@
-//! The bytes of a segment: headers before a payload that is in its place already.
+//! Writes a TCP segment: headers before a payload that is already in place.
 
 use tidelane_engine::SegmentOut;
 use tidelane_packet_io::TxChecksum;
@@ -7,19 +7,19 @@ use tidelane_wire::{
     write_partial_checksum, write_tcp_checksum,
 };
 
-/// Length of all headers of a segment with all options, in bytes.
+/// Length in bytes of the Ethernet, IP and TCP headers with all options.
 pub const HEADERS_LEN_MAX: usize = FRAME_HEADERS_LEN_MAX + TCP_HEADER_LEN_MAX;
-/// Offset of the checksum in a TCP header.
+/// Offset of the checksum in the TCP header, in bytes.
 const TCP_CHECKSUM_AT: u16 = 16;
 
-/// Returns the length of the headers of `out` in bytes.
+/// Returns the length of all headers of `out` in bytes.
 pub fn headers_len(out: &SegmentOut, template: &HeaderTemplate) -> usize {
     template.headers_len() + TCP_HEADER_LEN + out.options.len()
 }
 
-/// Writes the headers of `out` to the start of `frame`, which has the payload behind them and ends
-/// with it. Returns the state of the checksum; `None` if the frame is shorter than its headers.
-/// `by_port` is true if the port finishes checksums.
+/// Writes the headers of `out` to the start of `frame`. The payload already fills the rest of
+/// `frame`. `by_port` is true if the port completes checksums (checksum offload). Returns the state
+/// of the TCP checksum. Returns `None` if `frame` is shorter than the headers.
 pub fn write_headers(
     frame: &mut [u8],
     out: &SegmentOut,

@@ -1,23 +1,23 @@
-//! Data to send of one connection: buffers, until the peer has acknowledged their bytes.
+//! Send queue of one connection: buffers that are unsent or unacknowledged.
 
 use std::{collections::VecDeque, ops::Range};
 
 use crate::loans_unsafe::SentBuffer;
 
-/// A buffer, and the stream position of its first byte.
+/// A buffer with the stream position of its first byte.
 #[derive(Debug)]
 struct Piece {
     pos: u32,
     buffer: SentBuffer,
 }
 
-/// The data of one connection that the peer has not acknowledged.
+/// The unsent and unacknowledged data of one connection.
 #[derive(Debug, Default)]
 pub struct SendChain {
     pieces: VecDeque<Piece>,
-    /// Stream position up to which the peer has acknowledged the data.
+    /// Stream position up to which the peer has acknowledged.
     acked: u32,
-    /// Stream position after the last byte.
+    /// Stream position after the last queued byte.
     head: u32,
 }
 
@@ -27,25 +27,25 @@ impl SendChain {
         self.pieces.len()
     }
 
-    /// Returns the number of bytes that are not acknowledged.
+    /// Returns the number of unacknowledged bytes, sent or unsent.
     pub fn bytes(&self) -> u32 {
         self.head.wrapping_sub(self.acked)
     }
 
-    /// Returns the stream position after the last byte.
+    /// Returns the stream position after the last queued byte.
     pub fn head(&self) -> u32 {
         self.head
     }
 
-    /// Adds data.
+    /// Appends a buffer.
     pub fn push(&mut self, buffer: SentBuffer) {
         let pos = self.head;
         self.head = pos.wrapping_add(buffer.len());
         self.pieces.push_back(Piece { pos, buffer });
     }
 
-    /// Sets the position up to which the peer has acknowledged the data. Returns the next buffer
-    /// all of whose bytes are acknowledged, until there is none.
+    /// Records that the peer has acknowledged the data up to `acked`. Returns one completely
+    /// acknowledged buffer. The caller repeats the call until it returns `None`.
     pub fn acknowledge(&mut self, acked: u32) -> Option<SentBuffer> {
         self.acked = acked;
         let first = self.pieces.front()?;
@@ -56,13 +56,13 @@ impl SendChain {
         self.pieces.pop_front().map(|piece| piece.buffer)
     }
 
-    /// Takes the next buffer, whether it is acknowledged or not.
+    /// Removes the first buffer, acknowledged or not.
     pub fn take(&mut self) -> Option<SentBuffer> {
         self.pieces.pop_front().map(|piece| piece.buffer)
     }
 
-    /// Returns the number of the piece that has the byte at `pos`, and the offset of the byte in
-    /// the payload of this piece.
+    /// Returns the index of the piece that contains the byte at `pos`, and the byte's offset in the
+    /// payload of this piece.
     fn find(&self, pos: u32) -> Option<(usize, usize)> {
         let start = self.pieces.front()?.pos;
         let distance = pos.wrapping_sub(start);
@@ -74,7 +74,7 @@ impl SendChain {
         Some((at, offset))
     }
 
-    /// Copies the bytes at `pos` to all of `room`. Returns false if the chain does not have them.
+    /// Fills `room` with the bytes from `pos` on. Returns false if the chain lacks some of them.
     pub fn copy_to(&self, pos: u32, room: &mut [u8]) -> bool {
         let Some((at, mut offset)) = self.find(pos) else {
             return room.is_empty();
@@ -94,9 +94,9 @@ impl SendChain {
         room.is_empty()
     }
 
-    /// Returns the buffer that has all of the `len` bytes at `pos`, and the range of these bytes
-    /// within the buffer. Returns `None` if the bytes lie in several buffers, or if the buffer has
-    /// unacknowledged bytes before them. The memory before the bytes is free for headers.
+    /// Returns the buffer that contains all `len` bytes at `pos`, and their range within the
+    /// buffer. The memory before the range is free for headers. Returns `None` if the bytes lie in
+    /// several buffers, or if unacknowledged bytes precede them in the buffer.
     pub fn buffer_with(&mut self, pos: u32, len: u32) -> Option<(&mut SentBuffer, Range<u32>)> {
         let (at, offset) = self.find(pos)?;
         let is_after_acked = pos.wrapping_sub(self.acked) as i32 > 0;

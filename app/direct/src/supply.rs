@@ -1,23 +1,23 @@
-//! The free buffers of a context, and the kinds of data that may take them.
+//! The free buffers of a context, and the shares of different kinds of data.
 
 use tidelane_rings::{Buffer, Pool};
 
-/// Purpose of a buffer for received data.
+/// The kind of received data that needs a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
-    /// Data in order, which the next list has.
+    /// In-order data that the next list reports.
     Prompt,
-    /// Data that waits: beyond a hole, or of a connection that the program has paused.
+    /// Data that has to wait: out-of-order data, or data of a paused or unaccepted connection.
     Waiting,
 }
 
-/// The pool of a context. Data that waits leaves half of the buffers to other data. Received data
-/// leaves a quarter of the buffers to the program. The data that fills a hole therefore finds a
-/// buffer, however many buffers are beyond holes, and a program can always answer.
+/// The pool of a context, with reserves. Waiting data leaves half of the buffers free. All received
+/// data leaves a quarter free. The data that fills a gap therefore always finds a buffer, and the
+/// program always finds a buffer for an answer.
 #[derive(Debug)]
 pub struct Supply {
     pool: Pool,
-    /// Number of buffers that were free at the start.
+    /// Number of buffers in the pool.
     count: u32,
 }
 
@@ -33,13 +33,19 @@ impl Supply {
         &self.pool
     }
 
-    /// Returns true if `buffers` buffers may be taken for received data.
+    /// Returns true if received data of this kind may take `buffers` buffers.
     pub fn has(&self, buffers: u32, purpose: Purpose) -> bool {
         let rest = match purpose {
             Purpose::Prompt => self.count / 4,
             Purpose::Waiting => self.count / 2,
         };
         self.pool.free_count() >= rest + buffers
+    }
+
+    /// Returns a free buffer for received data of this kind. Returns `None` if only the reserve is
+    /// left.
+    pub fn take_for(&self, purpose: Purpose) -> Option<Buffer> {
+        self.has(1, purpose).then(|| self.take())?
     }
 
     /// Returns a free buffer.

@@ -1,4 +1,4 @@
-//! The clock of a context, and the wait for its port.
+//! The clock of a context, and the wait for packets on its port.
 
 use std::{io, os::fd::AsFd, time};
 
@@ -8,21 +8,21 @@ use rustix::{
 };
 use tidelane_engine::{Duration, Instant};
 
-/// The clock of a context, and the wait for packets of its port. Tests have a virtual time.
+/// A clock, and the wait for packets on a port. Tests implement virtual time.
 pub trait TimeSource<P> {
-    /// Returns the time of a clock that never goes back.
+    /// Returns the time of a monotonic clock.
     fn now(&self) -> Instant;
 
-    /// Waits until `port` has a packet, at most for `limit`. `None` means no limit. A wait may end
-    /// early.
+    /// Waits until `port` has a packet, for at most `limit`. `None` means no limit. The wait may
+    /// end early.
     ///
     /// # Errors
     ///
-    /// An error means that the port cannot be used any more.
+    /// An error means that the port has failed.
     fn wait(&mut self, port: &mut P, limit: Option<time::Duration>) -> io::Result<()>;
 }
 
-/// Returns the engine's time of the system's monotonic clock, from its first use in a value on.
+/// The system's monotonic clock as the engine's time. The engine's time starts at one second.
 #[derive(Clone, Copy, Debug)]
 struct Monotonic(time::Instant);
 
@@ -32,12 +32,12 @@ impl Monotonic {
     }
 
     fn now(&self) -> Instant {
-        // The engine's time starts after zero, which stands for no time in some of its fields.
+        // Some fields of the engine use zero for "no time", so the time starts after zero.
         Instant::from_secs(1) + Duration::from_nanos(self.0.elapsed().as_nanos() as u64)
     }
 }
 
-/// The system's clock, and poll(2) on the descriptor of the port.
+/// The system's monotonic clock, with poll(2) on the descriptor of the port.
 #[derive(Clone, Copy, Debug)]
 pub struct PollTime(Monotonic);
 
@@ -59,7 +59,7 @@ impl<P: AsFd> TimeSource<P> for PollTime {
     }
 }
 
-/// The system's clock, and a wait by a function of the program.
+/// The system's monotonic clock, with a wait function of the program.
 #[derive(Clone, Copy, Debug)]
 pub struct FnTime<W> {
     clock: Monotonic,
@@ -67,7 +67,7 @@ pub struct FnTime<W> {
 }
 
 impl<W> FnTime<W> {
-    /// Returns a clock that starts now. `wait` is the function [`TimeSource::wait`].
+    /// Returns a clock that starts now. `wait` implements [`TimeSource::wait`].
     pub fn new(wait: W) -> Self {
         let clock = Monotonic::new();
         Self { clock, wait }
@@ -87,11 +87,11 @@ where
     }
 }
 
-/// Waits until `descriptor` is readable, at most for `limit`. A signal ends the wait.
+/// Waits until `descriptor` is readable, for at most `limit`. A signal ends the wait early.
 ///
 /// # Errors
 ///
-/// The errors are those of `poll`. A descriptor that has failed or hung up is an error, too.
+/// The errors of `poll`, and an error if the descriptor has failed or hung up.
 pub fn poll_descriptor(descriptor: &impl AsFd, limit: Option<time::Duration>) -> io::Result<()> {
     let limit = limit.map(|limit| Timespec {
         tv_sec: limit.as_secs().try_into().unwrap_or(i64::MAX),

@@ -16,11 +16,11 @@
 extern "C" {
 #endif
 
-/* A stack. */
+/* A TCP stack with one IP address. The program sees only pointers to the stack. */
 struct tle_stack;
 
 /* The handle of a connection. Zero stands for no connection. The stack never uses the handle of a
- * closed connection again, and all functions ignore such a handle. */
+ * closed connection again, and no function acts on the handle of a closed connection. */
 typedef uint64_t tle_connection;
 
 /* The functions that move the stack's IP packets. */
@@ -49,9 +49,9 @@ enum tle_kind {
 /* An event. */
 struct tle_event {
     enum tle_kind kind;
-    /* Listener of TLE_INCOMING. */
+    /* Listener of TLE_INCOMING. 0 for the other kinds. */
     uint32_t listener;
-    /* Connection of the other kinds. */
+    /* Connection of the other kinds. 0 for TLE_INCOMING. */
     tle_connection connection;
 };
 
@@ -70,16 +70,16 @@ int tle_poll(struct tle_stack *stack, uint64_t now_ns);
 /* Returns the time of the next timer; UINT64_MAX if no timer runs. */
 uint64_t tle_next_timeout(const struct tle_stack *stack);
 
-/* Sends the data, ACKs and SYNs that TCP allows to send now. The MultiStack paper calls this
- * function tcp_output. */
+/* Sends the data, ACKs and SYNs that TCP allows to send now. The MultiStack paper ("Rekindling
+ * Network Protocol Innovation with User-Level Stacks", 2014) calls this function tcp_output. */
 void tle_flush(struct tle_stack *stack);
 
 /* Handles one received IP packet. The MultiStack paper calls this function tcp_input. A program
  * does not need this function if `receive` of its port returns the packets to tle_poll. */
 void tle_input(struct tle_stack *stack, const void *packet, size_t len);
 
-/* Listens at `port`. At most `backlog` connections wait to be accepted. Returns the listener; -1 if
- * the port is in use. */
+/* Listens at `port`. At most `backlog` connections wait to be accepted. Returns the listener; -1 on
+ * failure, for example if the port is in use. */
 int64_t tle_listen(struct tle_stack *stack, uint16_t port, uint32_t backlog);
 
 /* Ends a listener. Connections that were not accepted are reset. */
@@ -88,8 +88,8 @@ void tle_unlisten(struct tle_stack *stack, uint32_t listener);
 /* Returns the oldest connection that waits to be accepted; 0 if there is none. */
 tle_connection tle_accept(struct tle_stack *stack, uint32_t listener);
 
-/* Opens a connection to `peer`. Returns 0 on failure. Otherwise the event TLE_CONNECTED or
- * TLE_CLOSED follows. */
+/* Opens a connection from an ephemeral port to `port` of `peer`. Returns 0 on failure. Otherwise
+ * the event TLE_CONNECTED or TLE_CLOSED follows. */
 tle_connection tle_connect(struct tle_stack *stack, const uint8_t peer[16], uint16_t port);
 
 /* Copies received data. Returns the number of bytes; 0 if there is none. */

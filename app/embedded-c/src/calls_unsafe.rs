@@ -1,7 +1,7 @@
-//! The functions of `tidelane_embedded.h`, the embedded TCP stack for C. Each function trusts its
-//! pointers, as C functions do. A panic ends the process, because C cannot unwind.
+//! The functions of `tidelane_embedded.h`, the embedded TCP stack for C. As in C, the functions
+//! trust their pointer arguments. A panic ends the process, because C cannot unwind.
 //!
-//! "The caller's promise" in the comments is the section *Safety* of the function.
+//! "The caller's promise" in a comment refers to the section *Safety* of the function.
 
 use std::{ffi::c_void, slice};
 
@@ -9,7 +9,7 @@ use tidelane_embedded::{
     Connection, Endpoint, Event, FnPort, Instant, IpAddress, Listener, Stack, StackConfig,
 };
 
-/// Least and largest MTU of a port in bytes.
+/// Range of the MTU of a port, in bytes.
 const MTU_RANGE: std::ops::RangeInclusive<u32> = 1280..=65_535;
 
 type Receive = Box<dyn FnMut(&mut [u8]) -> Option<usize>>;
@@ -18,7 +18,8 @@ type Send = Box<dyn FnMut(&[u8]) -> bool>;
 /// `struct tle_stack` of the header, which C sees only as a pointer.
 pub struct TleStack(Stack<FnPort<Receive, Send>>);
 
-/// `struct tle_port` of the header: the C functions that move the stack's IP packets.
+/// `struct tle_port` of the header: the C functions with which the stack receives and sends IP
+/// packets. The header documents their arguments and results.
 #[repr(C)]
 pub struct TlePort {
     user: *mut c_void,
@@ -27,9 +28,11 @@ pub struct TlePort {
     mtu: u32,
 }
 
-/// `struct tle_event` of the header: an event, and the listener or the connection of the event.
+/// `struct tle_event` of the header: an event, with its listener (TLE_INCOMING) or its connection
+/// (all other kinds). The unused field is 0.
 #[repr(C)]
 pub struct TleEvent {
+    /// One of `enum tle_kind` of the header.
     kind: i32,
     listener: u32,
     connection: u64,
@@ -39,7 +42,9 @@ pub struct TleEvent {
 ///
 /// # Safety
 ///
-/// The pointers are valid. The stack may call the functions of `port` until `tle_free`.
+/// The pointers are valid. The functions of `port` may be called until `tle_free`, and do not call
+/// functions of this stack. `receive` writes at most the length that it gets, and `send` does not
+/// write to the packet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tle_new(
     port: *const TlePort,
@@ -53,12 +58,12 @@ pub unsafe extern "C" fn tle_new(
     }
     let (user, receive, send) = (port.user, port.receive, port.send);
     let receive = move |packet: &mut [u8]| {
-        // SAFETY: the caller's promise. The function writes at most the length that it gets.
+        // SAFETY: the caller's promise. `receive` gets the length of the buffer.
         let len = unsafe { receive(user, packet.as_mut_ptr().cast(), packet.len()) };
         (len > 0).then_some(len)
     };
     let send = move |packet: &[u8]| {
-        // SAFETY: the caller's promise. The function reads the packet only.
+        // SAFETY: the caller's promise. `send` gets the length of the packet.
         unsafe { send(user, packet.as_ptr().cast(), packet.len()) != 0 }
     };
     let port = FnPort::new(
@@ -70,11 +75,11 @@ pub unsafe extern "C" fn tle_new(
     Box::into_raw(Box::new(TleStack(Stack::new(config, port))))
 }
 
-/// Frees a stack.
+/// Frees a stack and its connections. The peers get neither FIN nor RST. Ignores null.
 ///
 /// # Safety
 ///
-/// `stack` comes from `tle_new` and is not used afterwards.
+/// `stack` is null, or comes from `tle_new` and is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tle_free(stack: *mut TleStack) {
     if !stack.is_null() {
@@ -83,7 +88,8 @@ pub unsafe extern "C" fn tle_free(stack: *mut TleStack) {
     }
 }
 
-/// Receives packets, runs TCP and the timers, and sends. Returns 1 if a packet arrived.
+/// Receives packets, runs TCP and the timers, and sends. Returns 1 if a packet arrived, and 0
+/// otherwise. `now_ns` is the time in nanoseconds of a clock that never goes back.
 ///
 /// # Safety
 ///
@@ -106,7 +112,7 @@ pub unsafe extern "C" fn tle_next_timeout(stack: *const TleStack) -> u64 {
     timeout.map_or(u64::MAX, |at| at.0)
 }
 
-/// Sends the segments that TCP allows to send now.
+/// Sends the data, ACKs and SYNs that TCP allows to send now.
 ///
 /// # Safety
 ///
@@ -117,7 +123,7 @@ pub unsafe extern "C" fn tle_flush(stack: *mut TleStack) {
     unsafe { &mut *stack }.0.flush();
 }
 
-/// Handles a received IP packet.
+/// Processes a received IP packet.
 ///
 /// # Safety
 ///
@@ -129,7 +135,8 @@ pub unsafe extern "C" fn tle_input(stack: *mut TleStack, packet: *const u8, len:
     stack.0.input_packet(packet);
 }
 
-/// Listens at `port` of the stack's address. Returns the listener, or -1.
+/// Listens at `port` of the stack's address. Returns the listener, or -1 on failure, for example if
+/// the port is in use. At most `backlog` connections wait in the accept queue.
 ///
 /// # Safety
 ///
@@ -145,7 +152,7 @@ pub unsafe extern "C" fn tle_listen(stack: *mut TleStack, port: u16, backlog: u3
     }
 }
 
-/// Ends a listener.
+/// Closes a listener, and resets the connections in its accept queue.
 ///
 /// # Safety
 ///
@@ -158,7 +165,8 @@ pub unsafe extern "C" fn tle_unlisten(stack: *mut TleStack, listener: u32) {
         .unlisten(Listener::from_u32(listener));
 }
 
-/// Accepts the oldest waiting connection of a listener. Returns the connection, or 0 if none waits.
+/// Accepts the oldest connection of a listener. Returns the connection, or 0 if the accept queue is
+/// empty.
 ///
 /// # Safety
 ///
@@ -172,7 +180,8 @@ pub unsafe extern "C" fn tle_accept(stack: *mut TleStack, listener: u32) -> u64 
     accepted.map_or(0, Connection::to_u64)
 }
 
-/// Opens a connection from an ephemeral port. Returns the connection, or 0 on failure.
+/// Opens a connection from an ephemeral port to `port` of `peer`. Returns 0 on failure. Otherwise
+/// returns the connection, and the event TLE_CONNECTED or TLE_CLOSED follows.
 ///
 /// # Safety
 ///
@@ -190,7 +199,8 @@ pub unsafe extern "C" fn tle_connect(
     opened.map_or(0, Connection::to_u64)
 }
 
-/// Copies received data to `buffer`. Returns the number of bytes.
+/// Copies received data to `buffer`. Returns the number of copied bytes, or 0 if there is no data.
+/// `tle_is_end` tells whether more data can arrive.
 ///
 /// # Safety
 ///
@@ -210,7 +220,7 @@ pub unsafe extern "C" fn tle_read(
     stack.0.read(Connection::from_u64(connection), buffer)
 }
 
-/// Copies data to the send buffer. Returns the number of bytes.
+/// Copies data to the send buffer until the buffer is full. Returns the number of copied bytes.
 ///
 /// # Safety
 ///
@@ -227,7 +237,8 @@ pub unsafe extern "C" fn tle_write(
     stack.0.write(Connection::from_u64(connection), data)
 }
 
-/// Returns 1 if all data of the peer is read and no more can follow.
+/// Returns 1 at the end of the received stream: the program has read all data, and no more data can
+/// arrive. Also returns 1 for an invalid connection. Returns 0 otherwise.
 ///
 /// # Safety
 ///
@@ -239,7 +250,8 @@ pub unsafe extern "C" fn tle_is_end(stack: *mut TleStack, connection: u64) -> i3
     stack.0.is_end(Connection::from_u64(connection)).into()
 }
 
-/// Closes the sending direction.
+/// Closes the sending direction: the stack sends the written data and a FIN. The program may still
+/// read from the connection.
 ///
 /// # Safety
 ///
@@ -251,7 +263,8 @@ pub unsafe extern "C" fn tle_shutdown(stack: *mut TleStack, connection: u64) {
     stack.0.shutdown(Connection::from_u64(connection));
 }
 
-/// Closes a connection.
+/// Closes a connection: the stack sends the written data and a FIN. The connection's number becomes
+/// invalid, and no function acts on the number any more.
 ///
 /// # Safety
 ///
@@ -263,7 +276,8 @@ pub unsafe extern "C" fn tle_close(stack: *mut TleStack, connection: u64) {
     stack.0.close(Connection::from_u64(connection));
 }
 
-/// Resets a connection.
+/// Aborts a connection (RFC 9293 §3.10.5): the stack drops unsent data and resets the connection.
+/// The connection's number becomes invalid, and no function acts on the number any more.
 ///
 /// # Safety
 ///
@@ -275,7 +289,7 @@ pub unsafe extern "C" fn tle_abort(stack: *mut TleStack, connection: u64) {
     stack.0.abort(Connection::from_u64(connection));
 }
 
-/// Writes the next event to `event`. Returns 1, or 0 if there is no event.
+/// Writes the next event to `event` and returns 1. Returns 0 if there is no event.
 ///
 /// # Safety
 ///

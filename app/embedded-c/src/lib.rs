@@ -1,4 +1,4 @@
-//! The embedded stack (`tidelane-embedded`, a TCP stack that a program links) for C programs.
-//! `include/tidelane_embedded.h` documents the functions.
+//! C interface of the embedded TCP stack (`tidelane-embedded`). `include/tidelane_embedded.h`
+//! documents the functions.
 
 mod calls_unsafe;

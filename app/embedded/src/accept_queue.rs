@@ -1,11 +1,11 @@
-//! Connections that wait to be accepted. The engine identifies a connection by its flow id.
+//! The accept queues of a stack. The engine identifies a connection by its flow id.
 
 use std::collections::VecDeque;
 
 use tidelane_engine::{FlowId, ListenerId};
 
-/// The connections of all listeners that the program may accept, oldest first. The backlogs of the
-/// listeners bound their number.
+/// Established connections that the program has not accepted, oldest first, of all listeners. The
+/// listeners' backlogs bound their number.
 #[derive(Debug, Default)]
 pub struct AcceptQueue(VecDeque<(ListenerId, FlowId)>);
 

@@ -1,19 +1,19 @@
-//! The addresses of a stack, and the check of received packets against them.
+//! The local addresses of a stack, and the check of received packets against them.
 
 use tidelane_engine::IpAddress;
 use tidelane_wire::{DropReason, Packet};
 
-/// The addresses of a stack.
+/// The local addresses of a stack.
 #[derive(Debug)]
 pub struct Addresses {
     list: Vec<IpAddress>,
-    /// True if other stacks have the same addresses. A received packet may then have one of these
-    /// addresses as its source.
+    /// True if other stacks have the same addresses. Packets from these addresses are then valid.
     shared: bool,
 }
 
 impl Addresses {
-    /// Returns the addresses in `list`. `shared` is true if other stacks have them, too.
+    /// Returns the local addresses in `list`. `shared` is true if other stacks use the same
+    /// addresses.
     pub fn new(list: Vec<IpAddress>, shared: bool) -> Self {
         Self { list, shared }
     }
@@ -23,24 +23,24 @@ impl Addresses {
         &self.list
     }
 
-    /// Returns the first address; unspecified if there is none.
+    /// Returns the first address. Returns the unspecified address if there is none.
     pub fn first(&self) -> IpAddress {
         self.list.first().copied().unwrap_or_default()
     }
 
-    /// Returns the first address of the IP version of `peer`.
+    /// Returns the first address of the same IP version as `peer`.
     pub fn first_for(&self, peer: IpAddress) -> Option<IpAddress> {
         let of_version = |address: &&IpAddress| address.is_v4() == peer.is_v4();
         self.list.iter().find(of_version).copied()
     }
 
-    /// Returns true if `address` is an address of the stack.
+    /// Returns true if `address` is a local address.
     pub fn has(&self, address: IpAddress) -> bool {
         self.list.contains(&address)
     }
 
-    /// Fails with the reason to drop `packet` if its destination is not an address of this stack,
-    /// or if its source is impossible.
+    /// Returns an error with the drop reason if the destination of `packet` is not a local address,
+    /// or if the source is invalid.
     pub fn check(&self, packet: &Packet<'_>) -> Result<(), DropReason> {
         if !self.list.contains(&packet.dst) {
             return Err(DropReason::NotOurs);

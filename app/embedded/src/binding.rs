@@ -10,37 +10,37 @@ use crate::{
     status::{Status, Urgent},
 };
 
-/// The state that the stack keeps for one connection: its buffers and headers, the progress of the
-/// program in the two streams, and the events that the engine has reported.
+/// The stack's state of one connection: buffers and headers, the program's position in both
+/// streams, and the events that the engine has reported.
 #[derive(Debug)]
 pub struct Binding {
     /// Ethernet and IP headers of the connection's segments.
     pub template: HeaderTemplate,
     /// Received data.
     pub rx: StreamBuffer,
-    /// Data to send, until the peer has acknowledged it.
+    /// Data to send that the peer has not acknowledged.
     pub tx: StreamBuffer,
     /// Stream position up to which the program has read.
     pub rx_read: u32,
     /// Stream position up to which the program has written.
     pub tx_head: u32,
-    /// Number that distinguishes connections with the same flow id.
+    /// Distinguishes connections that reuse a flow id.
     pub generation: u32,
     /// Listener of a connection that the program has not accepted.
     pub listener: Option<ListenerId>,
-    /// True if the peer has closed its direction.
+    /// True if the peer has sent a FIN.
     pub peer_closed: bool,
-    /// True if the program has closed its direction.
+    /// True if the program has closed its sending direction.
     pub write_closed: bool,
-    /// Reason for the end of the connection, or `None` before the end.
+    /// Cause of the end of the connection. `None` before the end.
     pub cause: Option<CloseCause>,
-    /// The last error of the path that did not end the connection.
+    /// The last path error (ICMP) that did not end the connection.
     pub path_error: Option<CloseCause>,
-    /// Stream position of the last urgent byte, and the byte if it has arrived.
+    /// Stream position of the last urgent byte, and the byte once it has arrived.
     pub urgent: Option<(u32, Option<u8>)>,
-    /// True if an event has reported new data, and the program has not read since.
+    /// True if an event has reported data that the program has not read.
     pub readable_reported: bool,
-    /// True if a write found no room for all of its data, so that an event has to report room.
+    /// True if a write was cut short, so that an event must report room.
     pub wants_room: bool,
     /// True if the program has closed the connection.
     pub closed: bool,
@@ -82,20 +82,20 @@ impl Binding {
         open.then_some(Connection { flow, generation })
     }
 
-    /// Returns true if the program may write: the program has not closed its direction, and the
-    /// connection is not over.
+    /// Returns true if the program may write: neither the sending direction nor the connection is
+    /// closed.
     pub fn may_write(&self) -> bool {
         !self.write_closed && self.cause.is_none()
     }
 
     /// Returns the room to write in bytes. `acked` is the stream position up to which the peer has
-    /// acknowledged data, and `limit` the largest number of bytes that are not acknowledged.
+    /// acknowledged. `limit` is the largest number of unacknowledged bytes.
     pub fn room(&self, acked: u32, limit: u32) -> u32 {
         limit.saturating_sub(self.tx_head.wrapping_sub(acked))
     }
 
-    /// Copies as much of `data` to the send buffer as there is room for, and returns the number of
-    /// bytes. The caller then advances `tx_head`.
+    /// Copies `data` to the send buffer until it is full. Returns the number of bytes. The caller
+    /// then advances `tx_head`.
     pub fn copy_to_send(&mut self, acked: u32, limit: u32, data: &[u8]) -> u32 {
         let len = data.len().min(self.room(acked, limit) as usize);
         self.wants_room = len < data.len();
@@ -105,8 +105,8 @@ impl Binding {
         len as u32
     }
 
-    /// Returns the received data that the program has not read. `rx_head` is the stream position up
-    /// to which data has arrived in order.
+    /// Returns the received data that the program has not read. `rx_head` is the stream position
+    /// after the in-order data.
     pub fn received(&self, rx_head: u32) -> [&[u8]; 2] {
         let unread = rx_head.wrapping_sub(self.rx_read);
         self.rx.slices(self.rx_read, unread)
@@ -117,7 +117,7 @@ impl Binding {
     pub fn status(&self, rx_head: u32, acked: u32, limit: u32) -> Status {
         let urgent = self.urgent.and_then(|(pos, byte)| {
             let ahead = pos.wrapping_sub(self.rx_read);
-            // If the program has read past the byte, the difference is negative as an `i32`.
+            // Once the program has read past the byte, the difference is negative as an `i32`.
             (ahead as i32 >= 0).then_some(Urgent { ahead, byte })
         });
         Status {

@@ -1,4 +1,4 @@
-//! The buffer that holds the data of one direction of a connection.
+//! The data buffer of one direction of a connection.
 
 /// A ring buffer that is addressed by stream positions. A stream position counts the bytes of one
 /// direction, modulo 2^32. The ring has no memory until the first [`reserve`](Self::reserve).
@@ -8,8 +8,8 @@ pub struct StreamBuffer {
     bytes: Box<[u8]>,
 }
 
-/// Least length of a ring in bytes. A new ring is filled with zeros, which costs a short connection
-/// more than the growth of the ring costs a long one.
+/// Smallest ring in bytes. A new ring is filled with zeros, and a long fill would cost a short
+/// connection more than a long connection loses by growing its ring.
 const LEN_MIN: usize = 512;
 
 impl StreamBuffer {
@@ -49,7 +49,7 @@ impl StreamBuffer {
         self.bytes[..tail.len()].copy_from_slice(tail);
     }
 
-    /// Returns the `len` bytes at stream position `pos` in two parts, because the ring may wrap.
+    /// Returns the `len` bytes at stream position `pos`, in two parts because the ring may wrap.
     pub fn slices(&self, pos: u32, len: u32) -> [&[u8]; 2] {
         let (at, len) = (self.index(pos), len as usize);
         let first = len.min(self.bytes.len() - at);
@@ -80,7 +80,7 @@ mod tests {
         let data: Vec<u8> = (0..4096).map(|n| (n % 251) as u8).collect();
         buffer.write(start, &data);
         assert_eq!(bytes(&buffer, start, 4096), data);
-        // Positions wrap at 2^32.
+        // Stream positions wrap at 2^32.
         buffer.reserve(start, 9000);
         assert_eq!(buffer.capacity(), 16_384);
         buffer.write(start.wrapping_add(4096), &data);

@@ -5,20 +5,20 @@ use std::ops::RangeInclusive;
 /// The range of ephemeral ports.
 const RANGE: RangeInclusive<u16> = 49_152..=65_535;
 
-/// The choice of ephemeral ports: one after the other, from a secret start on.
+/// Selects ephemeral ports in sequence, from a secret start.
 #[derive(Debug)]
 pub struct EphemeralPorts {
-    /// Port that was chosen last.
+    /// The last selected port.
     last: u16,
 }
 
 impl EphemeralPorts {
-    /// Returns the choice that starts after `first`. An observer must not know this number.
+    /// Starts the sequence after `first`, which must not be known to an observer.
     pub fn new(first: u16) -> Self {
         Self { last: first }
     }
 
-    /// Returns the next port for which `is_free` returns true, or `None` if there is none.
+    /// Returns the next port for which `is_free` returns true. Returns `None` if no port is free.
     pub fn choose(&mut self, mut is_free: impl FnMut(u16) -> bool) -> Option<u16> {
         for _ in RANGE {
             self.last = self.last.wrapping_add(1).max(*RANGE.start());

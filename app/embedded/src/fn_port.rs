@@ -1,4 +1,4 @@
-//! A port that is made of two functions of the program, which move IP packets.
+//! A port that consists of two functions of the program, which receive and send IP packets.
 
 use tidelane_packet_io::{Burst, Capabilities, PacketIo, TxChecksum};
 use tidelane_wire::ETHERNET_HEADER_LEN;
@@ -11,27 +11,26 @@ pub fn ether_type(packet: &[u8]) -> [u8; 2] {
     }
 }
 
-/// A port over any function that moves IP packets: a TUN device, a tunnel, a queue of another
-/// stack.
+/// A port over any two functions that move IP packets, such as a TUN device or a tunnel.
 ///
-/// `receive` writes the next received packet to its argument, and returns the packet's length;
-/// `None` if no packet waits. `send` sends a packet, and returns false if the packet has to be sent
-/// again later. The port adds Ethernet headers with zero addresses in front of the packets, because
-/// a stack works on frames.
+/// `receive` writes the next received packet to its argument and returns the length of the packet,
+/// or `None` if there is no packet. `send` sends a packet and returns true, or returns false if the
+/// packet must be sent again later. The stack works on frames, so the port adds Ethernet headers
+/// with zero addresses.
 pub struct FnPort<R, S> {
     receive: R,
     send: S,
-    /// Largest frame in bytes.
+    /// Longest frame in bytes.
     frame_len_max: usize,
-    /// The frame that the stack fills.
+    /// Buffer of the frame that the stack writes.
     tx: Box<[u8]>,
-    /// Length of the frame in `tx` if the frame waits for `send`.
+    /// Length of the frame in `tx` that `send` has refused, if any.
     waiting: Option<usize>,
-    /// Buffers for received frames.
+    /// Free buffers for received frames.
     free: Vec<Box<[u8]>>,
 }
 
-/// Frames that an [`FnPort`] received.
+/// A burst of frames that an [`FnPort`] has received.
 #[derive(Default)]
 pub struct FnBurst(Vec<(Box<[u8]>, usize)>);
 
@@ -51,7 +50,7 @@ where
     R: FnMut(&mut [u8]) -> Option<usize>,
     S: FnMut(&[u8]) -> bool,
 {
-    /// Makes a port for packets of at most `mtu` bytes.
+    /// Creates a port for packets of at most `mtu` bytes.
     pub fn new(mtu: u32, receive: R, send: S) -> Self {
         let frame_len_max = mtu as usize + ETHERNET_HEADER_LEN;
         Self {
@@ -64,7 +63,7 @@ where
         }
     }
 
-    /// Sends the waiting frame, if there is one.
+    /// Sends the waiting frame, if any.
     fn send_waiting(&mut self) {
         if let Some(len) = self.waiting
             && (self.send)(&self.tx[ETHERNET_HEADER_LEN..len])

@@ -8,18 +8,18 @@ use tidelane_wire::MacAddress;
 pub struct StackConfig {
     /// Configuration of the engine.
     pub engine: EngineConfig,
-    /// Key of initial sequence numbers and hashes. Nobody else may know the key.
+    /// Key of initial sequence numbers and hashes. The key must not be known to others.
     pub secret: [u8; 16],
-    /// The addresses of this end. Packets to other addresses are dropped.
+    /// Local addresses. Packets to other addresses are dropped.
     pub addresses: Vec<IpAddress>,
-    /// Link address of this end.
+    /// Link address of the local end.
     pub mac: MacAddress,
-    /// Link address of the router, for peers whose link address is not known. Zeros stand for no
-    /// router: on a link with link addresses, connections to unknown peers are then refused.
+    /// Link address of the router, for peers whose link address is unknown. Zeros mean that there
+    /// is no router. On a link with link addresses, connections to unknown peers are then refused.
     pub gateway: MacAddress,
     /// True if other stacks have the same addresses, as on a port of the Tidelane service. The port
-    /// must then drop packets with forged sources. If false, the stack drops packets whose source
-    /// is one of its own addresses.
+    /// must then drop packets with forged sources. If false, the stack drops packets with a local
+    /// source address.
     pub shared_addresses: bool,
     /// Options of new connections.
     pub options: SocketOptions,
@@ -57,8 +57,8 @@ impl Listener {
     }
 }
 
-/// The handle of a connection. The handle of a closed connection is invalid: functions that get it
-/// do nothing, even if a later connection has the same flow id.
+/// The handle of a connection. The handle of a closed connection is invalid: functions ignore the
+/// handle, even if a later connection has the same flow id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Connection {
     pub(crate) flow: FlowId,
@@ -71,7 +71,7 @@ impl Connection {
         u64::from(self.generation) << 32 | u64::from(self.flow.0)
     }
 
-    /// Returns the handle with this number. An unknown number is an invalid handle.
+    /// Returns the handle with this number. An unknown number yields an invalid handle.
     pub fn from_u64(number: u64) -> Self {
         Self {
             flow: FlowId(number as u32),
@@ -80,22 +80,22 @@ impl Connection {
     }
 }
 
-/// An event for the program.
+/// An event that the stack reports to the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// A connection can be accepted.
+    /// A listener has a connection to accept.
     Incoming(Listener),
-    /// An active open is complete.
+    /// An active open is complete: the connection is established.
     Connected(Connection),
-    /// There is new data to read, or the peer has closed its direction. The event comes once until
-    /// the program reads.
+    /// New data or a FIN of the peer has arrived. The event is not repeated until the program
+    /// reads.
     Readable(Connection),
     /// There is room to write, after a [`Stack::write`](crate::Stack::write) that took only a part
     /// of its data.
     Writable(Connection),
-    /// The peer has announced urgent data. The member `urgent` of
-    /// [`Stack::status`](crate::Stack::status) has its position.
+    /// The peer has announced urgent data. [`Stack::status`](crate::Stack::status) returns its
+    /// position in the member `urgent`.
     Urgent(Connection),
-    /// The connection is over. The program still has to close it.
+    /// The connection has ended. The program still has to close its handle.
     Closed(Connection, CloseCause),
 }

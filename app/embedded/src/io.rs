@@ -22,15 +22,15 @@ use crate::{
     options::{OPTION_LEN_MAX, OptionHandler},
 };
 
-/// Length of all headers of a segment with all options, in bytes.
+/// Length in bytes of the Ethernet, IP and TCP headers with all options.
 const HEADERS_LEN_MAX: u32 = (FRAME_HEADERS_LEN_MAX + TCP_HEADER_LEN_MAX) as u32;
-/// Offset of the checksum in a TCP header.
+/// Offset of the checksum in the TCP header, in bytes.
 const TCP_CHECKSUM_AT: u16 = 16;
-/// Offset of the data offset in a TCP header.
+/// Offset of the data offset in the TCP header, in bytes.
 const DATA_OFFSET_AT: usize = 12;
-/// Kind of the no-operation option.
+/// Kind of the TCP option "no operation".
 const NO_OPERATION: u8 = 1;
-/// Largest number of RST segments that wait for a free frame. Further RST segments are lost.
+/// Limit of the RST segments that wait for a free frame. Further RST segments are not sent.
 const LATE_RESETS_MAX: usize = 1024;
 
 /// Number of dropped packets, by [`DropReason::index`].
@@ -39,17 +39,17 @@ pub type Drops = [u64; DropReason::COUNT];
 /// A report of the engine that the stack passes to the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Report {
-    /// A connection is in the accept queue of a listener.
+    /// A listener has a connection in its accept queue.
     Incoming(ListenerId),
     /// An active open is complete.
     Connected(FlowId),
-    /// There is data to read, or the end of the data.
+    /// Data or the peer's FIN has arrived.
     Readable(FlowId),
-    /// There is room to write.
+    /// The send buffer has room after a write was cut short.
     Writable(FlowId),
     /// The peer has announced urgent data.
     Urgent(FlowId),
-    /// The connection is over.
+    /// The connection has ended.
     Closed(FlowId, CloseCause),
 }
 
@@ -63,17 +63,17 @@ pub struct Io<P> {
     pub mtu: u32,
     /// Connections by flow number.
     pub bindings: Vec<Option<Binding>>,
-    /// Reports that the program has not taken.
+    /// Reports that the program has not yet taken.
     reports: VecDeque<Report>,
-    /// Connections that the program may accept.
+    /// Connections that the program has not yet accepted.
     pub accept_queue: AcceptQueue,
-    /// Number of connections that the stack has had.
+    /// Number of connections so far, as the source of generations.
     pub generations: u32,
-    /// True if the port had no free frame: the engine has to resume sending.
+    /// True if the port had no free frame, so that the engine must resume sending later.
     pub blocked: bool,
-    /// The program's TCP options, if it has any.
+    /// Handler of the program's TCP options, if any.
     pub options: Option<Box<dyn OptionHandler>>,
-    /// RST segments of ended connections that wait for a free frame.
+    /// RST segments of deleted connections that wait for a free frame.
     late_resets: VecDeque<(SegmentOut, HeaderTemplate)>,
     /// Number of dropped packets by reason.
     pub drops: Drops,
@@ -98,7 +98,7 @@ impl<P: PacketIo> Io<P> {
         }
     }
 
-    /// Returns the MTU for new connections, without the room for the program's options.
+    /// Returns the MTU for new connections, minus the room for the program's options.
     pub fn path_mtu(&self) -> u32 {
         let extra = self.options.as_ref().map_or(0, |handler| handler.len_max());
         self.mtu - u32::from(extra)
@@ -109,11 +109,11 @@ impl<P: PacketIo> Io<P> {
         self.bindings.get_mut(flow.index())?.as_mut()
     }
 
-    /// Takes a connection of `listener` from the accept queue for the program, and reports the
-    /// events that preceded the accept.
+    /// Accepts a connection from the accept queue of `listener`, and reports the events that
+    /// preceded the accept.
     pub fn accept(&mut self, listener: ListenerId) -> Option<Connection> {
-        // Each connection in the queue has a binding, which stays until the program closes or
-        // aborts the connection.
+        // A connection in the queue has a binding, which exists until the program closes or aborts
+        // the connection.
         let flow = self.accept_queue.pop(listener)?;
         let binding = self.bindings.get_mut(flow.index())?.as_mut()?;
         binding.listener = None;
@@ -126,8 +126,8 @@ impl<P: PacketIo> Io<P> {
         binding.handle(flow)
     }
 
-    /// Returns the next event for the program. Reports of connections that the program has closed
-    /// are dropped.
+    /// Returns the next event for the program. Drops reports of connections that the program has
+    /// closed.
     pub fn next_event(&mut self) -> Option<Event> {
         while let Some(report) = self.reports.pop_front() {
             let event = match report {
@@ -154,7 +154,7 @@ impl<P: PacketIo> Io<P> {
         self.binding(flow)?.handle(flow)
     }
 
-    /// Sends the RST segments in `late_resets`, as long as the port has free frames.
+    /// Sends waiting RST segments while the port has free frames.
     pub fn send_late_resets(&mut self) {
         while let Some((out, mut template)) = self.late_resets.pop_front() {
             if self.write_frame(&out, &mut template, None).is_err() {
@@ -164,7 +164,7 @@ impl<P: PacketIo> Io<P> {
         }
     }
 
-    /// Writes a frame with the segment `out` in place, and queues the frame. `payload` is the
+    /// Writes the segment `out` to a frame of the port, and queues the frame. `payload` is the
     /// buffer that holds the segment's payload.
     fn write_frame(
         &mut self,
@@ -195,7 +195,7 @@ impl<P: PacketIo> Io<P> {
             let mut room = [NO_OPERATION; OPTION_LEN_MAX as usize];
             handler.write(&out.key, out.flags, &mut room[..len]);
             header[own_len..].copy_from_slice(&room[..len]);
-            // The data offset counts words of four bytes, in the upper half.
+            // The data offset is in the upper four bits, in units of four bytes.
             header[DATA_OFFSET_AT] = (header_len as u8 / 4) << 4;
         }
         if let Some(buffer) = payload {
@@ -264,7 +264,7 @@ impl<P: PacketIo> Io<P> {
 
     /// Sends a segment of a connection.
     fn transmit_of(&mut self, flow: FlowId, out: &SegmentOut) -> Result<(), TxFull> {
-        // Take the binding out of the table, because `write_frame` borrows all of `self`.
+        // Take the binding out of the table, because the callees borrow all of `self`.
         let place = self.bindings.get_mut(flow.index());
         let Some(mut binding) = place.and_then(Option::take) else {
             return Ok(());
@@ -383,15 +383,15 @@ impl<P: PacketIo> Driver for Io<P> {
         if self.bindings.len() <= flow.index() {
             self.bindings.resize_with(flow.index() + 1, || None);
         }
-        // Zero is never a generation, because C uses the number zero for no connection.
+        // Generations start at one, because the C interface uses zero for "no connection".
         self.generations = self.generations.checked_add(1).unwrap_or(1);
         let binding = Binding::new(template, self.generations, new.listener);
         self.bindings[flow.index()] = Some(binding);
     }
 
     /// Returns the payload limit of a GSO frame in bytes, or 0 if the segments are too short for
-    /// GSO. A program's TCP options would be the same in all segments of a GSO frame, so a stack
-    /// with an option handler sends no GSO frames.
+    /// GSO. With an option handler, the limit is 0, because all segments of a GSO frame would carry
+    /// the same options.
     fn burst_len(&self, _flow: FlowId, segment_size: u32) -> u32 {
         if segment_size < u32::from(GSO_SEGMENT_MIN) || self.options.is_some() {
             return 0;

@@ -2,8 +2,8 @@
 //!
 //! [`Stack`] runs the engine in the program's thread, on one port: a NIC queue, a memory link, or
 //! functions of the program that move packets ([`FnPort`]). The program calls [`Stack::poll`] in
-//! its event loop. One call receives packets, runs TCP and the timers, and sends. Nothing happens
-//! between the calls: there is no thread, no lock and no system call except those of the port.
+//! its event loop. A call receives packets, runs TCP and the timers, and sends. The stack has no
+//! thread, no lock, and no system call except in the port, so its state changes only in calls.
 //!
 //! ```text
 //!   program ── listen, connect, read, write, events ──> Stack
@@ -11,8 +11,8 @@
 //!                                                        └── Io: buffers, headers, events ──> port
 //! ```
 //!
-//! The time is an argument of `poll`, so a test can run the stack in virtual time. A program that
-//! waits for other events, too, waits for the descriptor of its port with the timeout
+//! The time is an argument of `poll`, so a test can run the stack in virtual time. A program with
+//! several event sources waits for the descriptor of its port, for at most the time until
 //! [`Stack::next_timeout`].
 #![forbid(unsafe_code)]
 

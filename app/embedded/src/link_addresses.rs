@@ -1,21 +1,21 @@
-//! The link addresses of the frames that a stack sends.
+//! Selects the link addresses of the frames that a stack sends.
 
 use std::collections::HashMap;
 
 use tidelane_engine::{FlowKey, IpAddress};
-use tidelane_wire::{HeaderTemplate, MacAddress};
+use tidelane_wire::{HeaderTemplate, MacAddress, protocol};
 
-/// Link addresses of this end, of the router, and of neighbours.
+/// Link addresses of the local end, of the router, and of neighbours.
 ///
-/// A stack neither sends nor answers ARP and neighbour solicitations. The kernel, which has the
-/// other traffic of the interface, answers those for its addresses. A stack learns the link address
-/// of a peer that sends to the stack from the peer's frame. The program names the link addresses of
-/// peers that the stack sends to first.
+/// A stack neither sends nor answers ARP requests and neighbour solicitations. The kernel, which
+/// has the other traffic of the interface, answers the requests for the interface's addresses. The
+/// stack learns the link address of a peer from a frame that the peer sends. The program sets the
+/// link addresses of peers to which the stack sends first.
 ///
-/// A segment goes to the first of these addresses that is known:
+/// A segment goes to the first known address of this list:
 ///
 /// 1. the address that the program has set for the peer,
-/// 2. the source of the frame that is being processed, whose segment is answered,
+/// 2. the source of the frame that the stack is answering,
 /// 3. the address of the router.
 #[derive(Debug)]
 pub struct LinkAddresses {
@@ -27,9 +27,8 @@ pub struct LinkAddresses {
 }
 
 impl LinkAddresses {
-    /// Returns the addresses of a stack that knows no neighbour. A `gateway` of zeros stands for no
-    /// router. If `own` consists of zeros, too, the link has no link addresses, and all peers are
-    /// known.
+    /// Returns the addresses of a stack without neighbours. A `gateway` of zeros means no router.
+    /// If `own` is also zero, the link has no link addresses, and every peer is reachable.
     pub fn new(own: MacAddress, gateway: MacAddress) -> Self {
         let none = MacAddress::default();
         let is_known = own == none || gateway != none;
@@ -41,13 +40,13 @@ impl LinkAddresses {
         }
     }
 
-    /// Sets the link address of a neighbour, or of the router to the address. Connections that
-    /// exist keep their link addresses.
+    /// Sets the link address of the next hop to `addr`: a neighbour, or the router to the address.
+    /// Existing connections keep their link addresses.
     pub fn set_neighbour(&mut self, addr: IpAddress, mac: MacAddress) {
         self.neighbours.insert(addr, mac);
     }
 
-    /// Sets or forgets the link address of a neighbour. Returns the address before.
+    /// Sets or removes the link address of a neighbour. Returns the previous address.
     pub fn replace_neighbour(
         &mut self,
         addr: IpAddress,
@@ -59,23 +58,37 @@ impl LinkAddresses {
         }
     }
 
-    /// Sets the source of the frame that is being processed, or `None` after the frame.
+    /// Sets the source of the frame that is being processed. `None` ends the frame.
     pub fn set_arrival(&mut self, mac: Option<MacAddress>) {
         self.arrival = mac;
     }
 
-    /// Returns the link address of the next hop to `peer`. Returns `None` if there is no such
-    /// address: a frame could reach nobody.
+    /// Returns the link address of the next hop to `peer`. Returns `None` if the address is
+    /// unknown.
     pub fn next_hop(&self, peer: IpAddress) -> Option<MacAddress> {
         let known = self.neighbours.get(&peer).copied();
         known.or(self.arrival).or(self.gateway)
     }
 
-    /// Returns the headers of the segments of a connection, or of an answer without a connection.
-    /// Returns `None` if the next hop is unknown, or if the addresses have different IP versions.
+    /// Returns the Ethernet and IP headers for segments of a connection, or for an answer without a
+    /// connection. Returns `None` if the next hop is unknown, or if the IP versions differ.
     pub fn template(&self, key: &FlowKey) -> Option<HeaderTemplate> {
         let (local, peer) = (key.local.addr, key.peer.addr);
         HeaderTemplate::new(self.own, self.next_hop(peer)?, local, peer)
+    }
+
+    /// Returns the Ethernet and IP headers for UDP datagrams from `local` to `peer`. `known` is the
+    /// source link address of the peer's datagrams. An address that the program has set has
+    /// precedence. Returns `None` in the cases of [`template`](Self::template).
+    pub fn udp_template(
+        &self,
+        local: IpAddress,
+        peer: IpAddress,
+        known: Option<MacAddress>,
+    ) -> Option<HeaderTemplate> {
+        let set = self.neighbours.get(&peer).copied();
+        let next_hop = set.or(known).or_else(|| self.next_hop(peer))?;
+        HeaderTemplate::with_protocol(protocol::UDP, self.own, next_hop, local, peer)
     }
 }
 

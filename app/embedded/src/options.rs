@@ -1,34 +1,35 @@
-//! TCP options that the program adds to the options of the engine.
+//! TCP options that a program adds to the engine's options.
 
 use tidelane_wire::{FlowKey, TcpFlags};
 
-/// Largest length in bytes of the options of a program in one segment.
+/// Largest length of the program's options in one segment, in bytes.
 pub const OPTION_LEN_MAX: u8 = 20;
 
-/// TCP options that a program adds, without a change of the stack (paper MultiStack, §4).
+/// Reads and writes TCP options of the program, without a change of the stack (paper MultiStack,
+/// §4).
 ///
-/// A peer that does not know the option ignores it (RFC 9293 §3.1, MUST-6).
+/// A peer ignores an option that it does not know (RFC 9293 §3.1, MUST-6).
 pub trait OptionHandler {
     /// Returns the largest length of the options in one segment: a multiple of 4, and at most
     /// [`OPTION_LEN_MAX`]. Segments have that much less room for payload.
     fn len_max(&self) -> u8;
 
-    /// Writes the options of a segment to `room`, which has [`len_max`](Self::len_max) bytes and is
-    /// filled with no-operation options. `key` is the connection, as this end sees it, and `flags`
-    /// are the control bits of the segment.
+    /// Writes the options of a segment to `room`. The room has [`len_max`](Self::len_max) bytes and
+    /// is filled with no-operation options. `key` is the connection from the local end's view.
+    /// `flags` are the control bits of the segment.
     ///
     /// The stack calls this function again for a retransmission, which is a new segment. If the
     /// engine's own options leave too little room in a segment, the stack sends the segment without
     /// the program's options.
     fn write(&mut self, key: &FlowKey, flags: TcpFlags, room: &mut [u8]);
 
-    /// Reads the bytes of all options of a received segment with a valid checksum. The peer, or
-    /// anyone on the path, chooses these bytes. The segment may be old, or for no connection.
+    /// Reads all options of a received segment whose checksum is valid. The bytes come from the
+    /// network and are not trusted. The segment may be old, or belong to no connection.
     fn read(&mut self, key: &FlowKey, flags: TcpFlags, options: &[u8]);
 }
 
-/// Returns the data of the option `kind` in `options`: the bytes after kind and length. Returns
-/// `None` if there is no such option, or if the options are malformed.
+/// Returns the data of the option `kind`: the bytes after kind and length. Returns `None` if the
+/// option is absent or the options are malformed.
 pub fn find_option(options: &[u8], kind: u8) -> Option<&[u8]> {
     let mut rest = options;
     loop {

@@ -29,7 +29,7 @@ const LINK: LinkId = LinkId(0);
 pub struct Stack<P: PacketIo> {
     engine: Engine,
     io: Io<P>,
-    /// The burst into which `poll` receives frames. `None` while the frames are processed.
+    /// A reusable burst. `None` while its frames are processed.
     burst: Option<P::Burst>,
     /// Addresses of this end.
     addresses: Addresses,
@@ -37,14 +37,14 @@ pub struct Stack<P: PacketIo> {
     options: SocketOptions,
     /// Time of the last poll.
     now: Instant,
-    /// Local ports for active opens.
+    /// Selects local ports for active opens.
     ephemeral_ports: EphemeralPorts,
-    /// True if the port may deliver frames whose sender left the checksum to offload.
+    /// True if the port may deliver packets of a local sender whose checksum is still partial.
     partial_checksums: bool,
 }
 
 impl<P: PacketIo> Stack<P> {
-    /// Makes a stack on `port`.
+    /// Creates a stack on `port`.
     ///
     /// # Panics
     ///
@@ -68,13 +68,12 @@ impl<P: PacketIo> Stack<P> {
         self.io.link.set_neighbour(addr, mac);
     }
 
-    /// Makes `handler` add TCP options of the program to all segments. The program calls this
-    /// function before the first connection: the MSS of an existing connection leaves no room for
-    /// the options.
+    /// Makes `handler` add TCP options to all segments. Must be called before the first connection,
+    /// because the MSS of an existing connection leaves no room for the options.
     ///
     /// # Panics
     ///
-    /// If [`OptionHandler::len_max`] is no multiple of 4, or above [`OPTION_LEN_MAX`].
+    /// If [`OptionHandler::len_max`] is not a multiple of 4, or exceeds [`OPTION_LEN_MAX`].
     pub fn set_option_handler(&mut self, handler: Box<dyn OptionHandler>) {
         let len = handler.len_max();
         assert!(
@@ -90,13 +89,13 @@ impl<P: PacketIo> Stack<P> {
     }
 
     /// Returns the port, for example to announce a sleep. The stack does not see frames that the
-    /// program itself receives or sends over the port.
+    /// program receives or sends on the port itself.
     pub fn port_mut(&mut self) -> &mut P {
         &mut self.io.port
     }
 
-    /// Listens at `local` for connections. An unspecified address means all addresses. At most
-    /// `backlog` connections wait to be accepted.
+    /// Listens at `local`. An unspecified address means all addresses. The accept queue holds at
+    /// most `backlog` connections.
     pub fn listen(&mut self, local: Endpoint, backlog: u32) -> Result<Listener, ListenError> {
         self.listen_with(local, backlog, self.options)
     }
@@ -111,29 +110,29 @@ impl<P: PacketIo> Stack<P> {
         self.engine.listen(local, backlog, options).map(Listener)
     }
 
-    /// Sets the options of later connections of a listener.
+    /// Sets the options of a listener's future connections.
     pub fn set_listener_options(&mut self, listener: Listener, options: SocketOptions) {
         self.engine.set_listener_options(listener.0, options);
     }
 
-    /// Sets the largest number of connections of a listener that wait to be accepted.
+    /// Sets the length limit of a listener's accept queue.
     pub fn set_backlog(&mut self, listener: Listener, backlog: u32) {
         self.engine.set_backlog(listener.0, backlog);
     }
 
-    /// Sets the number of connections of a listener that may wait for the end of their handshake
-    /// with data in the SYN (RFC 7413 §5.1). Zero turns Fast Open off.
+    /// Sets the limit of a listener's connections in SYN-RECEIVED with data in the SYN (RFC 7413
+    /// §5.1). Zero disables Fast Open.
     pub fn set_fast_open_backlog(&mut self, listener: Listener, backlog: u32) {
         self.engine.set_fast_open_qlen_max(listener.0, backlog);
     }
 
     /// Sets the keys of Fast Open cookies. Stacks with the same keys and address accept each
-    /// other's cookies. Without this call, the keys come from the stack's secret.
+    /// other's cookies. By default, the keys derive from the stack's secret.
     pub fn set_fast_open_keys(&mut self, keys: FastOpenKeys) {
         self.engine.set_fast_open_keys(None, keys);
     }
 
-    /// Ends a listener. Connections that were not accepted are reset.
+    /// Closes a listener, and resets the connections in its accept queue.
     pub fn unlisten(&mut self, listener: Listener) {
         while let Some(flow) = self.io.accept_queue.pop(listener.0) {
             self.engine.abort(self.now, flow, &mut self.io);
@@ -141,15 +140,15 @@ impl<P: PacketIo> Stack<P> {
         self.engine.unlisten(self.now, listener.0, &mut self.io);
     }
 
-    /// Accepts the oldest connection that waits at `listener`. Returns `None` if none waits.
+    /// Accepts the oldest connection of `listener`. Returns `None` if the accept queue is empty.
     pub fn accept(&mut self, listener: Listener) -> Option<Connection> {
         let connection = self.io.accept(listener.0)?;
         self.engine.accept_queue_removed(listener.0, 1);
         Some(connection)
     }
 
-    /// Opens a connection. If the port of `local` is zero, the stack chooses a port. The SYN leaves
-    /// with the next [`poll`](Self::poll) or [`flush`](Self::flush).
+    /// Opens a connection. If the port of `local` is zero, the stack selects a port. The next
+    /// [`poll`](Self::poll) or [`flush`](Self::flush) sends the SYN.
     pub fn connect(&mut self, local: Endpoint, peer: Endpoint) -> Result<Connection, OpenError> {
         self.connect_with(local, peer, self.options)
     }
@@ -169,8 +168,8 @@ impl<P: PacketIo> Stack<P> {
         self.io.handle(opened).ok_or(OpenError::BadEndpoint)
     }
 
-    /// Returns the number of bytes that the SYN of a [`connect_fast`](Self::connect_fast) to `peer`
-    /// carries at most. Returns `None` if the SYN only requests a cookie.
+    /// Returns the largest payload of the SYN of a [`connect_fast`](Self::connect_fast) to `peer`,
+    /// in bytes. Returns `None` if the SYN only requests a cookie.
     pub fn fast_open_room(&self, peer: IpAddress, options: &SocketOptions) -> Option<u32> {
         let (mtu, request) = (self.io.path_mtu(), FastOpenRequest::default());
         self.engine
@@ -205,7 +204,7 @@ impl<P: PacketIo> Stack<P> {
         FlowRoute { link: LINK, mtu }
     }
 
-    /// Returns `local` with a port, chosen if there is none. Fails if no frame reaches `peer`.
+    /// Returns `local` with a port. Fails if the next hop to `peer` is unknown.
     fn complete(&mut self, local: Endpoint, peer: Endpoint) -> Result<Endpoint, OpenError> {
         let next_hop = self.io.link.next_hop(peer.addr);
         next_hop.ok_or(OpenError::BadEndpoint)?;
@@ -221,10 +220,9 @@ impl<P: PacketIo> Stack<P> {
         port.map(with_port).ok_or(OpenError::InUse)
     }
 
-    /// Receives packets, runs TCP and the timers, and sends. Returns true if a packet arrived.
+    /// Receives packets, runs TCP and the timers, and sends. Returns true if a packet has arrived.
     ///
-    /// `now` is the time of a clock that never goes back. All other functions use the time of the
-    /// last poll.
+    /// `now` is the time of a monotonic clock. All other functions use the time of the last poll.
     pub fn poll(&mut self, now: Instant) -> bool {
         self.now = self.now.max(now);
         let received = self.receive_burst();
@@ -265,7 +263,7 @@ impl<P: PacketIo> Stack<P> {
         count > 0
     }
 
-    /// Returns the first address of this end; unspecified if there is none.
+    /// Returns the first local address. Returns the unspecified address if there is none.
     pub fn address(&self) -> IpAddress {
         self.addresses.first()
     }
@@ -333,7 +331,7 @@ impl<P: PacketIo> Stack<P> {
         self.io.next_event()
     }
 
-    /// Returns the state of a connection, or `None` for an invalid handle.
+    /// Returns the state of a connection. Returns `None` for an invalid handle.
     fn lookup(&self, connection: Connection) -> Option<(&Binding, &FlowState)> {
         let place = self.io.bindings.get(connection.flow.index());
         let binding = place.and_then(Option::as_ref)?;
@@ -346,15 +344,15 @@ impl<P: PacketIo> Stack<P> {
         binding.is_of(connection).then_some(binding)
     }
 
-    /// Returns the status of a connection, or `None` for an invalid handle.
+    /// Returns the status of a connection. Returns `None` for an invalid handle.
     pub fn status(&self, connection: Connection) -> Option<Status> {
         let (binding, flow) = self.lookup(connection)?;
         let limit = self.engine.config().tx_limit;
         Some(binding.status(flow.rx_head(), flow.tx_acked(), limit))
     }
 
-    /// Returns the received data that the program has not read. The data is not copied, and comes
-    /// in two parts because the ring buffer may wrap.
+    /// Returns the unread received data without a copy. The data has two parts, because the ring
+    /// buffer may wrap.
     pub fn received(&self, connection: Connection) -> [&[u8]; 2] {
         match self.lookup(connection) {
             Some((binding, flow)) => binding.received(flow.rx_head()),
@@ -362,8 +360,7 @@ impl<P: PacketIo> Stack<P> {
         }
     }
 
-    /// Counts `len` bytes of the received data as read. If `len` exceeds the received data, all
-    /// received data counts as read.
+    /// Marks `len` bytes of the received data as read, or all received data if `len` is larger.
     pub fn consume(&mut self, connection: Connection, len: usize) {
         let readable = self.status(connection).map_or(0, |status| status.readable);
         let len = len.min(readable as usize) as u32;
@@ -376,7 +373,7 @@ impl<P: PacketIo> Stack<P> {
         let _ = self.engine.rx_advance(connection.flow, rx_read);
     }
 
-    /// Copies received data to `buffer`. Returns the number of bytes; zero if there is none.
+    /// Copies received data to `buffer`. Returns the number of bytes, or zero if there is no data.
     pub fn read(&mut self, connection: Connection, buffer: &mut [u8]) -> usize {
         let mut len = 0;
         for part in self.received(connection) {
@@ -388,8 +385,8 @@ impl<P: PacketIo> Stack<P> {
         len
     }
 
-    /// Returns true if the program has read all data and no more data can arrive, because the peer
-    /// has closed its direction or the connection is over. Also returns true for an invalid handle.
+    /// Returns true at the end of the stream: the program has read all data, and the peer has sent
+    /// a FIN or the connection has ended. Also returns true for an invalid handle.
     pub fn is_end(&self, connection: Connection) -> bool {
         let status = self.status(connection);
         status.is_none_or(|status| {
@@ -397,9 +394,9 @@ impl<P: PacketIo> Stack<P> {
         })
     }
 
-    /// Copies `data` to the send buffer as far as there is room. Returns the number of bytes. If
-    /// the number is less than the length of `data`, an event reports when there is room. Returns 0
-    /// without an event if the sending direction is closed ([`Status::writable`] is then `None`).
+    /// Copies `data` to the send buffer until it is full. Returns the number of bytes. If this
+    /// number is less than the length of `data`, an event reports room later. Returns 0 without an
+    /// event if the sending direction is closed ([`Status::writable`] is then `None`).
     pub fn write(&mut self, connection: Connection, data: &[u8]) -> usize {
         let limit = self.engine.config().tx_limit;
         let Some(acked) = self.lookup(connection).map(|(_, flow)| flow.tx_acked()) else {
@@ -417,7 +414,7 @@ impl<P: PacketIo> Stack<P> {
                 }
                 len as usize
             }
-            // The connection is over, or its sending direction is closed.
+            // The connection or its sending direction is closed.
             Err(_) => 0,
         }
     }
@@ -438,7 +435,7 @@ impl<P: PacketIo> Stack<P> {
         }
     }
 
-    /// Closes the sending direction. The peer gets all data and a FIN.
+    /// Closes the sending direction. The stack sends the remaining data and a FIN.
     pub fn shutdown(&mut self, connection: Connection) {
         if let Some(binding) = self.binding(connection) {
             binding.write_closed = true;
@@ -488,7 +485,7 @@ impl<P: PacketIo> Stack<P> {
         self.engine.counters()
     }
 
-    /// Returns the number of dropped packets, by [`DropReason::index`].
+    /// Returns the numbers of dropped packets, indexed by [`DropReason::index`].
     pub fn drops(&self) -> &Drops {
         &self.io.drops
     }

@@ -12,20 +12,21 @@ const ADDRESSES: [IpAddress; 2] = [
 /// The server's endpoint.
 const SERVER: Endpoint = Endpoint::new(ADDRESSES[1], 80);
 
-/// Packets on the way in one direction.
+/// Packets in flight in one direction.
 type Queue = Rc<RefCell<VecDeque<Vec<u8>>>>;
 /// A stack whose port is two boxed functions.
 type BoxedStack =
     Stack<FnPort<Box<dyn FnMut(&mut [u8]) -> Option<usize>>, Box<dyn FnMut(&[u8]) -> bool>>>;
 
-/// Makes a stack at one end of `queues`: at the client's end 0 or at the server's end 1. Each
-/// `loss`-th packet that the stack sends is lost. Zero means no loss.
+/// Creates a stack at end 0 (client) or end 1 (server) of `queues`. Each `loss`-th packet that the
+/// stack sends is lost. Zero means no loss.
 fn stack(end: usize, queues: &[Queue; 2], loss: u32) -> BoxedStack {
     let config = StackConfig::new(ADDRESSES[end], [end as u8 + 1; 16]);
     stack_with(config, queues, end, loss)
 }
 
-/// Makes a stack with `config` at one end of `queues`, as [`stack`] does.
+/// Creates a stack with `config` at one end of `queues`. `loss` has the same meaning as in
+/// [`stack`].
 fn stack_with(config: StackConfig, queues: &[Queue; 2], end: usize, loss: u32) -> BoxedStack {
     let (rx, tx, mut count) = (queues[end].clone(), queues[1 - end].clone(), 0);
     let receive = move |packet: &mut [u8]| {
@@ -53,7 +54,7 @@ struct Pair {
     client: BoxedStack,
     server: BoxedStack,
     now: Instant,
-    /// Packets to the client, and packets to the server.
+    /// Packets in flight to the client, and to the server.
     queues: [Queue; 2],
 }
 
@@ -70,7 +71,7 @@ impl Pair {
         pair
     }
 
-    /// Polls both ends once. If no packet is on the way, the time advances to the next timer.
+    /// Polls both ends once. If no packet is in flight, advances the time to the next timer.
     fn step(&mut self) {
         let idle = self.queues.iter().all(|queue| queue.borrow().is_empty());
         let timers = [self.client.next_timeout(), self.server.next_timeout()];
@@ -90,7 +91,7 @@ impl Pair {
         [client, server]
     }
 
-    /// Opens a connection. Returns its handles at the client and at the server.
+    /// Opens a connection. Returns the handles of the client's and the server's end.
     fn open(&mut self) -> (Connection, Connection) {
         let listener = self.server.listen(SERVER, 8).unwrap();
         let local = Endpoint::new(ADDRESSES[0], 0);
@@ -105,8 +106,8 @@ impl Pair {
     }
 }
 
-/// Sends `len` bytes over each of `count` connections to a server that echoes them. Checks that the
-/// client receives the same bytes.
+/// Exchanges `len` bytes over each of `count` connections with an echo server, and verifies the
+/// echo.
 fn echo(count: usize, len: usize, loss: u32) {
     let mut pair = Pair::new(loss);
     let listener = pair.server.listen(SERVER, 1024).unwrap();
@@ -194,7 +195,7 @@ fn events_name_each_change_once() {
     assert_eq!(pair.client.write(connection, b"one"), 3);
     pair.client.flush();
     assert_eq!(pair.client.write(connection, b"two"), 3);
-    // Nagle holds the second write back until the first is acknowledged.
+    // Nagle's algorithm delays the second write until the first is acknowledged.
     let mut events = Vec::new();
     for _ in 0..10 {
         events.extend(pair.events()[1].clone());
@@ -203,7 +204,7 @@ fn events_name_each_change_once() {
     assert_eq!(pair.server.received(accepted).concat(), b"onetwo");
     pair.server.consume(accepted, 3);
     assert_eq!(pair.server.received(accepted).concat(), b"two");
-    // Consume more than the unread bytes.
+    // The program consumes more bytes than are unread.
     pair.server.consume(accepted, 1000);
     assert_eq!(pair.server.received(accepted).concat(), b"");
     pair.client.close(connection);
@@ -388,7 +389,7 @@ fn a_handle_of_a_closed_connection_does_nothing() {
     assert_eq!(pair.client.write(client, b"late"), 0);
     assert_eq!(pair.client.read(client, &mut [0; 8]), 0);
     assert!(pair.client.info(client).is_none());
-    // A new connection with the same flow id ignores the old handle.
+    // The old handle is invalid, although the new connection has the same flow id.
     let next = pair
         .client
         .connect(Endpoint::new(ADDRESSES[0], 0), SERVER)
@@ -458,7 +459,7 @@ fn garbage_and_packets_for_others_are_counted_and_dropped() {
     let mut pair = Pair::new(0);
     let (client, server) = pair.open();
     let mut frames: Vec<Vec<u8>> = vec![Vec::new(), vec![0; 10], vec![0xff; 60], vec![0x45; 2000]];
-    // Copies of a genuine packet, each with another byte changed.
+    // Each copy of a valid packet has one other byte changed.
     pair.client.write(client, b"payload");
     pair.client.flush();
     let packet = pair.queues[1].borrow_mut().pop_front().unwrap();
@@ -494,7 +495,7 @@ fn impossible_sources_get_no_answer() {
     for source in sources {
         let mut pair = Pair::new(0);
         pair.server.listen(SERVER, 8).unwrap();
-        // Replace the source address of a packet of the client.
+        // The source address of a client's packet is forged.
         let local = Endpoint::new(ADDRESSES[0], 0);
         pair.client.connect(local, SERVER).unwrap();
         pair.client.flush();
@@ -546,8 +547,8 @@ fn the_memory_port_carries_the_stack_too() {
     assert!(got == data, "{} bytes", got.len());
 }
 
-/// On a link with link addresses, a connection to a peer whose address is unknown is refused, and
-/// leaves nothing. It succeeds once the address is known.
+/// On a link with link addresses, a connection to a peer with an unknown link address is refused
+/// and leaves no state. The same call succeeds once the address is known.
 #[test]
 fn an_unknown_neighbour_is_refused() {
     let (near, far) = MemPort::pair(MemConfig::default());
@@ -565,15 +566,15 @@ fn an_unknown_neighbour_is_refused() {
     assert_eq!(far.rx_queued(), 1);
 }
 
-/// An option that numbers the segments of each end (RFC 6994: experimental kind 253, and an id).
+/// An option with the number of the segment (RFC 6994: experimental kind 253, and an identifier).
 struct Numbering {
     /// Number of segments sent.
     sent: u32,
-    /// The peer's numbers, in order of arrival.
+    /// Numbers in the peer's segments, in order of arrival.
     seen: Rc<RefCell<Vec<u32>>>,
 }
 
-/// Kind and id of the option.
+/// Kind and identifier of the option.
 const KIND: u8 = 253;
 const ID: [u8; 2] = [0x7d, 0x1e];
 
@@ -598,7 +599,7 @@ impl OptionHandler for Numbering {
     }
 }
 
-/// Makes the handler of the option, and the list of the peer's numbers that the handler fills.
+/// Creates the option handler, and the list of numbers that it fills.
 fn numbering() -> (Box<Numbering>, Rc<RefCell<Vec<u32>>>) {
     let seen = Rc::default();
     let handler = Numbering {
@@ -623,7 +624,7 @@ fn a_program_adds_a_tcp_option() {
         pair.step();
         read += pair.server.read(server, &mut [0; 65_536]);
     }
-    // Each end has seen the numbers of all segments of the peer, in order.
+    // Each end has received the numbers of all of the peer's segments, in order.
     for seen in [seen_by_client, seen_by_server] {
         let seen = seen.borrow();
         assert!(seen.len() > 8, "{} segments", seen.len());
@@ -632,7 +633,7 @@ fn a_program_adds_a_tcp_option() {
             "{seen:?}"
         );
     }
-    // The option takes its room from the payload.
+    // The option reduces the payload of a segment.
     let mss = pair.client.info(client).unwrap().mss;
     assert_eq!(mss, 1500 - 40 - 12 - 8);
 }

@@ -8,35 +8,49 @@ use std::{
     time::Duration,
 };
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 use tidelane_rings::{Buffer, Cause};
 
-use crate::uring_unsafe::{Request, RequestId, SEND_BUFFERS_MAX};
+use crate::request_unsafe::{
+    Datagram, DatagramForm, Message, Request, RequestId, SEND_BUFFERS_MAX,
+};
 
-/// Time for which a listener does not accept after the kernel had no descriptor or no memory for a
-/// connection. The connections wait in the accept queue.
+/// Time for which a listener pauses after an accept has failed at a limit of descriptors or memory.
+/// Meanwhile the connections wait in the accept queue.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Returns the cause for an errno of a connection.
+/// Maps an errno of a connection or of a datagram to the cause that the event list reports.
 pub fn cause_of(errno: i32) -> Cause {
     match errno {
         libc::ECONNRESET | libc::EPIPE => Cause::Reset,
         libc::ECONNREFUSED => Cause::Refused,
         libc::ETIMEDOUT => Cause::TimedOut,
         libc::ENETUNREACH | libc::EHOSTUNREACH => Cause::Unreachable,
+        libc::EMSGSIZE => Cause::TooLong,
         _ => Cause::Other,
     }
 }
 
-/// Opens a TCP socket for an address.
-pub fn tcp_socket(address: SocketAddr) -> io::Result<OwnedFd> {
+/// Opens a socket for the address family of `address`.
+fn socket_of(address: SocketAddr, kind: SocketType) -> io::Result<OwnedFd> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
     };
-    let flags = SocketFlags::CLOEXEC;
-    let fd = socket_with(family, SocketType::STREAM, flags, None)?;
-    // Messages leave at once. Accepted connections inherit the option.
+    Ok(socket_with(family, kind, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Opens a UDP socket that is bound to `local`.
+pub fn udp_socket(local: SocketAddr) -> io::Result<OwnedFd> {
+    let fd = socket_of(local, SocketType::DGRAM)?;
+    bind(&fd, &local)?;
+    Ok(fd)
+}
+
+/// Opens a TCP socket for the address family of `address`.
+pub fn tcp_socket(address: SocketAddr) -> io::Result<OwnedFd> {
+    let fd = socket_of(address, SocketType::STREAM)?;
+    // TCP_NODELAY, so that a send leaves at once. Accepted connections inherit the option.
     sockopt::set_tcp_nodelay(&fd, true)?;
     Ok(fd)
 }
@@ -50,38 +64,47 @@ pub enum Phase {
     Connecting,
     /// Data can be sent and received.
     Open,
+    /// The socket is a UDP socket: datagrams can be sent and received.
+    Datagram,
     /// The connection has failed. The program has not closed the descriptor.
     Failed,
 }
 
-/// A socket, and the requests and buffers that it has.
+/// A socket of the kernel, with its queue of data to send and its requests.
 #[derive(Debug)]
 pub struct Socket {
     fd: Option<OwnedFd>,
     pub phase: Phase,
     /// Data to send, oldest first.
     queue: VecDeque<Buffer>,
-    /// True while a send is with the kernel.
+    /// Datagrams to send, oldest first.
+    datagrams: VecDeque<(SocketAddr, Buffer)>,
+    /// Number of datagrams whose send has not completed.
+    datagrams_sending: u32,
+    /// Datagrams that found no room, kept until the last send has ended.
+    returned: Vec<(SocketAddr, Buffer)>,
+    /// True while a send of stream data has not completed.
     pub is_sending: bool,
-    /// True if the socket is in the context's list of sockets with data to send.
+    /// True if the socket is in the driver's list of sockets with data to send, a shutdown or a
+    /// close.
     pub is_dirty: bool,
-    /// True if a buffer was refused, so that WRITABLE is due when there is room.
+    /// True if a buffer was refused, so that WRITABLE is reported when there is room.
     pub owes_writable: bool,
     /// True once the program has closed the sending direction.
     pub is_shut_down: bool,
     /// True once the program has closed the descriptor.
     pub is_closing: bool,
-    /// True if the last accept failed at a limit of the process or of the system.
+    /// True if the last accept failed at a limit of descriptors or memory.
     is_at_limit: bool,
-    /// True while the program does not want to accept or receive.
+    /// True while the program has paused accepting or receiving.
     pub is_paused: bool,
-    /// True once the peer has closed its direction.
+    /// True once the peer has closed its sending direction.
     pub is_ended: bool,
-    /// Number of requests without their last completion.
+    /// Number of requests whose last completion has not arrived.
     pub outstanding: u32,
-    /// The request that accepts, connects or receives.
+    /// The present request that accepts, connects or receives.
     pub input: Option<RequestId>,
-    /// The request that waits for room to send.
+    /// The present request that waits for room to send.
     pub room: Option<RequestId>,
 }
 
@@ -91,6 +114,9 @@ impl Socket {
             fd: Some(fd),
             phase,
             queue: VecDeque::new(),
+            datagrams: VecDeque::new(),
+            datagrams_sending: 0,
+            returned: Vec::new(),
             is_sending: false,
             is_dirty: false,
             owes_writable: false,
@@ -115,7 +141,7 @@ impl Socket {
         self.fd.as_ref().map(AsFd::as_fd)
     }
 
-    /// Gives the descriptor away, for its close.
+    /// Returns the kernel's descriptor to the caller, which closes it.
     pub fn take_fd(&mut self) -> Option<RawFd> {
         self.fd.take().map(IntoRawFd::into_raw_fd)
     }
@@ -126,19 +152,20 @@ impl Socket {
         self.is_closing && self.outstanding == 0 && self.fd.is_none()
     }
 
-    /// Returns true until the program closes the descriptor.
+    /// Returns true if the program has not closed the descriptor.
     pub fn is_open(&self) -> bool {
         !self.is_closing
     }
 
-    /// Returns true if the program may send, now or once the socket is connected.
+    /// Returns true if the program may queue data: the connection is open or being established, and
+    /// the program has not closed its sending direction.
     pub fn can_queue(&self) -> bool {
         let is_connection = matches!(self.phase, Phase::Open | Phase::Connecting);
         is_connection && !self.is_shut_down && !self.is_closing
     }
 
-    /// Ends the request that accepts, or the pause after a failure. `result` is the result of
-    /// `accept`.
+    /// Processes the end of an accept request, or of the pause after a failed accept. `result` is
+    /// the result of `accept`.
     pub fn end_accept(&mut self, result: i32) {
         self.input = None;
         self.is_at_limit = matches!(
@@ -147,8 +174,9 @@ impl Socket {
         );
     }
 
-    /// Returns the request that accepts or receives, if it is due and not with the kernel. A
-    /// listener pauses after a failure at a limit, because a new accept would fail at once.
+    /// Returns the next request that accepts or receives. Returns `None` if the socket already has
+    /// an input request, is paused, or is over. A listener at a limit pauses, because another
+    /// accept would fail at once.
     pub fn next_input(&self) -> Option<Request> {
         if self.is_paused || self.is_ended || self.is_closing || self.input.is_some() {
             return None;
@@ -159,22 +187,82 @@ impl Socket {
             }
             Phase::Listening => Some(Request::Accept(self.raw())),
             Phase::Open => Some(Request::Receive(self.raw())),
+            Phase::Datagram => Some(Request::ReceiveFrom(self.raw(), DatagramForm::new())),
             Phase::Connecting | Phase::Failed => None,
         }
     }
 
-    /// Returns the number of buffers to send.
+    /// Returns the number of buffers and datagrams that wait for sending.
     pub fn queued(&self) -> usize {
-        self.queue.len()
+        self.queue.len() + self.datagrams.len()
     }
 
-    /// Adds data to send.
+    /// Returns true if a send has not completed.
+    pub fn is_sending(&self) -> bool {
+        self.is_sending || self.datagrams_sending > 0
+    }
+
+    /// Returns true if the socket is an open UDP socket.
+    pub fn can_queue_datagram(&self) -> bool {
+        self.phase == Phase::Datagram && !self.is_closing
+    }
+
+    /// Appends a datagram to the queue.
+    pub fn push_datagram(&mut self, peer: SocketAddr, buffer: Buffer) {
+        self.datagrams.push_back((peer, buffer));
+    }
+
+    /// Takes the oldest datagram from the queue. Returns `None` if the socket waits for room or has
+    /// [`SEND_BUFFERS_MAX`] datagrams with the kernel.
+    fn take_datagram(&mut self) -> Option<Datagram> {
+        let is_full = self.datagrams_sending as usize >= SEND_BUFFERS_MAX;
+        if is_full || self.room.is_some() {
+            return None;
+        }
+        let (peer, buffer) = self.datagrams.pop_front()?;
+        self.datagrams_sending += 1;
+        Some(Datagram::new(peer, buffer))
+    }
+
+    /// Processes the end of a datagram's send. A datagram without room returns to the queue when
+    /// the last send has ended, so that the datagrams keep their order. Returns true if the socket
+    /// then has to wait for room.
+    pub fn end_datagram(&mut self, datagram: Datagram, had_room: bool) -> bool {
+        self.datagrams_sending -= 1;
+        if !had_room {
+            self.returned.extend(datagram.into_parts());
+        }
+        if self.datagrams_sending > 0 || self.returned.is_empty() {
+            return false;
+        }
+        for datagram in self.returned.drain(..).rev() {
+            self.datagrams.push_front(datagram);
+        }
+        true
+    }
+
+    /// Returns the next request that sends. Returns `None` if there is no data or no room.
+    pub fn next_send(&mut self) -> Option<Request> {
+        let raw = self.raw();
+        let request = match self.take_message() {
+            Some(buffers) => {
+                self.is_sending = true;
+                Request::Send(raw, Message::new(buffers))
+            }
+            None => Request::SendTo(raw, self.take_datagram()?),
+        };
+        self.outstanding += 1;
+        Some(request)
+    }
+
+    /// Appends a buffer to the queue.
     pub fn push(&mut self, buffer: Buffer) {
         self.queue.push_back(buffer);
     }
 
-    /// Takes the data of the next send, if the socket can send now.
-    pub fn take_message(&mut self) -> Option<Vec<Buffer>> {
+    /// Takes the buffers of the next stream send. Returns `None` if there is no data, or if the
+    /// connection cannot send now.
+    fn take_message(&mut self) -> Option<Vec<Buffer>> {
         let can_send = self.phase == Phase::Open && !self.is_sending && self.room.is_none();
         if !can_send || self.queue.is_empty() {
             return None;
@@ -183,7 +271,7 @@ impl Socket {
         Some(self.queue.drain(..count).collect())
     }
 
-    /// Puts data of a send back of which only the first `sent` bytes were sent.
+    /// Returns the unsent part of a send to the front of the queue. `sent` counts the sent bytes.
     pub fn put_back(&mut self, buffers: Vec<Buffer>, sent: usize) {
         let mut sent = sent;
         let mut rest: Vec<Buffer> = Vec::new();
@@ -200,12 +288,13 @@ impl Socket {
         }
     }
 
-    /// Drops all data to send.
+    /// Drops all queued data.
     pub fn drop_queue(&mut self) {
         self.queue.clear();
+        self.datagrams.clear();
     }
 
-    /// Makes the close of the descriptor reset the connection.
+    /// Sets SO_LINGER to zero, so that the close of the descriptor resets the connection.
     pub fn reset_on_close(&self) -> io::Result<()> {
         match self.fd() {
             Some(fd) => Ok(sockopt::set_socket_linger(fd, Some(Duration::ZERO))?),
@@ -213,7 +302,7 @@ impl Socket {
         }
     }
 
-    /// Closes the sending direction of the connection.
+    /// Closes the sending direction of the connection: the kernel sends a FIN.
     pub fn shut_down_now(&self) -> io::Result<()> {
         match self.fd() {
             Some(fd) => Ok(rustix::net::shutdown(fd, rustix::net::Shutdown::Write)?),

@@ -6,7 +6,7 @@ use tidelane_rings::Descriptor;
 
 use crate::socket::{Phase, Socket};
 
-/// Sockets by descriptor. The number of a removed socket is used again.
+/// Sockets by descriptor. The number of a removed socket is reused.
 #[derive(Debug, Default)]
 pub struct Sockets {
     places: Vec<Option<Socket>>,
@@ -30,12 +30,13 @@ impl Sockets {
         self.places.get(descriptor.0 as usize)?.as_ref()
     }
 
-    /// Returns the socket of a descriptor, for changes.
+    /// Returns the socket of a descriptor, mutably.
     pub fn get_mut(&mut self, descriptor: Descriptor) -> Option<&mut Socket> {
         self.places.get_mut(descriptor.0 as usize)?.as_mut()
     }
 
-    /// Removes a closed socket without requests, so that its descriptor is free.
+    /// Removes the socket if the program and the kernel have finished with it, and frees its
+    /// number.
     pub fn remove_if_over(&mut self, descriptor: Descriptor) {
         if self.get(descriptor).is_some_and(Socket::is_over) {
             self.places[descriptor.0 as usize] = None;

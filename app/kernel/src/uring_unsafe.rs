@@ -1,119 +1,62 @@
 //! An io_uring whose requests own the memory that the kernel accesses.
 //!
-//! A request keeps its buffers and addresses until its last completion. Buffers for received data
-//! are in a *provided buffer ring*: the kernel takes the next buffer for the data of any socket.
+//! A request keeps its buffers and addresses until its last completion. Received data goes to a
+//! *provided buffer ring*. From this ring, the kernel takes a buffer when data for a socket
+//! arrives.
 
 use std::{
     io,
-    os::fd::{FromRawFd, OwnedFd, RawFd},
+    net::SocketAddr,
+    os::fd::{FromRawFd, OwnedFd},
     ptr::NonNull,
     sync::atomic::{AtomicU16, Ordering},
     time::{Duration, Instant},
 };
 
 use io_uring::{
-    IoUring, cqueue, opcode, squeue,
-    types::{BufRingEntry, CancelBuilder, Fd, Napi, SubmitArgs, Timespec},
+    IoUring, cqueue,
+    types::{BufRingEntry, CancelBuilder, Napi, SubmitArgs, Timespec},
 };
-use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, iovec, msghdr};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use tidelane_rings::{Buffer, Descriptor, Pool, Wait};
 
-use crate::address::SocketAddress;
+use crate::request_unsafe::{GROUP, Request, RequestId, entry_of, strip_head};
 
-/// Number of the only group of provided buffers.
-const GROUP: u16 = 0;
-/// Limit of buffers that one send carries.
-pub const SEND_BUFFERS_MAX: usize = 64;
-/// Time that a drop waits for the kernel to end all requests.
+/// Limit of the time for which a drop waits until the kernel has ended all requests.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 
-/// Number of a request, unique among all requests of a ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RequestId(u64);
-
-/// A request to the kernel.
-#[derive(Debug)]
-pub enum Request {
-    /// Accepts connections until it fails (multishot).
-    Accept(RawFd),
-    /// Receives data into provided buffers until it fails (multishot).
-    Receive(RawFd),
-    /// Sends the payloads of buffers, as far as the socket has room. The kernel completes the
-    /// request when it is submitted.
-    Send(RawFd, Message),
-    /// Waits until the socket has room to send.
-    AwaitRoom(RawFd),
-    /// Waits for a time.
-    Pause(Box<Timespec>),
-    /// Connects to an address.
-    Connect(RawFd, Box<SocketAddress>),
-    /// Ends another request, when submitted.
-    Cancel(RequestId),
-    /// Closes a descriptor, when submitted.
-    Close(RawFd),
-}
-
-/// Buffers that one send carries.
-#[derive(Debug)]
-pub struct Message {
-    buffers: Vec<Buffer>,
-    parts: Box<Parts>,
-}
-
-/// The message as the kernel reads it.
-#[derive(Debug)]
-struct Parts {
-    header: msghdr,
-    payloads: Vec<iovec>,
-}
-
-impl Message {
-    /// Returns a message of at most [`SEND_BUFFERS_MAX`] buffers.
-    pub fn new(buffers: Vec<Buffer>) -> Self {
-        let payloads = buffers.iter().map(|buffer| {
-            let payload = buffer.payload();
-            iovec {
-                iov_base: payload.as_ptr().cast_mut().cast(),
-                iov_len: payload.len(),
-            }
-        });
-        let payloads = payloads.collect();
-        // SAFETY: all zero is a valid `msghdr`: no name, no parts and no control data.
-        let header = unsafe { std::mem::zeroed() };
-        let mut parts = Box::new(Parts { header, payloads });
-        parts.header.msg_iov = parts.payloads.as_mut_ptr();
-        parts.header.msg_iovlen = parts.payloads.len();
-        Self { buffers, parts }
-    }
-
-    /// Returns the buffers.
-    pub fn into_buffers(self) -> Vec<Buffer> {
-        self.buffers
-    }
-}
-
-/// A completion of a request.
+/// A completion of a request, as one entry of the completion queue reports it.
 #[derive(Debug)]
 pub struct Completion {
-    /// The descriptor for which the request was made.
+    /// The descriptor of the socket that made the request.
     pub descriptor: Descriptor,
     /// Result of the system call, or a negative errno.
     pub result: i32,
-    /// Received data.
+    /// Received data, if the request receives.
     pub buffer: Option<Buffer>,
+    /// Sender of a received datagram.
+    pub sender: Option<SocketAddr>,
     /// An accepted connection.
     pub accepted: Option<OwnedFd>,
-    /// The request after its last completion; `None` if it continues.
+    /// The request, if this is its last completion. `None` while the request continues (multishot).
     pub ended: Option<Request>,
 }
 
 impl Completion {
-    /// Returns true if the completion concerns the program: data, an end, a connection or an error.
+    /// Returns true if the program gets an event from the completion: data, an end, a connection or
+    /// an error.
     pub fn has_event(&self) -> bool {
         match &self.ended {
-            None | Some(Request::Accept(_) | Request::Receive(_) | Request::Connect(..)) => true,
-            Some(Request::Send(..)) => self.result < 0 && -self.result != libc::EAGAIN,
+            None
+            | Some(
+                Request::Accept(_)
+                | Request::Receive(_)
+                | Request::ReceiveFrom(..)
+                | Request::Connect(..),
+            ) => true,
+            Some(Request::Send(..) | Request::SendTo(..)) => {
+                self.result < 0 && -self.result != libc::EAGAIN
+            }
             Some(
                 Request::AwaitRoom(_) | Request::Pause(_) | Request::Cancel(_) | Request::Close(_),
             ) => false,
@@ -121,13 +64,13 @@ impl Completion {
     }
 }
 
-/// A request of which completions are outstanding.
+/// A request whose last completion has not arrived.
 struct Pending {
     descriptor: Descriptor,
     request: Request,
 }
 
-/// Requests by their place, and the generation of each place.
+/// Requests by place. The generation of a place distinguishes the requests that use it in turn.
 #[derive(Default)]
 struct Requests {
     places: Vec<(u32, Option<Pending>)>,
@@ -135,7 +78,7 @@ struct Requests {
 }
 
 impl Requests {
-    /// Adds a request. Returns its number.
+    /// Adds a request. Returns the number of the request.
     fn add(&mut self, pending: Pending) -> RequestId {
         let place = self.free.pop().unwrap_or_else(|| {
             self.places.push((0, None));
@@ -166,13 +109,13 @@ impl Requests {
     }
 }
 
-/// The ring of buffers that the kernel fills.
+/// The provided buffer ring: buffers into which the kernel may receive.
 struct Provided {
     entries: NonNull<BufRingEntry>,
     /// Number of entries, a power of two.
     len: u16,
     tail: u16,
-    /// Number of buffers that the kernel has.
+    /// Number of buffers that the kernel holds.
     given: u32,
 }
 
@@ -200,7 +143,7 @@ impl Provided {
         usize::from(len) * size_of::<BufRingEntry>()
     }
 
-    /// Gives free buffers of `pool` to the kernel, up to the length of the ring.
+    /// Gives free buffers of `pool` to the kernel until the ring is full.
     fn fill(&mut self, pool: &Pool) {
         let before = self.tail;
         while self.given < u32::from(self.len) {
@@ -238,7 +181,7 @@ impl Drop for Provided {
     }
 }
 
-/// An io_uring, its requests, and the buffers that the kernel has.
+/// An io_uring with its requests and its provided buffer ring.
 pub struct Uring {
     ring: std::mem::ManuallyDrop<IoUring>,
     requests: Requests,
@@ -249,19 +192,19 @@ pub struct Uring {
 }
 
 impl Uring {
-    /// Creates a ring for `entries` requests in one submission, whose sockets receive into at most
+    /// Creates an io_uring with a submission queue of `entries`. Its sockets receive into at most
     /// `provided` buffers of `pool` at a time.
     ///
     /// # Errors
     ///
-    /// `Unsupported` on kernels without the features, which Linux 6.1 has. `PermissionDenied` if
-    /// the system forbids io_uring.
+    /// `Unsupported` on kernels that lack a feature; Linux 6.1 has all features. `PermissionDenied`
+    /// if the system forbids io_uring.
     pub fn new(entries: u32, pool: &Pool, provided: u16) -> io::Result<Self> {
         let ring = IoUring::builder()
             .dontfork()
             .setup_cqsize(entries * 4)
             .setup_single_issuer()
-            // With IORING_SETUP_DEFER_TASKRUN, the kernel would process 20 events in one call.
+            // IORING_SETUP_DEFER_TASKRUN would limit a call to about 20 events.
             .setup_coop_taskrun()
             .setup_taskrun_flag()
             .build(entries)
@@ -287,7 +230,7 @@ impl Uring {
     ///
     /// # Errors
     ///
-    /// Kernels before 6.9 have no such option.
+    /// Kernels before 6.9 lack the option and return an error.
     pub fn set_busy_poll(&self, micros: u32) -> io::Result<()> {
         let mut napi = Napi::new()
             .set_busy_poll_timeout(micros)
@@ -304,7 +247,7 @@ impl Uring {
     ///
     /// # Errors
     ///
-    /// The errors of `io_uring_enter`, which is called if the submission queue is full.
+    /// The errors of `io_uring_enter`, which `push` calls if the submission queue is full.
     pub fn push(&mut self, descriptor: Descriptor, request: Request) -> io::Result<RequestId> {
         let id = self.requests.add(Pending {
             descriptor,
@@ -323,8 +266,8 @@ impl Uring {
         Ok(id)
     }
 
-    /// Submits all queued requests, in one system call, and waits for a completion as `wait` says.
-    /// Makes no call if there is nothing to submit and nothing to wait for.
+    /// Submits all queued requests in one system call, and waits for a completion as `wait` says.
+    /// Makes no system call if no request is queued and no wait is needed.
     ///
     /// # Errors
     ///
@@ -353,7 +296,8 @@ impl Uring {
         match result {
             Ok(_) => Ok(()),
             Err(error) => match error.raw_os_error() {
-                // The time limit has passed, a signal came, or completions have to be taken first.
+                // ETIME: the time limit has passed. EINTR: a signal arrived. EBUSY and EAGAIN: the
+                // caller has to take completions first.
                 Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
                 _ => Err(error),
             },
@@ -372,7 +316,7 @@ impl Uring {
 
     fn completion_of(&mut self, entry: &cqueue::Entry) -> Option<Completion> {
         let (result, flags) = (entry.result(), entry.flags());
-        let buffer = cqueue::buffer_select(flags).map(|index| {
+        let mut buffer = cqueue::buffer_select(flags).map(|index| {
             self.provided.given -= 1;
             let len = u32::try_from(result).unwrap_or(0);
             // SAFETY: `fill` gave this buffer to the kernel by `into_index`. The kernel gives each
@@ -382,6 +326,8 @@ impl Uring {
         let id = entry.user_data();
         let pending = self.requests.get(id)?;
         let descriptor = pending.descriptor;
+        let is_datagram = matches!(pending.request, Request::ReceiveFrom(..));
+        let sender = buffer.as_mut().filter(|_| is_datagram).and_then(strip_head);
         let is_accepted = matches!(pending.request, Request::Accept(_)) && result >= 0;
         // SAFETY: the result of a successful accept is a new descriptor, which has no other owner.
         let accepted = is_accepted.then(|| unsafe { OwnedFd::from_raw_fd(result) });
@@ -392,13 +338,15 @@ impl Uring {
         Some(Completion {
             descriptor,
             result,
-            buffer,
+            buffer: buffer.filter(|_| !is_datagram || sender.is_some()),
+            sender,
             accepted,
             ended,
         })
     }
 
-    /// Ends all requests, and waits until the kernel has ended them. Returns false if it has not.
+    /// Cancels all requests, and waits for their last completions. Returns false after
+    /// [`DRAIN_MAX`].
     fn drain(&mut self) -> bool {
         let start = Instant::now();
         while self.requests.len() > 0 {
@@ -431,40 +379,14 @@ impl Drop for Uring {
                 std::mem::ManuallyDrop::drop(&mut self.provided);
             }
         } else {
-            // The kernel may still write to the memory of requests, so the memory is leaked.
+            // The kernel may still write to the memory of the requests, so the memory is leaked.
             std::mem::forget(std::mem::take(&mut self.requests));
             std::mem::forget(self.pool.clone());
         }
     }
 }
 
-/// Returns the submission entry of a request.
-fn entry_of(request: &Request) -> squeue::Entry {
-    match request {
-        Request::Accept(socket) => opcode::AcceptMulti::new(Fd(*socket))
-            .flags(libc::SOCK_CLOEXEC)
-            .build(),
-        Request::Receive(socket) => opcode::RecvMulti::new(Fd(*socket), GROUP).build(),
-        // A socket without room fails, so that the request completes at once.
-        Request::Send(socket, message) => {
-            opcode::SendMsg::new(Fd(*socket), &raw const message.parts.header)
-                .flags((MSG_DONTWAIT | MSG_NOSIGNAL) as u32)
-                .build()
-        }
-        Request::AwaitRoom(socket) => {
-            opcode::PollAdd::new(Fd(*socket), libc::POLLOUT as u32).build()
-        }
-        Request::Pause(time) => opcode::Timeout::new(&raw const **time).build(),
-        Request::Connect(socket, address) => {
-            let (pointer, len) = address.as_raw();
-            opcode::Connect::new(Fd(*socket), pointer, len).build()
-        }
-        Request::Cancel(other) => opcode::AsyncCancel::new(other.0).build(),
-        Request::Close(socket) => opcode::Close::new(Fd(*socket)).build(),
-    }
-}
-
-/// Returns `Unsupported` for the errors of kernels that do not know an option.
+/// Maps the errors of a kernel that does not know an option to `Unsupported`.
 fn unsupported(error: io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(libc::EINVAL | libc::ENOSYS) => io::Error::new(

@@ -1,6 +1,6 @@
-//! As many connections as the process may have descriptors for, up to ten thousand, beside a peer
-//! that does not read. The limit of descriptors concerns all threads of a process, so this test has
-//! a process of its own.
+//! Many connections beside a peer that does not read: ten thousand, or as many as the process may
+//! have descriptors. The limit of descriptors applies to the process, so this test has a process of
+//! its own.
 
 mod open;
 
@@ -21,15 +21,16 @@ use crate::open::open;
 
 /// Number of connections, if the limit of descriptors allows it.
 const CONNECTIONS_MAX: u64 = 10_000;
-/// Connections that the clients open at once.
+/// Number of connections that the clients open at once.
 const BATCH: usize = 500;
-/// Requests that the clients have sent before the server's next sync.
+/// Number of requests that the clients send before the server's next sync.
 const REQUESTS: usize = 50;
 /// Number of rounds of requests.
 const ROUNDS: usize = 40;
-/// Descriptors of the process besides the connections.
+/// Number of descriptors that the process has besides the connections.
 const OTHER_DESCRIPTORS: u64 = 100;
-/// Syncs by which two runs may differ: the kernel may deliver the requests of a round in two parts.
+/// Number of syncs by which two runs may differ. The kernel may deliver the requests of a round in
+/// two parts.
 const NOISE: usize = ROUNDS / 10;
 /// Time limit of a read.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -43,12 +44,12 @@ struct Server {
     accepted: Vec<Descriptor>,
 }
 
-/// Figures of a run.
+/// Measurements of a run.
 #[derive(Debug, PartialEq, Eq)]
 struct Figures {
-    /// Syncs in which the server got and answered the requests.
+    /// Number of syncs that served the requests.
     syncs: usize,
-    /// Largest number of buffers that were in use, without those of the kernel.
+    /// Largest number of buffers in use, without the buffers that the kernel holds.
     buffers: u32,
 }
 
@@ -68,8 +69,8 @@ impl Server {
         })
     }
 
-    /// Sends the answers of the sync before, and receives requests. Returns the number of requests,
-    /// whose answers leave with the next sync.
+    /// Sends the answers of the previous sync, and receives requests. Returns the number of
+    /// requests. The next sync sends their answers.
     fn sync(&mut self, wait: Wait) -> usize {
         self.syncs += 1;
         self.context.sync(&mut self.list, wait).expect("a ring");
@@ -106,7 +107,7 @@ impl Server {
         streams
     }
 
-    /// Queues data for a peer that does not read, until the context takes no more.
+    /// Queues data for a peer that does not read, until the context refuses a buffer.
     fn block(&mut self, descriptor: Descriptor) {
         let mut is_full = false;
         while !is_full {
@@ -118,7 +119,7 @@ impl Server {
                     break;
                 }
             }
-            // The socket takes no more if the next sync makes no room.
+            // The socket is full if even a sync makes no room for another buffer.
             self.sync(Wait::No);
             let buffer = self.context.pool().allocate().expect("free");
             is_full = self.context.send(descriptor, buffer).is_err();
@@ -135,7 +136,7 @@ fn request(round: usize, at: usize) -> Vec<u8> {
     format!("request {round:03} of connection {at:05}").into_bytes()
 }
 
-/// Serves the requests of `count` connections. Returns `None` if there is no io_uring.
+/// Serves the requests of `count` connections. Returns `None` if the system has no io_uring.
 fn run(options: &KernelOptions, count: usize, has_blocked: bool) -> Option<Figures> {
     let mut server = Server::new(options)?;
     let blocked = server.connect(1);
@@ -158,7 +159,7 @@ fn run(options: &KernelOptions, count: usize, has_blocked: bool) -> Option<Figur
             assert!(count > 0, "a sync of round {round} got no request");
             received += count;
         }
-        // All answers leave with one sync.
+        // One sync sends all answers.
         server.sync(Wait::No);
         for at in &places {
             let mut answer = vec![0; request(round, *at).len()];
@@ -198,7 +199,7 @@ fn a_blocked_receiver_costs_a_crowd_no_sync_and_holds_a_bounded_queue() {
         beside.syncs <= alone.syncs + NOISE,
         "{beside:?} beside a blocked receiver, {alone:?} without it"
     );
-    // The queue of the blocked receiver, and the buffer that its socket has taken in part.
+    // The additional buffers are the queue of the blocked receiver, and one partly sent buffer.
     let queue_max = options.send_queue_max as u32;
     assert!(
         beside.buffers <= alone.buffers + queue_max + 1,

@@ -1,5 +1,5 @@
-//! A context whose process has no free descriptor. The limit concerns all threads of a process, so
-//! this test has a process of its own.
+//! A listener of a process that has no free descriptor. The limit of descriptors applies to the
+//! process, so this test has a process of its own.
 
 mod open;
 
@@ -19,7 +19,7 @@ use crate::open::open;
 
 /// Time for which the process has no free descriptor.
 const AT_LIMIT: Duration = Duration::from_millis(400);
-/// Time of one wait.
+/// Time limit of one wait.
 const WAIT: Duration = Duration::from_millis(20);
 
 fn set_descriptor_limit(limit: Rlimit) {
@@ -40,7 +40,7 @@ fn a_listener_without_descriptors_waits() {
     let client = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
     let mut list = ReadyList::new();
 
-    // The kernel reads the limit when it receives the request that accepts: at the first sync.
+    // The kernel reads the limit at the first sync, which submits the accept request.
     let before = getrlimit(Resource::Nofile);
     set_descriptor_limit(Rlimit {
         current: Some(3),
@@ -53,8 +53,8 @@ fn a_listener_without_descriptors_waits() {
         assert!(list.is_empty(), "no descriptor is free");
         syncs += 1;
     }
-    // 20 waits end by their time, and few end by a new attempt. A loop without waits makes
-    // thousands of syncs.
+    // About 20 waits end by their time limit, and a few by a new attempt to accept. A loop that
+    // does not wait would make thousands of syncs.
     assert!(syncs < 60, "{syncs} syncs");
 
     set_descriptor_limit(before);
@@ -67,7 +67,7 @@ fn a_listener_without_descriptors_waits() {
     assert!(entry.events.intersects(Events::ACCEPTED));
     assert_eq!(entry.listener, Some(listener));
 
-    // A listener closes while it waits for a descriptor.
+    // The listener closes while it pauses for a free descriptor.
     set_descriptor_limit(Rlimit {
         current: Some(3),
         maximum: before.maximum,

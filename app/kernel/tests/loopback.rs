@@ -1,4 +1,4 @@
-//! A context on the kernel's TCP against sockets of the standard library, over loopback.
+//! A context on the kernel's TCP, with peers of the standard library over loopback.
 
 mod open;
 
@@ -24,12 +24,12 @@ fn any() -> SocketAddr {
     "127.0.0.1:0".parse().expect("an address")
 }
 
-/// An echo server on a context, which keeps refused buffers.
+/// An echo server on a context. The server keeps the buffers that the context refuses.
 struct Echo {
     context: KernelContext,
     list: ReadyList,
     address: SocketAddr,
-    /// Buffers that wait for room, by descriptor.
+    /// Refused buffers and their descriptors, to send later.
     kept: Vec<(Descriptor, Buffer)>,
     connections: usize,
     closed: Vec<Option<Cause>>,
@@ -99,7 +99,7 @@ impl Echo {
         }
     }
 
-    /// Returns true if no buffer has an owner besides the kernel.
+    /// Returns true if all buffers besides the kernel's half are free.
     fn has_all_buffers(&mut self, options: &KernelOptions) -> bool {
         self.list.clear();
         self.context.pool().free_count() >= options.buffers / 2
@@ -110,7 +110,7 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| ((at + seed) * 31 % 251) as u8).collect()
 }
 
-/// Writes and reads back `data` on each of `count` connections in a thread of its own.
+/// Writes `data_len` bytes on each of `count` connections and reads the echo, in a new thread.
 fn clients(address: SocketAddr, count: usize, data_len: usize) -> thread::JoinHandle<()> {
     thread::spawn(move || {
         let mut streams: Vec<TcpStream> = (0..count)
@@ -146,7 +146,7 @@ fn many_connections_get_their_own_bytes() {
     echo.run_until(|echo| echo.has_all_buffers(&options));
 }
 
-/// With few buffers, connections wait for buffers, and none is lost.
+/// When buffers are short, connections wait for buffers, and no data is lost.
 #[test]
 fn a_lack_of_buffers_delays_and_loses_nothing() {
     let options = KernelOptions {
@@ -165,8 +165,8 @@ fn a_lack_of_buffers_delays_and_loses_nothing() {
     echo.run_until(|echo| echo.has_all_buffers(&options));
 }
 
-/// Each cycle of requests and their answers takes at most one system call, however many connections
-/// have requests.
+/// Each cycle of requests and answers takes at most one system call, for any number of connections
+/// with requests.
 #[test]
 fn a_sync_is_one_system_call() {
     let Some(mut echo) = Echo::new(&KernelOptions::default()) else {
@@ -182,8 +182,8 @@ fn a_sync_is_one_system_call() {
         for stream in &mut streams {
             stream.write_all(b"request").expect("open");
         }
-        // This call receives all requests and queues the answers. The call of the next round sends
-        // the answers.
+        // This call receives all requests and queues the answers. The next round's call sends the
+        // answers.
         echo.cycle(Wait::Forever);
         assert_eq!(echo.list.len(), 50, "all requests are in one list");
     }
@@ -197,7 +197,7 @@ fn a_sync_is_one_system_call() {
     }
 }
 
-/// A client that reads nothing fills its own queue only.
+/// A peer that does not read blocks only its own connection.
 #[test]
 fn a_blocked_receiver_delays_nobody_else() {
     let options = KernelOptions::default();
@@ -218,7 +218,7 @@ fn a_blocked_receiver_delays_nobody_else() {
             Err(error) => panic!("{error}"),
         }
         echo.cycle(Wait::For(Duration::from_millis(5)));
-        // A server holds back input of a client that does not read.
+        // The server now holds back data for the peer that does not read.
         if echo.kept.len() > 1000 {
             break;
         }
@@ -249,14 +249,14 @@ fn ends_have_their_causes() {
     let Some(mut echo) = Echo::new(&KernelOptions::default()) else {
         return;
     };
-    // A reset by the peer.
+    // The peer resets the connection.
     let peer = TcpStream::connect(echo.address).expect("a server");
     echo.run_until(|echo| echo.connections == 1);
     sockopt::set_socket_linger(&peer, Some(Duration::ZERO)).expect("a socket");
     drop(peer);
     echo.run_until(|echo| echo.connections == 0);
     assert_eq!(echo.closed, [Some(Cause::Reset)]);
-    // A refused connection.
+    // The peer refuses the connection.
     let free = TcpListener::bind(any()).expect("a free port");
     let address = free.local_addr().expect("bound");
     drop(free);
@@ -272,8 +272,8 @@ fn ends_have_their_causes() {
     assert_eq!(error.refusal, SendRefusal::NotConnected);
 }
 
-/// The program connects, sends before the connection is established, and closes at once: the peer
-/// gets all data and then the end.
+/// The program connects, sends before the connection is established, and closes at once. The peer
+/// gets all data, and then the end of the stream.
 #[test]
 fn a_close_sends_what_is_queued() {
     let Some(mut context) = open(&KernelOptions::default()) else {
@@ -307,7 +307,7 @@ fn a_close_sends_what_is_queued() {
     assert!(context.socket(peer).is_none());
 }
 
-/// The end of a context ends its connections, whatever requests the kernel has.
+/// The drop of a context closes its connections, in every state of their requests.
 #[test]
 fn a_dropped_context_closes_its_sockets() {
     let Some(mut echo) = Echo::new(&KernelOptions::default()) else {
@@ -323,7 +323,7 @@ fn a_dropped_context_closes_its_sockets() {
         stream.set_read_timeout(Some(LIMIT)).expect("a timeout");
         assert_eq!(stream.read(&mut [0; 1]).expect("the end"), 0);
     }
-    // A buffer outlives its context.
+    // A buffer may outlive its context.
     assert!(held.is_empty());
 }
 
@@ -353,7 +353,7 @@ fn queue(context: &mut KernelContext, descriptor: Descriptor, data: &[u8]) {
     }
 }
 
-/// Answers with one byte once all of `data` has arrived.
+/// Answers with one byte once all of `data` has arrived, in a new thread.
 fn answer_to(mut stream: TcpStream, data: Vec<u8>) -> thread::JoinHandle<()> {
     thread::spawn(move || {
         let mut got = vec![0; data.len()];
@@ -364,8 +364,8 @@ fn answer_to(mut stream: TcpStream, data: Vec<u8>) -> thread::JoinHandle<()> {
     })
 }
 
-/// A wait sends all data that there is room for: more than one message to the kernel, and more than
-/// the socket takes at once. No wait lasts until its limit.
+/// A sync sends all queued data before it waits, even data for several `sendmsg` calls or beyond
+/// the socket's send buffer. No wait lasts until its time limit.
 #[test]
 fn a_wait_does_not_hold_data_back() {
     for (buffer_len, len, rounds_max) in [(100, 20_000, 2), (4096, 1_000_000, 100)] {
@@ -392,7 +392,7 @@ fn a_wait_does_not_hold_data_back() {
     }
 }
 
-/// A close that follows data is done before the wait for the next event.
+/// A sync closes a connection after its data before the sync waits for the next event.
 #[test]
 fn a_wait_does_not_hold_a_close_back() {
     for closes in [true, false] {
@@ -422,7 +422,8 @@ fn a_wait_does_not_hold_a_close_back() {
     }
 }
 
-/// Each half does its part only: data and opens pass, and no event is lost, whatever their order.
+/// `tx_sync` only sends and `rx_sync` only receives. In any order of the calls, no data is delayed
+/// or lost, and no event is lost.
 #[test]
 fn the_halves_of_a_sync_add_up() {
     let Some((mut context, peer, mut stream)) = connected(&KernelOptions::default()) else {
@@ -432,7 +433,7 @@ fn the_halves_of_a_sync_add_up() {
     let calls = context.system_calls();
     context.tx_sync().expect("a ring");
     assert_eq!(context.system_calls(), calls, "there was nothing to send");
-    // Several sends of one connection without a receive between them.
+    // Three sends on one connection, without a receive between them.
     for part in [b"ab", b"cd", b"ef"] {
         queue(&mut context, peer, part);
         context.tx_sync().expect("a ring");
@@ -441,7 +442,7 @@ fn the_halves_of_a_sync_add_up() {
     let mut got = [0; 6];
     stream.read_exact(&mut got).expect("the data");
     assert_eq!(&got, b"abcdef");
-    // A receive does not send.
+    // `rx_sync` sends no data.
     queue(&mut context, peer, b"gh");
     stream.write_all(b"1").expect("open");
     context
@@ -452,7 +453,7 @@ fn the_halves_of_a_sync_add_up() {
     stream.set_nonblocking(true).expect("a socket");
     let error = stream.read(&mut got).expect_err("nothing was sent");
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
-    // Events that arrive during sends are in the next list, once, and a wait does not delay them.
+    // The next list has the events that arrive during a send, exactly once, without a wait.
     stream.write_all(b"23").expect("open");
     stream.shutdown(Shutdown::Write).expect("open");
     context.tx_sync().expect("a ring");
@@ -468,7 +469,7 @@ fn the_halves_of_a_sync_add_up() {
     assert!(list.is_empty());
 }
 
-/// The failure of a send is an event also if `tx_sync` has found it.
+/// If `tx_sync` finds that a send has failed, the next list reports the failure.
 #[test]
 fn the_failure_of_a_send_is_in_the_next_list() {
     let Some((mut context, peer, stream)) = connected(&KernelOptions::default()) else {
@@ -494,7 +495,7 @@ fn the_failure_of_a_send_is_in_the_next_list() {
     assert!(list.is_empty() && context.socket(peer).is_none());
 }
 
-/// An abort ends a connection whose peer reads nothing, and frees its buffers. A close does not.
+/// An abort frees the buffers of a connection whose peer does not read. A close does not.
 #[test]
 fn an_abort_resets_and_frees_buffers() {
     let options = KernelOptions {
@@ -523,7 +524,7 @@ fn an_abort_resets_and_frees_buffers() {
         .find_map(Result::err)
         .expect("a reset");
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
-    // An abort of a connection that is being established ends the open.
+    // An abort while the connection is being established ends the connection attempt.
     let opening = context
         .connect("192.0.2.1:9".parse().expect("an address"))
         .expect("a socket");
@@ -534,7 +535,7 @@ fn an_abort_resets_and_frees_buffers() {
     assert!(start.elapsed() < Duration::from_millis(900));
 }
 
-/// A paused connection receives nothing, so that its peer is blocked. Nothing is lost or repeated.
+/// A paused connection receives no data, so its peer is blocked. No data is lost or repeated.
 #[test]
 fn a_pause_blocks_the_peer() {
     let Some((mut context, peer, mut stream)) = connected(&KernelOptions::default()) else {
@@ -543,7 +544,7 @@ fn a_pause_blocks_the_peer() {
     let mut list = ReadyList::new();
     context.pause(peer);
     context.pause(peer);
-    // This list may have data from before the pause.
+    // This list may have data that arrived before the pause.
     context.sync(&mut list, Wait::No).expect("a ring");
     assert!(list.is_empty());
     let data = pattern(50_000_000, 1);
@@ -569,7 +570,7 @@ fn a_pause_blocks_the_peer() {
         stream.shutdown(Shutdown::Write).expect("open");
         stream
     });
-    // Pauses and resumes in each state of the request.
+    // The program pauses and resumes the connection in each state of the receive request.
     let (mut got, mut ends, mut cycle) = (Vec::new(), 0, 0);
     while ends == 0 {
         cycle += 1;
@@ -590,7 +591,7 @@ fn a_pause_blocks_the_peer() {
         }
     }
     assert!(got == data, "{} of {} bytes", got.len(), data.len());
-    // The end is reported once, and a paused descriptor closes.
+    // END is reported once, and a paused descriptor can be closed.
     context.resume(peer).expect("a ring");
     context.sync(&mut list, Wait::No).expect("a ring");
     context.pause(peer);
@@ -605,7 +606,7 @@ fn a_pause_blocks_the_peer() {
     assert_eq!(stream.read(&mut [0; 1]).expect("the end"), 0);
 }
 
-/// A paused listener accepts nothing. Its connections wait in the backlog.
+/// A paused listener accepts no connection. The connections wait in the accept queue.
 #[test]
 fn a_paused_listener_accepts_later() {
     let Some(mut context) = open(&KernelOptions::default()) else {

@@ -1,4 +1,4 @@
-//! Increments and decrements of decimal values.
+//! The commands `incr`, `decr` and `ma`: changes of decimal numbers.
 
 use crate::{
     number::{Decimal, parse_u64},
@@ -7,30 +7,31 @@ use crate::{
     turn::Turn,
 };
 
-/// Length of a value from which it is no number, because memcached stores it in pieces.
+/// Longest item, by memcached's count, whose value may be a number. memcached stores longer items
+/// in pieces, and refuses an increment or decrement.
 const WHOLE_LEN_MAX: usize = 512 * 1024;
-/// Limit of the length of a number, with spaces and zeros before it.
+/// Longest number in bytes, with the spaces and zeros before the digits.
 const NUMBER_LEN_MAX: usize = 1024;
 
-/// A change of a number.
+/// A change of a number, as the client requests it.
 #[derive(Clone, Copy, Debug)]
 pub struct Delta {
-    /// The change adds instead of subtracting.
+    /// True for an increment, false for a decrement.
     pub is_increment: bool,
-    /// Difference. A sum is modulo 2^64, and a difference at least zero.
+    /// Amount of the change. An increment wraps at 2^64. A decrement stops at zero.
     pub amount: u64,
-    /// The change requires this CAS number.
+    /// CAS number that the item must have.
     pub cas: Option<u64>,
 }
 
-/// Result of a change.
+/// Result of a [`Delta`].
 #[derive(Clone, Copy, Debug)]
 pub enum Changed {
-    /// The item has this value.
+    /// The item now has this value.
     To(Item, Decimal),
-    /// There is no item.
+    /// No item has the key.
     NotFound,
-    /// The value is no number.
+    /// The value of the item is not a number.
     NotNumeric,
     /// The item has another CAS number.
     OtherCas,
@@ -39,7 +40,7 @@ pub enum Changed {
 }
 
 impl Delta {
-    /// Changes the item of a key.
+    /// Changes the number in the item of `key`.
     pub fn apply(&self, turn: &mut Turn<'_, impl Output>, key: &[u8]) -> Changed {
         let store = &mut turn.kv.store;
         let Some(item) = store.find(turn.now, key) else {
@@ -88,7 +89,7 @@ impl Delta {
     }
 }
 
-/// Returns the number at the start of a value.
+/// Returns the number at the start of an item's value. Returns `None` if the value is not a number.
 fn number_of(turn: &mut Turn<'_, impl Output>, item: Item) -> Option<u64> {
     let mut text = std::mem::take(&mut turn.kv.scratch);
     text.clear();

@@ -1,32 +1,32 @@
-//! Received bytes that a session has not used.
+//! Queue of received bytes that the session has not consumed.
 
-/// Bytes in the order of their arrival.
+/// Received bytes in the order of their arrival.
 #[derive(Debug, Default)]
 pub struct Backlog {
     bytes: Vec<u8>,
-    /// Number of bytes that are used.
+    /// Number of consumed bytes at the start of `bytes`.
     start: usize,
 }
 
 impl Backlog {
-    /// Returns the bytes.
+    /// Returns the bytes that are not consumed.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[self.start..]
     }
 
-    /// Returns the number of bytes in memory, with those that are used but not yet removed.
+    /// Returns the memory of the backlog in bytes, including consumed bytes that are still stored.
     pub fn memory(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Returns true if there are no bytes.
+    /// Returns true if all bytes are consumed.
     pub fn is_empty(&self) -> bool {
         self.start == self.bytes.len()
     }
 
-    /// Adds bytes at the end.
+    /// Appends received bytes.
     pub fn add(&mut self, bytes: &[u8]) {
-        // The used bytes are removed when they are the larger part, so that each byte moves once.
+        // Move the rest only when it is the smaller part, so that each byte moves about once.
         if self.start > self.bytes.len() / 2 {
             self.bytes.drain(..self.start);
             self.start = 0;
@@ -34,7 +34,7 @@ impl Backlog {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Removes the first `len` bytes. An empty backlog takes no memory.
+    /// Consumes the first `len` bytes. An empty backlog keeps no memory.
     pub fn consume(&mut self, len: usize) {
         self.start += len;
         if self.is_empty() {

@@ -1,12 +1,12 @@
-//! Base64 of binary keys (RFC 4648 §4), as lenient as memcached: bytes outside of the alphabet are
-//! skipped, and the text ends at the first group with padding.
+//! Base64 of binary keys (RFC 4648 §4). Like memcached's decoder, the decoder skips bytes outside
+//! of the alphabet, and stops after the first group with padding.
 
 /// Longest key in bytes.
 pub const KEY_LEN_MAX: usize = 250;
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// A key that was decoded.
+/// A decoded key.
 #[derive(Clone, Copy, Debug)]
 pub struct DecodedKey {
     bytes: [u8; KEY_LEN_MAX],
@@ -14,7 +14,7 @@ pub struct DecodedKey {
 }
 
 impl DecodedKey {
-    /// Returns the key.
+    /// Returns the decoded bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }

@@ -16,7 +16,7 @@ use crate::{
     turn::Turn,
 };
 
-/// Answer to `version`. Clients read the number, and use the commands of this version.
+/// Answer to `version`. Clients read the number to learn which commands the server has.
 const VERSION: &str = "VERSION 1.6.18-tidelane";
 /// Largest level of `verbosity`.
 const VERBOSITY_MAX: u32 = 2;
@@ -53,8 +53,8 @@ pub fn execute(turn: &mut Turn<'_, impl Output>, tokens: &Tokens<'_>) -> Outcome
     Outcome::Done
 }
 
-/// Answers an unknown command. A client that speaks HTTP is disconnected, so that a web page cannot
-/// send commands in the body of a browser's request.
+/// Answers an unknown command. A command that may be HTTP closes the connection, so that a web page
+/// cannot send commands in the body of a browser's request.
 fn unknown(turn: &mut Turn<'_, impl Output>, name: &[u8], tokens: &Tokens<'_>) -> Outcome {
     let may_be_http = name.len() > 1 && !b"acdgist".contains(&name[0]);
     if may_be_http && tokens.last().starts_with(b"HTTP/") {

@@ -1,5 +1,4 @@
-//! A client of a server: its session, the input that is not used, and the answers that the context
-//! has not accepted.
+//! A client: its session, its unused input, and the answers that the context has not accepted.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -12,33 +11,33 @@ use crate::{
     session::{Fed, Progress, Session},
 };
 
-/// Limit of buffers with answers that wait outside of the context for one client.
+/// Limit of the answer buffers that the server holds for one client, outside of the context.
 const BUFFERS_MAX: u32 = 8;
-/// Work of a client in one cycle of the server, in the units of [`Session::feed`].
+/// Work of one client per cycle of the server, in the units of [`Session::feed`].
 const TURN_BUDGET: usize = 1024;
-/// Bytes of answers that every transport takes at once.
+/// Length in bytes up to which the context takes all answers of a client at once.
 const SHORT_LEN: u64 = 16 * 1024;
-/// Bytes of unused input from which on the server stops receiving.
+/// Limit of the unused input in bytes. The server does not receive from a client above the limit.
 const INPUT_MAX: usize = 64 * 1024;
 
-/// Reason why a client has stopped.
+/// Reason why the server has interrupted a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// The client has to send more.
+    /// The session needs more input from the client.
     Input,
-    /// The client has to read its answers. The event WRITABLE follows.
+    /// The context accepts no further buffer until the peer reads. The event WRITABLE follows.
     Room,
-    /// The pool has no buffers for the answers.
+    /// The pool has no free buffer for the answers.
     Buffers,
-    /// The turn is over.
+    /// The budget of the turn is spent.
     Turn,
-    /// The conversation is over. All answers are with the context.
+    /// The session is closed. The context has accepted all answers.
     Closed,
-    /// The connection cannot send.
+    /// The connection can no longer send.
     Failed,
 }
 
-/// Result of giving answers to the context.
+/// Result of [`Client::send`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sent {
     All,
@@ -46,42 +45,42 @@ enum Sent {
     Failed,
 }
 
-/// A client.
+/// A client of the server.
 #[derive(Debug)]
 pub struct Client {
     descriptor: Descriptor,
     session: Session,
     input: Backlog,
     output: VecDeque<Buffer>,
-    /// Work that is left of the present turn.
+    /// Work that is left in the present turn.
     budget: usize,
-    /// Number of the cycle of the turn.
+    /// Number of the cycle in which the present turn began.
     cycle: u64,
-    /// The server does not receive.
+    /// True while the server does not receive from the client.
     pub is_paused: bool,
-    /// The client sends no more.
+    /// True once the client has closed its sending direction.
     pub has_ended: bool,
-    /// The client is in the server's list of clients that continue without an event.
+    /// True while the client is in the server's list of clients that continue without an event.
     pub is_waiting: bool,
-    /// Unix time at which the client last sent or read something.
+    /// Time since the Unix epoch at which the last event of the client arrived.
     pub last_progress: Duration,
-    /// Bytes of answers that the server has not counted.
+    /// Bytes of answers that are not yet in the server's count.
     pub written: u64,
-    /// Bytes of all answers.
+    /// Bytes of all answers that the context has accepted.
     sent: u64,
 }
 
-/// The state that a client needs for its turn.
+/// The state of the server that a client needs in its turn.
 pub struct Shared<'a> {
     pub kv: &'a mut Kv,
     pub pool: &'a Pool,
-    /// Free buffers that answers leave to the pool.
+    /// Number of free buffers that the answers leave in the pool, for received data.
     pub reserve: u32,
     pub unix: u64,
 }
 
 impl Client {
-    /// Returns a new client.
+    /// Returns a client that has sent nothing.
     pub fn new(descriptor: Descriptor, now: Duration) -> Self {
         Self {
             descriptor,
@@ -104,28 +103,29 @@ impl Client {
         self.descriptor
     }
 
-    /// Returns true if the context may still have answers that the peer has not read. The transport
-    /// takes the answers of a short conversation at once.
+    /// Returns true if the context may hold answers that the peer has not read. The context sends
+    /// up to `SHORT_LEN` bytes without waiting for the peer.
     pub fn may_linger(&self) -> bool {
         self.sent > SHORT_LEN
     }
 
-    /// Returns the memory in bytes that the unused input takes.
+    /// Returns the memory of the unused input in bytes.
     pub fn input_memory(&self) -> usize {
         self.input.memory()
     }
 
-    /// Returns true if answers wait for the client.
+    /// Returns true if the client holds buffers with answers that the context has not accepted.
     pub fn holds_buffers(&self) -> bool {
         !self.output.is_empty()
     }
 
-    /// Returns true if the client holds memory of the store besides that of the items.
+    /// Returns true if the client holds memory of the store: a value that the client sends, or an
+    /// item that the client reads.
     pub fn holds_items(&self) -> bool {
         self.session.holds_memory()
     }
 
-    /// Returns true if the server should not receive more for the client, which has stopped.
+    /// Returns true if the server should pause the client, whose turn ended for the reason `stop`.
     pub fn should_pause(&self, stop: Stop) -> bool {
         let has_input = !self.input.is_empty();
         match stop {
@@ -135,12 +135,12 @@ impl Client {
         }
     }
 
-    /// Ends the session.
+    /// Ends the session, and frees the memory of the store that the session holds.
     pub fn end(self, kv: &mut Kv) {
         self.session.end(kv);
     }
 
-    /// Starts a turn, unless the client has had its turn in this cycle.
+    /// Resets the budget at the first call in a cycle.
     pub fn start_turn(&mut self, cycle: u64) {
         if self.cycle != cycle {
             self.cycle = cycle;
@@ -148,7 +148,7 @@ impl Client {
         }
     }
 
-    /// Executes the commands of received bytes, after those of the unused input.
+    /// Executes the commands of the unused input, then the commands of `bytes`.
     pub fn receive(
         &mut self,
         shared: &mut Shared<'_>,
@@ -167,14 +167,15 @@ impl Client {
         stop
     }
 
-    /// Continues with the answers and the unused input.
+    /// Sends waiting answers, and continues with the unused input.
     pub fn proceed(&mut self, shared: &mut Shared<'_>, context: &mut dyn Context) -> Stop {
         let (used, stop) = self.execute(shared, context, None);
         self.input.consume(used);
         stop
     }
 
-    /// Executes the commands of `bytes`, or of the unused input. Returns the number of used bytes.
+    /// Executes the commands of `bytes`, or of the unused input. Returns the number of consumed
+    /// bytes.
     fn execute(
         &mut self,
         shared: &mut Shared<'_>,
@@ -206,7 +207,7 @@ impl Client {
             );
             self.budget = budget;
             used += consumed;
-            // An answer that does not fit although nothing waits has too few buffers.
+            // The pool has too few buffers if no answer waits and yet the next answer has no room.
             is_starved = self.output.is_empty() && consumed == 0;
             let stop = match progress {
                 Progress::NeedsRoom => continue,
@@ -222,7 +223,7 @@ impl Client {
         }
     }
 
-    /// Gives answers to the context.
+    /// Hands the answers to the context until the context refuses a buffer.
     fn send(&mut self, context: &mut dyn Context) -> Sent {
         while let Some(buffer) = self.output.pop_front() {
             let len = buffer.len() as u64;

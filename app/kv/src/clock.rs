@@ -1,35 +1,36 @@
-//! Times of items. The caller gives the present time as Unix time.
+//! The server's clock, for expiry and ages. The caller passes the present Unix time.
 //!
-//! Items hold 32-bit seconds of the server's own clock, which starts shortly before the server.
-//! Zero therefore never is the present time, and stands for "never".
+//! An item stores 32-bit seconds of this clock. The clock starts at `FIRST`, so zero is never the
+//! present time and can mean "never expires".
 
-/// Unix times of items, in seconds, from which `exptime` is absolute: 30 days.
+/// Largest relative `exptime` in seconds: 30 days. A larger `exptime` is a Unix time.
 const RELATIVE_MAX: i32 = 60 * 60 * 24 * 30;
-/// Reading of the clock when the server starts. As in memcached, a delayed flush and an age may
-/// lie a minute before the start.
+/// Reading of the clock when the server starts, as in memcached: memcached's update interval of 60
+/// seconds, and two seconds. A flush in the first second stores the second before, which must not
+/// be zero.
 const FIRST: u64 = 62;
 
-/// A second of the server's clock.
+/// A reading of the server's clock in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Second(pub u32);
 
-/// The second from which an item is expired; zero for an item that does not expire.
+/// The second from which an item is expired. Zero means that the item does not expire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expiry(pub u32);
 
 impl Expiry {
     /// The item does not expire.
     pub const NEVER: Self = Self(0);
-    /// The item is expired since the start of the server.
+    /// The item is expired, because the clock never reads less than `FIRST`.
     const PAST: Self = Self(1);
 
-    /// Returns true if the item is expired at `now`.
+    /// Returns true if an item with this expiry is expired at `now`.
     pub fn is_over(self, now: Second) -> bool {
         self != Self::NEVER && self.0 <= now.0
     }
 }
 
-/// The relation of Unix time and the server's clock.
+/// Conversion between Unix time and the server's clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     /// Unix time at which the clock reads zero.
@@ -37,20 +38,20 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Returns the clock of a server that starts at this Unix time.
+    /// Returns the clock of a server that starts at the Unix time `start`.
     pub fn new(start: u64) -> Self {
         Self {
             zero: start.saturating_sub(FIRST),
         }
     }
 
-    /// Returns the reading of the clock at this Unix time. Times before the start are the start.
+    /// Returns the reading of the clock at a Unix time. A time before the start reads as the start.
     pub fn second(&self, unix: u64) -> Second {
         let reading = unix.saturating_sub(self.zero).max(FIRST);
         Second(u32::try_from(reading).unwrap_or(u32::MAX))
     }
 
-    /// Returns the number of seconds since the start.
+    /// Returns the number of seconds since the start of the server.
     pub fn uptime(&self, now: Second) -> u64 {
         u64::from(now.0).saturating_sub(FIRST)
     }
@@ -60,8 +61,9 @@ impl Clock {
         self.zero + u64::from(at.0)
     }
 
-    /// Returns the expiry for the argument `exptime` of a command: zero is never, a negative time
-    /// is past, up to 30 days are relative, and larger times are Unix times.
+    /// Returns the expiry for the argument `exptime` of a command. Zero means never, and a negative
+    /// `exptime` is in the past. Up to 30 days, `exptime` is relative to `now`. A larger `exptime`
+    /// is a Unix time.
     pub fn expiry(&self, now: Second, exptime: i32) -> Expiry {
         match exptime {
             ..0 => Expiry::PAST,
@@ -102,7 +104,7 @@ mod tests {
         }
         assert!(Expiry(162).is_over(now) && !Expiry(163).is_over(now));
         assert!(!Expiry::NEVER.is_over(now));
-        // A clock that was set back does not reach zero.
+        // A clock that was set back to the epoch still reads the start.
         assert_eq!(clock.second(0), Second(62));
     }
 }

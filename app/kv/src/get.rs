@@ -1,7 +1,7 @@
-//! The `get` family: any number of keys in one line.
+//! The commands `get`, `gets`, `gat` and `gats`, with any number of keys in one line.
 //!
-//! The keys are processed one after the other, and may arrive in pieces. A value that does not fit
-//! into the output is continued later.
+//! The session processes one key at a time, so that a line may arrive in pieces. If a value does
+//! not fit into the output, a [`Reader`] continues the value later.
 
 use crate::{
     base64::KEY_LEN_MAX,
@@ -13,33 +13,34 @@ use crate::{
     turn::Turn,
 };
 
-/// A command of the family.
+/// Variant of the command.
 #[derive(Clone, Copy, Debug)]
 pub struct Get {
-    /// The answer has the CAS numbers.
+    /// True if the answer contains the CAS numbers.
     pub has_cas: bool,
-    /// The command sets the expiry.
+    /// New expiry of the items that the command reads.
     pub touch: Option<Expiry>,
 }
 
-/// Reason why the keys of a line were left.
+/// Reason why [`process_keys`] has stopped.
 #[derive(Debug)]
 pub enum Left {
-    /// The line is over.
+    /// All keys of the line are answered.
     AtEnd,
-    /// The rest of the line is not there yet.
+    /// The rest of the line has not arrived.
     Incomplete,
-    /// There is no room for the next answer.
+    /// The output has no room for the next answer.
     NoRoom,
-    /// The session has done its work for this turn.
+    /// The budget of the turn is spent.
     Turn,
-    /// The value of this reader follows, and then the other keys.
+    /// The value of the last key does not fit into the output. The reader writes the rest of the
+    /// value before the next key is processed.
     InValue(Reader),
-    /// The answer is over, but not the line.
+    /// The answer is complete, but the rest of the line has to be skipped.
     BeforeEnd,
 }
 
-/// Processes the keys at the start of `input`. Returns the number of bytes that are used.
+/// Answers the keys at the start of `input`. Returns the number of consumed bytes.
 pub fn process_keys(turn: &mut Turn<'_, impl Output>, get: Get, input: &[u8]) -> (usize, Left) {
     let mut at = 0;
     loop {
@@ -56,7 +57,7 @@ pub fn process_keys(turn: &mut Turn<'_, impl Output>, get: Get, input: &[u8]) ->
             _ => word,
         };
         if let Some(nul) = key.iter().position(|byte| *byte == 0) {
-            // The line ends at a NUL.
+            // A NUL ends the line, as it ends a C string.
             if nul > 0
                 && let Some(reader) = answer_key(turn, get, &key[..nul])
             {
@@ -65,7 +66,7 @@ pub fn process_keys(turn: &mut Turn<'_, impl Output>, get: Get, input: &[u8]) ->
             turn.out.write(b"END\r\n");
             return (at + nul, Left::BeforeEnd);
         }
-        // The last byte of an unfinished word may be part of the end of the line.
+        // The last byte of an incomplete word may be the CR before the LF, so allow one more byte.
         if key.len() > KEY_LEN_MAX + usize::from(end.is_none()) {
             turn.out.line("CLIENT_ERROR bad command line format");
             return (at, Left::BeforeEnd);
@@ -88,8 +89,8 @@ pub fn process_keys(turn: &mut Turn<'_, impl Output>, get: Get, input: &[u8]) ->
     }
 }
 
-/// Looks up the keys of a whole line that has a key that is too long: the first keys are touched,
-/// and the answer is an error.
+/// Answers a complete line with a key of more than 250 bytes by an error. Like memcached, looks up
+/// the keys before the long key.
 pub fn refuse_keys(turn: &mut Turn<'_, impl Output>, get: Get, keys: &[u8]) {
     let words = keys.split(|byte| *byte == b' ');
     let words = words.filter(|key| !key.is_empty());
@@ -100,13 +101,13 @@ pub fn refuse_keys(turn: &mut Turn<'_, impl Output>, get: Get, keys: &[u8]) {
     turn.out.line("CLIENT_ERROR bad command line format");
 }
 
-/// Returns true if a key of a whole line is too long.
+/// Returns true if a complete line contains a key of more than 250 bytes.
 pub fn has_long_key(keys: &[u8]) -> bool {
     let mut words = keys.split(|byte| *byte == b' ');
     keys.len() > KEY_LEN_MAX && words.any(|key| key.len() > KEY_LEN_MAX)
 }
 
-/// Finds the item of a key, as a read of a client.
+/// Looks up a key, and records the read in the item and in the statistics.
 pub fn fetch(kv: &mut Kv, now: Second, get: Get, key: &[u8]) -> Option<Item> {
     let found = kv.store.find(now, key);
     if let Some(item) = found {
@@ -119,7 +120,7 @@ pub fn fetch(kv: &mut Kv, now: Second, get: Get, key: &[u8]) -> Option<Item> {
     found
 }
 
-/// Answers a key. Returns the reader of a value that has to be continued.
+/// Writes the answer for one key. Returns a reader if the value does not fit into the output.
 fn answer_key(turn: &mut Turn<'_, impl Output>, get: Get, key: &[u8]) -> Option<Reader> {
     let item = fetch(turn.kv, turn.now, get, key)?;
     let (store, out) = (&turn.kv.store, &mut turn.out);
@@ -137,8 +138,8 @@ fn answer_key(turn: &mut Turn<'_, impl Output>, get: Get, key: &[u8]) -> Option<
     start_value(turn, item)
 }
 
-/// Writes the value of an item and the end of its line. If the value does not fit, pins the item
-/// instead and returns its reader.
+/// Writes the value of an item and a CRLF. If the value does not fit into the output, pins the item
+/// and returns a reader instead.
 pub fn start_value(turn: &mut Turn<'_, impl Output>, item: Item) -> Option<Reader> {
     if turn.out.room() <= turn.kv.store.value_len(item) + 1 {
         return Some(turn.kv.store.pin(item));
@@ -148,12 +149,12 @@ pub fn start_value(turn: &mut Turn<'_, impl Output>, item: Item) -> Option<Reade
     None
 }
 
-/// Writes as much of a value as there is room for, and the end of its line after the value.
-/// Returns true if the value is over.
+/// Writes as much of a value as fits into the output, and a CRLF after the value. Returns true when
+/// the value and the CRLF are written.
 pub fn continue_value(turn: &mut Turn<'_, impl Output>, reader: &mut Reader) -> bool {
     turn.spend_bytes(reader.left());
     let (store, out) = (&turn.kv.store, &mut turn.out);
-    // Two bytes are kept for the end of the line.
+    // Reserve two bytes for the CRLF.
     let mut room = out.room().saturating_sub(2);
     while reader.left() > 0 {
         if room == 0 {

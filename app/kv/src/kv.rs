@@ -1,11 +1,11 @@
-//! The state that all clients share.
+//! The state that all sessions share: store, clock and statistics.
 
 use crate::{
     clock::{Clock, Second},
     store::Store,
 };
 
-/// Counts of commands, with the names of memcached's statistics.
+/// Counts of commands, named as in memcached's `stats`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     pub cmd_get: u64,
@@ -30,7 +30,7 @@ pub struct Counts {
     pub store_no_memory: u64,
 }
 
-/// Counts of connections, which the server keeps.
+/// Counts of connections, which the server updates.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ConnectionCounts {
     /// Open connections.
@@ -49,27 +49,27 @@ pub struct ConnectionCounts {
     pub bytes_written: u64,
 }
 
-/// A key-value store, and the state of its server.
+/// A key-value store, with its clock and its statistics.
 pub struct Kv {
     pub(crate) store: Store,
     pub(crate) clock: Clock,
     pub(crate) counts: Counts,
-    /// The answer that a meta command builds.
+    /// Reused memory in which a meta command builds its answer.
     pub(crate) scratch: Vec<u8>,
     pub(crate) memory: u64,
     pub(crate) verbosity: u32,
     /// Counts of connections.
     pub connections: ConnectionCounts,
-    /// Second of the present sweep, and the buckets that are left for it.
+    /// Second of the last sweep, and the buckets that may still be swept in this second.
     sweep: (Second, usize),
 }
 
-/// Seconds in which the sweep looks at every bucket, if the server calls it often enough.
+/// Time in seconds in which the sweep visits every bucket, if the server calls it often enough.
 const SWEEP_SECONDS: usize = 64;
 
 impl Kv {
-    /// Returns an empty store that starts at this Unix time and uses `memory` bytes. `seed` is a
-    /// secret of the process.
+    /// Returns an empty store that uses `memory` bytes. `start` is the present Unix time. `seed`
+    /// keys the hash and must be secret.
     pub fn new(start: u64, memory: u64, seed: [u8; 16]) -> Self {
         Self {
             store: Store::new(memory, seed),
@@ -83,7 +83,7 @@ impl Kv {
         }
     }
 
-    /// Counts a read of a key, which may also set the expiry.
+    /// Counts the lookup of a key. `is_touch` is true if the command also sets the expiry.
     pub(crate) fn count_get(&mut self, is_touch: bool, is_hit: bool) {
         let counts = &mut self.counts;
         let (commands, hits, misses) = match is_touch {
@@ -103,7 +103,7 @@ impl Kv {
         *misses += u64::from(!is_hit);
     }
 
-    /// Sets the counts of past events to zero.
+    /// Resets the counts of past events (`stats reset`).
     pub(crate) fn reset_counts(&mut self) {
         self.counts = Counts::default();
         self.store.reset_counts();
@@ -115,7 +115,8 @@ impl Kv {
         connections.bytes_written = 0;
     }
 
-    /// Removes expired items, in at most `buckets` buckets. The whole table takes about a minute.
+    /// Removes the expired items of at most `buckets` buckets. One visit of all buckets takes at
+    /// least `SWEEP_SECONDS`.
     pub fn sweep(&mut self, unix: u64, buckets: usize) {
         let now = self.clock.second(unix);
         if self.sweep.0 != now {
@@ -131,18 +132,20 @@ impl Kv {
         self.store.memory_used()
     }
 
-    /// Returns true if clients in the middle of an answer or of a value hold so much memory that
-    /// new items may lack room.
+    /// Returns true if unfinished uploads and pinned values hold so much memory that new items may
+    /// lack room.
     pub fn is_crowded(&self) -> bool {
         self.store.is_crowded()
     }
 
-    /// Returns true if these clients hold so much memory that values are soon refused.
+    /// Returns true if unfinished uploads and pinned values hold so much memory that the store soon
+    /// refuses values.
     pub fn is_full(&self) -> bool {
         self.store.is_full()
     }
 
-    /// Returns true if no memory is used besides the items that can be found. For tests.
+    /// Returns true if each block in use belongs to an item of the hash table, and there are no
+    /// uploads and no pins. For tests.
     pub fn has_no_leak(&self) -> bool {
         self.store.has_no_leak()
     }

@@ -1,27 +1,29 @@
-//! Connections whose conversation is over, but whose last answers the peer may not have read.
+//! Connections that wait for the peer to close after the last answers.
 //!
-//! The close of a connection leaves its answers with the context, where they take buffers as long
-//! as the peer does not read. A server therefore first closes the sending direction only, and waits
-//! for a limited time until the peer closes, too. The connection can be aborted meanwhile.
+//! If a server closes a connection whose peer does not read, the context keeps the unread answers
+//! and their buffers without a limit of time. A server therefore closes only the sending direction,
+//! and waits for a limited time until the peer closes its direction. Meanwhile, the server can
+//! abort the connection if it needs the buffers.
 
 use std::collections::VecDeque;
 
 use tidelane_rings::{Context, Descriptor};
 
-/// Limit of lingering connections. A further one ends the oldest.
+/// Limit of the lingering connections. At the limit, a further lingering connection makes the
+/// server abort the oldest.
 const LINGERING_MAX: usize = 1024;
-/// Seconds after which a connection is ended.
+/// Time in seconds after which a lingering connection is aborted.
 const LINGER_SECONDS: u64 = 30;
 
 /// Lingering connections, oldest first.
 #[derive(Debug, Default)]
 pub struct Lingering {
-    /// The connections, with the Unix time of their end.
+    /// The connections, each with the Unix time in seconds at which it is aborted.
     queue: VecDeque<(Descriptor, u64)>,
 }
 
 impl Lingering {
-    /// Closes the sending direction of a connection after its answers, and waits for the peer.
+    /// Closes the sending direction after the answers, and waits for the peer to close.
     pub fn add(&mut self, context: &mut dyn Context, descriptor: Descriptor, unix: u64) {
         context.shutdown(descriptor);
         if self.queue.len() >= LINGERING_MAX {
@@ -30,7 +32,7 @@ impl Lingering {
         self.queue.push_back((descriptor, unix + LINGER_SECONDS));
     }
 
-    /// Ends a connection that the peer has closed, too.
+    /// Closes a connection whose peer has closed its direction.
     pub fn end(&mut self, context: &mut dyn Context, descriptor: Descriptor) {
         let place = self.queue.iter().position(|(at, _)| *at == descriptor);
         if let Some((descriptor, _)) = place.and_then(|place| self.queue.remove(place)) {
@@ -38,14 +40,14 @@ impl Lingering {
         }
     }
 
-    /// Ends the connections whose time is over.
+    /// Aborts the connections whose time has passed.
     pub fn end_old(&mut self, context: &mut dyn Context, unix: u64) {
         while self.queue.front().is_some_and(|(_, end)| *end <= unix) {
             self.abort_oldest(context);
         }
     }
 
-    /// Aborts the oldest connection. Returns false if there is none.
+    /// Aborts the oldest connection. Returns false if no connection lingers.
     pub fn abort_oldest(&mut self, context: &mut dyn Context) -> bool {
         let oldest = self.queue.pop_front();
         if let Some((descriptor, _)) = oldest {

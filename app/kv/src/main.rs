@@ -9,12 +9,13 @@ use rustix::{
     time::{ClockId, clock_gettime},
 };
 use tidelane_direct_nic::NicOptions;
+use tidelane_direct_port::PortOptions;
 use tidelane_kernel::{KernelContext, KernelOptions};
 use tidelane_kv::{ConnectionCounts, Kv, MEMORY_MAX, MEMORY_MIN, Server};
 use tidelane_rings::{Context, ListenOptions};
 use tidelane_service_rings::{ServiceContext, ServiceOptions};
 
-/// Longest wait in seconds for an event.
+/// Limit of one wait for events, in seconds.
 const WAIT_SECONDS: u64 = 1;
 
 /// Key-value server with the protocol of memcached, on the ring API.
@@ -31,12 +32,13 @@ struct Options {
     #[arg(long, default_value_t = 1024)]
     connections: u64,
     /// Back end: `io-uring` (the kernel's TCP through io_uring), `direct` (TCP in this process, on
-    /// a queue of --interface), or `service` (the Tidelane service at TIDELANE_SOCKET)
+    /// a queue of --interface, or on a port of the Tidelane service at TIDELANE_SOCKET), or
+    /// `service` (the Tidelane service at TIDELANE_SOCKET)
     #[arg(long, default_value = "io-uring")]
     backend: Backend,
     /// Interface of the direct back end, which has the address of --listen. Needs root or the
-    /// capabilities of AF_XDP
-    #[arg(long, required_if_eq("backend", "direct"))]
+    /// capabilities of AF_XDP. Without an interface, the direct back end has a port of the service
+    #[arg(long)]
     interface: Option<String>,
     /// Queue of the interface, to which the NIC sends the packets of the server. Without a number,
     /// the interface must have one queue
@@ -50,12 +52,12 @@ struct Options {
     buffers: u32,
 }
 
-/// A back end of the ring API.
+/// The stack that carries the server's connections.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Backend {
     /// The kernel's TCP through io_uring.
     IoUring,
-    /// TCP in this process, on a queue of an interface.
+    /// TCP in this process, on a queue of an interface or on a port of the service.
     Direct,
     /// The Tidelane service.
     Service,
@@ -77,21 +79,7 @@ fn run(options: &Options) -> io::Result<()> {
         return Err(invalid("--connections is too large for --buffers".into()));
     };
     match options.backend {
-        Backend::Direct => {
-            let interface = options.interface.clone().unwrap_or_default();
-            let address = options.listen.ip();
-            let mut nic = NicOptions {
-                queue: options.queue,
-                // The listener's address alone, or all addresses of the interface.
-                addresses: Vec::from_iter((!address.is_unspecified()).then_some(address)),
-                buffers: options.buffers,
-                send_queue_max,
-                ..NicOptions::new(interface)
-            };
-            // Dead peers are found, as on the kernel's sockets below.
-            nic.tcp.keepalive = true;
-            serve(&mut tidelane_direct_nic::open(&nic)?, options)
-        }
+        Backend::Direct => serve_direct(options, send_queue_max),
         Backend::Service => {
             let mut context = ServiceContext::open(&ServiceOptions {
                 buffers: options.buffers,
@@ -110,6 +98,31 @@ fn run(options: &Options) -> io::Result<()> {
             serve(&mut context, options)
         }
     }
+}
+
+/// Serves clients with TCP in this process. Keep-alive finds dead peers, as on the kernel's
+/// sockets.
+fn serve_direct(options: &Options, send_queue_max: usize) -> io::Result<()> {
+    let Some(interface) = &options.interface else {
+        let mut port = PortOptions {
+            buffers: options.buffers,
+            send_queue_max,
+            ..PortOptions::new("tidelane-kv", options.listen)
+        };
+        port.tcp.keepalive = true;
+        return serve(&mut tidelane_direct_port::open(&port)?, options);
+    };
+    let address = options.listen.ip();
+    let mut nic = NicOptions {
+        queue: options.queue,
+        // An unspecified listen address means all addresses of the interface.
+        addresses: Vec::from_iter((!address.is_unspecified()).then_some(address)),
+        buffers: options.buffers,
+        send_queue_max,
+        ..NicOptions::new(interface)
+    };
+    nic.tcp.keepalive = true;
+    serve(&mut tidelane_direct_nic::open(&nic)?, options)
 }
 
 /// Serves clients until the context fails.
@@ -133,7 +146,7 @@ fn serve(context: &mut dyn Context, options: &Options) -> io::Result<()> {
     let listener = context.listen(options.listen, &ListenOptions::default())?;
     let mut address = options.listen;
     if let Some(socket) = context.socket(listener) {
-        // Accepted connections inherit the option, so that dead peers are found.
+        // Keep-alive finds dead peers. Accepted connections inherit the option.
         sockopt::set_socket_keepalive(socket, true)?;
         let bound = rustix::net::getsockname(socket)?;
         address = bound.try_into()?;
@@ -149,10 +162,9 @@ fn invalid(text: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, text)
 }
 
-/// Returns the Unix time.
+/// Returns the time since the Unix epoch.
 fn unix_time() -> Duration {
     let time = clock_gettime(ClockId::Realtime);
-    // The kernel returns nanoseconds below one second, and seconds since 1970.
     Duration::new(
         u64::try_from(time.tv_sec).unwrap_or(0),
         u32::try_from(time.tv_nsec).unwrap_or(0),

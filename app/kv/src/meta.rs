@@ -1,4 +1,4 @@
-//! The flags of a meta command.
+//! The key and the flags of a meta command.
 
 use crate::{
     base64::{self, DecodedKey, KEY_LEN_MAX},
@@ -8,7 +8,7 @@ use crate::{
     tokens::Tokens,
 };
 
-/// Limit of words of a meta command.
+/// Limit of the words of a meta command.
 const WORDS_MAX: usize = 19;
 
 pub const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
@@ -18,12 +18,12 @@ const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format";
 #[derive(Debug)]
 pub struct Key<'a> {
     text: &'a [u8],
-    /// The key, if `text` is its base64.
+    /// The decoded key if `text` is base64.
     decoded: Option<DecodedKey>,
 }
 
 impl<'a> Key<'a> {
-    /// Returns the key with this text.
+    /// Returns a key that is sent as text.
     pub fn from_text(text: &'a [u8]) -> Self {
         Self {
             text,
@@ -31,13 +31,13 @@ impl<'a> Key<'a> {
         }
     }
 
-    /// Returns the key with this base64; `None` if the text is no base64 of a key.
+    /// Returns a key that is sent in base64. Returns `None` if the text is not base64 of a key.
     pub fn from_base64(text: &'a [u8]) -> Option<Self> {
         let decoded = Some(base64::decode(text)?);
         Some(Self { text, decoded })
     }
 
-    /// Returns the key.
+    /// Returns the bytes of the key, decoded if the client sent the key in base64.
     pub fn as_bytes(&self) -> &[u8] {
         match &self.decoded {
             Some(decoded) => decoded.as_bytes(),
@@ -56,35 +56,37 @@ impl<'a> Key<'a> {
 pub struct Flags<'a> {
     /// The key.
     pub key: Key<'a>,
-    /// N: expiry of an item that the command creates.
+    /// N: the command creates a missing item with this expiry.
     pub vivify: Option<Expiry>,
     /// T: new expiry.
     pub ttl: Option<Expiry>,
-    /// R: an item that expires before this second is to be renewed.
+    /// R: the client renews an item that expires before this second.
     pub recache: Option<Expiry>,
-    /// v: the answer has the value.
+    /// v: the answer contains the value.
     pub has_value: bool,
-    /// u: the command is no use of the item.
+    /// u: the command does not count as an access to the item.
     pub is_no_use: bool,
-    /// One of the flags T, N, R, l, h, with which the use of the item is recorded after the answer.
+    /// One of the flags T, N, R, l, h is present: the command records the access to the item after
+    /// the command has written the answer.
     pub is_used_late: bool,
-    /// q: answers without news are left out.
+    /// q: the command omits its usual answer: a miss of `mg`, and a success of other commands.
     pub is_quiet: bool,
     /// F: flags of the client.
     pub client_flags: u32,
-    /// C: required CAS number.
+    /// C: CAS number that the item must have.
     pub cas: Option<u64>,
-    /// M: mode.
+    /// M: mode of the command.
     pub mode: Option<u8>,
-    /// J: initial number.
+    /// J: initial number of an item that the command creates.
     pub initial: u64,
-    /// D: difference.
+    /// D: amount of the increment or decrement.
     pub delta: u64,
-    /// I: the command invalidates the item.
+    /// I: the command marks the item as stale.
     pub is_invalidating: bool,
 }
 
-/// Checks the number of words and the length of the key. `too_many` is the error of too many words.
+/// Checks the number of words and the length of the key. `too_many` is the error for too many
+/// words.
 pub fn check_words(tokens: &Tokens<'_>, too_many: &'static str) -> Result<(), &'static str> {
     if tokens.len() < 2 {
         return Err("ERROR");
@@ -99,11 +101,12 @@ pub fn check_words(tokens: &Tokens<'_>, too_many: &'static str) -> Result<(), &'
 }
 
 impl<'a> Flags<'a> {
-    /// Reads the flags of a command, which are the words from `start` on.
+    /// Parses the flags of a command: the words from `start` on.
     ///
     /// # Errors
     ///
-    /// The error is the answer to the client: that of the last wrong flag.
+    /// The error is the answer to the client. An unknown or duplicate flag gives the error at once.
+    /// Of several wrong arguments, the last argument selects the answer.
     pub fn parse(
         (kv, now): (&Kv, Second),
         tokens: &Tokens<'a>,
@@ -136,7 +139,7 @@ impl<'a> Flags<'a> {
             match flags.read((kv, now), name, argument) {
                 Ok(true) => {}
                 Ok(false) => return Err("CLIENT_ERROR invalid flag"),
-                // A wrong F keeps the text of an earlier error.
+                // A wrong F keeps the error of an earlier flag.
                 Err(None) => result = result.and(Err(BAD_FORMAT)),
                 Err(Some(text)) => result = Err(text),
             }
@@ -144,8 +147,8 @@ impl<'a> Flags<'a> {
         result.map(|()| flags)
     }
 
-    /// Reads a flag. Returns false if there is no flag of this name. An error without a text keeps
-    /// the text of an earlier error.
+    /// Parses one flag. Returns `Ok(false)` for an unknown flag. `Err(None)` keeps the error of an
+    /// earlier flag.
     fn read(
         &mut self,
         (kv, now): (&Kv, Second),

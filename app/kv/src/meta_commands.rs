@@ -16,7 +16,7 @@ use crate::{
     turn::Turn,
 };
 
-/// Longest opaque token, with its `O`.
+/// Longest opaque token in bytes, including its `O`.
 const OPAQUE_LEN_MAX: usize = 32;
 
 pub const NOT_NUMERIC: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
@@ -24,7 +24,7 @@ const BAD_FLAG: &str = "CLIENT_ERROR invalid or duplicate flag";
 const TOO_MANY_FLAGS: &str = "CLIENT_ERROR options flags too long";
 const LONG_OPAQUE: &str = "CLIENT_ERROR opaque token too long";
 
-/// Executes the command `m` with this second letter.
+/// Executes a meta command. `name` is the letter after the `m`.
 pub fn execute(turn: &mut Turn<'_, impl Output>, name: u8, tokens: &Tokens<'_>) -> Outcome {
     let result = match name {
         b'g' => get(turn, tokens),
@@ -44,11 +44,12 @@ pub fn execute(turn: &mut Turn<'_, impl Output>, name: u8, tokens: &Tokens<'_>) 
     })
 }
 
-/// The line of an answer that is being written.
+/// An answer to a meta command, under construction. The answer starts with a return code of two
+/// letters.
 struct Reply(Vec<u8>);
 
 impl Reply {
-    /// Starts an answer with a code of two letters.
+    /// Starts an answer with its return code of two letters.
     fn start(kv: &mut Kv, code: &[u8; 2]) -> Self {
         let mut text = std::mem::take(&mut kv.scratch);
         text.clear();
@@ -60,7 +61,7 @@ impl Reply {
         self.0[..2].copy_from_slice(code);
     }
 
-    /// Appends a flag without an argument.
+    /// Appends a flag that has no argument.
     fn mark(&mut self, name: u8) {
         self.0.extend_from_slice(&[b' ', name]);
     }
@@ -71,8 +72,8 @@ impl Reply {
         self.0.extend_from_slice(Decimal::new(value).as_bytes());
     }
 
-    /// Appends the number of seconds until the expiry. Like memcached, writes the low 32 bits of a
-    /// negative number.
+    /// Appends the remaining time to live in seconds. A negative number is written as its low 32
+    /// bits, as in memcached.
     fn ttl(&mut self, expiry: Expiry, now: Second) {
         match expiry {
             Expiry::NEVER => self.0.extend_from_slice(b" t-1"),
@@ -80,13 +81,13 @@ impl Reply {
         }
     }
 
-    /// Appends the key.
+    /// Appends the flag `k` with the key, and the flag `b` if the key is binary.
     fn key(&mut self, key: &[u8], is_binary: bool) {
         self.0.push(b' ');
         write_key(key, is_binary, &mut self.0);
     }
 
-    /// Appends the flags that repeat a part of the command: opaque token and key.
+    /// Appends the flags that repeat a part of the request: the opaque token and the key.
     fn echo(&mut self, word: &[u8], key: &Key<'_>) -> Result<(), &'static str> {
         match word[0] {
             b'O' if word.len() > OPAQUE_LEN_MAX => return Err(LONG_OPAQUE),
@@ -100,7 +101,8 @@ impl Reply {
         Ok(())
     }
 
-    /// Appends the echoes of all words from `start` on.
+    /// Calls [`Reply::echo`] for each flag of the request. The flags are the tokens from `start`
+    /// on.
     fn echo_all(
         &mut self,
         tokens: &Tokens<'_>,
@@ -110,7 +112,7 @@ impl Reply {
         tokens.from(start).try_for_each(|word| self.echo(word, key))
     }
 
-    /// Writes the answer, unless the client does not want it.
+    /// Writes the answer, unless `is_quiet` is true.
     fn finish(mut self, turn: &mut Turn<'_, impl Output>, is_quiet: bool) {
         self.0.extend_from_slice(b"\r\n");
         if !is_quiet {
@@ -153,7 +155,7 @@ fn get(turn: &mut Turn<'_, impl Output>, tokens: &Tokens<'_>) -> Result<Outcome,
     for word in tokens.from(2) {
         let store = &mut turn.kv.store;
         match word[0] {
-            // Of N and T, the last one wins.
+            // If the command has both N and T, the last of them sets the expiry.
             b'N' if is_created => {
                 store.set_expiry(item, flags.vivify.unwrap_or(Expiry::NEVER));
                 is_renewing = true;
@@ -175,7 +177,8 @@ fn get(turn: &mut Turn<'_, impl Output>, tokens: &Tokens<'_>) -> Result<Outcome,
     Ok(reader.map_or(Outcome::Done, Outcome::Value))
 }
 
-/// Creates the item of a command with N, without an expiry. Returns `None` if no memory is left.
+/// Creates a missing item for a command with the flag N. The new item has no expiry. The caller
+/// sets the expiry when the caller processes the flag N. Returns `None` if no memory is left.
 fn create(turn: &mut Turn<'_, impl Output>, flags: &Flags<'_>, value: &[u8]) -> Option<Item> {
     let store = &mut turn.kv.store;
     let mut upload = store
@@ -194,14 +197,14 @@ fn create(turn: &mut Turn<'_, impl Output>, flags: &Flags<'_>, value: &[u8]) -> 
     Some(store.link(turn.now, None, upload))
 }
 
-/// Returns true if the flag R asks this client to renew the item.
+/// Returns true if the flag R makes this client the one that renews the item.
 fn is_renewal_due(store: &Store, item: Item, flags: &Flags<'_>) -> bool {
     let expiry = store.expiry(item);
     let is_soon = flags.recache.is_some_and(|limit| expiry.0 < limit.0);
     is_soon && expiry != Expiry::NEVER && !store.is_marked(item, Mark::TokenSent)
 }
 
-/// Appends the property of the item for which a flag of `mg` asks.
+/// Appends the property that a flag of `mg` requests.
 fn write_property(
     reply: &mut Reply,
     (store, item): (&Store, Item),
@@ -228,7 +231,7 @@ fn write_property(
     Ok(())
 }
 
-/// Appends the marks Z (another client renews the item), X (the item is stale) and W (this client
+/// Appends the flags Z (another client renews the item), X (the item is stale) and W (this client
 /// has to renew the item).
 fn write_marks(reply: &mut Reply, (store, item): (&mut Store, Item), is_renewing: bool) {
     let is_token_sent = store.is_marked(item, Mark::TokenSent);
@@ -270,7 +273,7 @@ fn set(turn: &mut Turn<'_, impl Output>, tokens: &Tokens<'_>) -> Result<Outcome,
     }
 }
 
-/// Reads the flags of `ms`.
+/// Parses the flags of `ms`.
 fn set_command<'a>(
     turn: &Turn<'_, impl Output>,
     tokens: &Tokens<'a>,
@@ -288,6 +291,7 @@ fn set_command<'a>(
         Mode::Set | Mode::Replace if flags.cas.is_some() => Mode::Cas,
         mode => mode,
     };
+    // `MetaCommand::write_reply` completes the flags `k` and `c` after the value has arrived.
     let mut reply = Vec::new();
     for word in tokens.from(3) {
         match word[0] {
@@ -364,7 +368,7 @@ fn change(turn: &mut Turn<'_, impl Output>, tokens: &Tokens<'_>) -> Result<Outco
             Some(_) => return Err("CLIENT_ERROR invalid mode for ma M token"),
         },
         amount: flags.delta,
-        // Zero requires no CAS number.
+        // A CAS number of zero means that any item may be changed.
         cas: flags.cas.filter(|cas| *cas != 0),
     };
     let (item, digits, is_created) = match delta.apply(turn, flags.key.as_bytes()) {
@@ -407,7 +411,7 @@ fn change(turn: &mut Turn<'_, impl Output>, tokens: &Tokens<'_>) -> Result<Outco
     Ok(Outcome::Done)
 }
 
-/// Answers `ma` that has changed no item.
+/// Answers an `ma` that has changed no item.
 fn reply_without_item(
     turn: &mut Turn<'_, impl Output>,
     code: &[u8; 2],
@@ -420,7 +424,7 @@ fn reply_without_item(
     Ok(Outcome::Done)
 }
 
-/// `me`: shows the internal properties of an item.
+/// `me`: returns the internal properties of an item.
 fn examine(turn: &mut Turn<'_, impl Output>, tokens: &Tokens<'_>) -> Result<Outcome, &'static str> {
     let key = tokens.get(1);
     if tokens.len() < 2 || key.len() > KEY_LEN_MAX {
@@ -444,6 +448,7 @@ fn examine(turn: &mut Turn<'_, impl Output>, tokens: &Tokens<'_>) -> Result<Outc
         true => base64::encode(key, &mut reply.0),
         false => reply.0.extend_from_slice(key),
     }
+    // Seconds since the expiry: negative while the item is alive. An item without expiry has -1.
     let exp = match store.expiry(item) {
         Expiry::NEVER => -1,
         expiry => i64::from(now.0) - i64::from(expiry.0),

@@ -1,12 +1,12 @@
 //! Numbers as memcached reads and writes them: the rules of C's `strtol` and `strtoul`.
 //!
-//! A number may have leading white space and a sign, and ends at white space, at a NUL or at the
-//! end of the text. A 32-bit number is the low half of the 64-bit number.
+//! A number may have leading white space and a sign. White space, a NUL or the end of the text ends
+//! the number. A 32-bit number is the low half of the 64-bit number.
 
-/// A number in text: its sign and magnitude.
+/// Sign and magnitude of a parsed number.
 struct Scan {
     is_negative: bool,
-    /// The magnitude; `None` if it does not fit into 64 bits.
+    /// The magnitude. `None` if the magnitude does not fit into 64 bits.
     magnitude: Option<u64>,
 }
 
@@ -14,13 +14,13 @@ fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | 9..=13)
 }
 
-/// Returns the text before the first NUL, where a C string ends.
+/// Returns the text before the first NUL, because a NUL ends a C string.
 fn until_nul(text: &[u8]) -> &[u8] {
     let end = text.iter().position(|byte| *byte == 0);
     &text[..end.unwrap_or(text.len())]
 }
 
-/// Reads a number. Returns `None` if there are no digits, or if other bytes follow the digits.
+/// Parses a number. Returns `None` if there are no digits, or if another byte follows the digits.
 fn scan(text: &[u8]) -> Option<Scan> {
     let start = text.iter().position(|byte| !is_space(*byte))?;
     let text = &text[start..];
@@ -46,7 +46,7 @@ fn scan(text: &[u8]) -> Option<Scan> {
     })
 }
 
-/// Reads an unsigned 64-bit number. Like `strtoul`, accepts a negative number whose value modulo
+/// Parses an unsigned 64-bit number. Like `strtoul`, accepts a negative number if its value modulo
 /// 2^64 is below 2^63.
 pub fn parse_u64(text: &[u8]) -> Option<u64> {
     let text = until_nul(text);
@@ -59,12 +59,12 @@ pub fn parse_u64(text: &[u8]) -> Option<u64> {
     (!is_refused).then_some(value)
 }
 
-/// Reads an unsigned number, and returns its low 32 bits.
+/// Parses an unsigned 64-bit number, and returns its low 32 bits.
 pub fn parse_u32(text: &[u8]) -> Option<u32> {
     parse_u64(text).map(|value| value as u32)
 }
 
-/// Reads a signed 64-bit number, and returns its low 32 bits.
+/// Parses a signed 64-bit number, and returns its low 32 bits.
 pub fn parse_i32(text: &[u8]) -> Option<i32> {
     let scan = scan(until_nul(text))?;
     let magnitude = i128::from(scan.magnitude?);
@@ -76,10 +76,10 @@ pub fn parse_i32(text: &[u8]) -> Option<i32> {
     i64::try_from(value).ok().map(|value| value as i32)
 }
 
-/// Longest decimal number of 64 bits.
+/// Number of digits of the largest 64-bit number.
 const DECIMAL_LEN_MAX: usize = 20;
 
-/// A number in decimal digits.
+/// A number as decimal digits.
 #[derive(Clone, Copy, Debug)]
 pub struct Decimal {
     digits: [u8; DECIMAL_LEN_MAX],
@@ -87,7 +87,7 @@ pub struct Decimal {
 }
 
 impl Decimal {
-    /// Returns the digits of `value`.
+    /// Converts `value` to digits.
     pub fn new(value: u64) -> Self {
         let mut digits = [0; DECIMAL_LEN_MAX];
         let mut start = DECIMAL_LEN_MAX;

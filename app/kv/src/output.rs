@@ -1,26 +1,27 @@
-//! Where a session writes its answers.
+//! The buffer to which a session writes its answers.
 
-/// Room that a command needs before it is executed. Every answer besides values fits.
+/// Room in bytes that a session requires before the execution of a command. Every answer fits into
+/// this room, except the value of an item.
 pub const COMMAND_ROOM: usize = 8192;
-/// Room that one key of a `get` needs, besides its value.
+/// Room in bytes for the answer to one key of a `get`, without the value.
 pub const KEY_ROOM: usize = 512;
 
-/// Buffers for the answers to one client.
+/// Destination of the answers to one client, with limited room.
 pub trait Output {
-    /// Returns the number of bytes for which there is room.
+    /// Returns the number of bytes that can be written now.
     fn room(&self) -> usize;
 
-    /// Appends bytes. The caller has checked that there is room.
+    /// Appends bytes. The caller has checked [`Self::room`].
     fn write(&mut self, bytes: &[u8]);
 
-    /// Appends a line.
+    /// Appends `text` and a CRLF.
     fn line(&mut self, text: &str) {
         self.write(text.as_bytes());
         self.write(b"\r\n");
     }
 }
 
-/// Unlimited room.
+/// A vector has unlimited room. Used by tests.
 impl Output for Vec<u8> {
     fn room(&self) -> usize {
         usize::MAX

@@ -1,4 +1,4 @@
-//! Receiving and storing the value of an item.
+//! The store commands: receiving a value, and storing it.
 
 use crate::{
     base64::{self, KEY_LEN_MAX},
@@ -13,24 +13,24 @@ use crate::{
 /// Condition and effect of a store command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Store.
+    /// Store the value.
     Set,
-    /// Store if there is no item.
+    /// Store the value if no item has the key.
     Add,
-    /// Store if there is an item.
+    /// Store the value if an item has the key.
     Replace,
-    /// Append to the value of an item.
+    /// Append the value to the item's value.
     Append,
-    /// Put before the value of an item.
+    /// Put the value before the item's value.
     Prepend,
-    /// Store if the item has the CAS number.
+    /// Store the value if the item has the CAS number.
     Cas,
 }
 
 /// Result of a store command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stored {
-    /// Stored with this CAS number.
+    /// The value is stored. The item has this CAS number.
     Yes(u64),
     No,
     OtherCas,
@@ -42,20 +42,21 @@ enum Stored {
 pub struct Command {
     /// Condition and effect.
     pub mode: Mode,
-    /// Required CAS number; zero requires none.
+    /// CAS number that the item must have. Zero means any.
     pub cas: u64,
-    /// The client wants no answer.
+    /// True if the client wants no answer.
     pub is_quiet: bool,
-    /// Properties of a meta command.
+    /// Further properties of a meta command (`ms`).
     pub meta: Option<MetaCommand>,
 }
 
-/// Properties of a store command of the meta protocol.
+/// Properties of `ms` that the classic commands lack.
 #[derive(Debug)]
 pub struct MetaCommand {
-    /// A lower CAS number than that of the item stores the value, too, and marks it stale.
+    /// Flag I: if the CAS number of the command is lower than the CAS number of the item, the
+    /// command stores the value as stale.
     pub is_invalidating: bool,
-    /// Parts of the answer in their order: an opaque token, or `k` or `c`.
+    /// Flags of the answer in their order: the opaque token, `k`, `b` and `c`.
     pub reply: Vec<u8>,
 }
 
@@ -64,31 +65,31 @@ pub struct MetaCommand {
 pub struct Receiving {
     command: Command,
     upload: Upload,
-    /// Bytes after the value, which have to be the end of a line.
+    /// The two bytes after the value, which must be a CRLF.
     tail: [u8; 2],
     tail_len: usize,
 }
 
-/// Reads the length of a value.
+/// Parses the length of a value.
 pub fn value_len(text: &[u8]) -> Option<usize> {
     let len = parse_i32(text)?;
     let is_possible = (0..=i32::MAX - 2).contains(&len);
     is_possible.then_some(len as usize)
 }
 
-/// State of a value.
+/// State of a value that is being received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrived {
-    /// More bytes follow.
+    /// More bytes have to arrive.
     InPart,
-    /// The value and the end of its line are there.
+    /// The value and its CRLF have arrived.
     Whole,
-    /// No memory is left. This number of bytes of the value follows.
+    /// No memory is left. This number of bytes of the value has yet to arrive.
     WithoutMemory(usize),
 }
 
-/// Starts to receive the value of an item. Refuses a value that is too large or for which there is
-/// no memory.
+/// Starts to receive the value of an item. Refuses the command if the value is too large or no
+/// memory is left.
 pub fn start(turn: &mut Turn<'_, impl Output>, new: &New<'_>, command: Command) -> Outcome {
     let is_allowed = Store::is_size_allowed(new.key, new.value_len, new.client_flags);
     let upload = match is_allowed {
@@ -110,8 +111,8 @@ pub fn start(turn: &mut Turn<'_, impl Output>, new: &New<'_>, command: Command) 
 }
 
 impl Command {
-    /// Answers a command whose value cannot be stored, and removes the item that the value would
-    /// have replaced, so that no client reads an old value.
+    /// Refuses a command whose value cannot be stored. Removes the item that the value would have
+    /// replaced, so that no client reads an outdated value.
     fn refuse(&self, turn: &mut Turn<'_, impl Output>, key: &[u8], is_too_large: bool) {
         let is_quiet = self.is_quiet && self.meta.is_none();
         if is_too_large {
@@ -129,7 +130,7 @@ impl Command {
         }
     }
 
-    /// Returns true if the CAS number permits the command on the item.
+    /// Returns true if the item's CAS number permits the command.
     fn permits(&self, store: &Store, old: Item) -> bool {
         let is_equal = self.cas == store.cas(old);
         match self.mode {
@@ -139,13 +140,13 @@ impl Command {
         }
     }
 
-    /// Returns true if the command stores a stale value.
+    /// Returns true if the command stores its value as stale (flag I with an older CAS number).
     fn is_stale(&self, store: &Store, old: Item) -> bool {
         let is_invalidating = self.meta.as_ref().is_some_and(|meta| meta.is_invalidating);
         is_invalidating && self.cas != 0 && self.cas < store.cas(old)
     }
 
-    /// Stores the value if the command's condition holds.
+    /// Stores the value if the condition of the command holds.
     fn store(&self, turn: &mut Turn<'_, impl Output>, upload: Upload, key: &[u8]) -> Stored {
         let (store, now) = (&mut turn.kv.store, turn.now);
         let mode = self.mode;
@@ -193,13 +194,13 @@ impl Command {
         Stored::Yes(turn.kv.store.cas(item))
     }
 
-    /// Puts the received item into the place of another one.
+    /// Replaces an item by the received item.
     fn replace(&self, turn: &mut Turn<'_, impl Output>, old: Item, upload: Upload) -> Item {
         let (store, now) = (&mut turn.kv.store, turn.now);
         if self.mode != Mode::Cas || self.cas == store.cas(old) {
             return store.link(now, Some(old), upload);
         }
-        // A stale value keeps the marks and the expiry of the item.
+        // A stale value keeps the expiry and the token mark of the replaced item.
         let is_token_sent = store.is_marked(old, Mark::TokenSent);
         let expiry = store.expiry(old);
         let item = store.link(now, Some(old), upload);
@@ -211,7 +212,8 @@ impl Command {
 }
 
 impl Receiving {
-    /// Takes bytes of the value. Returns their number, and the state of the value.
+    /// Consumes bytes of the value and of the CRLF after the value. Returns the number of consumed
+    /// bytes, and the state of the value.
     pub fn receive(&mut self, turn: &mut Turn<'_, impl Output>, input: &[u8]) -> (usize, Arrived) {
         let missing = self.upload.missing();
         if missing > 0 {
@@ -231,7 +233,7 @@ impl Receiving {
         }
     }
 
-    /// Refuses the command because no memory is left. `missing` bytes of the value follow.
+    /// Refuses the command for lack of memory. `missing` bytes of the value are still to arrive.
     pub fn run_out(self, turn: &mut Turn<'_, impl Output>, missing: usize) -> Outcome {
         let mut buffer = [0; KEY_LEN_MAX];
         let key = turn.kv.store.copy_key(self.upload.item(), &mut buffer);
@@ -240,12 +242,12 @@ impl Receiving {
         Outcome::Swallow(missing as u64 + 2)
     }
 
-    /// Frees the memory of the value at the end of the conversation.
+    /// Frees the memory of an incomplete value.
     pub fn abandon(self, kv: &mut Kv) {
         kv.store.abandon(self.upload);
     }
 
-    /// Executes the command after its value, and answers.
+    /// Executes the command after its value has arrived, and answers.
     pub fn finish(self, turn: &mut Turn<'_, impl Output>) -> Outcome {
         turn.kv.counts.cmd_set += 1;
         if self.tail != *b"\r\n" {
@@ -288,7 +290,7 @@ impl Receiving {
 }
 
 impl MetaCommand {
-    /// Appends the parts of the answer that the client has asked for.
+    /// Appends the flags that the client has requested.
     fn write_reply(&self, (key, is_binary): (&[u8], bool), cas: u64, answer: &mut Vec<u8>) {
         for part in self.reply.split(|byte| *byte == b' ').skip(1) {
             answer.push(b' ');
@@ -304,7 +306,7 @@ impl MetaCommand {
     }
 }
 
-/// Appends a key as a flag of an answer, without the space before it.
+/// Appends the flags `k` and `b` of an answer, without the leading space.
 pub fn write_key(key: &[u8], is_binary: bool, answer: &mut Vec<u8>) {
     answer.push(b'k');
     if is_binary {

@@ -1,4 +1,4 @@
-//! Answers in buffers of a ring context.
+//! [`Output`] into buffers of a ring context.
 
 use std::collections::VecDeque;
 
@@ -6,16 +6,17 @@ use tidelane_rings::{Buffer, Pool};
 
 use crate::output::Output;
 
-/// The buffers with the answers to one client, and the right to take more buffers.
+/// The buffers with the answers to one client, and a limit of further buffers.
 pub struct RingOutput<'a> {
     pool: &'a Pool,
     buffers: &'a mut VecDeque<Buffer>,
-    /// Number of buffers that may still be taken from the pool.
+    /// Number of buffers that the output may still take from the pool.
     allowance: u32,
 }
 
 impl<'a> RingOutput<'a> {
-    /// Returns an output behind `buffers` that takes at most `allowance` buffers from the pool.
+    /// Returns an output that appends to `buffers` and takes at most `allowance` buffers from the
+    /// pool.
     pub fn new(pool: &'a Pool, buffers: &'a mut VecDeque<Buffer>, allowance: u32) -> Self {
         Self {
             pool,
@@ -35,7 +36,7 @@ impl<'a> RingOutput<'a> {
 
 impl Output for RingOutput<'_> {
     fn room(&self) -> usize {
-        // Buffers of some back ends have room for headers before the payload.
+        // Some back ends reserve headroom for headers in each buffer.
         let len = self.pool.payload_len_max();
         let in_last = self.buffers.back().map_or(0, Buffer::tail_room);
         in_last as usize + self.allowance as usize * len as usize
@@ -70,11 +71,11 @@ mod tests {
         output.write(b"");
         let text: Vec<&[u8]> = buffers.iter().map(Buffer::payload).collect();
         assert_eq!(text, [&b"abcdefghij"[..], b"klmnopqrst", b"uvwxyzABCD"]);
-        // An allowance beyond the free buffers is limited to them.
+        // The number of free buffers limits the room if the allowance is larger.
         assert_eq!(RingOutput::new(&pool, &mut buffers, 100).room(), 50);
     }
 
-    /// The room for headers before the payload is no room for answers.
+    /// Headroom for headers reduces the room for answers.
     #[test]
     fn buffers_with_headroom_hold_less() {
         let pool = Pool::with_headroom(3, 10, 6).expect("there is memory");

@@ -1,13 +1,13 @@
-//! A server: all clients of one ring context.
+//! A server: serves all clients of one ring context.
 //!
-//! A cycle receives, executes and answers. A client gets a limited turn in each cycle, so that one
-//! client cannot delay the others. The server stops receiving from a client that does not read its
-//! answers. When such clients hold memory that others need, the server resets those that have made
-//! no progress for the longest time.
+//! A cycle receives commands, executes the commands and sends the answers. The work for one client
+//! per cycle is limited, so that one client cannot delay the others. The server stops receiving
+//! from a client that does not read its answers. When other clients need the memory of blocked
+//! clients, the server resets the client that has made no progress for the longest time.
 //!
-//! The server cannot see the buffers that the context sets aside for a client. The program chooses
-//! the limit of these buffers, so that all clients together leave a part of the pool
-//! ([`Server::send_queue_max`]).
+//! The server does not see the buffers that the context sets aside for a client. The program
+//! therefore limits these buffers by [`Server::send_queue_max`], so that all clients together leave
+//! a part of the pool free.
 
 use std::{collections::VecDeque, io, mem, time::Duration};
 
@@ -19,42 +19,44 @@ use crate::{
     lingering::Lingering,
 };
 
-/// Limit of the memory for unused input of all clients, in sizes of the pool. A pause takes effect
-/// after the next list, so that one client alone may have two lists of half of the pool each.
+/// Limit of the unused input of all clients, in multiples of the pool's size. A paused client may
+/// still have data in the present and in the next event list. Each list has at most half of the
+/// pool, so one client alone may have as much input as the pool.
 const INPUT_POOLS_MAX: usize = 2;
-/// Largest useful number of buffers that a context sets aside for a connection.
+/// Largest useful limit of the buffers that a context sets aside for a connection.
 const SEND_QUEUE_MAX: u64 = 64;
-/// One of this number of buffers is kept for received data.
+/// Divisor of the number of buffers: the quotient is the number of buffers that the server reserves
+/// for received data.
 const RESERVED_PART: u32 = 16;
-/// Limit of clients that are reset in one cycle.
+/// Limit of the clients that the server resets in one cycle.
 const EVICTIONS_MAX: u32 = 16;
-/// Time without progress after which a client may be reset for the sake of others.
+/// Time without progress after which the server may reset a client that holds scarce memory.
 const STALL_MIN: Duration = Duration::from_millis(200);
-/// Time of a wait in which clients wait for free buffers.
+/// Limit of a wait while a client needs a free buffer.
 const BUFFER_WAIT: Duration = Duration::from_millis(1);
-/// Buckets of the store that a cycle sweeps for expired items.
+/// Number of buckets of the store that a cycle sweeps for expired items.
 const SWEEP_BUCKETS: usize = 64;
-/// The answer to a connection beyond the limit.
+/// Answer to a connection beyond the limit of connections.
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
-/// A server.
+/// A server with its store and its clients.
 pub struct Server {
     kv: Kv,
     pool: Pool,
     clients: Vec<Option<Client>>,
-    /// Clients that continue without an event.
+    /// Clients that continue in the next cycle without an event.
     waiting: VecDeque<Descriptor>,
-    /// True if a client waits for its next turn.
+    /// True if a client has used up its turn and has more commands.
     has_turns: bool,
-    /// True if a client waits for free buffers.
+    /// True if a client needs a free buffer.
     lacks_buffers: bool,
     lingering: Lingering,
-    /// Memory in bytes that unused input takes.
+    /// Memory of the unused input of all clients, in bytes.
     input_memory: usize,
     list: ReadyList,
     /// Number of the present cycle.
     cycle: u64,
-    /// Unix time of the present cycle.
+    /// Present time, as the time since the Unix epoch.
     now: Duration,
 }
 
@@ -76,8 +78,9 @@ impl Server {
         }
     }
 
-    /// Returns the number of buffers that the context may set aside for each connection, if it has
-    /// `buffers` buffers, half of them for received data. `None` if there are too few buffers.
+    /// Returns the largest number of buffers that a context with `buffers` buffers may set aside
+    /// for each of `connections` connections. The limit leaves more than half of the buffers for
+    /// received data. Returns `None` if there are too few buffers.
     pub fn send_queue_max(buffers: u32, connections: u64) -> Option<usize> {
         let for_answers = buffers / 2 - buffers / RESERVED_PART;
         let each = u64::from(for_answers).checked_div(connections)?;
@@ -86,17 +89,17 @@ impl Server {
             .filter(|each| *each > 0)
     }
 
-    /// Returns the store, for commands of the program itself.
+    /// Returns the store, so that the program itself can execute commands.
     pub fn kv(&mut self) -> &mut Kv {
         &mut self.kv
     }
 
-    /// Waits for events at most for `limit`, and serves the clients. `clock` returns the present
-    /// Unix time.
+    /// Waits for events for at most `limit`, and serves the clients. `clock` returns the time since
+    /// the Unix epoch.
     ///
     /// # Errors
     ///
-    /// The context is gone.
+    /// An error means that the context has failed.
     pub fn cycle(
         &mut self,
         context: &mut dyn Context,
@@ -167,7 +170,7 @@ impl Server {
         self.put_back(context, client, stop.unwrap_or(Stop::Input))
     }
 
-    /// Gives the next waiting client its turn.
+    /// Serves the next client that waits for a turn.
     fn continue_next(&mut self, context: &mut dyn Context) -> io::Result<()> {
         let Some(descriptor) = self.waiting.pop_front() else {
             return Ok(());
@@ -190,14 +193,14 @@ impl Server {
         }
     }
 
-    /// Adds an accepted connection, or refuses it.
+    /// Adds the client of an accepted connection. Refuses the connection beyond the limit.
     fn accept(&mut self, context: &mut dyn Context, descriptor: Descriptor) {
         let connections = &mut self.kv.connections;
         if connections.current >= connections.limit {
             connections.rejected += 1;
             if let Some(mut buffer) = self.pool.allocate() {
                 buffer.append(TOO_MANY);
-                // A connection that is over needs no answer.
+                // If the connection is already closed, the refusal is not needed.
                 let _ = context.send(descriptor, buffer);
             }
             self.lingering.add(context, descriptor, self.now.as_secs());
@@ -212,14 +215,14 @@ impl Server {
         self.clients[place] = Some(Client::new(descriptor, self.now));
     }
 
-    /// Takes a client out of the table for its turn.
+    /// Removes a client from the table for the time of its turn.
     fn take(&mut self, descriptor: Descriptor) -> Option<Client> {
         let client = self.clients.get_mut(descriptor.0 as usize)?.take()?;
         self.input_memory -= client.input_memory();
         Some(client)
     }
 
-    /// Puts a client back into the table after its turn, or ends the client.
+    /// Returns a client to the table after its turn, or ends the client.
     fn put_back(
         &mut self,
         context: &mut dyn Context,
@@ -252,13 +255,14 @@ impl Server {
         Ok(())
     }
 
-    /// Ends a client whose answers are all with the context, or whose connection has failed.
+    /// Ends a client after the context has accepted all answers, or after its connection has
+    /// failed.
     fn end_client(&mut self, context: &mut dyn Context, client: Client, has_failed: bool) {
         let descriptor = client.descriptor();
         let may_linger = client.may_linger();
         let has_ended = client.has_ended;
         if client.is_paused && !has_failed {
-            // The connection has to report the end of the peer.
+            // A paused connection would not report END when the peer closes.
             let _ = context.resume(descriptor);
         }
         self.kv.connections.current -= 1;
@@ -269,7 +273,7 @@ impl Server {
         }
     }
 
-    /// Ends a client, and closes its connection at once.
+    /// Ends a client, and aborts the connection of the client.
     fn drop_client(&mut self, context: &mut dyn Context, client: Client) {
         let descriptor = client.descriptor();
         self.kv.connections.current -= 1;
@@ -277,7 +281,7 @@ impl Server {
         context.abort(descriptor);
     }
 
-    /// Frees memory that clients without progress hold, if others need the memory.
+    /// Resets clients without progress while other clients need memory.
     fn relieve(&mut self, context: &mut dyn Context) {
         for _ in 0..EVICTIONS_MAX {
             let has_relieved = if self.lacks_buffers {
@@ -298,13 +302,13 @@ impl Server {
         }
     }
 
-    /// Returns the limit of the memory for unused input in bytes.
+    /// Returns the limit of the unused input of all clients in bytes.
     fn input_max(&self) -> usize {
         INPUT_POOLS_MAX * self.pool.count() as usize * self.pool.buffer_len() as usize
     }
 
-    /// Resets the client that holds memory and has made no progress for the longest time, at least
-    /// for `stall_min`. Returns false if there is none.
+    /// Resets the client that `is_holding` selects and that has made no progress for the longest
+    /// time. Returns false if no selected client has been without progress for `stall_min`.
     fn evict(
         &mut self,
         context: &mut dyn Context,

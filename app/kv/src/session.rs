@@ -1,8 +1,8 @@
-//! The conversation with one client.
+//! The protocol of one client.
 //!
-//! A session holds no input. [`Session::feed`] returns the number of bytes that it has used; the
-//! caller gives the others again, followed by the bytes that have arrived since. A session holds at
-//! most one item that is being received, and one reader of a value that is being sent.
+//! A session stores no input. [`Session::feed`] returns the number of consumed bytes. The caller
+//! passes the remaining bytes again, followed by newly received bytes. A session holds at most one
+//! value that is being received, and one reader of a value that is being sent.
 
 use crate::{
     classic,
@@ -15,32 +15,32 @@ use crate::{
     turn::Turn,
 };
 
-/// Limit of an unfinished command line. Only a `get` may be longer.
+/// Longest incomplete command line in bytes. Only a `get` may be longer.
 const LINE_LEN_MAX: usize = 2048;
-/// Limit of spaces before the name in a long `get`.
+/// Limit of the spaces before the name of a long `get`.
 const LEADING_SPACES_MAX: usize = 100;
 
-/// Reason why a session has stopped.
+/// Reason why [`Session::feed`] has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// The session needs more input.
     NeedsInput,
-    /// The session needs room for answers.
+    /// The session needs room in the output.
     NeedsRoom,
-    /// The session has done its work for this turn, and continues when it is called again.
+    /// The budget is spent. The session continues with the next call.
     HasMore,
-    /// The server closes the connection after the answers are sent.
+    /// The session is closed. The server closes the connection after the answers are sent.
     Closed,
 }
 
 /// Result of [`Session::feed`].
 #[derive(Clone, Copy, Debug)]
 pub struct Fed {
-    /// Number of bytes of the input that are used.
+    /// Number of consumed bytes of the input.
     pub consumed: usize,
     /// Reason why the session has stopped.
     pub progress: Progress,
-    /// Work that is left of the budget.
+    /// Work that is left in the budget.
     pub budget: usize,
 }
 
@@ -49,38 +49,39 @@ pub struct Fed {
 pub enum Outcome {
     /// The command is answered.
     Done,
-    /// Keys follow from this place of the line on.
+    /// Keys of a `get` follow, from this offset in the line.
     Keys(Get, usize),
     /// The value of an item follows the line.
     Receive(Box<Receiving>),
-    /// Data of this length follows the line and is skipped.
+    /// A block of this length in bytes follows the line and is skipped.
     Swallow(u64),
-    /// A value is to be continued.
+    /// The answer continues with the rest of a value.
     Value(Reader),
-    /// The client is to be disconnected.
+    /// The connection is to be closed.
     Close,
 }
 
-/// Place in the conversation.
+/// State of the protocol: the part of the input that comes next.
 #[derive(Debug)]
 enum State {
-    /// Before a command.
+    /// A command line.
     Command,
-    /// Between the keys of a line.
+    /// Keys in the line of a `get`.
     Keys(Get),
-    /// In an answer; the rest of its line has keys if there is a `Get`.
+    /// No input: the session first writes the rest of a value. With a `Get`, further keys follow in
+    /// the line.
     Value(Reader, Option<Get>),
-    /// In a value that the client sends.
+    /// Bytes of a value.
     Receive(Box<Receiving>),
-    /// In data of which this number of bytes is skipped.
+    /// Bytes to skip. The number counts the remaining bytes.
     Swallow(u64),
-    /// In the rest of a line that is skipped.
+    /// The rest of a line, which is skipped.
     SkipLine,
-    /// At the end.
+    /// No input: the session is closed.
     Closed,
 }
 
-/// The conversation with a client. The caller ends it by [`Session::end`].
+/// The protocol state of one client. The caller ends the session by [`Session::end`].
 #[derive(Debug)]
 pub struct Session {
     state: State,
@@ -95,8 +96,8 @@ impl Default for Session {
 }
 
 impl Session {
-    /// Executes the commands of the client. `unix` is the present Unix time. `budget` limits the
-    /// work: a command or key costs one unit, and a kibibyte of data another one.
+    /// Executes the commands in `input`. `unix` is the present Unix time in seconds. `budget`
+    /// limits the work: a command or key costs one unit, and each KiB of data one further unit.
     pub fn feed(
         &mut self,
         kv: &mut Kv,
@@ -127,7 +128,7 @@ impl Session {
         }
     }
 
-    /// Ends the conversation, and releases the memory that it holds.
+    /// Ends the session, and frees the memory of the store that the session holds.
     pub fn end(self, kv: &mut Kv) {
         match self.state {
             State::Value(reader, _) => kv.store.unpin(reader),
@@ -142,7 +143,8 @@ impl Session {
         matches!(self.state, State::Value(..) | State::Receive(_))
     }
 
-    /// Makes one step. Returns the number of bytes that are used, and the reason to stop.
+    /// Processes the next part of the input. Returns the number of consumed bytes, and a reason if
+    /// the session has to stop.
     fn step(
         &mut self,
         turn: &mut Turn<'_, impl Output>,
@@ -191,7 +193,7 @@ impl Session {
         }
     }
 
-    /// Executes the command at the start of the input.
+    /// Executes the command line at the start of the input.
     fn command(
         &mut self,
         turn: &mut Turn<'_, impl Output>,
@@ -227,7 +229,7 @@ impl Session {
         }
     }
 
-    /// Executes the command whose value has arrived, or refuses the command for lack of memory.
+    /// Executes a store command whose value has arrived, or refuses the command for lack of memory.
     fn end_value(&mut self, turn: &mut Turn<'_, impl Output>, arrived: Arrived) {
         let state = std::mem::replace(&mut self.state, State::Command);
         if let State::Receive(receiving) = state {
@@ -251,7 +253,8 @@ impl Session {
         };
     }
 
-    /// Waits for the end of a line, or starts a long `get` whose line is not there yet.
+    /// Processes an incomplete line. A line beyond the limit must be a `get`, whose keys are
+    /// processed as the keys arrive. Any other long line closes the session.
     fn unfinished_line(&mut self, line: &[u8]) -> (usize, Option<Progress>) {
         if line.len() <= LINE_LEN_MAX {
             return (0, Some(Progress::NeedsInput));

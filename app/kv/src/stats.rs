@@ -4,12 +4,12 @@ use std::fmt::{Display, Write};
 
 use crate::{kv::Counts, output::Output, tokens::Tokens, turn::Turn};
 
-/// The lines of an answer.
+/// The text of an answer under construction.
 struct Lines(String);
 
 impl Lines {
     fn add(&mut self, name: &str, value: impl Display) {
-        // Writing to a string does not fail.
+        // A write to a string does not fail.
         let _ = write!(self.0, "STAT {name} {value}\r\n");
     }
 }

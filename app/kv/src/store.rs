@@ -1,11 +1,11 @@
-//! The store: items by key, in a fixed amount of memory.
+//! The store: items by key, in a limited amount of memory.
 //!
-//! An item is a chain of blocks ([`arena`]). A table of buckets finds the item of a key. The hash
-//! is keyed with a secret of the process, so that no client can choose keys of one bucket. A list
-//! orders the items by their last use. When no block is free, the least recently used item makes
-//! room. Items expire when they are found or when the sweep meets them.
+//! An item is a chain of blocks ([`arena`]). A hash table finds the item of a key. The hash is
+//! keyed with a secret of the process, so that no client can choose many keys of one bucket. A list
+//! orders the items by their last use (LRU). When no block is free, the store evicts the least
+//! recently used item. An expired item is removed when a lookup or the sweep finds it.
 //!
-//! A reader that cannot take the whole value at once pins its item. A pinned item keeps its bytes,
+//! A reader that cannot send a whole value at once pins the item. A pinned item keeps its bytes,
 //! even if the item is replaced, deleted or expired meanwhile.
 
 use siphasher::sip::SipHasher13;
@@ -21,73 +21,75 @@ mod arena;
 mod chain;
 mod head;
 
-/// Smallest memory of a store in bytes, which has room for several of the largest items.
+/// Smallest memory of a store in bytes: room for several of the largest items.
 pub const MEMORY_MIN: u64 = 8 << 20;
-/// Largest memory of a store in bytes, so that the number of a block fits into 32 bits.
+/// Largest memory of a store in bytes. The number of a block then fits into 32 bits.
 pub const MEMORY_MAX: u64 = 256 << 30;
-/// Largest item, with the overhead that memcached counts for it.
+/// Length in bytes of the largest item, by memcached's count.
 const ITEM_LEN_MAX: usize = 1 << 20;
-/// Bytes that memcached counts for an item besides key, value and flags.
+/// Bytes that memcached counts for an item in addition to key, value and flags.
 const ITEM_OVERHEAD: usize = 59;
-/// Limit of items that an allocation looks at to make room.
+/// Limit of the items that one allocation visits to free a block.
 const EVICTION_TRIES_MAX: u32 = 32;
 
-/// An item that [`Store::find`] has found. Valid until the next call that changes the store.
+/// An item in the store. The value is valid until the next call that changes the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item(u32);
 
-/// Counts of a store.
+/// Statistics of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreCounts {
-    /// Items that can be found.
+    /// Number of items in the hash table.
     pub items: u64,
-    /// Bytes of these items by memcached's count.
+    /// Bytes of the items in the hash table, by memcached's count.
     pub bytes: u64,
-    /// Items that were ever stored.
+    /// Number of items stored since the start.
     pub items_total: u64,
-    /// Items that made room for others.
+    /// Number of items evicted for lack of memory.
     pub evictions: u64,
-    /// Of these, items that nobody had read.
+    /// Number of evicted items that no client had read.
     pub evicted_unfetched: u64,
-    /// Expired items that a request met.
+    /// Number of expired items that a lookup has removed.
     pub get_expired: u64,
-    /// Flushed items that a request met.
+    /// Number of flushed items that a lookup has removed.
     pub get_flushed: u64,
-    /// Expired and flushed items that the sweep met.
+    /// Number of expired and flushed items that the sweep has removed.
     pub reclaimed: u64,
-    /// Of the expired and flushed items, those that nobody had read.
+    /// Number of removed expired and flushed items that no client had read.
     pub expired_unfetched: u64,
 }
 
-/// Items by key.
+/// A hash table of items with an LRU list.
 pub struct Store {
     arena: Arena,
     buckets: Vec<u32>,
+    /// Secret key of the hash.
     keys: (u64, u64),
     /// Most recently used item.
     newest: u32,
     /// Least recently used item.
     oldest: u32,
     last_cas: u64,
-    /// Items that were last used up to this second are flushed, once the second has passed.
+    /// Second of the last flush, or zero. Once the second has come, items with a last access up to
+    /// the second are flushed.
     flushed_until: u32,
-    /// Items with a lower CAS number are flushed, with `flushed_until`.
+    /// CAS number at the last flush without delay. Items with a lower CAS number are flushed, too.
     flushed_below: u64,
-    /// Next bucket of the sweep.
+    /// Bucket at which the next sweep starts.
     sweep_at: usize,
-    /// Blocks of items that are being received.
+    /// Number of blocks of values that are being received.
     uploading: u32,
-    /// Blocks of pinned items.
+    /// Number of blocks of pinned items.
     pinned: u32,
     counts: StoreCounts,
 }
 
 impl Store {
-    /// Returns an empty store that uses `memory` bytes, limited to [`MEMORY_MIN`] and
-    /// [`MEMORY_MAX`]. `seed` is a secret.
+    /// Returns an empty store. `memory` is in bytes, and is clamped to the range from
+    /// [`MEMORY_MIN`] to [`MEMORY_MAX`]. `seed` keys the hash and must be secret.
     pub fn new(memory: u64, seed: [u8; 16]) -> Self {
         let memory = memory.clamp(MEMORY_MIN, MEMORY_MAX);
-        // The table has at most one bucket for each block.
+        // The table has at most one bucket per block.
         let blocks = (memory / (BLOCK_LEN + size_of::<u32>()) as u64) as u32;
         let buckets = 1usize << blocks.ilog2();
         let (low, high) = seed.split_at(8);
@@ -113,7 +115,7 @@ impl Store {
         &self.counts
     }
 
-    /// Sets the counts of past events to zero.
+    /// Resets the counts of past events.
     pub fn reset_counts(&mut self) {
         self.counts = StoreCounts {
             items: self.counts.items,
@@ -122,19 +124,20 @@ impl Store {
         };
     }
 
-    /// Returns the memory in bytes that blocks in use and the table take.
+    /// Returns the memory in bytes of the used blocks and of the table.
     pub fn memory_used(&self) -> u64 {
         u64::from(self.arena.used()) * BLOCK_LEN as u64
             + (self.buckets.len() * size_of::<u32>()) as u64
     }
 
-    /// Returns true if pinned items and items that are being received hold so much memory that new
-    /// items may lack room.
+    /// Returns true if pinned items or unfinished uploads hold more than a quarter of the blocks,
+    /// so that new items may lack room.
     pub fn is_crowded(&self) -> bool {
         self.pinned.max(self.uploading) > self.arena.count_max() / 4
     }
 
-    /// Returns true if values are soon refused because of these items.
+    /// Returns true if pinned items or unfinished uploads hold more than 3/8 of the blocks. Uploads
+    /// are refused at one half.
     pub fn is_full(&self) -> bool {
         self.pinned.max(self.uploading) > self.arena.count_max() / 8 * 3
     }
@@ -144,18 +147,18 @@ impl Store {
         self.buckets.len()
     }
 
-    /// Returns true if an item of this size may be stored.
+    /// Returns true if an item of this size may be stored (1 MiB by memcached's count).
     pub fn is_size_allowed(key: &[u8], value_len: usize, client_flags: u32) -> bool {
         Self::counted_len(key.len(), value_len, client_flags) <= ITEM_LEN_MAX
     }
 
-    /// Returns the length of an item by memcached's count.
+    /// Returns the length of an item in bytes, by memcached's count.
     fn counted_len(key_len: usize, value_len: usize, client_flags: u32) -> usize {
         let flags_len = if client_flags == 0 { 0 } else { 4 };
         ITEM_OVERHEAD + key_len + flags_len + value_len
     }
 
-    /// Returns the length of an item by memcached's count.
+    /// Returns the length of `item` in bytes, by memcached's count.
     pub fn counted_len_of(&self, item: Item) -> usize {
         Self::counted_len(
             self.key_len(item),
@@ -172,7 +175,7 @@ impl Store {
         hash as usize & (self.buckets.len() - 1)
     }
 
-    /// Returns the item of a key. Removes the item if it is expired or flushed.
+    /// Returns the item of a key. Removes an item that is expired or flushed.
     pub fn find(&mut self, now: Second, key: &[u8]) -> Option<Item> {
         let hash = self.hash(key);
         let mut at = self.buckets[self.bucket_of(hash)];
@@ -187,7 +190,7 @@ impl Store {
         None
     }
 
-    /// Returns the item, unless it is expired or flushed and was therefore removed.
+    /// Returns the item if it is neither expired nor flushed. Otherwise removes the item.
     fn keep_if_alive(&mut self, now: Second, item: Item) -> Option<Item> {
         if self.is_flushed(now, item) {
             self.counts.get_flushed += 1;
@@ -205,7 +208,7 @@ impl Store {
         self.counts.expired_unfetched += u64::from(!self.is_marked(item, Mark::Fetched));
     }
 
-    /// Returns true if a flush covers the item.
+    /// Returns true if the last flush covers the item, and the second of the flush has come.
     fn is_flushed(&self, now: Second, item: Item) -> bool {
         if self.flushed_until == 0 || self.flushed_until > now.0 {
             return false;
@@ -213,7 +216,7 @@ impl Store {
         self.last_access(item).0 <= self.flushed_until || self.cas(item) < self.flushed_below
     }
 
-    /// Flushes all items that were last used before `from`, once this second has come.
+    /// Flushes all items whose last access is before `from`, once the second `from - 1` has come.
     pub fn flush(&mut self, now: Second, from: Second) {
         self.flushed_until = from.0.saturating_sub(1);
         if self.flushed_until <= now.0 {
@@ -221,13 +224,13 @@ impl Store {
         }
     }
 
-    /// Returns a CAS number that no item has.
+    /// Returns a new CAS number.
     pub fn next_cas(&mut self) -> u64 {
         self.last_cas += 1;
         self.last_cas
     }
 
-    /// Looks at the next `buckets` buckets, and removes their expired and flushed items.
+    /// Removes the expired and flushed items of the next `buckets` buckets.
     pub fn sweep(&mut self, now: Second, buckets: usize) {
         for _ in 0..buckets {
             let mut at = self.buckets[self.sweep_at];
@@ -244,9 +247,9 @@ impl Store {
         }
     }
 
-    /// Records a read of the item. The item becomes the most recently used one.
+    /// Records a read of the item, which becomes the most recently used item.
     pub fn bump(&mut self, now: Second, item: Item) {
-        // The first read does not change the time of the last access, as in memcached.
+        // As in memcached, the first read does not change the time of the last access.
         if self.is_marked(item, Mark::Fetched) {
             self.set_last_access(item, now);
         } else {
@@ -255,17 +258,17 @@ impl Store {
         self.make_newest(item);
     }
 
-    /// Records a use of the item that is no read.
+    /// Records an access that is not a read. The item becomes the most recently used item.
     pub fn touch(&mut self, now: Second, item: Item) {
         self.set_last_access(item, now);
         self.make_newest(item);
     }
 
-    /// Puts a received item into the place of `old`. Returns the item, which has a new CAS number.
+    /// Inserts a received item, in place of `old` if given. The item gets a new CAS number.
     ///
     /// # Panics
     ///
-    /// If the value of the upload is not whole.
+    /// If the upload lacks bytes of the value.
     pub fn link(&mut self, now: Second, old: Option<Item>, upload: Upload) -> Item {
         if let Some(old) = old {
             self.remove(old);
@@ -285,7 +288,8 @@ impl Store {
         item
     }
 
-    /// Removes the item from the table and the list. Frees its memory unless the item is pinned.
+    /// Removes the item from the table and the list. Frees its memory unless a reader pins the
+    /// item.
     pub fn remove(&mut self, item: Item) {
         self.unlink_bucket(item);
         self.unlink_list(item);
@@ -347,8 +351,8 @@ impl Store {
         }
     }
 
-    /// Takes a block. If no block is free, removes the least recently used items, but looks at a
-    /// limited number of items only.
+    /// Takes a free block. If no block is free, evicts least recently used items. The search visits
+    /// at most `EVICTION_TRIES_MAX` items.
     fn allocate(&mut self) -> Option<u32> {
         for _ in 0..EVICTION_TRIES_MAX {
             if let Some(block) = self.arena.allocate() {
@@ -367,7 +371,7 @@ impl Store {
         self.arena.allocate()
     }
 
-    /// Frees the memory of an item that nothing refers to.
+    /// Frees the blocks of an item that is neither in the hash table nor pinned.
     fn free(&mut self, item: Item) {
         let last = self.arena.get(item.0).word(Word::Last);
         let count = self.block_count(item);
@@ -378,7 +382,7 @@ impl Store {
         blocks_for(self.key_len(item) + self.value_len(item))
     }
 
-    /// Returns true if the item has this key.
+    /// Returns true if the key of the item equals `key`.
     fn has_key(&self, item: Item, key: &[u8]) -> bool {
         if self.key_len(item) != key.len() {
             return false;

@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-/// Limit of words that are told apart. Further words belong to no command but `get`.
+/// Limit of the words of a line. Only `get` accepts more words.
 pub const TOKENS_MAX: usize = 23;
 
-/// A command line, and the places of its words.
+/// A command line, and the positions of its words.
 #[derive(Debug)]
 pub struct Tokens<'a> {
     line: &'a [u8],
@@ -41,12 +41,13 @@ impl<'a> Tokens<'a> {
         self.len
     }
 
-    /// Returns a word. Empty if there is no such word.
+    /// Returns a word. Returns an empty slice if the line has fewer words.
     pub fn get(&self, at: usize) -> &'a [u8] {
         &self.line[self.place(at)]
     }
 
-    /// Returns the place of a word in the line. Empty if there is no such word.
+    /// Returns the position of a word in the line. Returns an empty range if the line has fewer
+    /// words.
     pub fn place(&self, at: usize) -> Range<usize> {
         let (start, end) = self.places.get(at).copied().unwrap_or((0, 0));
         start..end

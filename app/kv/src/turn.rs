@@ -1,31 +1,31 @@
-//! A turn of a client: the work that a session does before other clients are served.
+//! A turn: the limited work for one client before the server serves the next client.
 
 use crate::{clock::Second, kv::Kv, output::Output};
 
-/// Bytes that cost as much as a command.
+/// Bytes of data that cost one unit of work.
 const BYTES_PER_UNIT: usize = 1024;
 
-/// A turn.
+/// The store, the time, the output and the budget of one turn.
 pub struct Turn<'a, O> {
     pub kv: &'a mut Kv,
     pub now: Second,
     pub out: &'a mut O,
-    /// Units of work that are left. A command and a key cost one unit.
+    /// Units of work that are left. A command costs one unit, and so does a key.
     pub budget: usize,
 }
 
 impl<O: Output> Turn<'_, O> {
-    /// Counts units of work.
+    /// Subtracts units of work from the budget.
     pub fn spend(&mut self, units: usize) {
         self.budget = self.budget.saturating_sub(units);
     }
 
-    /// Counts the work for this number of bytes.
+    /// Subtracts the work for a number of bytes from the budget.
     pub fn spend_bytes(&mut self, bytes: usize) {
         self.spend(bytes / BYTES_PER_UNIT);
     }
 
-    /// Answers a command, unless the client wants no answer.
+    /// Writes the answer to a command, unless `is_quiet` is true.
     pub fn answer(&mut self, is_quiet: bool, text: &str) {
         if !is_quiet {
             self.out.line(text);

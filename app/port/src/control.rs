@@ -22,10 +22,11 @@ use tidelane_ring::registration::{RecvError, new_message, recv_message, send_mes
 
 use crate::error::{PortError, kind_of};
 
-/// Longest wait for an answer of the service.
+/// Time limit for sending a request, and for receiving the service's answer.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// A connected registration socket.
+/// The connection of one port: a connected unix socket (SOCK_SEQPACKET). Each request has one
+/// answer.
 #[derive(Debug)]
 pub struct Control(OwnedFd);
 
@@ -41,8 +42,14 @@ impl Control {
         Ok(Self(socket))
     }
 
-    /// Sends OPEN_PORT with the program's doorbell, the eventfd by which the service wakes the
-    /// program. Returns the answer and its descriptors.
+    /// Asks the service to open the port (message OPEN_PORT). `name` is the name of the program for
+    /// `tidelane port list`, and is cut to the length of the message's field. `ring_len` is the
+    /// length of a packet ring in bytes. `doorbell` is the eventfd by which the service wakes the
+    /// program.
+    ///
+    /// Returns the answer (PORT_OPENED) and its descriptors: the memory of the packet rings, the
+    /// page on which the service's cores (polling threads) announce their sleep, and the doorbells
+    /// of the cores.
     pub fn open_port(
         &self,
         name: &str,
@@ -54,7 +61,8 @@ impl Control {
         request.name[..len].copy_from_slice(&name.as_bytes()[..len]);
         request.packet_port.ring_len = ring_len;
         match send_message(self.0.as_fd(), &request, &[doorbell]) {
-            // The service has refused and closed the connection. The refusal can still be received.
+            // EPIPE: the service has refused and closed the connection before this request. The
+            // refusal is still in the socket's receive queue.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             sent => sent?,
         }
@@ -74,8 +82,10 @@ impl Control {
         }
     }
 
-    /// Sends a request and waits for the answer. If the service refuses, the kind of the error is
-    /// the result of `kind_of`. If the service is gone, the kind is `NotConnected`.
+    /// Sends a request and waits for the answer, which has the same message kind as the request.
+    ///
+    /// If the service refuses the request, `kind_of` gives the kind of the error. If no answer
+    /// arrives within `ANSWER_TIME_MAX`, or if the service is gone, the kind is `NotConnected`.
     pub fn ask(&self, request: &Message, descriptors: &[BorrowedFd<'_>]) -> io::Result<Message> {
         let gone = |_| io::Error::from(io::ErrorKind::NotConnected);
         send_message(self.0.as_fd(), request, descriptors).map_err(gone)?;
@@ -90,7 +100,7 @@ impl Control {
         }
     }
 
-    /// Returns true if the service has closed its end.
+    /// Returns true if the service has closed its end of the connection. Makes one system call.
     pub fn is_closed(&self) -> bool {
         let at_once = Timespec {
             tv_sec: 0,

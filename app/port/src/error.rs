@@ -31,7 +31,8 @@ pub enum PortError {
 }
 
 impl PortError {
-    /// Returns the error for a refusal of the service.
+    /// Returns the error for a refusal. `why` is a constant of [`tidelane_abi::refusal`], and
+    /// `theirs` is the ABI version of the service.
     pub(crate) fn of_refusal(why: u32, theirs: u32) -> Self {
         match why {
             refusal::ABI_VERSION => Self::VersionMismatch {
@@ -44,7 +45,7 @@ impl PortError {
         }
     }
 
-    /// Returns the closest kind of an [`io::Error`].
+    /// Returns the [`io::ErrorKind`] that is closest to this reason.
     pub fn kind(&self) -> io::ErrorKind {
         match self {
             Self::NotRunning => io::ErrorKind::NotFound,
@@ -57,7 +58,7 @@ impl PortError {
     }
 }
 
-/// Returns the kind of an error for a constant of [`tidelane_abi::refusal`].
+/// Returns the [`io::ErrorKind`] for a refusal, a constant of [`tidelane_abi::refusal`].
 pub(crate) fn kind_of(why: u32) -> io::ErrorKind {
     match why {
         refusal::IN_USE => io::ErrorKind::AddrInUse,

@@ -1,5 +1,5 @@
-//! The packets of a port. A port has a pair of packet rings with each core (polling thread) of the
-//! service. This module joins the program's ends of these rings to one [`PacketIo`].
+//! Packet I/O of a port. A port has a pair of packet rings with each core (polling thread) of the
+//! service. This module combines the program's ends of these rings into one [`PacketIo`].
 
 use tidelane_packet_io::{
     Burst, Capabilities, GsoParameters, GsoPayload, LinkFull, PacketIo, TxChecksum,
@@ -11,7 +11,7 @@ use crate::Port;
 /// Received frames of a port, which lie in memory that the service shares with the program.
 #[derive(Debug)]
 pub struct PortBurst {
-    /// The frames of each core.
+    /// The received frames of each core.
     parts: Vec<ProgramBurst>,
 }
 
@@ -41,12 +41,12 @@ pub struct Ends {
     first: usize,
     /// The core from which the last frames came. The port sends through this core.
     last: usize,
-    /// The core whose transmit frame the program fills.
+    /// The core from whose ring the program has a transmit frame that it has not committed yet.
     filling: Option<usize>,
 }
 
 impl Ends {
-    /// Joins the ends of all cores. There must be at least one core.
+    /// Combines the ends of all cores. There must be at least one core.
     pub fn new(ends: Vec<ProgramEnd>) -> Self {
         assert!(!ends.is_empty(), "a service has a core");
         Self {
@@ -57,19 +57,19 @@ impl Ends {
         }
     }
 
-    /// Returns true if a ring contains an impossible value, so that the port is unusable.
+    /// Returns true if the port is unusable, because a ring contains an invalid value.
     pub fn are_closed(&self) -> bool {
         self.ends.iter().any(ProgramEnd::is_closed)
     }
 
-    /// Announces a sleep to all cores. Returns true if no core has sent frames, so that the program
-    /// may sleep.
+    /// Announces the program's sleep to all cores. Returns true if the program may sleep, because
+    /// no ring has received frames.
     pub fn prepare_to_sleep(&mut self) -> bool {
         self.ends.iter_mut().for_each(ProgramEnd::prepare_to_sleep);
         !self.ends.iter().any(ProgramEnd::has_frames)
     }
 
-    /// Ends the announced sleep.
+    /// Withdraws the announcement of a sleep.
     pub fn cancel_sleep(&mut self) {
         self.ends.iter_mut().for_each(ProgramEnd::cancel_sleep);
     }
@@ -95,7 +95,7 @@ impl PacketIo for Port {
         }
     }
 
-    /// Takes the frames of all cores in rotation, so that no core's frames wait behind another's.
+    /// Takes frames from all cores in rotation, so that no core has to wait for another.
     #[inline]
     fn rx_burst(&mut self, burst: &mut PortBurst, max: usize) -> usize {
         let Ends {

@@ -69,7 +69,7 @@ impl Protocol {
 /// A port of the service. Dropping the port ends its claims.
 pub struct Port {
     control: Control,
-    /// The values with which the service opened the port.
+    /// The parameters of the port in the service's answer, such as the number of cores.
     terms: PacketPort,
     pub(crate) ends: Ends,
     /// The page on which the service's cores (polling threads) announce their sleep.
@@ -135,9 +135,9 @@ impl Port {
     }
 
     /// Claims the 3-tuple of a kernel socket: protocol, local address and local port. From then on,
-    /// this port receives the packets of the 3-tuple. The socket is bound to an address of the
-    /// interface or to a wildcard address, and is not connected. The socket must not listen,
-    /// because the kernel would answer.
+    /// this port receives the packets of the 3-tuple. The socket must be bound to an address of the
+    /// interface or to a wildcard address, and must not be connected. The socket must not listen,
+    /// because the kernel would answer the SYNs.
     ///
     /// The service keeps the local port reserved in the kernel until the claim ends, so the program
     /// may close the socket. If the program passes the socket to another program of the same user,
@@ -146,7 +146,7 @@ impl Port {
     /// # Errors
     ///
     /// - `AddrInUse`: another port, program or kernel socket has the 3-tuple.
-    /// - `PermissionDenied`: the socket does not prove the right to the 3-tuple.
+    /// - `PermissionDenied`: the socket does not prove that the program may use the 3-tuple.
     /// - `AddrNotAvailable`: the address is not an address of the service's interface.
     /// - `QuotaExceeded`: the user has as many claims as the service allows.
     /// - `NotConnected`: the service is gone.
@@ -210,20 +210,20 @@ impl Port {
     }
 
     /// Announces that the program is going to wait for [`fd`](Self::fd). Returns true if the
-    /// program may wait now; false if frames have arrived. The program calls
-    /// [`cancel_sleep`](Self::cancel_sleep) in both cases, before it receives frames.
+    /// program may wait now, and false if frames have arrived. In both cases, the program calls
+    /// [`cancel_sleep`](Self::cancel_sleep) before it receives frames.
     pub fn prepare_to_sleep(&mut self) -> bool {
         self.own.drain();
         self.ends.prepare_to_sleep()
     }
 
-    /// Ends the announced sleep.
+    /// Withdraws the announcement of a sleep.
     pub fn cancel_sleep(&mut self) {
         self.ends.cancel_sleep();
     }
 
-    /// Waits until a frame arrives, the service is gone, or `limit` is over. `None` means no limit.
-    /// A signal ends the wait.
+    /// Waits until a frame arrives, the service is gone, or `limit` has passed. `None` means no
+    /// limit. A signal ends the wait.
     pub fn wait(&mut self, limit: Option<Duration>) -> io::Result<()> {
         let limit = limit.map(|limit| Timespec {
             tv_sec: limit.as_secs().try_into().unwrap_or(i64::MAX),
@@ -245,7 +245,8 @@ impl Port {
         }
     }
 
-    /// Rings the doorbell of each core that sleeps and has frames of this port.
+    /// Rings the doorbell of each sleeping core for which the program has published frames since
+    /// the last call.
     pub(crate) fn wake_cores(&mut self) {
         for (core, bell) in self.doorbells.iter().enumerate() {
             if !self.ends.take_published(core) {

@@ -32,7 +32,7 @@ use tidelane_ring::{
 const CORES: usize = 2;
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-/// The path of a service's socket, which is removed when dropped.
+/// The path of a fake service's socket. Dropping the value removes the socket.
 struct SocketPath(PathBuf);
 
 impl SocketPath {
@@ -174,7 +174,7 @@ fn frames_of_all_cores_arrive_and_answers_go_back() {
         "the core of the last frame"
     );
     assert!(receive(&mut service.ends[0]).is_empty());
-    // A burst takes frames of both cores, and no more than its room.
+    // A burst takes frames of both cores, up to its capacity.
     for byte in 0..50 {
         send(&mut service.ends[usize::from(byte % 2)], byte);
     }
@@ -185,8 +185,8 @@ fn frames_of_all_cores_arrive_and_answers_go_back() {
     port.rx_release(&mut burst);
     frames.sort_unstable();
     assert_eq!(frames, (0..50).collect::<Vec<u8>>());
-    // A frame that the program fills goes to the core that was chosen first, even if frames of
-    // another core arrive before the commit.
+    // A frame under construction keeps its core, even if frames of another core arrive before the
+    // commit.
     send(&mut service.ends[0], 4);
     assert_eq!(receive(&mut port), [4]);
     port.tx_frame().expect("there is room")[..60].fill(5);
@@ -276,10 +276,10 @@ fn claims_carry_the_socket_and_refusals_become_errors() {
         (6, u32::from(local.port()))
     );
     assert_eq!(release.local_addr[10..], [0xff, 0xff, 127, 0, 0, 1]);
-    // The fake service's socket was closed when its thread ended.
+    // The fake service closed its socket when its thread ended.
     let error = port.bind_tcp(any).expect_err("the service is gone");
     assert_eq!(error.kind(), io::ErrorKind::NotConnected);
-    // The kernel's own refusal comes first.
+    // The kernel's refusal to bind has precedence.
     let taken = TcpListener::bind(any).unwrap();
     let error = port
         .bind_tcp(taken.local_addr().unwrap())

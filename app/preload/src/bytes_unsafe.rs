@@ -7,7 +7,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use libc::{mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 use tidelane_sockets::{Handled, Socket, descriptors, transfer};
 
 use crate::{
@@ -63,7 +63,7 @@ unsafe fn receive(
     unsafe { receive_slow(socket, fd, buf, len, flags, syscall) }
 }
 
-/// The slow path of `receive`, for calls that may block or that the kernel must handle.
+/// The slow path of `receive`, for calls that find no bytes, have flags, or go to the kernel.
 ///
 /// # Safety
 ///
@@ -110,7 +110,7 @@ pub unsafe extern "C-unwind" fn __read_chk(
     unsafe { read(fd, buf, count) }
 }
 
-/// Aborts if `fits` is false, which means that the buffer is smaller than the length of the call.
+/// Aborts if `fits` is false: the call could write past the end of the program's buffer.
 fn check_object_size(fits: bool) {
     if !fits {
         // glibc's `__chk_fail` also prints a message.
@@ -292,44 +292,6 @@ pub unsafe extern "C-unwind" fn __recvfrom_chk(
     unsafe { recvfrom(fd, buf, count, flags, addr, addrlen) }
 }
 
-/// Interposes libc's `readv(2)`.
-///
-/// # Safety
-///
-/// The arguments must be valid as in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
-    cancellation_point();
-    let args = [fd as usize, iov as usize, count as usize, 0, 0, 0];
-    // SAFETY: the caller upholds the safety contract.
-    unsafe {
-        let handled = descriptors::socket(fd).and_then(|socket| {
-            let mut into = iovecs_mut(iov, usize::try_from(count).ok()?)?;
-            transfer::recv_vectored(socket, fd, into.all(), 0)
-        });
-        handled_or_system_call(handled, libc::SYS_readv, args)
-    }
-}
-
-/// Interposes libc's `writev(2)`.
-///
-/// # Safety
-///
-/// The arguments must be valid as in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
-    cancellation_point();
-    let args = [fd as usize, iov as usize, count as usize, 0, 0, 0];
-    // SAFETY: the caller upholds the safety contract.
-    unsafe {
-        let handled = descriptors::socket(fd).and_then(|socket| {
-            let from = iovecs(iov, usize::try_from(count).ok()?)?;
-            transfer::send_vectored(socket, fd, &from, 0)
-        });
-        handled_or_system_call(handled, libc::SYS_writev, args)
-    }
-}
-
 /// Handles `recvmsg` on a tracked socket. Returns `None` if the kernel must handle the call.
 ///
 /// # Safety
@@ -343,7 +305,8 @@ unsafe fn receive_message(fd: c_int, msg: *mut msghdr, flags: c_int) -> Handled 
     let mut into = unsafe { iovecs_mut(msg.msg_iov, msg.msg_iovlen) }?;
     let handled = transfer::recv_vectored(socket, fd, into.all(), flags);
     if let Some(Ok(_)) = handled {
-        // A TCP stream has no addresses, no ancillary data and no truncation.
+        // A TCP stream has no addresses, no ancillary data and no truncation. For a call with
+        // MSG_OOB, which returns the urgent byte, Linux sets MSG_OOB in `msg_flags`.
         msg.msg_namelen = 0;
         msg.msg_controllen = 0;
         msg.msg_flags = flags & libc::MSG_OOB;
@@ -401,7 +364,8 @@ pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_
     unsafe { handled_or_system_call(send_message(fd, msg, flags), libc::SYS_sendmsg, args) }
 }
 
-/// Interposes libc's `recvmmsg(2)`. On a stream, the call blocks for the first message only.
+/// Interposes libc's `recvmmsg(2)`. On a tracked socket, the call blocks for the first message
+/// only, with and without MSG_WAITFORONE, and ignores `timeout`.
 ///
 /// # Safety
 ///

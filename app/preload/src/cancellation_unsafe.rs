@@ -2,10 +2,11 @@
 //! (`libtidelane.so`) exports in place of libc's.
 //!
 //! Each exported function that POSIX lists as a cancellation point begins with
-//! [`cancellation_point`]. If a cancellation request ends a blocked call, the call returns
-//! `CANCELLED`, and `fail_with_errno` of `libc_abi_unsafe` acts on the request. libc then unwinds
-//! the thread. The library's stack frames hold no resources at this time. The functions are `extern
-//! "C-unwind"`, so that libc can unwind through them.
+//! [`cancellation_point`]. If a cancellation request ends a blocked call, `tidelane_sockets`
+//! returns its error `CANCELLED`, and `fail_with_errno` of `libc_abi_unsafe` calls
+//! [`exit_cancelled_thread`]. libc then unwinds the thread. The library's stack frames hold no
+//! resources at this time. The functions are `extern "C-unwind"`, so that libc can unwind through
+//! them.
 
 use std::{
     ffi::{c_int, c_void},
@@ -40,7 +41,8 @@ pub fn cancellation_point() {
     }
 }
 
-/// Ends the calling thread, whose cancellation is pending and enabled.
+/// Ends the calling thread. The caller has found that the thread's cancellation is pending and
+/// enabled.
 #[cold]
 #[inline(never)]
 pub fn exit_cancelled_thread() {
@@ -49,6 +51,8 @@ pub fn exit_cancelled_thread() {
     unsafe { pthread_testcancel() }
 }
 
+/// The library's handler of SIGCANCEL. Calls libc's handler, which ends the thread, only if
+/// `tidelane_sockets` permits the end at the interrupted instruction.
 unsafe extern "C-unwind" fn on_sigcancel(
     signal: c_int,
     info: *mut siginfo_t,
@@ -75,9 +79,9 @@ struct KernelAction {
     mask: sys::SignalMask,
 }
 
-/// Installs the library's handler of SIGCANCEL, which calls libc's handler. libc must have
-/// installed its own handler before. The library's handler has no SA_RESTART, so that blocked
-/// system calls return EINTR.
+/// Installs the library's handler of SIGCANCEL in place of libc's handler, which the library's
+/// handler calls. Does nothing while libc has not installed its handler. The library's handler has
+/// no SA_RESTART, so that blocked system calls return EINTR.
 fn install_in_front_of_libc() {
     let mut action = KernelAction {
         handler: 0,

@@ -12,9 +12,13 @@ use tidelane_sockets::{
     Address, Errno, Handled, Socket, connect, descriptors, listen, names, options,
 };
 
-use crate::cancellation_unsafe::cancellation_point;
-use crate::libc_abi_unsafe::{
-    bytes, bytes_mut, fail_with_errno, handled_or_system_call, is_errno, libc_result, system_call,
+use crate::{
+    cancellation_unsafe::cancellation_point,
+    libc_abi_unsafe::{
+        bytes, bytes_mut, fail_with_errno, handled_or_system_call, is_errno, libc_result,
+        system_call,
+    },
+    standard_streams_unsafe,
 };
 
 /// Interposes libc's `socket(2)`.
@@ -29,6 +33,7 @@ pub unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> 
     let fd = unsafe { system_call(libc::SYS_socket, args) } as c_int;
     if fd >= 0 {
         connect::on_created(fd, family, kind, protocol);
+        standard_streams_unsafe::follow(fd);
     }
     fd
 }
@@ -44,7 +49,8 @@ pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) 
     let handled = descriptors::socket(fd).and_then(|socket| connect::refuse_bind(socket, fd));
     // SAFETY: the caller upholds the safety contract.
     let mut result = unsafe { handled_or_system_call(handled, libc::SYS_bind, args) } as c_int;
-    // The service may still hold the port for a program that has ended.
+    // The service may still hold the port for a program that has ended. `may_bind_again` waits
+    // until the service has released the ports of these programs.
     if result < 0
         && is_errno(libc::EADDRINUSE)
         && descriptors::socket(fd).is_some()
@@ -136,6 +142,7 @@ pub unsafe extern "C-unwind" fn accept4(
                 // SAFETY: the caller upholds the safety contract.
                 unsafe { accepted_name(&accepted, addr, len) };
             }
+            standard_streams_unsafe::follow(accepted.fd);
             accepted.fd
         }
         Some(Err(error)) => fail_with_errno(error.0) as c_int,
@@ -201,7 +208,8 @@ pub unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: s
     // SAFETY: the caller upholds the safety contract.
     let peer = Address::read(unsafe { bytes(addr.cast(), len as usize) });
     let handled = peer.and_then(|peer| {
-        // An untracked socket is usually the UDP socket of a resolver, which `adopt` rejects.
+        // `adopt` starts to track a TCP socket that, for example, another program created. Most
+        // untracked sockets are UDP sockets of a resolver, which `adopt` rejects.
         let socket = descriptors::socket(fd).or_else(|| connect::adopt(fd));
         socket.and_then(|socket| connect::connect(socket, fd, peer))
     });

@@ -8,8 +8,11 @@ use std::ffi::{c_int, c_uint, c_ulong};
 
 use tidelane_sockets::{Handled, descriptors, exit, transfer, urgent};
 
-use crate::cancellation_unsafe::cancellation_point;
-use crate::libc_abi_unsafe::{handled_or_system_call, system_call};
+use crate::{
+    cancellation_unsafe::cancellation_point,
+    libc_abi_unsafe::{handled_or_system_call, system_call},
+    standard_streams_unsafe,
+};
 
 /// The ioctl SIOCOUTQ, which has the number of TIOCOUTQ.
 const SIOCOUTQ: c_ulong = 0x5411;
@@ -32,9 +35,11 @@ pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
         descriptors::close(fd)
     };
     // SAFETY: the call takes no pointers.
-    unsafe {
+    let result = unsafe {
         handled_or_system_call(handled, libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) as c_int
-    }
+    };
+    standard_streams_unsafe::follow(fd);
+    result
 }
 
 /// Interposes libc's `close_range(2)`.
@@ -54,7 +59,9 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
     };
     let args = [first as usize, last as usize, flags as usize, 0, 0, 0];
     // SAFETY: the call takes no pointers.
-    unsafe { handled_or_system_call(handled, libc::SYS_close_range, args) as c_int }
+    let result = unsafe { handled_or_system_call(handled, libc::SYS_close_range, args) as c_int };
+    (first..=last.min(2)).for_each(|fd| standard_streams_unsafe::follow(fd as c_int));
+    result
 }
 
 /// Interposes libc's `closefrom(3)`.
@@ -79,6 +86,7 @@ pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
     let to = unsafe { system_call(libc::SYS_dup, [fd as usize, 0, 0, 0, 0, 0]) as c_int };
     if to >= 0 && !descriptors::is_foreign(fd) {
         descriptors::on_duplicated(fd, to);
+        standard_streams_unsafe::follow(to);
     }
     to
 }
@@ -101,7 +109,11 @@ unsafe fn duplicate_to(from: c_int, to: c_int, flags: Option<c_int>) -> c_int {
     };
     let args = [from as usize, to as usize, flags as usize, 0, 0, 0];
     // SAFETY: the call takes no pointers.
-    unsafe { handled_or_system_call(handled, number, args) as c_int }
+    let result = unsafe { handled_or_system_call(handled, number, args) as c_int };
+    if ours {
+        standard_streams_unsafe::follow(to);
+    }
+    result
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -132,7 +144,8 @@ pub unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     unsafe { duplicate_to(from, to, Some(flags)) }
 }
 
-/// Interposes libc's `fcntl(2)`. The argument has the size of the largest argument of any command.
+/// Interposes libc's `fcntl(2)`, which is variadic in C. `arg` has the size of the largest argument
+/// of any command.
 ///
 /// # Safety
 ///
@@ -155,6 +168,7 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, arg: usize) -> 
     let result = unsafe { handled_or_system_call(handled, libc::SYS_fcntl, args) as c_int };
     if result >= 0 && matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
         descriptors::on_duplicated(fd, result);
+        standard_streams_unsafe::follow(result);
     }
     result
 }
@@ -225,7 +239,8 @@ unsafe fn store(into: *mut c_int, handled: Handled) -> Handled {
     }
 }
 
-/// Interposes libc's `_exit(2)`. The function closes connections, as `exit` does.
+/// Interposes libc's `_exit(2)`. The function first closes the accelerated connections (those of
+/// the service), so that the service sends the unsent payload and a FIN instead of a RST.
 ///
 /// # Safety
 ///
@@ -251,6 +266,8 @@ pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
     unsafe { _exit(status) }
 }
 
+/// Flushes the stdio streams if one of them is or was on a tracked socket. Then closes the
+/// accelerated connections, because a flush may still write to them.
 extern "C" fn finish() {
     crate::stdio_unsafe::flush();
     exit::at_exit();

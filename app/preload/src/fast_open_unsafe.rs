@@ -18,7 +18,7 @@ use crate::{
 ///
 /// # Safety
 ///
-/// The name must be valid for its length, or null.
+/// `name`, the peer's address, must be valid for `len` bytes, or null.
 pub(crate) unsafe fn prepare(
     socket: &'static Socket,
     fd: c_int,
@@ -30,8 +30,8 @@ pub(crate) unsafe fn prepare(
     fast_open::prepare(socket, fd, name, flags)
 }
 
-/// Interposes libc's `sendto(2)`. A connection ignores the address, as in Linux. With MSG_FASTOPEN,
-/// the socket first connects to the address.
+/// Interposes libc's `sendto(2)`. With MSG_FASTOPEN, the socket first connects to the address. A
+/// connected socket ignores the address, as in Linux.
 ///
 /// # Safety
 ///

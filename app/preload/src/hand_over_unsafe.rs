@@ -1,7 +1,7 @@
 //! Calls that may pass connections to another program: `exec`, and messages with descriptors. A
 //! connection that the service (the process `tidelaned`) carries cannot be passed on. Therefore
-//! this library (`libtidelane.so`) reports the attempt. With the environment variable
-//! TIDELANE_STRICT, the call fails.
+//! this library (`libtidelane.so`) reports the attempt on standard error. With the environment
+//! variable TIDELANE_STRICT, the call fails.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
@@ -29,7 +29,8 @@ unsafe extern "C" {
 #[unsafe(link_section = ".init_array")]
 static LOADED: extern "C" fn() = loaded;
 
-/// Prepares the reports of programs that the library cannot serve.
+/// Prepares the reports of programs that the library cannot serve, such as static binaries: maps
+/// the memory that this process and its forked children share for these reports.
 extern "C" fn loaded() {
     programs::prepare();
 }
@@ -95,7 +96,7 @@ fn search_path() -> &'static [u8] {
             at = at.add(1);
         }
     }
-    // This is libc's default path (confstr _CS_PATH).
+    // Without PATH, libc searches its default path (confstr _CS_PATH).
     b"/bin:/usr/bin"
 }
 

@@ -1,8 +1,9 @@
 //! The functions of liburing that create an io_uring instance. This library (`libtidelane.so`)
 //! cannot serve sockets over io_uring, because the operations of an instance bypass libc.
 //!
-//! The exported functions return negated error numbers, as the functions of liburing do. If the
-//! program may use io_uring, the exported functions call the functions of liburing.
+//! By default, the exported functions therefore return -ENOSYS, as on a kernel without io_uring. If
+//! the user allows io_uring (`tidelane run --io-uring`), the exported functions call the functions
+//! of liburing.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 
@@ -16,11 +17,11 @@ fn next_symbol(name: &CStr) -> Option<*const c_void> {
     (!address.is_null()).then_some(address.cast_const())
 }
 
-/// Exports a function of liburing.
+/// Exports a function with the name `$c_name` of a function in liburing.
 macro_rules! export_liburing {
     ($name:ident, $c_name:literal, ($($argument:ident: $kind:ty),*)) => {
-        /// Calls liburing's function of this name. Returns -ENOSYS if the program may not use
-        /// io_uring.
+        /// Calls liburing's function of this name. Returns -ENOSYS if the user has not allowed
+        /// io_uring, or if liburing is not loaded.
         ///
         /// # Safety
         ///

@@ -3,12 +3,11 @@
 //! A tracked descriptor refers to a TCP socket or an epoll instance that the library knows. Each
 //! exported function asks [`tidelane_sockets`] whether the descriptor is tracked, at the cost of a
 //! load and a branch. If the descriptor is not tracked, the function makes the same system call as
-//! libc. The library never calls a libc function that it interposes, except through `next_symbol`
-//! of `hand_over_unsafe`.
+//! libc. To call libc's own definition of an interposed function, the library looks the definition
+//! up with `dlsym` (`next_symbol` of `hand_over_unsafe` and `io_uring_unsafe`).
 //!
-//! The library does not intercept all calls. The library misses system calls that a program makes
-//! without libc (Go, static binaries). The library also misses stdio on `stdin`, `stdout` and
-//! `stderr` after a connection was duplicated to their descriptors (`dup2`).
+//! The library does not intercept the system calls that a program makes without libc (Go, static
+//! binaries).
 
 mod bytes_unsafe;
 mod cancellation_unsafe;
@@ -17,6 +16,7 @@ mod descriptors_unsafe;
 mod fast_open_unsafe;
 mod files_unsafe;
 mod forks_unsafe;
+mod formatted_unsafe;
 mod hand_over_unsafe;
 mod io_uring_unsafe;
 mod libc_abi_unsafe;
@@ -24,5 +24,7 @@ mod readiness_unsafe;
 mod select_unsafe;
 mod signals_unsafe;
 mod spawn_unsafe;
+mod standard_streams_unsafe;
 mod stdio_unsafe;
 mod syscall_unsafe;
+mod vectors_unsafe;

@@ -30,8 +30,8 @@ pub fn is_errno(number: c_int) -> bool {
     unsafe { *libc::__errno_location() == number }
 }
 
-/// Sets `errno` to `number` and returns -1. Does not return if the thread was cancelled during the
-/// call.
+/// Sets `errno` to `number` and returns -1. If `number` is `CANCELLED`, a cancellation request of
+/// `pthread_cancel` has ended the call: the function then ends the thread and does not return.
 #[cold]
 pub fn fail_with_errno(number: c_int) -> isize {
     if number == CANCELLED.0 {

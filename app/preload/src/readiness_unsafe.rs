@@ -235,12 +235,12 @@ pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c
         None
     };
     let timeout_ns = ms_to_ns(timeout);
-    let spec = timespec {
+    let mut spec = timespec {
         tv_sec: (timeout_ns.unwrap_or(0) / 1_000_000_000) as i64,
         tv_nsec: (timeout_ns.unwrap_or(0) % 1_000_000_000) as i64,
     };
     let spec_pointer = if timeout_ns.is_some() {
-        &raw const spec as usize
+        &raw mut spec as usize
     } else {
         0
     };

@@ -54,7 +54,7 @@ impl<'a> Sets<'a> {
         words.is_some_and(|words| words[fd / WORD_BITS] & (1 << (fd % WORD_BITS)) != 0)
     }
 
-    /// Returns a `pollfd` for each descriptor that is in a set.
+    /// Returns a `pollfd` for each descriptor that is in a set. `count` is the argument `nfds`.
     fn entries(&self, count: usize) -> Vec<pollfd> {
         let mut entries = Vec::new();
         for fd in 0..count {
@@ -75,8 +75,8 @@ impl<'a> Sets<'a> {
         entries
     }
 
-    /// Returns true if a set contains a descriptor that the library tracks. The function does not
-    /// allocate, because most calls of `select` have no tracked descriptor.
+    /// Returns true if a set contains a tracked descriptor, or a descriptor of the library itself.
+    /// The function does not allocate, because most calls of `select` have no tracked descriptor.
     fn has_tracked(&self, count: usize) -> bool {
         let is_tracked = |fd: usize| !descriptors::is_foreign(fd as c_int);
         (0..count).any(|fd| (0..3).any(|set| self.contains(set, fd)) && is_tracked(fd))
@@ -182,6 +182,7 @@ pub unsafe extern "C-unwind" fn select(
             timeout.tv_sec = (left / 1_000_000_000) as i64;
             timeout.tv_usec = (left % 1_000_000_000 / 1_000) as i64;
         }
+        // `handled` has a result, so this function makes no system call.
         handled_or_system_call(handled, 0, [0; 6]) as c_int
     }
 }

@@ -20,6 +20,7 @@ const SIGNALS: usize = 65;
 
 /// The program's handler of a signal, which the library's handler calls.
 struct ProgramHandler {
+    /// Address of the last handler that the library has replaced by its own, or 0.
     handler: AtomicUsize,
     /// True if the handler was installed with SA_SIGINFO.
     with_info: AtomicBool,
@@ -67,6 +68,7 @@ fn can_intercept(signal: c_int, act: &libc::sigaction) -> bool {
     // The kernel would remove a one-shot handler (SA_RESETHAND) before a deferred signal is sent
     // again.
     let stays = act.sa_flags & libc::SA_RESETHAND == 0;
+    // A section cannot defer a signal that an instruction raises, such as SIGSEGV.
     let waits = !section_unsafe::OF_INSTRUCTIONS.contains(&signal);
     is_handler
         && stays

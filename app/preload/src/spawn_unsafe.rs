@@ -1,9 +1,10 @@
 //! The functions of `posix_spawn`. The service (the process `tidelaned`) carries an accelerated
 //! connection, which cannot be passed on to another program. This module reports each accelerated
-//! connection that a spawned program would get.
+//! connection that a spawned program would get as standard input, output or error.
 //!
-//! The spawned program gets the descriptors that the file actions name, and the standard
-//! descriptors of this process.
+//! The program gets a standard descriptor through a file action (`adddup2`), or inherits the
+//! standard descriptor of this process. Other inherited descriptors are not checked: most programs
+//! pass them on only because they did not set FD_CLOEXEC.
 
 use std::ffi::{c_char, c_int, c_void};
 

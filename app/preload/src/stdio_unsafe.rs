@@ -22,7 +22,11 @@ use crate::{
     descriptors_unsafe::close,
     hand_over_unsafe::next_symbol,
     libc_abi_unsafe::fail_with_errno,
+    standard_streams_unsafe,
 };
+
+/// A function that closes the descriptor of a stream.
+pub(crate) type Close = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
 
 /// The I/O functions of a stream: `cookie_io_functions_t` of fopencookie(3).
 #[repr(C)]
@@ -30,7 +34,7 @@ struct Functions {
     read: unsafe extern "C-unwind" fn(*mut c_void, *mut c_char, size_t) -> ssize_t,
     write: unsafe extern "C-unwind" fn(*mut c_void, *const c_char, size_t) -> ssize_t,
     seek: unsafe extern "C-unwind" fn(*mut c_void, *mut off64_t, c_int) -> c_int,
-    close: unsafe extern "C-unwind" fn(*mut c_void) -> c_int,
+    close: Close,
 }
 
 unsafe extern "C" {
@@ -57,7 +61,11 @@ unsafe extern "C-unwind" fn read_some(
 
 /// Writes all `len` bytes, as libc's own streams do. Returns the number of bytes written. A result
 /// of 0 reports an error to libc.
-unsafe extern "C-unwind" fn write_all(
+///
+/// # Safety
+///
+/// `from` must be valid for `len` bytes. `cookie` is the descriptor.
+pub(crate) unsafe extern "C-unwind" fn write_all(
     cookie: *mut c_void,
     from: *const c_char,
     len: size_t,
@@ -91,6 +99,24 @@ unsafe extern "C-unwind" fn close_stream(cookie: *mut c_void) -> c_int {
     unsafe { close(fd) }
 }
 
+/// Opens a stream whose I/O functions call this library with the descriptor `fd`. Returns null if
+/// memory is short. `close` receives the descriptor in place of the pointer.
+///
+/// # Safety
+///
+/// `mode` must be a C string.
+pub(crate) unsafe fn open(fd: c_int, mode: *const c_char, close: Close) -> *mut FILE {
+    let functions = Functions {
+        read: read_some,
+        write: write_all,
+        seek,
+        close,
+    };
+    // SAFETY: the caller upholds the safety contract, and the functions expect a descriptor as the
+    // cookie.
+    unsafe { fopencookie(fd as usize as *mut c_void, mode, functions) }
+}
+
 /// Interposes libc's `fdopen(3)`.
 ///
 /// # Safety
@@ -101,15 +127,8 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     // SAFETY: the caller upholds the safety contract.
     let known = !mode.is_null() && matches!(unsafe { *mode } as u8, b'r' | b'w' | b'a');
     if descriptors::socket(fd).is_some() && known {
-        let functions = Functions {
-            read: read_some,
-            write: write_all,
-            seek,
-            close: close_stream,
-        };
-        // SAFETY: the caller upholds the safety contract, and the functions expect a descriptor as
-        // the cookie.
-        let stream = unsafe { fopencookie(fd as usize as *mut c_void, mode, functions) };
+        // SAFETY: the caller upholds the safety contract.
+        let stream = unsafe { open(fd, mode, close_stream) };
         if !stream.is_null() {
             streams().push((stream as usize, fd));
             EVER_OPENED.store(true, Ordering::Release);
@@ -143,6 +162,9 @@ unsafe fn descriptor_of(stream: *mut FILE, name: &CStr) -> c_int {
         if let Some((_, fd)) = found {
             return fd;
         }
+    }
+    if let Some(fd) = standard_streams_unsafe::descriptor_of(stream) {
+        return fd;
     }
     let Some(function) = next_symbol(name) else {
         return fail_with_errno(libc::ENOSYS) as c_int;
@@ -179,7 +201,7 @@ pub unsafe extern "C" fn fileno_unlocked(stream: *mut FILE) -> c_int {
 /// Flushes all streams at `exit` if a stream was ever opened on a tracked socket. libc flushes its
 /// streams too late, after the library has closed the connections.
 pub(crate) fn flush() {
-    if EVER_OPENED.load(Ordering::Acquire) {
+    if EVER_OPENED.load(Ordering::Acquire) || standard_streams_unsafe::were_replaced() {
         // SAFETY: null stands for all streams.
         unsafe { libc::fflush(std::ptr::null_mut()) };
     }

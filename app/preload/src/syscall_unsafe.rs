@@ -10,7 +10,7 @@ use crate::{
     bytes_unsafe, control_unsafe, descriptors_unsafe, fast_open_unsafe, files_unsafe, forks_unsafe,
     hand_over_unsafe,
     libc_abi_unsafe::{fail_with_errno, system_call},
-    readiness_unsafe, select_unsafe,
+    readiness_unsafe, select_unsafe, vectors_unsafe,
 };
 
 /// Interposes libc's `syscall(2)`, with six arguments, the largest number that a system call has.
@@ -37,8 +37,8 @@ pub unsafe extern "C" fn syscall(
     }
 }
 
-/// Calls the exported function for system call `number`. Returns `None` if there is no such
-/// function.
+/// Calls the exported function for system call `number`. Returns `None` if this library exports no
+/// function for the system call.
 ///
 /// # Safety
 ///
@@ -87,8 +87,14 @@ unsafe fn bytes_by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
         match number {
             libc::SYS_read => bytes_unsafe::read(fd, b as _, c),
             libc::SYS_write => bytes_unsafe::write(fd, b as _, c),
-            libc::SYS_readv => bytes_unsafe::readv(fd, b as _, c as c_int),
-            libc::SYS_writev => bytes_unsafe::writev(fd, b as _, c as c_int),
+            libc::SYS_readv => vectors_unsafe::readv(fd, b as _, c as c_int),
+            libc::SYS_writev => vectors_unsafe::writev(fd, b as _, c as c_int),
+            libc::SYS_preadv2 => {
+                vectors_unsafe::preadv2(fd, b as _, c as c_int, d as _, f as c_int)
+            }
+            libc::SYS_pwritev2 => {
+                vectors_unsafe::pwritev2(fd, b as _, c as c_int, d as _, f as c_int)
+            }
             libc::SYS_recvfrom => bytes_unsafe::recvfrom(fd, b as _, c, d as c_int, e as _, f as _),
             libc::SYS_sendto => fast_open_unsafe::sendto(fd, b as _, c, d as c_int, e as _, f as _),
             libc::SYS_recvmsg => bytes_unsafe::recvmsg(fd, b as _, c as c_int),
@@ -188,6 +194,7 @@ unsafe fn readiness_by_number(number: c_long, args: [usize; 6]) -> Option<c_long
             libc::SYS_epoll_wait => {
                 readiness_unsafe::epoll_wait(fd, b as _, c as c_int, d as c_int)
             }
+            // The kernel requires that a signal mask (`e`) has a length (`f`) of 8 bytes.
             libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 if e != 0 && f != 8 => {
                 fail_with_errno(libc::EINVAL) as c_int
             }

@@ -1,4 +1,5 @@
-/* An echo server on the ring API: each received buffer is sent back as it is, without a copy.
+/* An echo server over TCP and UDP (RFC 862) on the ring API: each received buffer is sent back as
+ * it is, without a copy.
  *
  *   ring_echo ADDRESS PORT [io-uring | service | direct:INTERFACE[:QUEUE]]
  *
@@ -45,6 +46,8 @@ static int clients_len;
 /* The buffer that follows each waiting buffer, by index. */
 static tlr_buffer followers[TLR_INDEXES];
 static unsigned accepted, present;
+/* The UDP socket. */
+static int datagrams;
 static volatile sig_atomic_t is_over;
 
 static void on_term(int signal) {
@@ -111,7 +114,23 @@ static void continue_client(int descriptor, struct client *client) {
     }
 }
 
+/* Sends the datagrams back. A datagram without room is dropped, as UDP may drop any datagram. */
+static void echo_datagrams(const struct tlr_entry *entry) {
+    struct sockaddr_storage sender;
+    struct tlr_slot slot;
+    for (int at = entry->first; at != TLR_NONE; at = slot.next) {
+        socklen_t len = sizeof sender;
+        tlr_slot(context, at, &slot);
+        if (tlr_sender(context, at, (struct sockaddr *)&sender, &len) == 0)
+            tlr_send_to(context, datagrams, slot.buffer, (struct sockaddr *)&sender, len);
+    }
+}
+
 static void serve(const struct tlr_entry *entry) {
+    if (entry->descriptor == datagrams) {
+        echo_datagrams(entry);
+        return;
+    }
     struct client *client = client_of(entry->descriptor);
     if (entry->events & TLR_ACCEPTED) {
         accepted++;
@@ -189,7 +208,12 @@ int main(int argc, char **argv) {
     int listener = tlr_listen(context, (struct sockaddr *)&address, sizeof address, 0);
     if (listener < 0)
         fail("ring_echo", "listen");
-    printf("ready %d\n", prepare(listener, address));
+    int port = prepare(listener, address);
+    address.sin_port = htons((uint16_t)port);
+    datagrams = tlr_bind(context, (struct sockaddr *)&address, sizeof address);
+    if (datagrams < 0)
+        fail("ring_echo", "bind");
+    printf("ready %d\n", port);
     fflush(stdout);
     run(listener);
     struct tlr_counters counters;

@@ -66,26 +66,27 @@ struct tlr_options {
 
 /* Events of a descriptor. */
 enum tlr_event {
-    TLR_ACCEPTED = 1,  /* a new connection of a listener */
-    TLR_CONNECTED = 2, /* the connection of a tlr_connect is established */
-    TLR_READABLE = 4,  /* the entry has slots with data */
-    TLR_END = 8,       /* the peer has closed its direction: no data follows */
-    TLR_WRITABLE = 16, /* there is room for a buffer again, after EAGAIN of tlr_send */
-    TLR_CLOSED = 32,   /* the connection is over; the program still has to close it */
+    TLR_ACCEPTED = 1,     /* a new connection of a listener */
+    TLR_CONNECTED = 2,    /* the connection of a tlr_connect is established */
+    TLR_READABLE = 4,     /* the entry has slots with data */
+    TLR_END = 8,          /* the peer has closed its direction: no data follows */
+    TLR_WRITABLE = 16,    /* there is room for a buffer again, after EAGAIN */
+    TLR_CLOSED = 32,      /* the connection is over; the program still has to close it */
+    TLR_SEND_FAILED = 64, /* a datagram could not be sent; the descriptor stays open */
 };
 
 /* A descriptor of the ready list. */
 struct tlr_entry {
     int descriptor;
     uint32_t events; /* a set of enum tlr_event */
-    int cause;       /* errno of TLR_CLOSED, otherwise 0 */
+    int cause;       /* errno of TLR_CLOSED or TLR_SEND_FAILED, otherwise 0 */
     int listener;    /* listener of TLR_ACCEPTED, otherwise TLR_NONE */
     int first;       /* first slot, or TLR_NONE */
     uint32_t slots;  /* number of slots */
     uint32_t bytes;  /* bytes in all slots */
 };
 
-/* A slot of the ready list: received data of a descriptor. */
+/* A slot of the ready list: received data of a connection, or one datagram of a UDP socket. */
 struct tlr_slot {
     tlr_buffer buffer;
     int descriptor;
@@ -113,6 +114,7 @@ int tlr_error_text(char *text, uint32_t size);
 /* Descriptors. */
 int tlr_listen(tlr_context context, const struct sockaddr *local, socklen_t len, uint32_t backlog);
 int tlr_connect(tlr_context context, const struct sockaddr *peer, socklen_t len);
+int tlr_bind(tlr_context context, const struct sockaddr *local, socklen_t len);
 int tlr_pause(tlr_context context, int descriptor);
 int tlr_resume(tlr_context context, int descriptor);
 int tlr_shutdown(tlr_context context, int descriptor);
@@ -130,6 +132,7 @@ int tlr_entry_count(tlr_context context);
 int tlr_entry(tlr_context context, int at, struct tlr_entry *entry);
 int tlr_slot_count(tlr_context context);
 int tlr_slot(tlr_context context, int at, struct tlr_slot *slot);
+int tlr_sender(tlr_context context, int at, struct sockaddr *sender, socklen_t *len);
 
 /* Buffers. */
 tlr_buffer tlr_allocate(tlr_context context);
@@ -141,6 +144,8 @@ int tlr_set_payload(tlr_context context, tlr_buffer buffer, uint32_t skip, uint3
 int tlr_hold(tlr_context context, tlr_buffer buffer);
 int tlr_release(tlr_context context, tlr_buffer buffer);
 int tlr_send(tlr_context context, int descriptor, tlr_buffer buffer);
+int tlr_send_to(tlr_context context, int descriptor, tlr_buffer buffer,
+                const struct sockaddr *peer, socklen_t len);
 
 #ifdef __cplusplus
 }

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-use libc::{sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
+use libc::{in_addr, in6_addr, sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 
 use crate::error::Error;
 
@@ -42,9 +42,88 @@ pub unsafe fn read(address: *const sockaddr, len: socklen_t) -> Result<SocketAdd
     }
 }
 
+/// Writes `value` to `address`, as far as `*len` bytes are there, and sets `*len` to the length of
+/// the address, as `recvfrom` does.
+///
+/// # Safety
+///
+/// `len` is null or valid. `address` is null or has room for `*len` bytes.
+pub unsafe fn write(
+    value: SocketAddr,
+    address: *mut sockaddr,
+    len: *mut socklen_t,
+) -> Result<(), Error> {
+    if address.is_null() || len.is_null() {
+        return Err(Error::POINTER);
+    }
+    // SAFETY: the caller's promise. The pointer may be unaligned.
+    let room = unsafe { len.read_unaligned() } as usize;
+    let copy = |from: *const u8, size: usize| {
+        // SAFETY: `from` points to a value of this size, and `address` has this room.
+        unsafe {
+            from.copy_to_nonoverlapping(address.cast(), size.min(room));
+            len.write_unaligned(size as socklen_t);
+        }
+    };
+    match value {
+        SocketAddr::V4(value) => {
+            let v4 = sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: value.port().to_be(),
+                sin_addr: in_addr {
+                    s_addr: u32::from_ne_bytes(value.ip().octets()),
+                },
+                sin_zero: [0; 8],
+            };
+            copy((&raw const v4).cast(), size_of_val(&v4));
+        }
+        SocketAddr::V6(value) => {
+            let v6 = sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: value.port().to_be(),
+                sin6_flowinfo: value.flowinfo(),
+                sin6_addr: in6_addr {
+                    s6_addr: value.ip().octets(),
+                },
+                sin6_scope_id: value.scope_id(),
+            };
+            copy((&raw const v6).cast(), size_of_val(&v6));
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_are_written_as_they_are_read() {
+        let values = ["10.1.2.3:80", "[fe80::1%7]:65535", "0.0.0.0:0"];
+        for (value, size) in values.into_iter().zip([16, 28, 16]) {
+            let value: SocketAddr = value.parse().expect("an address");
+            let mut bytes = [0xaa_u8; 33];
+            let at: *mut sockaddr = bytes[1..].as_mut_ptr().cast();
+            for room in [0, 5, size, 32] {
+                let mut len = room;
+                // SAFETY: the array has 32 bytes after the first.
+                unsafe { write(value, at, &raw mut len) }.expect("no null pointer");
+                assert_eq!(len, size);
+            }
+            // SAFETY: as above.
+            assert_eq!(unsafe { read(at, size) }, Ok(value));
+            assert!(bytes[1 + size as usize..].iter().all(|byte| *byte == 0xaa));
+            let mut len = 3;
+            let mut short = [0xaa_u8; 8];
+            // SAFETY: the array has more than three bytes.
+            unsafe { write(value, short.as_mut_ptr().cast(), &raw mut len) }.expect("no null");
+            assert_eq!(short[3..], [0xaa; 5]);
+        }
+        let value = SocketAddr::from(([127, 0, 0, 1], 1));
+        // SAFETY: null pointers are refused.
+        let refused = unsafe { write(value, std::ptr::null_mut(), &mut 16) };
+        assert_eq!(refused, Err(Error::POINTER));
+    }
 
     #[test]
     fn addresses_are_read_at_any_alignment() {

@@ -136,6 +136,20 @@ pub unsafe extern "C" fn tlr_connect(context: u64, peer: *const sockaddr, len: s
     }))
 }
 
+/// Opens a UDP socket. Returns its descriptor.
+///
+/// # Safety
+///
+/// `local` is null or has `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tlr_bind(context: u64, local: *const sockaddr, len: socklen_t) -> i32 {
+    number(opened::with(context, |session| {
+        // SAFETY: the caller's promise.
+        let local = unsafe { address_unsafe::read(local, len) }?;
+        session.bind(local)
+    }))
+}
+
 /// Stops receiving on a connection, or accepting on a listener.
 #[unsafe(no_mangle)]
 pub extern "C" fn tlr_pause(context: u64, descriptor: i32) -> i32 {
@@ -228,6 +242,23 @@ pub unsafe extern "C" fn tlr_slot(context: u64, at: i32, slot: *mut CSlot) -> i3
     status(read.and_then(|value| unsafe { write(slot, value) }))
 }
 
+/// Writes the sender of the datagram in a slot to `sender`, and the length of the address to `len`.
+///
+/// # Safety
+///
+/// `len` is null or valid. `sender` is null or has room for `*len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tlr_sender(
+    context: u64,
+    at: i32,
+    sender: *mut sockaddr,
+    len: *mut socklen_t,
+) -> i32 {
+    let read = opened::with(context, |session| session.sender(at));
+    // SAFETY: the caller's promise.
+    status(read.and_then(|value| unsafe { address_unsafe::write(value, sender, len) }))
+}
+
 /// Gives a free buffer to the program. Returns its number.
 #[unsafe(no_mangle)]
 pub extern "C" fn tlr_allocate(context: u64) -> i64 {
@@ -309,5 +340,25 @@ pub extern "C" fn tlr_release(context: u64, buffer: i64) -> i32 {
 pub extern "C" fn tlr_send(context: u64, descriptor: i32, buffer: i64) -> i32 {
     status(opened::with(context, |session| {
         session.send(descriptor, buffer)
+    }))
+}
+
+/// Queues the payload of a buffer as a datagram to `peer`.
+///
+/// # Safety
+///
+/// `peer` is null or has `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tlr_send_to(
+    context: u64,
+    descriptor: i32,
+    buffer: i64,
+    peer: *const sockaddr,
+    len: socklen_t,
+) -> i32 {
+    status(opened::with(context, |session| {
+        // SAFETY: the caller's promise.
+        let peer = unsafe { address_unsafe::read(peer, len) }?;
+        session.send_to(descriptor, buffer, peer)
     }))
 }

@@ -100,6 +100,23 @@ impl Error {
         libc::ENOTCONN,
         "the descriptor is no open connection, or its sending direction is closed",
     );
+    /// The descriptor cannot send datagrams.
+    pub const NO_UDP_SOCKET: Self = fixed(
+        libc::ENOTCONN,
+        "the descriptor is no open UDP socket; tlr_bind opens one, and tlr_send sends on a \
+         connection",
+    );
+    /// The payload does not fit in a datagram.
+    pub const TOO_LONG: Self = fixed(
+        libc::EMSGSIZE,
+        "the payload is longer than the back end can send in a UDP datagram; send less",
+    );
+    /// The slot has data of a connection.
+    pub const NO_DATAGRAM: Self = fixed(
+        libc::EOPNOTSUPP,
+        "the slot has data of a connection, which has no sender of its own; getpeername of \
+         tlr_socket returns the peer",
+    );
     /// The descriptor has no room for another buffer.
     pub const FULL: Self = fixed(
         libc::EAGAIN,

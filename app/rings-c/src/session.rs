@@ -16,6 +16,8 @@ pub struct Session {
     /// The entries of the last sync. The slots are in `slots`.
     list: ReadyList,
     slots: Vec<CSlot>,
+    /// The sender of each slot, if the slot is a datagram.
+    senders: Vec<Option<SocketAddr>>,
     buffers: Buffers,
     syncs: u64,
 }
@@ -27,6 +29,7 @@ impl Session {
             back_end,
             list: ReadyList::new(),
             slots: Vec::new(),
+            senders: Vec::new(),
             buffers: Buffers::new(number),
             syncs: 0,
         }
@@ -44,6 +47,11 @@ impl Session {
     /// Starts a connection.
     pub fn connect(&mut self, peer: SocketAddr) -> Result<i32, Error> {
         Ok(to_c(self.back_end.connect(peer)?))
+    }
+
+    /// Opens a UDP socket.
+    pub fn bind(&mut self, local: SocketAddr) -> Result<i32, Error> {
+        Ok(to_c(self.back_end.bind(local)?))
     }
 
     /// Sends and receives. Returns the number of entries of the list.
@@ -76,6 +84,7 @@ impl Session {
         self.buffers.check_room_for_a_list()?;
         self.buffers.end_list(&self.slots);
         self.slots.clear();
+        self.senders.clear();
         Ok(())
     }
 
@@ -97,6 +106,7 @@ impl Session {
                 next: arrival.next.map_or(NONE, |next| next as i32),
                 reserved: 0,
             });
+            self.senders.push(arrival.sender);
         }
     }
 
@@ -120,6 +130,13 @@ impl Session {
     pub fn slot(&self, at: i32) -> Result<CSlot, Error> {
         let slot = usize::try_from(at).ok().and_then(|at| self.slots.get(at));
         slot.copied().ok_or(Error::ENTRY)
+    }
+
+    /// Returns the sender of the datagram in a slot of the list.
+    pub fn sender(&self, at: i32) -> Result<SocketAddr, Error> {
+        let at = usize::try_from(at).ok();
+        let sender = at.and_then(|at| self.senders.get(at));
+        sender.ok_or(Error::ENTRY)?.ok_or(Error::NO_DATAGRAM)
     }
 
     /// Returns the address and the length of the payload of a buffer.
@@ -186,6 +203,22 @@ impl Session {
         Err(match error.refusal {
             SendRefusal::Full => Error::FULL,
             SendRefusal::NotConnected => Error::NOT_CONNECTED,
+            SendRefusal::TooLong => Error::TOO_LONG,
+        })
+    }
+
+    /// Queues the payload of a buffer as a datagram. The owner does not change if this fails.
+    pub fn send_to(&mut self, descriptor: i32, buffer: i64, peer: SocketAddr) -> Result<(), Error> {
+        let descriptor = self.open_descriptor(descriptor)?;
+        let (buffer, owner) = self.buffers.take(buffer)?;
+        let Err(error) = self.back_end.send_to(descriptor, buffer, peer) else {
+            return Ok(());
+        };
+        self.buffers.give_back(error.buffer, owner);
+        Err(match error.refusal {
+            SendRefusal::Full => Error::FULL,
+            SendRefusal::NotConnected => Error::NO_UDP_SOCKET,
+            SendRefusal::TooLong => Error::TOO_LONG,
         })
     }
 

@@ -73,6 +73,7 @@ const _: () = assert!(size_of::<CEntry>() == 28 && offset_of!(CEntry, bytes) == 
 const _: () = assert!(Events::ACCEPTED.bits() == 1 && Events::CONNECTED.bits() == 2);
 const _: () = assert!(Events::READABLE.bits() == 4 && Events::END.bits() == 8);
 const _: () = assert!(Events::WRITABLE.bits() == 16 && Events::CLOSED.bits() == 32);
+const _: () = assert!(Events::SEND_FAILED.bits() == 64);
 
 impl From<Entry> for CEntry {
     fn from(entry: Entry) -> Self {
@@ -81,6 +82,7 @@ impl From<Entry> for CEntry {
             Cause::Refused => libc::ECONNREFUSED,
             Cause::TimedOut => libc::ETIMEDOUT,
             Cause::Unreachable => libc::EHOSTUNREACH,
+            Cause::TooLong => libc::EMSGSIZE,
             Cause::Other => libc::EIO,
         });
         Self {

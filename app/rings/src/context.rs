@@ -4,8 +4,8 @@ use std::{fmt, io, net::SocketAddr, os::fd::BorrowedFd, time::Duration};
 
 use crate::{Buffer, Pool, ReadyList};
 
-/// Number of a socket of a context: a listener or a connection. The context uses the number again
-/// after [`Context::close`].
+/// Number of a socket of a context: a listener, a connection or a UDP socket. The context uses the
+/// number again after [`Context::close`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Descriptor(pub u32);
 
@@ -39,8 +39,11 @@ pub enum SendRefusal {
     /// The descriptor has as many buffers as the context sets aside for one descriptor. The event
     /// WRITABLE reports room.
     Full,
-    /// The descriptor is no open connection, or its sending direction is closed.
+    /// The descriptor is no open connection, or its sending direction is closed. For
+    /// [`Context::send_to`]: the descriptor is no open UDP socket.
     NotConnected,
+    /// The payload is longer than a UDP datagram can be, or than the back end can send.
+    TooLong,
 }
 
 /// Error of [`Context::send`]: the buffer, unchanged, and the reason.
@@ -57,6 +60,7 @@ impl fmt::Display for SendError {
         match self.refusal {
             SendRefusal::Full => f.write_str("the descriptor has no room for another buffer"),
             SendRefusal::NotConnected => f.write_str("the descriptor cannot send"),
+            SendRefusal::TooLong => f.write_str("the payload is longer than a datagram can be"),
         }
     }
 }
@@ -94,6 +98,40 @@ pub trait Context {
     ///
     /// The errors are those of `socket`.
     fn connect(&mut self, peer: SocketAddr) -> io::Result<Descriptor>;
+
+    /// Opens a UDP socket with the address `local`. Each [`Self::sync`] reports the received
+    /// datagrams, each in a slot of its own: see [`ReadyList::take_datagram`](crate::ReadyList).
+    /// The number of datagrams that wait for a call is limited. A datagram without room, or longer
+    /// than a buffer, is dropped, as UDP may drop any datagram. A UDP socket has no events but
+    /// READABLE, WRITABLE, SEND_FAILED, and CLOSED after an error of the socket.
+    ///
+    /// # Errors
+    ///
+    /// The errors are those of `bind`, such as `AddrInUse`. `Unsupported` if the back end has no
+    /// UDP.
+    fn bind(&mut self, local: SocketAddr) -> io::Result<Descriptor> {
+        let _ = local;
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Queues the payload of `buffer` as one datagram to `peer`, also if the payload is empty. The
+    /// next [`Self::sync`] sends the datagram. The buffer returns to the pool when the context no
+    /// longer needs its contents.
+    ///
+    /// # Errors
+    ///
+    /// The error returns the buffer if the context sets no more data aside for the socket, if the
+    /// descriptor is no UDP socket, or if the payload is too long.
+    fn send_to(
+        &mut self,
+        descriptor: Descriptor,
+        buffer: Buffer,
+        peer: SocketAddr,
+    ) -> Result<(), SendError> {
+        let _ = (descriptor, peer);
+        let refusal = SendRefusal::NotConnected;
+        Err(SendError { buffer, refusal })
+    }
 
     /// Queues the payload of `buffer` on a connection. The next [`Self::sync`] sends the payload.
     /// Data beyond the window is set aside, and is sent in a later call. The buffer returns to the

@@ -4,6 +4,8 @@
 //! The list is built in one pass in the order of arrival. A scratchpad indexed by descriptor finds
 //! the entry of a descriptor without a search.
 
+use std::net::SocketAddr;
+
 use crate::{Buffer, Descriptor};
 
 /// End of a chain of slots.
@@ -26,6 +28,8 @@ impl Events {
     pub const WRITABLE: Self = Self(1 << 4);
     /// The connection is over: see [`Entry::cause`]. The program closes the descriptor.
     pub const CLOSED: Self = Self(1 << 5);
+    /// A datagram could not be sent: see [`Entry::cause`]. The descriptor stays open.
+    pub const SEND_FAILED: Self = Self(1 << 6);
 
     /// Returns the events of both sets.
     #[must_use]
@@ -39,7 +43,7 @@ impl Events {
     }
 
     /// Returns the bits of the set: ACCEPTED is 1, CONNECTED 2, READABLE 4, END 8, WRITABLE 16,
-    /// CLOSED 32.
+    /// CLOSED 32, SEND_FAILED 64.
     pub const fn bits(self) -> u8 {
         self.0
     }
@@ -50,7 +54,7 @@ impl Events {
     }
 }
 
-/// Reason for the end of a connection.
+/// Reason for the end of a connection, or for a datagram that could not be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// The peer has reset the connection.
@@ -61,6 +65,8 @@ pub enum Cause {
     TimedOut,
     /// There is no route to the peer.
     Unreachable,
+    /// The datagram is longer than the path allows.
+    TooLong,
     /// Another error.
     Other,
 }
@@ -72,7 +78,7 @@ pub struct Entry {
     pub descriptor: Descriptor,
     /// Its events.
     pub events: Events,
-    /// Reason of a CLOSED event.
+    /// Reason of a CLOSED event, or of the last datagram of a SEND_FAILED event.
     pub cause: Option<Cause>,
     /// The listener of an ACCEPTED event.
     pub listener: Option<Descriptor>,
@@ -94,6 +100,8 @@ pub struct Arrival {
     pub buffer: Buffer,
     /// The next slot of the same descriptor.
     pub next: Option<u32>,
+    /// The sender of a datagram; `None` for data of a connection.
+    pub sender: Option<SocketAddr>,
 }
 
 /// An entry, with the ends of its chain of slots.
@@ -113,6 +121,8 @@ struct Slot {
     buffer: Option<Buffer>,
     /// Next slot of the same descriptor, or `NONE`.
     next: u32,
+    /// Number of the datagram's sender in the list of senders, or `NONE`.
+    sender: u32,
 }
 
 /// The descriptors with data or events of one call of [`sync`](crate::Context::sync).
@@ -121,6 +131,8 @@ pub struct ReadyList {
     entries: Vec<Listed>,
     /// Slots in the order of arrival.
     slots: Vec<Slot>,
+    /// Senders of the datagrams among the slots.
+    senders: Vec<SocketAddr>,
     /// For each descriptor, the number of its entry plus the base of the call in which it was set.
     /// A value below the present base is out of date.
     scratchpad: Vec<u64>,
@@ -173,6 +185,15 @@ impl ReadyList {
         slot.buffer.take()
     }
 
+    /// Takes the next datagram of entry `at`: its sender, and the buffer with its payload. Returns
+    /// `None` if there is none, or if the descriptor is a connection.
+    pub fn take_datagram(&mut self, at: usize) -> Option<(SocketAddr, Buffer)> {
+        let next = self.entries.get(at)?.first;
+        let sender = self.slots.get(next as usize)?.sender;
+        let sender = *self.senders.get(sender as usize)?;
+        Some((sender, self.take_next(at)?))
+    }
+
     /// Takes all remaining buffers in the order of their arrival over all descriptors.
     pub fn take_arrivals(&mut self) -> impl Iterator<Item = (Descriptor, Buffer)> {
         for listed in &mut self.entries {
@@ -190,11 +211,13 @@ impl ReadyList {
         for listed in &mut self.entries {
             listed.first = NONE;
         }
+        let senders = &self.senders;
         self.slots.drain(..).filter_map(|slot| {
             Some(Arrival {
                 descriptor: slot.descriptor,
                 buffer: slot.buffer?,
                 next: (slot.next != NONE).then_some(slot.next),
+                sender: senders.get(slot.sender as usize).copied(),
             })
         })
     }
@@ -205,6 +228,7 @@ impl ReadyList {
         self.base += self.entries.len() as u64 + 1;
         self.entries.clear();
         self.slots.clear();
+        self.senders.clear();
     }
 
     /// Adds received data of a descriptor. For back ends.
@@ -225,7 +249,24 @@ impl ReadyList {
             descriptor,
             buffer: Some(buffer),
             next: NONE,
+            sender: NONE,
         });
+    }
+
+    /// Adds a received datagram of a descriptor, in a slot of its own. For back ends.
+    pub fn add_datagram(&mut self, descriptor: Descriptor, sender: SocketAddr, buffer: Buffer) {
+        self.add_buffer(descriptor, buffer);
+        if let Some(slot) = self.slots.last_mut() {
+            slot.sender = self.senders.len() as u32;
+            self.senders.push(sender);
+        }
+    }
+
+    /// Adds a datagram that could not be sent. For back ends.
+    pub fn add_send_failed(&mut self, descriptor: Descriptor, cause: Cause) {
+        let entry = &mut self.listed(descriptor).entry;
+        entry.events = entry.events.union(Events::SEND_FAILED);
+        entry.cause = Some(cause);
     }
 
     /// Adds events of a descriptor. For back ends.
@@ -357,6 +398,36 @@ mod tests {
             list.clear();
         }
         assert_eq!(pool.free_count(), 16);
+    }
+
+    #[test]
+    fn a_datagram_has_a_slot_and_a_sender() {
+        let pool = Pool::new(8, 64).expect("there is memory");
+        let mut list = ReadyList::new();
+        let sender = |port: u16| SocketAddr::from(([10, 0, 0, 1], port));
+        for _ in 0..2 {
+            list.add_datagram(Descriptor(5), sender(1), buffer(&pool, "a"));
+            list.add_buffer(Descriptor(2), buffer(&pool, "stream"));
+            list.add_datagram(Descriptor(5), sender(2), buffer(&pool, ""));
+            list.add_datagram(Descriptor(5), sender(3), buffer(&pool, "c"));
+            assert_eq!((list.entry(0).slots, list.entry(0).bytes), (3, 2));
+            for (port, payload) in [(1, "a"), (2, ""), (3, "c")] {
+                let (from, buffer) = list.take_datagram(0).expect("a datagram");
+                assert_eq!((from, buffer.payload()), (sender(port), payload.as_bytes()));
+            }
+            assert!(list.take_datagram(0).is_none());
+            assert!(list.take_datagram(1).is_none());
+            assert!(list.take_next(1).is_some());
+            list.add_datagram(Descriptor(5), sender(4), buffer(&pool, "d"));
+            let slots = list.take_slots();
+            let senders: Vec<Option<SocketAddr>> = slots.map(|slot| slot.sender).collect();
+            assert_eq!(senders, [Some(sender(4))]);
+            list.add_send_failed(Descriptor(5), Cause::TooLong);
+            assert_eq!(list.entry(0).cause, Some(Cause::TooLong));
+            assert!(list.entry(0).events.intersects(Events::SEND_FAILED));
+            list.clear();
+        }
+        assert_eq!(pool.free_count(), 8);
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! The causes of ends, from the numbers of the shared memory.
+//! Conversion of the shared memory's close causes to the ring API's causes.
 
 use tidelane_abi::close_cause;
 use tidelane_rings::Cause;
 
-/// Returns the cause for a [`close_cause`]. `None` if both sides have closed the connection.
+/// Returns the cause for a [`close_cause`]. Returns `None` if both sides have closed the connection
+/// by FIN.
 pub fn cause_of(cause: u32) -> Option<Cause> {
     Some(match cause {
         close_cause::FINISHED => return None,

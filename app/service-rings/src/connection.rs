@@ -1,4 +1,4 @@
-//! The state of one connection of a context.
+//! State of one connection of a context.
 
 use std::{collections::VecDeque, rc::Rc};
 
@@ -10,46 +10,48 @@ use crate::{cause::cause_of, lent_stream_unsafe::LentStream, options::ServiceOpt
 /// Phase of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
-    /// The service has not answered the open, or the handshake is not complete.
+    /// The service has not answered the connect, or the TCP handshake is not complete.
     Opening,
     /// Data can be sent and received.
     Open,
-    /// The connection is over, which the program knows.
+    /// The connection has ended, and the program knows it.
     Over,
 }
 
-/// A connection, and the data that waits for room.
+/// A connection, with the data that waits for room in the stream.
 #[derive(Debug)]
 pub struct Connection {
-    /// `None` until the service has answered an open, and after the close.
+    /// `None` before the service has answered the connect, and after the close.
     stream: Option<Rc<LentStream>>,
     phase: Phase,
     /// Data for which the stream has no room, oldest first.
     queue: VecDeque<Buffer>,
-    /// True if the stream has written bytes that are not published.
+    /// True if the stream contains written bytes that are not yet published.
     has_unpublished: bool,
-    /// True if WRITABLE is due when there is room.
+    /// True if a buffer was refused, so that WRITABLE is reported when there is room.
     owes_writable: bool,
-    /// True once the program has closed the sending direction, and once the stream knows.
+    /// True once the program has closed the sending direction. `is_shut_down_sent` is true once the
+    /// stream has closed it.
     is_shut_down: bool,
     is_shut_down_sent: bool,
-    /// True once the program has closed the descriptor, and if the close is a reset.
+    /// True once the program has closed the descriptor. `is_aborting` is true if the close is a
+    /// reset.
     is_closing: bool,
     is_aborting: bool,
-    /// True while the program does not want to receive.
+    /// True while the program has paused receiving.
     is_paused: bool,
     /// True once END is reported.
     is_ended: bool,
-    /// True if the connection is in the context's list of connections with work to do.
+    /// True if the connection is in the list of connections to transmit.
     pub is_dirty: bool,
-    /// True if the connection is in the context's list of connections to look at.
+    /// True if the connection is in the list of connections whose events are due.
     pub is_marked: bool,
-    /// True if the connection is in the context's list of connections that wait for memory.
+    /// True if the connection is in the list of connections that wait for memory.
     pub is_starved: bool,
 }
 
 impl Connection {
-    /// Returns a connection whose open the service has not answered.
+    /// Returns a connection whose connect the service has not answered.
     pub fn opening() -> Self {
         Self {
             stream: None,
@@ -78,7 +80,7 @@ impl Connection {
         }
     }
 
-    /// Sets the stream with which the service has answered the open.
+    /// Sets the stream that the service has assigned to a connect.
     pub fn set_stream(&mut self, stream: Rc<LentStream>) {
         self.stream = Some(stream);
     }
@@ -93,19 +95,19 @@ impl Connection {
         !self.is_closing
     }
 
-    /// Returns true if the program may send, now or once the connection is established.
+    /// Returns true if the program may queue data, before or after the connection is established.
     fn can_send(&self) -> bool {
         self.phase != Phase::Over && !self.is_shut_down && !self.is_closing
     }
 
-    /// Returns a buffer of the stream's room. `None` without room. The second value is true if
-    /// there is room, but no memory.
+    /// Returns a buffer in the stream's send buffer. Returns `None` if there is no room. The second
+    /// value is true if only memory for the send buffer is lacking.
     pub fn allocate(&mut self, options: &ServiceOptions) -> (Option<Buffer>, bool) {
         let can_send = self.can_send() && self.phase == Phase::Open;
         let Some(stream) = self.stream.as_ref().filter(|_| can_send) else {
             return (None, false);
         };
-        // The room of the stream is for the queue first.
+        // Queued data has precedence over new data.
         let buffer = match self.queue.is_empty() {
             true => stream.allocate(options.buffer_len, options.buffer_len),
             false => None,
@@ -116,12 +118,12 @@ impl Connection {
         (buffer, lacks_memory)
     }
 
-    /// Returns true if data to send is queued until the connection is established.
+    /// Returns true if data is queued until the connection is established.
     pub fn is_opening(&self) -> bool {
         self.phase == Phase::Opening && self.can_send()
     }
 
-    /// Writes the payload to the stream, or queues it.
+    /// Queues the buffer, and writes the queue to the stream.
     pub fn send(
         &mut self,
         buffer: Buffer,
@@ -143,13 +145,13 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns true if queued data waits for memory, and not for room.
+    /// Returns true if queued data waits for memory although the stream has room.
     pub fn lacks_memory(&self) -> bool {
         let stream = self.stream.as_ref().filter(|_| self.phase == Phase::Open);
         !self.queue.is_empty() && stream.is_some_and(|stream| stream.has_room(1))
     }
 
-    /// Writes queued data to the stream, as far as there is room.
+    /// Writes queued data to the stream until the stream has no room.
     fn write_queue(&mut self, copies: &mut u64) {
         let Some(stream) = self.stream.as_ref().filter(|_| self.phase == Phase::Open) else {
             return;
@@ -166,12 +168,12 @@ impl Connection {
         }
     }
 
-    /// Publishes written data, and continues the shutdown and the close that follow the data.
-    /// Returns true if the connection has ended, and its descriptor is free.
+    /// Publishes written data, then performs the pending shutdown or close. Returns true if the
+    /// connection has ended, so that its descriptor is free.
     pub fn transmit(&mut self, context: &mut Context, copies: &mut u64) -> bool {
         self.write_queue(copies);
         let Some(stream) = &self.stream else {
-            // The service still has to answer the open. The answer continues the close.
+            // The service has yet to answer the connect. Its answer continues the close.
             return self.is_closing && self.phase == Phase::Over;
         };
         if std::mem::take(&mut self.has_unpublished) {
@@ -185,7 +187,7 @@ impl Connection {
         }
         let ends = self.is_closing && (is_written || self.is_aborting || self.phase == Phase::Over);
         if ends {
-            // Buffers in the queue are parts of streams, perhaps of this one.
+            // Buffers in the queue may be parts of this stream, which `close` needs back.
             self.queue.clear();
             stream.collect();
         }
@@ -197,8 +199,8 @@ impl Connection {
         has_ended
     }
 
-    /// Processes buffers that the program has returned. Returns true if [`Self::transmit`] has
-    /// work.
+    /// Processes the buffers that the program has returned. Returns true if [`Self::transmit`] is
+    /// needed.
     pub fn collect(&mut self, context: &mut Context) -> bool {
         if let Some(stream) = &self.stream {
             stream.collect();
@@ -207,7 +209,7 @@ impl Connection {
         self.is_closing || !self.queue.is_empty()
     }
 
-    /// Adds the events of the connection to the list. Returns true if [`Self::transmit`] has work.
+    /// Adds the events of the connection to the list. Returns true if [`Self::transmit`] is needed.
     pub fn look(
         &mut self,
         descriptor: Descriptor,
@@ -228,13 +230,14 @@ impl Connection {
             }
         }
         if self.is_closing {
-            // A connection that has ended sends no more of its queue.
+            // After the end of the connection, the queued data cannot be sent.
             if stream.cause().is_some() {
                 self.fail();
             }
             return true;
         }
-        // A program that waits for room would wait for ever on a connection that is over.
+        // On a closed connection, WRITABLE never comes. Report CLOSED to the program even if the
+        // connection is paused.
         let waits_in_vain = self.owes_writable && stream.cause().and_then(cause_of).is_some();
         if self.phase != Phase::Over && (!self.is_paused || waits_in_vain) {
             self.receive(&stream, descriptor, options, list);
@@ -255,7 +258,7 @@ impl Connection {
         options: &ServiceOptions,
         list: &mut ReadyList,
     ) {
-        // The service stores the last bytes before the flags, so the flags are loaded first.
+        // Load the flags before the data: the service stores the last bytes before the flags.
         let is_peer_closed = stream.is_peer_closed();
         let cause = stream.cause();
         while let Some(buffer) = stream.receive(options.received_len_max) {
@@ -269,18 +272,19 @@ impl Connection {
         }
     }
 
-    /// Ends the connection without a stream, because the service or the peer has refused the open.
+    /// Ends the connection, and drops the queued data.
     pub fn fail(&mut self) {
         self.phase = Phase::Over;
         self.queue.clear();
     }
 
-    /// Closes the sending direction after the data.
+    /// Closes the sending direction after the queued data.
     pub fn shut_down(&mut self) {
         self.is_shut_down = true;
     }
 
-    /// Closes the descriptor after the data, or resets the connection.
+    /// Closes the connection after the queued data. With `abort`, drops the data and resets the
+    /// connection.
     pub fn close(&mut self, abort: bool) {
         self.is_closing = true;
         self.is_aborting |= abort;
@@ -289,7 +293,7 @@ impl Connection {
         }
     }
 
-    /// Stops receiving, or receives again.
+    /// Pauses or resumes receiving.
     pub fn set_paused(&mut self, is_paused: bool) {
         self.is_paused = is_paused;
     }

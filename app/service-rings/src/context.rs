@@ -1,4 +1,4 @@
-//! A context on the service.
+//! A ring context on the service.
 
 use std::{io, net::SocketAddr, os::fd::BorrowedFd, time::Duration};
 
@@ -8,6 +8,7 @@ use tidelane_rings::{
 };
 
 use crate::{
+    datagrams::Datagrams,
     error::ServiceError,
     links::Links,
     listener::Listener,
@@ -18,44 +19,45 @@ use crate::{
     sockets::Socket,
 };
 
-/// Number of calls without an event after which a context that does not sleep looks whether the
-/// service has ended.
+/// Number of calls without an event after which a context that does not sleep checks that the
+/// service still runs.
 const IDLE_CALLS_MAX: u32 = 256;
 /// Shortest time between two searches for idle send buffers.
 const TRIM_TIME: Duration = Duration::from_millis(100);
-/// Number of calls after which connections that lack memory try again, even without a sleep.
+/// Number of calls after which connections that lack memory try again without a sleep.
 const MEMORY_CALLS: u32 = 64;
-/// Longest sleep while a connection lacks memory for a send buffer.
+/// Limit of a sleep while a connection lacks memory for a send buffer.
 const MEMORY_WAIT: Duration = Duration::from_millis(10);
 
-/// Sockets on the service, for one thread.
+/// TCP sockets on the service, for one thread.
 #[derive(Debug)]
 pub struct ServiceContext {
     program: Program,
     rings: Rings,
     pool: Pool,
     links: Links,
+    datagrams: Datagrams,
     requests: Requests,
     sleeper: Sleeper,
-    /// Events of the rings, for one pass.
+    /// Reused list for the events of the rings.
     events: Vec<ClientEvent>,
-    /// Number of calls without an event since the last look at the service's end.
+    /// Number of calls without an event since the last check of the service.
     idle_calls: u32,
     /// Number of calls, modulo 2^32.
     calls: u32,
-    /// Time of the next search for idle send buffers.
+    /// CLOCK_MONOTONIC time of the next search for idle send buffers.
     trim_at: Duration,
-    /// True once the ends of all connections have been reported after the end of the service.
+    /// True after the service has ended and the ends of all connections are reported.
     is_over: bool,
 }
 
 impl ServiceContext {
     /// Registers the program with the service, and opens a context. A program with several threads
-    /// registers once: [`ServiceProgram`].
+    /// registers once by [`ServiceProgram`].
     ///
     /// # Errors
     ///
-    /// A [`ServiceError`] inside of the [`io::Error`] says why, and what to do.
+    /// A [`ServiceError`] inside the [`io::Error`] gives the reason and a remedy.
     pub fn open(options: &ServiceOptions) -> io::Result<Self> {
         ServiceProgram::register(options)?.context()
     }
@@ -70,6 +72,7 @@ impl ServiceContext {
         Ok(Self {
             pool: Pool::new(options.buffers, options.buffer_len)?,
             links: Links::new(program.clone(), options.clone()),
+            datagrams: Datagrams::default(),
             requests: Requests::default(),
             sleeper: Sleeper::new(&program, &rings, options.spin)?,
             events: Vec::new(),
@@ -82,13 +85,13 @@ impl ServiceContext {
         })
     }
 
-    /// Returns the number of copies of payload: buffers of the pool or of another connection, and
-    /// buffers that were not sent in the order of their allocation.
+    /// Returns the number of payload copies. A copy is needed for a buffer of the pool or of
+    /// another connection, and for buffers that are not sent in the order of their allocation.
     pub fn copies(&self) -> u64 {
         self.links.copies()
     }
 
-    /// Adds a listener that a service in this process has, for simulations and tests.
+    /// Adds a listener of a service in this process, for simulations and tests.
     pub fn join_in_memory(&mut self, listener: ListenerHandle) -> Descriptor {
         let descriptor = self.links.sockets.next();
         let socket = Socket::Listener(Listener::in_memory(listener));
@@ -98,13 +101,19 @@ impl ServiceContext {
         descriptor
     }
 
-    /// Sends what was queued.
+    /// Publishes queued data, and performs shutdowns and closes.
     fn transmit(&mut self) {
         self.links.collect(&mut self.rings);
         self.links.transmit(&mut self.rings);
+        self.transmit_datagrams();
     }
 
-    /// Publishes requests, and adds the pending events to the list.
+    fn transmit_datagrams(&mut self) {
+        let calls = self.datagrams.transmit();
+        self.sleeper.count(calls);
+    }
+
+    /// Queues requests to the service, and adds the pending events to the list.
     fn poll(&mut self, list: &mut ReadyList) {
         self.requests.queue(&mut self.rings);
         self.rings.flush();
@@ -115,13 +124,16 @@ impl ServiceContext {
         }
         self.events = events;
         self.links.report(list);
+        let queue_max = self.links.send_queue_max();
+        let calls = self.datagrams.receive(&self.pool, queue_max, list);
+        self.sleeper.count(calls);
         if self.rings.has_queued() {
             self.rings.flush();
         }
     }
 
-    /// Adds events to the list, and waits for the first event if there is none. `transmits` is true
-    /// if data may be sent meanwhile.
+    /// Adds events to the list. If there is none, waits for the first event. `transmits` is true if
+    /// the call may also send data.
     fn receive(&mut self, list: &mut ReadyList, wait: Wait, transmits: bool) -> io::Result<()> {
         let deadline = match wait {
             Wait::No => Some(Duration::ZERO),
@@ -133,19 +145,24 @@ impl ServiceContext {
         if self.calls.is_multiple_of(MEMORY_CALLS) {
             self.links.mark_starved(&mut self.rings);
         }
+        if !self.datagrams.is_empty() {
+            let woken = self.sleeper.look()?;
+            self.handle_woken(woken, list)?;
+        }
         loop {
             self.poll(list);
             if !list.is_empty() {
                 self.idle_calls = 0;
                 return Ok(());
             }
-            if self.links.has_dirty() {
+            if self.links.has_dirty() || self.datagrams.can_transmit() {
                 match transmits {
                     true => {
                         self.links.transmit(&mut self.rings);
+                        self.transmit_datagrams();
                         continue;
                     }
-                    // The program's next `tx_sync` sends.
+                    // Return to the program, whose next `tx_sync` sends.
                     false if wait != Wait::No => return Ok(()),
                     false => {}
                 }
@@ -163,7 +180,7 @@ impl ServiceContext {
         }
     }
 
-    /// Waits for an event of the rings, at most up to `deadline`.
+    /// Waits for an event of the rings, until `deadline`.
     fn await_event(&mut self, list: &mut ReadyList, deadline: Option<Duration>) -> io::Result<()> {
         if self.sleeper.spin(&self.rings, deadline) {
             return Ok(());
@@ -174,7 +191,8 @@ impl ServiceContext {
             self.links.trim(&mut self.rings);
         }
         let mut until = deadline;
-        if self.links.has_starved() || self.requests.has_waiting() {
+        let lacks_memory = self.links.has_starved() || self.datagrams.has_waiting();
+        if lacks_memory || self.requests.has_waiting() {
             let soon = now + MEMORY_WAIT;
             until = Some(until.map_or(soon, |until| until.min(soon)));
         }
@@ -183,7 +201,7 @@ impl ServiceContext {
         self.handle_woken(woken, list)
     }
 
-    /// Looks for the end of the service in some of the calls that neither wait nor find an event.
+    /// Checks whether the service has ended, in some of the calls that find no event.
     fn look_at_times(&mut self, list: &mut ReadyList) -> io::Result<()> {
         self.idle_calls += 1;
         if self.idle_calls < IDLE_CALLS_MAX {
@@ -196,8 +214,10 @@ impl ServiceContext {
     }
 
     fn handle_woken(&mut self, woken: Woken, list: &mut ReadyList) -> io::Result<()> {
-        for key in woken.listeners {
-            if let Some(listener) = self.links.sockets.listener(Descriptor(key as u32)) {
+        for key in woken.sockets {
+            let descriptor = Descriptor(key as u32);
+            self.datagrams.on_ready(descriptor);
+            if let Some(listener) = self.links.sockets.listener(descriptor) {
                 self.sleeper.count(listener.refuse_kernel_connections());
             }
         }
@@ -207,7 +227,8 @@ impl ServiceContext {
         Ok(())
     }
 
-    /// Reports the ends of all connections, or the end of the service after that.
+    /// Reports the ends of all connections once. Later calls return the end of the service as an
+    /// error.
     fn end(&mut self, list: &mut ReadyList) -> io::Result<()> {
         let is_first = !std::mem::replace(&mut self.is_over, true);
         if is_first && self.links.end_all(list) {
@@ -216,7 +237,7 @@ impl ServiceContext {
         Err(ServiceError::Gone.into())
     }
 
-    /// Closes a listener. Returns false if the descriptor is no listener.
+    /// Closes a listener. Returns false if the descriptor is not a listener.
     fn close_listener(&mut self, descriptor: Descriptor) -> bool {
         let Some(listener) = self.links.take_listener(descriptor) else {
             return false;
@@ -226,6 +247,18 @@ impl ServiceContext {
         self.rings.flush();
         self.program.unlisten(listener.handle);
         true
+    }
+
+    /// Ends a socket of any kind.
+    fn end_socket(&mut self, descriptor: Descriptor, drops_queue: bool) {
+        if self.close_listener(descriptor) {
+            return;
+        }
+        if let Some(Socket::Datagram) = self.links.sockets.get(descriptor) {
+            self.links.sockets.remove(descriptor);
+            return self.datagrams.close(descriptor, drops_queue);
+        }
+        self.links.close(descriptor, drops_queue);
     }
 }
 
@@ -269,6 +302,41 @@ impl Context for ServiceContext {
         Ok(descriptor)
     }
 
+    /// Opens a UDP socket of the kernel.
+    fn bind(&mut self, local: SocketAddr) -> io::Result<Descriptor> {
+        if !self.sleeper.can_sleep() {
+            let message = "a context in memory has no UDP";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, message));
+        }
+        let descriptor = self.links.sockets.next();
+        let bound = self.datagrams.bind(descriptor, local);
+        let watched = bound.and_then(|()| match self.datagrams.socket(descriptor) {
+            Some(socket) => self.sleeper.watch_datagrams(socket, descriptor.0),
+            None => Ok(()),
+        });
+        match watched {
+            Ok(()) => {
+                self.links.sockets.put(descriptor, Socket::Datagram);
+                Ok(descriptor)
+            }
+            Err(error) => {
+                self.datagrams.close(descriptor, true);
+                self.links.sockets.give_back(descriptor);
+                Err(error)
+            }
+        }
+    }
+
+    fn send_to(
+        &mut self,
+        descriptor: Descriptor,
+        buffer: Buffer,
+        peer: SocketAddr,
+    ) -> Result<(), SendError> {
+        let queue_max = self.links.send_queue_max();
+        self.datagrams.send_to(descriptor, buffer, peer, queue_max)
+    }
+
     fn send(&mut self, descriptor: Descriptor, buffer: Buffer) -> Result<(), SendError> {
         self.links.send(descriptor, buffer)
     }
@@ -300,6 +368,7 @@ impl Context for ServiceContext {
         {
             self.requests.push(Request::Leave(listener.handle));
         }
+        self.datagrams.set_paused(descriptor, true);
     }
 
     fn resume(&mut self, descriptor: Descriptor) -> io::Result<()> {
@@ -313,6 +382,7 @@ impl Context for ServiceContext {
             let cookie = self.links.sockets.cookie(descriptor);
             self.requests.push(Request::Join(handle, cookie));
         }
+        self.datagrams.set_paused(descriptor, false);
         Ok(())
     }
 
@@ -324,21 +394,17 @@ impl Context for ServiceContext {
     }
 
     fn close(&mut self, descriptor: Descriptor) {
-        if !self.close_listener(descriptor) {
-            self.links.close(descriptor, false);
-        }
+        self.end_socket(descriptor, false);
     }
 
     fn abort(&mut self, descriptor: Descriptor) {
-        if !self.close_listener(descriptor) {
-            self.links.close(descriptor, true);
-        }
+        self.end_socket(descriptor, true);
     }
 
     fn is_open(&self, descriptor: Descriptor) -> bool {
         match self.links.sockets.get(descriptor) {
             Some(Socket::Connection(connection)) => connection.is_open(),
-            Some(Socket::Listener(_)) => true,
+            Some(Socket::Listener(_) | Socket::Datagram) => true,
             None => false,
         }
     }
@@ -346,6 +412,7 @@ impl Context for ServiceContext {
     fn socket(&self, descriptor: Descriptor) -> Option<BorrowedFd<'_>> {
         match self.links.sockets.get(descriptor) {
             Some(Socket::Listener(listener)) => listener.socket(),
+            Some(Socket::Datagram) => self.datagrams.socket(descriptor),
             _ => None,
         }
     }
@@ -357,11 +424,12 @@ impl Context for ServiceContext {
 
 impl Drop for ServiceContext {
     fn drop(&mut self) {
-        // The service sends what was written, and the program's end ends the connections.
+        // The service sends the written data. The end of the registration ends the connections.
         for descriptor in self.links.sockets.connections() {
             self.links.close(descriptor, false);
         }
         self.links.transmit(&mut self.rings);
+        self.datagrams.transmit();
         self.rings.flush();
     }
 }

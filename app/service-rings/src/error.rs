@@ -1,16 +1,16 @@
-//! Errors of the service, with the reason and a way out.
+//! Errors of the service. Each text gives the reason and a remedy.
 
 use std::{error, fmt, io, net::SocketAddr};
 
 use tidelane_abi::refusal;
 use tidelane_client::{Refusal, RegisterError};
 
-/// Reason why the service does not serve a program.
+/// Reason why the service refuses a program or a request.
 #[derive(Debug)]
 pub enum ServiceError {
-    /// The service does not register the program.
+    /// The service has not registered the program.
     Register(RegisterError),
-    /// The service does not make a context or a listener.
+    /// The service has refused a context or a listener.
     Refused {
         /// Address of the listener. `None` for a context.
         listener: Option<SocketAddr>,
@@ -83,7 +83,7 @@ impl fmt::Display for ServiceError {
     }
 }
 
-/// Writes the reason of a refusal, and a way out.
+/// Writes the reason of a refusal, and a remedy.
 fn explain(f: &mut fmt::Formatter<'_>, refused: &Refusal) -> fmt::Result {
     match refused {
         Refusal::Refused(refusal::NOT_ACCELERATED) => f.write_str(
@@ -123,7 +123,7 @@ impl From<ServiceError> for io::Error {
 mod tests {
     use super::*;
 
-    /// Each refusal has a kind of its own, and its text names a way out.
+    /// Each refusal has a distinct kind, and its text names a remedy.
     #[test]
     fn refusals_say_what_to_do() {
         let local: SocketAddr = "127.0.0.1:80".parse().expect("an address");
@@ -174,7 +174,7 @@ mod tests {
         }
     }
 
-    /// A path without a service gives the error of a service that does not run.
+    /// A socket path without a service yields the error for a service that does not run.
     #[test]
     fn a_missing_service_is_named() {
         let options = crate::ServiceOptions {

@@ -1,15 +1,15 @@
-//! A connection whose stream buffers are lent to the program as [`Buffer`]s, without copies.
+//! A connection that lends parts of its stream buffers to the program as [`Buffer`]s, without
+//! copies.
 //!
 //! ```text
-//! received:  | lent, released | lent | lent, released | unread |
-//!            ^ read position: moves over released parts only, in stream order
+//! received:  | lent, returned | lent | lent, returned | unread |
+//!            ^ read position: advances over returned parts only, in stream order
 //! to send:   | published | committed | reserved | reserved | free |
-//!                                    ^ write position: moves over a part that is sent in order
+//!                                    ^ write position: advances over a part that is sent in order
 //! ```
 //!
-//! The stream lives as long as any of its buffers, so that the memory stays mapped. The connection
-//! keeps its slot until all parts have returned, because the service uses the memory again after
-//! that.
+//! A buffer keeps the stream, and so the mapping of its memory, alive. The connection keeps its
+//! slot until all parts are returned, because the service then reuses the memory.
 
 use std::{
     cell::{Cell, RefCell},
@@ -21,45 +21,45 @@ use tidelane_abi::BufferWord;
 use tidelane_client::{Context, Run, Stream};
 use tidelane_rings::{Buffer, Lender, Loan};
 
-/// Bit of the number of a part of the send buffer. Other numbers are parts of received data.
+/// Bit in the number of a part of the send buffer. Parts of the receive buffer lack the bit.
 const TO_SEND: u32 = 1 << 31;
 
 /// A lent part of the receive buffer.
 #[derive(Clone, Copy, Debug)]
 struct ReceivedPart {
     len: u32,
-    /// Name of the receive buffer.
+    /// Identifies the receive buffer that contains the part.
     word: BufferWord,
     is_returned: bool,
 }
 
-/// Lent parts of the receive buffer, in stream order.
+/// The lent parts of the receive buffer, in stream order.
 #[derive(Debug, Default)]
 struct ReceivedParts {
     parts: VecDeque<ReceivedPart>,
     /// Number of the first part.
     first: u32,
-    /// Number of bytes in all parts, from the read position on.
+    /// Number of bytes in all parts, starting at the read position.
     bytes: u32,
 }
 
-/// A lent part of a send buffer.
+/// A part of the send buffer that is lent to the program for writing.
 #[derive(Clone, Copy, Debug)]
 struct ReservedPart {
     number: u32,
     /// Stream position of the first byte.
     position: u32,
     len: u32,
-    /// Name of the send buffer.
+    /// Identifies the send buffer that contains the part.
     word: BufferWord,
 }
 
-/// List of the streams to which the program has returned parts, for the context.
+/// Keys of the streams to which the program has returned parts. The context reads the list.
 #[derive(Debug, Default)]
 pub struct Returned(RefCell<Vec<u32>>);
 
 impl Returned {
-    /// Swaps the keys of the streams for an empty list.
+    /// Exchanges the list of keys for an empty list.
     pub fn swap(&self, empty: &mut Vec<u32>) {
         std::mem::swap(empty, &mut *self.0.borrow_mut());
     }
@@ -71,7 +71,7 @@ pub struct LentStream {
     stream: RefCell<Stream>,
     received: RefCell<ReceivedParts>,
     reserved: RefCell<Vec<ReservedPart>>,
-    /// Number of the next reserved part.
+    /// Number for the next reserved part.
     next_reserved: Cell<u32>,
     /// Key of this stream in `returned`.
     key: u32,
@@ -80,8 +80,8 @@ pub struct LentStream {
 }
 
 impl LentStream {
-    /// Lends the parts of `stream`. The stream adds `key` to `returned` when the program has
-    /// returned a part.
+    /// Wraps `stream` to lend its parts. The stream adds `key` to `returned` when the program
+    /// returns a part.
     pub fn new(mut stream: Stream, key: u32, returned: &Rc<Returned>) -> Rc<Self> {
         stream.begin_in_place();
         Rc::new(Self {
@@ -100,27 +100,27 @@ impl LentStream {
         self.stream.borrow().slot()
     }
 
-    /// Returns true if the handshake is complete.
+    /// Returns true if the TCP handshake is complete.
     pub fn is_established(&self) -> bool {
         self.stream.borrow().established()
     }
 
-    /// Returns the [`tidelane_abi::close_cause`] if the connection is over.
+    /// Returns the [`tidelane_abi::close_cause`] of a connection that has ended.
     pub fn cause(&self) -> Option<u32> {
         self.stream.borrow().closed()
     }
 
-    /// Returns true if the peer has closed its direction or the connection is over.
+    /// Returns true if the peer has closed its sending direction or the connection has ended.
     pub fn is_peer_closed(&self) -> bool {
         self.stream.borrow().peer_closed()
     }
 
-    /// Returns true if the program has parts of the stream's buffers.
+    /// Returns true if the program holds parts of the stream's buffers.
     pub fn is_lent(&self) -> bool {
         !self.received.borrow().parts.is_empty() || !self.reserved.borrow().is_empty()
     }
 
-    /// Lends the next received bytes, at most `len_max`. `None` if there are none.
+    /// Lends the next received bytes, at most `len_max`. Returns `None` if all are lent.
     pub fn receive(self: &Rc<Self>, len_max: u32) -> Option<Buffer> {
         let mut received = self.received.borrow_mut();
         let mut stream = self.stream.borrow_mut();
@@ -129,7 +129,7 @@ impl LentStream {
         run.len = run.len.min(len_max);
         let number = received.first.wrapping_add(received.parts.len() as u32) & !TO_SEND;
         if received.parts.is_empty() {
-            // No byte of an earlier buffer is lent.
+            // The program holds no byte of an earlier receive buffer.
             stream.confirm_rx_buffer();
         }
         received.parts.push_back(ReceivedPart {
@@ -147,18 +147,19 @@ impl LentStream {
         Some(unsafe { self.lend(number, run, false) })
     }
 
-    /// Lends up to `wanted` bytes of room to send. `None` if there are fewer than `least` bytes.
+    /// Lends up to `wanted` bytes of room to send. Returns `None` if the room is less than `least`.
     pub fn allocate(self: &Rc<Self>, wanted: u32, least: u32) -> Option<Buffer> {
         let mut reserved = self.reserved.borrow_mut();
         let mut stream = self.stream.borrow_mut();
         let word = stream.tx_word();
         let mut after = reserved_end(&reserved, &stream);
         let least = least.min(stream.tx_limit() / 4);
-        // A replaced send buffer must not be freed while it is lent, also if it is replaced now.
+        // A send buffer must not be freed while the program holds a part, even if it is replaced
+        // now.
         stream.set_room_lent(true);
         let mut run = stream.reserve(after, wanted, least);
         if run.is_some() && stream.tx_word() != word && after > 0 {
-            // The buffer was replaced, and no part of the new buffer is lent.
+            // The send buffer was replaced, and no part of the new send buffer is lent.
             after = 0;
             run = stream.reserve(0, wanted, least);
         }
@@ -184,7 +185,7 @@ impl LentStream {
         Some(buffer)
     }
 
-    /// Makes a buffer of a part.
+    /// Makes a buffer of a part of the stream's memory.
     ///
     /// # Safety
     ///
@@ -196,12 +197,13 @@ impl LentStream {
             len: run.len,
             is_writable,
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller fulfils the contract of `Buffer::lend`.
         unsafe { Buffer::lend(self.clone(), loan) }
     }
 
-    /// Puts the payload behind the written bytes. A part of this stream's room whose turn it is
-    /// stays where it is. Any other payload is copied, as far as there is room. Counts the copies.
+    /// Appends a payload to the written bytes, as far as there is room. Returns the rest. A payload
+    /// that already lies at the write position is committed in place. Any other payload is copied,
+    /// and `copies` counts the copies.
     pub fn send(self: &Rc<Self>, mut buffer: Buffer, copies: &mut u64) -> Option<Buffer> {
         let mut stream = self.stream.borrow_mut();
         if buffer.is_lent_by(self) {
@@ -212,7 +214,7 @@ impl LentStream {
             if stream.writable() == 0 {
                 return Some(buffer);
             }
-            // The new place of the payload may overlap the old one.
+            // The destination of the copy may overlap the payload, so copy the payload first.
             buffer.detach();
             *copies += 1;
         }
@@ -226,8 +228,8 @@ impl LentStream {
         (!buffer.is_empty()).then_some(buffer)
     }
 
-    /// Commits the payload of a part of this stream's room where it is. Returns false if another
-    /// byte is the next to write.
+    /// Commits a payload in place. Returns false if the payload does not begin at the write
+    /// position.
     fn commit(&self, stream: &mut Stream, buffer: &Buffer) -> bool {
         let mut reserved = self.reserved.borrow_mut();
         let found = reserved
@@ -245,8 +247,8 @@ impl LentStream {
         is_next
     }
 
-    /// Makes sure that no part has one of the next `count` bytes of room. Returns false if there is
-    /// no memory.
+    /// Ensures that no lent part overlaps the next `count` bytes of room. Returns false for lack of
+    /// memory.
     fn clear_way(&self, stream: &mut Stream, count: u32) -> bool {
         let (word, written) = (stream.tx_word(), stream.write_position());
         let reserved = self.reserved.borrow();
@@ -254,11 +256,11 @@ impl LentStream {
         if !parts.any(|part| part.position.wrapping_sub(written) < count) {
             return true;
         }
-        // The program keeps its parts of the present buffer, which are copied when they are sent.
+        // The program keeps its parts of the old send buffer. Their payload is copied when sent.
         stream.replace_send_buffer()
     }
 
-    /// Returns true if [`Self::allocate`] would return at least `least` bytes, memory permitting.
+    /// Returns true if [`Self::allocate`] could return at least `least` bytes, given enough memory.
     pub fn has_room(&self, least: u32) -> bool {
         let mut stream = self.stream.borrow_mut();
         let reserved = reserved_end(&self.reserved.borrow(), &stream);
@@ -266,7 +268,7 @@ impl LentStream {
         (stream.writable() as u32).saturating_sub(reserved) >= least
     }
 
-    /// Publishes what was written. [`Self::submit`] tells the service.
+    /// Publishes the written bytes. [`Self::submit`] notifies the service.
     pub fn publish(&self) {
         self.stream.borrow_mut().publish();
     }
@@ -276,7 +278,7 @@ impl LentStream {
         context.submit(&mut self.stream.borrow_mut());
     }
 
-    /// Frees the buffer of an idle stream. Returns true if the stream has no send buffer.
+    /// Frees the send buffer of an idle stream. Returns true if the stream has no send buffer.
     pub fn trim(&self) -> bool {
         self.stream.borrow_mut().trim()
     }
@@ -286,9 +288,9 @@ impl LentStream {
         self.stream.borrow_mut().shutdown_write();
     }
 
-    /// Closes the connection after the written bytes, or resets it. Returns false if the program
-    /// still has parts: both directions then end as far as possible, and the connection keeps its
-    /// slot until a later call returns true.
+    /// Closes the connection after the written bytes, or resets it with `abort`. Returns false if
+    /// the program still holds parts. The connection then keeps its slot until a later call returns
+    /// true.
     pub fn close(&self, abort: bool) -> bool {
         let mut stream = self.stream.borrow_mut();
         match (self.is_lent(), abort) {
@@ -299,8 +301,7 @@ impl LentStream {
         !self.is_lent()
     }
 
-    /// Processes the parts that the program has returned: gives the space of received bytes back,
-    /// in stream order.
+    /// Processes the returned parts. Frees the space of received bytes in stream order.
     pub fn collect(&self) {
         self.is_in_returned.set(false);
         let mut received = self.received.borrow_mut();
@@ -322,8 +323,8 @@ impl LentStream {
     }
 }
 
-/// Returns the number of bytes from the write position to the end of the last part of the present
-/// send buffer.
+/// Returns the number of bytes from the write position to the end of the last reserved part in the
+/// present send buffer.
 fn reserved_end(reserved: &[ReservedPart], stream: &Stream) -> u32 {
     let (word, written) = (stream.tx_word(), stream.write_position());
     let ends = reserved.iter().filter(|part| part.word == word);

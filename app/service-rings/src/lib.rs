@@ -1,7 +1,7 @@
-//! The ring API over the stream buffers of the Tidelane service (`tidelane-rings`), for programs
-//! without privileges.
+//! The ring API on the stream buffers of the Tidelane service (`tidelane-rings`), for unprivileged
+//! programs.
 //!
-//! [`ServiceContext`] is a [`Context`] whose connections the service carries. The data lies in the
+//! [`ServiceContext`] is a [`Context`] whose connections the service carries. The payload lies in
 //! memory that the program shares with the service:
 //!
 //! ```text
@@ -15,12 +15,15 @@
 //! * **Data to send** is not copied if the program writes it to a buffer of [`Context::allocate`]
 //!   for the same descriptor, and sends the buffers in the order in which it has allocated them.
 //!   Each other buffer is copied once to the send buffer: [`ServiceContext::copies`].
-//! * **System calls** occur only when the program sleeps, and when the service sleeps.
+//! * **System calls** occur only when the program sleeps, when the service sleeps, and for UDP.
+//! * **UDP** stays with the kernel, as for programs under `tidelane run`: each datagram costs a
+//!   system call, and each [`sync`](tidelane_rings::Context::sync) of a context with UDP sockets
+//!   asks the kernel for datagrams.
 //!
-//! A child process after `fork` has no access to the memory, and must not use the context.
+//! A child process after `fork` cannot access the memory, and must not use the context.
 //!
-//! This crate trusts the service with the payload of received data, and validates everything else.
-//! The service trusts the program with nothing: see `docs/design/rings.md`.
+//! The crate trusts the service with the payload of received data, and validates all other data in
+//! the shared memory. The service trusts no data of the program: see `docs/design/rings.md`.
 //!
 //! [`Context`]: tidelane_rings::Context
 //! [`Context::allocate`]: tidelane_rings::Context::allocate
@@ -28,6 +31,7 @@
 mod cause;
 mod connection;
 mod context;
+mod datagrams;
 mod error;
 mod lent_stream_unsafe;
 mod links;

@@ -1,4 +1,4 @@
-//! The sockets of a context, with the lists of those that have work to do.
+//! The sockets of a context, and the lists of sockets with pending work.
 
 use std::{net::SocketAddr, rc::Rc};
 
@@ -15,7 +15,7 @@ use crate::{
     sockets::{Socket, Sockets},
 };
 
-/// Flags of each new connection: messages leave at once.
+/// Flags of new connections: segments are sent without delay (TCP_NODELAY).
 const FLAGS: u32 = program_flags::NODELAY;
 
 /// The sockets of a context.
@@ -24,16 +24,16 @@ pub struct Links {
     program: Program,
     options: ServiceOptions,
     pub sockets: Sockets,
-    /// Streams to which the program has returned buffers.
+    /// Keys of the streams to which the program has returned buffers.
     returned: Rc<Returned>,
-    /// Connections with data to publish, or with a close.
+    /// Connections with data to publish, a shutdown or a close.
     dirty: Vec<Descriptor>,
     /// Connections whose events are due.
     marked: Vec<Descriptor>,
-    /// Connections for whose send buffers there is no memory.
+    /// Connections that lack memory for their send buffer.
     starved: Vec<Descriptor>,
     copies: u64,
-    /// Lists that are being worked off. They keep their memory.
+    /// Reused memory for the lists while their entries are processed.
     work: Vec<Descriptor>,
     keys: Vec<u32>,
 }
@@ -60,17 +60,17 @@ impl Links {
         self.copies
     }
 
-    /// Returns true if [`Self::transmit`] has work.
+    /// Returns true if [`Self::transmit`] is needed.
     pub fn has_dirty(&self) -> bool {
         !self.dirty.is_empty()
     }
 
-    /// Returns true if connections wait for memory.
+    /// Returns true if a connection lacks memory for its send buffer.
     pub fn has_starved(&self) -> bool {
         !self.starved.is_empty()
     }
 
-    /// Adds a connection that is being opened. Returns its descriptor and the request.
+    /// Starts a connection to `peer`. Returns its descriptor, and the request to the service.
     pub fn open(&mut self, peer: SocketAddr) -> Result<(Descriptor, Connect), ServiceError> {
         let peer_addr = match peer {
             SocketAddr::V4(v4) => v4.ip().to_ipv6_mapped().octets(),
@@ -95,7 +95,7 @@ impl Links {
         Ok((descriptor, request))
     }
 
-    /// Makes [`Self::transmit`] process a connection.
+    /// Schedules a connection for [`Self::transmit`].
     pub fn mark_dirty(&mut self, descriptor: Descriptor) {
         if let Some(connection) = self.sockets.connection(descriptor)
             && !std::mem::replace(&mut connection.is_dirty, true)
@@ -104,7 +104,7 @@ impl Links {
         }
     }
 
-    /// Makes [`Self::report`] process a connection.
+    /// Schedules a connection for [`Self::report`].
     pub fn mark(&mut self, descriptor: Descriptor) {
         if let Some(connection) = self.sockets.connection(descriptor)
             && !std::mem::replace(&mut connection.is_marked, true)
@@ -113,11 +113,12 @@ impl Links {
         }
     }
 
-    /// Returns a buffer for data of a connection. The second value is true if a buffer of the pool
-    /// serves as well.
+    /// Returns a buffer for data of a connection. The second value is true if the caller should
+    /// take a buffer of the pool, because the connection is not yet established.
     pub fn allocate(&mut self, descriptor: Descriptor) -> (Option<Buffer>, bool) {
         let Some(connection) = self.sockets.connection(descriptor) else {
-            return (None, false);
+            let is_datagram = matches!(self.sockets.get(descriptor), Some(Socket::Datagram));
+            return (None, is_datagram);
         };
         if connection.is_opening() {
             return (None, true);
@@ -127,6 +128,11 @@ impl Links {
             self.starved.push(descriptor);
         }
         (buffer, false)
+    }
+
+    /// Returns the number of buffers that may wait on one descriptor.
+    pub fn send_queue_max(&self) -> usize {
+        self.options.send_queue_max
     }
 
     /// Writes or queues data of a connection.
@@ -145,7 +151,7 @@ impl Links {
         }
     }
 
-    /// Processes the buffers that the program has returned.
+    /// Processes the buffers that the program has returned to streams.
     pub fn collect(&mut self, rings: &mut Rings) {
         let mut keys = std::mem::take(&mut self.keys);
         self.returned.swap(&mut keys);
@@ -162,7 +168,7 @@ impl Links {
         self.keys = keys;
     }
 
-    /// Publishes written data, and continues shutdowns and closes.
+    /// Publishes written data, and performs shutdowns and closes.
     pub fn transmit(&mut self, rings: &mut Rings) {
         let mut work = std::mem::take(&mut self.work);
         std::mem::swap(&mut work, &mut self.dirty);
@@ -234,8 +240,8 @@ impl Links {
         }
     }
 
-    /// Creates the stream of a new connection, for the connection `opening` or a new one. Returns
-    /// its descriptor.
+    /// Creates the stream of a new connection. `opening` is the descriptor of a connect, or `None`
+    /// for an accepted connection. Returns the descriptor.
     fn add_stream(
         &mut self,
         rings: &mut Rings,
@@ -259,7 +265,7 @@ impl Links {
         Some(descriptor)
     }
 
-    /// Ends an open that the service has refused.
+    /// Ends a connect that the service has refused.
     fn fail_open(&mut self, cookie: u64, cause: Cause, list: &mut ReadyList) {
         let Some(descriptor) = self.sockets.of_cookie(cookie) else {
             return;
@@ -275,7 +281,7 @@ impl Links {
 
     /// Adds the events of all marked connections to the list.
     pub fn report(&mut self, list: &mut ReadyList) {
-        // Each connection is reported once, also if the report marks it again.
+        // Report each connection once, even if the report schedules the connection again.
         let mut work = std::mem::take(&mut self.work);
         std::mem::swap(&mut work, &mut self.marked);
         for descriptor in work.drain(..) {
@@ -290,7 +296,7 @@ impl Links {
         self.work = work;
     }
 
-    /// Frees the memory of idle connections, and marks the connections that wait for memory.
+    /// Frees the send buffers of idle connections, and lets starved connections try again.
     pub fn mark_starved(&mut self, rings: &mut Rings) {
         if self.starved.is_empty() {
             return;
@@ -305,8 +311,8 @@ impl Links {
         }
     }
 
-    /// Adds the ends of all connections to the list, after the end of the service. Returns true if
-    /// there are any.
+    /// Reports the ends of all connections after the end of the service. Returns true if there are
+    /// any.
     pub fn end_all(&mut self, list: &mut ReadyList) -> bool {
         let before = list.len();
         for descriptor in self.sockets.connections() {
@@ -342,12 +348,12 @@ impl Links {
         }
     }
 
-    /// Takes a listener out of the table.
+    /// Removes a listener from the table.
     pub fn take_listener(&mut self, descriptor: Descriptor) -> Option<crate::listener::Listener> {
         self.sockets.listener(descriptor)?;
         match self.sockets.remove(descriptor)? {
             Socket::Listener(listener) => Some(listener),
-            Socket::Connection(_) => None,
+            Socket::Connection(_) | Socket::Datagram => None,
         }
     }
 }

@@ -1,7 +1,7 @@
-//! A listener of the service, with the kernel's socket that proves the right to the port.
+//! A listener of the service, with a kernel socket that proves the right to the port.
 //!
-//! The kernel's socket also gets connections over other interfaces, such as loopback. The service
-//! does not carry them, so the context resets them.
+//! The kernel socket also gets connections over other interfaces, such as loopback. The service
+//! does not carry these connections, so the context resets them.
 
 use std::{io, net::SocketAddr, os::fd::AsFd, os::fd::BorrowedFd, os::fd::OwnedFd, time::Duration};
 
@@ -13,21 +13,21 @@ use tidelane_client::{Listen, ListenerHandle, Program};
 
 use crate::error::ServiceError;
 
-/// Most kernel connections that one call of [`Listener::refuse_kernel_connections`] resets. The
-/// arrival of the next connection resets the others.
+/// Limit of the kernel connections that one call of [`Listener::refuse_kernel_connections`] resets.
+/// The remaining connections are reset when the next connection arrives.
 const REFUSED_MAX: usize = 4096;
 
 /// A listener.
 #[derive(Debug)]
 pub struct Listener {
-    /// The kernel's socket. `None` in a simulation.
+    /// The kernel socket. `None` in a simulation.
     socket: Option<OwnedFd>,
     pub handle: ListenerHandle,
     pub is_paused: bool,
 }
 
 impl Listener {
-    /// Listens in the kernel, and then in the service.
+    /// Opens a listener, first in the kernel and then in the service.
     pub fn open(
         program: &Program,
         local: SocketAddr,
@@ -61,7 +61,7 @@ impl Listener {
         })
     }
 
-    /// Returns the listener that a service in this process has.
+    /// Returns a listener of a service in this process, without a kernel socket.
     pub fn in_memory(handle: ListenerHandle) -> Self {
         Self {
             socket: None,
@@ -70,19 +70,20 @@ impl Listener {
         }
     }
 
-    /// Returns the kernel's socket.
+    /// Returns the kernel socket.
     pub fn socket(&self) -> Option<BorrowedFd<'_>> {
         self.socket.as_ref().map(AsFd::as_fd)
     }
 
-    /// Resets connections that have come through the kernel. Returns the number of system calls.
+    /// Resets the connections that have arrived through the kernel. Returns an upper bound of the
+    /// number of system calls.
     pub fn refuse_kernel_connections(&self) -> u64 {
         let Some(socket) = &self.socket else { return 0 };
         for calls in 0..REFUSED_MAX as u64 {
             let Ok(refused) = accept_with(socket, SocketFlags::CLOEXEC) else {
                 return 3 * calls + 1;
             };
-            // A failure closes the connection by FIN instead.
+            // If SO_LINGER fails, the close sends a FIN instead of a RST.
             let _ = sockopt::set_socket_linger(&refused, Some(Duration::ZERO));
         }
         3 * REFUSED_MAX as u64

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-/// Path of the service's socket, unless the environment variable `TIDELANE_SOCKET` has another one.
+/// Default path of the service's socket. The environment variable `TIDELANE_SOCKET` overrides it.
 const SOCKET_PATH: &str = "/run/tidelane/default/control.sock";
 
 /// Parameters of a context.
@@ -12,17 +12,19 @@ pub struct ServiceOptions {
     pub socket: PathBuf,
     /// Name of the program in `tidelane ss`.
     pub name: String,
-    /// Number of buffers of the pool, at most 32,768. Data from the pool is copied when it is sent.
+    /// Number of buffers in the pool, at most 32,768. Data in a pool buffer is copied when it is
+    /// sent.
     pub buffers: u32,
-    /// Length in bytes of each buffer of the pool, and of the buffers of
-    /// [`allocate`](tidelane_rings::Context::allocate). The latter are shorter before the end of
-    /// the circular send buffer.
+    /// Length in bytes of the buffers of the pool and of
+    /// [`allocate`](tidelane_rings::Context::allocate). Buffers of `allocate` are shorter just
+    /// before the end of the circular send buffer.
     pub buffer_len: u32,
-    /// Largest length of a buffer with received data in bytes.
+    /// Limit of the length in bytes of a buffer with received data.
     pub received_len_max: u32,
-    /// Limit of buffers that wait for sending on one descriptor.
+    /// Limit of the buffers that wait for sending on one descriptor.
     pub send_queue_max: usize,
-    /// Time for which a wait polls the rings before it sleeps, if the service runs on another CPU.
+    /// Time for which a wait polls the rings before it sleeps. A wait does not poll if the service
+    /// runs on the same CPU or sleeps.
     pub spin: Duration,
 }
 
@@ -41,7 +43,7 @@ impl Default for ServiceOptions {
     }
 }
 
-/// Returns the file name of the running program.
+/// Returns the file name of the running executable.
 fn program_name() -> String {
     let path = std::env::args_os().next().map(PathBuf::from);
     let name = path.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));

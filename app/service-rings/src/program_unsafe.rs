@@ -6,8 +6,8 @@ use tidelane_client::Program;
 
 use crate::{context::ServiceContext, error::ServiceError, options::ServiceOptions};
 
-/// A program that is registered with the service. Each thread opens a context of its own. The
-/// registration ends with the last clone, context and buffer.
+/// A program that is registered with the service. Each thread opens its own context. The
+/// registration ends when the last clone, context and buffer are dropped.
 #[derive(Clone, Debug)]
 pub struct ServiceProgram {
     program: Program,
@@ -19,7 +19,7 @@ impl ServiceProgram {
     ///
     /// # Errors
     ///
-    /// A [`ServiceError`] inside of the [`io::Error`] says why, and what to do.
+    /// A [`ServiceError`] inside the [`io::Error`] gives the reason and a remedy.
     pub fn register(options: &ServiceOptions) -> io::Result<Self> {
         let program = Program::register(&options.socket, &options.name);
         Ok(Self {
@@ -39,17 +39,18 @@ impl ServiceProgram {
     }
 }
 
-/// Opens a context with a service in this process, for simulations and tests. A wait of the context
+/// Opens a context of a service in this process, for simulations and tests. A wait on this context
 /// returns at once.
 ///
 /// # Errors
 ///
-/// As those of [`ServiceProgram::context`].
+/// The errors of [`ServiceProgram::context`].
 ///
 /// # Safety
 ///
-/// The service and all other code of this process keep to the rules of the shared memory: they do
-/// not write received bytes before the program has read them, and do not access room to send.
+/// The service and all other code of this process obey the rules of the shared memory. This code
+/// does not write received bytes before the program has read the bytes, and does not access the
+/// room to send.
 pub unsafe fn context_in_memory(
     program: Program,
     options: &ServiceOptions,

@@ -1,4 +1,4 @@
-//! Requests about listeners and opens, in the order in which the program has made them.
+//! Requests for connects and listeners, in the order of the program's calls.
 
 use std::collections::VecDeque;
 
@@ -9,14 +9,14 @@ use tidelane_client::{Connect, Context, ListenerHandle, QueueError};
 pub enum Request {
     /// Open a connection.
     Connect(Connect),
-    /// Deliver the connections of a listener. The number is the cookie of their events.
+    /// Deliver the connections of a listener. The number is the cookie of the events.
     Join(ListenerHandle, u64),
     /// Deliver no more connections of a listener.
     Leave(ListenerHandle),
 }
 
-/// Requests that wait for room in the control ring. The program's sockets bound their number: each
-/// call of the program adds at most one.
+/// Requests that wait for room in the control ring. The program's calls bound their number, because
+/// each call adds at most one request.
 #[derive(Debug, Default)]
 pub struct Requests(VecDeque<Request>);
 
@@ -26,7 +26,7 @@ impl Requests {
         self.0.push_back(request);
     }
 
-    /// Queues the requests in the control ring, as far as they fit.
+    /// Moves requests to the control ring until the ring is full.
     pub fn queue(&mut self, context: &mut Context) {
         while let Some(request) = self.0.front() {
             let queued = match request {
@@ -34,7 +34,7 @@ impl Requests {
                 Request::Join(listener, cookie) => context.listener_join(*listener, *cookie),
                 Request::Leave(listener) => context.listener_leave(*listener),
             };
-            // A dead service ends all sockets, and needs no request.
+            // A request to a dead service is dropped, because all sockets end anyway.
             if queued == Err(QueueError::Full) {
                 return;
             }
@@ -42,7 +42,7 @@ impl Requests {
         }
     }
 
-    /// Returns true if requests wait for room.
+    /// Returns true if requests wait for room in the control ring.
     pub fn has_waiting(&self) -> bool {
         !self.0.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Waits of a context: polls the rings for a short time, then sleeps until a doorbell rings.
+//! Waits of a context: polling of the rings, then a sleep until a doorbell rings.
 
 use std::{
     io,
@@ -14,13 +14,13 @@ use rustix::{
 };
 use tidelane_client::{Context, Program};
 
-/// Limit of descriptors that one sleep reports.
+/// Limit of the epoll events that one sleep reports.
 const EVENTS_MAX: usize = 16;
-/// Event data of the doorbell and of the registration socket. Listeners have lower numbers.
+/// Event data of the doorbell and of the registration socket. Other sockets have lower numbers.
 const DOORBELL: u64 = u64::MAX;
 const CONTROL: u64 = u64::MAX - 1;
 
-/// The descriptors on which a context sleeps.
+/// The epoll instance on which a context sleeps.
 #[derive(Debug)]
 pub struct Sleeper {
     /// `None` in a simulation, which never sleeps.
@@ -32,15 +32,16 @@ pub struct Sleeper {
 /// Result of a sleep.
 #[derive(Debug, Default)]
 pub struct Woken {
-    /// True if the service may have ended.
+    /// True if the registration socket has hung up, so that the service may have ended.
     pub has_hung_up: bool,
-    /// Keys of listeners with connections that have come through the kernel.
-    pub listeners: Vec<u64>,
+    /// Keys of sockets of the kernel with events: listeners with connections that have come through
+    /// the kernel, and UDP sockets.
+    pub sockets: Vec<u64>,
 }
 
 impl Sleeper {
-    /// Creates the sleeper of a context. The descriptors are edge-triggered, so that the doorbell
-    /// need not be read.
+    /// Creates the epoll instance of a context. The doorbell is edge-triggered, so it need not be
+    /// read.
     pub fn new(program: &Program, context: &Context, spin: Duration) -> io::Result<Self> {
         let (Some(doorbell), Some(control)) = (context.doorbell_fd(), program.control_fd()) else {
             return Ok(Self::in_memory());
@@ -57,7 +58,7 @@ impl Sleeper {
         })
     }
 
-    /// Creates the sleeper of a simulation.
+    /// Returns the sleeper of a simulation, which never sleeps.
     pub fn in_memory() -> Self {
         Self {
             epoll: None,
@@ -66,13 +67,22 @@ impl Sleeper {
         }
     }
 
-    /// Reports the arrival of connections through the kernel at a listener's socket. The socket is
-    /// edge-triggered: connections that cannot be accepted do not end each sleep.
+    /// Adds a listener's kernel socket, to report its connections. The socket is edge-triggered, so
+    /// connections that cannot be accepted do not end every sleep.
     pub fn watch(&self, socket: BorrowedFd<'_>, key: u32) -> io::Result<()> {
+        self.add(socket, key, epoll::EventFlags::IN)
+    }
+
+    /// Reports the arrival of datagrams at a UDP socket, and room for further datagrams. The socket
+    /// is edge-triggered.
+    pub fn watch_datagrams(&self, socket: BorrowedFd<'_>, key: u32) -> io::Result<()> {
+        self.add(socket, key, epoll::EventFlags::IN | epoll::EventFlags::OUT)
+    }
+
+    fn add(&self, socket: BorrowedFd<'_>, key: u32, flags: epoll::EventFlags) -> io::Result<()> {
         if let Some(epoll) = &self.epoll {
             let data = epoll::EventData::new_u64(key.into());
-            let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-            epoll::add(epoll, socket, data, flags)?;
+            epoll::add(epoll, socket, data, flags | epoll::EventFlags::ET)?;
         }
         Ok(())
     }
@@ -92,8 +102,8 @@ impl Sleeper {
         self.calls
     }
 
-    /// Polls the rings for the time of a spin, at most up to `deadline`. Returns true if there is
-    /// an event.
+    /// Polls the rings for the spin time, until `deadline` at most. Returns true if an event has
+    /// arrived.
     pub fn spin(&self, context: &Context, deadline: Option<Duration>) -> bool {
         let cpu = sched_getcpu() as u32;
         if context.has_events() {
@@ -115,7 +125,7 @@ impl Sleeper {
         false
     }
 
-    /// Sleeps until an event, or up to `deadline`. Returns at once if events are pending.
+    /// Sleeps until an event arrives, or until `deadline`. Returns at once if events are pending.
     pub fn sleep(
         &mut self,
         context: &mut Context,
@@ -131,7 +141,7 @@ impl Sleeper {
         woken
     }
 
-    /// Looks for the end of the service and for connections of the kernel, without a wait.
+    /// Checks for the end of the service and for kernel connections, without waiting.
     pub fn look(&mut self) -> io::Result<Woken> {
         self.wait(Some(Duration::ZERO))
     }
@@ -141,7 +151,7 @@ impl Sleeper {
         let Some(epoll) = &self.epoll else {
             return Ok(woken);
         };
-        // The longest time that the type has is no limit.
+        // A limit too long for the type means no limit.
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         let mut events = Vec::with_capacity(EVENTS_MAX);
         self.calls += 1;
@@ -157,7 +167,7 @@ impl Sleeper {
             match event.data.u64() {
                 DOORBELL => {}
                 CONTROL => woken.has_hung_up = true,
-                key => woken.listeners.push(key),
+                key => woken.sockets.push(key),
             }
         }
         Ok(woken)

@@ -11,28 +11,31 @@ pub enum Socket {
     Listener(Listener),
     /// A connection.
     Connection(Box<Connection>),
+    /// A UDP socket: see [`Datagrams`](crate::datagrams::Datagrams).
+    Datagram,
 }
 
-/// A place for a socket.
+/// An entry of the table of descriptors.
 #[derive(Debug, Default)]
 struct Place {
     socket: Option<Socket>,
-    /// Number of sockets that had the place.
+    /// Number of sockets that have used the place. Part of the cookie.
     uses: u32,
 }
 
-/// Sockets by descriptor. The number of a removed socket is used again.
+/// Sockets by descriptor. The number of a removed socket is reused.
 #[derive(Debug, Default)]
 pub struct Sockets {
     places: Vec<Place>,
     /// Numbers without a socket.
     free: Vec<u32>,
-    /// For each slot of the shared memory, the number of its connection plus one.
+    /// Descriptor number plus one of the connection in each slot of the shared memory. Zero means
+    /// none.
     by_slot: Vec<u32>,
 }
 
 impl Sockets {
-    /// Returns a free descriptor, for [`Self::put`].
+    /// Reserves a free descriptor, for [`Self::put`].
     pub fn next(&mut self) -> Descriptor {
         let number = self.free.pop().unwrap_or_else(|| {
             self.places.push(Place::default());
@@ -42,7 +45,7 @@ impl Sockets {
         Descriptor(number)
     }
 
-    /// Gives back a descriptor for which there is no socket.
+    /// Frees a reserved descriptor without a socket.
     pub fn give_back(&mut self, descriptor: Descriptor) {
         self.free.push(descriptor.0);
     }
@@ -59,13 +62,13 @@ impl Sockets {
         descriptor
     }
 
-    /// Returns the cookie of a descriptor's present use.
+    /// Returns the cookie of a descriptor. The cookie of a reused descriptor differs.
     pub fn cookie(&self, descriptor: Descriptor) -> u64 {
         let uses = self.places[descriptor.0 as usize].uses;
         u64::from(uses) << 32 | u64::from(descriptor.0)
     }
 
-    /// Returns the descriptor of a cookie. `None` if the use is over.
+    /// Returns the descriptor of a cookie. Returns `None` if the socket of the cookie is removed.
     pub fn of_cookie(&self, cookie: u64) -> Option<Descriptor> {
         let descriptor = Descriptor(cookie as u32);
         let place = self.places.get(descriptor.0 as usize)?;
@@ -87,7 +90,7 @@ impl Sockets {
             .as_mut()?
         {
             Socket::Connection(connection) => Some(connection),
-            Socket::Listener(_) => None,
+            Socket::Listener(_) | Socket::Datagram => None,
         }
     }
 
@@ -100,11 +103,11 @@ impl Sockets {
             .as_mut()?
         {
             Socket::Listener(listener) => Some(listener),
-            Socket::Connection(_) => None,
+            Socket::Connection(_) | Socket::Datagram => None,
         }
     }
 
-    /// Removes a socket, so that its descriptor is free.
+    /// Removes a socket, and frees its descriptor.
     pub fn remove(&mut self, descriptor: Descriptor) -> Option<Socket> {
         let place = self.places.get_mut(descriptor.0 as usize)?;
         let socket = place.socket.take()?;
@@ -112,7 +115,7 @@ impl Sockets {
         Some(socket)
     }
 
-    /// Sets or clears the connection of a slot.
+    /// Sets or clears the connection in a slot of the shared memory.
     pub fn set_slot(&mut self, slot: u32, descriptor: Option<Descriptor>) {
         let slot = slot as usize;
         if slot >= self.by_slot.len() {
@@ -121,7 +124,7 @@ impl Sockets {
         self.by_slot[slot] = descriptor.map_or(0, |descriptor| descriptor.0 + 1);
     }
 
-    /// Returns the connection of a slot.
+    /// Returns the connection in a slot of the shared memory.
     pub fn of_slot(&self, slot: u32) -> Option<Descriptor> {
         let found = self.by_slot.get(slot as usize).copied()?;
         found.checked_sub(1).map(Descriptor)

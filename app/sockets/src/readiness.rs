@@ -1,7 +1,7 @@
 //! Waiting for events: epoll, poll, select and blocking calls.
 //!
 //! The service (the process `tidelaned`) reports the events of accelerated sockets over channels. A
-//! channel consists of rings and a doorbell.
+//! channel consists of rings and a doorbell, an eventfd that wakes a sleeping thread.
 //!
 //! | module | contents |
 //! |---|---|

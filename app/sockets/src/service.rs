@@ -1,6 +1,6 @@
 //! The session of this process with the service (the process `tidelaned`, which runs TCP), the
-//! channels of the session, and the time without a service. A session is the registration of this
-//! process with the service. A channel consists of rings and a doorbell, an eventfd.
+//! channels of the session, and outages, the times without a service. A session is the registration
+//! of this process with the service. A channel consists of rings and a doorbell, an eventfd.
 //!
 //! | module | contents |
 //! |---|---|

@@ -63,10 +63,11 @@ pub struct Socket {
     pub(crate) registration: AtomicU64,
     /// True if `Inner::more_registrations` has further registrations.
     pub(crate) has_more_registrations: AtomicBool,
-    /// Counts the service's events on this socket, wrapping. Concurrent events may count as one
-    /// event.
+    /// Counts the events of this socket, wrapping: events of the service, and calls of this process
+    /// that may change the socket's readiness. Concurrent events may count as one event.
     event_count: AtomicU32,
-    /// The value of `event_count` before the read that last returned all received bytes.
+    /// The value of `event_count` before the read that last returned all received bytes. Differs
+    /// from `event_count` until the first read of this kind.
     drained_at: AtomicU32,
     inner: Lock<Inner>,
 }
@@ -92,7 +93,7 @@ impl Socket {
     ///
     /// Returns `None` if the descriptor was closed meanwhile. Also returns `None` in a signal
     /// handler that interrupted this thread while the thread held the lock. The caller then makes
-    /// the system call, which returns the right error.
+    /// the system call, which returns EBADF for a closed descriptor.
     #[inline]
     pub(crate) fn enter(&'static self, fd: RawFd) -> Option<Guard<'static, Inner>> {
         let mut inner = self.find(fd)?;
@@ -114,18 +115,20 @@ impl Socket {
         }
     }
 
-    /// Takes the socket's lock. Returns `None` if this thread holds it already.
+    /// Takes the socket's lock, without checking a descriptor. Returns `None` if this thread
+    /// already holds the lock.
     pub(crate) fn try_enter(&'static self) -> Option<Guard<'static, Inner>> {
         self.inner.enter()
     }
 
-    /// Takes the socket's lock, without checking a descriptor.
+    /// Takes the socket's lock, without checking a descriptor. Aborts the process if this thread
+    /// already holds the lock.
     #[inline]
     pub(crate) fn lock(&'static self) -> Guard<'static, Inner> {
         self.inner.lock()
     }
 
-    /// Takes the socket's lock if it is free.
+    /// Takes the socket's lock if the lock is free.
     pub(crate) fn try_lock(&'static self) -> Option<Guard<'static, Inner>> {
         self.inner.try_lock()
     }
@@ -208,7 +211,7 @@ impl Socket {
     }
 
     /// Frees the lock in a child after fork, and returns the copy of the parent's value. The caller
-    /// has to forget the value's streams instead of dropping them, because they belong to the
+    /// has to forget the value's streams instead of dropping them. The streams belong to the
     /// parent's session, whose memory the child does not have.
     pub(crate) fn unlock_after_fork(&'static self) -> Guard<'static, Inner> {
         self.waiters.store(0, Ordering::Relaxed);

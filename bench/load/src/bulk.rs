@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::sys::{self, Epoll, Fd, READABLE, Readiness, WRITABLE};
 
-/// Bytes per call of `recv`. The source's data repeats after this number of bytes.
+/// Largest number of bytes per call of `recv`, and period in bytes of the source's data.
 const CHUNK: usize = 256 * 1024;
 /// Calls of `recv` or `send` for one flow before the next flow is served.
 const CHUNKS_PER_TURN: usize = 2;
@@ -71,9 +71,9 @@ pub struct SourceOptions {
 /// One flow at the sink.
 struct Arrival {
     fd: Fd,
-    /// Bytes received since counting started.
+    /// Bytes received since counting started. Before that, bytes received since the accept.
     bytes: u64,
-    /// Position of the next byte in the source's chunk.
+    /// Position of the next byte to receive in the chunk that the source repeats.
     at: usize,
 }
 
@@ -83,8 +83,8 @@ struct Sink {
     listener: Fd,
     flows: Vec<Arrival>,
     buffer: Vec<u8>,
-    /// The source's chunk twice in a row, so that each received piece is one slice of it. `None` if
-    /// the bytes are not compared.
+    /// The source's chunk twice in a row, so that the bytes of each `recv` are one slice of
+    /// `expected`. `None` if the bytes are not compared.
     expected: Option<Vec<u8>>,
     progress: Option<Progress>,
 }
@@ -192,7 +192,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Reads from a flow. Fails if the flow has ended, or if a byte differs from the source's.
+    /// Reads from a flow. Fails if the flow has ended, or if a byte differs from the source's byte.
     fn read(&mut self, index: usize) -> io::Result<()> {
         let flow = &mut self.flows[index];
         for _ in 0..CHUNKS_PER_TURN {

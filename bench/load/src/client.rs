@@ -1,7 +1,10 @@
-//! The closed loop of the echo and HTTP clients.
+//! The closed and the open loop of the echo and HTTP clients.
 //!
-//! Each connection keeps a fixed number of requests in flight. The connection sends the next
-//! request when an answer is complete.
+//! In a closed loop, each connection keeps a fixed number of requests in flight. The connection
+//! sends the next request when an answer is complete. In an open loop, requests are due at fixed
+//! intervals. A due request goes to the connection that has waited longest, and its latency counts
+//! from the time at which the request was due. The client then polls instead of sleeping for less
+//! than a millisecond.
 
 use std::{
     collections::VecDeque,
@@ -11,10 +14,12 @@ use std::{
 };
 
 use clap::Args;
+use serde_json::json;
 
 use crate::{
     exchange::{Exchange, Fed, Progress},
     report::Report,
+    schedule::Schedule,
     sys::{self, Epoll, Fd, READABLE, Readiness, WRITABLE},
 };
 
@@ -22,7 +27,8 @@ use crate::{
 const READ_MAX: usize = 256 * 1024;
 /// Largest number of descriptors that one `epoll_wait` reports.
 const EVENTS_MAX: usize = 512;
-/// Time between the failure of a connection and the next attempt to connect.
+/// Least time between the failure of a connection and the next attempt to connect. Also the
+/// interval at which the client looks for due attempts.
 const RETRY_AFTER: Duration = Duration::from_millis(20);
 
 /// Options that all clients share.
@@ -43,6 +49,9 @@ pub struct Load {
     /// Stop after this many exchanges instead of after --seconds (0: after --seconds).
     #[arg(long, default_value_t = 0)]
     pub total: u64,
+    /// Offered load in requests per second (0: a closed loop).
+    #[arg(long, default_value_t = 0.0)]
+    pub rate: f64,
     /// Exit with status 0 even if connections failed. Failures are counted in any case.
     #[arg(long)]
     pub allow_errors: bool,
@@ -80,7 +89,10 @@ pub fn run(load: &Load, plan: &Plan) -> io::Result<()> {
     let ended = client.run();
     let seconds = client.counted.elapsed().as_secs_f64();
     let cpu = sys::cpu_time().saturating_sub(client.cpu_at_start);
-    println!("{}", client.report.to_json(seconds, cpu));
+    let mut line = client.report.to_json(seconds, cpu);
+    line["offered_rps"] = json!(load.rate);
+    line["overdue"] = json!(client.schedule.overdue(Instant::now()));
+    println!("{line}");
     ended?;
     match client.report.first_error {
         Some(error) if !load.allow_errors => Err(io::Error::other(error)),
@@ -94,11 +106,14 @@ struct Client<'a> {
     plan: &'a Plan,
     epoll: Epoll,
     connections: Vec<Slot>,
+    schedule: Schedule,
+    /// In an open loop, the connections that can take a request. The first one has waited longest.
+    free: VecDeque<usize>,
     report: Report,
     buffer: Vec<u8>,
-    /// True after the warm-up.
+    /// True after the warm-up. With --total, counting starts at once.
     counting: bool,
-    /// Time at which counting started.
+    /// Time at which counting started, or the start of the run before that.
     counted: Instant,
     /// CPU time of the process at the start of counting.
     cpu_at_start: Duration,
@@ -118,9 +133,9 @@ struct Connection {
     fd: Fd,
     connecting: bool,
     opened: Instant,
-    /// Start of the latency of each request in flight, oldest first.
+    /// Time from which the latency of each request in flight counts, oldest request first.
     sent: VecDeque<Instant>,
-    /// Requests that may still be started on this connection.
+    /// Number of requests that may still be started on this connection. `u64::MAX`: no limit.
     left: u64,
     /// Bytes of the newest request that the socket has not accepted yet.
     unsent: usize,
@@ -128,6 +143,8 @@ struct Connection {
     progress: Progress,
     /// Events that the epoll instance reports for this connection.
     watched: u32,
+    /// True if the connection is in the list of free connections.
+    listed: bool,
 }
 
 /// The reason for the end of a connection.
@@ -146,6 +163,8 @@ impl<'a> Client<'a> {
             plan,
             epoll: Epoll::new(EVENTS_MAX)?,
             connections: (0..load.connections).map(|_| Slot::Closed(now)).collect(),
+            schedule: Schedule::new(load.rate, now),
+            free: VecDeque::with_capacity(load.connections),
             report: Report::default(),
             buffer: vec![0; READ_MAX],
             counting: load.total > 0,
@@ -182,7 +201,9 @@ impl<'a> Client<'a> {
                 self.retry(now);
                 retry = now + RETRY_AFTER;
             }
-            self.epoll.wait(RETRY_AFTER, &mut ready)?;
+            self.start_due();
+            let sleep = self.schedule.sleep(Instant::now(), !self.free.is_empty());
+            self.epoll.wait(sleep.min(RETRY_AFTER), &mut ready)?;
             for event in &ready {
                 self.serve(event);
             }
@@ -218,32 +239,72 @@ impl<'a> Client<'a> {
         }
     }
 
+    /// In an open loop, starts the requests that are due, as far as connections are free.
+    fn start_due(&mut self) {
+        if !self.schedule.is_open() {
+            return;
+        }
+        while let Some(&index) = self.free.front() {
+            // A connection that has ended leaves its entry behind.
+            let connection = match &mut self.connections[index] {
+                Slot::Open(connection) if connection.listed => connection,
+                _ => {
+                    self.free.pop_front();
+                    continue;
+                }
+            };
+            let Some(due) = self.schedule.take(Instant::now()) else {
+                return;
+            };
+            self.free.pop_front();
+            connection.listed = false;
+            let mut due = Some(due);
+            let sent = connection.send_requests(self.plan, &mut || due.take());
+            if let Err(end) = sent.and_then(|()| connection.watch(&self.epoll, index as u64)) {
+                self.end(index, end);
+            }
+        }
+    }
+
     fn serve(&mut self, event: &Readiness) {
         let index = event.token as usize;
         let Slot::Open(connection) = &mut self.connections[index] else {
             return;
         };
+        let open_loop = self.schedule.is_open();
+        let mut next = || (!open_loop).then(Instant::now);
         let connecting = connection.connecting;
         let mut completed = 0;
-        let result = connection.serve(event, self.plan, &mut self.buffer, |latency| {
+        let mut completed_one = |latency| {
             completed += 1;
             if self.counting {
                 self.report.record(latency);
             }
-        });
+        };
+        let buffer = &mut self.buffer;
+        let result = connection.serve(event, self.plan, buffer, &mut next, &mut completed_one);
         self.done += completed;
         if connecting && !connection.connecting && self.counting {
             self.report.connections += 1;
         }
-        match result.and_then(|()| connection.watch(&self.epoll, event.token)) {
-            Ok(()) => {}
-            Err(End::Done) => {
+        if let Err(end) = result.and_then(|()| connection.watch(&self.epoll, event.token)) {
+            self.end(index, end);
+        } else if open_loop && connection.is_free(self.plan) && !connection.listed {
+            connection.listed = true;
+            self.free.push_back(index);
+        }
+    }
+
+    /// Ends a connection and opens the next one.
+    fn end(&mut self, index: usize, end: End) {
+        match end {
+            End::Done => {
                 // Close the old connection before the next connect, so that no connection occupies
                 // two descriptors.
                 self.connections[index] = Slot::Closed(Instant::now());
                 self.open(index);
             }
-            Err(End::Broken(what)) => self.broken(index, what),
+            End::Broken(what) => self.broken(index, what),
         }
     }
 }
@@ -273,17 +334,25 @@ impl Connection {
             unsent: 0,
             progress: Progress::default(),
             watched: READABLE | WRITABLE,
+            listed: false,
         })
     }
 
+    /// Returns true if the connection can take a request.
+    fn is_free(&self, plan: &Plan) -> bool {
+        !self.connecting && self.unsent == 0 && self.left > 0 && self.sent.len() < plan.pipeline
+    }
+
     /// Handles an event: completes the handshake, sends requests, and reads answers. Calls
-    /// `completed` with the latency of each completed exchange.
+    /// `completed` with the latency of each completed exchange. Passes `next` to
+    /// [`send_requests`](Self::send_requests).
     fn serve(
         &mut self,
         event: &Readiness,
         plan: &Plan,
         buffer: &mut [u8],
-        mut completed: impl FnMut(Duration),
+        next: &mut impl FnMut() -> Option<Instant>,
+        completed: &mut impl FnMut(Duration),
     ) -> Result<(), End> {
         if self.connecting {
             if !event.writable() {
@@ -292,15 +361,15 @@ impl Connection {
             sys::take_error(&self.fd).map_err(|e| broken("connect", &e))?;
             self.connecting = false;
         }
-        self.send_requests(plan)?;
+        self.send_requests(plan, next)?;
         if !event.readable() {
             return Ok(());
         }
         match sys::recv(&self.fd, buffer) {
             Ok(0) => self.ended(),
             Ok(len) => {
-                self.take(&buffer[..len], plan, &mut completed)?;
-                self.send_requests(plan)
+                self.take(&buffer[..len], plan, completed)?;
+                self.send_requests(plan, next)
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
             Err(error) => Err(broken("recv", &error)),
@@ -315,17 +384,25 @@ impl Connection {
         Err(End::Broken("the server closed early".to_owned()))
     }
 
-    /// Passes requests to the socket until the pipeline or the socket is full.
-    fn send_requests(&mut self, plan: &Plan) -> Result<(), End> {
+    /// Passes requests to the socket until the pipeline or the socket is full or no request is due.
+    /// `next` returns the time from which the latency of the next request counts, or `None` if no
+    /// request is due.
+    fn send_requests(
+        &mut self,
+        plan: &Plan,
+        next: &mut impl FnMut() -> Option<Instant>,
+    ) -> Result<(), End> {
         let request = plan.exchange.request();
         loop {
             if self.unsent == 0 {
                 if self.left == 0 || self.sent.len() >= plan.pipeline {
                     return Ok(());
                 }
+                let Some(start) = next() else {
+                    return Ok(());
+                };
                 let first = self.left == plan.per_connection && plan.with_connect;
-                self.sent
-                    .push_back(if first { self.opened } else { Instant::now() });
+                self.sent.push_back(if first { self.opened } else { start });
                 self.left = if self.left == u64::MAX {
                     u64::MAX
                 } else {
@@ -341,7 +418,7 @@ impl Connection {
         }
     }
 
-    /// Handles received bytes, which may end one answer and begin others.
+    /// Handles received bytes, which may complete an answer and contain later answers.
     fn take(
         &mut self,
         mut bytes: &[u8],

@@ -38,8 +38,8 @@ pub struct Progress {
 pub enum Fed {
     /// All bytes belong to this answer, and the answer is not complete.
     More,
-    /// The first bytes complete the answer. Their number is given. Further bytes belong to the next
-    /// answer.
+    /// The answer is complete. The number counts the bytes that belong to the answer. Further bytes
+    /// belong to the next answer.
     Complete(usize),
     /// The answer differs from the expected one. The text is the reason.
     Wrong(&'static str),

@@ -1,9 +1,10 @@
 //! Measures the memory of many idle connections, and the time of one request on each in turn.
 //!
-//! The client opens the connections, sends one request on each, waits without requests, sends
-//! further requests on each in turn, and closes the connections. After each phase the client reads
-//! the memory of the watched processes and of the kernel. Child processes hold the connections,
-//! because a process has a limited number of descriptors.
+//! The client opens the connections, sends one request on each, sends further requests on each in
+//! turn, and closes the connections. It reads the memory of the watched processes and of the kernel
+//! four times: before the open, and after an idle time that follows the open, the first request and
+//! the close. Child processes hold the connections, because a process has a limited number of
+//! descriptors.
 
 use std::{
     fs,
@@ -162,7 +163,7 @@ impl ChildProcess {
         self.wait()
     }
 
-    /// Waits for the child's next report.
+    /// Waits for the child's next report. Fails if the child has ended.
     fn wait(&mut self) -> io::Result<()> {
         match self.reports.read_line(&mut String::new())? {
             0 => Err(io::Error::other("a part of the connections failed")),
@@ -233,7 +234,7 @@ impl IdleConnections {
     }
 
     /// Sends one request on each connection in turn, with at most `at_once` in flight. Returns the
-    /// mean time of a request in microseconds.
+    /// duration of the round divided by the number of connections, in microseconds.
     fn round(&mut self, at_once: usize) -> io::Result<f64> {
         let start = Instant::now();
         let (mut sent, mut received) = (0, 0);

@@ -20,9 +20,11 @@ mod corrupt_memory;
 mod echo_server;
 mod exchange;
 mod idle;
+mod kv;
 mod mux;
 mod ping;
 mod report;
+mod schedule;
 mod spin;
 mod sys;
 mod xsk_echo;
@@ -45,6 +47,8 @@ enum Tool {
     ShortClient(ShortClient),
     /// Closed-loop HTTP client, keep-alive or `Connection: close`.
     HttpClient(HttpClient),
+    /// Key-value client with memcached's text protocol, in a closed loop or at a fixed rate.
+    KvClient(kv::Options),
     /// Opens many idle connections, and reports their memory
     IdleClient(idle::Options),
     /// Receives one-way streams and counts them.
@@ -116,6 +120,7 @@ fn main() -> ExitCode {
         Tool::EchoClient(options) => run_echo(&options),
         Tool::ShortClient(options) => run_short(&options),
         Tool::HttpClient(options) => run_http(&options),
+        Tool::KvClient(options) => kv::run(&options),
         Tool::IdleClient(options) => idle::run(&options),
         Tool::BulkSink(options) => bulk::sink(&options),
         Tool::BulkSource(options) => bulk::source(&options),

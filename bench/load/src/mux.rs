@@ -1,4 +1,5 @@
-//! Sends packets through the mux as fast as the mux forwards packets (MultiStack, Figure 4).
+//! Sends packets through the mux as fast as the mux forwards packets. The paper "MultiStack" (CCR
+//! 2014) has this measurement in its Figure 4.
 //!
 //! The mux (`service/mux`) shares one NIC between programs that have a network stack of their own.
 //! Each program has a port of the mux, with packet rings in shared memory.
@@ -109,8 +110,8 @@ pub struct Options {
 #[derive(Default)]
 struct Shared {
     ended: AtomicBool,
-    /// Packets that the NIC has accepted from ports (direction `send`), or that the programs have
-    /// received.
+    /// Packets that the NIC has accepted from ports, plus packets that the programs have received.
+    /// With `--bare`, packets that the thread has sent or received on the AF_XDP socket.
     packets: AtomicU64,
 }
 

@@ -5,12 +5,12 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-/// Largest latency that the histogram records. Larger latencies count as this one.
+/// Largest latency that the histogram records. Larger latencies are recorded as this value.
 const LATENCY_MAX: Duration = Duration::from_secs(60);
 /// Decimal digits of precision of the histogram.
 const DIGITS: u8 = 3;
 
-/// Counts of a client's run after the warm-up.
+/// Counts of a client's run. The counts leave out the warm-up, except where a field says otherwise.
 #[derive(Debug)]
 pub struct Report {
     /// Latency of each exchange in nanoseconds.

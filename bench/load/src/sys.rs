@@ -91,7 +91,7 @@ pub fn listen(address: SocketAddr, backlog: i32) -> io::Result<Fd> {
 }
 
 /// Accepts the next connection of a listener as a non-blocking socket. Returns `None` if the accept
-/// queue is empty.
+/// queue is empty, or if the next connection was reset before the accept.
 pub fn accept(listener: &Fd) -> io::Result<Option<Fd>> {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     let null = std::ptr::null_mut();
@@ -99,7 +99,7 @@ pub fn accept(listener: &Fd) -> io::Result<Option<Fd>> {
     match check(unsafe { libc::accept4(listener.0, null, null.cast(), flags) }) {
         Ok(fd) => Ok(Some(Fd(fd))),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-        // The peer has closed the connection before the accept. The listener has no error.
+        // The peer has reset the connection before the accept. The listener has no error.
         Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => Ok(None),
         Err(error) => Err(error),
     }

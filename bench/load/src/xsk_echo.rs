@@ -111,14 +111,15 @@ const SYN: u8 = 2;
 const RST: u8 = 4;
 const PSH: u8 = 8;
 const ACK: u8 = 16;
-/// Initial sequence number of every connection. It is constant, because there is no connection
-/// state.
+/// Initial sequence number of every connection. The number is constant, because the tool keeps no
+/// state of connections.
 const ISN: u32 = 0x7154_0000;
 
 /// Writes the answer to `frame` into `reply`. Returns the length of the answer, or `None` if the
 /// frame needs no answer.
 ///
-/// `clock` is the TSval. `partial` is true if the port completes the TCP checksum.
+/// `clock` is the TSval of the answer. `partial` is true if the NIC completes the TCP checksum
+/// (partial checksum).
 fn answer(frame: &[u8], reply: &mut [u8; REPLY_MAX], clock: u32, partial: bool) -> Option<usize> {
     if frame.len() < TCP + 20 || frame.len() > REPLY_MAX || frame[IP] != 0x45 {
         return None;

@@ -136,7 +136,7 @@ struct Meter {
 }
 
 impl Meter {
-    /// Runs one step of a host, and counts its instructions and allocations.
+    /// Runs one step of a host. After the warm-up, counts its instructions and allocations.
     fn service(&mut self, machine: &mut Machine) {
         self.now += STEP;
         if self.counting {
@@ -148,7 +148,8 @@ impl Meter {
         }
     }
 
-    /// Handles one wake-up of a program, and counts its instructions and allocations.
+    /// Handles one wake-up of a program. After the warm-up, counts its instructions and
+    /// allocations.
     fn library(&mut self, program: &mut EchoProgram) {
         if self.counting {
             let before = allocations_unsafe::count();
@@ -160,8 +161,8 @@ impl Meter {
     }
 }
 
-/// Runs the load between two hosts that are joined by memory ports. Counts the instructions of the
-/// server's host and library.
+/// Runs the load between two hosts. Each host has a memory port, a pair of packet queues in memory
+/// that takes the place of a NIC. Counts the instructions of the server's host and client library.
 pub fn port(load: Load) -> Tally {
     let (near, far) = MemPort::pair(MemConfig::default());
     let mut here = Machine::new(1, near);
@@ -245,7 +246,7 @@ fn new_meter() -> Meter {
 }
 
 impl Meter {
-    /// Writes the requests, and counts the instructions and allocations.
+    /// Writes the requests. After the warm-up, counts the instructions and allocations.
     fn write_requests(&mut self, client: &mut EchoProgram) {
         if self.counting {
             let before = allocations_unsafe::count();

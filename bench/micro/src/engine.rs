@@ -95,8 +95,8 @@ impl Driver for Sink {
 }
 
 impl Sink {
-    /// Takes a SYN, or a super-frame of several segments. The service's driver sends both by a
-    /// function that is not inlined.
+    /// Takes a SYN, or a super-segment (several segments in one buffer, as with GSO). This function
+    /// is not inlined, because the service's driver also handles these two in a separate function.
     #[inline(never)]
     fn transmit_any(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
         self.last = Some(Sent::of(black_box(out)));

@@ -107,13 +107,13 @@ const FIGURES: &[Figure] = &[
         None,
         3015,
     ),
-    figure("mux: 1 port sends 60 B", ("mux-send", 1), MUX, None, 706),
+    figure("mux: 1 port sends 60 B", ("mux-send", 1), MUX, None, 720),
     figure(
         "mux: 1,024 ports send 60 B",
         ("mux-send", 1024),
         MUX,
         None,
-        1006,
+        1025,
     ),
     figure(
         "mux: 1 port receives 60 B",

@@ -51,7 +51,8 @@ enum Command {
     },
 }
 
-/// The size of a load. A turn is one segment, or one request on each connection.
+/// The size of a load. A turn is one segment, or one request on each connection. A turn of a mux
+/// load is a fixed number of packets, and the mux loads run a hundredth of the turns.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// Number of counted turns.
@@ -65,7 +66,7 @@ pub struct Load {
 /// The counters of a load after the warm-up.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
-    /// Number of segments or requests.
+    /// Number of segments, requests or (mux) packets.
     pub count: u64,
     /// Number of allocations within the counted functions.
     pub allocations: u64,

@@ -1,5 +1,6 @@
-//! Loads of the mux (MultiStack, Figure 4). The mux (`service/mux`) passes packets between one NIC
-//! and the ports of many programs, each with a network stack of its own. All ports are busy.
+//! Loads of the mux, as in Figure 4 of the paper "MultiStack" (CCR 2014). The mux (`service/mux`)
+//! passes packets between one NIC and the ports of many programs. Each program has a network stack
+//! of its own. All ports are busy.
 
 use tidelane_mux::{Mux, PortId, Tuple, copy_to};
 use tidelane_packet_io::{BURST_MAX, Burst, MemConfig, MemPort, PacketIo};

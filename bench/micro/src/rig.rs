@@ -46,7 +46,7 @@ fn mac(number: u8) -> MacAddress {
 }
 
 impl Machine {
-    /// Returns the machine with this number. `port` is the host's only port.
+    /// Returns the machine with this number. `port` takes the place of the host's NIC.
     pub fn new(number: u8, port: MemPort) -> Self {
         let interface = Interface {
             link: LinkId(1),

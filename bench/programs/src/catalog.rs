@@ -51,8 +51,8 @@ pub struct Entry {
     pub npm: Vec<String>,
     /// A shell command that builds files in `{tools}`. It is executed once per run.
     pub build: Option<String>,
-    /// Text of the reason why `tidelane run` leaves the program to the kernel, such as "Go". `None`
-    /// if the program can be accelerated.
+    /// Reason why `tidelane run` leaves the program to the kernel, such as "Go". `None` if the
+    /// program can be accelerated.
     pub kernel: Option<String>,
     /// Port of the server.
     pub port: u16,

@@ -1,7 +1,8 @@
 //! Measures one program: the cells of its row in the table of results, and its load.
 //!
-//! Each combination of stacks is checked without a disturbance, with packet loss, and with a killed
-//! service. The load runs on the two stacks in turn.
+//! The module checks each combination of the server's and the client's stack without a disturbance,
+//! with packet loss, and with a killed service. The load runs on the kernel and on Tidelane in
+//! turn.
 
 use tidelane_tests::{Service, Side, Stop};
 
@@ -15,8 +16,9 @@ use crate::{
     testbed::{Kind, Testbed},
 };
 
-/// Measures all cells and the load, and adds them to the row. A failure becomes a failed cell, and
-/// the run continues.
+/// Measures all cells and the load, and adds them to the row. After a failed check, the function
+/// adds a failed cell and continues. If the server does not start on the kernel, the function adds
+/// only this reason.
 pub fn run(entry: &Entry, rounds: usize, row: &mut Row) {
     let kernel = match Testbed::new(entry, Kind::PLAIN) {
         Ok(testbed) => testbed,
@@ -82,8 +84,8 @@ fn of_client(mut testbed: Testbed<'_>, row: &mut Row) {
     testbed.end();
 }
 
-/// Adds the remaining cells whose server is on Tidelane: the undisturbed cell with both ends on
-/// Tidelane, and the cells with killed services.
+/// Adds the remaining cells whose server is on Tidelane: the cell without a disturbance and with
+/// both ends on Tidelane, and the cells with killed services.
 fn of_server(mut testbed: Testbed<'_>, row: &mut Row) {
     let entry = testbed.entry;
     let mut client = testbed.wire.service_with(Side::Client, &[]);
@@ -112,8 +114,8 @@ fn of_server(mut testbed: Testbed<'_>, row: &mut Row) {
     testbed.end();
 }
 
-/// Runs one check without a disturbance, and adds its cell. `client` is the client's service, if it
-/// has one.
+/// Runs one check without a disturbance, and adds its cell. `client` is the service that the client
+/// runs on, or `None` for the kernel.
 fn plain(testbed: &Testbed<'_>, client: Option<&Service>, row: &mut Row) {
     let sides = Sides::of(testbed.service.is_some(), client.is_some());
     let result = check::run(
@@ -244,7 +246,7 @@ fn cell(testbed: &Testbed<'_>, result: Result<Checked, Stop>) -> Cell {
     }
 }
 
-/// Returns the last lines of a reason, on one line.
+/// Returns the last lines of the text of `stop`, on one line.
 fn words(stop: Stop) -> String {
     let (Stop::Skip(text) | Stop::Fail(text)) = stop;
     tidelane_programs::last_lines(&text)

@@ -1,4 +1,4 @@
-//! The check: runs a client, and compares its output with a file.
+//! The check of one program: runs the client, and compares the client's output with a file.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::{
 pub struct CheckSetup<'a> {
     /// The service that the client runs on. `None` for the kernel.
     pub client: Option<&'a Service>,
-    /// True if packets are lost between the two ends.
+    /// True if packets are lost between the two ends. The time limit is then doubled.
     pub lossy: bool,
 }
 
@@ -29,8 +29,8 @@ pub struct Checked {
     pub message: Option<String>,
 }
 
-/// Runs the client once, compares its output, and determines the stack that carried its
-/// connections.
+/// Runs the client once, compares the client's output with the expected file, and determines the
+/// stack that carried the connections.
 pub fn run(testbed: &Testbed<'_>, how: CheckSetup<'_>) -> Result<Checked, Stop> {
     let output = testbed.output();
     let detector = StackDetector::new(testbed, how.client)?;
@@ -41,8 +41,9 @@ pub fn run(testbed: &Testbed<'_>, how: CheckSetup<'_>) -> Result<Checked, Stop> 
     })
 }
 
-/// Runs the client once with its output to the file `output`, and compares the output. Without
-/// `how`, the client is on the kernel. Returns the message of [`Checked::message`].
+/// Runs the client once, writes the client's output to the file `output`, and compares the output
+/// with the expected file. Without `how`, the client runs on the kernel, and no packets are lost.
+/// Returns the value of [`Checked::message`].
 pub fn transfer(
     testbed: &Testbed<'_>,
     output: &Path,
@@ -73,12 +74,13 @@ pub fn transfer(
         .map(str::to_owned))
 }
 
-/// Returns a shell command that runs `text` with its standard output to a file.
+/// Returns a shell command that runs the shell command `text`, and writes its standard output to
+/// the file `output`.
 pub fn into_file(text: &str, output: &Path) -> String {
     format!("{{ {text}\n}} > {}", output.display())
 }
 
-/// Fails unless the client's output has the same digest as `file`.
+/// Returns an error unless the files `output` and `file` have the same digest.
 pub fn compare(file: &Path, output: &Path) -> Result<(), Stop> {
     let (want, got) = (digest(file)?, digest(output)?);
     let len = |path| fs::metadata(path).map(|data| data.len()).unwrap_or(0);

@@ -9,8 +9,8 @@ use tidelane_tests::{Stop, command};
 
 use crate::catalog::Entry;
 
-/// Installs the packages that are missing. Returns a skip with the reason if a package is not
-/// available.
+/// Installs the packages that are missing. Returns [`Stop::Skip`] with the reason if a package
+/// cannot be installed.
 pub fn install(entry: &Entry) -> Result<(), Stop> {
     fs::create_dir_all(tools_dir())?;
     packages::debian(&entry.packages).map_err(skip)?;

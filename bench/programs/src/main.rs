@@ -4,8 +4,9 @@
 //! A file of `catalog` describes one program: its packages, its start, a client whose output must
 //! have the digest of a file, and a load. The crate builds the wires, which are veth pairs between
 //! two network namespaces ([`testbed`]), and runs the checks and the load ([`cells`]). The crate
-//! reads from the services' counters whether connections were accelerated ([`stack_detector`]), and
-//! keeps the results in `result.json` and `TABLE.md` ([`results`]).
+//! reads from the services' counters whether connections were accelerated, that is, carried by
+//! Tidelane instead of the kernel ([`stack_detector`]). It keeps the results in `result.json` and
+//! `TABLE.md` ([`results`]).
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

@@ -4,6 +4,8 @@
 //! ```text
 //!   client at work --- kill -9 --- check over the kernel --- up --- check, accelerated again
 //! ```
+//!
+//! A connection is accelerated if the service carries it instead of the kernel.
 
 use std::{fs, path::PathBuf, thread, time::Duration};
 
@@ -15,7 +17,8 @@ use crate::{
     testbed::Testbed,
 };
 
-/// Time for which a client runs before the service is killed.
+/// Time for which a client runs before the service is killed. A check, which is shorter than a
+/// load, runs for a third of this time.
 const AT_WORK: Duration = Duration::from_millis(300);
 /// Time limit for the end of a client that runs when the service is killed. The client's
 /// connections may fail.
@@ -74,13 +77,13 @@ pub fn of_clients(testbed: &mut Testbed<'_>, service: Service) -> Result<Checked
     })
 }
 
-/// Adds the phase of the check to a failure.
+/// Returns a failure with the phase of the check and the text of `stop`.
 fn named(when: &str, stop: Stop) -> Stop {
     let (Stop::Skip(text) | Stop::Fail(text)) = stop;
     Stop::Fail(format!("{when}: {text}"))
 }
 
-/// Starts a client on the kernel, which is running when the service is killed.
+/// Starts the load client on the kernel. The client is to be running when the service is killed.
 fn at_work(testbed: &Testbed<'_>) -> Result<Running, Stop> {
     let text = testbed.fill(&testbed.entry.load().client);
     let text = check::into_file(&text, &testbed.output());

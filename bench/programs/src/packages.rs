@@ -1,4 +1,5 @@
-//! Installs packages, and runs the commands that print versions.
+//! Installs the packages of the programs that the benchmarks run, and reads the versions of the
+//! programs.
 
 use std::{
     fs,
@@ -11,7 +12,7 @@ use tidelane_tests::{
     tools::{source_root, target_dir},
 };
 
-/// Installs the Debian packages that are missing, by `scripts/setup.sh programs`.
+/// Installs the Debian packages that are missing, by `scripts/setup.sh programs`, which needs root.
 pub fn debian(packages: &[String]) -> Result<(), Stop> {
     if packages.is_empty() {
         return Ok(());
@@ -24,7 +25,8 @@ pub fn debian(packages: &[String]) -> Result<(), Stop> {
     command(&line).map(drop)
 }
 
-/// Turns a failure into a skip with the last line of its reason.
+/// Converts a failed installation into [`Stop::Skip`], with the last line of the failure's text.
+/// The run then skips the program, because the machine lacks a package of the program.
 pub fn skip(stop: Stop) -> Stop {
     match stop {
         Stop::Skip(text) | Stop::Fail(text) => Stop::Skip(last_line(&text)),
@@ -36,7 +38,8 @@ fn last_line(text: &str) -> String {
     line.unwrap_or("it cannot be installed").to_owned()
 }
 
-/// Runs `install` once. A file in `folder`, named after `mark`, records that it has succeeded.
+/// Runs `install`, unless an earlier call with the same `mark` has succeeded. A file in `folder`,
+/// whose name contains `mark`, records the success.
 pub fn once(
     folder: &Path,
     mark: &str,
@@ -50,8 +53,9 @@ pub fn once(
     Ok(fs::write(mark, "")?)
 }
 
-/// Returns the first line that a shell command prints in `folder`, shortened to 60 characters, or
-/// an empty text.
+/// Runs the shell command `text` in `folder`. Returns the first line of its output that is not
+/// blank, from standard output or else from standard error, cut to 60 characters. Returns an empty
+/// text if the command cannot be run or prints nothing.
 pub fn first_line(text: &str, folder: &Path) -> String {
     let output = Command::new("sh")
         .arg("-c")
@@ -74,8 +78,8 @@ pub fn first_line(text: &str, folder: &Path) -> String {
         .unwrap_or_default()
 }
 
-/// Returns the value of PATH for programs: the system directories and Tidelane's tools. Directories
-/// of version managers in a developer's PATH are left out.
+/// Returns the value of PATH for programs: the system directories and Tidelane's release binaries.
+/// The value does not contain the directories of version managers that a developer's PATH may have.
 pub fn search_path() -> String {
     let load = target_dir().join("release");
     format!(

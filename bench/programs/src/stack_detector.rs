@@ -29,17 +29,20 @@ pub struct StackDetector<'a> {
     before: Opens,
 }
 
-/// The stacks that carried a client's connections.
+/// The stacks that carried a client's connections. The ends with a service are the ends (client,
+/// server) that run on Tidelane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CarriedBy {
-    /// Tidelane carried all connections, at each end that has a service.
+    /// There were connections, and Tidelane carried all of them at each end that has a service.
     Accelerated,
-    /// The kernel carried `kernels` of the `connections`, at an end that has a service.
+    /// The kernel carried `kernels` of the `connections` at an end that has a service, or there was
+    /// no connection.
     Kernel { connections: u64, kernels: u64 },
 }
 
 impl<'a> StackDetector<'a> {
-    /// Reads the counters before a client's run. `client` is the service that the client runs on.
+    /// Reads the counters before a client's run. `client` is the service that the client runs on,
+    /// or `None` for the kernel.
     pub fn new(testbed: &'a Testbed<'a>, client: Option<&'a Service>) -> Result<Self, Stop> {
         let before = Opens::now(testbed, client)?;
         Ok(Self {
@@ -49,7 +52,7 @@ impl<'a> StackDetector<'a> {
         })
     }
 
-    /// Reads the counters after the client's run, and returns the stack that carried its
+    /// Reads the counters after the client's run, and returns the stack that carried the client's
     /// connections.
     pub fn detect(&self) -> Result<CarriedBy, Stop> {
         let now = Opens::now(self.testbed, self.client)?;

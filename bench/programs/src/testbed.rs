@@ -1,5 +1,6 @@
 //! A testbed: a wire with a running server at one end, on the kernel or on Tidelane. A wire is a
-//! veth pair between two network namespaces.
+//! veth pair between two network namespaces. A socket is accelerated if Tidelane carries it instead
+//! of the kernel.
 
 use std::{
     cell::{Cell, RefCell},

@@ -1,4 +1,4 @@
-//! Numbers that a target takes from a fuzzer's input until the input is used up.
+//! Numbers that a fuzz target takes from a fuzzer's input, in little-endian order.
 
 /// The unused rest of an input.
 pub struct Bytes<'a>(&'a [u8]);
@@ -14,7 +14,7 @@ impl<'a> Bytes<'a> {
         self.0.is_empty()
     }
 
-    /// Takes the next byte.
+    /// Takes the next byte. Returns 0 if the input is used up.
     pub fn u8(&mut self) -> u8 {
         let Some((first, rest)) = self.0.split_first() else {
             return 0;

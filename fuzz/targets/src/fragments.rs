@@ -1,5 +1,6 @@
 //! The fuzz target of the IP reassembler: fragments in any order, of any length, from any sender.
-//! Memory must stay bounded, and each reassembled packet must consist of received fragments.
+//! Memory must stay bounded, and each byte of a reassembled packet must come from a fragment that
+//! covers the byte's position.
 
 use tidelane_fragments::{BYTES_MAX, INCOMPLETE_PACKETS_MAX, Reassembler, TIMEOUT};
 use tidelane_time::{Duration, Instant};
@@ -9,18 +10,21 @@ use tidelane_wire::{
 
 use crate::bytes::Bytes;
 
+/// Largest payload of a fragment in bytes.
 const PAYLOAD_MAX: usize = 2048;
 /// Largest number of fragments taken from one input.
 const STEPS_MAX: u32 = 512;
 
-/// Returns a payload whose bytes encode their position in the packet. A `lie` other than zero makes
-/// the bytes wrong.
+/// Returns a payload whose bytes encode their position in the packet. A `lie` other than zero
+/// changes the bytes, like a forged fragment.
 fn payload(start: usize, len: usize, lie: u8) -> Vec<u8> {
     (start..start + len)
         .map(|at| (at % 251) as u8 ^ lie)
         .collect()
 }
 
+/// Returns the identity of packet `which`: the header fields that are equal in all fragments of the
+/// packet.
 fn datagram(which: u8) -> PacketId {
     let address = |last| {
         if which & 1 == 0 {

@@ -23,7 +23,7 @@ pub use crate::{
     wire::{options, wire},
 };
 
-/// A fuzz target. It accepts any bytes and panics if an invariant is broken.
+/// A fuzz target, which accepts any bytes and panics if an invariant is broken.
 pub type Target = fn(&[u8]);
 
 /// All targets with their names. The corpus of a target has the same name.

@@ -88,6 +88,7 @@ fn write_word(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     };
     let size = [1, 4, 8, 4][usize::from(place >> 4 & 3)];
     let offset = start + at * 4 % len;
+    // A secret byte in an attacker's memory must be a leak, so the attacker writes none itself.
     let word = value.to_le_bytes().map(|byte| match may_be_secret(byte) {
         true => byte & 0x1f,
         false => byte,
@@ -161,7 +162,8 @@ fn push_control(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     core.control_requests.publish();
 }
 
-/// Uses a connection of the attacker as a well-behaved program does.
+/// Sends, reads or closes on a connection of the attacker by the ring protocol. The stream position
+/// of the bytes may be wrong.
 fn carry(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     let (what, which) = (bytes.u8(), usize::from(bytes.u8()));
     let (pos, len) = (u32::from(bytes.u16()), usize::from(bytes.u16() % 4096));
@@ -182,7 +184,8 @@ fn carry(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     }
 }
 
-/// Lets the peer send, read or close on a connection with an attacker.
+/// Lets the peer send, read or close on a connection with an attacker. The peer sends at stream
+/// position 0 only.
 fn carry_as_peer(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     let (what, which, len) = (bytes.u8(), bytes.u8(), usize::from(bytes.u16() % 4096));
     let Some(connection) = scene.peer_connection(which.into()) else {

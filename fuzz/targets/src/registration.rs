@@ -34,7 +34,8 @@ fn play(scene: &mut Scene<'_>, data: &[u8]) {
     }
 }
 
-/// Runs one step, which sends a message or changes a session.
+/// Runs one step: an attacker sends a message, joins a listener or opens a connection, attackers
+/// come and go, the peer opens a connection, or time passes.
 pub fn act(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     let what = bytes.u8();
     let at = usize::from(what >> 6);

@@ -1,10 +1,10 @@
 //! The fuzz target of the engine: sequences of segments that arrive at a live connection, and calls
 //! of its program between them.
 //!
-//! Two engines communicate. The input decides when each engine's program sends, reads, closes or
-//! waits. It also decides which packets arrive, are lost or are duplicated, and which segments a
-//! third party forges. The driver of each engine panics if the engine breaks an invariant. At the
-//! end, no state may be left.
+//! Two engines communicate. The input decides when each engine's program sends, reads or closes,
+//! and when time passes. The input also decides which packets arrive, are lost or are duplicated,
+//! and which segments a third party forges. The driver of each engine panics if the engine breaks
+//! an invariant. At the end, no state may be left.
 
 use tidelane_engine::{
     Duration, Endpoint, EngineConfig, Event, FlowId, FlowKey, Instant, IpAddress, SeqNumber,
@@ -83,7 +83,7 @@ impl Scene {
         client.open(scene.now, local, peer, [None; 2]);
         scene.finish_step();
         if policy & 32 == 0 {
-            // Most inputs begin with an established connection.
+            // An input without this bit begins with an established connection.
             for _ in 0..4 {
                 (0..2).for_each(|to| scene.deliver(to, 0));
             }

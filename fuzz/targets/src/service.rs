@@ -1,10 +1,11 @@
 //! A Tidelane service that runs in the fuzzer's process instead of in the daemon `tidelaned`.
 //!
 //! Three parts run the daemon's code: the sessions with the registered programs, the claims of
-//! ports, and the `Host` of a core, which has the TCP connections. The kernel sockets are real, and
-//! belong to a separate network namespace. The fuzzer replaces the NIC, the core's thread and
-//! clock, and the demux, which passes the packets of claimed ports to the service. The programs are
-//! a well-behaved victim and several attackers.
+//! ports (a claim directs a port's packets to the service), and the `Host` of a core, the TCP/IP
+//! stack of one polling thread. The kernel sockets are real, and belong to a separate network
+//! namespace. The fuzzer replaces the NIC, the core's thread and clock, and the demux, which passes
+//! the packets of claimed ports to the service. The programs are a well-behaved victim and several
+//! attackers.
 //!
 //! ```text
 //!   victim, attackers ==socket pairs==> Session, ServiceState, Claims --> ClaimSet (the demux)

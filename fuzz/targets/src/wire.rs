@@ -1,6 +1,6 @@
 //! The fuzz targets of the parsers of network input. The parsers must return a value or a drop
 //! reason for any bytes, and never panic. A value that is encoded and parsed again must be
-//! unchanged.
+//! unchanged, except for SACK blocks that do not fit into the options.
 
 use tidelane_wire::{
     OPTIONS_LEN_MAX, SackBlocks, SegmentHeader, TCP_HEADER_LEN_MAX, TcpOptions, emit_tcp,

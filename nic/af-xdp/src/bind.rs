@@ -17,7 +17,7 @@ use crate::{
 const SEND_BUFFER_PER_FRAME: usize = 4096;
 /// Smallest number of frames that the kernel accepts as the budget of one copy-mode `sendto`.
 const TX_BUDGET_MIN: u32 = 32;
-/// Number of attempts to bind to a busy queue.
+/// Number of attempts to bind to a busy queue, and the pause between two attempts.
 const BIND_TRIES_MAX: u32 = 50;
 const BIND_PAUSE: Duration = Duration::from_millis(10);
 
@@ -25,7 +25,8 @@ const BIND_PAUSE: Duration = Duration::from_millis(10);
 pub(crate) struct Bound {
     pub(crate) socket: XskSocket,
     pub(crate) rings: Rings,
-    /// True if the kernel takes transmit metadata, and thus completes checksums.
+    /// True if the UMEM has transmit metadata, by which the port leaves partial checksums to the
+    /// kernel or the device.
     pub(crate) metadata: bool,
     /// True if one `sendto` can send the whole TX ring in copy mode.
     pub(crate) long_batches: bool,
@@ -107,15 +108,15 @@ impl Binding<'_> {
     fn attempts(&self) -> Vec<Attempt> {
         let mut attempts = Vec::with_capacity(3);
         if self.config.prefer_zero_copy {
-            // A zero-copy driver may lack the checksum offload, so one attempt requests zero-copy
-            // without metadata.
+            // The zero-copy attempt requests no metadata, because a zero-copy driver may lack the
+            // checksum offload.
             attempts.push(Attempt {
                 mode: XdpMode::ZeroCopy,
                 metadata: false,
             });
         }
         // Request metadata only with a checksum offload. Without the offload, the kernel would
-        // compute the checksum in software. Linux 6.12 on virtio-net would not compute it at all.
+        // compute the checksum in software, or not at all (Linux 6.12 on virtio-net).
         let offload = || sys::interface_finishes_checksums(self.interface).unwrap_or(false);
         // With metadata the kernel needs space before the data of each descriptor. The frames of a
         // long packet are adjacent without gaps, so multi-buffer excludes metadata.
@@ -133,7 +134,8 @@ impl Binding<'_> {
         attempts
     }
 
-    /// Returns the error that names the cause of a failed system call.
+    /// Returns the error for the failed system call `call`, with the cause that the errno stands
+    /// for.
     fn explain(&self, call: &'static str, error: io::Error) -> XdpError {
         let interface = self.interface.to_owned();
         let queue = self.queue;

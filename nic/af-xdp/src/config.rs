@@ -7,7 +7,7 @@ use crate::XdpError;
 /// Headroom in bytes that the kernel keeps before the data of every received frame.
 pub(crate) const RX_HEADROOM: u32 = 256;
 /// Headroom in bytes before the data of every transmitted frame. The headroom is one cache line,
-/// and the transmit metadata (`struct xsk_tx_metadata`) is at its end.
+/// and has the transmit metadata (`struct xsk_tx_metadata`) at the end.
 pub(crate) const TX_HEADROOM: u32 = 64;
 /// Length in bytes of an Ethernet header with one VLAN tag.
 pub(crate) const LINK_HEADER_LEN_MAX: u32 = 18;
@@ -31,40 +31,45 @@ pub struct BusyPoll {
 /// Sizes and optional features of an [`XdpPort`](crate::XdpPort).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XdpConfig {
-    /// Number of frames for receiving, a power of two. The FILL and RX rings have the same length.
+    /// Number of frames for receiving, a power of two of at most 2^20. The FILL and RX rings have
+    /// the same length.
     pub rx_frames: u32,
-    /// Number of frames for transmitting, a power of two. The TX and COMPLETION rings have the same
-    /// length.
+    /// Number of packets that may be in transmission, a power of two of at most 2^20. Each packet
+    /// takes one frame, or several frames if the MTU does not fit into one frame. The TX and
+    /// COMPLETION rings have an entry for each of these frames.
     pub tx_frames: u32,
     /// Size of a frame in bytes: 2048 or 4096. A port in zero-copy mode always uses 4096. The
     /// headroom takes 256 bytes of a received frame and 64 bytes of a transmitted frame. A packet
-    /// that does not fit takes several frames (Linux 6.6).
+    /// that does not fit into one frame takes several frames (Linux 6.6).
     pub frame_size: u32,
     /// True if the port requests zero-copy first. With a driver without zero-copy (veth), the port
     /// uses copy mode.
     pub prefer_zero_copy: bool,
-    /// True if the UMEM is on huge pages, provided that enough huge pages are free.
+    /// True if the port requests huge pages for the UMEM. Without enough free huge pages, the port
+    /// uses normal pages.
     pub huge_pages: bool,
-    /// True if the port leaves transmit checksums to the peer or to the device (in copy mode, by
-    /// transmit metadata). Must be false if frames pass another XDP program on their way to a
-    /// kernel. The redirect by that program drops the mark of an unfinished checksum, and the
-    /// kernel then drops the packets.
+    /// True if the port may send packets with a partial checksum, which the device or the peer's
+    /// kernel completes. The port can do so only in copy mode. The value must be false if the
+    /// packets pass another XDP program on their way to a kernel. A redirect by that program loses
+    /// the CHECKSUM_PARTIAL mark, and the kernel then drops the packets.
     pub tx_checksum: bool,
     /// True if the port may request the checksum offload by transmit metadata. Some kernels ignore
     /// the metadata with some drivers.
     pub tx_metadata: bool,
-    /// True if the sender may be on this machine, at the other end of a veth, so that received
-    /// checksums may be unfinished.
+    /// True if received packets may have a partial checksum (CHECKSUM_PARTIAL), for example packets
+    /// from a sender on this machine over a veth.
     pub rx_checksum_may_be_partial: bool,
-    /// True if the port sends GSO frames. The device segments them, or a kernel at the other end of
-    /// a veth receives them whole. Without CAP_NET_RAW the port has no GSO frames.
+    /// True if the port may send GSO frames (payload of many TCP segments, which the device
+    /// segments). Over a veth, the kernel at the other end receives GSO frames unsegmented. The
+    /// port sends GSO frames only in copy mode, only with `tx_checksum`, and only if the packet
+    /// socket for GSO frames could be opened.
     pub gso: bool,
     /// True if packets above the MTU may arrive: a veth without a native XDP program passes on GSO
-    /// packets that its other end has not segmented. Needs Linux 6.6.
+    /// packets that the sender at the other end has not segmented. The value needs Linux 6.6.
     pub long_packets: bool,
-    /// Number of frames that belong to the user of the port
-    /// ([`shared_frames`](tidelane_packet_io::PacketIo::shared_frames)). With zero, the port does
-    /// not share its memory.
+    /// Number of frames that belong to the user of the port, the TCP/IP stack that opened the port
+    /// ([`shared_frames`](tidelane_packet_io::PacketIo::shared_frames)); at most 2^20. With zero,
+    /// the port does not share its memory.
     pub shared_frames: u32,
     /// Parameters of busy polling. `None` leaves busy polling off.
     pub busy_poll: Option<BusyPoll>,
@@ -100,7 +105,7 @@ impl XdpConfig {
     }
 
     /// Returns the configuration with the smallest frame size that holds a packet of this MTU. If
-    /// no frame size does, returns the configuration with the largest frame size.
+    /// the MTU is above all frame sizes, returns the configuration with the largest frame size.
     #[must_use]
     pub fn sized_for(self, mtu: u32) -> Self {
         let holds = |size: &u32| mtu <= mtu_of(*size);
@@ -138,7 +143,8 @@ fn mtu_of(frame_size: u32) -> u32 {
     frame_size - RX_HEADROOM - LINK_HEADER_LEN_MAX
 }
 
-/// The division of a UMEM into frames. The configuration and the interface's MTU determine it.
+/// The division of a UMEM into frames, which follows from the configuration and the interface's
+/// MTU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UmemLayout {
     /// Size of a frame in bytes.
@@ -149,7 +155,8 @@ pub(crate) struct UmemLayout {
     pub(crate) tx_packets: u32,
     /// Number of adjacent frames that are reserved for one transmitted packet.
     pub(crate) tx_packet_frames: u32,
-    /// Number of frames for the user of the port.
+    /// Number of frames that belong to the user of the port at the start
+    /// ([`XdpConfig::shared_frames`]).
     pub(crate) shared_frames: u32,
     /// True if a packet may take several frames (`XDP_USE_SG`).
     pub(crate) multi_buffer: bool,
@@ -192,7 +199,7 @@ impl UmemLayout {
 
     /// Returns the length in bytes of the longest packet that can be transmitted. Without
     /// multi-buffer, the result is at most the longest packet that can be received, because a peer
-    /// may answer with packets as long as the packets that it receives.
+    /// may answer with packets that are as long as the packets of this port.
     pub(crate) fn tx_packet_len_max(&self) -> u32 {
         let room = self.tx_packet_frames * self.frame_size - TX_HEADROOM;
         if self.multi_buffer {

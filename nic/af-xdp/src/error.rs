@@ -7,7 +7,7 @@ use std::{error::Error, fmt, io};
 pub enum XdpError {
     /// This network namespace has no interface of that name or index.
     NoSuchInterface(String),
-    /// The interface has no such queue.
+    /// The interface has no queue with this number.
     NoSuchQueue {
         /// The interface.
         interface: String,
@@ -21,11 +21,11 @@ pub enum XdpError {
         /// Number of the requested queue.
         queue: u32,
     },
-    /// The caller lacks a capability.
+    /// The caller lacks a capability, for example CAP_NET_RAW.
     NotPermitted,
     /// The kernel was built without AF_XDP.
     NoKernelSupport,
-    /// The UMEM exceeds the memory that the process may lock.
+    /// The UMEM exceeds the memory that the process may lock (RLIMIT_MEMLOCK).
     MemoryLimit {
         /// Size of the UMEM in bytes.
         bytes: usize,

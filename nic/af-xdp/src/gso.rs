@@ -1,14 +1,15 @@
-//! Transmission of GSO frames through a raw packet socket with `PACKET_VNET_HDR`.
+//! Transmission of GSO frames through a raw packet socket with `PACKET_VNET_HDR`. A GSO frame has
+//! the payload of many TCP segments. The kernel or the device segments the frame.
 //!
 //! AF_XDP carries frames up to the link's MTU. In copy mode, the kernel needs as much time for one
 //! AF_XDP frame as for one GSO frame of 40 segments through a packet socket. Over a veth, the GSO
 //! frame is not even segmented. The port therefore sends bulk data through the packet socket.
 //!
 //! The packets of the packet socket pass the queueing discipline (qdisc), unlike the frames of
-//! AF_XDP. The socket does not bypass the qdisc, because the kernel would drop a bypassing packet
-//! that software has to segment (Linux, `__dev_direct_xmit`). The socket receives nothing, because
-//! it is bound to no protocol. The kernel copies the payload once, from the stream buffer of the
-//! connection.
+//! AF_XDP. The port does not set PACKET_QDISC_BYPASS, because the kernel would drop packets that
+//! software has to segment (Linux, `__dev_direct_xmit`). The socket receives nothing, because
+//! it is bound to no protocol. The kernel copies the payload once, from the connection's send
+//! buffer.
 
 use std::io;
 
@@ -25,7 +26,9 @@ const FRAME_LEN_MAX: usize = 14 + 65_535;
 const HEADERS_LEN_MAX: usize = 14 + 40 + 60;
 /// Length of the send buffer in bytes, which suffices for several GSO frames in flight.
 const SEND_BUFFER: usize = 4 << 20;
+/// `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the checksum is partial (CHECKSUM_PARTIAL).
 const NEEDS_CHECKSUM: u8 = 1;
+/// Values of the field `gso_type` (`VIRTIO_NET_HDR_GSO_*`).
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
 /// Offset of the checksum field in a TCP header, in bytes.
@@ -51,12 +54,14 @@ impl GsoSocket {
         FRAME_LEN_MAX as u32
     }
 
-    /// Returns the space for the headers of the next frame. The caller fills it before `send`.
+    /// Returns the space for the headers of the next frame. The caller writes the headers before
+    /// `send`.
     pub(crate) fn headers(&mut self) -> &mut [u8] {
         &mut self.headers[SEGMENTATION_HEADER_LEN..]
     }
 
-    /// Sends the headers, followed by `payload`.
+    /// Sends the headers, followed by `payload`. Returns an error if the socket's send buffer is
+    /// full.
     pub(crate) fn send(
         &mut self,
         payload: GsoPayload<'_>,
@@ -71,8 +76,8 @@ impl GsoSocket {
         header[8..10].copy_from_slice(&TCP_CHECKSUM_AT.to_ne_bytes());
         let headers = &self.headers[..SEGMENTATION_HEADER_LEN + usize::from(gso.headers_len)];
         match self.socket.send(headers, payload) {
-            // Any other error means that the device drops the frame. TCP repairs the drop as it
-            // repairs a loss on the wire.
+            // Any other error means that the kernel drops the frame. TCP then retransmits the
+            // payload.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(LinkFull),
             _ => Ok(()),
         }

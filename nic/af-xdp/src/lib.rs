@@ -7,12 +7,14 @@
 //!             RX ring    --> rx_burst        COMPLETION ring --> reaped by tx_flush, tx_frame
 //! ```
 //!
-//! Every ring has at least as many entries as its half of the UMEM has frames. A ring can therefore
-//! never overflow, and no entry has to be queued elsewhere. Each frame is in exactly one place at
-//! any time: a ring, the free stack of transmit packets, or the caller's burst.
+//! The FILL and RX rings have an entry for each receive frame. The TX and COMPLETION rings have an
+//! entry for each frame of the transmit packets. A ring can therefore never overflow, and no entry
+//! has to be queued elsewhere. Each frame has exactly one owner at any time: the kernel, the port,
+//! a burst of the caller, or the user of the port (the TCP/IP stack that opened the port).
 //!
-//! Packets of a jumbo MTU take several frames (multi-buffer, Linux 6.6). Received frames are copied
-//! into one packet; transmitted frames are adjacent. The caller sees only whole packets.
+//! Packets of a jumbo MTU take several frames (multi-buffer, Linux 6.6). The port copies the frames
+//! of a received packet into one buffer. The frames of a transmitted packet are adjacent. The
+//! caller sees only whole packets.
 //!
 //! A program uses the port together with the crate `tidelane-steering`, whose `Demux` is the XDP
 //! program that redirects frames to the port:
@@ -24,13 +26,15 @@
 //! 4. loop: `rx_burst`, `tx_frame`, `tx_commit`, `rx_release`, `tx_flush`
 //!    ([`PacketIo`](tidelane_packet_io::PacketIo)); sleep by polling [`XdpPort::fd`] for input.
 //!
-//! With `shared_frames`, the user of the port has frames of the UMEM, too. The user exchanges a
-//! free frame against a received frame that it keeps, and lends frames for transmission.
+//! With [`XdpConfig::shared_frames`], the user of the port has frames of the UMEM, too. To keep a
+//! received frame, the user gives the port a free frame in exchange. For a transmission, the user
+//! lends a frame to the port.
 //!
-//! GSO frames are sent through a packet socket (`gso.rs`).
+//! GSO frames, which carry the payload of many TCP segments, are sent through a packet socket
+//! (`gso.rs`).
 //!
 //! Copy mode (every driver, including veth) and zero-copy (drivers with support) have the same
-//! interface; [`XdpPort::mode`] tells them apart.
+//! interface. [`XdpPort::mode`] returns the mode.
 
 mod bind;
 mod config;

@@ -24,8 +24,8 @@ use crate::{
 };
 
 /// Least frame size in bytes with zero-copy. Some drivers (igb, igc) use only whole KiB of the
-/// space behind the headroom. In a frame of 2048 bytes, they would use one KiB and truncate longer
-/// packets.
+/// space behind the headroom. In a frame of 2048 bytes, these drivers would use one KiB and
+/// truncate longer packets.
 const ZERO_COPY_FRAME_SIZE: u32 = 4096;
 
 /// Path of frames between the NIC and the UMEM.
@@ -40,11 +40,12 @@ pub enum XdpMode {
 /// The kernel's counters of a socket (`XDP_STATISTICS`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpStatistics {
-    /// Frames dropped for other reasons than full rings, for example because of their length.
+    /// Frames dropped for reasons other than the state of the rings, for example because of their
+    /// length.
     pub rx_dropped: u64,
     /// Frames dropped because the RX ring was full.
     pub rx_ring_full: u64,
-    /// Frames dropped because the FILL ring had no frame for them.
+    /// Frames dropped because the FILL ring was empty.
     pub rx_fill_ring_empty: u64,
     /// FILL entries (frames offered for reception) that the kernel refused.
     pub rx_invalid_descs: u64,
@@ -54,7 +55,7 @@ pub struct XdpStatistics {
     pub tx_ring_empty: u64,
 }
 
-/// The port's own counters.
+/// The port's own counters, since the port was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpCounters {
     /// Packets received.
@@ -67,9 +68,9 @@ pub struct XdpCounters {
     pub tx_gso_frames: u64,
     /// `sendto` calls made to transmit.
     pub tx_kicks: u64,
-    /// `recvfrom` calls made to make the kernel fill the RX ring.
+    /// `recvfrom` calls made so that the kernel takes frames from the FILL ring.
     pub rx_kicks: u64,
-    /// Flushes that left frames in the TX ring.
+    /// Flushes in copy mode that left frames in the TX ring.
     pub tx_stalls: u64,
     /// `sendto` calls that failed for a reason other than backpressure.
     pub tx_errors: u64,
@@ -79,7 +80,8 @@ pub struct XdpCounters {
 pub struct XdpPort {
     pub(crate) rx: RxQueue,
     pub(crate) tx: TxQueue,
-    /// The memory of all frames, until the user takes it by `shared_frames`.
+    /// The memory of all frames, until the user takes the memory (`SharedFrames::take_memory`).
+    /// `None` also if the port shares no frames.
     pub(crate) shared_memory: Option<SharedMemory>,
     /// True if the user of the port may lend frames to the port.
     shares_frames: bool,
@@ -89,7 +91,8 @@ pub struct XdpPort {
     mode: XdpMode,
     /// True if one `sendto` can send the whole TX ring in copy mode.
     long_batches: bool,
-    /// True if the configuration has busy polling: a receive call then polls the NIC.
+    /// True if the configuration has busy polling. A call of `rx_burst` that finds no packet then
+    /// polls the NIC.
     busy_poll: bool,
     rx_checksum_may_be_partial: bool,
     ifindex: u32,
@@ -105,8 +108,8 @@ fn system(call: &'static str) -> impl FnOnce(io::Error) -> XdpError {
 }
 
 impl XdpPort {
-    /// Checks that the kernel has AF_XDP and that this process may use it, before the caller
-    /// changes any setting.
+    /// Checks that the kernel has AF_XDP and that this process may open an AF_XDP socket. The check
+    /// changes no setting.
     pub fn check_support() -> Result<(), XdpError> {
         XskSocket::new().map(drop).map_err(XdpError::of_socket)
     }
@@ -218,12 +221,13 @@ impl XdpPort {
         self.queue
     }
 
-    /// Returns the mode in which the kernel moves frames.
+    /// Returns the path of frames between the NIC and the UMEM.
     pub fn mode(&self) -> XdpMode {
         self.mode
     }
 
-    /// Returns true if the peer or the device finishes the checksums of transmitted frames.
+    /// Returns true if the port leaves partial checksums to the device or the peer's kernel.
+    /// Otherwise, the port completes partial checksums in software.
     pub fn finishes_checksums(&self) -> bool {
         self.tx.has_metadata()
     }
@@ -279,8 +283,8 @@ impl XdpPort {
         }
     }
 
-    /// Returns the last transmit error, and forgets it: ENETDOWN while the interface is down, ENXIO
-    /// after its removal.
+    /// Returns the last transmit error, and clears the error. ENETDOWN means that the interface is
+    /// down, and ENXIO that the interface was removed.
     pub fn take_tx_error(&mut self) -> Option<io::Error> {
         self.tx_error.take()
     }
@@ -288,8 +292,8 @@ impl XdpPort {
     /// Calls `sendto` until the kernel has taken all descriptors, or takes no more.
     fn kick_tx(&mut self) {
         let mut pending = self.tx.pending();
-        // Each round except the last sends as many frames as one call may send, so the number of
-        // rounds is bounded.
+        // Each round except the last makes the kernel take at least one descriptor, so the number
+        // of rounds is bounded.
         while pending > 0 && self.tx.needs_wakeup() {
             self.counters.tx_kicks += 1;
             let outcome = self.socket.kick_tx();
@@ -298,7 +302,7 @@ impl XdpPort {
                 let code = error.raw_os_error().unwrap_or(0);
                 // These errors are backpressure. EAGAIN: the call has sent as many frames as it
                 // may, or the send buffer or the completion ring is full. EBUSY: the link dropped a
-                // frame. ENOBUFS: temporarily no memory.
+                // frame. ENOBUFS: temporarily no memory. EINTR: a signal interrupted the call.
                 if !matches!(
                     code,
                     libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR

@@ -13,10 +13,12 @@ pub struct QueueCounts {
     pub tx: u32,
 }
 
-/// Returns the numbers of queues of an interface in this thread's network namespace.
+/// Returns the numbers of queues of an interface in this thread's network namespace; at least one
+/// queue of each kind.
 ///
 /// The function prefers the channels of ethtool. For a driver without channels, the function counts
-/// the queues in `sysfs`, which shows the network namespace in which it was mounted.
+/// the queues in `sysfs`. A mount of `sysfs` shows the interfaces of one network namespace, so the
+/// thread must be in the network namespace of the mount.
 pub fn queue_counts(interface: &str) -> io::Result<QueueCounts> {
     sys::interface_index(interface)?;
     match sys::interface_channels(interface) {

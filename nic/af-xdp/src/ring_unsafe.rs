@@ -1,9 +1,10 @@
-//! A ring of an AF_XDP socket: single producer, single consumer, with the kernel at the other end.
+//! A ring of an AF_XDP socket. A ring has one producer and one consumer: one of them is the kernel,
+//! and the other is the port (`XdpPort`, which owns the socket).
 //!
-//! Indices are free-running 32-bit numbers, which are only subtracted (wrapping) and masked. The
-//! port owns one index, and the kernel owns the other. The port stores its index once per batch,
-//! from a private copy, and loads the kernel's index once per batch. The code trusts the kernel's
-//! index and entries, because the kernel has full access to the machine anyway.
+//! Both indices are 32-bit counters that wrap at 2^32. The port writes one index, and the kernel
+//! writes the other index. The port stores its index once per batch, from a private copy, and loads
+//! the kernel's index once per batch. The port does not validate the kernel's index and entries,
+//! because the kernel has full access to the memory of the process anyway.
 
 use std::{
     io,
@@ -35,28 +36,31 @@ const _: () = assert!(size_of::<Descriptor>() == size_of::<libc::xdp_desc>());
 /// # Safety
 /// Every bit pattern is a value of the type.
 pub(crate) unsafe trait Entry: Copy {}
-// SAFETY: integers.
+// SAFETY: all fields are integers.
 unsafe impl Entry for Descriptor {}
-// SAFETY: an integer.
+// SAFETY: every bit pattern is a value of an integer.
 unsafe impl Entry for u64 {}
 
-/// A mapped ring. The owner uses it either as producer or as consumer.
+/// A mapped ring. The port is the producer of the FILL and TX rings, and the consumer of the RX and
+/// COMPLETION rings.
 pub(crate) struct Ring<T> {
     mapping: Mapping,
     offsets: libc::xdp_ring_offset,
-    /// Number of entries, minus one: selects the place of an index.
+    /// Number of entries, minus one. The number masks an index to get the position of the entry in
+    /// the ring.
     mask: u32,
-    /// Producer index: the current value if the port produces the ring, otherwise the last value
-    /// read.
+    /// Producer index: the current value if the port is the producer, otherwise the last value that
+    /// the port has read.
     producer: u32,
-    /// Consumer index: the current value if the port consumes the ring, otherwise the last value
-    /// read.
+    /// Consumer index: the current value if the port is the consumer, otherwise the last value that
+    /// the port has read.
     consumer: u32,
     entries: PhantomData<T>,
 }
 
 impl<T: Entry> Ring<T> {
-    /// Maps the ring of `len` entries at page offset `at` of the socket.
+    /// Maps a ring of `len` entries. `at` selects the ring (`XDP_PGOFF_*`, `XDP_UMEM_PGOFF_*`).
+    /// `offsets` gives the layout of the mapped memory (`XDP_MMAP_OFFSETS`).
     pub(crate) fn map(
         socket: &XskSocket,
         len: u32,
@@ -124,13 +128,12 @@ impl<T: Entry> Ring<T> {
 
     /// Appends an entry. [`publish`](Self::publish) makes the entry visible to the kernel.
     ///
-    /// The function does not compare the entry with the kernel's consumer index, because this index
-    /// lags behind on the FILL ring. The kernel hands over a received frame first, and only then
-    /// publishes that it has consumed the frame's FILL entry. The caller guarantees that the ring
-    /// has space.
+    /// The caller guarantees that the ring has space. The function does not check for space,
+    /// because the consumer index of the FILL ring may be out of date. The kernel passes a received
+    /// frame to the RX ring before the kernel publishes the consumption of the frame's FILL entry.
     pub(crate) fn push(&mut self, entry: T) {
-        // SAFETY: `entry` gives a valid place, which the kernel does not read before `publish`. The
-        // owner never has more entries than the ring has places.
+        // SAFETY: `entry` returns a valid pointer. The caller guarantees that the position is free,
+        // and the kernel does not read the position before `publish`.
         unsafe { self.entry(self.producer).write(entry) };
         self.producer = self.producer.wrapping_add(1);
     }
@@ -161,14 +164,15 @@ impl<T: Entry> Ring<T> {
     /// Pops one of the [`available`](Self::available) entries.
     pub(crate) fn pop(&mut self) -> T {
         debug_assert_ne!(self.producer, self.consumer);
-        // SAFETY: `entry` gives a valid place. `available` has acquired the producer index, so the
-        // kernel has finished this entry. The kernel does not write to the place before `release`.
+        // SAFETY: `entry` returns a valid pointer. `available` has acquired the producer index, so
+        // the kernel has written the entry. The kernel does not write to the position again before
+        // `release`.
         let entry = unsafe { self.entry(self.consumer).read() };
         self.consumer = self.consumer.wrapping_add(1);
         entry
     }
 
-    /// Returns the places of all popped entries to the kernel.
+    /// Returns the positions of all popped entries to the kernel.
     pub(crate) fn release(&mut self) {
         self.word(self.offsets.consumer)
             .store(self.consumer, Ordering::Release);
@@ -177,16 +181,16 @@ impl<T: Entry> Ring<T> {
 
 #[cfg(test)]
 impl<T: Entry> Ring<T> {
-    /// Creates two values over one ring: the port's side and, in place of the kernel, the other
-    /// side.
+    /// Creates one ring and returns both of its sides: one for the port, and one for a test that
+    /// plays the kernel.
     pub(crate) fn pair(len: u32) -> (Self, Self) {
         use std::{fs::File, os::fd::FromRawFd};
 
         const BYTES: usize = 1 << 16;
-        // SAFETY: the name is a string with an end.
+        // SAFETY: the name is a NUL-terminated string.
         let fd = unsafe { libc::memfd_create(c"ring".as_ptr(), libc::MFD_CLOEXEC) };
         assert!(fd >= 0, "{}", io::Error::last_os_error());
-        // SAFETY: the descriptor is new, and nobody else has it.
+        // SAFETY: the file descriptor is new, and no other code owns the descriptor.
         let file = unsafe { File::from_raw_fd(fd) };
         file.set_len(BYTES as u64).unwrap();
         let file = file.into();
@@ -257,7 +261,8 @@ mod tests {
         assert_eq!(ring.available(1), 0);
         for n in 0..6u32 {
             let place = ring.entry(start.wrapping_add(n));
-            // SAFETY: a place of the ring that the consumer does not have yet.
+            // SAFETY: `entry` returns a valid pointer, and the ring does not read the position
+            // before the test stores the producer index.
             unsafe { place.write(u64::from(n)) };
         }
         store(&ring, 0, start.wrapping_add(6));

@@ -14,8 +14,8 @@ use crate::{
     umem_unsafe::Umem,
 };
 
-/// Length in bytes of the longest packet: an Ethernet header with a tag, and the longest IP packet.
-/// On a veth, packets above the MTU come from a kernel that leaves segmentation to the link.
+/// Length in bytes of the longest packet: an Ethernet header with a VLAN tag, and the longest IP
+/// packet. The kernel at the other end of a veth may send GSO packets above the MTU unsegmented.
 const PACKET_LEN_MAX: usize = LINK_HEADER_LEN_MAX as usize + 65_535;
 /// Option of a descriptor in a burst: `addr` is an offset in the burst's own buffer instead of the
 /// UMEM. The kernel does not use this bit.
@@ -24,7 +24,7 @@ const ASSEMBLED: u32 = 1 << 31;
 /// Packets that a port has received and lends to its caller.
 ///
 /// The frames of the packets were taken from the RX ring. The frames return to the FILL ring when
-/// the caller releases the burst. The kernel does not write to them before this time. A burst
+/// the caller releases the burst. The kernel does not write to the frames before this time. A burst
 /// cannot be copied, so each frame has one owner.
 pub struct XdpBurst {
     umem: Arc<Umem>,
@@ -77,8 +77,8 @@ impl RxQueue {
         rx: Ring<Descriptor>,
         layout: &UmemLayout,
     ) -> Self {
-        // The list covers all frames of the UMEM, because an exchange may give any of them to the
-        // receive half.
+        // The list covers all frames of the UMEM, because `exchange` may give any frame of the user
+        // to the receive half.
         let lent = vec![false; layout.frames() as usize].into_boxed_slice();
         let mut queue = Self {
             umem,
@@ -163,7 +163,7 @@ impl RxQueue {
     #[cold]
     fn assemble(&mut self, burst: &mut XdpBurst, frame: Descriptor, continues: bool) {
         // SAFETY: the frame was taken from the RX ring and is not in the FILL ring yet, so the
-        // kernel does not write to it; received frames are never borrowed mutably.
+        // kernel does not write to the frame. Received frames are never borrowed mutably.
         let bytes = unsafe { self.umem.bytes(frame.addr, frame.len as usize) };
         // One byte above the limit shows that the packet is too long.
         let room = (PACKET_LEN_MAX + 1).saturating_sub(self.incomplete.len());
@@ -211,8 +211,9 @@ impl RxQueue {
         }
     }
 
-    /// Takes packet `at` out of `burst`, with its frame. The frame `free`, without data, replaces
-    /// it in the burst. Returns `None`, without any effect, if the packet is not in one frame.
+    /// Takes the frame of packet `at` out of `burst`. An empty packet in the frame `free` replaces
+    /// the packet. Returns `None`, without any effect, if the burst has no packet `at`, if the
+    /// packet took several frames, or if the packet is empty (already exchanged).
     pub(crate) fn exchange(
         &mut self,
         burst: &mut XdpBurst,

@@ -6,7 +6,7 @@ use tidelane_packet_io::{FrameData, FrameMemory, LinkFull, SharedFrames, TxCheck
 
 use crate::{XdpBurst, XdpPort, config::UmemLayout, tx_unsafe::TX_METADATA_LEN, umem_unsafe::Umem};
 
-/// The memory of a port, until its user takes it.
+/// The memory of a port, until the user takes the memory.
 pub(crate) struct SharedMemory {
     umem: Arc<Umem>,
     layout: UmemLayout,
@@ -17,7 +17,7 @@ impl SharedMemory {
         Self { umem, layout }
     }
 
-    /// Returns the memory for the user.
+    /// Returns the memory in the form that the user takes. `None` if the UMEM starts at address 0.
     fn into_frames(self) -> Option<FrameMemory> {
         Some(FrameMemory {
             start: NonNull::new(self.umem.start())?,
@@ -30,10 +30,10 @@ impl SharedMemory {
     }
 }
 
-// SAFETY: the owner of the memory keeps the UMEM, which is mapped as zeros. The port gives only
-// frames of its receive half to the kernel, and frames of its transmit half and lent frames. The
-// kernel reads a lent frame until its completion, and `request_checksum` writes before the frame is
-// queued.
+// SAFETY: the owner of the memory keeps the UMEM, which is mapped as zeros. The port gives the
+// kernel only frames of the receive half, frames of the transmit half, and lent frames. The kernel
+// reads a lent frame until its completion. `request_checksum` writes to a lent frame only before
+// the frame is queued.
 unsafe impl SharedFrames<XdpBurst> for XdpPort {
     fn take_memory(&mut self) -> Option<FrameMemory> {
         self.shared_memory.take()?.into_frames()

@@ -21,7 +21,7 @@ const SO_BUSY_POLL_BUDGET: c_int = 70;
 /// # Safety
 /// Every bit pattern is a value of the type.
 pub(crate) unsafe trait OptionValue: Copy {}
-// SAFETY: structures of integers.
+// SAFETY: all fields are integers.
 unsafe impl OptionValue for libc::xdp_mmap_offsets {}
 // SAFETY: as above.
 unsafe impl OptionValue for libc::xdp_umem_reg {}
@@ -29,7 +29,7 @@ unsafe impl OptionValue for libc::xdp_umem_reg {}
 unsafe impl OptionValue for libc::xdp_statistics {}
 // SAFETY: as above.
 unsafe impl OptionValue for libc::xdp_options {}
-// SAFETY: an integer.
+// SAFETY: every bit pattern is a value of an integer.
 unsafe impl OptionValue for c_int {}
 
 /// A structure that begins like `sockaddr`.
@@ -108,7 +108,7 @@ impl XskSocket {
         let mut value = MaybeUninit::<T>::zeroed();
         let mut len = size_of::<T>() as libc::socklen_t;
         // SAFETY: the kernel writes at most `len` bytes to `value`, and the other bytes stay zero.
-        // `OptionValue` says that any bytes are a value.
+        // `OptionValue` guarantees that every bit pattern is a value.
         unsafe {
             let out = value.as_mut_ptr().cast::<c_void>();
             check(libc::getsockopt(
@@ -150,7 +150,7 @@ impl XskSocket {
     /// Makes the kernel process the TX ring.
     pub(crate) fn kick_tx(&self) -> io::Result<()> {
         let fd = self.0.as_raw_fd();
-        // SAFETY: an empty message and no address: no memory is passed.
+        // SAFETY: the message is empty and has no address, so the kernel accesses no memory.
         let result =
             unsafe { libc::sendto(fd, ptr::null(), 0, libc::MSG_DONTWAIT, ptr::null(), 0) };
         if result < 0 {
@@ -164,8 +164,8 @@ impl XskSocket {
     /// driver's receive loop.
     pub(crate) fn kick_rx(&self) {
         let fd = self.0.as_raw_fd();
-        // SAFETY: an empty buffer and no address: no memory is passed. The call transfers nothing,
-        // and its only expected failure (EAGAIN) means that there is nothing to receive.
+        // SAFETY: the buffer is empty and there is no address, so the kernel accesses no memory.
+        // The call transfers no data. The only expected error (EAGAIN) means that no frame waits.
         unsafe {
             let none = ptr::null_mut();
             libc::recvfrom(
@@ -179,7 +179,7 @@ impl XskSocket {
         }
     }
 
-    /// Maps `len` bytes of a ring.
+    /// Maps `len` bytes of a ring. `offset` selects the ring (`XDP_PGOFF_*`, `XDP_UMEM_PGOFF_*`).
     pub(crate) fn map_ring(&self, len: usize, offset: u64) -> io::Result<Mapping> {
         let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
         Mapping::new(len, flags, Some((&self.0, offset)))
@@ -257,7 +257,7 @@ pub(crate) struct Mapping {
 // SAFETY: the mapping is plain memory, which any thread may use. Code that reads or writes through
 // `start` must order its accesses.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; the type itself offers no access.
+// SAFETY: as for `Send`. The type itself does not access the memory.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -289,7 +289,7 @@ impl Mapping {
         Self::new(len, libc::MAP_SHARED, Some((file, 0)))
     }
 
-    /// Maps private memory and populates it.
+    /// Maps `len` bytes of private memory. The kernel allocates all pages at once (`MAP_POPULATE`).
     pub(crate) fn anonymous(len: usize, huge_pages: bool) -> io::Result<Self> {
         let huge = if huge_pages { libc::MAP_HUGETLB } else { 0 };
         Self::new(
@@ -330,7 +330,7 @@ pub(crate) fn interface_index(name: &str) -> io::Result<u32> {
 /// Returns the name of an interface in this thread's network namespace.
 pub(crate) fn interface_name(index: u32) -> io::Result<String> {
     let mut name = [0u8; libc::IF_NAMESIZE];
-    // SAFETY: the buffer has the size that the call is defined to need.
+    // SAFETY: the buffer has `IF_NAMESIZE` bytes, as the call requires.
     if unsafe { libc::if_indextoname(index, name.as_mut_ptr().cast()) }.is_null() {
         return Err(io::Error::last_os_error());
     }

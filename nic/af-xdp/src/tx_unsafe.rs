@@ -1,8 +1,13 @@
 //! The transmit half of an AF_XDP port: TX ring, COMPLETION ring, and the stack of free packets.
 //!
-//! In this module, a *packet* is the memory that holds one transmitted packet: one frame of the
-//! UMEM, or several adjacent frames if the MTU is above the frame size. The bytes of a packet are
-//! contiguous. Each frame of a packet has its own descriptor.
+//! In this module, a *frame* is a chunk of the UMEM. A *packet* is the buffer of one packet to
+//! transmit. A packet consists of one frame, or of several adjacent frames if one frame is too
+//! short for the MTU. The bytes of a packet are contiguous. Each frame of a packet has its own
+//! descriptor.
+//!
+//! The *user* of the port is the TCP/IP stack that opened the port. The user may lend the port one
+//! of the user's own frames. The port transmits the lent frame without a copy, and then returns the
+//! frame to the user.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -18,7 +23,8 @@ use crate::{
 pub(crate) const TX_METADATA_LEN: u32 = 16;
 const _: () = assert!(size_of::<libc::xsk_tx_metadata>() == TX_METADATA_LEN as usize);
 const _: () = assert!(TX_METADATA_LEN <= TX_HEADROOM);
-/// Length of an Ethernet header in bytes. The kernel refuses shorter frames.
+/// Length of an Ethernet header in bytes. The kernel transmits nothing that is shorter than the
+/// header.
 const FRAME_LEN_MIN: usize = 14;
 
 /// The transmit half of a port.
@@ -34,18 +40,21 @@ pub(crate) struct TxQueue {
     packet_len_max: u32,
     /// UMEM offset of the first frame of the transmit half.
     area_start: u64,
-    /// Data offsets of free packets in the UMEM. The list is a stack, so that the frames in use
-    /// stay in the CPU cache. `frame` lends out the packet at the top.
+    /// UMEM offsets of the data of free packets. The list is a stack, so that the frames in use
+    /// stay in the CPU cache. `frame` returns the packet at the top.
     free: Vec<u64>,
-    /// Packets that are set aside while lent frames use their places in the rings, so that the
-    /// rings never overflow.
+    /// Packets that are set aside: one for each lent frame in flight. The rings have one entry for
+    /// each frame of all packets. A lent frame uses an entry of its parked packet, so the rings
+    /// never overflow.
     parked: Vec<u64>,
-    /// Lent frames that the kernel no longer reads.
+    /// Numbers of lent frames that the kernel no longer reads, until the user takes the frames back
+    /// with `returned`.
     returned: VecDeque<u32>,
-    /// For each packet that the kernel has: the number of its frames that the kernel has not
-    /// completed, minus one.
+    /// For each packet in flight: the number of frames that the kernel has not completed, minus
+    /// one.
     extra_frames: Box<[u8]>,
-    /// True if the port declares unfinished checksums to the kernel in transmit metadata.
+    /// True if the port requests checksum offload through transmit metadata
+    /// (`struct xsk_tx_metadata`).
     metadata: bool,
     /// Number of packets queued since the port was opened.
     committed: u64,
@@ -91,11 +100,13 @@ impl TxQueue {
         self.committed
     }
 
-    /// Returns true if the port declares unfinished checksums to the kernel in transmit metadata.
+    /// Returns true if the port requests checksum offload through transmit metadata.
     pub(crate) fn has_metadata(&self) -> bool {
         self.metadata
     }
 
+    /// Returns the space for the data of the packet at the top of the free stack. Returns `None` if
+    /// no packet is free.
     pub(crate) fn frame(&mut self) -> Option<&mut [u8]> {
         if self.free.is_empty() {
             self.reap();
@@ -106,6 +117,7 @@ impl TxQueue {
         Some(unsafe { self.umem.bytes_mut(addr, self.packet_len_max as usize) })
     }
 
+    /// Queues the packet that [`Self::frame`] returned, with `len` bytes of data.
     pub(crate) fn commit(&mut self, len: usize, checksum: TxChecksum) {
         assert!(
             len >= FRAME_LEN_MIN && len <= self.packet_len_max as usize,
@@ -130,13 +142,13 @@ impl TxQueue {
         self.committed += 1;
     }
 
-    /// Queues a frame that belongs to the user. Returns an error, without any effect, while too
-    /// many packets are in flight.
+    /// Queues a lent frame for transmission. Returns an error, without any effect, if no packet is
+    /// free to be parked.
     ///
     /// # Safety
     ///
-    /// The frame belongs to the user. Until [`Self::returned`] has its number, nobody writes the
-    /// data, or the metadata before the data.
+    /// The frame belongs to the user. Until [`Self::returned`] returns the number of the frame,
+    /// nobody writes the data, or the metadata before the data.
     pub(crate) unsafe fn lend(
         &mut self,
         data: FrameData,
@@ -173,7 +185,8 @@ impl TxQueue {
         Ok(())
     }
 
-    /// Returns the number of a lent frame that the kernel no longer reads.
+    /// Returns the number of a lent frame that the kernel no longer reads. The frame belongs to the
+    /// user again.
     pub(crate) fn returned(&mut self) -> Option<u32> {
         if self.returned.is_empty() && !self.parked.is_empty() {
             self.reap();
@@ -181,7 +194,7 @@ impl TxQueue {
         self.returned.pop_front()
     }
 
-    /// Queues a descriptor for each frame of the `len` bytes at `addr`.
+    /// Queues one descriptor for each frame of the packet with `len` bytes of data at `addr`.
     #[cold]
     fn push_frames(&mut self, addr: u64, len: u32, mut options: u32) {
         let number = self.packet_index(addr);
@@ -203,25 +216,27 @@ impl TxQueue {
         }
     }
 
-    /// Returns the number of the packet at `addr`; `None` if the frame at `addr` is not one of the
-    /// transmit half.
+    /// Returns the index of the packet at the UMEM offset `addr`. Returns `None` if `addr` is not
+    /// in the transmit half.
     fn packet_of(&self, addr: u64) -> Option<usize> {
         let end = self.area_start + self.extra_frames.len() as u64 * self.packet_size;
         let is_packet = (self.area_start..end).contains(&addr);
         is_packet.then(|| self.packet_index(addr))
     }
 
-    /// Returns the number of the packet at `addr`, which must be a packet of the transmit half.
+    /// Returns the index of the packet at the UMEM offset `addr`, which must be in the transmit
+    /// half.
     fn packet_index(&self, addr: u64) -> usize {
         ((addr - self.area_start) / self.packet_size) as usize
     }
 
-    /// Declares an unfinished checksum in the packet's metadata. Without metadata, finishes the
-    /// checksum in software. Returns the options of the packet's first descriptor.
+    /// Completes a partial checksum: requests checksum offload in the transmit metadata, or
+    /// computes the checksum in software if the port has no transmit metadata. Returns the options
+    /// of the packet's first descriptor.
     fn request_checksum(&mut self, addr: u64, len: usize, start: u16, offset: u16) -> u32 {
         let field_end = usize::from(start) + usize::from(offset) + 2;
-        // The kernel would refuse a checksum field outside the frame, and never advance past the
-        // descriptor.
+        // The kernel would reject a descriptor whose checksum field lies outside the frame. The TX
+        // ring would then stall, because the kernel never advances past this descriptor.
         assert!(
             field_end <= len,
             "the checksum field lies outside the frame"
@@ -234,7 +249,7 @@ impl TxQueue {
             return 0;
         }
         let metadata_addr = addr - u64::from(TX_METADATA_LEN);
-        // SAFETY: the metadata lies in the same frame's headroom.
+        // SAFETY: the metadata lies in the headroom of the frame, which is not queued yet.
         let metadata = unsafe { self.umem.bytes_mut(metadata_addr, TX_METADATA_LEN as usize) };
         let flags = u64::from(libc::XDP_TXMD_FLAGS_CHECKSUM);
         metadata[..8].copy_from_slice(&flags.to_ne_bytes());
@@ -258,7 +273,8 @@ impl TxQueue {
         self.tx.needs_wakeup()
     }
 
-    /// Returns completed packets to the free stack.
+    /// Takes all entries from the COMPLETION ring. A completed packet returns to the free stack. A
+    /// completed lent frame is ready for [`Self::returned`], and its parked packet is free again.
     pub(crate) fn reap(&mut self) {
         let count = self.completion.available(u32::MAX);
         for _ in 0..count {

@@ -14,12 +14,13 @@ pub enum UmemMemory {
     HugePages,
     /// Normal pages, because huge pages were not requested.
     Pages,
-    /// Normal pages, because too few huge pages are free (see `sysctl vm.nr_hugepages`).
+    /// Normal pages, because the kernel did not map huge pages. Usually too few huge pages are free
+    /// (see `sysctl vm.nr_hugepages`).
     PagesForLackOfHugePages,
 }
 
-/// A mapping with the receive frames, followed by the transmit frames and the frames of the port's
-/// user.
+/// The mapping of a UMEM: the receive frames, then the transmit frames, then the shared frames
+/// (`XdpConfig::shared_frames`).
 pub(crate) struct Umem {
     mapping: Mapping,
     memory: UmemMemory,
@@ -72,25 +73,25 @@ impl Umem {
     /// Returns the `len` bytes at offset `addr`.
     ///
     /// # Safety
-    /// Until the borrow ends, nobody writes to these bytes: the kernel does not have the frame, and
-    /// no other code borrows it mutably.
+    /// Until the borrow ends, nothing writes to these bytes: the kernel does not have the frame,
+    /// and no other code borrows the bytes mutably.
     pub(crate) unsafe fn bytes(&self, addr: u64, len: usize) -> &[u8] {
-        // SAFETY: the bytes are in the mapping (checked) and initialised (mapped as zeros). The
-        // caller guarantees that they do not change while borrowed.
+        // SAFETY: `pointer` checked that the bytes are in the mapping, which was mapped as zeros.
+        // The caller guarantees that the bytes do not change while they are borrowed.
         unsafe { std::slice::from_raw_parts(self.pointer(addr, len), len) }
     }
 
     /// Returns the `len` bytes at offset `addr` for writing.
     ///
     /// # Safety
-    /// Until the borrow ends, nobody else reads or writes these bytes.
+    /// Until the borrow ends, neither the kernel nor other code reads or writes these bytes.
     #[allow(clippy::mut_from_ref)] // Several callers may each borrow a different frame.
     pub(crate) unsafe fn bytes_mut(&self, addr: u64, len: usize) -> &mut [u8] {
         // SAFETY: as for `bytes`. The caller also guarantees that no other code reads the bytes.
         unsafe { std::slice::from_raw_parts_mut(self.pointer(addr, len), len) }
     }
 
-    /// Prefetches the cache line at `addr`.
+    /// Prefetches the cache line at offset `addr`, on x86-64 only.
     pub(crate) fn prefetch(&self, addr: u64) {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a prefetch has no effect that a program can observe, at any address.

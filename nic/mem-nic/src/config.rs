@@ -1,27 +1,31 @@
-//! Parameters of the NIC in memory.
+//! Parameters of a simulated NIC, whose frames and wire are in memory. The user of the NIC is a
+//! TCP/IP stack.
 
 use std::{cell::Cell, rc::Rc};
 
 use tidelane_time::{Duration, Instant};
 
-/// The virtual time, which the NIC and its stack share.
+/// The clock of the NIC and of its stack. The owner of the clock sets the virtual time.
 pub type Clock = Rc<Cell<Instant>>;
 
-/// Parameters of a NIC.
+/// Parameters of a NIC. The NIC has receive frames, transmit frames, and frames that belong to the
+/// stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NicConfig {
-    /// Largest frame in bytes.
+    /// Length of the largest Ethernet frame in bytes.
     pub frame_len_max: u32,
-    /// Number of frames for receiving. The NIC also queues at most this number of frames that wait
-    /// for the stack.
+    /// Number of receive frames. The queue of frames that have arrived and that the stack has not
+    /// received yet has the same length.
     pub rx_frames: u32,
-    /// Number of frames for transmitting. At most this number of transmissions is in flight.
+    /// Number of the NIC's own transmit frames. The NIC accepts a frame of the stack for
+    /// transmission only while fewer frames than this number wait for a flush or are in flight.
     pub tx_frames: u32,
-    /// Number of frames of the stack, if the NIC shares its memory with the stack.
+    /// Number of frames that belong to the stack. Ignored unless `is_shared` is true.
     pub user_frames: u32,
-    /// True if the NIC shares its memory with the stack.
+    /// True if the stack may send and keep frames without a copy, because the NIC shares the memory
+    /// of its frames with the stack (`tidelane_packet_io::SharedFrames`).
     pub is_shared: bool,
-    /// Time from a flush to the completion of its transmissions.
+    /// Time from the flush of a frame to the completion of its transmission.
     pub completion: Duration,
 }
 
@@ -38,26 +42,27 @@ impl Default for NicConfig {
     }
 }
 
-/// Room in bytes before the data of a received frame.
+/// Headroom in bytes before the data of a received frame (Linux: `XDP_PACKET_HEADROOM`).
 pub const RX_HEADROOM: u32 = 256;
-/// Room in bytes before the data of a lent frame. The NIC writes this room, as a NIC with transmit
-/// metadata does.
+/// Headroom in bytes before the data of a frame that the stack lends to the NIC for transmission.
+/// The NIC overwrites the headroom, because an AF_XDP port writes its transmit metadata there.
 pub const TX_HEADROOM: u32 = 16;
 /// Alignment of frames in bytes.
 const FRAME_ALIGN: u32 = 256;
 
 impl NicConfig {
-    /// Returns the length of a frame's memory in bytes.
+    /// Returns the length of the memory of one frame in bytes, with its headroom.
     pub const fn frame_len(&self) -> u32 {
         (RX_HEADROOM + self.frame_len_max).next_multiple_of(FRAME_ALIGN)
     }
 
-    /// Returns the number of frames of the NIC alone.
+    /// Returns the number of frames that belong to the NIC at the start: receive and transmit
+    /// frames.
     pub const fn own_frames(&self) -> u32 {
         self.rx_frames + self.tx_frames
     }
 
-    /// Returns the number of all frames.
+    /// Returns the number of all frames, with the frames of the stack.
     pub const fn frames(&self) -> u32 {
         match self.is_shared {
             true => self.own_frames() + self.user_frames,

@@ -22,7 +22,7 @@ impl Frames {
         }
     }
 
-    /// Returns the start of all frames.
+    /// Returns the start of the first frame.
     pub fn start(&self) -> NonNull<u8> {
         NonNull::from(&*self.bytes).cast()
     }
@@ -35,18 +35,18 @@ impl Frames {
         frame[range.start as usize..].as_ptr().cast::<u8>() as *mut u8
     }
 
-    /// Returns bytes of a frame.
+    /// Returns the bytes of a range of frame `number`.
     ///
     /// # Safety
     ///
     /// Nobody writes the bytes until the borrow ends.
     pub unsafe fn bytes(&self, number: u32, range: Range<u32>) -> &[u8] {
-        // SAFETY: the range is within the memory, and the caller guarantees that it does not change
-        // while borrowed.
+        // SAFETY: the range is within the memory. The caller guarantees that the bytes do not
+        // change while they are borrowed.
         unsafe { slice::from_raw_parts(self.at(number, &range), range.len()) }
     }
 
-    /// Returns bytes of a frame for writing.
+    /// Returns the bytes of a range of frame `number` for writing.
     ///
     /// # Safety
     ///

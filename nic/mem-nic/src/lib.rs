@@ -1,5 +1,6 @@
-//! A NIC in memory for tests and the simulator: frames in one memory, rings of frame numbers, and a
-//! wire that the owner of the other end moves.
+//! A simulated NIC for tests and the simulator: frames in one memory, queues of frame numbers, and
+//! a wire. The owner of the far end of the wire delivers frames to the NIC, and takes the frames
+//! that the NIC has sent.
 //!
 //! ```text
 //!  stack ── tx_commit, tx_lend ──> Nic ── tx_flush ──> WireEnd::take_sent
@@ -7,8 +8,9 @@
 //! ```
 //!
 //! The NIC copies between its frames and the wire, as DMA does. A transmission is complete some
-//! time after its flush. The NIC then compares the frame with its bytes at the flush, and panics if
-//! the stack has changed the frame meanwhile. The clock belongs to the caller.
+//! time after its flush. At the completion, the NIC compares a hash of the frame's data with the
+//! hash at the flush, and panics if the stack has changed the data meanwhile. The clock belongs to
+//! the caller.
 
 mod config;
 mod frames_unsafe;

@@ -1,4 +1,4 @@
-//! The NIC itself: the end of the wire at which the stack is.
+//! The NIC, which stands at the near end of the wire. The user of the NIC is a TCP/IP stack.
 
 use std::{
     cell::RefCell,
@@ -19,20 +19,21 @@ use crate::{
     wire::{Wire, WireEnd},
 };
 
-/// A received frame: its number, and the range of its data.
+/// A received frame: number of the frame, and range of the data in the frame.
 type Received = (u32, Range<u32>);
 
-/// A frame that the NIC sends.
+/// A frame that waits for a flush or whose transmission is not complete.
 struct Transmission {
     /// Number of the frame.
     number: u32,
     /// Range of the data in the frame.
     range: Range<u32>,
-    /// True if the frame belongs to the stack.
+    /// True if the stack has lent the frame ([`SharedFrames::tx_lend`]). False for one of the NIC's
+    /// own transmit frames.
     is_lent: bool,
-    /// Hash of the data at the start of the transmission.
+    /// Hash of the data at the flush. Zero before the flush.
     hash: u64,
-    /// Time of the completion.
+    /// Time of the completion. Zero before the flush.
     done: Instant,
 }
 
@@ -42,7 +43,7 @@ fn hash(bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Received frames.
+/// Received frames that the NIC has lent to the stack.
 pub struct NicBurst {
     memory: Rc<Frames>,
     frames: Vec<Received>,
@@ -60,23 +61,25 @@ impl Burst for NicBurst {
     }
 }
 
-/// A NIC at the end of a wire.
+/// A simulated NIC. Its wire leads to a [`WireEnd`].
 pub struct Nic {
     config: NicConfig,
     clock: Clock,
     memory: Rc<Frames>,
     wire: Rc<RefCell<Wire>>,
-    /// Frames for received packets.
+    /// Numbers of the empty receive frames (AF_XDP: FILL ring).
     fill: VecDeque<u32>,
-    /// Free frames for transmission.
+    /// Numbers of the free transmit frames.
     tx_free: Vec<u32>,
     /// Frames that wait for a flush.
     staged: Vec<Transmission>,
     /// Frames whose transmission is not complete, oldest first.
     in_flight: VecDeque<Transmission>,
-    /// Lent frames that the NIC no longer reads and that the stack has not taken back yet.
+    /// Numbers of the lent frames that the NIC no longer reads, and that the stack has not taken
+    /// back yet.
     returned: VecDeque<u32>,
-    /// True until the stack has taken the memory.
+    /// True until the stack has taken the memory ([`SharedFrames::take_memory`]). Always false if
+    /// the NIC shares no memory.
     has_memory: bool,
 }
 
@@ -108,7 +111,8 @@ impl Nic {
         (nic, WireEnd::new(wire))
     }
 
-    /// Takes completed frames back.
+    /// Takes the frames of completed transmissions from `in_flight`: frames of the NIC become free,
+    /// and lent frames wait for [`SharedFrames::tx_returned`].
     ///
     /// # Panics
     ///
@@ -116,7 +120,7 @@ impl Nic {
     fn complete(&mut self) {
         let now = self.clock.get();
         while let Some(sent) = self.in_flight.pop_front_if(|sent| sent.done <= now) {
-            // SAFETY: the NIC has the frame until now.
+            // SAFETY: the stack does not write to a frame until its transmission is complete.
             let bytes = unsafe { self.memory.bytes(sent.number, sent.range) };
             assert_eq!(
                 hash(bytes),
@@ -131,7 +135,8 @@ impl Nic {
         self.count();
     }
 
-    /// Records for `WireEnd::is_complete` whether the NIC has all its frames.
+    /// Records for `WireEnd::is_complete` whether the NIC has all its own frames, and no frame of
+    /// the stack.
     fn count(&self) {
         let own = self.fill.len() + self.tx_free.len();
         let lent = self.staged.len() + self.in_flight.len() + self.returned.len();
@@ -178,7 +183,7 @@ impl PacketIo for Nic {
             && !self.fill.is_empty()
             && let Some(frame) = wire.arrived.pop_front()
         {
-            // A NIC drops a frame above its MTU.
+            // Drop a frame that is longer than the NIC's largest frame.
             if frame.len() > self.config.frame_len_max as usize {
                 continue;
             }
@@ -186,7 +191,7 @@ impl PacketIo for Nic {
                 break;
             };
             let range = RX_HEADROOM..RX_HEADROOM + frame.len() as u32;
-            // SAFETY: the NIC has the frames of the fill ring, and only the NIC.
+            // SAFETY: only the NIC accesses the frames of `fill`.
             let memory = unsafe { self.memory.bytes_mut(number, range.clone()) };
             memory.copy_from_slice(&frame);
             burst.frames.push((number, range));
@@ -206,7 +211,8 @@ impl PacketIo for Nic {
         self.complete();
         self.wire.borrow_mut().is_full = self.tx_free.is_empty();
         let number = *self.tx_free.last()?;
-        // SAFETY: the NIC has the free frames, and lends one frame by a borrow of itself.
+        // SAFETY: only the NIC accesses the frames of `tx_free`. The result borrows the NIC, so the
+        // NIC cannot access the frame meanwhile.
         Some(unsafe { self.memory.bytes_mut(number, 0..self.config.frame_len_max) })
     }
 
@@ -220,7 +226,7 @@ impl PacketIo for Nic {
         let done = self.clock.get() + self.config.completion;
         let mut wire = self.wire.borrow_mut();
         for mut sent in self.staged.drain(..) {
-            // SAFETY: the sender does not write to a frame until its transmission is complete.
+            // SAFETY: the stack does not write to a frame until its transmission is complete.
             let bytes = unsafe { self.memory.bytes(sent.number, sent.range.clone()) };
             wire.sent.push(bytes.to_vec());
             (sent.hash, sent.done) = (hash(bytes), done);
@@ -234,8 +240,9 @@ impl PacketIo for Nic {
     }
 }
 
-// SAFETY: the owner of the memory is a reference to it. The NIC accesses only frames of its rings,
-// of bursts, and of transmissions. A transmission reads its frame.
+// SAFETY: the owner of the memory is a reference to the memory, so the memory exists as long as its
+// owner. The NIC accesses only the frames of `fill` and `tx_free`, of bursts, and of transmissions.
+// In a lent frame, the NIC writes only the headroom, before `tx_lend` returns.
 unsafe impl SharedFrames<NicBurst> for Nic {
     fn take_memory(&mut self) -> Option<FrameMemory> {
         std::mem::take(&mut self.has_memory).then_some(())?;

@@ -2,22 +2,22 @@
 
 use std::{cell::RefCell, collections::VecDeque, rc::Rc};
 
-/// Frames between a NIC and its wire.
+/// The two queues of a wire, and the state of the NIC that the far end may read.
 #[derive(Debug, Default)]
 pub(crate) struct Wire {
-    /// Frames that wait for the NIC's stack.
+    /// Frames that wait for the NIC's stack, oldest first.
     pub arrived: VecDeque<Vec<u8>>,
-    /// Frames that the NIC has sent.
+    /// Frames that the NIC has sent, oldest first.
     pub sent: Vec<Vec<u8>>,
     /// Largest number of frames that may wait for the NIC's stack.
     pub room: usize,
-    /// True if the NIC has all frames that belong to it.
+    /// True if the NIC had all its own frames, and no frame of the stack, at the stack's last call.
     pub is_complete: bool,
-    /// True if the NIC had no room for the last transmission.
+    /// True if the NIC had no free frame for the last transmission that the stack tried.
     pub is_full: bool,
 }
 
-/// The far end of a NIC's wire. The value stays usable after the end of the NIC.
+/// The far end of a NIC's wire. The value stays usable after the NIC is dropped.
 #[derive(Clone, Debug)]
 pub struct WireEnd(Rc<RefCell<Wire>>);
 
@@ -26,7 +26,8 @@ impl WireEnd {
         Self(wire)
     }
 
-    /// Passes a frame to the NIC. Returns false, without any effect, if the NIC has no room.
+    /// Passes a frame to the NIC. Returns false, without any effect, if the queue of received
+    /// frames is full.
     pub fn deliver(&self, frame: &[u8]) -> bool {
         let mut wire = self.0.borrow_mut();
         let has_room = wire.arrived.len() < wire.room;
@@ -46,13 +47,14 @@ impl WireEnd {
         std::mem::take(&mut self.0.borrow_mut().sent)
     }
 
-    /// Returns true if the NIC had no room for the last transmission that its stack tried.
+    /// Returns true if the NIC had no free frame for the last transmission that its stack tried.
     pub fn is_full(&self) -> bool {
         self.0.borrow().is_full
     }
 
-    /// Returns true if the NIC has all frames that belong to it: no burst and no transmission holds
-    /// one. A NIC that is gone is complete.
+    /// Returns true if no burst holds a frame of the NIC, no transmission is pending, and the stack
+    /// has taken back all frames that it lent. The NIC updates the result when the stack calls the
+    /// NIC.
     pub fn is_complete(&self) -> bool {
         self.0.borrow().is_complete
     }

@@ -1,8 +1,8 @@
 //! A layer that writes every frame of a port to a pcapng stream.
 //!
 //! The layer has no clock. The owner of the layer sets the time of the next frames with
-//! [`Capture::set_time`], in real or in virtual time. A write error ends the capture, and the port
-//! still carries frames.
+//! [`Capture::set_time`], in real or in virtual time. After a write error, the layer writes no more
+//! frames, but the port still receives and sends.
 
 use std::io::{self, Write};
 
@@ -124,7 +124,8 @@ impl<P: PacketIo, W: Write> PacketIo for Capture<P, W> {
     }
 }
 
-/// Returns the bytes of a GSO frame that `port` has just sent.
+/// Returns the bytes of a GSO frame (payload of many TCP segments) that `port` has just sent. A
+/// program may have changed the bytes of a shared payload since `port` read them.
 pub fn gso_frame(port: &mut impl PacketIo, payload: GsoPayload<'_>, gso: GsoParameters) -> Vec<u8> {
     let headers_len = usize::from(gso.headers_len);
     let mut frame = port.tx_gso_headers()[..headers_len].to_vec();

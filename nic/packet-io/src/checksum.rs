@@ -1,4 +1,4 @@
-//! The Internet checksum (RFC 1071), for ports that have to finish a frame themselves.
+//! The Internet checksum (RFC 1071), for ports that complete partial checksums in software.
 
 /// Sums `bytes` as big-endian 16-bit words without folding, with an odd last byte padded with zero.
 fn sum(bytes: &[u8]) -> u64 {
@@ -13,7 +13,8 @@ fn sum(bytes: &[u8]) -> u64 {
         + last
 }
 
-/// Finishes the checksum of a frame with [`TxChecksum::Partial`](crate::TxChecksum::Partial).
+/// Completes the partial checksum of a frame
+/// ([`TxChecksum::Partial`](crate::TxChecksum::Partial)).
 ///
 /// The field at `start + offset` holds the sum of the pseudo-header. The function sums all bytes
 /// from `start` and stores the complement. Returns false, and changes nothing, if the field is not

@@ -7,16 +7,17 @@ use std::sync::atomic::{AtomicU8, Ordering};
 /// with timestamps (536 - 12 bytes), so that every ordinary connection may use GSO.
 pub const GSO_SEGMENT_MIN: u16 = 512;
 
-/// Parameters for the segmentation of a GSO frame by the link. Each segment gets the headers, with
-/// its own lengths, sequence number and checksums, and a part of the payload.
+/// Parameters for the segmentation of a GSO frame by the link. Each segment has a copy of the
+/// headers and a part of the payload. The link sets the lengths, the sequence number and the
+/// checksums in each copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GsoParameters {
     /// Length in bytes of all headers, from the link header to the TCP header.
     pub headers_len: u16,
     /// Payload bytes of each segment except the last segment (MSS).
     pub segment_size: u16,
-    /// Offset of the TCP header in bytes. Its checksum field holds the pseudo-header sum of the GSO
-    /// frame.
+    /// Offset of the TCP header in bytes. The checksum field of the TCP header holds the
+    /// pseudo-header sum of the GSO frame.
     pub tcp_start: u16,
     /// True if the IP header is IPv6.
     pub is_v6: bool,

@@ -22,7 +22,8 @@ pub use mem::{MemBurst, MemConfig, MemPort};
 pub use shared_frames_unsafe::{FrameData, FrameMemory, SharedFrames};
 pub use tap::{Captured, Tap, TapOptions, Tapped};
 
-/// Frames that one burst may hold.
+/// Largest number of frames that a caller usually requests with one [`PacketIo::rx_burst`]. A burst
+/// may hold more frames.
 pub const BURST_MAX: usize = 64;
 
 /// Received frames that a port has lent out, oldest first, from [`PacketIo::rx_burst`] to
@@ -62,8 +63,9 @@ pub trait Burst {
 pub enum TxChecksum {
     /// The checksum is complete.
     Done,
-    /// The checksum field holds the sum of the pseudo-header. The port finishes the checksum, or
-    /// leaves it to a peer on the same machine. Both offsets are in bytes.
+    /// Partial checksum (Linux: CHECKSUM_PARTIAL): the checksum field holds only the sum of the
+    /// pseudo-header. The port completes the checksum, or leaves the checksum to a peer on the same
+    /// machine. Both offsets are in bytes.
     Partial {
         /// Start of the summed range, from the start of the frame.
         start: u16,
@@ -77,10 +79,10 @@ pub enum TxChecksum {
 pub struct Capabilities {
     /// Largest frame that can be transmitted, in bytes.
     pub tx_frame_len_max: u32,
-    /// True if the sender should leave checksums unfinished ([`TxChecksum::Partial`]).
+    /// True if the sender should send partial checksums ([`TxChecksum::Partial`]).
     pub tx_checksum: bool,
-    /// True if a received frame may come from this machine and have an unfinished checksum (the
-    /// field holds only the pseudo-header sum). Applies to veth and to the memory port.
+    /// True if a received frame may come from this machine and have a partial checksum (the field
+    /// holds only the pseudo-header sum). Applies to veth and to the memory port.
     pub rx_checksum_may_be_partial: bool,
     /// Largest GSO frame in bytes; zero if the port has no GSO frames.
     pub tx_gso_len_max: u32,
@@ -101,7 +103,8 @@ pub trait PacketIo {
     /// Returns an empty burst for this port.
     fn new_burst(&self) -> Self::Burst;
 
-    /// Appends up to `max` received frames to `burst`, oldest first. Returns their number.
+    /// Appends up to `max` received frames to `burst`, oldest first. Returns the number of appended
+    /// frames.
     fn rx_burst(&mut self, burst: &mut Self::Burst, max: usize) -> usize;
 
     /// Takes back the frames of `burst`, which must come from this port, and empties the burst.
@@ -125,8 +128,10 @@ pub trait PacketIo {
     }
 
     /// Sends the first `gso.headers_len` bytes of [`tx_gso_headers`](Self::tx_gso_headers),
-    /// followed by the payload, after all frames committed before. The call reads each byte of the
-    /// payload once.
+    /// followed by the payload. The frame follows all frames committed before, except frames that
+    /// the link does not take at once ([`tx_pending`](Self::tx_pending)). The port reads each byte
+    /// of the payload once. A layer that records frames ([`Capture`], [`Tapped`]) reads the payload
+    /// once more.
     fn tx_gso_send(&mut self, payload: GsoPayload<'_>, gso: GsoParameters) -> Result<(), LinkFull> {
         let _ = (payload, gso);
         Err(LinkFull)
@@ -141,14 +146,14 @@ pub trait PacketIo {
         false
     }
 
-    /// Returns the interface by which port and user exchange frames; `None` if the port shares no
-    /// frames.
+    /// Returns the interface by which the port and its user (the TCP/IP stack that opened the port)
+    /// exchange frames; `None` if the port shares no frames.
     fn shared_frames(&mut self) -> Option<&mut dyn SharedFrames<Self::Burst>> {
         None
     }
 
     /// Returns the number of system calls that the port has made to move frames; zero if the port
-    /// does not count them.
+    /// does not count system calls.
     fn system_calls(&self) -> u64 {
         0
     }

@@ -7,8 +7,9 @@
 //! ([`PacketIo::tx_frame`] returns None) instead of dropping frames: loss is the task of a link
 //! emulator.
 //!
-//! Different threads may use the two ports, because each direction has a lock. A port takes the
-//! lock once per flush, once per refill of free boxes, and once per burst while frames are queued.
+//! Different threads may use the two ports, because each direction has a lock. A port takes a lock
+//! once per flush of frames, once per refill of free boxes, once per return of released boxes, and
+//! once per burst while frames are queued.
 
 use std::{
     mem,
@@ -28,8 +29,8 @@ pub struct MemConfig {
     /// Number of frames of one direction. Free frames, queued frames and frames in bursts all
     /// count.
     pub frames: u32,
-    /// True if unfinished checksums pass unchanged. If false, the port finishes them like a NIC, so
-    /// that the receiver detects bytes that were corrupted on the way.
+    /// True if partial checksums pass unchanged. If false, the port completes partial checksums, so
+    /// that the receiver detects bytes that a link emulator has corrupted.
     pub partial_checksums: bool,
 }
 
@@ -81,7 +82,7 @@ struct Channel {
     direction: Mutex<Direction>,
 }
 
-/// A direction as its two ports share it.
+/// A direction, shared by the port that sends and the port that receives.
 type SharedDirection = Arc<Channel>;
 
 impl Channel {
@@ -143,8 +144,8 @@ pub struct MemPort {
     tx_staged: Vec<QueuedFrame>,
     /// Released frames that are not yet back in the pool of `rx`.
     rx_released: Vec<Box<[u8]>>,
-    /// Number of released frames at which the port returns them to the pool. Without returns in
-    /// time, the peer would run out of frames.
+    /// Number of entries in `rx_released` at which the port returns all entries to the pool. If the
+    /// port kept more frames, the transmitter would run out of frames.
     rx_released_max: usize,
 }
 

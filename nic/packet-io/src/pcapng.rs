@@ -75,8 +75,8 @@ pub fn write_frame(
     write_block(out, BLOCK_ENHANCED_PACKET, &parts)
 }
 
-/// Returns the blocks of frames in `bytes` in the order of their times. Frames with equal times
-/// keep their order. Bytes that are no block, at the end of `bytes`, are left out.
+/// Sorts the packet blocks in `bytes` by their times. Blocks with equal times keep their order. An
+/// incomplete block at the end of `bytes` is left out.
 pub fn sorted_by_time(bytes: &[u8]) -> Vec<u8> {
     let word = |at: usize| {
         let word = bytes.get(at..at + 4)?;

@@ -22,7 +22,7 @@ pub struct FrameMemory {
     pub frame_len: u32,
     /// Numbers of the frames that belong to the user. All other frames belong to the port.
     pub free: Range<u32>,
-    /// Bytes before the data of a lent frame that the port may write.
+    /// Number of bytes before the data of a lent frame that the port may write.
     pub tx_headroom: u32,
 }
 
@@ -50,23 +50,25 @@ pub unsafe trait SharedFrames<B> {
 
     /// Gives the frame of packet `at` of `burst` to the caller, and takes the frame `free` in
     /// exchange. The burst then has an empty packet in this place. Returns `None`, without any
-    /// effect, if the packet is not in one frame of the memory.
+    /// effect, if the burst has no packet `at`, or if the packet is not in one frame of the memory.
     ///
     /// # Safety
     ///
-    /// The frame `free` belongs to the caller, and nobody accesses it any more.
+    /// The frame `free` belongs to the caller, and no reference to the frame exists.
     unsafe fn rx_exchange(&mut self, burst: &mut B, at: usize, free: u32) -> Option<FrameData>;
 
     /// Queues a frame of the caller for transmission, after all frames committed before. The
-    /// checksum is as in [`tx_commit`](crate::PacketIo::tx_commit). Returns an error, without any
-    /// effect, while the port has no room.
+    /// argument `checksum` has the meaning that it has in
+    /// [`tx_commit`](crate::PacketIo::tx_commit). Returns an error, without any effect, while the
+    /// port has no space for another frame.
     ///
     /// # Safety
     ///
-    /// The frame belongs to the caller. Until [`Self::tx_returned`] returns its number, nobody
-    /// writes the data, or the headroom before the data.
+    /// The frame belongs to the caller. Until [`Self::tx_returned`] returns the number of the
+    /// frame, the caller writes neither the data nor the headroom before the data.
     unsafe fn tx_lend(&mut self, data: FrameData, checksum: TxChecksum) -> Result<(), LinkFull>;
 
-    /// Returns the number of a lent frame that the port no longer reads.
+    /// Returns the number of a lent frame that the port no longer reads. The frame belongs to the
+    /// user again. Returns `None` if no lent frame is to be returned.
     fn tx_returned(&mut self) -> Option<u32>;
 }

@@ -1,9 +1,9 @@
-//! Taps: copies of a port's frames for an observer, while the port works.
+//! Taps. A tap copies frames of a running port for an observer, for example a capture to a file.
 //!
 //! A tap has a filter and a bounded buffer. The tap copies the frames that the filter selects to
 //! the buffer, as blocks of a capture file (pcapng). The observer takes the blocks from time to
-//! time. While the buffer is full, the tap counts further frames as lost and does not delay the
-//! port. [`Tapped`] is a port with taps.
+//! time. While the buffer is full, the tap counts further frames as lost. A full buffer never
+//! delays the port. [`Tapped`] is a port with taps.
 
 use std::fmt;
 
@@ -16,25 +16,25 @@ use crate::{
 /// Function that returns true for each frame that the tap copies.
 type Filter = Box<dyn Fn(&[u8]) -> bool + Send>;
 
-/// Limits of a tap.
+/// Limits and clock of a tap.
 #[derive(Clone, Copy, Debug)]
 pub struct TapOptions {
     /// Largest number of bytes that the tap copies of a frame.
     pub snap_len: u32,
     /// Largest number of bytes that wait for the observer.
     pub buffer_len: usize,
-    /// Returns the time of a frame in nanoseconds since 1970.
+    /// Returns the present time in nanoseconds since 1970, which becomes the time of the frame.
     pub clock: fn() -> u64,
 }
 
 /// The frames that a tap has copied since the last [`Tap::take`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Captured {
-    /// Packet blocks of pcapng.
+    /// Enhanced Packet Blocks of pcapng.
     pub blocks: Vec<u8>,
     /// Number of the frames in `blocks`.
     pub frames: u64,
-    /// Number of selected frames for which the buffer had no room.
+    /// Number of selected frames that the tap did not copy, because the buffer was full.
     pub lost: u64,
 }
 
@@ -97,19 +97,19 @@ impl fmt::Debug for Tap {
     }
 }
 
-/// A port with taps. A port without an open tap costs one comparison for each burst and each sent
-/// frame.
+/// A port with taps. If no tap is open, the type adds one test to each received burst and to each
+/// sent frame.
 #[derive(Debug)]
 pub struct Tapped<P> {
     port: P,
     /// Direction of the frames that the port receives.
     received: Direction,
-    /// Taps by the numbers of their captures.
+    /// The open taps, each with the number of its capture. The caller chooses the number.
     taps: Vec<(u64, Tap)>,
 }
 
 impl<P> Tapped<P> {
-    /// Returns a port of a NIC. The frames that the port receives are inbound.
+    /// Adds taps to a port of a NIC. The frames that the port receives are inbound.
     pub fn of_nic(port: P) -> Self {
         Self {
             port,
@@ -118,8 +118,9 @@ impl<P> Tapped<P> {
         }
     }
 
-    /// Returns a port whose other end is a program's interface. From the program's point of view,
-    /// the frames that the port receives are outbound.
+    /// Adds taps to the service's end of a link to a program. The directions are those of the
+    /// program: the program has sent the frames that this end receives, so these frames are
+    /// outbound.
     pub fn of_program(port: P) -> Self {
         Self {
             received: Direction::Outbound,
@@ -127,24 +128,25 @@ impl<P> Tapped<P> {
         }
     }
 
-    /// Returns the port.
+    /// Returns the port without its taps.
     pub fn port(&self) -> &P {
         &self.port
     }
 
-    /// Adds a tap, with the number of its capture.
+    /// Adds a tap. `capture` is the number by which [`Self::take_tap`] and [`Self::close_tap`] find
+    /// the tap.
     pub fn open_tap(&mut self, capture: u64, tap: Tap) {
         self.taps.push((capture, tap));
     }
 
-    /// Takes the frames of a tap; `None` if there is no such tap.
+    /// Takes the copied frames of a tap; `None` if no tap has the number `capture`.
     pub fn take_tap(&mut self, capture: u64) -> Option<Captured> {
         let mut taps = self.taps.iter_mut();
         let (_, tap) = taps.find(|(number, _)| *number == capture)?;
         Some(tap.take())
     }
 
-    /// Removes a tap.
+    /// Removes a tap, and drops the copied frames that the observer has not taken.
     pub fn close_tap(&mut self, capture: u64) {
         self.taps.retain(|(number, _)| *number != capture);
     }
@@ -310,10 +312,10 @@ mod tests {
         ];
         assert_eq!(frames(&captured), expected);
         assert_eq!((captured.frames, captured.lost), (3, 0));
-        // The length of the whole frame stays known.
+        // The block contains the original length of the truncated frame.
         assert_eq!(blocks(&captured.blocks)[0].1[16..20], [5, 0, 0, 0]);
         assert_eq!(port.take_tap(1), Some(Captured::default()));
-        // The other tap has room for four frames: 48 bytes each.
+        // The buffer of tap 2 (200 bytes) has room for four blocks of 48 bytes each.
         let captured = port.take_tap(2).unwrap();
         assert_eq!((captured.frames, captured.lost), (4, 1));
         port.close_tap(1);

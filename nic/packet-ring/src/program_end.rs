@@ -56,8 +56,8 @@ pub struct ProgramEnd {
 
 impl ProgramEnd {
     /// Creates the program's end of a port. The service states `frame_len_max`, the largest frame
-    /// of its NIC in bytes, and `rx_checksum_may_be_partial`, true if a received frame may have an
-    /// unfinished checksum.
+    /// of its NIC in bytes, and `rx_checksum_may_be_partial`, true if a received frame may have a
+    /// partial checksum.
     pub fn new(
         regions: &PortRegions,
         frame_len_max: u32,
@@ -70,7 +70,7 @@ impl ProgramEnd {
             from_service,
             capabilities: Capabilities {
                 tx_frame_len_max: frame_len_max.min(PORT_FRAME_LEN_MAX),
-                // The mux verifies the checksums, so the program must complete them.
+                // The mux verifies the checksums, so the program must send complete checksums.
                 tx_checksum: false,
                 rx_checksum_may_be_partial,
                 tx_gso_len_max: gso_len_max(regions.ring_len),
@@ -90,7 +90,7 @@ impl ProgramEnd {
     }
 
     /// Announces that the program is going to sleep. The caller then looks for frames once more. If
-    /// it finds none, it sleeps until its doorbell rings.
+    /// no frame waits, the caller sleeps until its doorbell (an eventfd) is readable.
     pub fn prepare_to_sleep(&mut self) {
         sleep::announce_sleep(self.to_service.own_sleep_word(), &mut self.sleep);
     }

@@ -57,8 +57,8 @@ pub struct ServiceEnd {
     doorbell: Option<Arc<Doorbell>>,
     /// Number of the program's last sleep for which the service has rung.
     rung: u32,
-    /// True after the program has written an impossible index or length, or has broken its
-    /// doorbell.
+    /// True after the program has written an impossible index or length, or after a write to the
+    /// program's doorbell failed.
     corrupt: bool,
 }
 
@@ -74,8 +74,9 @@ impl ServiceEnd {
         }
     }
 
-    /// Returns true if the program has written an impossible index or length, or has broken its
-    /// doorbell. The port transfers no more frames, and the service closes it.
+    /// Returns true if the program has written an impossible index or length, or if a write to the
+    /// program's doorbell failed. The port transfers no more frames, and the service closes the
+    /// port.
     pub fn is_corrupt(&self) -> bool {
         self.corrupt
     }
@@ -103,8 +104,9 @@ impl PacketIo for ServiceEnd {
         ServiceBurst::default()
     }
 
-    /// Copies at most `max` frames to `burst`. A GSO frame counts as one more frame for each 2 KiB,
-    /// so that a program gets no larger share of the core's time by GSO frames.
+    /// Copies at most `max` frames to `burst`. A GSO frame (payload of many TCP segments) counts as
+    /// one frame, and as one more frame for each 2 KiB, so that a program gets no larger share of
+    /// the core's time by GSO frames.
     #[inline]
     fn rx_burst(&mut self, burst: &mut ServiceBurst, max: usize) -> usize {
         if self.corrupt || self.from_program.is_empty() {

@@ -9,7 +9,7 @@ use tidelane_ring::{Doorbell, PortMemories, PortRegions};
 
 const RING_LEN: u32 = 64 * 1024;
 
-/// Both ends, the program's regions and the program's doorbell.
+/// Both ends, the program's memory regions and the program's doorbell (an eventfd).
 struct Port {
     service: ServiceEnd,
     program: ProgramEnd,

@@ -1,17 +1,13 @@
-//! eBPF objects: loads an object, attaches its programs and opens its maps. Only this module uses
-//! `aya`.
+//! eBPF objects: loads an object file, attaches its XDP program and opens its maps. Only this
+//! module and `firewall` use the eBPF loader `aya`.
 
-use std::{
-    error::Error,
-    io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd},
-    thread,
-    time::Duration,
-};
+mod maps;
+
+use std::{error::Error, io, os::fd::AsFd, thread, time::Duration};
 
 use aya::{
-    Ebpf, EbpfError, EbpfLoader, Pod, TestRun,
-    maps::{Array, DevMap, HashMap, Map, MapData, MapError, PerCpuArray, XskMap},
+    Ebpf, EbpfError, EbpfLoader, TestRun,
+    maps::{Array, DevMap, HashMap, Map, PerCpuArray, XskMap},
     programs::{ProgramError, TestRunAttrs, TestRunOptions, Xdp, XdpMode, links::FdLink},
 };
 use rustix::thread::{CapabilitySet, capabilities};
@@ -23,11 +19,15 @@ use crate::{
     shared_words_unsafe::SharedWords,
 };
 
-/// The eBPF object of the demux: compiled, or the checked-in object (see `build.rs`).
+pub(crate) use maps::{ArrayEntry, BpfHashMap, PerCpuCounters, XskSocketMap};
+
+/// The eBPF object of the demux, the XDP program that redirects claimed packets to the service:
+/// compiled, or the checked-in object (see `build.rs`).
 pub(crate) const DEMUX_OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/demux.bpf.o"));
 
-/// The eBPF object of the impaired link: compiled, or the checked-in object.
+/// The eBPF object of the impaired link, which joins two interfaces for tests: compiled, or the
+/// checked-in object.
 pub(crate) const IMPAIR_OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/impair.bpf.o"));
 
@@ -36,9 +36,13 @@ const CONTEXT_WORDS: usize = 6;
 const CONTEXT_DATA_END: usize = 1;
 const CONTEXT_IFINDEX: usize = 3;
 
-/// Number of attempts to attach to an occupied interface, and the pause between two of them.
+/// Number of attempts to attach to an interface that has another program, and the pause between two
+/// attempts.
 const ATTACH_TRIES_MAX: u32 = 15;
 const ATTACH_PAUSE: Duration = Duration::from_millis(20);
+
+/// Number of attempts to load a program. The verifier gives up with EAGAIN if a signal is pending.
+const LOAD_TRIES_MAX: u32 = 5;
 
 /// Place in the kernel at which an attached XDP program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,8 +65,9 @@ pub enum AttachRequest {
     Generic,
 }
 
-/// Returns an error if the process lacks the capabilities that loading and attaching need. Without
-/// the check, each of several calls would fail with a message of its own.
+/// Returns an error if the process lacks the capabilities that loading and attaching need:
+/// CAP_NET_ADMIN, and CAP_BPF or CAP_SYS_ADMIN. Without the check, each of several calls would fail
+/// with a message of its own.
 pub(crate) fn check_permission() -> Result<(), SteeringError> {
     let held = capabilities(None).map_err(|error| SteeringError::System {
         action: "reading the capabilities of this process",
@@ -109,6 +114,8 @@ fn chain_text(error: &(dyn Error + 'static)) -> String {
     line.lines().next().unwrap_or_default().to_owned()
 }
 
+/// Converts the error of `action`, an operation on a map or an attachment. E2BIG and ENOSPC count
+/// as a full map of claims.
 fn failed(action: &'static str, error: &(dyn Error + 'static)) -> SteeringError {
     match errno_of(error) {
         Some(libc::EPERM | libc::EACCES) => SteeringError::NotPermitted,
@@ -149,20 +156,33 @@ fn program_named<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp, Stee
 }
 
 fn load_program(ebpf: &mut Ebpf, name: &str) -> Result<(), SteeringError> {
-    program_named(ebpf, name)?
-        .load()
-        .map_err(|error| load_failed(&error))
+    let program = program_named(ebpf, name)?;
+    retry_load(|| program.load()).map_err(|error| load_failed(&error))
+}
+
+/// Calls `load` until the call succeeds or fails with an error other than EAGAIN, at most
+/// `LOAD_TRIES_MAX` times.
+fn retry_load<E: Error + 'static>(mut load: impl FnMut() -> Result<(), E>) -> Result<(), E> {
+    let mut result = load();
+    for _ in 1..LOAD_TRIES_MAX {
+        match &result {
+            Err(error) if errno_of(error) == Some(libc::EAGAIN) => result = load(),
+            _ => break,
+        }
+    }
+    result
 }
 
 /// Reason for which a program could not be attached in one mode.
 enum AttachFailure {
+    /// The interface has another XDP program.
     Occupied,
     Other(SteeringError),
 }
 
 impl Object {
-    /// Loads the program of that name from an object. `sizes` replaces the number of entries of
-    /// maps, `globals` replaces the values of constants.
+    /// Loads the program of that name from an object. `sizes` replaces the numbers of entries of
+    /// the named maps. `globals` replaces the values of the named constants.
     pub(crate) fn load(
         object: &[u8],
         program: &'static str,
@@ -197,9 +217,9 @@ impl Object {
         program_named(&mut self.ebpf, self.program)
     }
 
-    /// Makes the kernel receive a frame as if it had arrived on an interface, without the program
-    /// that is attached there. The XDP program `program` runs instead and decides about the frame
-    /// (Linux 5.18).
+    /// Makes the kernel receive a frame as if the frame had arrived on an interface
+    /// (BPF_F_TEST_XDP_LIVE_FRAMES, Linux 5.18). The kernel runs the XDP program `program` instead
+    /// of the program that is attached to the interface.
     pub(crate) fn receive(
         &mut self,
         program: &'static str,
@@ -221,8 +241,8 @@ impl Object {
             .map_err(|error| failed("handing a frame to the kernel", &error))
     }
 
-    /// Attaches the program in the requested XDP mode. Returns the mode, and with
-    /// [`AttachRequest::Best`] the reason for which native mode failed.
+    /// Attaches the program in the requested XDP mode. Returns the mode. If the request is
+    /// [`AttachRequest::Best`] and native mode failed, also returns the reason of the failure.
     pub(crate) fn attach(
         &mut self,
         ifindex: u32,
@@ -300,7 +320,8 @@ impl Object {
                 }
             })?;
         // Without bpf_link the loader attaches over netlink. A program attached over netlink would
-        // outlive the process and still redirect packets, so the failed conversion detaches it.
+        // outlive the process and still redirect packets. The failed conversion drops the link, and
+        // thus detaches the program.
         let link = FdLink::try_from(link).map_err(|_| {
             AttachFailure::Other(SteeringError::NoKernelSupport(
                 "no bpf_link for XDP".to_owned(),
@@ -398,103 +419,41 @@ impl Object {
     }
 }
 
-/// Keys and values of a [`BpfHashMap`].
-pub(crate) type Entries<const K: usize, const V: usize> = Vec<([u8; K], [u8; V])>;
-
-/// An array of one entry that the eBPF program reads.
-pub(crate) struct ArrayEntry<const V: usize> {
-    map: Array<MapData, [u8; V]>,
-}
-
-impl<const V: usize> ArrayEntry<V>
-where
-    [u8; V]: Pod,
-{
-    pub(crate) fn set(&mut self, value: &[u8; V]) -> Result<(), SteeringError> {
-        self.map
-            .set(0, value, 0)
-            .map_err(|error| failed("writing a map", &error))
-    }
-}
-
-/// A hash map in the kernel.
-pub(crate) struct BpfHashMap<const K: usize, const V: usize> {
-    map: HashMap<MapData, [u8; K], [u8; V]>,
-}
-
-impl<const K: usize, const V: usize> BpfHashMap<K, V>
-where
-    [u8; K]: Pod,
-    [u8; V]: Pod,
-{
-    pub(crate) fn insert(&mut self, key: &[u8; K], value: &[u8; V]) -> Result<(), SteeringError> {
-        self.map
-            .insert(key, value, 0)
-            .map_err(|error| failed("writing a map", &error))
-    }
-
-    /// Removes an entry. Returns false if the map had no entry with this key.
-    pub(crate) fn remove(&mut self, key: &[u8; K]) -> Result<bool, SteeringError> {
-        match self.map.remove(key) {
-            Ok(()) => Ok(true),
-            Err(MapError::KeyNotFound | MapError::ElementNotFound) => Ok(false),
-            Err(error) if errno_of(&error) == Some(libc::ENOENT) => Ok(false),
-            Err(error) => Err(failed("removing from a map", &error)),
-        }
-    }
-
-    pub(crate) fn entries(&self) -> Result<Entries<K, V>, SteeringError> {
-        let entries: Result<Vec<_>, MapError> = self.map.iter().collect();
-        entries.map_err(|error| failed("reading a map", &error))
-    }
-}
-
-/// The AF_XDP sockets, by receive queue.
-pub(crate) struct XskSocketMap {
-    map: XskMap<MapData>,
-}
-
-impl XskSocketMap {
-    pub(crate) fn set(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), SteeringError> {
-        let set = self.map.set(queue, socket.as_raw_fd(), 0);
-        set.map_err(|error| failed("registering an AF_XDP socket", &error))
-    }
-
-    pub(crate) fn unset(&mut self, queue: u32) -> Result<(), SteeringError> {
-        match self.map.unset(queue) {
-            Ok(()) => Ok(()),
-            Err(error) if errno_of(&error) == Some(libc::ENOENT) => Ok(()),
-            Err(error) => Err(failed("removing an AF_XDP socket", &error)),
-        }
-    }
-}
-
-/// Counters with a set per CPU.
-pub(crate) struct PerCpuCounters<const N: usize> {
-    map: PerCpuArray<MapData, [u64; N]>,
-}
-
-impl<const N: usize> PerCpuCounters<N> {
-    /// Returns the sums over all CPUs.
-    pub(crate) fn sum(&self) -> Result<[u64; N], SteeringError> {
-        let sets = self
-            .map
-            .get(&0, 0)
-            .map_err(|error| failed("reading counters", &error))?;
-        let mut sums = [0; N];
-        for set in sets.iter() {
-            for (sum, count) in sums.iter_mut().zip(set) {
-                *sum += count;
-            }
-        }
-        Ok(sums)
-    }
-}
-
-/// Returns the XDP programs of an interface, offloaded ones first.
+/// Returns the mode and the number of each XDP program of an interface, in the order in which a
+/// received packet passes the programs. Returns an empty list if netlink fails.
 fn xdp_programs(ifindex: u32) -> Vec<(XdpPlace, u32)> {
     let tables = KernelTables::open().ok();
     let link = tables.as_ref().and_then(|tables| tables.link(ifindex));
     link.map(|link| link.xdp_programs.clone())
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the number of attempts to load a program whose attempts have these errnos, and the
+    /// errno of the result. The attempts after the last errno succeed.
+    fn attempts(errnos: &[i32]) -> (usize, Option<i32>) {
+        let mut count = 0;
+        let result = retry_load(|| {
+            count += 1;
+            match errnos.get(count - 1) {
+                Some(errno) => Err(io::Error::from_raw_os_error(*errno)),
+                None => Ok(()),
+            }
+        });
+        (count, result.err().and_then(|error| error.raw_os_error()))
+    }
+
+    #[test]
+    fn a_load_is_repeated_only_after_eagain_and_a_bounded_number_of_times() {
+        const MAX: usize = LOAD_TRIES_MAX as usize;
+        assert_eq!(attempts(&[]), (1, None));
+        assert_eq!(attempts(&[libc::EAGAIN; 3]), (4, None));
+        assert_eq!(attempts(&[libc::EAGAIN; 9]), (MAX, Some(libc::EAGAIN)));
+        assert_eq!(attempts(&[libc::EACCES; 2]), (1, Some(libc::EACCES)));
+        let mixed = [libc::EAGAIN, libc::EPERM, libc::EAGAIN];
+        assert_eq!(attempts(&mixed), (2, Some(libc::EPERM)));
+    }
 }

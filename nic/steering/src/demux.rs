@@ -25,8 +25,8 @@ const FRAGS_PROGRAM: &str = "tidelane_frags";
 const HAND_BACK_PROGRAM: &str = "tidelane_return";
 /// Maximum number of receive queues of one demux. The eBPF program has the same `QUEUES_MAX`.
 const QUEUES_MAX: u32 = 64;
-/// A frame without link addresses and protocol, which the kernel drops. At its start, the demux
-/// hands this frame back to test whether the kernel takes frames back.
+/// A frame of zeros, which the kernel drops. [`Demux`] hands this frame back once, to test whether
+/// the kernel takes frames back.
 const PROBE_FRAME: [u8; 60] = [0; 60];
 /// Length of `struct claim_key` in bytes: address 16, port 2, protocol 1, zero 1.
 const KEY_LEN: usize = 20;
@@ -48,7 +48,8 @@ const COUNTERS: usize = 13;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StackId(pub u32);
 
-/// The packets of a claimed 3-tuple that go to the service.
+/// The packets of a claimed 3-tuple that go to the service. The scope applies to TCP only: all UDP
+/// datagrams of a claimed 3-tuple go to the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Scope {
     /// All packets.
@@ -56,8 +57,8 @@ pub enum Scope {
     /// Packets without a connection in the kernel. The kernel keeps the segments of its
     /// connections, including those in SYN-RECEIVED and TIME-WAIT, and the ACKs of its SYN cookies.
     BesideConnections,
-    /// Packets without any socket in the kernel. The kernel keeps the packets that it keeps with
-    /// `BesideConnections`, and also the SYNs for its own listener.
+    /// Packets for which the kernel has neither a connection nor a listener. The kernel keeps the
+    /// packets that it keeps with `BesideConnections`, and also the SYNs for its own listener.
     BesideKernel,
 }
 
@@ -83,6 +84,11 @@ pub struct Claim {
 }
 
 impl Claim {
+    /// Local address of a claim of all multicast and broadcast datagrams to a UDP port over IPv4.
+    pub const GROUP_V4: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255, 255, 255];
+    /// Local address of a claim of all multicast datagrams to a UDP port over IPv6.
+    pub const GROUP_V6: [u8; 16] = [255, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
     fn key(&self) -> [u8; KEY_LEN] {
         let mut key = [0; KEY_LEN];
         key[..16].copy_from_slice(&self.addr);
@@ -109,26 +115,29 @@ pub struct DemuxCounters {
     pub redirected: u64,
     /// Redirected to the service: ICMP errors that quote a claimed 3-tuple.
     pub redirected_icmp: u64,
-    /// Passed to the kernel: claimed, but the queue had no socket.
+    /// Passed to the kernel: claimed, but the queue had no AF_XDP socket.
     pub no_socket: u64,
     /// Passed to the kernel: TCP or UDP without a claim.
     pub unclaimed: u64,
-    /// Passed to the kernel: fragments of unclaimed datagrams, or of datagrams whose first fragment
-    /// has not arrived.
+    /// Passed to the kernel: fragments of datagrams that the service does not get. If a fragment
+    /// overtakes the first fragment of its datagram, earlier datagrams between the two machines
+    /// decide (`docs/design/fragments.md`).
     pub fragments: u64,
-    /// Passed to the kernel: other ICMP.
+    /// Passed to the kernel: ICMP, except errors that quote a claimed 3-tuple.
     pub icmp: u64,
-    /// Passed to the kernel: other protocols, and malformed headers.
+    /// Passed to the kernel: other protocols, IPv4 source routes, malformed headers, and long
+    /// chains of IPv6 extension headers.
     pub other_ip: u64,
-    /// Passed to the kernel: neither IPv4 nor IPv6, or link-level broadcast or multicast.
+    /// Passed to the kernel: neither IPv4 nor IPv6, a VLAN tag, or link-level broadcast or
+    /// multicast without a claim of all groups ([`Claim::GROUP_V4`]).
     pub not_ip: u64,
     /// Redirected to the service: fragments of claimed TCP or UDP.
     pub redirected_fragments: u64,
     /// Passed to the kernel: claimed, but the kernel has a socket for the packet.
     pub kernel_socket: u64,
     /// Passed to the kernel: claimed, but the service's core (polling thread) of the queue has no
-    /// heartbeat. After 800 ms without a heartbeat, the kernel gets the packets for which it has a
-    /// socket. After 30 s, the kernel gets all packets of the queue.
+    /// heartbeat. After 800 ms without a heartbeat, the kernel gets the TCP packets for which it
+    /// has a socket. After 30 s, the kernel gets all packets of the queue.
     pub no_heartbeat: u64,
     /// Passed to the kernel: destined to another link address on a promiscuous interface. The
     /// kernel drops these frames.
@@ -171,7 +180,7 @@ impl DemuxCounters {
         }
     }
 
-    /// Returns the number of frames that were passed to the kernel for any of the reasons above.
+    /// Returns the number of all frames that were passed to the kernel.
     pub fn passed(&self) -> u64 {
         [
             self.no_socket,
@@ -204,8 +213,8 @@ pub trait Steering: Send {
     /// Sends the packets of a claim within `scope` to the service from now on.
     fn claim(&mut self, claim: &Claim, owner: StackId, scope: Scope) -> Result<(), SteeringError>;
 
-    /// Leaves the packets of a claim to the kernel from now on. Returns false if there was no such
-    /// claim.
+    /// Leaves the packets of a claim to the kernel from now on. Returns false if the 3-tuple was
+    /// not claimed.
     fn unclaim(&mut self, claim: &Claim) -> Result<bool, SteeringError>;
 
     /// Returns the numbers of processed frames, by result.
@@ -249,7 +258,8 @@ pub struct Demux {
     /// Index of the interface.
     ifindex: u32,
     takes_frames_back: bool,
-    /// Source address of frames that are handed back: random, so that no other sender uses it.
+    /// Source address of frames that are handed back. The address is random, so that no other
+    /// sender uses the address.
     hand_back_source: [u8; 6],
     /// Owner of the programs and the attachment.
     object: Object,
@@ -266,8 +276,8 @@ impl Demux {
         Self::load_and_attach_as(ifindex, queues, buffers, AttachRequest::Best)
     }
 
-    /// Loads and attaches the demux like [`load_and_attach`](Self::load_and_attach), but in the
-    /// XDP mode `wish`.
+    /// Loads and attaches the demux in the XDP mode `wish`. The other arguments are those of
+    /// [`load_and_attach`](Self::load_and_attach).
     pub fn load_and_attach_as(
         ifindex: u32,
         queues: u32,

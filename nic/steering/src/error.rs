@@ -8,11 +8,12 @@ use crate::{firewall::Program, kernel_tables::XdpPlace};
 /// The reason for which the demux or the copy of the kernel's tables failed.
 #[derive(Debug)]
 pub enum SteeringError {
-    /// The caller lacks a capability.
+    /// The caller lacks a capability: CAP_NET_ADMIN, or CAP_BPF.
     NotPermitted,
     /// This network namespace has no interface with that index.
     NoSuchInterface(u32),
-    /// The kernel cannot load or attach the demux, which is an XDP program.
+    /// The kernel cannot load or attach the demux, which is an XDP program. The text is the
+    /// kernel's reason.
     NoKernelSupport(String),
     /// The interface has an XDP program that does not belong to this service.
     OtherProgram {

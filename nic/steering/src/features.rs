@@ -31,7 +31,7 @@ pub type FeatureNumber = u32;
 pub struct Feature {
     /// True if an operator may change the feature.
     pub changeable: bool,
-    /// True if the feature is requested. The driver may be unable to enable it at present.
+    /// True if the feature is requested. The driver may be unable to enable the feature at present.
     pub wanted: bool,
     /// True if the feature is on.
     pub active: bool,
@@ -104,7 +104,8 @@ impl Features {
         Ok(names.map(text_of).collect())
     }
 
-    /// Returns the state of each feature by number.
+    /// Returns the state of each feature by number. The kernel reports blocks of 32 features. All
+    /// flags of an unused number in the last block are false.
     pub fn states(&self) -> io::Result<Vec<Feature>> {
         // `struct ethtool_gfeatures`: command, number of blocks; each block of 32 features has the
         // words available, wanted, active and never changed.
@@ -123,13 +124,14 @@ impl Features {
         Ok(states.collect())
     }
 
-    /// Returns the state of one feature; None if the kernel has no such feature.
+    /// Returns the state of one feature; `None` if the number is beyond the kernel's last block of
+    /// 32 features. All flags of an unused number within the last block are false.
     pub fn state(&self, number: FeatureNumber) -> io::Result<Option<Feature>> {
         Ok(self.states()?.get(number as usize).copied())
     }
 
-    /// Requests a feature to be on or off. The driver may be unable to follow, so the caller reads
-    /// the state again.
+    /// Requests that a feature is on or off. The driver may be unable to comply, so the caller
+    /// reads the state again.
     pub fn request(&self, number: FeatureNumber, on: bool) -> io::Result<()> {
         // `struct ethtool_sfeatures`: command, number of blocks; each block has the words of
         // features to change and of their new state. The kernel requires its own number of blocks.

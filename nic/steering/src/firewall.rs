@@ -1,9 +1,12 @@
 //! Hooks of the kernel in an interface's traffic: netfilter chains, tc filters, BPF programs and
 //! security modules.
 //!
-//! Packets of the service (the process `tidelaned`, a TCP/IP stack in user space) pass none of
-//! these hooks. Received packets leave the kernel in XDP, before all hooks. Sent packets enter the
-//! kernel behind all hooks. An operator may rely on a hook, so [`Firewall::hooks`] names each hook.
+//! Packets of the service (the process `tidelaned`, a TCP/IP stack in user space) bypass these
+//! hooks. Received packets leave the kernel in XDP, before all hooks. Packets that the service
+//! sends over AF_XDP enter the kernel behind all hooks. GSO frames, which carry the payload of many
+//! TCP segments, are an exception. The service sends GSO frames over a packet socket, so these
+//! frames pass the hooks of tc, tcx and netdev egress. An operator may rely on a hook, so
+//! [`Firewall::hooks`] names each hook.
 //!
 //! ```text
 //!   NIC -> XDP -> tc, tcx -> netdev ingress -> prerouting -> input -> cgroup ingress -> socket
@@ -69,11 +72,12 @@ impl fmt::Display for Direction {
     }
 }
 
-/// A loaded BPF program. Two programs are equal if their numbers are, because only privileged users
-/// see names.
+/// A loaded BPF program. Two programs are equal if their numbers are equal, because only privileged
+/// users see names.
 #[derive(Clone, Debug, Eq)]
 pub struct Program {
     id: u32,
+    /// Name of the program; `None` if the name is unknown or is not to be reported.
     name: Option<String>,
 }
 
@@ -92,7 +96,7 @@ impl fmt::Display for Program {
     }
 }
 
-/// A hook that packets of the service do not pass.
+/// A hook that packets of the service bypass (see the module for GSO frames).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hook {
     /// A base chain of nf_tables.
@@ -200,11 +204,13 @@ impl fmt::Display for HookQueryError {
 
 impl std::error::Error for HookQueryError {}
 
-/// Search for the hooks of one interface, in the network namespace of the calling thread.
+/// Search for the hooks of one interface, in the network namespace of the thread that calls
+/// [`hooks`](Self::hooks).
 #[derive(Clone, Debug)]
 pub struct Firewall {
     interface: String,
     ifindex: u32,
+    /// The cgroup2 hierarchy; `None` if the kernel has no cgroups.
     cgroups: Option<CgroupTree>,
     naming: Naming,
 }

@@ -1,10 +1,14 @@
 //! Heartbeats of the cores for the demux: see `docs/design/watchdog.md`.
 //!
 //! A core is a polling thread of the service. The demux is the XDP program that redirects frames to
-//! the core's AF_XDP socket. A core writes the time of its steps to memory that the demux reads
-//! before it redirects a frame. If a core with a waiting frame has written no heartbeat for 800 ms,
-//! the kernel takes new connections. After 30 s the kernel receives all frames. The mechanism also
-//! works while the service is stopped, or hangs in the kernel.
+//! the core's AF_XDP socket. The heartbeat of a core is the time of a recent step (round of the
+//! core's loop). The core writes the heartbeat to memory that the demux reads before it redirects a
+//! frame. A core that sleeps without a waiting frame needs no heartbeat.
+//!
+//! If a core's last heartbeat is older than 800 ms, the kernel keeps the TCP packets for which it
+//! has a socket: SYNs for its listeners, and segments of its connections. After 30 s the kernel
+//! receives all frames. The mechanism also works while the service is stopped, or hangs in the
+//! kernel.
 
 use std::sync::{
     Arc,
@@ -17,10 +21,11 @@ use crate::shared_words_unsafe::SharedWords;
 const QUEUES_MAX: usize = 64;
 /// Number of 64-bit words of `struct heartbeat`: the heartbeat, and the rest of its cache line.
 const WORDS_PER_QUEUE: usize = 8;
-/// Value for a sleeping core. The demux replaces the value by the time of the next frame.
+/// Value for a sleeping core. The demux replaces the value by the arrival time of the next frame
+/// for the service.
 const ASLEEP: u64 = 1;
-/// Value for a service that takes no more frames. The demux reads the value as a time that is too
-/// long ago.
+/// Value for a service that takes no more frames. The demux treats the core as silent for more than
+/// 30 s.
 const GIVEN_UP: u64 = 2;
 
 /// The heartbeats of all queues.
@@ -50,7 +55,8 @@ impl Heartbeats {
         }
     }
 
-    /// Leaves the frames of all queues to the kernel from now on, regardless of the cores.
+    /// Leaves the frames of all queues to the kernel. The caller ends the service at once, because
+    /// a core's next heartbeat would replace the value.
     pub fn give_up(&self) {
         for queue in 0..QUEUES_MAX {
             self.0
@@ -69,7 +75,7 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// Records a step of the core at a time of the monotonic clock.
+    /// Records a step of the core at `now_ns`, a time of CLOCK_MONOTONIC in nanoseconds.
     pub fn beat(&self, now_ns: u64) {
         self.word().store(now_ns, Ordering::Release);
     }
@@ -80,7 +86,8 @@ impl Heartbeat {
     }
 
     /// Returns true if the heartbeat is a time: the core is awake, or the demux has redirected a
-    /// frame since the core went to sleep. Returns false for a core that sleeps without a frame.
+    /// frame since the core went to sleep. Returns false for a core that sleeps without a frame,
+    /// before the core's first heartbeat, and after [`give_up`](Heartbeats::give_up).
     pub fn is_awaited(&self) -> bool {
         self.word().load(Ordering::Acquire) > GIVEN_UP
     }

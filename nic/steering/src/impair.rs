@@ -14,20 +14,20 @@ use crate::{
 /// Number of counters in `struct direction_counters`: three for each of two directions.
 const COUNTERS: usize = 6;
 
-/// Probabilities of impairments, in packets per million.
+/// Probabilities of impairments for an IPv4 packet, in parts per million (ppm).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Impairment {
-    /// Share of packets that are dropped.
+    /// Share of the packets that the program drops.
     pub loss_ppm: u32,
-    /// Share of packets that are redirected to a socket. Without a socket, the program drops these
-    /// packets.
+    /// Share of the remaining packets that the program redirects to an AF_XDP socket. Without a
+    /// socket, the program drops these packets, but still counts them as delayed.
     pub delay_ppm: u32,
 }
 
 /// Counters of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectionCounters {
-    /// Frames forwarded at once.
+    /// Frames redirected to the other interface at once.
     pub forwarded: u64,
     /// Frames dropped on purpose.
     pub lost: u64,
@@ -71,9 +71,9 @@ impl ImpairedLink {
         })
     }
 
-    /// Redirects delayed packets of one direction to `socket`. Direction 0 has the packets that
-    /// arrive at the first interface, and 1 those that arrive at the second. The socket must be
-    /// bound to queue 0 of the interface at which the packets arrive.
+    /// Redirects delayed packets of one direction to `socket`. Packets of direction 0 arrive at the
+    /// first interface, and packets of direction 1 arrive at the second interface. The socket must
+    /// be bound to queue 0 of the interface at which the packets arrive.
     pub fn set_delay_socket(
         &mut self,
         direction: u32,

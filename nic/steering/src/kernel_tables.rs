@@ -8,12 +8,13 @@
 //! again.
 //!
 //! `poll` dumps the routes again after any event that can affect them, because the kernel does not
-//! announce all changes of routes. For example, it silently removes the routes of a link that goes
-//! down, and the routes of an address that is removed. A host has few routes and changes them
-//! rarely.
+//! announce all changes of routes. For example, the kernel silently removes the routes of a link
+//! that goes down, and the routes of an address that is removed. The dumps cost little, because a
+//! host has few routes and changes them rarely.
 //!
 //! Policy routing is not copied: the lookup uses the local, main and default tables, in the order
-//! of the kernel's default rules. Addresses are 16 bytes, IPv4 as `::ffff:a.b.c.d`.
+//! of the kernel's default rules. An address has 16 bytes. An IPv4 address has the IPv4-mapped form
+//! `::ffff:a.b.c.d`.
 
 use std::{
     fmt, io,
@@ -44,10 +45,10 @@ pub use links::{LinkKind, LinkRecord, XdpPlace};
 pub use routes::{RouteInfo, RouteKind};
 pub use tables::{AddressRecord, Neighbor, NeighborState};
 
-/// The two IP versions, each with a table of its own in the kernel.
+/// The two IP versions. The kernel dumps addresses, neighbors and routes by IP version.
 const FAMILIES: [AddressFamily; 2] = [AddressFamily::Inet, AddressFamily::Inet6];
 
-/// An address of either family, IPv4 as `::ffff:a.b.c.d`.
+/// An IPv6 address, or an IPv4 address in the IPv4-mapped form `::ffff:a.b.c.d`.
 pub type Address = [u8; 16];
 
 /// Returns the 16-byte form of an IPv4 address.
@@ -199,8 +200,9 @@ impl KernelTables {
     }
 
     /// Returns the route to `dst`: the longest matching prefix in the first table with a match, in
-    /// the order local, main, default. The source address is the route's preferred source, or else
-    /// one of the link's addresses.
+    /// the order local, main, default. The source address is the route's preferred source. If the
+    /// route has none, the source address is the link's first address whose network contains the
+    /// next hop, or else the link's first address.
     pub fn route_lookup(&self, dst: &Address) -> Option<RouteInfo> {
         let mut info = self.routes.lookup(dst)?;
         if let Some(link) = self.link(info.ifindex) {
@@ -238,15 +240,16 @@ impl KernelTables {
         self.tables.neighbors.get(&(ifindex, *addr)).copied()
     }
 
-    /// Asks the kernel to resolve a neighbor or to confirm its entry, like `ip neighbor add ..
-    /// use`. [`poll`](Self::poll) returns the result. The kernel does not see the traffic of the
+    /// Asks the kernel to resolve a neighbor or to confirm its entry (`ip neighbor add .. use`). A
+    /// later [`poll`](Self::poll) returns the result. The kernel does not see the traffic of the
     /// service, and lets the entry of a used neighbor become [`NeighborState::Stale`]. The caller
     /// therefore repeats the call from time to time while it uses the neighbor.
     ///
     /// The request would turn a permanent or NOARP entry into an ordinary entry. The function
-    /// therefore reads the entry first. For an unknown neighbor, it sends a request that only
-    /// creates entries. For an entry that is valid or in resolution, it sends no request. If an
-    /// entry becomes permanent between these two system calls, the request still changes it.
+    /// therefore reads the entry first. If the kernel has no entry, the request only creates an
+    /// entry. If the entry is stale, failed or without a state, the request changes the entry. In
+    /// all other states, the function sends no request. If the entry becomes permanent between
+    /// these two system calls, the request still changes the entry.
     pub fn resolve(&mut self, ifindex: u32, addr: &Address) -> io::Result<()> {
         use NeighborState::{Failed, None as Unknown, Stale};
         let mut message = neighbor_message(ifindex, addr);

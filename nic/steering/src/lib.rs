@@ -4,21 +4,23 @@
 //! 3-tuples: local address, protocol and local port. The kernel keeps all packets without a claim.
 //!
 //! * [`Demux`] loads the XDP program that redirects claimed packets to AF_XDP sockets, and updates
-//!   its table of claims. Only the module `bpf` uses the eBPF loader, whose interface changes
-//!   often.
+//!   the program's table of claims. Only the modules `bpf` and `firewall` use the eBPF loader,
+//!   whose interface changes often.
 //! * [`kernel_tables::KernelTables`] copies the kernel's links, addresses, routes and neighbors
 //!   over netlink. The copy can also ask the kernel to resolve a neighbor, because the service has
 //!   no ARP of its own.
 //! * [`firewall::Firewall`] lists the hooks of the kernel that packets of the service do not pass.
 //! * [`PortReservation`] holds a port in the kernel, so that no other program can bind the port.
 //! * [`features::Features`] reads and changes the features that `ethtool -k` shows.
-//! * [`Heartbeats`] let the demux leave packets to the kernel when a core (a polling thread of the
-//!   service) stops.
+//! * [`Heartbeats`] let the demux (the XDP program of [`Demux`]) leave packets to the kernel when a
+//!   core (a polling thread of the service) stops.
 //! * [`links`] says which kinds of interfaces can be served, and knows special cases of drivers.
 //! * [`Lookup`] queries the kernel for the listening socket that receives a SYN, and for
 //!   connections.
 //!
-//! All functions act on the network namespace of the calling thread.
+//! All functions act on the network namespace of the calling thread. A value that has a socket (for
+//! example `KernelTables`, `Lookup`, `Features`) keeps the namespace of the thread that opened the
+//! value.
 #![deny(unsafe_code)]
 
 mod bpf;

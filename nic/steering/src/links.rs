@@ -2,8 +2,9 @@
 //! reasons to refuse other kinds. The module also knows drivers that need special treatment.
 //!
 //! AF_XDP delivers a frame as the interface's driver received it. A virtual interface on top of
-//! another interface delivers packets that the lower interface has already changed: joined beyond
-//! the size of a frame, and without checksums. `docs/kernels.md` has the table.
+//! another interface delivers packets that the lower interface has already changed: GRO may have
+//! joined segments to a packet longer than a frame, and the checksum may be missing.
+//! `docs/kernels.md` has the table.
 
 use crate::{
     AttachRequest,
@@ -16,7 +17,7 @@ const VLAN: &str = "vlan";
 
 /// Drivers that stop running an attached XDP program when they reinitialize their rings (the
 /// interface goes down and up, `ethtool -G`). All packets then go to the kernel, which resets the
-/// service's connections. vmxnet3 does this in Linux 6.12 and 7.3.
+/// service's connections. vmxnet3 stops programs in this way in Linux 6.12 and 7.3.
 const FORGETFUL_DRIVERS: [&str; 1] = ["vmxnet3"];
 
 /// A driver that ignores AF_XDP's transmit metadata on older kernels, and the first version of
@@ -51,7 +52,7 @@ fn refusal_of(kind: &str) -> String {
     }
 }
 
-/// Returns the kind in words, with its article.
+/// Returns the kind in words, with an article: `a NIC`.
 fn name_of(kind: &LinkKind) -> String {
     match kind {
         LinkKind::Device => "a NIC".to_owned(),
@@ -68,15 +69,16 @@ fn name_of(kind: &LinkKind) -> String {
     }
 }
 
-/// Returns the link below a VLAN device, whose settings affect the device's packets. Returns `None`
-/// for other kinds, and for a link in another network namespace.
+/// Returns the link below a VLAN device. The settings of the lower link affect the packets of the
+/// VLAN device. Returns `None` if `link` is not a VLAN device, or if the lower link is in another
+/// network namespace.
 pub fn carrier<'a>(kernel_tables: &'a KernelTables, link: &LinkRecord) -> Option<&'a LinkRecord> {
     let is_vlan = matches!(&link.kind, LinkKind::Virtual(kind) if kind == VLAN);
     let lower = link.lower.filter(|_| is_vlan && !link.lower_is_elsewhere)?;
     kernel_tables.link(lower)
 }
 
-/// Returns an error of one line if a link is not served.
+/// Checks that the service can serve a link. The error is one line: the reason, and the remedy.
 pub fn check(kernel_tables: &KernelTables, link: &LinkRecord) -> Result<(), String> {
     if let Some(master) = link.master {
         return Err(port_of(link, kernel_tables.link(master)));
@@ -110,8 +112,9 @@ impl Driver {
         Self(name.unwrap_or_default())
     }
 
-    /// Returns the XDP mode to request. If the driver cannot use the mode `wish`, the result is
-    /// another mode, with a message for the operator.
+    /// Returns the XDP mode to request. If `wish` is [`AttachRequest::Best`] and the driver stops
+    /// running native programs (`FORGETFUL_DRIVERS`), the result is generic mode, with a message
+    /// for the operator. Otherwise, the result is `wish`.
     pub fn place_of_program(&self, wish: AttachRequest) -> (AttachRequest, Option<String>) {
         let driver = &*self.0;
         if wish != AttachRequest::Best || !FORGETFUL_DRIVERS.contains(&driver) {
@@ -125,8 +128,9 @@ impl Driver {
         (AttachRequest::Generic, Some(text))
     }
 
-    /// Returns true if this kernel release computes the checksums that AF_XDP's transmit metadata
-    /// requests. Linux 6.12 sends segments without checksums on virtio-net.
+    /// Returns true if this driver, in the kernel release `release`, completes the checksums that
+    /// AF_XDP's transmit metadata requests. Linux 6.12 sends segments without checksums on
+    /// virtio-net.
     pub fn heeds_metadata(&self, release: &str) -> bool {
         self.0 != VIRTIO_NET || version_of(release) >= VIRTIO_NET_SINCE
     }

@@ -1,8 +1,9 @@
 //! Queries to the kernel: the socket that receives a segment for an address and port, and the ports
 //! that have connections.
 //!
-//! The queries go over NETLINK_SOCK_DIAG. The kernel searches as it does for a packet: by
-//! namespace, interface, address, SO_REUSEPORT group and BPF socket lookup programs.
+//! The queries go over NETLINK_SOCK_DIAG. The kernel searches for the socket in the same way as for
+//! an arriving packet: by namespace, interface, address, SO_REUSEPORT group and BPF socket lookup
+//! programs.
 
 use std::{
     collections::HashSet,
@@ -143,7 +144,7 @@ impl Lookup {
     }
 
     /// Returns true if the kernel has a connection between these endpoints (IPv4 as
-    /// `::ffff:a.b.c.d`), local first, in any state from SYN-SENT or SYN-RECEIVED on.
+    /// `::ffff:a.b.c.d`), local first, in any state from SYN-SENT or SYN-RECEIVED to TIME-WAIT.
     pub fn has_connection(&mut self, ends: [([u8; 16], u16); 2], ifindex: u32) -> io::Result<bool> {
         let answer = self.query(ends, ifindex)?;
         Ok(answer.is_some_and(|found| found.state != LISTEN))
@@ -245,10 +246,12 @@ fn split_message(bytes: &[u8]) -> Option<(Message<'_>, &[u8])> {
 /// A query: `struct inet_diag_req_v2` with its netlink header.
 struct Request {
     family: AddressFamily,
+    /// Bit set of the TCP states whose sockets are reported: bit `n` for the state with number `n`.
     states: u32,
     flags: u16,
     /// Addresses (IPv4 as `::ffff:a.b.c.d`) and ports, local first.
     ends: [([u8; 16], u16); 2],
+    /// Index of the interface at which the segment arrives; 0 for any interface.
     ifindex: u32,
 }
 
@@ -283,6 +286,7 @@ impl Request {
 /// A listening or connected socket.
 #[derive(Debug, PartialEq, Eq)]
 struct Found {
+    /// TCP state of the socket (`TCP_LISTEN` and others).
     state: u8,
     socket: FoundListener,
 }
@@ -292,7 +296,7 @@ struct Answer(io::Result<Option<Found>>);
 
 impl Answer {
     /// Parses the answer to the request with number `sequence`. Returns `None` for an answer to
-    /// another request.
+    /// another request, and for a truncated message.
     fn parse(bytes: &[u8], sequence: u32) -> Option<Self> {
         let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);
         if u32::from_ne_bytes(*bytes.get(8..)?.first_chunk()?) != sequence {

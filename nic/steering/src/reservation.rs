@@ -38,7 +38,7 @@ pub struct BoundSocket {
     /// Index of the interface to which the socket is restricted (SO_BINDTOIFINDEX), or 0 for none.
     pub ifindex: u32,
     /// User id of the socket's owner, if other sockets of the owner may share the port
-    /// (SO_REUSEPORT).
+    /// (SO_REUSEPORT); otherwise `None`.
     pub reuse_port: Option<u32>,
 }
 
@@ -48,6 +48,15 @@ impl PortReservation {
     /// EADDRNOTAVAIL.
     pub fn new(addr: [u8; 16], port: u16) -> io::Result<Self> {
         let socket = new_socket(addr, SocketType::STREAM)?;
+        Self::bind(socket, addr, port)
+    }
+
+    /// Reserves a UDP port. Arguments and errors are those of [`new`](Self::new).
+    pub fn new_datagram(addr: [u8; 16], port: u16) -> io::Result<Self> {
+        let socket = new_socket(addr, SocketType::DGRAM)?;
+        // Keep the receive buffer as small as the kernel allows: programs of this machine may send
+        // datagrams to the reservation, and no code reads the datagrams.
+        sockopt::set_socket_recv_buffer_size(&socket, 0)?;
         Self::bind(socket, addr, port)
     }
 
@@ -68,16 +77,17 @@ impl PortReservation {
         Ok(reserved)
     }
 
-    /// Reserves the port to which a program's UDP socket is bound, as [`beside`](Self::beside) does
-    /// for TCP. Ignores `bound.reuse_port`. Returns EADDRINUSE if another socket without
-    /// SO_REUSEADDR has the port, such as an earlier reservation.
+    /// Reserves the port to which a program's UDP socket is bound. ([`beside`](Self::beside) is the
+    /// function for TCP.) Ignores `bound.reuse_port`. Returns EADDRINUSE if another socket without
+    /// SO_REUSEADDR has the port, for example an earlier reservation.
     ///
     /// UDP has no repair mode. Therefore this function sets SO_REUSEADDR on the program's socket
     /// for a moment. Meanwhile other sockets with SO_REUSEADDR may be bound to the port, so the
     /// caller checks for other sockets afterwards.
     pub fn beside_datagram(bound: &BoundSocket, socket: BorrowedFd<'_>) -> io::Result<Self> {
         let own = socket_like(bound, SocketType::DGRAM)?;
-        // Programs of this host may send datagrams to the reservation, which no code reads.
+        // Keep the receive buffer as small as the kernel allows: programs of this machine may send
+        // datagrams to the reservation, and no code reads the datagrams.
         sockopt::set_socket_recv_buffer_size(&own, 0)?;
         sockopt::set_socket_reuseaddr(&own, true)?;
         let before = sockopt::socket_reuseaddr(socket)?;
@@ -90,9 +100,8 @@ impl PortReservation {
     }
 
     /// Returns true if no other TCP socket can be bound to the port of `bound`, not even with
-    /// SO_REUSEADDR. Some kernels remember that the first socket of a port had SO_REUSEADDR when it
-    /// was bound. They then let sockets with SO_REUSEADDR share the port in spite of a reservation.
-    /// Linux 6.18 does not.
+    /// SO_REUSEADDR. If the first socket of a port had SO_REUSEADDR at its `bind`, some kernels let
+    /// sockets with SO_REUSEADDR share the port in spite of a reservation. Linux 6.18 does not.
     pub fn is_exclusive(bound: &BoundSocket) -> io::Result<bool> {
         let probe = socket_like(bound, SocketType::STREAM)?;
         sockopt::set_socket_reuseaddr(&probe, true)?;
@@ -120,12 +129,12 @@ impl PortReservation {
         Ok(sockopt::set_socket_reuseaddr(&self.socket, shared)?)
     }
 
-    /// Returns the address.
+    /// Returns the reserved address (IPv4 as `::ffff:a.b.c.d`).
     pub fn addr(&self) -> [u8; 16] {
         self.addr
     }
 
-    /// Returns the port.
+    /// Returns the reserved port, also if the kernel chose the port.
     pub fn port(&self) -> u16 {
         self.port
     }

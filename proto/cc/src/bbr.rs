@@ -7,7 +7,7 @@
 //! ```text
 //! STARTUP    pacing gain 2/ln 2, until BtlBw grows by less than a quarter in three round trips
 //! DRAIN      pacing gain ln 2/2, until the queue that STARTUP built is empty
-//! PROBE_BW   pacing gains 5/4, 3/4, 1, 1, 1, 1, 1, 1 in turn, each for one RTprop
+//! PROBE_BW   pacing gains 5/4, 3/4, 1, 1, 1, 1, 1, 1 in turn, each for about one RTprop
 //! PROBE_RTT  cwnd of four segments for 200 ms, when RTprop is older than ten seconds
 //! ```
 //!
@@ -32,7 +32,7 @@ const DRAIN_GAIN: u64 = UNIT * UNIT / HIGH_GAIN;
 const CWND_GAIN: u64 = 2 * UNIT;
 /// `pacing_gain` of each phase of PROBE_BW.
 const PACING_GAIN_CYCLE: [u64; 8] = [1_250, 750, UNIT, UNIT, UNIT, UNIT, UNIT, UNIT];
-/// Window of the BtlBw filter, in rounds.
+/// Length of the BtlBw filter, in rounds (round trips).
 const BW_ROUNDS: u32 = 10;
 /// Time after which a sample leaves the RTprop filter.
 const MIN_RTT_AGE: Duration = Duration::from_secs(10);
@@ -40,9 +40,9 @@ const MIN_RTT_AGE: Duration = Duration::from_secs(10);
 const PROBE_RTT_TIME: Duration = Duration::from_millis(200);
 /// Window in PROBE_RTT in segments, and the least window in any mode.
 const CWND_MIN_SEGMENTS: u32 = 4;
-/// Growth of BtlBw per round, as a fraction, below which STARTUP may end: a quarter.
+/// Growth of BtlBw, as a ratio, that restarts the count of [`FULL_BW_ROUNDS`]: by a quarter.
 const FULL_BW_GROWTH: (u64, u64) = (5, 4);
-/// Number of rounds in a row with less growth that end STARTUP.
+/// Number of rounds without this growth that end STARTUP.
 const FULL_BW_ROUNDS: u8 = 3;
 /// Part of the rate that is not used, in percent, so that queues drain on average.
 const MARGIN_PERCENT: u64 = 1;
@@ -70,15 +70,15 @@ pub struct Bbr {
     window: Window,
     /// Filter of BtlBw, in bytes per second by round.
     bw: MaxFilter,
-    /// RTprop in microseconds. `u32::MAX` before the first sample.
+    /// RTprop in microseconds (`u32::MAX` before the first sample), and the time of its sample.
     min_rtt_us: u32,
     min_rtt_at: Instant,
     /// Pacing rate in bytes per second.
     pacing_rate: u32,
-    /// Number of rounds. A round ends when the data in flight at its start is delivered.
+    /// Number of rounds. A round ends at the ACK of data sent after `round_end` delivered bytes.
     round: u32,
     round_end: u64,
-    /// A sample with a smaller `prior_delivered` in bytes was sent in PROBE_RTT: app-limited.
+    /// Samples with a smaller `prior_delivered` (in bytes) count as app-limited, due to PROBE_RTT.
     app_limited_until: u64,
     /// BtlBw (bytes per second) when it last grew by a quarter, and the number of rounds since.
     full_bw: u32,
@@ -91,7 +91,7 @@ pub struct Bbr {
     probe_rtt_round: bool,
     mode: Mode,
     round_start: bool,
-    /// True if the flow sends again after it was app-limited and idle.
+    /// True from the first transmission after an app-limited idle time to the next delivery.
     idle_restart: bool,
     /// True if an RTT sample has set the pacing rate.
     has_seen_rtt: bool,
@@ -143,7 +143,7 @@ impl Bbr {
         bbr
     }
 
-    /// Returns BtlBw in bytes per second; zero before the first sample.
+    /// Returns BtlBw in bytes per second, at most `u32::MAX`; zero before the first sample.
     pub const fn bandwidth(&self) -> u32 {
         self.bw.max()
     }
@@ -184,7 +184,7 @@ impl Bbr {
         }
     }
 
-    /// Returns `gain` times the bandwidth-delay product, plus `extra` bytes and room for bursts.
+    /// Returns `gain` times the bandwidth-delay product, `extra`, and room for bursts: in bytes.
     fn inflight(&self, gain: u64, extra: u64) -> u32 {
         if self.min_rtt_us == u32::MAX {
             return self.window.initial_window();

@@ -24,7 +24,7 @@ pub enum CcInfo {
     },
     /// State of BBR.
     Bbr {
-        /// BtlBw in bytes per second.
+        /// BtlBw in bytes per second, at most `u32::MAX`. Zero before the first sample.
         bandwidth: u32,
         /// RTprop, or `None` before the first sample.
         min_rtt: Option<Duration>,

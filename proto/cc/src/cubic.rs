@@ -8,15 +8,17 @@
 //! K = cbrt((W_max - cwnd_epoch) / C)          so that W_cubic(0) = cwnd_epoch, cwnd at the start
 //! ```
 //!
-//! cwnd is never below the window that Reno would have (`W_est`). Windows are in bytes and times in
-//! milliseconds. The resolution of a byte per millisecond suffices: three seconds after `K`, the
-//! curve of a 1460-byte segment rises by 16 bytes per ms.
+//! If `W_est`, the window that Reno would have, is larger than `W_cubic`, cwnd follows `W_est`.
+//! Windows are in bytes and times in milliseconds. The resolution of a byte per millisecond
+//! suffices: three seconds after `K`, the curve rises by 16 bytes per ms, with segments of 1460
+//! bytes.
 
 use tidelane_time::{Duration, Instant};
 
 use crate::{CongestionControl, RttSample, Window, hystart::HyStart, window::SMSS_MAX};
 
-/// `beta_cubic` = 0.7, the factor on congestion (RFC 9438 §4.6).
+/// `beta_cubic` = 0.7 as numerator and denominator: a congestion event multiplies cwnd by this
+/// factor (RFC 9438 §4.6).
 const BETA: (u64, u64) = (7, 10);
 /// `alpha_cubic` = 3 * (1 - beta) / (1 + beta) = 9/17, as a numerator over [`ALPHA_UNIT`].
 const ALPHA: u64 = 9;
@@ -34,7 +36,7 @@ const _: () = assert!(OFFSET_MS_MAX.pow(3) / 1_000 < u64::MAX / (4 * SMSS_MAX as
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cubic {
     window: Window,
-    /// W_max in bytes.
+    /// W_max in bytes; zero before the first congestion event or epoch.
     w_max: u32,
     /// cwnd_prior: cwnd before the last reduction, in bytes.
     cwnd_prior: u32,
@@ -74,7 +76,8 @@ impl Cubic {
         }
     }
 
-    /// W_max in bytes: the window at the last congestion event.
+    /// Returns W_max in bytes: cwnd at the last congestion event, or less with fast convergence. In
+    /// an epoch that follows slow start or a timeout: cwnd at the start of the epoch.
     pub const fn w_max(&self) -> u32 {
         self.w_max
     }

@@ -3,8 +3,8 @@
 //! This module implements the variant of Linux's CUBIC. In a round trip with a cwnd of at least
 //! sixteen segments, slow start ends at the present cwnd in two cases:
 //!
-//! * ACK train: closely spaced ACKs have arrived for half of the minimum RTT, so the flight fills
-//!   the path.
+//! * ACK train: closely spaced ACKs have arrived for half of the minimum RTT (for a paced flow: for
+//!   the whole minimum RTT), so the flight fills the path.
 //! * Delay increase: the minimum of more than eight RTT samples of a round exceeds the minimum RTT
 //!   by an eighth (at least 4 ms, at most 16 ms), so a queue is building.
 //!
@@ -17,13 +17,13 @@ use crate::{RttSample, Window};
 
 /// Least window in segments at which HyStart works. A smaller window does not overflow a queue.
 const WINDOW_MIN: u32 = 16;
-/// Number of samples in a round after which their minimum counts.
+/// Number of RTT samples that a round needs before their minimum can end slow start.
 const SAMPLES_MIN: u8 = 8;
 /// Longest gap between two ACKs of a train.
 const TRAIN_GAP: Duration = Duration::from_millis(2);
-/// Least and largest delay increase that indicates a queue.
+/// Bounds of the delay increase above which HyStart assumes a queue.
 const INCREASE: (Duration, Duration) = (Duration::from_millis(4), Duration::from_millis(16));
-/// Number of bytes that batch processing at sender and receiver may hold back.
+/// Number of bytes that batch processing (GSO, GRO) at sender and receiver may hold back.
 const BATCHED_BYTES: u64 = 4 * 65_536;
 /// Longest time that batch processing may hold back segments.
 const BATCH_DELAY_MAX: Duration = Duration::from_millis(1);
@@ -37,11 +37,11 @@ pub(crate) struct HyStart {
     round_start: u32,
     /// Time of the last ACK of the ACK train.
     last_ack: u32,
-    /// SND.NXT at the start of the round. The round ends when a later number is acknowledged.
+    /// SND.NXT at the start of the round. The round ends when SND.UNA is after this number.
     round_end: u32,
-    /// Minimum RTT of the round.
+    /// Minimum RTT of the round; [`NEVER`] before its first sample.
     round_min: u32,
-    /// Minimum RTT of the connection.
+    /// Minimum RTT since the start of the connection or the last RTO.
     delay_min: u32,
     /// Number of samples in the round, up to [`SAMPLES_MIN`].
     samples: u8,
@@ -124,8 +124,8 @@ impl HyStart {
 }
 
 /// Returns the time in µs for which batch processing may hold back segments, at a rate of two
-/// windows per RTT. An ACK train must last longer by this time, which does not show that the flight
-/// fills the path.
+/// windows per RTT. Held-back segments lengthen an ACK train even if the flight does not fill the
+/// path. The limit for an ACK train therefore includes this time.
 fn batch_delay_us(sample: &RttSample, cwnd: u32) -> u32 {
     let srtt = sample.srtt.as_micros().min(u64::from(NEVER));
     let span = BATCHED_BYTES * srtt / (2 * u64::from(cwnd.max(1)));

@@ -1,12 +1,12 @@
 //! Congestion control: the number of bytes that may be in flight.
 //!
-//! A controller is a small state machine that counts bytes. The caller, the crate
-//! `tidelane-slowpath`, reports events ([`on_ack`], [`on_congestion_signal`], [`on_rto`],
-//! [`on_idle_restart`], ...), and the controller computes a window. The caller detects losses and
-//! decides when to send. The caller also computes the window during fast recovery (NewReno, RFC
-//! 6582; proportional rate reduction, RFC 6937). The controller's `cwnd` is meanwhile already the
-//! window for the end of the recovery. BBR is an exception and computes the window during recovery
-//! itself.
+//! A controller is a small state machine that counts bytes. The caller is the crate
+//! `tidelane-slowpath`, a part of the TCP engine. The caller reports events ([`on_ack`],
+//! [`on_congestion_signal`], [`on_rto`], [`on_idle_restart`], ...), and the controller computes a
+//! window. The caller detects losses and decides when to send. The caller also computes the window
+//! during fast recovery (NewReno, RFC 6582; proportional rate reduction, RFC 6937). The
+//! controller's `cwnd` is meanwhile already the window for the end of the recovery. BBR is an
+//! exception and computes the window during recovery itself.
 //!
 //! Each algorithm has a file of its own and implements the trait [`CongestionControl`]. The enum
 //! [`Controller`] calls the algorithm in use. A program that runs the engine can add an algorithm:
@@ -49,8 +49,8 @@ mod tests;
 
 /// Hooks of a congestion control algorithm. All sizes are in bytes.
 ///
-/// A type that implements the trait holds the state of one connection. The engine keeps a copy of
-/// this state from before each reduction. If the reduction proves to be spurious, the engine
+/// A type that implements the trait holds the state of one connection. The caller copies this state
+/// before the first reduction of a recovery. If the recovery proves to be spurious, the caller
 /// restores the copy. The type is therefore `Clone`.
 pub trait CongestionControl: fmt::Debug + Send + CloneBoxed {
     /// Returns cwnd and `ssthresh`, which all algorithms share.
@@ -62,15 +62,17 @@ pub trait CongestionControl: fmt::Debug + Send + CloneBoxed {
     /// Handles an ACK outside of fast recovery that newly acknowledged or SACKed `acked_bytes`. A
     /// call with zero bytes reports that the flow was not cwnd-limited since the last call.
     ///
-    /// `cwnd_limited` is true if cwnd limited the acknowledged flight, and not the application or
-    /// the peer's window. Otherwise the window must not grow (RFC 9438 §5.8).
+    /// `cwnd_limited` is true if cwnd limited the acknowledged flight. The value is false if the
+    /// application or the peer's window limited the flight. The window must then not grow (RFC 9438
+    /// §5.8).
     fn on_ack(&mut self, now: Instant, acked_bytes: u32, srtt: Duration, cwnd_limited: bool);
 
-    /// Reduces the window at a fast retransmit. The caller calls the function at most once per
-    /// window of data. Returns the new `ssthresh`.
+    /// Reduces the window at a fast retransmit, or after a tail loss probe repaired a loss (RFC
+    /// 8985 §7.4.2). The caller calls the function at most once per window of data. Returns the
+    /// new `ssthresh`.
     ///
     /// `flight_size` is FlightSize before the ACK that showed the loss (RFC 5681 §2). FlightSize
-    /// counts SACKed data as well. It may therefore exceed cwnd while new data is sent.
+    /// includes SACKed data, so FlightSize may exceed cwnd while new data is sent.
     fn on_congestion_signal(&mut self, now: Instant, flight_size: u32) -> u32;
 
     /// Reduces the window after ECE (RFC 3168 §6.1.2). The caller calls the function at most once
@@ -188,12 +190,14 @@ pub struct RateSample {
     pub interval: Option<Interval>,
 }
 
-/// The deliveries from the transmission of the newest delivered segment to its ACK.
+/// The bytes that were delivered between the transmission and the ACK of the newest delivered
+/// segment.
 #[derive(Clone, Copy, Debug)]
 pub struct Interval {
-    /// Number of bytes delivered.
+    /// Number of bytes that were delivered.
     pub bytes: u64,
-    /// Length of the interval.
+    /// Time in which these bytes were sent, or time in which they were acknowledged, whichever is
+    /// longer.
     pub span: Duration,
     /// Value of [`RateSample::delivered`] at the transmission of the segment.
     pub prior_delivered: u64,
@@ -329,7 +333,8 @@ impl Controller {
         }
     }
 
-    /// Changes the algorithm and keeps the window (TCP_CONGESTION on an established connection).
+    /// Changes the algorithm (TCP_CONGESTION on an established connection). Keeps cwnd, ssthresh
+    /// and segment size.
     pub fn switch_to(&mut self, algorithm: Algorithm) {
         if algorithm != self.algorithm() {
             *self = Self::with_window(algorithm, *self.window());
@@ -362,7 +367,8 @@ impl Controller {
         self.window().cwnd()
     }
 
-    /// Returns the slow start threshold in bytes; `u32::MAX` before the first reduction.
+    /// Returns the slow start threshold in bytes; `u32::MAX` until a reduction or the end of slow
+    /// start sets the threshold.
     #[inline]
     pub fn ssthresh(&self) -> u32 {
         self.window().ssthresh()

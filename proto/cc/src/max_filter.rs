@@ -1,6 +1,7 @@
 //! Windowed maximum of the last rounds, with three samples (Kathleen Nichols' algorithm; Linux:
-//! `win_minmax`). The caller chooses the unit of a round. BBR counts round trips, and the minimum
-//! RTT of the crate `tidelane-slowpath` counts milliseconds.
+//! `win_minmax`). The caller chooses the unit of a round. BBR counts round trips for its bandwidth
+//! filter. The crate `tidelane-slowpath` counts milliseconds, and keeps the minimum RTT as the
+//! maximum of the samples' bitwise complements.
 
 /// A value, and the number of the round in which it was measured.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -11,8 +12,8 @@ struct Sample {
     value: u32,
 }
 
-/// Windowed maximum of three samples. `best` holds the largest sample, the largest sample after the
-/// first, and the largest sample after both.
+/// Windowed maximum of three samples. `best[0]` is the largest sample of the span. `best[1]` is the
+/// largest sample after `best[0]`, and `best[2]` is the largest sample after `best[1]`.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct MaxFilter {
     best: [Sample; 3],
@@ -24,12 +25,13 @@ impl MaxFilter {
         self.best[0].value
     }
 
-    /// Returns the round of the largest value.
+    /// Returns the number of the round in which the largest value was measured.
     pub const fn round(&self) -> u32 {
         self.best[0].round
     }
 
-    /// Adds a value. Values older than `span` rounds are dropped.
+    /// Adds a value that was measured in `round`. Drops values that are more than `span` rounds
+    /// older.
     pub fn update(&mut self, round: u32, span: u32, value: u32) {
         let new = Sample { round, value };
         let last_is_old = round.wrapping_sub(self.best[2].round) > span;

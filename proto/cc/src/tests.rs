@@ -1,4 +1,5 @@
-//! The windows compared with the formulas of the RFCs, in floating point.
+//! Tests of the congestion windows. The expected windows are computed by the RFCs' formulas, in
+//! floating point.
 
 extern crate std;
 
@@ -9,7 +10,7 @@ use proptest::prelude::*;
 use crate::*;
 
 const SMSS: u32 = 1_448;
-/// Algorithms that compute cwnd without delivery rates: all except BBR.
+/// Algorithms that compute cwnd without delivery rates.
 const WINDOWED: [Algorithm; 3] = [Algorithm::NewReno, Algorithm::Cubic, Algorithm::Dctcp];
 const MS_100: Duration = Duration::from_millis(100);
 
@@ -17,7 +18,7 @@ fn controller(algorithm: Algorithm) -> Controller {
     Controller::new(algorithm, SMSS, 10)
 }
 
-/// Runs one round trip in which the whole window is acknowledged, with one ACK per two segments.
+/// Acknowledges one whole cwnd in one RTT, with one ACK per two segments.
 fn round_trip(controller: &mut Controller, now: &mut Instant, rtt: Duration) {
     let mut left = controller.cwnd();
     let acks = left.div_ceil(2 * SMSS);
@@ -61,7 +62,7 @@ fn slow_start_doubles_per_round_trip() {
             round_trip(&mut controller, &mut now, MS_100);
             assert_eq!(controller.cwnd(), (10 * SMSS) << round);
         }
-        // One ACK for a whole window has the same effect as one ACK per segment.
+        // One ACK for a whole window has the same effect as one ACK per two segments.
         let before = controller.cwnd();
         controller.on_ack(now, before, MS_100, true);
         assert_eq!(controller.cwnd(), 2 * before);
@@ -99,7 +100,7 @@ fn newreno_halves_and_then_adds_a_segment_per_round_trip() {
         round_trip(&mut controller, &mut now, MS_100);
         assert!((segments(controller.cwnd()) - f64::from(10 + round)).abs() <= 1.0);
     }
-    // ssthresh is never below two segments.
+    // ssthresh is at least two segments (RFC 5681 §3.1 equation 4).
     assert_eq!(controller.on_congestion_signal(now, SMSS), 2 * SMSS);
 }
 
@@ -114,18 +115,19 @@ fn timeout_starts_over_and_a_second_one_keeps_the_threshold() {
         assert_eq!(controller.cwnd(), SMSS);
         assert_eq!(controller.on_rto(now, 20 * SMSS), ssthresh);
         assert_eq!(controller.on_rto(now, SMSS), ssthresh);
-        // One segment per ACK up to ssthresh, and then congestion avoidance.
+        // After an RTO, each ACK in slow start grows cwnd by at most one segment (RFC 3465 §2.3).
         controller.on_ack(now, 4 * SMSS, MS_100, true);
         assert_eq!(controller.cwnd(), 2 * SMSS);
         while controller.in_slow_start() {
             controller.on_ack(now, SMSS, MS_100, true);
         }
         assert_eq!(controller.cwnd(), ssthresh);
+        // In congestion avoidance, an ACK grows cwnd by less than a segment.
         let before = controller.cwnd();
         controller.on_ack(now, 2 * SMSS, MS_100, true);
         assert!(controller.cwnd() - before < SMSS);
-        // A timeout after progress is another congestion event. CUBIC takes the present window as
-        // W_max.
+        // An RTO after an ACK of new data is a new congestion event. ssthresh is computed from cwnd
+        // by CUBIC, and from FlightSize by NewReno.
         let full = match algorithm {
             Algorithm::Cubic => controller.cwnd(),
             _ => 6 * SMSS,
@@ -139,7 +141,8 @@ fn cubic_after_a_timeout_reduces_cwnd_and_not_flight_size() {
     let mut small = controller(Algorithm::Cubic);
     let mut repairing = small.clone();
     assert_eq!(small.on_rto(Instant::ZERO, SMSS), 7 * SMSS);
-    // Fast recovery has already reduced cwnd for this flight. The timeout does not reduce it again.
+    // Fast recovery has already reduced cwnd to seven segments. FlightSize is ten segments,
+    // so ssthresh after the RTO is computed from FlightSize.
     repairing.on_congestion_signal(Instant::ZERO, 10 * SMSS);
     assert_eq!(repairing.on_rto(Instant::ZERO, 10 * SMSS), 7 * SMSS);
 }
@@ -196,7 +199,7 @@ fn cubic_follows_the_curve_of_the_rfc() {
     for w_max in [100, 1_000, 10_000] {
         let mut now = Instant::from_secs(1);
         let mut controller = cubic_after_loss(w_max, &mut now, MS_100);
-        // The epoch starts with the first ACK.
+        // The congestion avoidance epoch starts with the first ACK.
         controller.on_ack(now, SMSS, MS_100, true);
         let start = now;
         let (w_max, epoch) = (f64::from(w_max), f64::from(w_max) * 0.7);
@@ -220,8 +223,8 @@ fn cubic_follows_the_curve_of_the_rfc() {
     }
 }
 
-/// Snapshot of the window in tenths of a segment, at whole seconds after a loss at 100 segments
-/// with an RTT of 100 ms. W_max is reached at K = 4.2 s; from 7 s on, Reno's window is larger.
+/// Checks cwnd at whole seconds after a loss at 100 segments, with an RTT of 100 ms. cwnd reaches
+/// W_max at K = 4.2 s. From 7 s on, cwnd follows W_est, which is larger than W_cubic.
 #[test]
 fn cubic_snapshot() {
     let mut now = Instant::ZERO;
@@ -236,10 +239,11 @@ fn cubic_snapshot() {
     assert_eq!(curve, CUBIC_SNAPSHOT);
 }
 
+/// Expected cwnd in tenths of a segment.
 const CUBIC_SNAPSHOT: [u32; 9] = [700, 866, 956, 992, 999, 1001, 1022, 1120, 1220];
 
-/// With a short RTT, the window is that of Reno with alpha = 9/17 and beta = 0.7, and with alpha =
-/// 1 above the window before the loss (RFC 9438 §4.3).
+/// With a short RTT, cwnd follows W_est, the window of Reno with beta = 0.7 (RFC 9438 §4.3). W_est
+/// grows with alpha = 9/17 up to the cwnd before the loss, and then with alpha = 1.
 #[test]
 fn cubic_is_at_least_reno() {
     let rtt = Duration::from_millis(5);
@@ -259,7 +263,8 @@ fn cubic_is_at_least_reno() {
 fn cubic_leaves_room_when_driven_back() {
     let mut now = Instant::ZERO;
     let mut controller = cubic_after_loss(100, &mut now, MS_100);
-    // A second loss at 70, below W_max = 100: the next W_max is 0.85 * 70.
+    // The second loss is at 70 segments, below W_max = 100. Fast convergence sets the next W_max to
+    // 0.85 * 70 (RFC 9438 §4.7).
     controller.on_congestion_signal(now, controller.cwnd());
     controller.on_recovery_exit(now);
     assert!(segments(controller.cwnd()).round() == 49.0);
@@ -280,7 +285,7 @@ fn cubic_does_not_count_pauses() {
     let mut later = now;
     for n in 0..50 {
         later += MS_100;
-        // The flow is idle or sends less than its window.
+        // The flow is idle in odd rounds, and sends less than cwnd in even rounds.
         if n % 2 == 0 {
             paused.on_ack(later, SMSS, MS_100, false);
         }
@@ -295,7 +300,8 @@ fn cubic_does_not_count_pauses() {
     }
 }
 
-/// Slow start that ends at the ssthresh of a timeout starts a convex epoch (§4.8).
+/// In the first epoch after an RTO, W_max is cwnd at the start of the epoch (RFC 9438 §4.8). K is
+/// therefore zero, and cwnd grows in the convex region.
 #[test]
 fn cubic_after_a_timeout_is_convex_at_once() {
     let mut now = Instant::ZERO;
@@ -311,7 +317,7 @@ fn cubic_after_a_timeout_is_convex_at_once() {
         let t = (now - start).as_nanos() as f64 / 1e9;
         let expected = 490.0 + 0.4 * t.powi(3);
         let got = segments(controller.cwnd());
-        // Reno grows faster in the first seconds.
+        // In the first seconds, W_est is larger than W_cubic.
         assert!(
             got >= expected - 5.0 && got <= expected.max(490.0 + t * 10.0) + 5.0,
             "{t}: {got}"
@@ -352,7 +358,7 @@ fn hook() -> impl Strategy<Value = Hook> {
 }
 
 proptest! {
-    /// The window stays within its bounds after any events in any order and at any time.
+    /// cwnd stays between one segment and 2^30 bytes after any sequence of calls, at any times.
     #[test]
     fn any_sequence_keeps_the_bounds(
         cubic: bool,
@@ -487,8 +493,8 @@ fn sample(rtt: Duration, una: u32, snd_nxt: u32) -> RttSample {
     }
 }
 
-/// Returns CUBIC in slow start with forty segments, after two rounds of 100 ms. The next round ends
-/// at `100 * SMSS`.
+/// Returns CUBIC in slow start with a cwnd of forty segments, after two rounds of 100 ms. The third
+/// round has begun, and ends at `100 * SMSS`.
 fn cubic_at_forty(now: &mut Instant) -> Controller {
     let mut controller = controller(Algorithm::Cubic);
     for round in 0..2 {
@@ -514,7 +520,7 @@ fn hystart_ends_slow_start_after_an_ack_train_of_half_a_round_trip() {
         train.on_rtt_sample(now, &sample(MS_100, 31 * SMSS, 200 * SMSS));
         assert!(now - start < MS_100, "no train was seen");
     }
-    // Half of the minimum RTT plus the delay of batches.
+    // The limit is half of the sum of the minimum RTT (100 ms) and the batch delay (1 ms).
     assert_eq!((now - start).as_millis(), 51);
     assert_eq!(train.ssthresh(), 40 * SMSS);
     assert!(!train.wants_rtt_samples(), "once per slow start");
@@ -560,7 +566,8 @@ fn hystart_ends_slow_start_when_nine_samples_are_later_by_an_eighth() {
     }
 }
 
-/// An increase of less than 4 ms never indicates a queue; an increase of 16 ms always does.
+/// An RTT increase below 4 ms never ends slow start. An RTT increase above 16 ms always ends slow
+/// start.
 #[test]
 fn hystart_bounds_the_increase() {
     for (base, late, ends) in [

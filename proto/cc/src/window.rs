@@ -13,7 +13,7 @@ pub(crate) const SMSS_MAX: u32 = u16::MAX as u32;
 pub struct Window {
     /// Congestion window in bytes.
     cwnd: u32,
-    /// Slow start threshold in bytes.
+    /// Slow start threshold in bytes; `u32::MAX` if not set.
     ssthresh: u32,
     /// Segment size in bytes.
     smss: u32,
@@ -46,7 +46,8 @@ impl Window {
         self.cwnd
     }
 
-    /// Slow start threshold in bytes; `u32::MAX` before the first reduction.
+    /// Slow start threshold in bytes; `u32::MAX` until a reduction or the end of slow start sets
+    /// the threshold.
     #[inline]
     pub const fn ssthresh(&self) -> u32 {
         self.ssthresh
@@ -64,8 +65,8 @@ impl Window {
         self.cwnd < self.ssthresh
     }
 
-    /// Returns the initial window in bytes, which depends on the segment size (RFC 6928 §2: at most
-    /// ten segments of 1460 bytes, but at least two segments).
+    /// Returns the initial window in bytes: `n` segments, but at most the larger of two segments
+    /// and `n` times 1460 bytes. `n` is the configured number of segments (RFC 6928 §2: ten).
     pub fn initial_window(&self) -> u32 {
         let at_ethernet_size = self.initial_segments.saturating_mul(1460);
         let limit = at_ethernet_size.max(2 * self.smss);
@@ -171,9 +172,9 @@ impl Window {
         self.after_timeout = true;
     }
 
-    /// Restarts after an idle time: halves cwnd for each RTO, down to the restart window of RFC
-    /// 5681 §4.1. After a reduction, `ssthresh` is raised to at least 3/4 of the old cwnd, so that
-    /// slow start regains most of the old window (RFC 2861 §2.1, as in Linux).
+    /// Restarts after an idle time: halves cwnd once per RTO of idle time, down to the restart
+    /// window of RFC 5681 §4.1. If `ssthresh` is set, the function raises it to at least 3/4 of the
+    /// old cwnd, so that slow start regains most of the old window (RFC 2861 §2.1, as in Linux).
     pub fn restart(&mut self, idle_rtos: u32) {
         let restart = self.cwnd.min(self.initial_window());
         if self.ssthresh != u32::MAX {

@@ -10,8 +10,9 @@
 //! ```
 //!
 //! MSS and window scale are rounded down to a table entry. A cookie needs no bit for timestamps,
-//! because a peer sends timestamps only if our SYN,ACK had timestamps. The lowest bit of our TSval
-//! tells if ECN was negotiated; the peer returns this bit in TSecr.
+//! because a peer sends timestamps only if our SYN,ACK had timestamps. The lowest bit of our TSval,
+//! before the timestamp offset is added, tells if ECN was negotiated. The peer returns this TSval
+//! in TSecr.
 
 use core::hash::Hasher;
 
@@ -40,7 +41,8 @@ const EPOCH_BIT: u32 = 1 << 7;
 /// Bits of the keyed hash.
 const HASH_MASK: u32 = !0xff;
 
-/// Returns the index of the last entry of `table` that is not above `value`.
+/// Returns the index of the last entry of `table` that is not above `value`, or 0 if all entries
+/// are above `value`.
 fn round_down<T: PartialOrd + Copy>(table: &[T], value: T) -> u32 {
     let place = table.iter().rposition(|entry| *entry <= value);
     place.unwrap_or(0) as u32
@@ -184,7 +186,8 @@ pub fn peer_syn(kept: &TcpOptions, acknowledgment: &Segment<'_>) -> PeerSyn {
     }
 }
 
-/// Sets the hot state of a flow as if the flow had sent the SYN,ACK that carried the cookie.
+/// Sets the hot state of a flow (the state that the fast path and the slow path share) as if the
+/// flow had sent the SYN,ACK that carried the cookie.
 pub fn resume(hot: &mut FlowState, clock: &Clock, acknowledgment: &Segment<'_>) {
     hot.snd_nxt = hot.iss.add(1);
     hot.rcv_adv = hot.rcv_nxt.add(hot.rcv_wnd_limit.min(0xffff));

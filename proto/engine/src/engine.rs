@@ -1,4 +1,6 @@
-//! The engine finds the flow of each call, runs the fast or slow path, and applies the result.
+//! The engine finds the flow (the connection) of each call, runs the fast path or the slow path,
+//! and applies the result. The fast path handles in-order data and new ACKs of established flows.
+//! The slow path handles everything else.
 //!
 //! This file handles arriving segments. The module `requests` handles the calls of applications,
 //! `advance` handles the read and write positions of applications, and `batch` handles timers and
@@ -38,23 +40,26 @@ pub struct Engine {
     /// Flows that need work at the end of the batch: an ACK, data or a new deadline. A flow in this
     /// list has the flag PENDING, so that the engine adds it only once.
     pending: Vec<FlowId>,
-    /// Flows that wait for free transmit frames.
+    /// Flows that wait for free transmit frames (packet buffers of the driver).
     blocked: Vec<FlowId>,
     /// Counters. `in_segs` excludes the segments that `fast_receives` counts, so that the fast path
     /// increments only one counter per segment.
     counters: Counters,
     /// Path MTUs by destination.
     path_mtus: PathMtuCache,
-    /// Time of the last arriving segment or of the last batch.
+    /// Time that the driver passed to the last call that handled a segment or ended a batch.
     clock: Clock,
     /// Number of challenge ACKs that may still be sent in `limits_second` (RFC 5961 §7).
     challenges: u32,
     resets: ResetLimiter,
-    /// Number of the second for which `challenges` and `resets` hold, on the engine's clock.
+    /// Number of the second for which `challenges` and `resets` hold, on the engine's clock;
+    /// `u64::MAX` before the first segment.
     limits_second: u64,
-    /// Number of half-open connections (SYN-RECEIVED, not yet accepted) of all listeners together.
+    /// Number of half-open connections of all listeners together: flows in SYN-RECEIVED that the
+    /// application does not have yet.
     half_open: u32,
-    /// Timer of the next check for outdated TS.Recent values (RFC 7323 §5.5).
+    /// Timer of the next check of all flows for new segments, from which the age of TS.Recent
+    /// follows (RFC 7323 §5.5).
     ts_recent_timer: TimerHandle,
     fast_open: fast_open::FastOpenState,
 }
@@ -357,7 +362,7 @@ impl Engine {
     }
 
     /// Creates a flow for the 4-tuple `key`. The new ISS lies beyond the sequence numbers of a
-    /// connection with this 4-tuple in TIME-WAIT.
+    /// connection with this 4-tuple in TIME-WAIT. Returns `None` if the flow table is full.
     fn create_flow(
         &mut self,
         clock: Clock,
@@ -374,7 +379,8 @@ impl Engine {
         self.create_flow_with_iss(clock, key, route, options, iss)
     }
 
-    /// Creates a flow as [`Engine::create_flow`] does, with a given ISS.
+    /// Creates a flow for the 4-tuple `key` with the initial sequence number `iss`. Returns `None`
+    /// if the flow table is full.
     fn create_flow_with_iss(
         &mut self,
         clock: Clock,
@@ -438,7 +444,7 @@ impl Engine {
 
 /// Returns `segment` with the offset of our TSval subtracted from TSecr, so that TSecr is a time of
 /// the engine's clock. `offset` is called only for a segment with timestamps, because the call may
-/// compute a hash. The fast path does not call this function, because it does not read TSecr.
+/// compute a hash. The fast path does not read TSecr, so the fast path does not call this function.
 #[inline(never)]
 fn without_offset<'s>(segment: &Segment<'s>, offset: impl FnOnce() -> u32) -> Segment<'s> {
     let mut segment = *segment;

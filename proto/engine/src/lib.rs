@@ -1,5 +1,6 @@
-//! A TCP engine: all flows of one core, their listeners and their timers. The engine passes each
-//! segment to the fast path or to the slow path.
+//! A TCP engine: all flows (connections) of one core, their listeners and their timers. The engine
+//! passes a segment to the fast path, which handles in-order data and new ACKs of established
+//! flows, or to the slow path, which handles all other segments.
 //!
 //! The engine is sans-IO: time, seed and all I/O are arguments of its functions. The driver is the
 //! program that runs the engine: the service (crate `tidelane-host`), or a test. The word does not

@@ -17,9 +17,10 @@ pub struct Listener {
     pub local: Endpoint,
     /// Backlog as `listen` sets it: the accept queue holds at most one connection more.
     pub backlog: u32,
-    /// Number of half-open connections (SYN-RECEIVED).
+    /// Number of half-open connections: in SYN-RECEIVED, and not in the accept queue.
     pub syn_queue: u32,
-    /// Number of established connections in the accept queue.
+    /// Number of connections in the accept queue. With Fast Open, a connection enters the queue
+    /// before its handshake is complete.
     pub accept_queue: u32,
     /// Options that the listener's connections inherit.
     pub options: SocketOptions,
@@ -91,8 +92,9 @@ impl Listeners {
         }
     }
 
-    /// Adds a listener with empty queues. Returns an error if a listener cannot have this address
-    /// and port, if another listener has them, or if the set is full.
+    /// Adds a listener with empty queues. Returns an error if the port is zero or the address is
+    /// multicast or broadcast. Returns an error, too, if the set is full, or if a listener outside
+    /// of the group has the same port with the same address or an overlapping wildcard address.
     pub fn insert(
         &mut self,
         local: Endpoint,

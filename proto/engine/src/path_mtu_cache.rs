@@ -7,7 +7,7 @@ use tidelane_slowpath::{PathMtu, PathMtuStore};
 use tidelane_time::Instant;
 use tidelane_wire::IpAddress;
 
-/// Largest number of entries. A new entry then replaces the oldest entry.
+/// Largest number of entries. In a full cache, a new entry replaces the oldest entry.
 const PATHS_MAX: usize = 1024;
 
 /// Path MTUs by destination. Only a destination whose path MTU is below the MTU of the link has an

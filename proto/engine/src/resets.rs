@@ -1,9 +1,10 @@
 //! Rate limits of the RSTs that answer segments without a connection.
 //!
-//! A limit that all peers share is a side channel (CVE-2016-5696 describes it for challenge ACKs).
-//! An off-path attacker sends segments with the forged source address of a victim, and then counts
-//! the RSTs that answer segments from the attacker's own address. If the count is below the limit,
-//! the victim also got RSTs, so that the attacker learns about the victim's connections.
+//! A limit that all peers share is a side channel (CVE-2016-5696 describes this side channel for
+//! challenge ACKs). An off-path attacker sends segments with the forged source address of a victim,
+//! and then counts the RSTs that answer segments from the attacker's own address. If the count is
+//! below the limit, the victim also got RSTs, so that the attacker learns about the victim's
+//! connections.
 //!
 //! A RST must therefore be within two limits. Each hash bucket of peer addresses has a limit, so
 //! that an attacker rarely competes with its victim. The limit for all peers together varies
@@ -16,8 +17,9 @@ use crate::secret::Secret;
 /// Number of buckets. A keyed hash assigns each peer address to a bucket, so that an attacker
 /// cannot choose the bucket of its victim.
 const BUCKETS: usize = 1024;
-/// Bit that is set in the hash input for an address and clear in the hash input for a second, so
-/// that the two kinds of input never coincide.
+/// Bit that separates the hash input for an address from the hash input for a second. The bit is
+/// clear in the number of a second. The bit is inverted in the low half of an address, so that the
+/// bit is set for every IPv4 address.
 const BUCKET_NUMBER: u64 = 1 << 63;
 
 /// Number of RSTs sent to the peers of one bucket in one second.
@@ -88,7 +90,7 @@ pub fn with_noise(secret: &Secret, second: u64, limit: u32) -> u32 {
         return limit;
     }
     let noise = secret.hash(second) as u32;
-    limit / 2 + noise % limit.max(1)
+    limit.div_ceil(2) + noise % limit.max(1)
 }
 
 #[cfg(test)]
@@ -142,5 +144,7 @@ mod tests {
         assert!(distinct.len() > 40);
         assert_eq!(with_noise(&SECRET, 7, u32::MAX), u32::MAX);
         assert_eq!(with_noise(&SECRET, 7, 0), 0);
+        // The least limit admits one answer in each second.
+        assert!((0..50).all(|n| with_noise(&SECRET, n, 1) == 1));
     }
 }

@@ -1,5 +1,5 @@
 //! TIME-WAIT: the state of closed connections for 2 MSL (RFC 9293 §3.6.1). An entry is kept apart
-//! from the flows, because it needs much less memory than a flow.
+//! from the flows, because an entry needs much less memory than a flow.
 
 use std::collections::VecDeque;
 
@@ -37,8 +37,9 @@ pub struct Entry {
 
 impl Entry {
     /// Returns true if a SYN may open a new connection with this 4-tuple (RFC 6191 §2; RFC 9293
-    /// MAY-2, SHLD-4). The SYN needs a newer timestamp or, without timestamps, a later sequence
-    /// number. A SYN with an older timestamp is a duplicate (PAWS).
+    /// MAY-2, SHLD-4). The SYN needs a newer timestamp, or an equal timestamp and a later sequence
+    /// number. If the SYN or the old connection has no timestamps, a later sequence number
+    /// suffices. A SYN with an older timestamp is a duplicate (PAWS).
     pub fn may_be_reused(&self, syn: &Segment<'_>) -> bool {
         let later = syn.seq.after(self.rcv_nxt);
         match (self.ts_recent, syn.options.timestamps) {
@@ -158,8 +159,8 @@ impl TimeWaitTable {
         }
     }
 
-    /// Returns the time at which the oldest entry ends. The result is earlier than this time if the
-    /// first element of `order` is stale.
+    /// Returns the time at which the oldest entry ends, or an earlier time if the first element of
+    /// `order` is stale. Returns `None` if `order` is empty.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.order.front().map(|(until, _)| *until)

@@ -9,6 +9,7 @@ use tidelane_engine::{
 };
 
 const LINK: LinkId = LinkId(1);
+/// Size of a flow's receive buffer in bytes.
 const BUFFER: usize = 8 << 20;
 
 /// A random number generator: xorshift64.
@@ -96,10 +97,11 @@ fn cut(out: &SegmentOut, at: usize, piece: &[u8]) -> SegmentOut {
     }
 }
 
-/// A link and the transfer over this link. Probabilities are in millionths.
+/// A link and the transfer over this link. `loss`, `reorder` and `duplicate` are probabilities in
+/// millionths per segment.
 #[derive(Clone, Copy, Debug)]
 struct Scenario {
-    /// Largest burst that the link splits; zero if the link carries single segments only.
+    /// Largest burst in bytes that the link splits; zero if the link carries single segments only.
     burst_len: u32,
     loss: u64,
     reorder: u64,

@@ -5,8 +5,9 @@
 //! stays unchanged, and the caller, the crate `tidelane-engine`, passes the segment to the slow
 //! path.
 //!
-//! The engine works in batches. A batch is a burst of segments and requests that the driver (the
-//! program that runs the engine) passes to the engine before it calls `batch_end`. A flow is
+//! The engine works in batches. A batch is a group of segments and requests that the driver (the
+//! program that runs the engine) passes to the engine before the driver calls `batch_end`. A burst
+//! is a super-segment, which the link splits into segments (segmentation offload). A flow is
 //! pending if the end of the batch has to send its data or its ACK.
 #![forbid(unsafe_code)]
 
@@ -85,8 +86,9 @@ impl<'a, E: Driver> FastPath<'a, E> {
         let len = segment.payload().len() as u32;
         let acked = segment.ack().distance_from(flow.snd_una);
         let wnd = u32::from(segment.wnd()) << flow.snd_wscale();
-        // The slow path handles ACKs of unsent data, a closed window, data beyond our window, pure
-        // duplicates, and ACKs while cwnd limits the flow, because cwnd may then grow.
+        // The slow path handles ACKs of unsent data, old ACKs, a closed window, data beyond our
+        // window, empty segments that acknowledge no new data, SACK blocks, and ACKs while cwnd
+        // limits the flow, because cwnd may then grow.
         let limited = acked > 0 && before & flags::CWND_LIMITED != 0;
         if acked > flow.flight_size()
             || len > flow.rcv_adv.distance_from(flow.rcv_nxt)
@@ -139,7 +141,7 @@ impl<'a, E: Driver> FastPath<'a, E> {
     }
 
     /// Sends a pure ACK of all received data, for a flow without out-of-order data. The flow is not
-    /// pending afterwards.
+    /// pending afterwards. If no frame is free, nothing changes.
     #[inline(always)]
     pub fn acknowledge_now(&mut self) -> Result<(), TxFull> {
         let flow = &mut *self.flow;
@@ -153,11 +155,11 @@ impl<'a, E: Driver> FastPath<'a, E> {
         Ok(())
     }
 
-    /// Ends a run of consecutive segments, as GRO does. The caller ends a run at a segment with PSH
-    /// that is not the first segment of its flow in this batch. An ACK for two segments is sent
-    /// at once. An ACK for one full segment is sent at the end of the batch. If each batch had one
-    /// ACK only, the loss of this ACK would make a sender with a small window wait for its probe
-    /// timeout. Returns true if an ACK was sent.
+    /// Ends a run: consecutive segments up to a segment with PSH, which GRO would merge into one
+    /// packet. The caller ends a run if the segment with PSH is not the first segment of its flow
+    /// in this batch. An ACK for two segments is sent at once. An ACK for one full segment is sent
+    /// at the end of the batch. If each batch had one ACK only, the loss of this ACK would make a
+    /// sender with a small window wait for its probe timeout. Returns true if an ACK was sent.
     pub fn end_run(&mut self) -> bool {
         let before = self.flow.flags;
         if before & flags::ACK_NOW != 0 {
@@ -211,11 +213,12 @@ impl<'a, E: Driver> FastPath<'a, E> {
         }
     }
 
-    /// Sends all unsent data if the data is one segment within all windows, as most requests and
-    /// responses are. The flow is not pending afterwards. Punts in all other cases, which
-    /// [`FastPath::send`] handles. The caller has checked that nothing is in flight, that SRTT is
-    /// known, and that the flow has no flag of [`SEND_SINGLE_EXCLUDES`]. `before` is the flow's
-    /// present flags, and `now_us` is [`Clock::us`].
+    /// Sends all unsent data if the data fits into one segment, into the send window and into half
+    /// of cwnd, and if RTTVAR is below [`Timeouts::rttvar_steady_us`]. Most requests and responses
+    /// fit. The flow is not pending afterwards. Punts in all other cases, which [`FastPath::send`]
+    /// handles. The caller has checked that nothing is in flight, that SRTT is known, and that the
+    /// flow has no flag of [`SEND_SINGLE_EXCLUDES`]. `before` is the flow's present flags, and
+    /// `now_us` is [`Clock::us`].
     #[inline(always)]
     pub fn send_single(&mut self, before: u32, now_us: u32) -> Result<(), Punt> {
         let flow = &mut *self.flow;

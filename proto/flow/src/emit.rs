@@ -1,6 +1,6 @@
 //! Builds the segments of synchronized flows (connections), with the fields that all segments have
-//! in common: window, ACK and timestamps. Each transmission updates the state that these fields
-//! report.
+//! in common: window, ACK and timestamps. A transmission records the sent ACK and the sent window
+//! in the state of the flow.
 
 use tidelane_interface::{Clock, Driver, FlowId, Origin, SegmentOut, TxFull};
 use tidelane_wire::{Ecn, SeqNumber, TcpFlags, TcpOptions, Timestamps};
@@ -34,9 +34,9 @@ impl FlowState {
         opens
     }
 
-    /// Returns true if a window update is due. `opens` is the number of bytes by which the edge can
-    /// move. An update is due if the window is closed or nearly closed, or opens by half of
-    /// `rcv_wnd_limit`.
+    /// Returns true if a window update is due: the edge can move, and the present window is less
+    /// than two segments, or the edge can move by half of `rcv_wnd_limit`. `opens` is the number of
+    /// bytes by which the edge can move.
     #[inline(always)]
     pub fn window_update_due(&self, opens: u32) -> bool {
         let left = self.rcv_adv.distance_from(self.rcv_nxt);
@@ -52,7 +52,7 @@ impl FlowState {
     }
 
     /// Returns the flags that [`FlowState::schedule_ack`] sets, for a caller that sets other flags
-    /// as well. `before` has the present flags of the flow.
+    /// as well. `before` is the present value of the flow's flags.
     #[inline(always)]
     pub fn ack_flags(&mut self, before: u32, len: u32, timeouts: &Timeouts) -> u32 {
         if len > u32::from(self.rcv_mss) {
@@ -164,16 +164,17 @@ impl FlowState {
             payload_len,
         } = fields;
         let scale = self.rcv_wscale();
-        // Round the field down. The right edge may then seem to move left by less than the unit of
-        // the field (RFC 7323 §2.4), but rounding up would promise more than the quota.
+        // Round the window field down, because rounding up would offer more than the quota. The
+        // right edge may then seem to move left by less than the unit of the field (RFC 7323 §2.4).
         let open = edge.distance_from(self.rcv_nxt);
         let field = (open >> scale).min(0xffff);
         let timestamps = (self.flags & flags::TIMESTAMPS != 0).then_some(Timestamps {
             tsval: self.tsval(clock),
             tsecr: self.ts_recent,
         });
-        // ECE is sent until the peer answers with CWR (RFC 3168 §6.1.3). Only new data is ECT
-        // (§6.1.5).
+        // The flag ECE stays set until the peer sends CWR (RFC 3168 §6.1.3). With DCTCP, the flag
+        // follows the CE marks of the received segments. Payload is sent as ECT. For retransmitted
+        // payload, the slow path clears ECT (RFC 3168 §6.1.5), except with DCTCP.
         let echo = (self.flags >> (flags::ECE_SHIFT - TcpFlags::ECE.0.trailing_zeros())) as u8;
         let echo = TcpFlags(echo & TcpFlags::ECE.0);
         let ecn = if self.flags & flags::ECN != 0 && payload_len > 0 {
@@ -198,8 +199,8 @@ impl FlowState {
         }
     }
 
-    /// Updates the flow after a segment was sent that acknowledges all received data, with `wnd` in
-    /// its window field.
+    /// Updates the flow after the transmission of a segment that acknowledges all received data.
+    /// `wnd` is the window field of the segment.
     pub fn note_ack_sent(&mut self, wnd: u16) {
         self.last_ack_sent = self.rcv_nxt;
         self.clear(flags::ACK_FLAGS);

@@ -1,14 +1,18 @@
 //! The hot state of a flow (a connection): three cache lines with the fields that the fast path
-//! uses. The slow path uses these fields, too.
+//! uses. The fast path is the TCP engine's code for in-order data and ACKs of established flows.
+//! The slow path, the code for all other segments, uses these fields, too.
+//!
+//! A stream position is the offset of a byte in the stream of one direction, modulo 2^32. A link is
+//! a NIC queue, or the local path between programs of one host.
 //!
 //! |  at | field           | RFC name, or meaning                          | written by          |
 //! |-----|-----------------|-----------------------------------------------|---------------------|
 //! |   0 | `rcv_nxt`       | RCV.NXT                                       | receive, slow       |
-//! |   4 | `rcv_adv`       | right edge advertised: RCV.NXT + RCV.WND      | send (any ACK)      |
-//! |   8 | `last_ack_sent` | Last.ACK.sent (RFC 7323)                      | send (any ACK)      |
+//! |   4 | `rcv_adv`       | right edge advertised: RCV.NXT + RCV.WND      | send, slow          |
+//! |   8 | `last_ack_sent` | Last.ACK.sent (RFC 7323)                      | send, slow          |
 //! |  12 | `ts_recent`     | TS.Recent (RFC 7323)                          | receive, slow       |
 //! |  16 | `snd_una`       | SND.UNA                                       | receive, slow       |
-//! |  20 | `snd_nxt`       | SND.NXT; also SND.MAX, as it never goes back  | send, slow          |
+//! |  20 | `snd_nxt`       | SND.NXT; after the handshake also SND.MAX     | send, slow          |
 //! |  24 | `snd_wnd`       | SND.WND in bytes                              | receive, slow       |
 //! |  28 | `irs`           | IRS                                           | slow (open)         |
 //! |  32 | `iss`           | ISS                                           | slow (open)         |
@@ -17,16 +21,16 @@
 //! |  44 | `flags`         | bits of [`flags`]                             | all                 |
 //! |  48 | `state`         | RFC 9293 §3.3.2                               | slow                |
 //! |  49 | `scales`        | Snd.Wind.Shift (high), Rcv.Wind.Shift (low)   | slow (open)         |
-//! |  50 | `rcv_mss`       | largest recent segment of the peer            | receive, slow       |
+//! |  50 | `rcv_mss`       | largest recent payload of the peer's segments | receive, slow       |
 //! |  52 | `delack_at`     | low bits of the delayed ACK's deadline in ms  | engine (batch end)  |
 //! |  54 | `last_arrival`  | last arrival in units of 1024 ms (keepalive)  | receive, slow       |
 //! |  56 | `rtt_seq`       | end of the segment that is timed for an RTT   | send                |
 //! |  60 | `rtt_stamp`     | transmission time of the timed segment, us    | send                |
-//! |  64 | `key`           | 4-tuple; compared by the lookup               | slow (open)         |
-//! | 100 | `link`          | link to send on                               | slow                |
+//! |  64 | `key`           | 4-tuple; compared by the lookup               | flow table (open)   |
+//! | 100 | `link`          | link to send on                               | engine (open)       |
 //! | 102 | `mss`           | Eff.snd.MSS                                   | slow                |
-//! | 104 | `cwnd`          | cwnd, bytes                                   | slow                |
-//! | 108 | `rcv_wnd_limit` | quota: largest receive window to offer, bytes | slow                |
+//! | 104 | `cwnd`          | cwnd, bytes                                   | engine, slow        |
+//! | 108 | `rcv_wnd_limit` | quota: largest receive window to offer, bytes | engine, slow        |
 //! | 112 | `rx_read`       | stream position of the application's reads    | rx_advance          |
 //! | 116 | `srtt`          | SRTT, us times 8 (RFC 6298)                   | receive, slow       |
 //! | 120 | `rttvar`        | RTTVAR, us times 4                            | receive, slow       |
@@ -36,8 +40,9 @@
 //!
 //! The reception of in-order data touches only the first cache line, apart from the comparison of
 //! `key` and the counts. SND.WL1 is in the slow path's state, because every segment that the fast
-//! path accepts has SEG.SEQ = RCV.NXT. The column "written by" names the part that writes the
-//! field: `receive` and `send` of the fast path, the slow path, the engine, or `tx_advance` and
+//! path accepts has SEG.SEQ = RCV.NXT. The column "written by" names the code that writes the
+//! field: `receive` and `send` of the fast path, the slow path, the flow table, or the engine. The
+//! application reports written and read bytes by the engine's functions `tx_advance` and
 //! `rx_advance`.
 
 use tidelane_interface::{LinkId, Millis, State, Traffic};
@@ -57,17 +62,20 @@ pub mod flags {
     pub const CORK: u32 = 1 << 3;
     /// TCP_QUICKACK: ACKs are sent at once.
     pub const QUICKACK: u32 = 1 << 4;
-    /// The fast path may receive: ESTABLISHED, no out-of-order data, no loss recovery.
+    /// The fast path may receive. Some conditions: ESTABLISHED, no out-of-order or urgent data, no
+    /// loss recovery, no persist timer, no RTO backoff, no DCTCP. `update_fast_path` in the crate
+    /// `tidelane-slowpath` has all conditions.
     pub const FAST_RECEIVE: u32 = 1 << 5;
-    /// The fast path may send: no loss recovery, so that transmissions need no record.
+    /// The fast path may send. Some conditions: no loss recovery, so that transmissions need no
+    /// record; no pacing; no CWR or SACK blocks to send; no search for the path MTU.
     pub const FAST_SEND: u32 = 1 << 6;
     /// The flow owes an ACK for received data.
     pub const ACK_OWED: u32 = 1 << 7;
     /// The flow sends an ACK at the end of the batch, without delay.
     pub const ACK_NOW: u32 = 1 << 8;
     /// The flow is in the engine's list of pending flows: the end of the batch sends its data
-    /// and its ACK. A batch is a burst of segments and requests that the driver (the program that
-    /// runs the engine) passes to the engine before it calls `batch_end`.
+    /// and its ACK. A batch consists of the segments and requests that the driver (the program
+    /// that runs the engine) passes to the engine between two calls of `batch_end`.
     pub const PENDING: u32 = 1 << 9;
     /// The end of the batch tries to send data.
     pub const SEND_WANTED: u32 = 1 << 10;
@@ -134,7 +142,8 @@ pub struct FlowState {
     pub ts_recent: u32,
     /// SND.UNA.
     pub snd_una: SeqNumber,
-    /// SND.NXT.
+    /// SND.NXT. A loss does not move SND.NXT back. The only exception is the SYN,ACK that does not
+    /// acknowledge all data of our SYN (RFC 7413).
     pub snd_nxt: SeqNumber,
     /// SND.WND in bytes.
     pub snd_wnd: u32,
@@ -154,13 +163,13 @@ pub struct FlowState {
     pub scales: u8,
     /// Largest recent payload of the peer's segments, in bytes.
     pub rcv_mss: u16,
-    /// Low 16 bits of the delayed ACK's deadline, valid with [`flags::DELACK_ARMED`].
+    /// Low 16 bits of the delayed ACK's deadline in ms, valid with [`flags::DELACK_ARMED`].
     pub delack_at: u16,
-    /// Time of the last segment, in units of 1024 ms.
+    /// Arrival time of the last segment, in units of 1024 ms, modulo 2^16.
     pub last_arrival: u16,
     /// End of the timed segment, valid with [`flags::RTT_TIMING`].
     pub rtt_seq: SeqNumber,
-    /// Transmission time of the timed segment, in microseconds.
+    /// Transmission time of the timed segment, in microseconds modulo 2^32.
     pub rtt_stamp: u32,
     /// 4-tuple.
     pub key: FlowKey,
@@ -298,7 +307,7 @@ impl FlowState {
         self.flags &= !bits;
     }
 
-    /// Sets or clears `bits`.
+    /// Sets `bits` if `on` is true, and clears `bits` otherwise.
     pub const fn assign(&mut self, bits: u32, on: bool) {
         if on {
             self.set(bits);
@@ -307,7 +316,7 @@ impl FlowState {
         }
     }
 
-    /// Returns the bytes written and not sent.
+    /// Returns the number of bytes that the application has written and that are not sent.
     #[inline]
     pub fn unsent(&self) -> u32 {
         match self.tx_end.after(self.snd_nxt) {
@@ -323,7 +332,7 @@ impl FlowState {
     }
 
     /// Returns true if the peer's window holds data back, and the congestion window does not.
-    /// `pipe` is the amount of data in flight.
+    /// `pipe` is the number of bytes in flight (RFC 6675).
     #[inline]
     pub const fn is_window_limited(&self, pipe: u32) -> bool {
         if !self.tx_end.after(self.snd_nxt) {

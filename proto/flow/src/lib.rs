@@ -1,10 +1,13 @@
-//! State that the fast path and the slow path share: the hot state of flows, and the flow table.
-//! The hot state of a flow (connection) is the state that the fast path uses. The crate re-exports
-//! the interface to the driver (the program that runs the TCP engine), for both paths.
+//! State that the fast path and the slow path of the TCP engine share.
 //!
-//! The two paths do not depend on each other. Both use [`FlowState`], which has 192 bytes per
-//! connection, and [`FlowTable`], which finds the state of a flow. The slow path's crate holds the
-//! state that only the slow path needs.
+//! The fast path handles in-order data, ACKs and new data of established flows (connections). The
+//! slow path handles everything else, such as setup, teardown and loss recovery. Neither path
+//! depends on the other path.
+//!
+//! [`FlowState`] is the hot state of a flow: the 192 bytes that the fast path uses. [`FlowTable`]
+//! finds the state of a flow. The crate `tidelane-slowpath` holds the state that only the slow path
+//! uses. This crate also re-exports `tidelane-interface`, the types that the engine and its driver
+//! (the program that runs the engine) exchange.
 //!
 //! ```text
 //!          engine

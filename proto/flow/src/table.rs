@@ -12,8 +12,8 @@ const CACHE_LEN: usize = 4096;
 
 /// All flows of one engine, found by id or by 4-tuple.
 ///
-/// Ids of freed flows are not reused before [`FlowTable::recycle`]. The driver (the program that
-/// runs the engine) may collect events until then, and never confuses two flows.
+/// The ids of removed flows are not reused before [`FlowTable::recycle`]. Until this call, the
+/// driver (the program that runs the engine) may collect events without confusing two flows.
 #[derive(Debug)]
 pub struct FlowTable {
     /// Ids by the hash of the 4-tuple. Flows without [`flags::INDEXED`] are not in the index.
@@ -23,7 +23,7 @@ pub struct FlowTable {
     /// The last flow looked up for each value of [`FlowKey::quick_hash`]. Different 4-tuples may
     /// have the same hash, so [`FlowTable::cached`] compares the full key.
     recent: Box<[FlowId; CACHE_LEN]>,
-    /// Ids that the next flows use.
+    /// Ids of removed flows that new flows may use.
     free: Vec<FlowId>,
     /// Ids of flows that were removed since the last [`FlowTable::recycle`].
     quarantine: Vec<FlowId>,
@@ -57,8 +57,8 @@ impl FlowTable {
         (state.key == *key).then_some((guess, state))
     }
 
-    /// Looks up a flow by its 4-tuple and puts the flow into the cache. Returns false if no flow
-    /// has this 4-tuple.
+    /// Looks up a flow by its 4-tuple and puts the flow into the cache. Returns true if a flow has
+    /// this 4-tuple.
     #[inline(never)]
     pub fn lookup_and_cache(&mut self, key: &FlowKey) -> bool {
         let Some(id) = self.find(key) else {
@@ -81,7 +81,8 @@ impl FlowTable {
             .copied()
     }
 
-    /// Adds a flow. Returns `None` if the table is full or a flow has this 4-tuple.
+    /// Adds a flow. Returns `None` if the table is full, or if the index has a flow with this
+    /// 4-tuple.
     pub fn insert(&mut self, key: FlowKey) -> Option<FlowId> {
         if self.find(&key).is_some() {
             return None;
@@ -107,7 +108,8 @@ impl FlowTable {
         Some(id)
     }
 
-    /// Removes a flow from the index, so that segments no longer find the flow. Its state stays.
+    /// Removes a flow from the index, so that segments no longer find the flow. The state of the
+    /// flow stays in the table.
     pub fn unindex(&mut self, id: FlowId) {
         let seed = self.seed;
         let Some(state) = self.get_mut(id) else {
@@ -123,7 +125,7 @@ impl FlowTable {
         }
     }
 
-    /// Removes a flow. Its id is not reused before [`FlowTable::recycle`].
+    /// Removes a flow. The id of the flow is not reused before [`FlowTable::recycle`].
     pub fn remove(&mut self, id: FlowId) {
         self.unindex(id);
         if let Some(state) = self.get_mut(id) {
@@ -140,7 +142,8 @@ impl FlowTable {
         }
     }
 
-    /// Returns the memory of an empty table to the system. The address space stays reserved.
+    /// Returns the memory of an empty table to the system. The address space stays reserved. The
+    /// function has no effect while the table has a flow or a removed id that is not recycled.
     pub fn shrink(&mut self) {
         if self.is_empty() && self.quarantine.is_empty() {
             self.index = HashTable::new();
@@ -149,7 +152,7 @@ impl FlowTable {
         }
     }
 
-    /// Returns the state of a flow.
+    /// Returns the state of a flow; `None` if the id is not in use.
     #[inline]
     pub fn get(&self, id: FlowId) -> Option<&FlowState> {
         self.states
@@ -157,7 +160,7 @@ impl FlowTable {
             .filter(|state| state.has(flags::USED))
     }
 
-    /// Returns the state of a flow.
+    /// Returns the state of a flow; `None` if the id is not in use.
     #[inline]
     pub fn get_mut(&mut self, id: FlowId) -> Option<&mut FlowState> {
         self.states
@@ -165,7 +168,7 @@ impl FlowTable {
             .filter(|state| state.has(flags::USED))
     }
 
-    /// Returns the table's entry for an id. An entry that is not in use has no flags.
+    /// Returns the table's entry for an id, in use or not. The flags of an unused entry are zero.
     #[inline]
     pub fn entry_mut(&mut self, id: FlowId) -> Option<&mut FlowState> {
         self.states.get_mut(id.index())
@@ -181,7 +184,8 @@ impl FlowTable {
         self.len() == 0
     }
 
-    /// Returns a number that is larger than every id that was ever in use.
+    /// Returns a number that is larger than every id that was in use since the last
+    /// [`FlowTable::shrink`].
     pub fn id_bound(&self) -> u32 {
         self.states.len() as u32
     }

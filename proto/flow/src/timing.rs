@@ -5,7 +5,8 @@ use tidelane_time::Duration;
 
 use crate::flow_state::{FlowState, flags};
 
-/// Longest timeout in ms, so that comparisons modulo 2^32 hold.
+/// Longest timeout in ms. The limit keeps deadlines less than 2^31 ms apart, so that comparisons
+/// modulo 2^32 are correct.
 const TIMEOUT_MS_MAX: u64 = 1 << 30;
 /// Longest RTT that a sample may have, in us: about a minute.
 const RTT_US_MAX: u32 = 1 << 26;
@@ -109,8 +110,9 @@ impl FlowState {
     }
 
     /// Returns the RTO in ms after `backoff` doublings (RFC 6298 (5.5)). If the SYN timed out, the
-    /// handshake gave no RTT sample, and the RTO is at least 3 s (5.7). The fast path need not
-    /// apply this minimum, because it does not send on a flow without an RTT sample.
+    /// handshake gave no RTT sample, and the RTO is at least 3 s (5.7). The fast path (the code for
+    /// in-order segments) need not apply this minimum, because the fast path does not send on a
+    /// flow without an RTT sample.
     pub fn rto_ms_after(&self, timeouts: &Timeouts, backoff: u8) -> u32 {
         let mut rto = self.rto_ms(timeouts);
         if self.srtt == 0 && self.state.is_synchronized() {
@@ -143,8 +145,8 @@ impl FlowState {
 
     /// Restarts the timer as [`restart_rto`](Self::restart_rto) does, for a single segment in
     /// flight. The caller has checked that SRTT is known and RTTVAR is below
-    /// [`Timeouts::rttvar_steady_us`]. `before` has the present flags of the flow. Returns the
-    /// flags to set. The caller clears all other flags of [`flags::TIMER`].
+    /// [`Timeouts::rttvar_steady_us`]. `before` is the present value of the flow's flags. Returns
+    /// the flags to set. The caller clears all other flags of [`flags::TIMER`].
     #[inline(always)]
     pub fn restart_rto_single(&mut self, before: u32, clock: &Clock, timeouts: &Timeouts) -> u32 {
         debug_assert!(self.srtt != 0 && self.rttvar < timeouts.rttvar_steady_us);

@@ -54,8 +54,8 @@ pub struct FragmentQueue {
     id: PacketId,
     /// Time at which the packet times out.
     deadline: Instant,
-    /// Number of later packets from the same source. A packet is later if its first fragment
-    /// arrived after the queue of this packet was created (compare `ipfrag_max_dist` in Linux).
+    /// Number of later packets from the same source (compare `ipfrag_max_dist` in Linux). A packet
+    /// is later if none of its fragments had arrived when this queue was created.
     distance: u32,
     /// Payloads in order of their offsets, without overlap.
     fragments: Vec<StoredFragment>,
@@ -181,7 +181,7 @@ impl FragmentQueue {
     }
 
     /// Checks the end of a fragment. The last fragment must end at the end of the packet's payload.
-    /// All other fragments must end before it.
+    /// All other fragments must end before this end.
     fn check_end(&self, fragment: &Fragment<'_>) -> Result<(), DropReason> {
         let furthest = self.fragments.last().map_or(0, StoredFragment::end);
         let fits = match (self.end, fragment.more) {
@@ -212,7 +212,7 @@ impl FragmentQueue {
         Ok(frame)
     }
 
-    /// Returns the data for the ICMP error about a packet that timed out.
+    /// Returns the data for the ICMP error (Time Exceeded) about a packet that timed out.
     pub fn into_timed_out(self) -> TimedOutPacket {
         let start = |first: FirstFragment| {
             let mut packet = Vec::from(first.header?);

@@ -6,8 +6,10 @@
 //! [`Reassembler::next_timeout`].
 //!
 //! All state is bounded, because an attacker can send fragments of packets that are never
-//! completed. At a limit, a new packet replaces the oldest incomplete packet, because fragments
-//! that are still in flight belong to recent packets.
+//! completed. If a fragment exceeds a limit of memory or of incomplete packets, the oldest other
+//! incomplete packet is dropped (at [`SOURCE_BYTES_MAX`]: the oldest of the same source), because
+//! fragments that are still in flight belong to recent packets. A packet with more than
+//! [`FRAGMENTS_MAX`] fragments is invalid.
 //!
 //! | limit | value |
 //! |---|---|
@@ -16,7 +18,7 @@
 //! | [`INCOMPLETE_PACKETS_MAX`] | incomplete packets |
 //! | [`FRAGMENTS_MAX`] | fragments of one packet |
 //! | [`DISTANCE_MAX`] | later packets of the same source before an incomplete packet is dropped |
-//! | [`TIMEOUT`] | time from the first arrival of a packet to its timeout |
+//! | [`TIMEOUT`] | time from the first arrival of a fragment of a packet to the packet's timeout |
 //!
 //! The 16-bit identification of IPv4 wraps within a second at 1 Gbit/s. A fragment of a later
 //! packet could therefore complete a packet that has lost a fragment. [`DISTANCE_MAX`] limits this
@@ -25,7 +27,7 @@
 //!
 //! An overlapping fragment invalidates the whole packet (RFC 5722; Linux does this for IPv4, too).
 //! Later fragments of the packet are dropped until its timeout. An exact duplicate of a fragment
-//! has no effect.
+//! is dropped and does not invalidate the packet.
 #![forbid(unsafe_code)]
 
 mod ecn;
@@ -80,7 +82,8 @@ pub struct Reassembler {
 }
 
 impl Reassembler {
-    /// Adds a fragment. Returns the frame of the reassembled packet if this fragment completes it.
+    /// Adds a fragment. Returns the frame of the reassembled packet if this fragment completes the
+    /// packet.
     /// Returns an error if the fragment is dropped.
     pub fn push(
         &mut self,
@@ -133,7 +136,8 @@ impl Reassembler {
     /// Returns the time at which [`expire`](Self::expire) is due, or `None` if no packet is
     /// incomplete.
     pub fn next_timeout(&self) -> Option<Instant> {
-        // All packets have the same timeout, so the first packet times out first.
+        // All packets have the same timeout, so the oldest packet, the first in the list, times out
+        // first.
         self.queues.first().map(FragmentQueue::deadline)
     }
 

@@ -1,13 +1,15 @@
 //! Conversion of the driver's clock to the time units in the state of a flow (a connection). The
 //! driver is the program that runs the TCP engine (crate `tidelane-engine`).
 //!
-//! The flow state that the fast path uses has no room for 64-bit instants. Deadlines are
-//! milliseconds modulo 2^32, which is also the timestamp clock of RFC 7323. Transmission times are
-//! microseconds modulo 2^32.
+//! The part of the flow state that the fast path (the engine's code for in-order segments) uses has
+//! no room for 64-bit instants. Deadlines are in milliseconds modulo 2^32. The same milliseconds
+//! are the timestamp clock of RFC 7323.
+//! Transmission times are in microseconds modulo 2^32.
 
 use tidelane_time::Instant;
 
-/// A time in milliseconds modulo 2^32. Comparisons hold within 24 days.
+/// A time in milliseconds modulo 2^32. Comparisons are valid for two times that differ by at most
+/// 24 days.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
 pub struct Millis(pub u32);
@@ -38,19 +40,20 @@ impl Millis {
 /// Nanoseconds per millisecond.
 const MS: u64 = 1_000_000;
 
-/// One reading of the clock, in every unit that the engine uses.
+/// One reading of the driver's clock, with conversions to the units that the engine uses.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     /// The time of the reading.
     pub now: Instant,
     /// Start of the next millisecond.
     next_ms_at: Instant,
-    /// Milliseconds, for deadlines and for TSval (RFC 7323 §5.4: a tick of 1 ms).
+    /// The time of the reading in milliseconds, for deadlines and for TSval (RFC 7323 §5.4: a tick
+    /// of 1 ms).
     pub ms: Millis,
 }
 
 impl Clock {
-    /// Converts `now` to all units.
+    /// Returns the reading of the clock at `now`.
     pub const fn at(now: Instant) -> Self {
         let ms = now.0 / MS;
         Self {
@@ -60,9 +63,9 @@ impl Clock {
         }
     }
 
-    /// Returns true if `now` lies in the same millisecond, and then advances the clock to `now`.
-    /// Otherwise the clock does not change, and the caller makes a new reading. `now` must not be
-    /// earlier than the clock.
+    /// Advances the reading to `now` if `now` lies in the same millisecond. Returns true if the
+    /// reading was advanced. If the function returns false, the caller makes a new reading with
+    /// [`Clock::at`]. `now` must not be earlier than the reading.
     #[inline(always)]
     pub const fn advance_within_ms(&mut self, now: Instant) -> bool {
         let within = now.0 < self.next_ms_at.0;
@@ -89,7 +92,7 @@ impl Clock {
         (self.now.0 / MS * 1_000) as u32
     }
 
-    /// Returns the first instant at which `deadline` is due.
+    /// Returns the first instant at which `deadline` is due; `now` if `deadline` is already due.
     pub const fn instant_of(&self, deadline: Millis) -> Instant {
         let left = deadline.until(self.ms);
         if left == 0 {

@@ -29,12 +29,12 @@ pub struct EngineConfig {
     pub initial_window: u32,
     /// Maximum segment lifetime. TIME-WAIT lasts 2 MSL (RFC 9293 §3.4.2). Linux: 30 s.
     pub msl: Duration,
-    /// Longest delay of an ACK (RFC 1122 §4.2.3.2 allows 500 ms; Linux: 40 ms).
+    /// Longest delay of an ACK (RFC 9293 §3.8.6.3 MUST-40: below 500 ms; Linux: 40 ms).
     pub delayed_ack: Duration,
-    /// If true, quick-ack mode also applies to small segments, and a FIN is acknowledged at once,
-    /// as in Linux. If false, the application's response can carry the ACK, which saves a segment
-    /// in each short exchange. A flow is in quick-ack mode, which does not delay ACKs, at its start
-    /// and after a loss.
+    /// If true, quick-ack mode also applies to small segments, and the engine acknowledges a FIN at
+    /// once, as in Linux. If false, the application's response can carry the ACK, which saves a
+    /// segment in each short exchange. Quick-ack mode does not delay ACKs. A flow is in quick-ack
+    /// mode at its start and after a loss.
     pub eager_acks: bool,
     /// Lower bound of the retransmission timeout (RFC 6298 (2.4) wants 1 s; Linux: 200 ms).
     pub rto_min: Duration,
@@ -50,10 +50,10 @@ pub struct EngineConfig {
     pub syn_cookies: bool,
     /// Retransmissions of SYN with backoff before an active open fails. Linux: 6.
     pub syn_retries: u8,
-    /// Number of SYN retransmissions without backoff, which precede those of `syn_retries`. RFC
+    /// Number of SYN retransmissions without backoff, before the `syn_retries` retransmissions. RFC
     /// 6298 (5.5) doubles the timeout at each retransmission. Linux deviates in the same way
-    /// (`tcp_syn_linear_timeouts`). With doubled timeouts, an application would wait for seconds
-    /// after the loss of one or two SYNs, although SYNs hardly contribute to congestion.
+    /// (`tcp_syn_linear_timeouts`). With doubled timeouts, an application would wait for several
+    /// seconds after the loss of two SYNs. SYNs hardly contribute to congestion.
     pub syn_linear_timeouts: u8,
     /// Retransmissions of SYN,ACK before a half-open flow is dropped. Linux: 5.
     pub syn_ack_retries: u8,
@@ -64,17 +64,21 @@ pub struct EngineConfig {
     pub orphan_retries: u8,
     /// Longest time of an orphan in FIN-WAIT-2. Linux: 60 s.
     pub fin_wait_2: Duration,
-    /// Largest number of connections in TIME-WAIT. A new entry replaces the oldest entry.
+    /// Largest number of connections in TIME-WAIT. At this limit, a new entry replaces the oldest
+    /// entry.
     pub time_wait_max: u32,
     /// Upper bound of the MSS in bytes, for links whose MTU allows a larger MSS.
     pub segment_max: u16,
-    /// Challenge ACKs per second of all flows (RFC 5961 §7). The limit per flow normally suffices.
-    /// Linux: no limit.
+    /// Limit of the challenge ACKs of all flows per second (RFC 5961 §7). The engine draws the
+    /// limit of each second between half of this value and one and a half times this value, so that
+    /// a peer cannot predict the limit. `u32::MAX` (as in Linux): no limit. Each flow also has a
+    /// limit of its own.
     pub challenge_acks_per_second: u32,
-    /// RSTs per second in answer to segments without a connection.
+    /// Limit of the RSTs per second in answer to segments without a connection. The engine varies
+    /// this limit like the limit of challenge ACKs. `u32::MAX`: no limit.
     pub resets_per_second: u32,
-    /// RSTs per second to one peer in answer to segments without a connection. Peers whose keyed
-    /// hashes collide share this limit.
+    /// Largest number of RSTs per second to one peer in answer to segments without a connection.
+    /// Peers whose keyed hashes collide share this limit.
     pub peer_resets_per_second: u32,
     /// DiffServ field and TTL for sockets that set none (RFC 1122 §3.2.1.7; Linux:
     /// `ip_default_ttl`, `hop_limit`).
@@ -92,21 +96,23 @@ pub struct EngineConfig {
     pub mtu_probing: MtuProbing,
     /// Policy for Fast Open (RFC 7413).
     pub fast_open: FastOpenPolicy,
-    /// If false, the slow path handles all segments, with the same results. Tests compare engines
-    /// with and without the fast path.
+    /// If true, the fast path handles in-order data and ACKs of established flows, and the slow
+    /// path handles all other segments. If false, the slow path handles all segments, with the same
+    /// results. Tests compare engines with and without the fast path.
     pub fast_path: bool,
 }
 
 /// Time at which a connection begins to search for its path MTU (Linux: `tcp_mtu_probing`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum MtuProbing {
-    /// Connections never search, as by default in Linux. They stall on a path with an MTU black
-    /// hole.
+    /// Connections never search, as by default in Linux. A connection stalls on a path with an MTU
+    /// black hole.
     Off,
-    /// A search begins after several consecutive timeouts. Other connections send no probes.
+    /// A connection begins a search after several consecutive timeouts.
     #[default]
     BlackHole,
-    /// A search begins when the connection is established. The first segments are small.
+    /// A connection begins a search when the connection is established. The first segments are
+    /// small.
     Always,
 }
 
@@ -172,7 +178,8 @@ pub enum ConfigError {
     Window,
     /// `flows_max` is zero or above 2^24.
     Flows,
-    /// A duration that must not be zero is zero, or `rto_min` is above `rto_max`.
+    /// `msl`, `delayed_ack`, `rto_min`, `rto_initial` or `fin_wait_2` is zero, or `rto_min` is
+    /// above `rto_max`.
     Duration,
 }
 

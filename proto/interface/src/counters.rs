@@ -1,5 +1,7 @@
 //! Counters of a TCP engine (crate `tidelane-engine`), with the names of RFC 4898 and of Linux's
-//! `TcpExt`. A flow is a connection, and the driver is the program that runs the engine.
+//! `TcpExt`. A flow is a connection, and the driver is the program that runs the engine. The fast
+//! path is the engine's code for in-order data and ACKs of established flows. The slow path is the
+//! code for all other segments.
 
 use tidelane_wire::DropReason;
 
@@ -37,7 +39,7 @@ counters! {
     fast_receives,
     /// Segments that the slow path handled.
     slow_receives,
-    /// Segments retransmitted.
+    /// Segments retransmitted, SYN and SYN,ACK included.
     retrans_segs,
     /// RST segments sent.
     out_rsts,
@@ -51,7 +53,7 @@ counters! {
     estab_resets,
     /// SYNs or final ACKs dropped because the accept queue was full.
     listen_overflows,
-    /// SYNs or final ACKs dropped for any lack of room at a listener.
+    /// SYNs or final ACKs dropped at a listener: no room, or the driver's rules forbid the peer.
     listen_drops,
     /// SYN cookies sent.
     syncookies_sent,
@@ -118,7 +120,7 @@ counters! {
     time_wait_overflows,
     /// SYNs with a window scale above 14, which counts as 14 (RFC 7323 §2.3).
     impossible_wscales,
-    /// Flows that had to wait because the driver had no free frame.
+    /// Times that a flow had to wait because the driver had no free transmit frame.
     tx_full,
     /// ICMP errors that passed all checks.
     icmp_errors,

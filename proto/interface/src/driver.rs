@@ -1,6 +1,10 @@
 //! The interface between the TCP engine (crate `tidelane-engine`) and its driver: segments in and
 //! out, and the driver's decisions. The driver is the program that runs the engine: the service
 //! (crate `tidelane-host`), or a test. The driver is not a NIC driver.
+//!
+//! A flow is a TCP connection. A stream position is the offset of a byte in the stream of one
+//! direction, modulo 2^32. The byte after the SYN has position 0. A burst is one segment with the
+//! payload of several segments, which the link splits (GSO).
 
 use tidelane_wire::{Ecn, FlowKey, IpFields, Segment, SeqNumber, TcpFlags, TcpOptions};
 
@@ -61,17 +65,16 @@ pub struct NewFlow {
 pub enum IpChange {
     /// The segments have these IP fields.
     Fields(IpFields),
-    /// If true, routers may fragment the flow's IPv4 packets, so that DF is zero. A new flow has DF
-    /// set. The engine allows fragmentation on a path whose MTU is below the least segment size
-    /// (RFC 1191 §3).
+    /// DF bit of the flow's IPv4 packets: clear if true, so that routers may fragment the packets;
+    /// set if false. A new flow has DF set. The engine clears DF if the path MTU is below the
+    /// smallest MTU that the engine adapts to (552 bytes, as in Linux).
     MayFragment(bool),
 }
 
-/// A segment to send, or a burst that the link splits. The driver adds link and IP headers, payload
-/// and checksum.
+/// A segment to send, or a burst. The driver adds link header, IP header, payload and checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentOut {
-    /// Origin of the segment: a flow, or none.
+    /// Origin of the segment: a flow, a flow that ends, or a segment without a connection.
     pub origin: Origin,
     /// 4-tuple.
     pub key: FlowKey,
@@ -89,13 +92,15 @@ pub struct SegmentOut {
     pub urgent: u16,
     /// TCP options.
     pub options: TcpOptions,
-    /// Stream position of the first payload byte in the flow's send buffer.
+    /// Stream position of the first payload byte. The driver reads the payload from the flow's send
+    /// buffer.
     pub payload_pos: u32,
     /// Payload length in bytes. The payload lies between the stream positions `tx_acked` (the
     /// first unacknowledged byte) and `tx_head` (the end of the application's data).
     pub payload_len: u32,
-    /// Payload bytes per segment. If `payload_len` is larger, as [`Driver::burst_len`] allowed, the
-    /// link splits the payload (GSO). PSH and FIN go with the last segment.
+    /// Payload bytes per segment (Linux: `gso_size`). If `payload_len` is larger, this value is a
+    /// burst, and the link splits the payload. Only the last segment then has PSH and FIN.
+    /// [`Driver::burst_len`] limits the length of a burst.
     pub segment_size: u16,
     /// ECN field for the IP header.
     pub ecn: Ecn,
@@ -111,7 +116,7 @@ impl SegmentOut {
         }
     }
 
-    /// Returns the segment as the receiver sees it, before any split, with `payload`.
+    /// Returns the segment with `payload`, as it is before the link splits a burst.
     #[inline(always)]
     pub fn segment<'a>(&self, payload: &'a [u8]) -> Segment<'a> {
         Segment {
@@ -138,9 +143,12 @@ pub struct TxFull;
 pub enum Verdict {
     /// The engine handles the segment.
     Accept,
-    /// The segment is answered by a RST, within the limit of the configuration.
+    /// The engine answers the segment by a RST, within the rate limits of the configuration
+    /// ([`EngineConfig::resets_per_second`](crate::EngineConfig::resets_per_second) and
+    /// `peer_resets_per_second`).
     Refuse,
-    /// The segment is dropped without an answer.
+    /// The engine drops the segment without an answer. The engine counts the drop if the decision
+    /// was on a segment for a listener. Otherwise, the driver counts the drop.
     Drop,
 }
 
@@ -149,47 +157,52 @@ pub enum Verdict {
 pub enum Admission {
     /// A flow may be created.
     Flow,
-    /// No further half-open flow may be created. The SYN is answered by a SYN cookie.
+    /// No further half-open flow may be created. The engine answers the SYN by a SYN cookie.
     SynCookie,
-    /// The SYN is dropped. The peer may retransmit it later.
+    /// The engine drops the SYN, or the ACK that returns a SYN cookie. The peer may retransmit.
     Drop,
 }
 
 /// Functions that a driver implements for the engine. The engine calls these functions within its
 /// own methods.
 pub trait Driver {
-    /// Sends `out`: one segment, or a burst that the link splits. Returns [`TxFull`] if no frame is
-    /// free. The engine then keeps the data, and sends `out` again after `resume_transmit`. An
-    /// answer without a flow is not sent again, because the network might lose an answer, too.
+    /// Sends `out`: one segment, or a burst. Returns [`TxFull`] if no frame is free.
     ///
-    /// The fast path inlines this function, so that the fields of `out` stay in registers. A driver
-    /// keeps its uncommon cases in functions that are not inlined.
+    /// If `out` belongs to a flow, the engine then keeps the data, and sends the segment again
+    /// after `resume_transmit`. The engine does not send an answer without a flow again. The peer
+    /// handles a missing answer like an answer that the network has lost.
+    ///
+    /// The fast path (the engine's code for in-order segments) inlines this function, so that the
+    /// fields of `out` stay in registers. A driver keeps its uncommon cases in functions that are
+    /// not inlined.
     fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull>;
 
     /// Copies `payload` to stream position `pos` of the flow's receive buffer. The payload may lie
     /// beyond a hole.
     ///
     /// `pos + payload.len()` is at most one receive window beyond `rx_read`, the application's read
-    /// position. Returns false if there is no memory for the payload. The engine then treats the
-    /// payload as if it had not arrived.
+    /// position. Returns true if the payload was copied, and false if there is no memory for the
+    /// payload. After false, the engine treats the payload as if the payload had not arrived.
     fn place(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool;
 
-    /// Reports an event of `flow` for the application. The driver may collect events, and read the
-    /// flow's stream positions later.
+    /// Reports an event of `flow` for the application. The event itself has no stream positions of
+    /// new data. A driver may queue the event and read the flow's stream positions when it notifies
+    /// the application, so that one notification covers several events.
     fn event(&mut self, flow: FlowId, event: Event);
 
     /// Returns the route to the peer of a passive open that arrived on `link`.
     fn route(&mut self, key: &FlowKey, link: LinkId) -> FlowRoute;
 
-    /// Reports a new flow, before its first segment.
+    /// Reports a new flow. The call precedes the flow's first [`transmit`](Self::transmit).
     fn created(&mut self, flow: FlowId, new: &NewFlow);
 
     /// Changes the IP headers of all later segments of `flow`.
     fn set_ip(&mut self, flow: FlowId, change: IpChange);
 
-    /// Returns the largest payload of one [`transmit`](Self::transmit) of `flow`, in bytes, if the
-    /// link splits the payload into segments of `segment_size` bytes (GSO). Returns zero if the
-    /// link does not split the payload.
+    /// Returns the largest payload of a burst of `flow`, in bytes. `segment_size` is the payload of
+    /// each segment after the split. Returns zero if the link does not split bursts.
+    ///
+    /// The default implementation returns zero.
     fn burst_len(&self, flow: FlowId, segment_size: u32) -> u32 {
         let _ = (flow, segment_size);
         0
@@ -206,9 +219,12 @@ pub trait Driver {
         Verdict::Accept
     }
 
-    /// Decides whether there are resources for a new connection of `listener`. The connection
-    /// enters the SYN queue if `half_open` is true. If the result is [`Admission::Flow`] and the
-    /// engine has room, [`created`](Self::created) follows within the same call.
+    /// Decides whether there are resources for a new connection of `listener`. `half_open` is true
+    /// for a SYN, which creates a half-open flow in the SYN queue. `half_open` is false for an ACK
+    /// with a valid SYN cookie, which creates an established flow.
+    ///
+    /// If the result is [`Admission::Flow`] and the engine has room, the engine calls
+    /// [`created`](Self::created) before the engine's present function returns.
     ///
     /// The default implementation allows every connection, up to the limits of the configuration.
     fn admit(&mut self, listener: ListenerId, half_open: bool) -> Admission {

@@ -48,8 +48,9 @@ refusal! {
 }
 
 refusal! {
-    /// Reason why a request of an application was ignored. `tx_head` and `rx_read` are the stream
-    /// positions after the last byte that the application has written and read.
+    /// Reason why a request of an application was ignored. `tx_head` is the stream position after
+    /// the last byte that the application has written. `rx_read` is the stream position after the
+    /// last byte that the application has read.
     Misuse {
         /// There is no such flow.
         NoFlow => "no such flow",

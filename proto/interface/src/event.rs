@@ -1,9 +1,10 @@
-//! Events of flows (connections). The TCP engine reports them to its driver, the program that runs
-//! the engine, and the driver passes them to the application.
+//! Events of flows (connections). The TCP engine reports each event to its driver, the program that
+//! runs the engine. The driver passes the event to the application.
 
 use crate::ids::ListenerId;
 
-/// An event of a flow, which the driver passes to the application.
+/// An event of a flow. `rx_head` is the stream position after the last byte received in order, and
+/// `tx_acked` the position after the last byte that the peer acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     /// A segment advanced the flow's stream positions.
@@ -19,8 +20,9 @@ pub enum Event {
     Accepted(ListenerId),
     /// The peer's FIN has arrived in order: end of file at `rx_head`.
     PeerClosed,
-    /// The last byte of urgent data is, or will be, at this stream position (RFC 9293 MUST-32). The
-    /// position is at or after `rx_head`, and after the position of any earlier event.
+    /// The peer has announced urgent data (RFC 9293 MUST-32). The value is the stream position of
+    /// the last urgent byte, which may not have arrived yet. The position is at or after `rx_head`,
+    /// and after the position of every earlier event of this kind.
     Urgent(u32),
     /// The value of the last byte of urgent data. The stream contains this byte, too.
     UrgentByte(u8),
@@ -34,14 +36,15 @@ pub enum Event {
     /// The connection is over. Received data can still be read: the flow stays in CLOSED until
     /// `close` or `abort`.
     Closed(CloseCause),
-    /// The flow no longer exists. This last event follows `close` or `abort`, or the end of a
-    /// half-open flow. The id is not reused before the engine's next `batch_end` has returned.
-    /// TIME-WAIT does not delay this event.
+    /// The flow no longer exists. This event is the flow's last event. The event follows `close` or
+    /// `abort`, or the end of a half-open flow. The engine does not reuse the flow's id before the
+    /// engine's next `batch_end` has returned. The event does not wait for the end of TIME-WAIT.
     Released,
 }
 
-/// Reason for the end of a connection. The values are those of `close_cause` in the memory that the
-/// service (process `tidelaned`) shares with the application (crate `tidelane-abi`).
+/// Reason for the end of a connection. The numbers equal the constants of `close_cause` in the
+/// crate `tidelane-abi`, the format of the memory that the service (process `tidelaned`) shares
+/// with applications. The engine never reports the numbers 7 and 9, which the service itself uses.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u32)]
 pub enum CloseCause {
@@ -49,11 +52,12 @@ pub enum CloseCause {
     Finished = 1,
     /// The peer sent RST.
     Reset = 2,
-    /// The peer refused the connection by a RST or an ICMP error during the handshake.
+    /// The peer refused the connection by a RST during the handshake, or by ICMP port unreachable.
     Refused = 3,
     /// The peer did not answer in time.
     TimedOut = 4,
-    /// An ICMP error reported that the host is unreachable.
+    /// An ICMP error reported that the host is unreachable, or reported a problem for which there
+    /// is no other value (Linux: `icmp_err_convert`).
     HostUnreachable = 5,
     /// An ICMP error reported that the network is unreachable.
     NetUnreachable = 6,
@@ -83,7 +87,7 @@ impl Event {
 }
 
 impl CloseCause {
-    /// Returns the value of `close_cause` in the shared memory.
+    /// Returns the constant of `close_cause` for the cause.
     pub const fn to_u32(self) -> u32 {
         self as u32
     }

@@ -34,14 +34,14 @@ id!(
 );
 
 impl FlowId {
-    /// The id as an index.
+    /// Returns the id as an index into the flow table.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
 impl ListenerId {
-    /// The id as an index.
+    /// Returns the id as an index into the listener table.
     pub const fn index(self) -> usize {
         self.0 as usize
     }

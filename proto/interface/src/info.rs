@@ -28,18 +28,21 @@ pub struct FlowInfo {
     pub srtt: Duration,
     /// RTT variation.
     pub rttvar: Duration,
-    /// Minimum RTT of the last five minutes.
+    /// Minimum RTT of the last five minutes; `u32::MAX` microseconds before the first sample.
     pub rtt_min: Duration,
     /// Retransmission timeout, with its present backoff.
     pub rto: Duration,
     /// Congestion window in bytes.
     pub cwnd: u32,
-    /// Pacing rate in bytes per second, also for a flow that is not paced (Linux:
-    /// `tcpi_pacing_rate`).
+    /// Pacing rate in bytes per second (Linux: `tcpi_pacing_rate`). For a flow that is not paced,
+    /// the rate that pacing would use. `u64::MAX` before the first RTT sample, unless BBR or
+    /// `pacing_rate_max` gives a rate.
     pub pacing_rate: u64,
-    /// SO_MAX_PACING_RATE; [`PACING_RATE_UNLIMITED`](crate::PACING_RATE_UNLIMITED) if not set.
+    /// SO_MAX_PACING_RATE in bytes per second;
+    /// [`PACING_RATE_UNLIMITED`](crate::PACING_RATE_UNLIMITED) if the option is not set.
     pub pacing_rate_max: u64,
-    /// Slow start threshold in bytes; `u32::MAX` before the first loss.
+    /// Slow start threshold in bytes; `u32::MAX` until a congestion event or an early end of slow
+    /// start (HyStart, BBR) sets the threshold.
     pub ssthresh: u32,
     /// Eff.snd.MSS: payload bytes of a full segment.
     pub mss: u32,
@@ -61,22 +64,23 @@ pub struct FlowInfo {
     pub sack: bool,
     /// True if ECN is in use.
     pub ecn: bool,
-    /// True if the SYN of the active side carried data and the other side acknowledged this data
-    /// (RFC 7413).
+    /// True if the SYN carried data that was acknowledged (RFC 7413): all data of our SYN, or the
+    /// data of the peer's SYN that fitted into our receive window.
     pub syn_data: bool,
     /// True if the application has the flow although the handshake is not complete (RFC 7413).
     pub fast_open_pending: bool,
-    /// Bytes sent and not acknowledged.
+    /// Bytes sent and not acknowledged, SYN and FIN included (FlightSize of RFC 5681).
     pub flight_size: u32,
-    /// SACKed bytes in flight.
+    /// Bytes after SND.UNA that the peer has SACKed.
     pub sacked: u32,
     /// Bytes marked lost and not retransmitted.
     pub lost: u32,
     /// Retransmitted bytes in flight.
     pub retrans_out: u32,
-    /// Largest distance by which a segment was overtaken, in segments; at least 3.
+    /// Degree of reordering: the largest number of segments by which a later segment overtook an
+    /// earlier segment; at least 3 (Linux: `tcpi_reordering`).
     pub reordering: u32,
-    /// Number of times that the path was seen to reorder.
+    /// Number of detected reorderings of the path (Linux: `tcpi_reord_seen`).
     pub reorder_seen: u32,
     /// Bytes that the application has written and that are not sent.
     pub unsent: u32,
@@ -84,11 +88,11 @@ pub struct FlowInfo {
     pub unread: u32,
     /// Segments that were received out of order (Linux: `tcpi_rcv_ooopack`).
     pub ooo_segs_in: u32,
-    /// Number of out-of-order ranges.
+    /// Number of ranges of received bytes beyond RCV.NXT.
     pub ooo_ranges: u32,
     /// Bytes acknowledged since the connection was established.
     pub bytes_acked: u64,
-    /// Bytes received in order since the connection was established.
+    /// Bytes received in order since the connection was established, modulo 2^32.
     pub bytes_received: u64,
     /// Segments retransmitted since the connection was opened.
     pub retrans: u32,

@@ -27,14 +27,15 @@ pub struct WindowOptions {
     pub buffer: u32,
     /// TCP_WINDOW_CLAMP: upper bound of the window.
     pub clamp: u32,
-    /// SO_RCVLOWAT. The window is at least twice `low`, because data beyond a smaller window would
-    /// never arrive to wake the application.
+    /// SO_RCVLOWAT: number of bytes that must arrive to wake the application. An autotuned window
+    /// is at least twice `low`, so that this number of bytes fits into the window. `clamp` may make
+    /// the window smaller.
     pub low: u32,
 }
 
 impl WindowOptions {
-    /// Returns the size of the window in bytes. `tuned` is the autotuned size, and `most` is the
-    /// upper bound.
+    /// Returns the size of the window in bytes. `tuned` is the size that autotuning has computed.
+    /// `most` is the upper bound of the engine's configuration.
     pub fn size(&self, tuned: u32, most: u32) -> u32 {
         let wanted = match self.buffer {
             0 => tuned.max(self.low.saturating_mul(2)),
@@ -64,6 +65,6 @@ pub enum FinWait2 {
     Configured,
     /// A time that the application set.
     For(Duration),
-    /// No FIN-WAIT-2: the connection is reset.
+    /// No time in FIN-WAIT-2: the engine resets the connection when the peer acknowledges the FIN.
     Never,
 }

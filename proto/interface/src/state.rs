@@ -1,7 +1,7 @@
 //! The connection states of RFC 9293 §3.3.2 and their transitions, as one table.
 //!
-//! The slow path (crate `tidelane-slowpath`) executes this table: [`State::next`] looks up the
-//! event.
+//! The slow path (crate `tidelane-slowpath`: the engine's code for all segments but in-order data
+//! and ACKs) executes this table: [`State::next`] looks up the event.
 
 use core::fmt;
 
@@ -134,7 +134,7 @@ impl State {
             .map_or(self, |(_, _, to)| *to)
     }
 
-    /// Returns true if both SYNs are acknowledged and the connection is not over.
+    /// Returns true in the synchronized states of RFC 9293 §3.3.2: ESTABLISHED to TIME-WAIT.
     pub const fn is_synchronized(self) -> bool {
         !matches!(
             self,

@@ -1,8 +1,9 @@
 //! Counts and times of a flow's segments, for `TCP_INFO` (RFC 4898 §4: tcpEStatsPerf).
 //!
-//! The counts and times are in the part of a flow's state that the fast path uses. The fast path
-//! updates each of them by one instruction. All other values of `TCP_INFO` follow from them and
-//! from other state.
+//! A flow is a TCP connection. The counts and times are in the part of the flow's state that the
+//! fast path (the engine's code for in-order segments) uses. The fast path updates each count or
+//! time by one instruction. The engine computes all other values of `TCP_INFO` from this module's
+//! values and from the rest of the flow's state.
 
 use crate::clock::{Clock, Millis};
 
@@ -23,14 +24,14 @@ pub struct Traffic {
     pub data_sent_at: Millis,
     /// Time at which payload last arrived in order.
     pub data_received_at: Millis,
-    /// Time at which an ACK last arrived.
+    /// Time at which an ACK last arrived. The fast path counts only ACKs that advance SND.UNA.
     pub ack_received_at: Millis,
     /// Start of the present busy time, in us modulo 2^32; zero if the flow is idle. A flow is busy
     /// while data is in flight or waits for the peer's window.
     busy_since: u32,
     /// Sum of past busy times, in us.
     busy_us: u64,
-    /// Bytes acknowledged. SYN and FIN may be among them.
+    /// Bytes acknowledged. The count may include SYN and FIN.
     acked: u64,
     /// Sum of past times in which the peer's window limited the flow, in us.
     window_limited_us: u64,
@@ -42,8 +43,9 @@ pub struct Traffic {
 const _: () = assert!(core::mem::size_of::<Traffic>() == 60);
 
 impl Traffic {
-    /// Returns the state of a passive open at `now`. The peer's SYN counts, but our SYN,ACK does
-    /// not (as in Linux, which has no socket when it sends the SYN,ACK).
+    /// Returns the counts and times of a passive open at `now`. The counts include the peer's SYN.
+    /// The counts do not include our SYN,ACK, as in Linux, which has no full socket when it sends
+    /// the SYN,ACK.
     pub fn after_syn(now: Millis) -> Self {
         let mut traffic = Self::default();
         traffic.establish(now);
@@ -130,8 +132,8 @@ impl Traffic {
         self.acked += u64::from(acked);
     }
 
-    /// Returns the bytes acknowledged since the connection was established. `low` is the low 32
-    /// bits of the result.
+    /// Returns the bytes acknowledged since the connection was established. `low` is the stream
+    /// position of the first unacknowledged byte, and equals the low 32 bits of the result.
     pub fn acked(&self, low: u32) -> u64 {
         // `self.acked` includes SYN and FIN, so it differs from the result by a few bytes.
         let error = low.wrapping_sub(self.acked as u32) as i32;
@@ -144,8 +146,7 @@ impl Traffic {
         self.busy_since = now_us;
     }
 
-    /// Starts the busy time, unless the flow is busy already (RFC 4898: data is in flight or
-    /// waits).
+    /// Starts the busy time, unless the flow is busy already.
     #[inline]
     pub fn begin_busy(&mut self, now_us: u32) {
         if self.busy_since == 0 {
@@ -166,7 +167,8 @@ impl Traffic {
         }
     }
 
-    /// Notes whether the peer's window, and no other limit, holds data back.
+    /// Records that the peer's window limits the flow if `limited` is true, and that the window
+    /// does not limit the flow if `limited` is false.
     #[inline]
     pub fn set_window_limited(&mut self, limited: bool, now_us: u32) {
         if limited != (self.window_limited_since != 0) {

@@ -111,9 +111,9 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Applies the four cases of §3.10.7.4, except that a segment may start right at the window's
-    /// edge (Linux: `tcp_sequence`). A peer that has filled the window sends ACKs with this number,
-    /// and so does a peer that probes a closed window. No payload is accepted at the edge.
+    /// Returns true if the segment passes the test of §3.10.7.4, or starts at the window's right
+    /// edge (Linux: `tcp_sequence`). A peer that has filled the window, or that probes a closed
+    /// window, sends ACKs with this number. No payload is accepted at the edge.
     fn is_acceptable(&self, segment: &Segment<'_>) -> bool {
         let (next, len) = (self.hot.rcv_nxt, segment.len());
         let ends_in_window = if len == 0 {
@@ -147,15 +147,16 @@ impl<E: Driver> SlowPath<'_, E> {
         Err(Outcome::Keep)
     }
 
-    /// Second check: RST. An exact RST aborts the connection. Any other RST in the window gets a
-    /// challenge ACK (RFC 5961 §3). The payload of a RST is ignored (RFC 9293 SHLD-2). The
+    /// Second check: RST. A RST at RCV.NXT aborts the connection. Any other RST in the window gets
+    /// a challenge ACK (RFC 5961 §3). The payload of a RST is ignored (RFC 9293 SHLD-2). The
     /// application gets an event (MUST-12). A passive open goes back to LISTEN (MUST-11).
     fn check_rst(&mut self, segment: &Segment<'_>) -> Step {
         if !segment.flags.contains(TcpFlags::RST) {
             return Ok(());
         }
-        // The RST of a peer whose data has a hole carries the peer's SND.NXT. With SACK, a RST at
-        // the end of the highest out-of-order range is therefore exact, too (as in Linux).
+        // A RST carries the peer's SND.NXT, which is beyond RCV.NXT if a segment was lost. With
+        // SACK, a RST at the end of the highest out-of-order range therefore aborts the connection,
+        // too (as in Linux).
         let reported = self.hot.has(flags::SACK) && self.cold.ooo.highest() == Some(segment.seq);
         if segment.seq != self.hot.rcv_nxt && !reported {
             self.challenge_ack();
@@ -202,7 +203,7 @@ impl<E: Driver> SlowPath<'_, E> {
             self.complete_handshake(segment)?;
         }
         let ack = segment.ack;
-        // RFC 5961 §5.2: an ACK of unsent data, or an ACK older than MAX.SND.WND, is not accepted.
+        // RFC 5961 §5.2: SEG.ACK must be at most SND.NXT, and at least SND.UNA - MAX.SND.WND.
         self.note_window(self.hot.snd_wnd);
         if ack.after(self.hot.snd_nxt) {
             self.challenge_ack();
@@ -282,7 +283,7 @@ impl<E: Driver> SlowPath<'_, E> {
     ///
     /// RCV.NXT stands for SND.WL1 unless a later segment came out of order, because every segment
     /// that the fast path took had SEG.SEQ = RCV.NXT. Segments without payload may be reordered, so
-    /// among segments with equal numbers, only a larger or a zero window counts (as in Linux).
+    /// of empty segments with equal numbers, only a larger or a zero window counts (as in Linux).
     fn update_window(&mut self, segment: &Segment<'_>) -> bool {
         let wl1 = self.cold.snd_wl1.later_of(self.hot.rcv_nxt);
         let shift = if segment.flags.contains(TcpFlags::SYN) {

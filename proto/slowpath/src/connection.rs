@@ -63,7 +63,7 @@ pub struct Connection {
     pub recovery_point: SeqNumber,
     /// SND.NXT when the congestion window was last reduced.
     pub reduced_until: SeqNumber,
-    /// True if the next retransmission ignores cwnd, because it is the first of a recovery.
+    /// True if the next retransmission, the first of a recovery, ignores cwnd.
     pub retransmit_first: bool,
     /// Congestion state to restore if the recovery proves to be spurious.
     pub undo: Option<Undo>,
@@ -90,7 +90,8 @@ pub struct Connection {
     pub probe_sent: bool,
     /// Retransmission timeouts since SND.UNA last advanced.
     pub timeouts: u8,
-    /// Number of times that the RTO was doubled since the last RTT sample (RFC 6298 §5).
+    /// Number of times that the RTO or the persist timeout was doubled since the last RTT sample
+    /// (RFC 6298 §5).
     pub backoff: u8,
     /// True if the FIN was sent in a segment without payload.
     pub fin_without_data: bool,
@@ -113,16 +114,17 @@ pub struct Connection {
     pub deferred: bool,
     /// Socket options.
     pub options: SocketOptions,
-    /// MSS that our SYN announces: the MSS of the link, or a lower limit.
+    /// MSS in bytes that our SYN announces: the MSS of the link, or a lower limit.
     pub rmss: u16,
-    /// MSS that the path MTU allows.
+    /// MSS in bytes that the path MTU allows, before TCP options are subtracted.
     pub path_mss: u16,
     /// Search for a larger path MTU (RFC 4821).
     pub mtu: MtuSearch,
     /// True if the peer's largest window limits the segment size more than the path and the peer's
     /// MSS do. The segment size grows with the peer's window.
     pub mss_bounded: bool,
-    /// MSS that the peer's SYN announced.
+    /// MSS in bytes that the peer's SYN announced, or 48 if the announced MSS is lower. The default
+    /// MSS (RFC 9293 MUST-15) until the SYN arrives, and if the SYN has no MSS option.
     pub smss: u16,
     /// True if our SYN offers window scaling. The SYN,ACK of a passive open offers window scaling
     /// only if the peer's SYN did.
@@ -201,7 +203,7 @@ impl Connection {
 
     /// Returns the time in ms that an orphan stays in FIN-WAIT-2. This is the configured time or
     /// TCP_LINGER2, but at least 3.5 RTO, so that the peer can retransmit its FIN (as in Linux).
-    /// Returns `None` if the connection has to be reset instead.
+    /// Returns `None` if TCP_LINGER2 is negative: the caller then resets the connection.
     pub fn fin_wait_2_ms(&self, hot: &FlowState, timeouts: &Timeouts) -> Option<u32> {
         let asked = match self.options.fin_wait_2 {
             FinWait2::Configured => timeouts.fin_wait_2_ms,

@@ -11,7 +11,7 @@ pub struct DeliveredData {
     pub rtt_us: Option<u32>,
     /// Latest transmission time among the newly delivered segments, in us modulo 2^32.
     pub sent_us: Option<u32>,
-    /// Lowest start of a segment that was sent only once and arrived after data beyond it: the path
+    /// Lowest start of a segment whose original transmission arrived after later data: the path
     /// reorders (RFC 8985 §6.2 step 3).
     pub reordered_from: Option<SeqNumber>,
     /// Lowest end of a newly delivered segment that was sent only once.

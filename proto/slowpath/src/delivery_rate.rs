@@ -23,7 +23,7 @@ const TRANSMISSIONS_MAX: usize = 4096;
 struct Transmission {
     /// P.sent_time.
     sent_us: u32,
-    /// P.delivered.
+    /// P.delivered, in bytes.
     delivered: u64,
     /// P.delivered_time.
     delivered_us: u32,
@@ -33,10 +33,11 @@ struct Transmission {
     app_limited: bool,
 }
 
-/// Sampler of a connection's delivery rate, with the per-connection state C of the draft.
+/// Sampler of a connection's delivery rate, with the per-connection state C of the draft. Times are
+/// in microseconds modulo 2^32.
 #[derive(Debug, Default)]
 pub struct Sampler {
-    /// C.delivered.
+    /// C.delivered: bytes delivered so far.
     delivered: u64,
     /// C.delivered_time.
     delivered_us: u32,
@@ -144,7 +145,7 @@ impl<E: Driver> SlowPath<'_, E> {
         self.cold.controller.uses_delivery_rate()
     }
 
-    /// Records a transmission. The caller calls the function before it sends the segment.
+    /// Records a transmission. The caller calls this function before the segment is sent.
     pub(crate) fn record_transmission(&mut self) {
         if !self.uses_delivery_rate() {
             return;

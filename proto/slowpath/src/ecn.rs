@@ -96,9 +96,9 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Handles a data segment that is marked CE if `marked` is true. If the CE state changes, the
-    /// function first sends an ACK, with the old ECE, for the data before the change (RFC 8257
-    /// §3.2).
+    /// Handles a data segment of a DCTCP flow. `marked` is true if the segment is marked CE. If the
+    /// CE state changes, the function first acknowledges the data before the change, with the old
+    /// ECE (RFC 8257 §3.2).
     fn note_dctcp_mark(&mut self, marked: bool) {
         if marked == self.hot.has(flags::ECE) {
             return;

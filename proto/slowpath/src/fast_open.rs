@@ -8,8 +8,8 @@ use tidelane_wire::{Ecn, FastOpenOption, IpAddress, Segment, SeqNumber, TcpFlags
 
 use crate::{Outcome, SlowPath, delivered_data::DeliveredData, open::rmss};
 
-/// Bytes of a SYN with data that are left for TCP options, including options that middleboxes add,
-/// so that the packet does not exceed the path MTU (as in Linux).
+/// Bytes of a SYN with data that stay free for TCP options (as in Linux). A middlebox may add
+/// options, and the packet must not exceed the path MTU.
 const OPTION_SPACE: u32 = 40;
 
 /// State of Fast Open in one flow.
@@ -23,45 +23,49 @@ pub struct FastOpen {
     pub active: bool,
     /// True if the first SYN is delayed until the application writes the data for this SYN.
     pub held: bool,
-    /// True if the application got the flow before the handshake was complete.
+    /// True if the application got the flow before the handshake was complete. The value stays true
+    /// after the handshake.
     pub pending: bool,
-    /// True while the flow counts against the listener's limit of pending Fast Open requests: until
-    /// the handshake is complete.
+    /// True while the flow counts against the listener's limit of pending Fast Open requests
+    /// (TCP_FASTOPEN), until the flow leaves SYN-RECEIVED or the listener is closed.
     pub counts_as_pending: bool,
     /// True if the SYN was retransmitted.
     pub syn_retransmitted: bool,
-    /// True if the application waits to write more data than the SYN carried.
+    /// True if the application writes more data as soon as the connection is established. The ACK
+    /// of the SYN,ACK is then delayed, because this data carries the ACK.
     pub more_follows: bool,
-    /// True if the option of our SYN had the experimental form, false if it had the standard form.
-    /// `None` if there was no option.
+    /// Form of the Fast Open option in our SYN: true for the experimental form, false for the
+    /// standard form. `None` if our SYN had no Fast Open option.
     pub asked_experimental: Option<bool>,
-    /// True if our SYN carried data and the peer acknowledged all of this data, or if a passive
-    /// open took data from the peer's SYN (TCPI_OPT_SYN_DATA).
+    /// TCPI_OPT_SYN_DATA. In an active open, true if our SYN carried data and the peer acknowledged
+    /// all of this data. In a passive open, true if the flow took data from the peer's SYN.
     pub syn_data_acked: bool,
-    /// Result of the handshake for the cookie cache, until the engine has taken it.
+    /// The server's answer, until the engine has stored the answer in the cookie cache.
     pub answer: Option<FastOpenAnswer>,
 }
 
 /// The server's answer to a SYN with Fast Open, for the cookie cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FastOpenAnswer {
-    /// MSS that the server announced.
+    /// MSS in bytes that the server announced; `None` if its SYN,ACK had no MSS option.
     pub mss: Option<u16>,
-    /// Cookie that the server granted, in the form of its option.
+    /// Fast Open option with the cookie that the server granted. `None` if the server granted no
+    /// cookie.
     pub cookie: Option<FastOpenOption>,
-    /// Form of the option in our SYN: true if experimental. `None` if there was no option.
+    /// Form of the Fast Open option in our SYN: true for the experimental form, false for the
+    /// standard form. `None` if our SYN had no Fast Open option.
     pub asked_experimental: Option<bool>,
     /// True if the SYN carried data.
     pub data: bool,
     /// True if the SYN was retransmitted, without option and data.
     pub syn_retransmitted: bool,
-    /// True if the server answered the retransmitted SYN without data, because the SYN with data or
-    /// its answer was lost.
+    /// True if the server answered only the retransmitted SYN, which carried no data. The SYN with
+    /// data, or its answer, was then lost.
     pub syn_data_lost: bool,
 }
 
-/// Returns the bytes of data that fit into a SYN to `peer`. `mss` is the last MSS that the peer
-/// announced, or `None` if it is unknown.
+/// Returns the number of data bytes that fit into a SYN to `peer`. `mss` is the last MSS that the
+/// peer announced, or `None` if no MSS of the peer is known.
 pub fn syn_room(
     config: &EngineConfig,
     peer: IpAddress,
@@ -75,13 +79,13 @@ pub fn syn_room(
 }
 
 impl<E: Driver> SlowPath<'_, E> {
-    /// Returns true if data and FIN may be sent. A SYN with a valid cookie allows both in
+    /// Returns true if data and FIN may be sent. An accepted Fast Open SYN allows both in
     /// SYN-RECEIVED (RFC 7413 §4.2.2).
     pub(crate) fn may_send(&self) -> bool {
         self.hot.state.sends() || self.is_fast_open_pending()
     }
 
-    /// Returns true if the SYN is delayed and the application has not written its data yet.
+    /// Returns true if the SYN is delayed and the application has not written data for the SYN yet.
     pub(crate) fn is_syn_held(&self) -> bool {
         self.cold.fast_open.held && self.hot.tx_end == self.hot.iss.add(1)
     }
@@ -140,14 +144,15 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Accepts a SYN with a valid cookie (RFC 7413 §4.2.2). The application gets the flow and the
-    /// data of the SYN before the SYN,ACK is sent.
+    /// Accepts a SYN with a valid cookie (RFC 7413 §4.2.2), or a SYN at a listener that needs no
+    /// cookie. The application gets the flow and the data of the SYN before the SYN,ACK is sent.
     pub fn accept_fast_open(&mut self, syn: &Segment<'_>, listener: ListenerId) {
         self.cold.fast_open.pending = true;
         self.hot.traffic = Traffic::after_syn(self.clock.ms);
         let room = self.hot.rcv_wnd_limit as usize;
         let data = &syn.payload[..syn.payload.len().min(room)];
-        // Data for which there is no memory is not acknowledged, and the client retransmits it.
+        // If there is no memory for the data, the SYN,ACK does not acknowledge the data. The client
+        // then retransmits the data.
         if !data.is_empty() && self.driver.place(self.id, 0, data) {
             self.hot.rcv_nxt = self.hot.rcv_nxt.add(data.len() as u32);
             self.hot.rcv_mss = data.len().min(0xffff) as u16;
@@ -169,8 +174,9 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Handles the SYN,ACK's acknowledgment of our SYN and its data. Unacknowledged data of the SYN
-    /// counts as unsent, and is sent again at once (RFC 7413 §4.2.2, client).
+    /// Handles the first acknowledgment of our SYN, which may cover data of the SYN. Moves SND.NXT
+    /// back to the first unacknowledged byte, and retransmits the data from there at once (RFC 7413
+    /// §4.2.2, client).
     pub(crate) fn on_syn_data_acked(&mut self, syn_ack: &Segment<'_>) {
         let first = self.hot.iss.add(1);
         let data = self.hot.snd_nxt.after(first);
@@ -205,10 +211,10 @@ impl<E: Driver> SlowPath<'_, E> {
         self.retransmit_syn_data(end);
     }
 
-    /// Retransmits the data of the SYN from SND.NXT up to `end`, within the peer's window and cwnd.
-    /// Nagle does not count the data as a small segment. The data gives no RTT sample (Karn). The
-    /// scoreboard, the record of transmissions, counts the data as retransmitted (Linux:
-    /// `tcpi_retrans`).
+    /// Retransmits the data of the SYN from SND.NXT up to `end`, as far as the peer's window and
+    /// cwnd allow. A small last segment does not delay later data by Nagle's algorithm. The
+    /// scoreboard marks the data as retransmitted, so the data gives no RTT sample (Karn) and
+    /// counts in `tcpi_retrans` (as in Linux).
     fn retransmit_syn_data(&mut self, end: SeqNumber) {
         let window = self.hot.snd_wnd.min(self.hot.cwnd);
         if self.hot.snd_nxt.before(end) {
@@ -230,8 +236,8 @@ impl<E: Driver> SlowPath<'_, E> {
         self.hot.clear(flags::SMALL_SENT);
     }
 
-    /// Handles data and FIN in a SYN,ACK (RFC 7413 §4.2.2: a server may send before the handshake
-    /// is complete). The receive window is the window of our SYN.
+    /// Handles data and FIN in a SYN,ACK, which a server may send before the handshake is complete
+    /// (RFC 7413 §4.2.2). The receive window is the unscaled window that our SYN announced.
     pub(crate) fn receive_syn_ack_data(&mut self, syn_ack: &Segment<'_>, ecn: Ecn) -> Outcome {
         let more = !syn_ack.payload.is_empty() || syn_ack.flags.contains(TcpFlags::FIN);
         if !self.cold.fast_open.active || !more {

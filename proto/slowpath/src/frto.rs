@@ -22,8 +22,9 @@ pub enum Frto {
 }
 
 impl<E: Driver> SlowPath<'_, E> {
-    /// Starts F-RTO after a timeout. A loss recovery may already have retransmitted all data (§2.1
-    /// step 1). During a loss recovery, only a repeated timeout with the same SND.UNA starts F-RTO.
+    /// Starts F-RTO after a timeout (§2.1 step 1). `was_recovering` is true if the timeout came
+    /// during a loss recovery, which may already have retransmitted all data. During a loss
+    /// recovery, only a repeated timeout with the same SND.UNA starts F-RTO.
     pub(crate) fn begin_frto(&mut self, was_recovering: bool) {
         let may = !was_recovering || self.cold.timeouts > 1;
         self.cold.frto = if may { Frto::Waiting } else { Frto::Off };

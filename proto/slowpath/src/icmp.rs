@@ -13,7 +13,7 @@ const PLATEAUS: [u16; 9] = [
     65_535, 32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 552,
 ];
 
-/// Returns the MTU to try when a packet of `mtu` bytes was too long.
+/// Returns the MTU to try when a packet of `mtu` bytes was too long; zero if no plateau is lower.
 fn plateau_below(mtu: u16) -> u16 {
     PLATEAUS
         .into_iter()
@@ -25,11 +25,12 @@ impl<E: Driver> SlowPath<'_, E> {
     /// Handles an ICMP error that quotes this flow (RFC 9293 §3.9.2.2). The quoted sequence number
     /// must be outstanding (RFC 5927 §4.1); otherwise the error is forged or too late to matter.
     ///
-    /// An error is hard before the connection is established, and soft afterwards (RFC 9293
-    /// MUST-54, MUST-56). The application may read a soft error. The soft error becomes the cause
-    /// if the connection then times out. RFC 9293 SHLD-26 would abort the connection on codes 2 to
-    /// 4 of type 3, which would let an attacker end the connection by guessing 32 bits (RFC 5927
-    /// §5.2).
+    /// Fragmentation Needed lowers the path MTU. Any other error is hard in SYN-SENT. In
+    /// SYN-RECEIVED of a passive open, an error is hard if it shows that the peer is unreachable.
+    /// All other errors are soft (RFC 9293 MUST-54, MUST-56). The application may read a soft
+    /// error. The soft error becomes the cause if the connection then times out. Against RFC 9293
+    /// SHLD-26, codes 2 to 4 of type 3 do not abort an established connection. Otherwise an
+    /// attacker could end the connection by guessing 32 bits (RFC 5927 §5.2).
     pub fn icmp_error(&mut self, error: &IcmpError) -> Outcome {
         // With Fast Open, SND.UNA is beyond an unacknowledged SYN,ACK.
         let oldest = match self.is_fast_open_pending() {
@@ -175,6 +176,8 @@ fn cause_of(kind: IcmpErrorKind) -> CloseCause {
     }
 }
 
+/// Returns true if the error shows that the peer is unreachable, so that a passive open in
+/// SYN-RECEIVED ends.
 fn is_unreachable(kind: IcmpErrorKind) -> bool {
     matches!(
         kind,

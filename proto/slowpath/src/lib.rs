@@ -1,5 +1,7 @@
 //! The slow path handles setup, teardown, out-of-order data, loss recovery and timeouts. The crate
-//! `tidelane-engine` calls the slow path for everything that the fast path does not handle.
+//! `tidelane-engine` calls the slow path for everything that the fast path does not handle. The
+//! fast path handles only in-order data, new ACKs and new data to send, on established flows
+//! (connections) without losses.
 //!
 //! [`SlowPath`] borrows the state of one flow for one slow-path call. The module `arrive` splits
 //! SEGMENT ARRIVES into the eight checks of RFC 9293 §3.10.7.4. The module `recover` detects
@@ -62,8 +64,8 @@ use tidelane_flow::{
 pub enum Outcome {
     /// The flow stays in the table.
     Keep,
-    /// The flow enters TIME-WAIT. The engine's TIME-WAIT entry has only the 4-tuple and the
-    /// sequence numbers.
+    /// The flow enters TIME-WAIT. The engine keeps only the state that answers in TIME-WAIT need:
+    /// the 4-tuple, the sequence numbers, TS.Recent, the link and the DiffServ field.
     TimeWait,
     /// The connection is over. The engine frees the flow and its id.
     Release,

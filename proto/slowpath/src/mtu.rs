@@ -47,7 +47,8 @@ pub struct MtuSearch {
 }
 
 impl MtuSearch {
-    /// Returns true if the search will send another probe, now or later.
+    /// Returns true if a probe is in flight, or if the search will send another probe. `low` is the
+    /// largest size known to arrive.
     pub(crate) fn is_open(&self, low: u16) -> bool {
         self.active && (self.probe.is_some() || self.high.saturating_sub(low) >= PROBE_THRESHOLD)
     }
@@ -170,7 +171,8 @@ impl<E: Driver> SlowPath<'_, E> {
         Ok(())
     }
 
-    /// Returns true if no data is missing and all segments have the size known to arrive.
+    /// Returns true if no data is missing, all segments have the size known to arrive, and neither
+    /// a small window nor pacing limits the flow.
     fn may_probe(&self) -> bool {
         let scoreboard = self.cold.scoreboard.as_ref();
         self.cold.ca_state == CaState::Open
@@ -183,7 +185,7 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Returns true if the unsent data and both windows have room for a probe and the segments that
-    /// must follow it.
+    /// must follow the probe.
     fn has_room_for_probe(&self, len: u32) -> bool {
         let mss = u32::from(self.hot.mss);
         let needed = len + FOLLOWERS * mss;

@@ -94,8 +94,9 @@ pub fn window_scale(config: &EngineConfig, options: &SocketOptions) -> u8 {
     (32 - (largest >> 16).leading_zeros()).min(WSCALE_MAX.into()) as u8
 }
 
-/// Returns the MSS to announce to `peer` on a link with this MTU (RFC 9293 §3.7.1, MUST-67,
-/// SHLD-6).
+/// Returns the MSS in bytes to announce to `peer` on a link with this MTU (RFC 9293 §3.7.1,
+/// MUST-67, SHLD-6). A link with a lower MSS counts as a link with an MSS of 88 bytes (Linux:
+/// `TCP_MIN_MSS`).
 pub fn rmss(config: &EngineConfig, peer: IpAddress, mtu: u32, options: &SocketOptions) -> u16 {
     let headers = u32::from(ip_sizes(peer).headers);
     let of_path = mtu.saturating_sub(headers).clamp(88, 65_535 - headers) as u16;
@@ -261,8 +262,9 @@ impl Connection {
     }
 
     /// Recomputes Eff.snd.MSS (RFC 9293 §3.7.1, MUST-16): the lesser of the peer's MSS and the MSS
-    /// of the path, minus the options of each segment. Half of the peer's largest window is a
-    /// further bound, so that a receiver with a small buffer can always take a segment.
+    /// of the path, minus the options of each segment. Half of the peer's largest window, or the
+    /// whole of a window up to 536 bytes, is a further bound. A receiver with a small buffer can
+    /// then always take a segment.
     pub fn refresh_mss(&mut self, config: &EngineConfig, hot: &mut FlowState) {
         let options = if hot.has(flags::TIMESTAMPS) {
             TIMESTAMPS_LEN

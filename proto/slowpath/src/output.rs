@@ -84,7 +84,7 @@ impl<E: Driver> SlowPath<'_, E> {
         };
         self.driver.transmit(&out)?;
         if self.cold.listener.is_none() {
-            // The segment counts of a passive open begin with the peer's ACK.
+            // A passive open does not count the SYN,ACK in `tcpi_segs_out` (as in Linux).
             let traffic = &mut self.hot.traffic;
             traffic.on_transmission(self.clock.ms, data_len > 0);
         }
@@ -122,7 +122,8 @@ impl<E: Driver> SlowPath<'_, E> {
     /// Retransmits `[start, start + len)` as one segment. The range may include the FIN.
     pub fn retransmit(&mut self, start: SeqNumber, len: u32) -> Result<(), TxFull> {
         self.record_transmission();
-        // A retransmission splits the data in another way than the MTU probe, so forget the probe.
+        // The ACK of retransmitted data does not show that the MTU probe arrived, so forget the
+        // probe.
         self.forget_mtu_probe();
         let end = start.add(len);
         let data_end = end.earlier_of(self.hot.tx_end);
@@ -172,7 +173,7 @@ impl<E: Driver> SlowPath<'_, E> {
         Ok(())
     }
 
-    /// Sends a FIN if it is queued and all data has been sent.
+    /// Sends a queued FIN if all data has been sent.
     pub fn send_fin(&mut self) -> Result<(), TxFull> {
         let due = self.hot.has(flags::FIN_QUEUED)
             && !self.hot.has(flags::FIN_SENT)
@@ -204,7 +205,8 @@ impl<E: Driver> SlowPath<'_, E> {
         &mut self,
         send_new: impl Fn(&mut SlowPath<'_, WithSackBlocks<'_, E>>) -> Result<u32, TxFull>,
     ) -> Result<(), TxFull> {
-        // Send the first SYN if it waited for data (RFC 7413) or for a free frame.
+        // Send the first SYN or SYN,ACK if the segment waited for data (RFC 7413) or for a free
+        // transmit frame.
         let opening = matches!(self.hot.state, State::SynSent | State::SynReceived);
         if opening && self.hot.snd_nxt == self.hot.iss && !self.is_syn_held() {
             self.send_syn()?;
@@ -244,12 +246,13 @@ impl<E: Driver> SlowPath<'_, E> {
         }
         self.note_transmitted(self.hot.snd_nxt.distance_from(from));
         let persisted = self.hot.has(flags::PERSIST);
-        // The fast path's sender computes the RTO from the RTT samples alone, without backoff or
-        // probes.
+        // `send_new` starts the timer without the backoff, without the least RTO of a flow without
+        // an RTT sample, and without the shorter PTO of a flow with suspected losses.
         let slow = self.cold.loss_suspected || self.cold.backoff > 0 || self.hot.srtt == 0;
         if (slow && !timed || persisted) && self.hot.snd_nxt != from {
-            // The probe timer restarts with each transmission (RFC 8985 §7.2). The retransmission
-            // timer does not. The persist timer, if it still runs, does not cover data in flight.
+            // Start the timer again. A retransmission timer that ran before `send_new` goes on. A
+            // probe timer restarts with each transmission (RFC 8985 §7.2). A persist timer gives
+            // way to the retransmission timer, because data is in flight now.
             self.arm_rto();
         }
         sent?;
@@ -296,10 +299,11 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Reduces cwnd towards the initial window after the flow was idle for an RTO (RFC 5681 §4.1).
+    /// Reduces cwnd towards the initial window after the flow was idle for more than an RTO (RFC
+    /// 5681 §4.1). A congestion control that uses delivery rates (BBR) keeps its cwnd.
     fn idle_restart(&mut self) {
         use tidelane_cc::CongestionControl;
-        // `rtt_stamp` is a transmission time of the last flight.
+        // `rtt_stamp` is the transmission time of a segment of the last flight.
         let since = self.clock.us().wrapping_sub(self.hot.rtt_stamp) / 1000;
         let idle = self.hot.flight_size() == 0
             && self.hot.tx_end != self.hot.snd_nxt
@@ -314,7 +318,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Schedules a window update if the application has read enough data.
+    /// Schedules a window update if the application's reads let the right edge of the receive
+    /// window move far enough: see `FlowState::window_update_due`.
     pub fn schedule_window_update(&mut self) {
         let opens = self.hot.update_window_edge_moves();
         if self.hot.window_update_due(opens) && self.hot.state.receives() {

@@ -17,10 +17,11 @@ const BURST: Duration = Duration::from_millis(1);
 const BURST_SEGMENTS: u32 = 2;
 /// Number of segments that a new connection sends without pacing: the initial window (as in Linux).
 const UNPACED_SEGMENTS: u32 = 10;
-/// Pacing rate in slow start, in percent of a window per round trip (Linux: `tcp_pacing_ss_ratio`).
+/// Pacing rate while cwnd is below half of ssthresh, in percent of a window per round trip (Linux:
+/// `tcp_pacing_ss_ratio`).
 const SLOW_START_PERCENT: u64 = 200;
-/// Pacing rate in congestion avoidance, in percent of a window per round trip (Linux:
-/// `tcp_pacing_ca_ratio`).
+/// Pacing rate while cwnd is at least half of ssthresh, in percent of a window per round trip
+/// (Linux: `tcp_pacing_ca_ratio`).
 const AVOIDANCE_PERCENT: u64 = 120;
 
 /// Pacing state of a flow.
@@ -30,9 +31,9 @@ pub struct Pacing {
     free_at: Instant,
     /// True once the unpaced segments of the connection's start have been sent.
     initial_burst_sent: bool,
-    /// Time at which the flow may continue to send, if pacing held it back.
+    /// Time at which the flow may continue to send; `None` unless pacing holds data back.
     pub deadline: Option<Millis>,
-    /// Delivery rate sampling, for congestion control that uses it.
+    /// Delivery rate samples, for a congestion control that uses delivery rates (BBR).
     pub(crate) sampler: Option<Box<Sampler>>,
 }
 
@@ -105,8 +106,8 @@ impl<E: Driver> SlowPath<'_, E> {
         cwnd.min(self.hot.flight_size().saturating_add(room))
     }
 
-    /// Returns the number of bytes that the start of the connection could still send without pacing
-    /// before the last `len` bytes were sent.
+    /// Returns the bytes of the unpaced initial burst that were left before the last `len` bytes
+    /// were sent.
     fn unpaced_before(&self, len: u32) -> u32 {
         if self.cold.pacing.initial_burst_sent {
             return 0;
@@ -162,7 +163,8 @@ impl Connection {
     }
 
     /// Returns the rate of one window per round trip, times [`SLOW_START_PERCENT`] or
-    /// [`AVOIDANCE_PERCENT`] (Linux: `tcp_update_pacing_rate`).
+    /// [`AVOIDANCE_PERCENT`] (Linux: `tcp_update_pacing_rate`). Returns `u64::MAX` before the first
+    /// RTT sample.
     fn window_rate(&self, hot: &FlowState) -> u64 {
         let srtt_us = u64::from(hot.srtt >> 3);
         if srtt_us == 0 {

@@ -7,7 +7,7 @@ use tidelane_wire::IpAddress;
 /// Path MTU to one destination.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathMtu {
-    /// Path MTU as an MSS: without IP and TCP headers.
+    /// Path MTU as an MSS in bytes: without IP and TCP headers.
     pub mss: u16,
     /// Time at which the entry expires.
     pub until: Instant,

@@ -1,5 +1,5 @@
-//! PAWS updates TS.Recent, and rejects segments from before a wrap of the sequence numbers (RFC
-//! 7323 §4.3, §5).
+//! Update of TS.Recent (RFC 7323 §4.3), and PAWS (§5): the rejection of segments from before a wrap
+//! of the sequence numbers.
 
 use tidelane_flow::{Driver, flags};
 use tidelane_wire::{Segment, TcpFlags};
@@ -11,7 +11,8 @@ use crate::SlowPath;
 const WINDOW: i32 = 1;
 
 impl<E: Driver> SlowPath<'_, E> {
-    /// Returns true if PAWS rejects `segment` (§5.3 R1). PAWS never rejects a RST (§5.2).
+    /// Returns true if PAWS rejects `segment` (§5.3 R1). PAWS rejects neither a RST (§5.2) nor any
+    /// segment while TS.Recent is outdated (§5.5).
     pub(crate) fn fails_paws(&self, segment: &Segment<'_>) -> bool {
         let Some(t) = segment.options.timestamps else {
             return false;
@@ -24,7 +25,8 @@ impl<E: Driver> SlowPath<'_, E> {
 
     /// Updates TS.Recent (§4.3, R3) from a segment that starts at or before Last.ACK.sent and, as
     /// in Linux, has an acceptable ACK. Without the second condition, a segment with a guessed
-    /// sequence number could make PAWS reject all later segments of the peer.
+    /// sequence number could make PAWS reject all later segments of the peer. A timestamp that is
+    /// one tick older than TS.Recent does not replace TS.Recent.
     pub(crate) fn note_timestamp(&mut self, segment: &Segment<'_>) {
         if self.hot.has(flags::TIMESTAMPS)
             && let Some(t) = segment.options.timestamps
@@ -35,7 +37,7 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Returns the ticks by which `tsval` is older than TS.Recent.
+    /// Returns the ticks by which `tsval` is older than TS.Recent; negative if `tsval` is newer.
     fn ticks_behind(&self, tsval: u32) -> i32 {
         self.hot.ts_recent.wrapping_sub(tsval) as i32
     }

@@ -50,7 +50,8 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Processes the SACK blocks of a segment. Returns true if the blocks cover data that was not
-    /// SACKed before. Blocks below SND.UNA or beyond SND.NXT are ignored (RFC 2018 §5).
+    /// SACKed before. Blocks that begin before SND.UNA, that do not end after SEG.ACK or that end
+    /// after SND.NXT are ignored (RFC 2018 §5), except a DSACK as the first block.
     pub fn process_sack(&mut self, segment: &Segment<'_>) -> bool {
         if let Some(scoreboard) = &mut self.cold.scoreboard {
             scoreboard.begin_segment();
@@ -361,7 +362,8 @@ impl<E: Driver> SlowPath<'_, E> {
         self.cold.flight.before.max(self.hot.flight_size())
     }
 
-    /// Enters `state`, which is Recovery or Loss. Saves the congestion control for an undo.
+    /// Enters `state`, which is Recovery or Loss. Saves the congestion control for an undo, unless
+    /// the sender is already in Recovery or Loss.
     fn enter_ca_state(&mut self, state: CaState) {
         if !self.is_recovering() {
             self.cold.undo = Some(Undo {

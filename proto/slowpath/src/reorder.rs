@@ -40,7 +40,7 @@ impl Reordering {
 }
 
 impl<E: Driver> SlowPath<'_, E> {
-    /// Notes that data from `start` was sent only once and arrived late.
+    /// Notes that the original transmission of the data from `start` arrived after later data.
     pub(crate) fn note_reordering(&mut self, start: SeqNumber) {
         let extent = self.suspect_loss().bytes_to_fack(start);
         let segments = extent.div_ceil(u32::from(self.hot.mss)).min(REORDERING_MAX);
@@ -59,7 +59,8 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Returns RACK's reordering window in us: the time by which a segment may arrive late without
-    /// counting as lost (RFC 8985 §6.2 step 4).
+    /// counting as lost (RFC 8985 §6.2 step 4). Returns zero if no reordering was seen, and the
+    /// sender is in recovery or DupThresh segments are SACKed.
     pub(crate) fn reorder_us(&self) -> u32 {
         let enough = self.cold.scoreboard.as_ref().is_some_and(|scoreboard| {
             scoreboard.sacked() > (DUP_THRESH - 1) * u32::from(self.hot.mss)

@@ -110,8 +110,8 @@ impl Connection {
 }
 
 impl<E: Driver> SlowPath<'_, E> {
-    /// Begins the counts of a connection that `segment` establishes. The counts of a passive open
-    /// begin with this segment, as in Linux.
+    /// Begins the segment counts of a connection that `segment` establishes. A passive open counts
+    /// the peer's SYN and `segment`, but not our SYN,ACK (as in Linux).
     pub(crate) fn begin_counts(&mut self, segment: &Segment<'_>) {
         if self.cold.listener.is_some() {
             self.hot.traffic = Traffic::after_syn(self.clock.ms);

@@ -26,7 +26,7 @@ impl RttMin {
         self.us()
     }
 
-    /// Adds a sample.
+    /// Adds a sample in us. A sample of zero counts as 1 us.
     pub fn update(&mut self, now: Millis, us: u32) {
         self.0.update(now.0, WINDOW_MS, !us.max(1));
     }

@@ -23,8 +23,8 @@ impl<E: Driver> SlowPath<'_, E> {
         least.min(self.hot.srtt >> 3)
     }
 
-    /// Takes a sample from the timed segment if `ack` covers it and there is no scoreboard (RFC
-    /// 6298 §3).
+    /// Takes an RTT sample from the timed segment if `ack` covers this segment and there is no
+    /// scoreboard (RFC 6298 §3). Returns the sample in us.
     pub(crate) fn sample_timed_segment(&mut self, ack: SeqNumber) -> Option<u32> {
         if !self.hot.has(flags::RTT_TIMING) || self.hot.rtt_seq.after(ack) {
             return None;
@@ -62,8 +62,9 @@ impl<E: Driver> SlowPath<'_, E> {
         Some(self.clock.ms_start_us().wrapping_sub((ms - 1) * 1000))
     }
 
-    /// Takes a sample from the echoed timestamp if the ACK covered only retransmitted data. The
-    /// timestamp shows which transmission arrived (RFC 7323 §4.1).
+    /// Takes an RTT sample from the echoed timestamp if the ACK has given no other sample, for
+    /// example because the ACK covered only retransmitted data. The timestamp shows which
+    /// transmission arrived (RFC 7323 §4.1).
     pub(crate) fn sample_echo(&mut self, segment: &Segment<'_>) {
         if self.cold.delivered.sampled {
             return;

@@ -72,7 +72,8 @@ impl<E: Driver> SlowPath<'_, E> {
         if self.hot.has(flags::SACK) {
             let before = self.cold.dsack.filter(|before| before.1 != start);
             if before.is_some() && before != Some((start, end)) {
-                // If no frame is free, the pending DSACK is dropped, as the network might do.
+                // If no frame is free, the pending DSACK is dropped. The network might drop it,
+                // too.
                 let _ = self.send_ack();
             }
             let joined = self.cold.dsack.filter(|before| before.1 == start);
@@ -121,8 +122,9 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Returns the SACK blocks that a data segment carries, and their length in bytes. DSACK blocks
-    /// are sent once, in a pure ACK.
+    /// Returns the SACK blocks that a data segment carries, and their length in bytes. Returns no
+    /// blocks while a DSACK waits for the next pure ACK, or if the blocks would take more than half
+    /// of the MSS.
     fn blocks_for_data(&self) -> (SackBlocks, u16) {
         let none = (SackBlocks::EMPTY, 0);
         if !self.hot.has(flags::SACK) || self.cold.ooo.is_empty() || self.cold.dsack.is_some() {

@@ -1,5 +1,5 @@
-//! The SACK scoreboard: it records the unacknowledged transmissions of one flow. Each record covers
-//! a range of sequence numbers that was sent at one time and is in one state.
+//! The SACK scoreboard records the unacknowledged transmissions of one flow (connection). Each
+//! record covers a range of sequence numbers that was sent at one time and is in one state.
 //!
 //! A flow without losses usually has no scoreboard, so that its transmissions need no record. The
 //! scoreboard starts at the first sign of a loss, from the [transmission times](crate::send_times)
@@ -41,7 +41,7 @@ struct Rack {
     rtt_us: u32,
 }
 
-/// SACK scoreboard of one flow: it finds lost segments and counts the data in flight.
+/// SACK scoreboard of one flow. The scoreboard finds lost segments and counts the data in flight.
 #[derive(Clone, Debug, Default)]
 pub struct Scoreboard {
     /// Contiguous records from SND.UNA to SND.NXT, in sequence order.
@@ -462,8 +462,8 @@ impl Scoreboard {
         Some((first.start, first.len().min(mss)))
     }
 
-    /// Returns the start and length of the last bytes before SND.NXT, at most `mss` of them.
-    /// Returns `None` if these bytes are SACKed.
+    /// Returns the start and length of the end of the last record: at most `mss` bytes before
+    /// SND.NXT. Returns `None` if the record is SACKed.
     pub fn last(&self, mss: u32) -> Option<(SeqNumber, u32)> {
         let last = self
             .records

@@ -86,7 +86,8 @@ impl SendTimes {
     /// Records a transmission from `start` to SND.NXT in segments of `size` bytes, after other data
     /// in flight.
     pub fn note(&mut self, hot: &FlowState, start: SeqNumber, size: u16, now_us: u32) {
-        // The fast path does not record a timed segment that was sent alone.
+        // Do not record the timed segment, which ends at `rtt_seq`: `cut` derives its boundaries
+        // from `rtt_seq`. The fast path does not record a timed segment that was sent alone.
         if hot.rtt_seq != hot.snd_nxt {
             self.boundaries.note(start, hot.snd_nxt, size);
         }
@@ -195,7 +196,7 @@ impl SendTimes {
     }
 }
 
-/// Twice the longest RTO.
+/// Twice the default RTO_MAX of 120 s, in us.
 const AGE_US_MAX: u32 = 240_000_000;
 
 #[cfg(test)]

@@ -21,8 +21,7 @@ impl<E: Driver> SlowPath<'_, E> {
                 .add(segment.payload.len() as u32)
                 .after(self.hot.rcv_nxt)
         {
-            // Data for a socket that is closed is answered by a RST (RFC 9293 §3.10.7.4, and
-            // Linux).
+            // New data for a closed socket is answered by a RST (RFC 9293 §3.10.7.4), as in Linux.
             self.counters.drops[DropReason::DataAfterClose.index()] += 1;
             self.counters.abort_on_data += 1;
             self.reset_for(segment, self.hot.key);

@@ -8,8 +8,8 @@ use tidelane_wire::{SeqNumber, TcpFlags};
 use crate::{Outcome, SlowPath};
 
 /// ACK delay of the peer in ms that the PTO assumes while losses are suspected. RFC 8985 §7.2 has
-/// 200 ms. A probe after 200 ms would be useless, because this is also our least RTO. Nearly all
-/// receivers delay an ACK by at most 40 ms.
+/// 200 ms. A probe after 200 ms would be useless, because the default RTO_MIN is also 200 ms.
+/// Nearly all receivers delay an ACK by at most 40 ms.
 const PROBE_DELAYED_ACK_MS: u32 = 50;
 /// R1: number of consecutive timeouts after which the IP layer gets negative advice about the path
 /// (RFC 9293 SHLD-10: at least three retransmissions).
@@ -434,6 +434,7 @@ impl<E: Driver> SlowPath<'_, E> {
         self.cold.unanswered_probes > 0 && u64::from(silent_ms) >= limit.as_millis()
     }
 
+    /// Returns the idle time in ms before the first keepalive probe.
     fn keepalive_idle_ms(&self) -> u32 {
         let idle = self.cold.options.keepalive_idle.as_millis();
         idle.clamp(1, DEADLINE_MAX_MS) as u32

@@ -30,8 +30,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Ends the probe if a peer without DSACK answers it by a duplicate ACK: the probe was not
-    /// needed.
+    /// Ends the probe if a peer without DSACK answers the probe by a duplicate ACK, which shows
+    /// that the probe was not needed.
     pub(crate) fn check_tlp_duplicate(&mut self, segment: &Segment<'_>) {
         let plain = segment.payload.is_empty() && segment.options.sack.is_empty();
         if plain && self.cold.probe_end == Some(segment.ack) {

@@ -24,9 +24,9 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Returns true if transmissions must be recorded although no loss is suspected. While cwnd
-    /// limits the flow, the slow path handles every ACK anyway, so records cost little. A flow
-    /// without outstanding and unsent data needs no records, so that its next request can take the
-    /// fast path.
+    /// limits the flow, the slow path handles every ACK anyway, so records cost little. A flow with
+    /// neither outstanding nor unsent data needs no records. The next request of this flow can then
+    /// take the fast path.
     fn wants_scoreboard(&self) -> bool {
         let busy = self.hot.snd_una != self.hot.tx_end && self.hot.state.is_synchronized();
         let limited = self.hot.has(flags::CWND_LIMITED) && self.cold.controller.wants_rtt_samples();
@@ -77,7 +77,8 @@ impl<E: Driver> SlowPath<'_, E> {
         self.cold.controller.on_rtt_sample(self.clock.now, &sample);
     }
 
-    /// Drops the scoreboard some time after the last sign of a loss.
+    /// Drops the scoreboard some time after the last sign of a loss, unless the flow needs the
+    /// scoreboard for another reason.
     pub(crate) fn drop_scoreboard_if_idle(&mut self) {
         let no_losses = self.cold.scoreboard.as_ref().is_some_and(|scoreboard| {
             self.cold.ca_state == CaState::Open

@@ -70,7 +70,7 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Notes reordering if, in fast recovery, the ACK that advanced SND.UNA from `prior_una` echoes
-    /// the original transmission (as in Linux).
+    /// the timestamp of the original transmission (as in Linux).
     pub(crate) fn check_late_original(&mut self, segment: &Segment<'_>, prior_una: SeqNumber) {
         if self.cold.ca_state == CaState::Recovery && self.echoes_original(segment) {
             self.note_reordering(prior_una);

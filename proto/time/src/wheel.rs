@@ -1,5 +1,5 @@
-//! A hierarchical hashed timer wheel. Insertion and cancellation take constant time. They do not
-//! allocate unless the number of entries exceeds its previous maximum.
+//! A hierarchical hashed timer wheel. Insertion and cancellation take constant time. An insertion
+//! does not allocate unless the number of entries exceeds its previous maximum.
 //!
 //! Deadlines keep their full resolution; the wheel only sorts them into slots. Level 0 has 64 slots
 //! of one tick (2^16 ns, about 66 us). The slots of each further level are 64 times as long. Eight
@@ -40,14 +40,15 @@ const DUE: u16 = (SLOTS * LEVELS) as u16;
 const FREE: u16 = DUE + 1;
 /// Index that ends a list.
 const NIL: u32 = u32::MAX;
-/// Number of entries that [`TimerWheel::next_deadline`] examines in the earliest slot. If the slot
-/// has more entries, the result is the start of the slot.
+/// Number of entries of the earliest slot that a poll examines to find the next deadline. If the
+/// slot has this number of entries or more, the start of the slot counts as the next deadline.
 const EXACT_SCAN_MAX: usize = 8;
 
 const _: () = assert!(LEVELS as u32 * LEVEL_LOG2 + TICK_LOG2 == u64::BITS);
 
 /// Handle of one entry of a [`TimerWheel`]. The handle becomes stale when the entry fires or is
-/// cancelled. A stale handle never matches another entry, even if the entry's memory is reused.
+/// cancelled. A stale handle matches no later entry in the same memory, until the memory has been
+/// reused 2^32 times.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TimerHandle {
     index: u32,
@@ -76,7 +77,8 @@ struct Entry<T> {
     next: u32,
     /// Index of the previous entry of the list, or `NIL`.
     prev: u32,
-    /// Number of times that the entry was freed. A handle with another number is stale.
+    /// Number of times that the entry was freed, modulo 2^32. A handle with another number is
+    /// stale.
     generation: u32,
     /// Index of the list in `lists`, or `FREE`.
     list: u16,
@@ -209,10 +211,10 @@ impl<T: Copy> TimerWheel<T> {
     /// Returns the time of the next poll, or `None` if the wheel is empty. The time is never later
     /// than the earliest deadline.
     ///
-    /// After a poll ([`TimerWheel::expire_next`]) that returned `None`, the time is exact if few
-    /// entries share the earliest slot. Otherwise, the time is early by at most the length of that
-    /// slot. After a later cancellation of the earliest entry, the time may be the deadline of the
-    /// cancelled entry.
+    /// After a poll ([`TimerWheel::expire_next`]) that returned `None`, the time is exact if fewer
+    /// than eight entries share the earliest slot. Otherwise, the time may be early by at most the
+    /// length of that slot. After a later cancellation of the earliest entry, the time may be the
+    /// deadline of the cancelled entry.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.len == 0 {
@@ -275,8 +277,8 @@ impl<T: Copy> TimerWheel<T> {
         Some((level, slot, start))
     }
 
-    /// Returns the earliest deadline in a slot with few entries, or the slot's start if the slot
-    /// has many entries.
+    /// Returns the earliest deadline in a slot with fewer than [`EXACT_SCAN_MAX`] entries, or the
+    /// slot's start if the slot has more entries.
     fn lower_bound(&self, level: usize, slot: usize, start: u64) -> Instant {
         let mut earliest = Instant::MAX;
         let mut index = self.lists[level * SLOTS + slot].head;

@@ -8,7 +8,8 @@
 
 use crate::address::IpAddress;
 
-/// A partial one's complement sum in the machine's byte order, modulo 2^64 - 1.
+/// A one's complement sum that is not yet folded to 16 bits: in the machine's byte order, modulo
+/// 2^64 - 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sum(u64);
 
@@ -59,12 +60,13 @@ impl Sum {
     }
 }
 
-/// A sum of 16-bit words that defers all carries, for headers that are patched.
+/// A sum of 16-bit words in which all carries stay in the upper half. Header templates use this
+/// type to add the fields that differ from packet to packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SmallSum(u32);
 
 impl SmallSum {
-    /// Creates a sum. At most 2^16 - 1 numbers can be added to it.
+    /// Creates a sum. At most 2^16 - 1 numbers can be added to the sum.
     pub(crate) const fn new(sum: Sum) -> Self {
         Self(sum.fold().to_be() as u32)
     }

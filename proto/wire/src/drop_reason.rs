@@ -1,4 +1,4 @@
-//! Reasons to drop a packet.
+//! Reasons to drop a packet. A flow is a TCP connection.
 
 use core::fmt;
 
@@ -37,7 +37,7 @@ drop_reasons! {
     Truncated => "truncated",
     /// The Ethernet type is neither IPv4 nor IPv6. Frames with VLAN tags count here, too.
     UnsupportedEthertype => "unsupported_ethertype",
-    /// The protocol is neither TCP nor ICMP.
+    /// The receiver does not handle the transport protocol of the packet.
     UnsupportedProtocol => "unsupported_protocol",
     /// The IP version, a header length, the total length or the chain of headers is invalid.
     BadIpHeader => "bad_ip_header",
@@ -47,8 +47,8 @@ drop_reasons! {
     Fragment => "fragment",
     /// The fragment has an invalid length or offset.
     BadFragment => "bad_fragment",
-    /// The fragment overlaps another fragment, or an earlier overlap has invalidated its packet
-    /// (RFC 5722, RFC 8200 §4.5).
+    /// The fragment overlaps another fragment, contradicts the end of the packet, or belongs to a
+    /// packet that an earlier fragment has invalidated in this way (RFC 5722, RFC 8200 §4.5).
     FragmentOverlap => "fragment_overlap",
     /// The fragment is an exact duplicate.
     FragmentDuplicate => "fragment_duplicate",
@@ -58,7 +58,7 @@ drop_reasons! {
     FragmentEcn => "fragment_ecn",
     /// The TCP data offset is invalid.
     BadTcpHeader => "bad_tcp_header",
-    /// The TCP or ICMP checksum is wrong.
+    /// The checksum of the transport is wrong.
     BadChecksum => "bad_checksum",
     /// The ICMP message is not an error, or its quote is invalid.
     BadIcmp => "bad_icmp",
@@ -83,7 +83,8 @@ drop_reasons! {
     NotOurs => "not_ours",
     /// The 4-tuple has no flow, and the segment does not open a flow.
     NoFlow => "no_flow",
-    /// The segment is a SYN for a port without a listener.
+    /// The segment is a SYN for a port without a listener, or the datagram is for a port without a
+    /// socket.
     NoListener => "no_listener",
     /// An operator's rule refuses the connection.
     RuleDenied => "rule_denied",

@@ -57,7 +57,8 @@ pub struct Fragment<'a> {
     pub ttl: u8,
     /// Protocol of the packet's payload: a transport protocol or an extension header.
     pub next: u8,
-    /// Bytes of the packet before the payload: the IP header and all extension headers.
+    /// Bytes of the packet before the payload: the IPv4 header with its options, or the IPv6 header
+    /// and the extension headers up to the fragment header.
     pub header: &'a [u8],
     /// Payload of the fragment. Never empty.
     pub payload: &'a [u8],
@@ -186,7 +187,8 @@ fn parse_v6<'a>(
     if fragment.offset == 0 && !fragment.more {
         return Err(DropReason::BadFragment);
     }
-    // The first fragment contains all headers, including the transport header (RFC 7112 §5).
+    // The first fragment must contain all headers, including the transport header (RFC 7112 §5).
+    // Only a TCP header is checked.
     let first_of_tcp = fragment.offset == 0 && fragment.next == protocol::TCP;
     if first_of_tcp && fragment.payload.len() < TCP_HEADER_LEN {
         return Err(DropReason::BadFragment);
@@ -215,7 +217,8 @@ pub struct FrameHeaders {
 impl FrameHeaders {
     /// Returns the Ethernet and IP header of a packet with `payload_len` bytes of payload, and the
     /// length of both headers in bytes. The function writes neither IP options nor extension
-    /// headers: they are meant for routers, or a receiver may ignore them.
+    /// headers, because options and extension headers are meant for routers, or a receiver may
+    /// ignore them.
     pub fn emit(&self, ecn: Ecn, payload_len: u16) -> ([u8; FRAME_HEADERS_LEN_MAX], usize) {
         let mut bytes = [0; FRAME_HEADERS_LEN_MAX];
         bytes[..6].copy_from_slice(&self.dst_mac.0);

@@ -18,7 +18,9 @@ pub(crate) const ICMP_HEADER_LEN: usize = 8;
 /// Mask of the fragment offset in the 16-bit word at byte 6 of an IPv4 header.
 const FRAGMENT_OFFSET: u16 = 0x1fff;
 
-/// Kind of an ICMP error (RFC 792, RFC 1122 §3.2.2).
+/// Kind of an ICMP error (RFC 792, RFC 1122 §3.2.2). The types and codes in the comments are those
+/// of ICMPv4. [`parse_icmpv6_error`](crate::parse_icmpv6_error) maps each ICMPv6 error (RFC 4443
+/// §3) to the nearest kind.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum IcmpErrorKind {
     /// Network unreachable or unknown (type 3 codes 0, 6, 11).
@@ -31,8 +33,8 @@ pub enum IcmpErrorKind {
     PortUnreachable,
     /// Fragmentation needed and DF set (type 3 code 4), or ICMPv6 packet too big (type 2).
     FragmentationNeeded {
-        /// MTU of the next hop in bytes (RFC 1191, RFC 8201). Zero if the router does not report an
-        /// MTU.
+        /// MTU of the next hop in bytes, at most 65535 (RFC 1191, RFC 8201). Zero if the router
+        /// does not report an MTU.
         mtu: u16,
     },
     /// Administratively prohibited (type 3 codes 9, 10, 13).

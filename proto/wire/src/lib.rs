@@ -3,6 +3,7 @@
 //! ```text
 //! frame --parse_frame--> Packet --parse_tcp--> Segment          (bounds, IPv4 checksum, options)
 //!                          |  `--tcp_checksum_ok                (a separate call)
+//!                          |--parse_udp-----------> UdpDatagram  (with its checksum)
 //!                          `--parse_icmp_error--> IcmpError     (quotes a segment that we sent)
 //!
 //! frame --parse_fragment--> Fragment                           (input of tidelane-fragments)
@@ -31,6 +32,7 @@ mod sequence;
 mod tcp;
 mod template;
 mod time_exceeded;
+mod udp;
 
 pub use crate::{
     address::{Endpoint, IpAddress, MacAddress},
@@ -54,6 +56,9 @@ pub use crate::{
         IPV4_HEADER_LEN, IPV6_HEADER_LEN, IpFields,
     },
     time_exceeded::{TIME_EXCEEDED_LEN_MAX, emit_time_exceeded},
+    udp::{
+        UDP_CHECKSUM_AT, UDP_HEADER_LEN, UdpDatagram, parse_udp, partial_udp_header, udp_header,
+    },
 };
 
 #[cfg(test)]

@@ -59,7 +59,8 @@ impl Timestamps {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct SackBlocks(SackOrFastOpen);
 
-/// Options that few segments have. A segment has at most one of them.
+/// SACK blocks or a Fast Open option. Few segments have one of these options, and no segment has
+/// both.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 enum SackOrFastOpen {
     #[default]
@@ -107,7 +108,8 @@ impl SackBlocks {
     /// The state without a SACK option.
     pub const EMPTY: Self = Self(SackOrFastOpen::None);
 
-    /// Appends the block `[left, right)`. Returns false if there is no room.
+    /// Appends the block `[left, right)`. Returns true if there was room. A stored Fast Open option
+    /// is replaced.
     pub fn push(&mut self, left: SeqNumber, right: SeqNumber) -> bool {
         let SackOrFastOpen::Sack(filled) = &mut self.0 else {
             let mut blocks = [(SeqNumber(0), SeqNumber(0)); SACK_BLOCKS_MAX];
@@ -221,8 +223,8 @@ impl TcpOptions {
         }
     }
 
-    /// Adds a Fast Open option. Returns false and changes nothing if there is no room, or if there
-    /// are SACK blocks.
+    /// Adds a Fast Open option. Returns true if the option was added. Changes nothing if there is
+    /// no room, or if there are SACK blocks.
     pub fn set_fast_open(&mut self, option: FastOpenOption) -> bool {
         let fits = self.sack.is_empty() && self.base_len() + option.len() <= OPTIONS_LEN_MAX;
         if fits {

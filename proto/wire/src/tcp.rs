@@ -125,7 +125,7 @@ pub struct Segment<'a> {
     pub flags: TcpFlags,
     /// Window field of the header. The caller shifts the value left by the peer's window scale.
     pub wnd: u16,
-    /// Urgent pointer field of the header.
+    /// Urgent pointer field of the header. Valid with [`TcpFlags::URG`] only.
     pub urgent: u16,
     /// Options.
     pub options: TcpOptions,
@@ -133,19 +133,19 @@ pub struct Segment<'a> {
     pub payload: &'a [u8],
 }
 
-/// Access to the fields of a received segment, for the fast path. [`Segment`] holds all fields in
-/// parsed form. [`TimestampsOnly`] loads a field from the frame only when the method of the field
-/// is called.
+/// Access to the fields of a received segment, for the TCP engine's code for in-order segments.
+/// [`Segment`] holds all fields in parsed form. [`TimestampsOnly`] loads a field from the frame
+/// only when the method of the field is called.
 pub trait SegmentView {
     /// Control bits.
     fn flags(&self) -> TcpFlags;
     /// SEG.SEQ.
     fn seq(&self) -> SeqNumber;
-    /// SEG.ACK.
+    /// SEG.ACK. Valid with [`TcpFlags::ACK`] only.
     fn ack(&self) -> SeqNumber;
     /// Window field of the header. The caller shifts the value left by the peer's window scale.
     fn wnd(&self) -> u16;
-    /// Timestamps.
+    /// Timestamps option, or `None` if the segment has none.
     fn timestamps(&self) -> Option<Timestamps>;
     /// Returns true if there are SACK blocks.
     fn has_sack(&self) -> bool;
@@ -241,7 +241,7 @@ pub struct SegmentHeader {
     /// Window field of the header. The caller has shifted the window right by the window scale of
     /// this host.
     pub wnd: u16,
-    /// Urgent pointer field.
+    /// Urgent pointer field. Zero without [`TcpFlags::URG`].
     pub urgent: u16,
     /// Options.
     pub options: TcpOptions,
@@ -396,7 +396,7 @@ impl SegmentView for TimestampsOnly<'_> {
     }
 }
 
-/// Returns true if the checksum is valid, or accepted as unfinished.
+/// Returns true if the checksum is valid, or is accepted as a partial checksum.
 ///
 /// With `partial_allowed`, the function also accepts a checksum field that holds only the sum of
 /// the pseudo-header. A kernel peer behind a veth leaves the checksum in this state

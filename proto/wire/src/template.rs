@@ -47,7 +47,8 @@ impl Default for IpFields {
 /// Flags and fragment offset with DF set, for path MTU discovery.
 const DF: [u8; 2] = [0x40, 0x00];
 
-/// Ethernet and IP header of a flow's segments, and the checksums of their constant fields.
+/// Ethernet and IP header of the packets of a TCP flow or of another transport, and the checksums
+/// of the constant header fields.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HeaderTemplate {
     /// The headers, followed by unused bytes.
@@ -56,7 +57,7 @@ pub struct HeaderTemplate {
     len: u8,
     /// Sum of the IPv4 header in which length, identification, ECN and checksum are zero.
     ip_sum: SmallSum,
-    /// Sum of the TCP pseudo-header in which the length is zero.
+    /// Sum of the transport's pseudo-header in which the length is zero.
     pseudo_sum: SmallSum,
     /// Identification of the flow's next IPv4 packet.
     ip_id: u16,
@@ -71,27 +72,38 @@ impl HeaderTemplate {
         src: IpAddress,
         dst: IpAddress,
     ) -> Option<Self> {
+        Self::with_protocol(protocol::TCP, src_mac, dst_mac, src, dst)
+    }
+
+    /// Creates the headers of packets of the transport `protocol`, like [`new`](Self::new).
+    pub fn with_protocol(
+        protocol: u8,
+        src_mac: MacAddress,
+        dst_mac: MacAddress,
+        src: IpAddress,
+        dst: IpAddress,
+    ) -> Option<Self> {
         let mut template = match (src.as_v4(), dst.as_v4()) {
-            (Some(src), Some(dst)) => Self::v4(src, dst),
-            (None, None) => Self::v6(src, dst),
+            (Some(src), Some(dst)) => Self::v4(protocol, src, dst),
+            (None, None) => Self::v6(protocol, src, dst),
             _ => return None,
         };
         template.set_link(src_mac, dst_mac);
         Some(template)
     }
 
-    fn v4(src: [u8; 4], dst: [u8; 4]) -> Self {
+    fn v4(protocol: u8, src: [u8; 4], dst: [u8; 4]) -> Self {
         let mut bytes = [0; FRAME_HEADERS_LEN_MAX];
         let (ethernet, ip) = bytes[..FRAME_HEADERS_LEN].split_at_mut(ETHERNET_HEADER_LEN);
         ethernet[12..14].copy_from_slice(&[0x08, 0x00]);
         ip[0] = 0x45;
         ip[6..8].copy_from_slice(&DF);
         ip[8] = TTL;
-        ip[9] = protocol::TCP;
+        ip[9] = protocol;
         ip[12..16].copy_from_slice(&src);
         ip[16..20].copy_from_slice(&dst);
         let ip_sum = SmallSum::new(checksum::sum(ip));
-        let pseudo_sum = checksum::pseudo_header_v4(src, dst, protocol::TCP, 0);
+        let pseudo_sum = checksum::pseudo_header_v4(src, dst, protocol, 0);
         Self {
             bytes,
             len: FRAME_HEADERS_LEN as u8,
@@ -101,16 +113,16 @@ impl HeaderTemplate {
         }
     }
 
-    fn v6(src: IpAddress, dst: IpAddress) -> Self {
+    fn v6(protocol: u8, src: IpAddress, dst: IpAddress) -> Self {
         let mut bytes = [0; FRAME_HEADERS_LEN_MAX];
         let (ethernet, ip) = bytes.split_at_mut(ETHERNET_HEADER_LEN);
         ethernet[12..14].copy_from_slice(&[0x86, 0xdd]);
         ip[0] = 0x60;
-        ip[6] = protocol::TCP;
+        ip[6] = protocol;
         ip[7] = TTL;
         ip[8..24].copy_from_slice(&src.0);
         ip[24..40].copy_from_slice(&dst.0);
-        let pseudo_sum = checksum::pseudo_header_v6(src.0, dst.0, protocol::TCP, 0);
+        let pseudo_sum = checksum::pseudo_header_v6(src.0, dst.0, protocol, 0);
         Self {
             bytes,
             len: FRAME_HEADERS_LEN_MAX as u8,
@@ -163,8 +175,8 @@ impl HeaderTemplate {
         self.ip_sum = SmallSum::new(checksum::sum(ip));
     }
 
-    /// Clears DF if `allowed`, so that routers may fragment. Sets DF otherwise, which is the
-    /// default. The function has no effect for IPv6.
+    /// Clears DF if `allowed` is true, so that routers may fragment the packets. Sets DF otherwise.
+    /// A new template has DF set. The function has no effect for IPv6.
     pub fn set_may_fragment(&mut self, allowed: bool) {
         if self.is_v6() {
             return;
@@ -219,8 +231,8 @@ impl HeaderTemplate {
     }
 
     /// Writes the Ethernet and the IP header to the start of `buf`. Returns their length in bytes.
-    /// `tcp_len` is the length of TCP header and payload in bytes. IPv6 has no identification and
-    /// ignores `ip_id`.
+    /// `tcp_len` is the length of transport header and payload in bytes. An IPv6 header has no
+    /// identification, so the function ignores `ip_id` for IPv6.
     ///
     /// # Panics
     ///
@@ -270,7 +282,7 @@ impl HeaderTemplate {
         Some(behind)
     }
 
-    /// Returns the sum of the TCP pseudo-header for a segment of `tcp_len` bytes, header and
+    /// Returns the sum of the transport's pseudo-header for `tcp_len` bytes of transport header and
     /// payload.
     #[inline]
     pub fn pseudo_header(&self, tcp_len: u16) -> Sum {

@@ -2,8 +2,9 @@
 //! thread of a program. The connection gets a slot of the program, and memory of the program for
 //! the data that arrived before accept.
 //!
-//! If the program has no free slot or no memory, the connection waits in the accept queue, which
-//! the backlog bounds. A reset would lose acknowledged data. The kernel behaves in the same way.
+//! If the program has no free slot, no memory or no room for the event, the connection waits in the
+//! accept queue. The listener's backlog bounds this queue. A reset would lose acknowledged data.
+//! The kernel queues connections in the same way.
 
 use tidelane_abi::control_event;
 use tidelane_engine::{Engine, FlowId, ListenerId};
@@ -19,12 +20,12 @@ use crate::{
 };
 
 /// Divisor: before accept, the data of one connection may take a quarter of the longest receive
-/// buffer of its program. The rest is left to other connections.
+/// buffer of its program. The rest remains for other connections.
 const STAGED_SHARE: u32 = 4;
 
 impl<P: PacketIo> Host<P> {
-    /// Drains a listener: the kernel gets its SYNs from now on. `key` is the cookie (SO_COOKIE) of
-    /// the listener's kernel socket.
+    /// Drains a listener: from now on, the kernel gets the SYNs for the listener. `key` is the
+    /// cookie (SO_COOKIE) of the listener's kernel socket.
     pub fn drain_listener(&mut self, key: u64) {
         if let Some(listener) = self.io.listeners.find(key) {
             self.engine.drain_listener(listener);
@@ -38,7 +39,8 @@ impl<P: PacketIo> Host<P> {
         listener.is_none_or(|id| self.engine.is_listener_idle(now, id))
     }
 
-    /// Assigns an established connection to a context of its listener, or queues it.
+    /// Assigns an established connection to a context of its listener, or appends the connection to
+    /// the accept queue.
     #[inline(never)]
     pub(crate) fn hand_out(&mut self, now: Instant, flow: FlowId, id: ListenerId) {
         let Some(listener) = self.io.listeners.get_mut(id) else {
@@ -54,15 +56,15 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Makes the next sweep due at once if connections are queued. The caller has freed a slot or
-    /// memory, which a queued connection may need.
+    /// Makes the next sweep due at once if accept queues have connections. The caller has freed a
+    /// slot or memory, which a queued connection may need.
     pub(crate) fn note_room(&mut self) {
         if self.has_unassigned {
             self.next_sweep = self.io.now;
         }
     }
 
-    /// Tries again to assign the queued connections, in their order.
+    /// Tries again to assign the connections in the accept queues, oldest first.
     #[cold]
     #[inline(never)]
     pub(crate) fn assign_waiting(&mut self, now: Instant) {
@@ -80,7 +82,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Removes a connection that was reset while it waited in the accept queue.
+    /// Removes a reset connection from the accept queue.
     pub(crate) fn forget_waiting(&mut self, flow: FlowId, id: ListenerId) {
         if let Some(listener) = self.io.listeners.get_mut(id) {
             listener.waiting.retain(|waiting| *waiting != flow);
@@ -88,8 +90,8 @@ impl<P: PacketIo> Host<P> {
         self.engine.accept_queue_removed(id, 1);
     }
 
-    /// Assigns `flow` to a context, or resets the flow if no program could ever hold its data.
-    /// Returns false if the flow has to wait.
+    /// Assigns `flow` to a context, or resets the flow if a program with the listener could never
+    /// hold the flow's data. Returns false if the flow has to wait.
     fn assign_to_member(&mut self, now: Instant, flow: FlowId, id: ListenerId) -> bool {
         let Some((acceptor, slot, generation)) = self.find_context(flow, id) else {
             let hopeless = self.io.is_hopeless(flow, id);
@@ -124,8 +126,9 @@ impl<P: PacketIo> Host<P> {
         true
     }
 
-    /// Selects the context that gets `flow`, and takes a slot for the flow. Tries the context with
-    /// the fewest connections that were assigned and not accepted, and then the other contexts.
+    /// Selects the context that gets `flow`, and takes a slot for the flow. The first candidate is
+    /// the context with the fewest connections that were assigned and not accepted. The other
+    /// contexts follow.
     fn find_context(&mut self, flow: FlowId, id: ListenerId) -> Option<(Acceptor, u32, u32)> {
         let first = self.io.listeners.get_mut(id)?.choose()?.acceptor;
         if let Some((slot, generation)) = self.io.bind_to_slot(&self.engine, flow, &first) {
@@ -148,9 +151,10 @@ impl<P: PacketIo> Host<P> {
 }
 
 impl<P: PacketIo> HostIo<P> {
-    /// Takes a slot of a member's program, and moves the data received before accept from the
+    /// Takes a slot of the acceptor's program, and moves the data received before accept from the
     /// staging area to the program's region. Returns `None` and changes nothing if there is no
-    /// slot, no memory for the data, or no room for the event: acknowledged data must not be lost.
+    /// slot, no memory for the data, or no room for the event, because acknowledged data must not
+    /// be lost.
     fn bind_to_slot(
         &mut self,
         engine: &Engine,
@@ -183,9 +187,9 @@ impl<P: PacketIo> HostIo<P> {
         Some((slot, generation))
     }
 
-    /// Does [`Driver::place`](tidelane_engine::Driver::place) before accept. Returns false if the
-    /// connection would hold more data than its share, which is the result of `longest_buffer`
-    /// divided by `STAGED_SHARE`.
+    /// Implements [`Driver::place`](tidelane_engine::Driver::place) for a connection before accept.
+    /// Returns false if there is no memory, or if the connection would hold more data than its
+    /// share: the result of `longest_buffer` divided by `STAGED_SHARE`.
     pub(crate) fn place_staged(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
         let Some(Some(binding)) = self.bindings.get(flow.index()) else {
             return false;
@@ -202,15 +206,15 @@ impl<P: PacketIo> HostIo<P> {
         binding.is_some_and(|binding| binding.place(region, None, &mut buffers, pos, payload))
     }
 
-    /// Returns true if some program that may get `flow` could not hold the flow's data, even with
-    /// all memory free.
+    /// Returns true if a program with the listener could not hold the flow's data, even if all
+    /// receive memory of the program were free.
     fn is_hopeless(&self, flow: FlowId, id: ListenerId) -> bool {
         let binding = self.bindings.get(flow.index()).and_then(Option::as_ref);
         let staged = binding.and_then(|binding| binding.rx);
         staged.is_some_and(|buffer| buffer.len() > self.longest_buffer(Some(id)))
     }
 
-    /// Returns the length in bytes of the longest receive buffer that each program with the
+    /// Returns the length in bytes of the longest receive buffer that every program with the
     /// listener could allocate.
     fn longest_buffer(&self, listener: Option<ListenerId>) -> u32 {
         let listener = listener.and_then(|id| self.listeners.get(id));

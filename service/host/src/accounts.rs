@@ -1,6 +1,6 @@
 //! Accounts count and limit the resources of the service that each user (uid) holds.
 //!
-//! Three conditions decide whether a user gets one more of a [`Resource`]:
+//! Three conditions decide whether a user gets one more unit of a [`Resource`]:
 //!
 //! - The user's own limit holds for the whole service. A [`User`] counts the usage on all cores and
 //!   in the control plane together, so that a limit need not be split over the cores.
@@ -11,11 +11,11 @@
 //!   eighth that is reserved for root. A single user gets nearly half, two users get less than a
 //!   third each, and a further user still finds free units.
 //!
-//! An [`Account`] is a user's entry in a ledger, and a [`Charge`] is a taken quantity. Dropping the
-//! charge returns the quantity, so that no owner can forget to return it.
+//! An [`Account`] is a user's entry in a ledger. A [`Charge`] is a number of units that a user has
+//! taken. Dropping the charge returns the units, so that no owner can forget to return them.
 //!
-//! Counters are atomic, since a user's programs are on all cores. They change only when an object
-//! is opened or closed.
+//! The counters are atomic, because the programs of one user are on all cores. The counters change
+//! only when an object is opened or closed.
 
 mod account;
 mod charge;

@@ -1,4 +1,4 @@
-//! Decides on a new connection by the operator's rules and by the limits of its program's user.
+//! Admission of new connections by the operator's rules and by the limits of the program's user.
 
 use std::sync::Arc;
 
@@ -32,7 +32,8 @@ impl<P: PacketIo> HostIo<P> {
         Some(self.listeners.get(listener)?.owner.clone())
     }
 
-    /// Returns the program's credentials, and the rules' verdict on a connection that it opens.
+    /// Returns the program's credentials, and the verdict of the operator's rules on a connection
+    /// that the program opens. Counts a refusal as a drop.
     pub(crate) fn judge_connect(
         &mut self,
         program: ProgramId,
@@ -73,9 +74,9 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// Charges a passive open to the user of the listener; `hand_charge_to` later assigns the
-    /// charge to the flow. The result lets the engine make a flow, send a SYN cookie, or drop the
-    /// SYN.
+    /// Charges the user of the listener for a passive open. The result tells the engine to make a
+    /// flow, to send a SYN cookie, or to drop the SYN. If the engine makes a flow,
+    /// [`hand_charge_to`](Self::hand_charge_to) assigns the charge to the flow.
     pub(crate) fn charge_flow(&mut self, listener: ListenerId, half_open: bool) -> Admission {
         self.prepaid = Prepaid {
             owner: self.owner_of(listener),
@@ -113,7 +114,7 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// Returns the ports from which `program` may connect.
+    /// Returns the ephemeral ports from which `program` may connect.
     pub(crate) fn port_share(&self, program: ProgramId) -> PortShare {
         let program = self.programs.get(program);
         match program.map(|program| program.account.user()) {

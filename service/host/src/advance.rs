@@ -1,6 +1,6 @@
 //! Processes the program's half of a slot: the positions, buffers and flags that the program wrote.
 //! A *slot* is the record of one connection in the memory that a program shares with the service.
-//! The program may write any value, so each value is checked before use.
+//! The program may write any value, so the host checks each value before use.
 
 use tidelane_abi::program_flags;
 use tidelane_engine::{Advance, Engine, FlowId, Misuse};
@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl<P: PacketIo> Host<P> {
-    /// Processes the program's half of a slot, whatever the slot is used for.
+    /// Processes the program's half of a slot, for any [`SlotUse`].
     #[inline(never)]
     pub(crate) fn advance(&mut self, now: Instant, id: ProgramId, slot: u32) {
         self.advance_slot(now, id, slot);
@@ -92,7 +92,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Processes changes of buffers and flags in addition to the positions.
+    /// Processes the positions, and also new buffers and flags. Not inlined, because most requests
+    /// change only positions.
     #[inline(never)]
     fn advance_buffers_and_flags(&mut self, now: Instant, flow: FlowId, view: ProgramView) {
         let buffers_valid = self.adopt_buffers(flow, &view);
@@ -120,7 +121,7 @@ impl<P: PacketIo> Host<P> {
     }
 
     /// Adopts a new send buffer, and frees receive buffers that the program no longer reads.
-    /// Returns false if the program wrote an invalid buffer word.
+    /// Returns false if the word of the send buffer is invalid.
     #[inline(never)]
     fn adopt_buffers(&mut self, flow: FlowId, view: &ProgramView) -> bool {
         let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
@@ -154,7 +155,7 @@ impl<P: PacketIo> Host<P> {
 }
 
 /// Passes the program's read and write positions to the engine. Returns false if a position is
-/// invalid.
+/// invalid. A flow that has ended counts as valid.
 #[inline(always)]
 fn advance_positions(
     engine: &mut Engine,

@@ -12,10 +12,10 @@ use crate::{
     urgent::Urgent,
 };
 
-/// The home of a connection before accept: the host's own region (staging area), not a program.
+/// The home of a connection before accept. The number stands for the staging area, which is the
+/// host's own region, and not for a program.
 pub const STAGING: ProgramId = ProgramId(0);
-/// Binary logarithm of the first size of a receive buffer: 4 KiB, unless the first segment needs
-/// more.
+/// Binary logarithm of the smallest receive buffer in bytes: 4 KiB.
 const RX_LOG2_FIRST: u8 = 12;
 
 /// The path of a flow's frames to its peer.
@@ -31,10 +31,11 @@ pub enum Path {
         /// Ethernet and IP header with the last known link address.
         template: HeaderTemplate,
     },
-    /// Through a port as soon as the kernel has resolved the neighbour; nothing is sent before.
+    /// Through a port as soon as the kernel has resolved the neighbour. Until then, the host sends
+    /// no segment of the flow.
     Waiting {
-        /// The neighbour, which the path holds (a counted reference). `None` without a route, or if
-        /// the table of neighbours is full.
+        /// The neighbour, which the path holds (a counted reference). `None` if there is no route,
+        /// or if the table of neighbours is full.
         hop: Option<HopId>,
         /// Ethernet and IP header without a link address.
         template: HeaderTemplate,
@@ -49,7 +50,7 @@ pub enum Path {
 }
 
 impl Path {
-    /// Returns the headers of a path over a port.
+    /// Returns the header template of a path over a NIC or to the mux. `None` for the other paths.
     pub fn template_mut(&mut self) -> Option<&mut HeaderTemplate> {
         match self {
             Self::Local | Self::Nowhere => None,
@@ -59,7 +60,7 @@ impl Path {
         }
     }
 
-    /// Returns the neighbour that the path holds.
+    /// Returns the neighbour that the path holds. `None` if the path holds no neighbour.
     pub fn hop_mut(&mut self) -> Option<&mut HopId> {
         match self {
             Self::Local | Self::Mux { .. } | Self::Nowhere => None,
@@ -68,21 +69,21 @@ impl Path {
     }
 }
 
-/// The host's record of a flow: the program whose memory has the connection, with slot, buffers and
-/// path.
+/// The host's record of a flow: the program whose memory holds the connection, the slot, the
+/// buffers and the path.
 pub struct Binding {
     /// The program that has the slot and the buffers; [`STAGING`] until a program gets the
     /// connection.
     pub home: ProgramId,
-    /// Number of the connection, unique in this host; 0 until a program has it.
+    /// Number of the connection, unique in this host; 0 until a program has the connection.
     pub connection: u64,
     /// Slot in the home's region; `u32::MAX` in staging.
     pub slot: u32,
-    /// The same slot as a handle, which saves the search for the region. `None` in staging.
+    /// The same slot as a handle, which saves a look-up of the region. `None` in staging.
     pub home_slot: Option<SlotHandle>,
     /// The slot's generation.
     pub generation: u32,
-    /// Context of the home that gets the events.
+    /// Context of the home that gets the events of the connection.
     pub context: u32,
     /// Listener that accepted the connection.
     pub listener: Option<ListenerId>,
@@ -91,17 +92,17 @@ pub struct Binding {
     /// Local port.
     pub local_port: u16,
     /// The program that reserved the local port, with the local address and port. At the end of the
-    /// flow, the host reports both to the daemon. `None` for any other port.
+    /// flow, the host reports both to the daemon. `None` if no program reserved the port.
     pub reserved: Option<(ProgramId, Endpoint)>,
     /// Buffer for received data.
     pub rx: Option<StreamBuffer>,
-    /// Replaced receive buffers that the program may still be reading.
+    /// Replaced receive buffers from which the program may still read.
     pub rx_old: Vec<StreamBuffer>,
-    /// Validated position up to which the program has read.
+    /// Validated stream position up to which the program has read.
     pub rx_read: u32,
     /// `rx_head` as last published: the stream position after the received data.
     pub rx_head: u32,
-    /// Validated buffer of data to send.
+    /// Validated send buffer of the program.
     pub tx: Option<StreamBuffer>,
     /// The buffer word from which `tx` was made.
     pub tx_word: BufferWord,
@@ -111,7 +112,7 @@ pub struct Binding {
     pub program_flags: u32,
     /// Service flags to publish, with CLOSED once there is a cause.
     pub service_flags: u32,
-    /// Close cause of the ended flow; 0 before.
+    /// Close cause of the ended flow; 0 while the flow lives.
     pub cause: u32,
     /// Value of [`tidelane_abi::ServiceHalf::soft_error`]: the last error that did not end the
     /// connection.
@@ -120,11 +121,11 @@ pub struct Binding {
     pub urgent: Urgent,
     /// True if the flow is in the host's list of flows to publish.
     pub dirty: bool,
-    /// True if the program needs an event even if no field has changed.
+    /// True if the program needs an event, even if no field of the slot has changed.
     pub announce: bool,
     /// True once the program has closed the slot.
     pub closed_by_program: bool,
-    /// True if the program wants to know the sent position (TCP_NOTSENT_LOWAT).
+    /// True if the program asked for the sent position (TCP_NOTSENT_LOWAT).
     pub reports_sent: bool,
     /// True if data was received since the last sweep for idle buffers.
     pub active: bool,
@@ -132,7 +133,7 @@ pub struct Binding {
     pub owner: Option<Arc<Credentials>>,
     /// The charge to the user for the connection; `None` for connections without a user.
     pub charge: Option<Charge>,
-    /// The charge for the connection's place in a SYN queue. `None` without a place.
+    /// The charge for the connection's place in a SYN queue. `None` if the connection has no place.
     pub half_open: Option<Charge>,
 }
 
@@ -182,8 +183,8 @@ impl Binding {
         self.home != STAGING
     }
 
-    /// Copies `payload` to stream position `pos` of the receive buffer, which is allocated or
-    /// enlarged as needed. Returns false if there is no memory.
+    /// Copies `payload` to stream position `pos` of the receive buffer. Allocates or enlarges the
+    /// buffer if needed. Returns false if there is no memory.
     pub fn place(
         &mut self,
         region: &Region,
@@ -204,7 +205,8 @@ impl Binding {
         buffer.write(region, pos, payload)
     }
 
-    /// Returns the receive buffer if its present size has room for `len` bytes at `pos`.
+    /// Returns the receive buffer if its present size has room for `len` bytes at stream position
+    /// `pos`.
     #[inline(always)]
     pub fn rx_for(&self, pos: u32, len: usize) -> Option<StreamBuffer> {
         let end = pos.wrapping_add(len as u32);
@@ -218,7 +220,7 @@ impl Binding {
     }
 
     /// Updates `rx_read` from the slot, because the program may have read more since its last
-    /// request. Ignores an impossible position.
+    /// request. Ignores a position beyond `rx_head`.
     fn catch_up_reads(&mut self, slot: Option<SlotView<'_>>) {
         let Some(slot) = slot else { return };
         let read = slots::rx_read(slot);
@@ -227,8 +229,8 @@ impl Binding {
         }
     }
 
-    /// Replaces the receive buffer by one with room up to position `end`. Returns false if there is
-    /// no memory.
+    /// Replaces the receive buffer by a buffer with room up to stream position `end`. Returns false
+    /// if there is no memory.
     fn enlarge(
         &mut self,
         region: &Region,
@@ -266,7 +268,7 @@ impl Binding {
 }
 
 /// The old slot of a connection that has moved to another program after a fork. The slot's program
-/// still holds the connection, and may move it back.
+/// still holds the connection, and may move the connection back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FormerSlot {
     /// Number of the connection.

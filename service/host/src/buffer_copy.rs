@@ -1,14 +1,14 @@
 //! Copies a connection's data from one region to another.
 //!
-//! A stream buffer is memory that other connections used before, perhaps connections of another
-//! user. Bytes outside of the ranges that this connection received or wrote are data of these other
-//! connections. Data is therefore copied by stream positions only, never by whole buffers.
+//! A stream buffer is memory that earlier connections used, perhaps connections of another user.
+//! The bytes that this connection neither received nor wrote are data of the earlier connections.
+//! The host therefore copies ranges of stream positions, and never whole buffers.
 
 use std::ops::Range;
 
 use tidelane_ring::{Region, StreamBuffer};
 
-/// Bytes copied at a time.
+/// Length in bytes of the chunks in which a range is copied.
 const CHUNK_LEN: usize = 2048;
 
 /// A stream buffer with the region in which it lies, as source or target of a copy.
@@ -25,7 +25,8 @@ impl<'r> BufferIn<'r> {
     }
 
     /// Copies the bytes at the stream positions of `ranges` to the same stream positions in `to`,
-    /// and nothing else. The copy of a range is at most as long as the shorter of the two buffers.
+    /// and no other bytes. The copy of a range is at most as long as the shorter of the two
+    /// buffers.
     pub fn copy_to(self, to: BufferIn<'_>, ranges: impl IntoIterator<Item = Range<u32>>) {
         for range in ranges {
             self.copy_range_to(to, range);
@@ -55,7 +56,8 @@ impl<'r> BufferIn<'r> {
 mod tests {
     use super::*;
 
-    /// All other bytes stay unchanged, at the edges and across the wrap.
+    /// The copy leaves all bytes outside of the ranges unchanged, next to a range and where a range
+    /// wraps in the buffer.
     #[test]
     fn nothing_but_the_ranges_moves() {
         let (from_region, to_region) = (filled(1), filled(2));

@@ -6,13 +6,13 @@ use tidelane_engine::FlowId;
 /// Largest number of flows in the set for which an idle connection keeps its empty receive buffer.
 ///
 /// Above this number, the host frees an empty buffer at once. The next connection that receives
-/// data then gets the freed pages while they are still in the CPU cache.
+/// data then gets the freed pages while these pages are still in the CPU cache.
 const IDLE_BUFFERS_MAX: usize = 1024;
 
 /// The set of flows that have a receive buffer, scanned round-robin.
 #[derive(Debug, Default)]
 pub struct BufferedFlows {
-    /// Bitmap of the flows' indices.
+    /// Bitmap of the indices of the flows.
     words: Vec<u64>,
     count: usize,
     /// Index of the flow that the scan returned last.
@@ -20,7 +20,7 @@ pub struct BufferedFlows {
 }
 
 impl BufferedFlows {
-    /// Adds a flow that has got a receive buffer.
+    /// Adds a flow that has a receive buffer.
     pub fn add(&mut self, flow: FlowId) {
         let (word, bit) = bit_of(flow);
         if self.words.len() <= word {
@@ -49,13 +49,14 @@ impl BufferedFlows {
         self.count == 0
     }
 
-    /// Returns true if there are so many flows that empty buffers are freed at once.
+    /// Returns true if the set has more than `IDLE_BUFFERS_MAX` flows, so that the host frees empty
+    /// buffers at once.
     #[inline(always)]
     pub fn is_crowded(&self) -> bool {
         self.count > IDLE_BUFFERS_MAX
     }
 
-    /// Returns the next flow of the scan.
+    /// Returns the next flow of the scan. Returns `None` if the set is empty.
     pub fn next(&mut self) -> Option<FlowId> {
         if self.is_empty() {
             self.words = Vec::new();

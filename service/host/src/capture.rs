@@ -1,9 +1,9 @@
 //! Captures: copies of frames for the operator (`tidelane capture`).
 //!
-//! A capture observes the NIC queues of this core, or one port of the mux. The frames of the NIC
-//! are those of all sockets and ports. The frames of a port include the frames that the port
-//! exchanges in memory with other ports and sockets, and the frames that the mux refuses to send.
-//! Connections between two sockets of the service have no frames.
+//! A capture observes the NIC queues of this core, or one port of the mux. The NIC queues carry the
+//! frames of all sockets and ports. The frames of a port include the frames that the port exchanges
+//! in memory with other ports and sockets, and the frames that the mux refuses to send. Connections
+//! between two sockets of the service have no frames.
 
 use tidelane_mux::PortId;
 use tidelane_packet_io::{Captured, PacketIo, Tap, TapOptions};
@@ -11,7 +11,7 @@ use tidelane_wire::{IpAddress, QuotedPacket, parse_frame, protocol};
 
 use crate::Host;
 
-/// The place where a capture copies frames.
+/// The place at which a capture copies frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CapturePoint {
     /// The NIC queues.
@@ -20,14 +20,16 @@ pub enum CapturePoint {
     Port(PortId),
 }
 
-/// The frames that a capture copies: those that have all of the given properties.
+/// The filter of a capture. The capture copies a frame if the frame has all of the given
+/// properties.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureFilter {
     /// Protocol number of the IP packet.
     pub protocol: Option<u8>,
-    /// An address of the packet.
+    /// Source or destination address of the packet.
     pub address: Option<IpAddress>,
-    /// A TCP or UDP port of the packet, or of the packet that an ICMP error quotes.
+    /// Source or destination port of the TCP or UDP packet, or of the packet that an ICMP error
+    /// quotes.
     pub port: Option<u16>,
 }
 
@@ -73,7 +75,7 @@ impl CaptureFilter {
 
 impl<P: PacketIo> Host<P> {
     /// Starts a capture. `number` is unique among the captures of this core. Each NIC queue has a
-    /// buffer of its own. Returns false if the port is not open.
+    /// buffer of its own. Returns false if the port of the mux is not open.
     pub fn open_capture(
         &mut self,
         number: u64,
@@ -99,8 +101,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Takes the frames that a capture has copied. Returns `None` if there is no such capture, or
-    /// if the port is closed.
+    /// Takes the frames that a capture has copied. Returns `None` if there is no capture with this
+    /// number, or if the port of the mux is closed.
     pub fn take_capture(&mut self, number: u64, point: CapturePoint) -> Option<Captured> {
         match point {
             CapturePoint::Nic => {

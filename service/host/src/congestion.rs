@@ -1,15 +1,15 @@
-//! The congestion controls that a program may choose.
+//! The congestion control algorithms that a program may choose.
 
 use tidelane_abi::congestion;
 use tidelane_engine::{Algorithm, SocketOptions};
 
-/// The set of congestion controls that a program may choose. As in the kernel, the set is
-/// `net.ipv4.tcp_allowed_congestion_control`, or everything with CAP_NET_ADMIN. A request for an
-/// algorithm outside the set has no effect on the connection.
+/// The set of congestion control algorithms that a program may choose. As in the kernel, the set is
+/// `net.ipv4.tcp_allowed_congestion_control`, or all algorithms with CAP_NET_ADMIN. A request for
+/// an algorithm outside the set has no effect on the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllowedCongestion(u32);
 
-/// The kernel's name and the ABI's number of each congestion control.
+/// The kernel's name and the ABI's number of each algorithm.
 const NAMES: [(&str, u16); 4] = [
     ("reno", congestion::RENO),
     ("cubic", congestion::CUBIC),
@@ -18,11 +18,11 @@ const NAMES: [(&str, u16); 4] = [
 ];
 
 impl AllowedCongestion {
-    /// All congestion controls.
+    /// The set of all algorithms.
     pub const ALL: Self = Self(u32::MAX);
 
-    /// Returns the set of the algorithms in `list`, which names them separated by blanks. Unknown
-    /// names are ignored.
+    /// Returns the set of the algorithms in `list`, in which blanks separate the names. Ignores
+    /// unknown names.
     pub fn named(list: &str) -> Self {
         let known = |name: &str| NAMES.iter().find(|(known, _)| *known == name);
         let bits = list.split_whitespace().filter_map(known);
@@ -34,8 +34,8 @@ impl AllowedCongestion {
         u32::from(number) < u32::BITS && self.0 & 1 << number != 0
     }
 
-    /// Returns `options`, with the congestion control of `base` if the program may not choose the
-    /// congestion control of `options`.
+    /// Returns `options`, but with the algorithm of `base` if the program may not choose the
+    /// algorithm of `options`.
     pub(crate) fn restrict(self, options: SocketOptions, base: &SocketOptions) -> SocketOptions {
         let chosen = options.congestion.map(number_of);
         if chosen.is_none_or(|number| self.has(number)) {
@@ -48,8 +48,8 @@ impl AllowedCongestion {
     }
 }
 
-/// Returns the ABI number of an algorithm; zero for a custom algorithm of a program that embeds the
-/// engine.
+/// Returns the ABI number of an algorithm. Returns zero for a custom algorithm of a program that
+/// embeds the engine.
 pub(crate) const fn number_of(algorithm: Algorithm) -> u16 {
     match algorithm {
         Algorithm::NewReno => congestion::RENO,

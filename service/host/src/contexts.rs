@@ -1,7 +1,7 @@
-//! The contexts of all programs of a host, in one list that each step scans.
+//! The contexts of all programs of a host, in one list that the host scans in each step.
 //!
-//! A *context* is a set of rings through which a thread of a program and the service exchange
-//! requests and events, with a doorbell that wakes the thread.
+//! A *context* is a set of rings with a doorbell. A thread of a program and the service exchange
+//! requests and events through the rings. The doorbell wakes the thread.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -13,13 +13,14 @@ use tidelane_ring::{
 
 use crate::program::ProgramId;
 
-/// Limit of control events that wait for room in a context's ring, or are still owed as answers.
-/// At the limit, no control request of the context is read, and the context gets no connection.
+/// Limit of the control events of a context that wait for room in the ring, together with the
+/// answers that the service still owes. At the limit, the service reads no control request of the
+/// context, and assigns no connection to the context.
 const CONTROL_BACKLOG_MAX: usize = 512;
 
 /// The doorbell of a context or of a core. The daemon's doorbells are eventfds.
 pub trait Bell: Send {
-    /// Wakes the thread that sleeps. Returns false if the program has made the wake-up impossible.
+    /// Wakes the sleeping thread. Returns false if the program has made the wake-up impossible.
     fn ring(&self) -> bool;
 }
 
@@ -34,7 +35,7 @@ pub struct Context {
     control_events: ControlEventProducer,
     /// Control events that wait for room in the ring, oldest first.
     backlog: VecDeque<ControlEvent>,
-    /// Number of requests that were read and will be answered later.
+    /// Number of requests that the service has read and will answer later.
     reserved_answers: usize,
     bell: Box<dyn Bell>,
     /// True if an event was pushed since the last [`publish`](Self::publish).
@@ -44,8 +45,8 @@ pub struct Context {
 }
 
 impl Context {
-    /// Returns the service's side of the new rings with number `rings` of the region, or `None` if
-    /// the region has no such rings.
+    /// Returns the service's side of the new rings with number `rings` in the region. Returns
+    /// `None` if the region has no rings with this number.
     pub fn new(region: Arc<ProgramRegion>, rings: u32, bell: Box<dyn Bell>) -> Option<Self> {
         Some(Self {
             data_requests: DataRequestConsumer::new(region.clone(), rings)?,
@@ -62,13 +63,14 @@ impl Context {
         })
     }
 
-    /// Returns a lower bound of the number of waiting data requests; zero only if none waits.
+    /// Returns a lower bound of the number of waiting data requests. Zero means that no request
+    /// waits.
     #[inline]
     pub fn data_waiting(&mut self) -> Result<u32, Corrupt> {
         self.data_requests.known()
     }
 
-    /// Returns the waiting data request at index `ahead`, copied and not decoded.
+    /// Returns a copy of the waiting data request at index `ahead`, not decoded.
     #[inline]
     pub fn data_word(&self, ahead: u32) -> u64 {
         self.data_requests.peek(ahead)
@@ -80,14 +82,16 @@ impl Context {
         self.data_requests.drop_known(count);
     }
 
-    /// Returns true if a control request is to be read. No control request is read from a program
-    /// that does not read its events, because the answers would take the service's memory.
+    /// Returns true if the service may read a control request now. The service reads no control
+    /// request from a program that does not read its events, because the answers would take the
+    /// service's memory.
     #[inline]
     pub fn has_control(&self) -> bool {
         !self.control_requests.is_empty() && self.has_control_room()
     }
 
-    /// Reads the next control request, and frees its ring entry.
+    /// Reads the next control request, and frees its ring entry. Returns `None` if no request
+    /// waits, or if the backlog has no room for an answer.
     #[inline]
     pub fn next_control(&mut self) -> Result<Option<ControlRequest>, Corrupt> {
         if !self.has_control_room() {
@@ -98,13 +102,13 @@ impl Context {
         Ok(request)
     }
 
-    /// Returns true if a data request or a control request is to be read.
+    /// Returns true if the service may read a data request or a control request now.
     #[inline]
     pub fn has_requests(&self) -> bool {
         !self.data_requests.is_empty() || self.has_control()
     }
 
-    /// Reserves room for an answer that follows later.
+    /// Reserves room in the backlog for a later answer.
     pub fn reserve_answer(&mut self) {
         self.reserved_answers += 1;
     }
@@ -122,9 +126,9 @@ impl Context {
         Ok(())
     }
 
-    /// Queues a control event; if the ring is full, the event waits in the service. There always is
-    /// room for the answer to a request that [`next_control`](Self::next_control) returned, and for
-    /// one event after [`Contexts::has_control_room`] returned true.
+    /// Queues a control event. If the ring is full, the event waits in the backlog. The backlog
+    /// always has room for the answer to a request that [`next_control`](Self::next_control)
+    /// returned, and for one event after [`Contexts::has_control_room`] returned true.
     pub fn push_control(&mut self, event: ControlEvent) -> Result<(), PushError> {
         if self.backlog.is_empty() {
             match self.control_events.push(event) {
@@ -143,13 +147,13 @@ impl Context {
         Ok(())
     }
 
-    /// Returns true if the ring or the backlog has room for another control event.
+    /// Returns true if the backlog has room for another control event beside the reserved answers.
     #[inline]
     fn has_control_room(&self) -> bool {
         self.backlog.len() + self.reserved_answers < CONTROL_BACKLOG_MAX
     }
 
-    /// Moves waiting control events to the ring. Returns true if some still wait.
+    /// Moves control events from the backlog to the ring. Returns true if events still wait.
     #[inline]
     fn push_backlog(&mut self) -> bool {
         !self.backlog.is_empty() && self.push_waiting()
@@ -183,18 +187,18 @@ impl Context {
     }
 }
 
-/// A context with its program and number.
+/// A context, with its program and its number in the program.
 struct Entry {
     program: ProgramId,
     number: u32,
     context: Context,
 }
 
-/// The contexts of all programs, except programs that have ended or were removed.
+/// The contexts of all registered programs.
 #[derive(Default)]
 pub struct Contexts {
     entries: Vec<Entry>,
-    /// Index in `entries`, by program and number.
+    /// Index in `entries` of each context, by program and by number.
     places: Vec<Vec<Option<u32>>>,
     /// Indices of contexts that may have events to publish.
     unpublished: Vec<u32>,
@@ -251,7 +255,8 @@ impl Contexts {
         self.place(program, number).is_some()
     }
 
-    /// Returns true if the context has room for the event of one more connection.
+    /// Returns true if the context, or the program's first context in its place, has room for the
+    /// event of one more connection.
     pub fn has_control_room(&self, program: ProgramId, number: u32) -> bool {
         let place = self.place(program, number);
         let place = place.or_else(|| self.place(program, 0));
@@ -259,8 +264,8 @@ impl Contexts {
         entry.is_some_and(|entry| entry.context.has_control_room())
     }
 
-    /// Returns context `number` of a program for an event, or the program's first context if there
-    /// is none with that number.
+    /// Returns context `number` of a program for an event. Returns the program's first context if
+    /// the program has no context with this number.
     #[inline]
     pub fn for_event(&mut self, program: ProgramId, number: u32) -> Option<&mut Context> {
         let place = self.place(program, number);
@@ -273,7 +278,7 @@ impl Contexts {
         Some(context)
     }
 
-    /// Returns the index of the first context with requests to read, from index `from` on.
+    /// Returns the index, `from` or higher, of the first context with requests to read.
     #[inline]
     pub fn next_with_requests(&self, from: usize) -> Option<usize> {
         let entries = self.entries.get(from..)?;
@@ -296,15 +301,15 @@ impl Contexts {
         Some(&mut self.entries.get_mut(place)?.context)
     }
 
-    /// Returns true if some context may have events to publish.
+    /// Returns true if a context may have events to publish.
     #[inline]
     pub fn has_unpublished(&self) -> bool {
         !self.unpublished.is_empty()
     }
 
-    /// Makes all queued events visible, and rings the doorbells of sleeping contexts. Contexts
-    /// whose control events still wait for room stay in the list. Returns a program whose doorbell
-    /// could not be rung.
+    /// Makes all queued events visible to the programs, and rings the doorbells of sleeping
+    /// threads. Contexts whose control events still wait for room stay in the list of unpublished
+    /// contexts. Returns a program whose doorbell could not be rung.
     #[inline(never)]
     pub fn publish(&mut self) -> Option<ProgramId> {
         let mut stuck = None;

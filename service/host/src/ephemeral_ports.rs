@@ -1,15 +1,15 @@
 //! Local ports for active opens.
 //!
-//! A bound socket of the driver (the daemon) reserves each port of the pool in the kernel, so that
-//! no other socket can bind to the port. A port serves any number of connections to different
-//! peers. The driver adds ports when the pool asks for them, in an order that the kernel chose at
-//! random. The driver removes ports that were unused for a while.
+//! The driver (the daemon) reserves each port of the pool in the kernel with a bound socket, so
+//! that no other socket can bind to the port. A port serves any number of connections to different
+//! peers. When the pool asks for more ports, the driver adds ports in an order that the kernel
+//! chose at random. The driver removes ports that were unused for a while.
 //!
-//! A port is selected by double hashing (RFC 6056 §3.3.4), as in Linux. A hash of the local address
-//! and the peer's address and port determines where the search begins. Another hash selects one of
-//! many counters, which tells how far the search has advanced. Each peer thus sees ports in an
-//! order of its own, which reveals nothing about the ports that other peers see. A port is not
-//! selected again soon.
+//! The pool selects a port by double hashing (RFC 6056 §3.3.4), as Linux does. A hash of the local
+//! address and the peer's address and port determines where the search begins. Another hash selects
+//! a counter, which says how far the search has advanced. Each peer thus sees ports in an order of
+//! its own. This order reveals nothing about the ports that other peers see. The pool does not
+//! select a port again soon.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -21,26 +21,27 @@ use tidelane_wire::{Endpoint, FlowKey, IpAddress};
 
 use crate::{accounts::UserId, hash::FixedState};
 
-/// Number of ports that one request to the driver asks for.
+/// Number of ports in one request to the driver.
 pub const PORTS_PER_REQUEST: u32 = 64;
-/// Limit of the ports of one address: the size of Linux's default ephemeral range.
+/// Limit of the ports of one address: the size of Linux's default ephemeral range
+/// (`net.ipv4.ip_local_port_range`).
 const PORTS_MAX: usize = 28_232;
 /// Number of ports up to which the pool grows in advance, so that an observer has to guess the
 /// next port among many.
 const PORTS_MIN: usize = 512;
-/// Ports tried for a connection before more are requested.
+/// Number of ports that a search tries before the pool asks for more ports.
 const PROBES_MAX: usize = 64;
-/// Number of search counters; Linux' `INET_TABLE_PERTURB_SIZE` is 64 Ki.
+/// Number of search counters. Linux has 64 Ki (`INET_TABLE_PERTURB_SIZE`).
 const PERTURB_LEN: usize = 1 << 12;
 
-/// The ports from which a user may connect.
+/// The ephemeral ports from which a user may connect.
 ///
-/// All users share the ports of the pool, and a port serves only one connection to the same peer.
-/// Each user therefore has half of the ports to a peer, selected by a hash of user, port and peer,
-/// so that no user takes all. Root has all ports.
+/// All users share the ports of the pool, and a port serves only one connection to the same peer. A
+/// hash of user, port and peer therefore gives each user half of the ports to a peer, so that no
+/// user can take all ports. Root has all ports.
 #[derive(Clone, Copy, Debug)]
 pub struct PortShare {
-    /// Key of the selection; `None` for all ports.
+    /// Key of the hash; `None` for the share that has all ports.
     seed: Option<[u64; 2]>,
 }
 
@@ -50,7 +51,7 @@ impl PortShare {
 
     /// Returns the share of `user`. `seed` is the host's secret seed.
     pub fn of_user(user: UserId, seed: [u64; 2]) -> Self {
-        // Spread the user's number over 64 bits, because the hash mixes the seed with the ports.
+        // Spread the uid over 64 bits, because the hash mixes the seed with the ports.
         let UserId(uid) = user;
         let salt = u64::from(uid).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Self {
@@ -58,7 +59,7 @@ impl PortShare {
         }
     }
 
-    /// Returns true if the user may use the connection's local port.
+    /// Returns true if the user may open a connection with this 4-tuple.
     pub fn has(self, key: &FlowKey) -> bool {
         self.seed.is_none_or(|seed| key.hash64(seed) >> 63 == 0)
     }
@@ -70,7 +71,7 @@ struct AddressPorts {
     ports: Vec<u16>,
     /// True while the driver has not answered a request for more ports.
     requested: bool,
-    /// True if the driver has no more ports, or the limit is reached.
+    /// True if the driver has no more ports, or if the pool has reached `PORTS_MAX`.
     exhausted: bool,
 }
 
@@ -79,9 +80,9 @@ struct AddressPorts {
 pub struct Choice {
     /// The selected port; `None` if no port was free.
     pub port: Option<u16>,
-    /// True if the caller has to ask the driver for more ports now.
+    /// True if the caller has to request more ports from the driver now.
     pub ask: bool,
-    /// True if there will be no more ports: without a port, the open fails.
+    /// True if the driver has no more ports. If `port` is `None`, the open then fails.
     pub exhausted: bool,
 }
 
@@ -90,12 +91,12 @@ pub struct EphemeralPorts {
     pools: HashMap<IpAddress, AddressPorts, FixedState>,
     /// Key of the two hashes.
     secret: [u8; 16],
-    /// Counters of how far the searches have advanced, each shared by the peers of one hash value.
+    /// Counters of how far the searches have advanced. Peers with the same hash share a counter.
     perturb: Box<[u32]>,
 }
 
 impl EphemeralPorts {
-    /// Returns an empty pool. `secret` keys the hashes.
+    /// Returns an empty pool. `secret` is the key of the hashes.
     pub fn new(secret: [u8; 16]) -> Self {
         let mut seed = SipHasher13::new_with_key(&secret);
         let mut random = |_| {
@@ -109,7 +110,8 @@ impl EphemeralPorts {
         }
     }
 
-    /// Adds ports that the driver reserved at `addr`; an empty list means that there are no more.
+    /// Adds ports that the driver reserved at `addr`. An empty list means that the driver has no
+    /// more ports.
     pub fn add(&mut self, addr: IpAddress, ports: &[u16]) {
         let pool = self.pools.entry(addr).or_default();
         pool.requested = false;
@@ -118,7 +120,7 @@ impl EphemeralPorts {
         pool.ports.extend(ports.iter().take(room));
     }
 
-    /// Removes ports: no connection begins there from now on.
+    /// Removes ports. No later connection gets one of these ports.
     pub fn remove(&mut self, ends: &HashSet<Endpoint>) {
         for (addr, pool) in &mut self.pools {
             let addr = *addr;
@@ -207,14 +209,15 @@ mod tests {
         let mut one = chosen(&mut pool, peer(2), 50);
         let unique: HashSet<u16> = one.iter().copied().collect();
         assert_eq!(unique.len(), 50, "a port came back too soon");
-        // Connections to a few other peers do not show in the ports that one peer sees.
+        // Connections to other peers do not change the order of ports that one peer sees.
         let mut quiet = filled(1, 512);
         for other in 3..10 {
             chosen(&mut pool, peer(other), 20);
         }
         one.extend(chosen(&mut pool, peer(2), 50));
         assert_eq!(chosen(&mut quiet, peer(2), 100), one);
-        // The next port of one peer reveals neither that of another peer nor that of another run.
+        // The next port of one peer differs from the next port of another peer, and of a run with
+        // another secret.
         let starts: HashSet<u16> = (2..=255)
             .map(|n| chosen(&mut pool, peer(n), 1)[0])
             .collect();

@@ -1,5 +1,5 @@
-//! TCP Fast Open (RFC 7413): sets the host's policy and a listener's options, and makes active
-//! opens whose SYN waits for data.
+//! TCP Fast Open (RFC 7413): the host's policy, the options of listeners, and active opens whose
+//! SYN waits for data.
 
 use tidelane_abi::{ControlRequest, fast_open};
 use tidelane_engine::{
@@ -14,9 +14,9 @@ use crate::Host;
 /// Fast Open options of a listener's kernel socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ListenerFastOpen {
-    /// TCP_FASTOPEN: limit of pending requests; zero disables Fast Open.
+    /// TCP_FASTOPEN: limit of pending Fast Open requests; zero disables Fast Open.
     pub places: u32,
-    /// TCP_FASTOPEN_NO_COOKIE: true if data is accepted in SYNs without a cookie.
+    /// TCP_FASTOPEN_NO_COOKIE: true if the listener accepts data in SYNs without a cookie.
     pub without_cookie: bool,
     /// TCP_FASTOPEN_KEY: the cookie keys of the listener; `None` for the host's keys.
     pub keys: Option<FastOpenKeys>,
@@ -41,8 +41,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Opens a connection for a program. Returns the flow. If the SYN waits for data, also returns
-    /// the number of data bytes for which the SYN has room, and 0 otherwise.
+    /// Opens a connection for a program. Returns the flow, and the number of bytes of data for
+    /// which a SYN that waits for data has room. The number is 0 if the SYN does not wait.
     pub(crate) fn open(
         &mut self,
         now: Instant,

@@ -8,21 +8,21 @@ use tidelane_wire::{DropReason, FrameHeaders, IpFields, emit_time_exceeded, pars
 
 use crate::{Host, Siblings, hash::stray_ip_id};
 
-/// Least time between two ICMP errors about incomplete packets.
+/// Minimum time between two ICMP errors about incomplete packets.
 const ERROR_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The packets of a core whose fragments have not all arrived.
+/// The incomplete packets of a core, whose fragments have not all arrived.
 #[derive(Default)]
 pub(crate) struct Fragments {
     pub(crate) reassembler: Reassembler,
-    /// Time before which no further ICMP error is sent.
+    /// Time before which the host sends no further ICMP error.
     next_error: Instant,
 }
 
 impl<P: PacketIo> Host<P> {
-    /// Receives a frame with a fragment. One core reassembles all fragments of a packet, whichever
-    /// queue they arrive on. A NIC distributes fragments to queues by their addresses, a veth by
-    /// the sender's CPU.
+    /// Receives a frame with a fragment. One core reassembles all fragments of a packet, because
+    /// the fragments may arrive on any queue. A NIC selects the queue of a fragment by the
+    /// addresses, and a veth selects the queue by the sender's CPU.
     #[cold]
     #[inline(never)]
     pub(crate) fn receive_fragment(
@@ -62,8 +62,9 @@ impl<P: PacketIo> Host<P> {
         due.is_some_and(|at| at <= now)
     }
 
-    /// Drops incomplete packets whose time limit has passed. Sends ICMP Time Exceeded to the sender
-    /// of a first fragment (RFC 1122 §3.3.2, RFC 8200 §4.5), with a rate limit.
+    /// Drops incomplete packets whose time limit has passed. If the first fragment of a packet has
+    /// arrived, sends ICMP Time Exceeded to its sender (RFC 1122 §3.3.2, RFC 8200 §4.5), at most
+    /// once per `ERROR_INTERVAL`.
     #[cold]
     #[inline(never)]
     pub(crate) fn expire_fragments(&mut self, now: Instant) {
@@ -74,8 +75,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Sends ICMP Time Exceeded for a packet. Returns false if the packet has no first fragment, or
-    /// the error cannot be sent.
+    /// Sends ICMP Time Exceeded for a packet. Returns false if the first fragment of the packet has
+    /// not arrived, or if the host cannot send the error.
     fn send_time_exceeded(&mut self, now: Instant, timed_out: &TimedOutPacket) -> bool {
         let Some((first, packet)) = &timed_out.first else {
             return false;

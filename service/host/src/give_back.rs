@@ -1,8 +1,9 @@
 //! Returns connections that a program never accepted to their listener.
 //!
-//! In the kernel the accept queue belongs to the listener. A worker process that ends (a reload, a
-//! crash) therefore takes no connection with it. The service assigns connections to a context
-//! before the program accepts them, and must not lose these connections either.
+//! In the kernel, the accept queue belongs to the listener. When a worker process ends (a reload, a
+//! crash), no connection of the queue is lost. The service assigns a connection to a context before
+//! the program accepts the connection. The service therefore returns these connections to the
+//! listener when the process ends.
 
 use tidelane_abi::program_flags;
 use tidelane_engine::{FlowId, FlowState};
@@ -16,9 +17,9 @@ use crate::{
 };
 
 impl<P: PacketIo> Host<P> {
-    /// Takes `flow` back from its program, and queues the flow at its listener. Returns false and
-    /// changes nothing if the program has accepted the connection, has read or written data, or is
-    /// the only program with the listener, or if there is no memory.
+    /// Takes `flow` back from its program, and returns the flow to the accept queue of its
+    /// listener. Returns false and changes nothing if the program has accepted the connection, has
+    /// read or written data, or is the only program with the listener, or if there is no memory.
     pub(crate) fn give_back(&mut self, flow: FlowId, program_flags: u32) -> bool {
         let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
             return false;
@@ -28,8 +29,8 @@ impl<P: PacketIo> Host<P> {
         };
         let home = binding.home;
         let untaken = program_flags & program_flags::TAKEN == 0 && binding.cause == 0;
-        // Another program would miss data that this program has read. Data that this program has
-        // written exists only in its memory.
+        // Another program would miss the data that this program has read. The data that this
+        // program has written is only in the memory of this program.
         let unused = |state: &FlowState| state.rx_read() == 0 && state.tx_head() == 0;
         let untaken = untaken && self.engine.flow(flow).is_some_and(unused);
         let others = self

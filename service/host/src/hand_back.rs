@@ -1,10 +1,11 @@
-//! Hands segments without a flow back to the kernel, which may have a connection for them.
+//! Hands segments without a flow back to the kernel, which may have the connection.
 //!
 //! A frame of a kernel connection can reach the service in three cases. The frame was in an RX ring
-//! when the kernel accepted the connection, it answers a SYN cookie of the kernel, or the kernel
-//! accepted connections while a core did not respond. The service would answer with a RST. If the
-//! driver (the daemon) can inject frames into the kernel, the kernel gets the segment instead. A
-//! kernel without the connection then sends the RST itself. See `docs/design/claims.md`.
+//! when the kernel accepted the connection. The frame answers a SYN cookie of the kernel. The
+//! kernel accepted the connection while a core of the service did not respond. The service would
+//! answer the segment with a RST. If the driver (the daemon) can inject frames into the kernel, the
+//! kernel gets the segment instead. A kernel without the connection then sends the RST. See
+//! `docs/design/claims.md`.
 
 use tidelane_engine::SegmentOut;
 use tidelane_packet_io::PacketIo;
@@ -19,21 +20,22 @@ use crate::{
     mux_link::MUX_LINK,
 };
 
-/// Limit of frames that wait for the driver. Further segments are answered with a RST.
+/// Limit of frames that wait for the driver. The service answers further segments with a RST.
 const FRAMES_MAX: usize = 256;
 
-/// The received segments without a flow that wait for the driver, which passes them to the kernel.
+/// The received segments without a flow that wait for the driver. The driver passes these segments
+/// to the kernel.
 #[derive(Debug, Default)]
 pub(crate) struct HandBack {
     /// True if the driver can inject frames into the kernel.
     enabled: bool,
-    /// 4-tuples of the segments without a flow among the frames of the present burst.
+    /// 4-tuples of the segments in the present burst that have no flow.
     keys: Vec<FlowKey>,
     /// Frames that wait for the driver.
     frames: Vec<Stray>,
 }
 
-/// A frame that the driver injects into the kernel, because the service has no flow for it.
+/// A frame that the driver injects into the kernel, because the service has no flow for the frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stray {
     /// The 4-tuple of the frame's segment.
@@ -47,13 +49,14 @@ impl HandBack {
         self.enabled && self.frames.len() + self.keys.len() < FRAMES_MAX
     }
 
-    /// Returns true if some frames of the present burst have to be kept for the driver.
+    /// Returns true if the host has to keep frames of the present burst for the driver.
     #[inline]
     pub(crate) fn is_asked(&self) -> bool {
         !self.keys.is_empty()
     }
 
-    /// Copies the frames whose segments have no flow, and completes the checksums of the copies.
+    /// Copies the frames of a burst whose segments have no flow, and completes the checksums of the
+    /// copies.
     #[cold]
     pub(crate) fn keep<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]>) {
         for frame in frames {
@@ -69,8 +72,8 @@ impl HandBack {
 }
 
 impl Stray {
-    /// Parses a frame with a TCP segment, and completes its checksum. Returns `None` for a SYN: the
-    /// kernel would accept a connection that the service has refused.
+    /// Copies a frame with a TCP segment, and completes the checksum of the copy. Returns `None`
+    /// for a SYN, because the kernel would accept a connection that the service has refused.
     fn of(frame: &[u8]) -> Option<Self> {
         let packet = parse_frame(frame).ok()?;
         if packet.protocol != protocol::TCP {
@@ -103,8 +106,9 @@ impl Stray {
 
 impl<P: PacketIo> HostIo<P> {
     /// Returns true if the kernel gets the received segment that the RST `out` would answer. The
-    /// kernel gets a segment with ACK for the port of a listener. The service answers a segment
-    /// without ACK, such as a SYN that it refuses, with a RST that has ACK (RFC 9293 §3.10.7.1).
+    /// kernel gets only segments with ACK for the port of a listener. A RST with ACK answers a
+    /// segment without ACK, for example a refused SYN (RFC 9293 §3.10.7.1), and stays with the
+    /// service.
     #[cold]
     pub(crate) fn leaves_to_kernel(&mut self, out: &SegmentOut) -> bool {
         let port = out.key.local.port;
@@ -126,13 +130,14 @@ impl<P: PacketIo> Host<P> {
         self.io.hand_back.enabled = true;
     }
 
-    /// Takes the frames without a flow that the driver has to inject into the kernel.
+    /// Takes the frames that the driver has to inject into the kernel, because their segments have
+    /// no flow.
     pub fn take_strays(&mut self) -> Vec<Stray> {
         std::mem::take(&mut self.io.hand_back.frames)
     }
 
     /// Keeps the frames of a processed burst whose segments have no flow, and asks the driver to
-    /// take them.
+    /// take the frames.
     #[cold]
     pub(crate) fn hand_back<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]>) {
         let before = self.io.hand_back.frames.len();

@@ -7,11 +7,12 @@ use siphasher::sip::SipHasher13;
 use tidelane_time::Instant;
 use tidelane_wire::{FlowKey, IpAddress};
 
-/// Builds hashers with a fixed initial state, only for maps whose keys the service chooses. Maps
-/// with keys that a peer can choose use [`SecretState`].
+/// Builds hashers with a fixed initial state, only for maps whose keys the service chooses. A map
+/// whose keys a peer can choose uses [`SecretState`].
 pub type FixedState = BuildHasherDefault<DefaultHasher>;
 
-/// Builds keyed hashers for keys that a peer can choose, so that a peer cannot cause collisions.
+/// Builds hashers with a secret key for maps whose keys a peer can choose, so that the peer cannot
+/// cause collisions.
 pub struct SecretState(pub [u8; 16]);
 
 impl BuildHasher for SecretState {
@@ -22,8 +23,9 @@ impl BuildHasher for SecretState {
     }
 }
 
-/// Returns the seed of IPv6 flow labels (RFC 6437). Labels are visible on the path, and their hash
-/// is not made to hide its key. The key is therefore not the secret that protects sequence numbers.
+/// Returns the seed of the hash for IPv6 flow labels (RFC 6437). Labels are visible on the path,
+/// and the hash does not hide its seed. The seed is therefore derived from the secret, so that a
+/// label does not reveal the secret that protects sequence numbers.
 pub fn label_seed(secret: [u8; 16]) -> [u64; 2] {
     let mut hasher = SipHasher13::new_with_key(&secret);
     hasher.write(b"flow label");
@@ -32,8 +34,8 @@ pub fn label_seed(secret: [u8; 16]) -> [u64; 2] {
     [first, hasher.finish()]
 }
 
-/// Returns the first identification of a flow's IPv4 packets. The value cannot be predicted from
-/// other flows, or from earlier connections with the same 4-tuple.
+/// Returns the first identification (IP ID) of a flow's IPv4 packets. A peer cannot predict the
+/// value from other flows, or from earlier connections with the same 4-tuple.
 pub fn first_ip_id(secret: &[u8; 16], key: &FlowKey, now: Instant) -> u16 {
     let mut hasher = SipHasher13::new_with_key(secret);
     hasher.write(b"identification");
@@ -45,8 +47,9 @@ pub fn first_ip_id(secret: &[u8; 16], key: &FlowKey, now: Instant) -> u16 {
     hasher.finish() as u16
 }
 
-/// Returns the identification of a packet to `peer` without a flow and without DF. There are few
-/// such packets per second, so a pseudo-random number hardly repeats a recent number.
+/// Returns the identification (IP ID) of a packet to `peer` that has no flow and no DF flag. The
+/// host sends few of these packets per second, so a pseudo-random number hardly repeats a recent
+/// number.
 pub fn stray_ip_id(secret: &[u8; 16], peer: IpAddress, now: Instant) -> u16 {
     let mut hasher = SipHasher13::new_with_key(secret);
     hasher.write(b"stray");

@@ -1,8 +1,8 @@
-//! The table of neighbours on a link. Flows keep a [`HopId`], so that a changed link address
-//! applies to all flows at once.
+//! The table of neighbours (next hops) on a link. Flows keep a [`HopId`], so that a changed link
+//! address applies to all flows at once.
 //!
-//! Received packets can cause entries for any number of neighbours, so the table is bounded. An
-//! unused neighbour may be needed again soon, so the neighbour stays until another neighbour needs
+//! Received packets can cause entries for any number of neighbours, so the table is bounded. A flow
+//! may soon need an unused neighbour again, so the neighbour stays until another neighbour needs
 //! the place in the table.
 
 use std::collections::{HashMap, VecDeque};
@@ -12,11 +12,11 @@ use tidelane_wire::{IpAddress, MacAddress};
 
 use crate::hash::SecretState;
 
-/// Limit of neighbours.
+/// Limit of neighbours in the table.
 const HOPS_MAX: usize = 65_536;
-/// Interval of requests to the kernel to confirm a resolved hop in use.
+/// Minimum time between two requests to the kernel to confirm a resolved hop in use.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(15);
-/// Interval of requests to the kernel about an unresolved hop.
+/// Minimum time between two requests to the kernel to resolve a hop.
 const PROBE_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Number of a hop. The number is valid while a flow holds the hop. Without a hold, the number is
@@ -29,7 +29,7 @@ pub struct HopId(u32);
 pub struct Hop {
     /// IP address of the neighbour.
     pub addr: IpAddress,
-    /// Link address of the neighbour, once the kernel has resolved it.
+    /// Link address of the neighbour. `None` until the kernel has resolved the neighbour.
     pub mac: Option<MacAddress>,
     /// Time of the last request to the kernel.
     probed: Option<Instant>,
@@ -43,7 +43,7 @@ pub struct Hop {
 pub struct Hops {
     entries: Vec<Hop>,
     index: HashMap<IpAddress, HopId, SecretState>,
-    /// Hops without users, the longest unused first. A hop that got users again stays in the list.
+    /// Hops without users, the longest unused first. A hop that has users again stays in the list.
     unused: VecDeque<HopId>,
 }
 
@@ -62,8 +62,8 @@ impl Hops {
         self.index.get(&addr).copied()
     }
 
-    /// Returns the hop with this address. Adds the hop if the table has no such hop. `None` if the
-    /// table is full of hops in use.
+    /// Returns the hop with this address. Adds a hop if the table has no hop with this address.
+    /// Returns `None` if the table is full of hops in use.
     pub fn find_or_make(&mut self, addr: IpAddress) -> Option<HopId> {
         if let Some(known) = self.find(addr) {
             return Some(known);
@@ -114,7 +114,7 @@ impl Hops {
         self.entry(id).users += 1;
     }
 
-    /// Releases hop `id` for a flow.
+    /// Counts one flow less over hop `id`.
     pub fn release(&mut self, id: HopId) {
         let hop = self.entry(id);
         debug_assert!(hop.users > 0, "released without a hold");
@@ -127,9 +127,9 @@ impl Hops {
 
     /// Applies the kernel's entry for a neighbour. Returns the hop if its link address changed.
     ///
-    /// A resolved neighbour becomes a hop before a flow needs the hop. The first answer to the
-    /// neighbour's IP address then goes to the kernel's link address, even if another host has
-    /// forged the SYN.
+    /// A resolved neighbour gets a hop before a flow needs the hop. The first answer to the
+    /// neighbour's IP address then goes to the link address that the kernel resolved, even if
+    /// another host has forged the SYN.
     pub fn set_neighbour(&mut self, addr: IpAddress, mac: Option<MacAddress>) -> Option<HopId> {
         let id = match mac {
             Some(_) => self.find_or_make(addr),
@@ -139,7 +139,7 @@ impl Hops {
         (before != mac).then_some(id)
     }
 
-    /// Returns true if flows use hop `id`.
+    /// Returns true if a flow holds hop `id`.
     pub fn is_used(&self, id: HopId) -> bool {
         self.get(id).users > 0
     }

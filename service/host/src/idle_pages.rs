@@ -1,8 +1,8 @@
-//! Returns pages of free receive memory to the system, while no core has to wait.
+//! Returns pages of free receive memory to the system, without making a core wait.
 //!
-//! The system call that frees pages may wait for other users of the file. The driver (the daemon)
-//! therefore makes the call on another thread. Meanwhile the memory is allocated to the driver, and
-//! no connection gets the memory.
+//! The system call that frees pages (`madvise` with MADV_REMOVE) may wait for other users of the
+//! memfd. The driver (the daemon) therefore makes the call on another thread. Meanwhile the memory
+//! is allocated to the driver, so that no connection gets the memory.
 
 use std::sync::Arc;
 
@@ -14,7 +14,8 @@ use crate::{Host, HostRequest, ProgramId};
 /// Limit of blocks that one call of [`Host::take_idle_pages`] returns.
 const BLOCKS_MAX: usize = 64;
 
-/// A block of a program's free receive memory, allocated to the driver to free its pages.
+/// A block of a program's free receive memory. The block is allocated to the driver while the
+/// driver frees its pages.
 #[derive(Debug)]
 pub struct IdlePages {
     program: ProgramId,
@@ -23,7 +24,8 @@ pub struct IdlePages {
 }
 
 impl IdlePages {
-    /// Returns the pages to the system. Pages that cannot be freed stay, and are used again later.
+    /// Returns the pages to the system. If the system call fails, the pages stay in memory until a
+    /// connection uses them again.
     pub fn give_back(&self) {
         let _ = self
             .region
@@ -33,7 +35,7 @@ impl IdlePages {
 
 impl<P: PacketIo> Host<P> {
     /// Answers [`HostRequest::IdleMemory`]: takes blocks of free memory. The driver has to
-    /// [free](IdlePages::give_back) their pages, and then to call
+    /// [free](IdlePages::give_back) the pages of the blocks, and then to call
     /// [`return_idle_pages`](Self::return_idle_pages).
     pub fn take_idle_pages(&mut self) -> Vec<IdlePages> {
         let mut taken = Vec::new();
@@ -49,7 +51,8 @@ impl<P: PacketIo> Host<P> {
         taken
     }
 
-    /// Makes taken memory available to connections again.
+    /// Makes the blocks from [`take_idle_pages`](Self::take_idle_pages) available to connections
+    /// again.
     pub fn return_idle_pages(&mut self, pages: Vec<IdlePages>) {
         for IdlePages {
             program,
@@ -57,7 +60,7 @@ impl<P: PacketIo> Host<P> {
             block,
         } in pages
         {
-            // The program's number may belong to another program by now.
+            // Another program may have the program's number by now.
             let entry = self.io.programs.get_mut(program);
             if let Some(entry) = entry.filter(|entry| Arc::ptr_eq(&entry.region, &region)) {
                 entry.rx.return_clean(block);
@@ -66,7 +69,8 @@ impl<P: PacketIo> Host<P> {
         self.note_room();
     }
 
-    /// Requests the freeing of pages for programs that got no receive memory since the last call.
+    /// Asks the driver to free pages, if a program allocated no receive memory since the last call
+    /// and has pages to free.
     pub(crate) fn find_idle_pages(&mut self) {
         let mut found = false;
         for (_, program) in self.io.programs.iter_mut() {

@@ -1,9 +1,10 @@
-//! Source checks of received packets, as in Linux' `ip_route_input_slow`, `__fib_validate_source`
-//! and `ip6_rcv_core`.
+//! Source address checks of received packets, as in Linux' `ip_route_input_slow`,
+//! `__fib_validate_source` and `ip6_rcv_core`.
 //!
-//! The daemon reads the kernel's tables and settings, and passes them as an [`IngressPolicy`]. A
-//! flow's peer is checked when the flow is made. As in the kernel, segments of an existing flow are
-//! not checked again, so a flow survives a change of routes or settings that refuses new flows.
+//! The daemon reads the kernel's routing tables and settings, and passes both as an
+//! [`IngressPolicy`]. The host checks a flow's peer when the flow begins. As in the kernel, the
+//! host does not check the segments of an existing flow. A flow thus survives a change of routes or
+//! settings that refuses new flows.
 
 use tidelane_wire::{DropReason, IpAddress};
 
@@ -20,7 +21,8 @@ pub enum Way {
     Local,
     /// To a broadcast or multicast address.
     Broadcast,
-    /// To no target: packets are refused.
+    /// To no target: the kernel refuses packets (a route of type unreachable, prohibit or
+    /// blackhole).
     Unreachable,
 }
 
@@ -35,15 +37,15 @@ pub struct KernelRoute {
     pub way: Way,
 }
 
-/// Reverse path filtering (RFC 3704), with the numbers of the sysctl `rp_filter`.
+/// Reverse path filtering (RFC 3704), in the order of the values of the sysctl `rp_filter`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReversePathFilter {
-    /// Every source is accepted.
+    /// The host accepts every source.
     #[default]
     Off,
-    /// A source is accepted if its route leads over the interface on which the packet arrived.
+    /// The host accepts a source if its route leads over the interface on which the packet arrived.
     Strict,
-    /// A source is accepted if it has a route over any interface.
+    /// The host accepts a source if any interface has a route to the source.
     Loose,
 }
 
@@ -52,13 +54,13 @@ pub enum ReversePathFilter {
 pub struct SourceChecks {
     /// `rp_filter`, the larger value of the interface and `all`.
     pub reverse_path: ReversePathFilter,
-    /// `accept_local`: packets may come from this host's own addresses.
+    /// `accept_local`: the source of a packet may be an address of this host.
     pub accept_local: bool,
-    /// `route_localnet`: `127.0.0.0/8` is routed as other networks.
+    /// `route_localnet`: the kernel routes `127.0.0.0/8` as other networks.
     pub route_localnet: bool,
 }
 
-/// The source checks of received packets, by the kernel's routes and settings.
+/// The source address checks of received packets, with the kernel's routes and settings.
 #[derive(Clone, Debug, Default)]
 pub struct IngressPolicy {
     /// The kernel's routing tables, in look-up order.
@@ -67,7 +69,7 @@ pub struct IngressPolicy {
 }
 
 impl IngressPolicy {
-    /// Returns the policy of a host with these routing tables, in look-up order.
+    /// Returns the policy of a host with the routing tables `tables`, in look-up order.
     pub fn new(tables: Vec<Vec<KernelRoute>>, checks: SourceChecks) -> Self {
         let table = |routes: Vec<KernelRoute>| {
             let known = |route: KernelRoute| (route.prefix, route.prefix_len, route.way);
@@ -77,10 +79,11 @@ impl IngressPolicy {
         Self { tables, checks }
     }
 
-    /// Returns the target of the route to `addr`; `None` without a route.
+    /// Returns the target of the route to `addr`. Returns `None` if there is no route.
     fn way_to(&self, addr: IpAddress) -> Option<Way> {
         let way = self.tables.iter().find_map(|table| table.lookup(addr))?;
-        // Every link has its `fe80::/64`, but the table has one entry for all.
+        // Every interface has a route to `fe80::/64`, but the table keeps only one route per
+        // prefix.
         if addr.is_link_local_v6() && way != Way::Local {
             return Some(Way::Out);
         }
@@ -94,8 +97,8 @@ impl IngressPolicy {
 
     /// Checks the source address of a packet. The error is the reason to drop the packet.
     ///
-    /// Broadcast addresses of the interface's networks are always refused, unlike in Linux without
-    /// `rp_filter`, because an answer would go to every host of the network.
+    /// The check always refuses the broadcast addresses of the host's networks, because an answer
+    /// would go to every host of the network. Linux without `rp_filter` accepts these sources.
     pub fn check_source(&self, src: IpAddress) -> Result<(), DropReason> {
         if !can_be_a_host(src) {
             return Err(DropReason::BadAddress);
@@ -106,7 +109,8 @@ impl IngressPolicy {
         }
         let strictness = match src.is_v4() {
             true => self.checks.reverse_path,
-            // Linux has no `rp_filter` for IPv6; only netfilter can filter there.
+            // Linux has no `rp_filter` for IPv6. Only netfilter can filter the reverse path of IPv6
+            // packets.
             false => ReversePathFilter::Off,
         };
         match self.way_to(src) {
@@ -127,7 +131,7 @@ impl IngressPolicy {
     /// Checks the peer of a new connection. The error is the reason to drop the SYN.
     ///
     /// Segments to the peer must leave over the served interface. The service does not answer a
-    /// peer to which the kernel would send over another interface, or inside the host.
+    /// peer to which the kernel would send packets over another interface, or inside the host.
     pub fn check_peer(&self, peer: IpAddress) -> Result<(), DropReason> {
         self.check_source(peer)?;
         if !self.leads_out(peer) {
@@ -137,8 +141,8 @@ impl IngressPolicy {
     }
 }
 
-/// Returns true if `addr` can be the address of one host: no multicast, no broadcast, not "this
-/// network".
+/// Returns true if `addr` can be the address of one host: not multicast, broadcast, unspecified or
+/// "this network" (`0.0.0.0/8`).
 pub fn can_be_a_host(addr: IpAddress) -> bool {
     let nobody = addr.is_unspecified() || addr.is_this_network_v4();
     !nobody && !addr.is_multicast_or_broadcast()

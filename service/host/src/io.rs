@@ -1,5 +1,5 @@
-//! The engine's environment ([`Driver`]): all state of a host except the engine itself. The
-//! *driver* of the host is not this trait, but the daemon or the simulator that steps the host.
+//! The engine's environment ([`Driver`]): all state of a host except the engine. In other comments,
+//! the *driver* of the host is not this trait, but the daemon or the simulator that steps the host.
 
 use std::collections::VecDeque;
 
@@ -36,13 +36,13 @@ use crate::{
     within_host::AddressesWithin,
 };
 
-/// Link number of the local path, which joins programs of this host. Port `n` is link `n + 1`.
+/// Link number of the local path, which joins programs of this host. NIC queue `n` is link `n + 1`.
 pub const LOCAL_PATH_LINK: LinkId = LinkId(0);
-/// Size in bytes of the staging area: the receive buffers of connections before accept.
+/// Size in bytes of the staging area, which has the receive buffers of connections before accept.
 const STAGING_LEN: u64 = 256 << 20;
 /// Largest length in bytes of the Ethernet, IP and TCP headers of a frame together.
 const HEADERS_LEN_MAX: u32 = (FRAME_HEADERS_LEN_MAX + 60) as u32;
-/// Limit of requests that wait for the driver; further requests are dropped.
+/// Limit of requests that wait for the driver. The host drops further requests.
 const REQUESTS_MAX: usize = 4096;
 
 /// All state of a host except the engine, which calls this type through [`Driver`].
@@ -55,7 +55,7 @@ pub struct HostIo<P> {
     pub mux_link: MuxLink,
     /// The interface's routes and neighbours.
     pub routes: Routes,
-    /// The host's addresses that are not the interface's.
+    /// The host's addresses that are on other interfaces than the served interface.
     pub within: AddressesWithin,
     /// Registered programs.
     pub programs: Programs,
@@ -75,11 +75,11 @@ pub struct HostIo<P> {
     pub(crate) buffered_flows: BufferedFlows,
     /// Flows with changes to publish to their programs.
     pub dirty: Vec<FlowId>,
-    /// Established connections to assign to a context of their listener at the end of the step.
+    /// Established connections that the end of the step assigns to a context of their listener.
     pub accepted: Vec<(FlowId, ListenerId)>,
     /// The journal of connections, if there is one.
     pub(crate) journal: JournalWriter,
-    /// Flows that ended in this step, whose bindings end with the step.
+    /// Flows that ended in this step. The end of the step removes their bindings.
     pub released: Vec<FlowId>,
     /// Receive buffers of connections before accept.
     pub staging: Staging,
@@ -97,15 +97,16 @@ pub struct HostIo<P> {
     pub opens_without_path: bool,
     /// Requests to the driver.
     pub requests: VecDeque<HostRequest>,
-    /// True if a port got a frame since the last flush.
+    /// True if a port has a frame that is not flushed.
     pub tx_queued: bool,
-    /// True if a port or the local path had no room: the engine has to resume sending.
+    /// True if a port or the local path had no room for a segment. The engine then has to resume
+    /// sending.
     pub blocked: bool,
-    /// Resets of ended flows for which a link had no room.
+    /// RSTs of ended flows for which a link had no room.
     pub late_resets: LateResets,
     /// Received segments without a flow, which may belong to connections of the kernel.
     pub(crate) hand_back: HandBack,
-    /// Payload limit in bytes of a GSO frame on all ports; zero if some port has no GSO.
+    /// Payload limit in bytes of a GSO frame on all ports; zero if a port has no GSO.
     super_payload_max: u32,
     /// Seed of IPv6 flow labels (RFC 6437).
     pub(crate) label_seed: [u64; 2],
@@ -189,8 +190,8 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// Adds `flow` to the list when the list has to grow. Not inlined, so that the common path
-    /// saves no registers.
+    /// Adds `flow` to the list of dirty flows when the list has to grow. Not inlined, so that the
+    /// common path saves no registers.
     #[cold]
     #[inline(never)]
     fn grow_and_mark_dirty(&mut self, flow: FlowId) {
@@ -212,8 +213,8 @@ impl<P: PacketIo> HostIo<P> {
         pushed.then_some(()).ok_or(TxFull)
     }
 
-    /// Does [`Driver::place`] for a flow whose buffer has to be allocated or enlarged, or lies in
-    /// the staging area before accept.
+    /// Implements [`Driver::place`] for a flow whose receive buffer has to be allocated or
+    /// enlarged, or lies in the staging area before accept.
     #[inline(never)]
     fn place_with_room(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
         let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
@@ -330,8 +331,9 @@ impl<P: PacketIo> Driver for HostIo<P> {
 }
 
 impl<P: PacketIo> HostIo<P> {
-    /// Does [`Driver::transmit`] for all segments except a single segment of an established path:
-    /// bursts, SYNs, answers without a flow, and flows without a path over a port.
+    /// Implements [`Driver::transmit`] for all segments except a single segment over a NIC to a
+    /// known neighbour: bursts, SYNs, answers without a flow, and segments of flows with another
+    /// path.
     #[inline(never)]
     fn transmit_any(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
         match out.origin {
@@ -371,7 +373,7 @@ impl<P: PacketIo> HostIo<P> {
             }
         };
         if out.flags.contains(TcpFlags::SYN) && hop.is_none() {
-            // The path to the peer may have changed since its first SYN.
+            // The link address for the peer may have changed since the peer's first SYN.
             let to = self.routes.known_mac(out.key.peer.addr).or(self.arrival);
             if let Some(to) = to {
                 template.set_link(self.routes.interface.mac, to);
@@ -386,15 +388,16 @@ impl<P: PacketIo> HostIo<P> {
         transmitter!(self).transmit(out, template, source)
     }
 
-    /// Drops a segment with payload whose flow has no send buffer. The engine never sends such a
-    /// segment.
+    /// Drops a segment with payload whose flow has no send buffer. The engine never sends payload
+    /// that the program has not written.
     #[cold]
     fn never_written() -> Result<(), TxFull> {
         debug_assert!(false, "the engine sends payload that was never written");
         Ok(())
     }
 
-    /// Records an event other than progress in the flow's binding and in the lists of this step.
+    /// Records an event other than [`Event::Progress`] in the flow's binding and in the lists of
+    /// this step.
     #[inline(never)]
     fn rare_event(&mut self, flow: FlowId, event: Event) {
         self.journal.note(flow, event);
@@ -430,8 +433,8 @@ impl<P: PacketIo> HostIo<P> {
     }
 }
 
-/// Returns the source of the payload of `out`. Returns `None` if there is a payload, and the flow
-/// has no slot or no send buffer.
+/// Returns the memory that holds the payload of `out`. Returns `None` if the segment has payload,
+/// but the flow has no slot or no send buffer.
 #[inline(always)]
 fn source_of<'s>(
     out: &SegmentOut,
@@ -445,7 +448,8 @@ fn source_of<'s>(
     }
 }
 
-/// Returns the words that name a flow in its slot: addresses, ports, MSS, connection number.
+/// Returns the identity of a flow as the slot shows it: addresses, ports, MSS and connection
+/// number.
 pub fn ids_of(key: &FlowKey, connection: u64, mss: u32) -> ConnectionIds {
     ConnectionIds {
         local_addr: key.local.addr.0,
@@ -472,7 +476,7 @@ pub fn slot_event(kind: u32, slot: u32, generation: u32, cookie: u64) -> Control
     }
 }
 
-/// Returns the control event of a failed active open, with a `close_cause`.
+/// Returns the control event of a failed active open. `cause` is a `close_cause`.
 pub fn failed_event(cookie: u64, cause: u32) -> ControlEvent {
     let kind = control_event::CONNECT_FAILED;
     ControlEvent {

@@ -1,10 +1,10 @@
-//! The journal of connections: the state with which another process resets the connections of a
+//! The journal of connections: the state from which another process resets the connections of a
 //! killed service.
 //!
-//! When a process is killed, the kernel ends the process's kernel connections. Nothing ends the
-//! connections of a killed service, so their peers could wait for ever. The process `tdl-restorer`
-//! outlives the service and shares this memory with it. After a kill, this process sends the peer
-//! of each entry a segment that ends the connection.
+//! When a process is killed, the kernel ends the kernel connections of the process. The kernel does
+//! not know the connections of a killed service, so their peers could wait for ever. The process
+//! `tdl-restorer` outlives the service, and shares the memory of the journal with the service.
+//! After a kill, this process sends the peer of each entry a segment that ends the connection.
 //!
 //! ```text
 //!   a core's area:   | bound |  page  |  page  |  page  | ...     sparse, pages come with use
@@ -12,8 +12,9 @@
 //! ```
 //!
 //! The host writes an entry when a connection is established, and clears the entry when the flow
-//! ends. [`Host::sweep`] updates the sequence numbers at intervals. A connection whose peer waits
-//! is idle, so the next update makes its entry exact. Pages without entries return to the system.
+//! ends. [`Host::sweep`] updates the sequence numbers at intervals. If the peer waits, the
+//! connection is idle, so the next update makes its entry exact. The host returns pages without
+//! entries to the system.
 
 use std::{
     io,
@@ -37,7 +38,7 @@ const ENTRY: u64 = 64;
 const PAGE: u64 = 4096;
 /// Number of entries in a page.
 const ENTRIES_OF_PAGE: u32 = (PAGE / ENTRY) as u32;
-/// Offset of the state word in an entry. The word is written last.
+/// Offset of the state word in an entry. The host writes this word last.
 const STATE_AT: usize = 48;
 /// Offset of the sequence numbers in an entry.
 const NUMBERS_AT: usize = 36;
@@ -48,7 +49,7 @@ const USED: u32 = 1;
 /// Bit of the state word: the connection uses timestamps.
 const TIMESTAMPS: u32 = 1 << 1;
 
-/// A connection in the journal, as the process that outlives the service reads it.
+/// A connection in the journal, for the process that outlives the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalEntry {
     /// The 4-tuple.
@@ -57,7 +58,8 @@ pub struct JournalEntry {
     pub snd_una: SeqNumber,
     /// RCV.NXT, or an earlier value.
     pub rcv_nxt: SeqNumber,
-    /// Difference of TSval from the clock; `None` if the connection uses no timestamps.
+    /// Difference of TSval from the timestamp clock; `None` if the connection uses no timestamps
+    /// (RFC 7323).
     pub timestamp_offset: Option<u32>,
 }
 
@@ -98,7 +100,7 @@ impl JournalEntry {
     }
 }
 
-/// Encodes the sequence numbers of an entry.
+/// Encodes the sequence numbers of an entry in host byte order.
 fn numbers(snd_una: SeqNumber, rcv_nxt: SeqNumber) -> [u8; 8] {
     let mut bytes = [0; 8];
     bytes[..4].copy_from_slice(&snd_una.to_u32().to_ne_bytes());
@@ -147,8 +149,8 @@ impl JournalMemory {
         }
     }
 
-    /// Returns the entries of all cores. Call it after the end of the service, because a running
-    /// service changes the entries.
+    /// Returns the entries of all cores. The caller waits for the end of the service, because a
+    /// running service changes the entries.
     pub fn entries(&self) -> impl Iterator<Item = JournalEntry> + '_ {
         let area = area_len(self.flows_max);
         let starts = (0..self.region.len() / area).map(move |core| core * area);
@@ -193,7 +195,7 @@ pub struct FlowJournal {
     /// Offset of the core's area in the region.
     start: u64,
     flows_max: u32,
-    /// Index after the last entry that was ever in use.
+    /// Index after the highest entry that was ever in use.
     bound: u32,
     /// Number of entries in use.
     used: u32,
@@ -207,14 +209,15 @@ pub struct FlowJournal {
 
 impl FlowJournal {
     /// Writes the entry of flow `index`, which is established. Does nothing if the flow already has
-    /// an entry.
+    /// an entry, or if the area has no entry `index`.
     pub fn enter(&mut self, index: u32, entry: &JournalEntry) {
         if index >= self.flows_max || self.is_used(index) {
             return;
         }
         let at = self.start + offset(index);
         self.region.copy_in(at, &entry.to_bytes());
-        // The reader must see whole entries, as this process may be killed at any instruction.
+        // Write the state word last: the process may be killed at any instruction, and the reader
+        // must see whole entries.
         compiler_fence(Ordering::Release);
         let timestamps = entry.timestamp_offset.map_or(0, |_| TIMESTAMPS);
         self.set_state(index, USED | timestamps);
@@ -232,7 +235,8 @@ impl FlowJournal {
         page.touched = true;
     }
 
-    /// Clears the entry of flow `index`, which has ended and may never have been established.
+    /// Clears the entry of flow `index`, which has ended. A flow that was never established has no
+    /// entry.
     pub fn clear(&mut self, index: u32) {
         if !self.is_used(index) {
             return;
@@ -263,7 +267,7 @@ impl FlowJournal {
         }
     }
 
-    /// Returns to the system the pages that had no entry since the last call.
+    /// Returns to the system the pages that had no entry since the last call of this function.
     pub fn give_back(&mut self) {
         for number in std::mem::take(&mut self.idle) {
             let page = &mut self.pages[number as usize];
@@ -272,7 +276,7 @@ impl FlowJournal {
                 self.emptied.push(number);
             } else if page.used == 0 {
                 let at = self.start + offset(number * ENTRIES_OF_PAGE);
-                // A page that the system does not take stays empty in memory.
+                // If the system call fails, the empty page stays in memory.
                 let _ = self.region.punch_hole(at, PAGE);
             }
         }
@@ -299,12 +303,13 @@ impl FlowJournal {
     }
 }
 
-/// The progress of a round of updates, in which several sweeps update the entries of all flows.
+/// The progress of a round of updates. The sweeps of a round together update the entries of all
+/// flows.
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
-    /// The flow that was updated last.
+    /// Index of the flow that was updated last.
     at: usize,
-    /// Number of flows that remain in this round.
+    /// Number of flows that this round has still to update.
     left: usize,
     /// Number of received frames at the start of the round.
     in_frames: u64,
@@ -320,15 +325,14 @@ pub(crate) struct JournalWriter {
 }
 
 impl JournalWriter {
-    /// Records `flow` if `event` says that the flow is established. The end of the step writes the
-    /// flow's entry.
+    /// Records `flow` if `event` establishes the flow. The end of the step writes the flow's entry.
     pub(crate) fn note(&mut self, flow: FlowId, event: Event) {
         if self.journal.is_some() && matches!(event, Event::Connected | Event::Accepted(_)) {
             self.established.push(flow);
         }
     }
 
-    /// Returns true if flows were established whose entries are not written yet.
+    /// Returns true if an established flow has no entry yet.
     pub(crate) fn has_established(&self) -> bool {
         !self.established.is_empty()
     }
@@ -395,7 +399,8 @@ impl<P: PacketIo> Host<P> {
         journal.give_back();
     }
 
-    /// Returns true if sequence numbers may have advanced, or pages may have to be given back.
+    /// Returns true if sequence numbers may have advanced, or if there may be pages to return to
+    /// the system.
     pub(crate) fn is_journal_stale(&self) -> bool {
         let JournalWriter { journal, round, .. } = &self.io.journal;
         let moved = round.left > 0 || round.in_frames != self.io.counters.in_frames;

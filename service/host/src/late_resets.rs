@@ -1,8 +1,8 @@
-//! Resets (RST segments) for which the port (NIC queue) had no room when their flows ended.
+//! RST segments for which the NIC queue (or the link in memory) had no room when their flows ended.
 //!
-//! A program that ends may leave more connections than a port has free frames. If the resets were
-//! lost, peers that have sent all their data would wait for ever. The host therefore keeps the
-//! resets, and sends them when the port has room.
+//! A program that ends may leave more connections than a NIC queue has free frames. If the RSTs
+//! were lost, peers that have sent all their data would wait for ever. The host therefore keeps the
+//! RSTs, and sends each RST when there is room.
 
 use std::collections::VecDeque;
 
@@ -12,11 +12,11 @@ use tidelane_wire::HeaderTemplate;
 
 use crate::{binding::Path, io::HostIo, mux_link::MUX_LINK, transmit::transmitter};
 
-/// Limit of waiting resets; further resets are lost.
+/// Limit of waiting RSTs. Further RSTs are lost.
 const WAITING_MAX: usize = 65_536;
 
-/// A reset that waits for room, and the headers that carry the reset to the peer. The headers are
-/// kept here, because the flow no longer exists.
+/// A RST that waits for room, and the headers for its frame. The headers are kept here, because the
+/// flow no longer exists.
 struct LateReset {
     /// The RST segment.
     out: SegmentOut,
@@ -24,12 +24,12 @@ struct LateReset {
     template: Option<HeaderTemplate>,
 }
 
-/// Resets that wait for room, oldest first.
+/// RSTs that wait for room, oldest first.
 #[derive(Default)]
 pub struct LateResets(VecDeque<LateReset>);
 
 impl<P: PacketIo> HostIo<P> {
-    /// Keeps the reset of a flow for the next step. The flow still has its binding.
+    /// Keeps the RST of a flow for the next step. The flow must still have its binding.
     #[cold]
     pub(crate) fn put_off_reset(&mut self, out: &SegmentOut) {
         let binding = out.flow().and_then(|flow| self.bindings.get(flow.index()));
@@ -39,7 +39,7 @@ impl<P: PacketIo> HostIo<P> {
         let template = match &binding.path {
             Path::Port { template, .. } | Path::Mux { template } => Some(*template),
             Path::Local => None,
-            // The neighbour is unknown, or a rule drops the segments.
+            // The neighbour is unknown, or a rule drops the segments of the flow.
             Path::Waiting { .. } | Path::Nowhere => return,
         };
         if self.late_resets.0.len() < WAITING_MAX {
@@ -48,7 +48,7 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// Sends waiting resets while there is room.
+    /// Sends the waiting RSTs while there is room.
     pub(crate) fn send_late_resets(&mut self) {
         while let Some(LateReset { out, template }) = self.late_resets.0.front_mut() {
             let sent = match template {
@@ -70,7 +70,7 @@ impl<P: PacketIo> HostIo<P> {
             }
             self.late_resets.0.pop_front();
         }
-        // Free the memory of the list, which many resets may have grown.
+        // Free the memory of the list, which may have grown large.
         self.late_resets = LateResets::default();
     }
 }

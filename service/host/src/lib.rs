@@ -1,12 +1,14 @@
-//! A host: the TCP engine, the programs that use the engine, and the ports that carry its frames.
+//! A host: the TCP engine, the programs that use the engine, and the ports that carry the frames.
 //!
 //! Each fast-path core (polling thread) of the service has one [`Host`]. A *program* is a process
-//! that shares memory with the service. A *port* is a [`PacketIo`], such as the AF_XDP socket of a
-//! NIC queue. The *local path* carries segments between two programs of the host in memory.
+//! that shares memory with the service. A *port* is a [`PacketIo`], for example the AF_XDP socket
+//! of a NIC queue. A *port of the mux* belongs to a program with a TCP/IP stack of its own. The
+//! *local path* carries segments between two programs of the host in memory.
 //!
 //! The host is deterministic and does no I/O of its own. Its *driver*, the daemon `tidelaned` or
-//! the simulator, calls [`Host::step`] in a loop. One step takes frames, segments of the local path
-//! and programs' requests in batches, notifies programs, and sends.
+//! the simulator, calls [`Host::step`] in a loop. One step processes frames, segments of the local
+//! path and requests of programs in batches. The step then notifies the programs, and sends the
+//! frames.
 //!
 //! ```text
 //!   ports ──frames──> wire ──segments──> engine <──requests── programs' rings
@@ -103,11 +105,11 @@ pub use crate::{
     within_host::AddressesWithin,
 };
 
-/// Interval of retries while an event or a frame waits for room.
+/// Time between two retries while an event or a frame waits for room.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
-/// A timer is late if it runs at least this long after its due time.
+/// Time after its due time from which a timer counts as late.
 const LATE_MIN: Duration = Duration::from_millis(2);
-/// Limit of the time for which late timers are held back.
+/// Limit of the time for which the host holds late timers back.
 const HOLD_MAX: Duration = Duration::from_millis(10);
 
 /// A request of the host to its driver, taken by [`Host::take_request`].
@@ -123,15 +125,15 @@ pub enum HostRequest {
         /// The local address.
         addr: IpAddress,
     },
-    /// Take segments that may belong to kernel connections, with [`Host::take_strays`].
+    /// Take the segments that may belong to kernel connections, with [`Host::take_strays`].
     Strays,
-    /// Close ports of the mux whose programs have corrupted the packet rings.
+    /// Close the ports of the mux whose programs have corrupted the packet rings.
     /// [`MuxPorts::take_corrupt`] of [`Host::mux_ports_mut`] returns these ports.
     CorruptPorts,
     /// Return pages of free receive memory to the system, with [`Host::take_idle_pages`].
     IdleMemory,
     /// Ask [`Host::give_up`] whether a connection still needs a reserved port. A connection from
-    /// the port, possibly the last, has ended.
+    /// the port, possibly the last connection, has ended.
     PortIdle {
         /// The program that had reserved the port.
         program: ProgramId,
@@ -140,12 +142,12 @@ pub enum HostRequest {
     },
 }
 
-/// Counters of a host, in addition to those of its engine.
+/// Counters of a host, in addition to the counters of its engine.
 #[derive(Clone, Debug)]
 pub struct HostCounters {
-    /// Frames received.
+    /// Frames received from the NIC queues of this core.
     pub in_frames: u64,
-    /// Received frames that were handed over to the core of their flow.
+    /// Received frames that this core handed over to the core of their flow.
     pub handed_over: u64,
     /// Segments that the local path delivered.
     pub memory_segments: u64,
@@ -153,15 +155,15 @@ pub struct HostCounters {
     pub out_segments: u64,
     /// Requests of an unknown kind.
     pub bad_requests: u64,
-    /// Connections aborted because their program wrote impossible values.
+    /// Connections aborted because their program wrote invalid values to the slot.
     pub misuses: u64,
-    /// Programs removed because their rings held impossible indices.
+    /// Programs disconnected because their rings had invalid indices.
     pub corrupt_rings: u64,
-    /// Programs removed because their doorbell could not be rung.
+    /// Programs disconnected because the host could not ring their doorbell.
     pub stuck_doorbells: u64,
     /// Requests to the kernel to probe a neighbour again, because a peer did not answer.
     pub path_doubts: u64,
-    /// ICMP errors sent about packets with missing fragments.
+    /// ICMP Time Exceeded errors sent about packets with missing fragments.
     pub out_time_excds: u64,
     /// Dropped packets, by [`DropReason::index`].
     pub drops: [u64; DropReason::COUNT],
@@ -189,29 +191,29 @@ impl Default for HostCounters {
 pub struct Host<P: PacketIo> {
     engine: Engine,
     io: HostIo<P>,
-    /// Options of connections whose program sets none.
+    /// Options of connections whose program sets no options.
     base_options: SocketOptions,
     /// Active opens that wait for a port or a neighbour, oldest first.
     parked: VecDeque<Parked>,
     /// Connections that several processes hold.
     shared: SharedConnections,
-    /// The number of this core, and the number of cores.
+    /// The index of this core, and the number of cores.
     core_index: CoreIndex,
     /// The other cores, if there are any.
     siblings: Option<Siblings>,
-    /// IP packets whose fragments have not all arrived.
+    /// Incomplete IP packets, whose fragments have not all arrived.
     fragments: Fragments,
-    /// Ports of programs with stacks of their own.
+    /// Ports of the mux, for programs with TCP/IP stacks of their own.
     mux_ports: MuxPorts,
-    /// The programs of the ports, as the operator's rules see them.
+    /// The programs of the ports of the mux, as the operator's rules see the programs.
     port_owners: PortOwners,
-    /// Number of connections that programs have had.
+    /// Number of connections that programs of this core have had so far.
     connections: u64,
-    /// A burst for each port; `None` while its frames are processed.
+    /// A burst for each port; `None` while the host processes its frames.
     bursts: Vec<Option<P::Burst>>,
     /// Consecutive steps in which a port had a full burst.
     full_bursts: usize,
-    /// Due time of the timers that are held back, and the time at which the hold ends.
+    /// Due time of the timers that the host holds back, and the time at which the hold ends.
     held: Option<(Instant, Instant)>,
     /// True if events still wait for room in a context's ring.
     backlogged: bool,
@@ -219,13 +221,13 @@ pub struct Host<P: PacketIo> {
     has_unassigned: bool,
     /// Time of the next sweep for idle memory and waiting connections.
     next_sweep: Instant,
-    /// Limit of receive windows in bytes without memory pressure.
+    /// Limit of receive windows in bytes while there is no memory pressure.
     rx_window_max: u32,
 }
 
 impl<P: PacketIo> Host<P> {
-    /// Makes a host on `interface` with a port for each NIC queue. `secret` keys sequence numbers
-    /// and hashes.
+    /// Makes a host on `interface` with a port for each NIC queue. `secret` is the key for initial
+    /// sequence numbers and hashes.
     pub fn new(
         config: EngineConfig,
         secret: [u8; 16],
@@ -313,15 +315,15 @@ impl<P: PacketIo> Host<P> {
         worked || !self.io.local_path.is_empty()
     }
 
-    /// Sends the ACKs that the engine owes. Each part of a step is a function of its own, because
-    /// the variables of all parts together would not fit into registers.
+    /// Sends the ACKs that the engine owes. Each part of a step is a separate function, because the
+    /// variables of all parts together would not fit into registers.
     #[inline(never)]
     fn end_batch(&mut self, now: Instant) {
         self.engine.batch_end(now, &mut self.io);
     }
 
-    /// Passes queued frames to the links. Frames for which a link has no room are offered again in
-    /// the next step.
+    /// Passes queued frames to the links. If a link has no room for frames, the next step offers
+    /// these frames again.
     fn flush_ports(&mut self, now: Instant) {
         self.io.tx_queued = false;
         if !self.io.mux_link.to_ports.is_empty() {
@@ -348,9 +350,9 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Returns true if due timers are held back. Late timers mean that this thread got its CPU
-    /// late. The kernel thread that delivers the peers' ACKs was then late, too. The hold lets this
-    /// kernel thread run before a timer retransmits.
+    /// Returns true if the host holds due timers back. A late timer means that this thread got its
+    /// CPU late. The kernel thread that delivers the peers' ACKs was then late, too. The hold lets
+    /// this kernel thread run before a timer retransmits.
     #[cold]
     fn is_held(&mut self, now: Instant) -> bool {
         let Some(due) = self.engine.next_timeout() else {
@@ -366,8 +368,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Returns the time at which the engine's timers run, which is the end of a hold if they are
-    /// held back.
+    /// Returns the time at which the engine's timers run. If the host holds the timers back, this
+    /// time is the end of the hold.
     fn timers_due(&self) -> Option<Instant> {
         let due = self.engine.next_timeout()?;
         match self.held {
@@ -376,7 +378,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Returns the time at which [`step`](Self::step) must be called next if no other event occurs.
+    /// Returns the time at which the driver must call [`step`](Self::step) next if no other event
+    /// occurs.
     pub fn next_timeout(&self) -> Option<Instant> {
         let undone = !(self.io.dirty.is_empty() && self.io.released.is_empty());
         let soon = (self.backlogged || self.io.blocked || self.io.tx_queued || undone)
@@ -405,8 +408,8 @@ impl<P: PacketIo> Host<P> {
         self.io.requests.pop_front()
     }
 
-    /// Returns true if a step would find work now. A driver that is about to sleep calls this after
-    /// it has announced its sleep, so that no work waits for a sleeping core.
+    /// Returns true if a step would find work now. A driver calls this function after it has
+    /// announced its sleep and before it sleeps, so that no work waits for a sleeping core.
     pub fn has_work(&self) -> bool {
         !self.io.local_path.is_empty()
             || self.siblings.as_ref().is_some_and(Siblings::has_work)

@@ -1,9 +1,9 @@
 //! Listeners, and the choice of the context that gets a new connection.
 //!
 //! A listener is the 3-tuple (protocol, address, port) of one listening kernel socket. Several
-//! programs may hold the socket (fork after listen). The contexts of these programs that wait for
-//! connections are the *members* of the listener. A program that holds the socket but never
-//! accepts, such as a supervising parent, has no members.
+//! programs may hold the socket (fork after listen). The *members* of the listener are the contexts
+//! of these programs that accept connections. A program that holds the socket but never accepts,
+//! for example a supervising parent, has no members.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -20,23 +20,24 @@ use crate::{accounts::Charge, hash::FixedState, program::ProgramId, rules::Crede
 pub struct Member {
     /// The context, with its program.
     pub acceptor: Acceptor,
-    /// Number of connections that were assigned to the member and not accepted yet.
+    /// Number of connections that the host assigned to the member and that the program has not
+    /// accepted yet.
     pub untaken: u32,
-    /// Number of all connections that were assigned to the member, which decides between members
-    /// with equal `untaken`.
+    /// Number of all connections that the host assigned to the member. The number decides between
+    /// members with equal `untaken`.
     pub given: u64,
     /// The charge to the program's user for the membership.
     _place: Charge,
 }
 
-/// Identifies a context that can get connections of a listener.
+/// The identity of a context that can get connections of a listener.
 #[derive(Clone, Copy, Debug)]
 pub struct Acceptor {
     /// The program.
     pub program: ProgramId,
     /// Number of the context within the program.
     pub context: u32,
-    /// The program's own word for the listener, which events return to the program.
+    /// Cookie of the program for the listener. Events return the cookie to the program.
     pub cookie: u64,
 }
 
@@ -49,31 +50,33 @@ impl Member {
 
 /// A listening address and port, with the programs that accept connections there.
 pub struct Listener {
-    /// Number by which programs know the listener.
+    /// Number that programs use for the listener.
     pub number: u32,
     /// The kernel socket's cookie (SO_COOKIE).
     pub key: u64,
     /// Listening address and port.
     pub local: Endpoint,
-    /// True if the listener also gets connections within the host (loopback).
+    /// True if the listener also gets connections within the host (loopback and addresses of other
+    /// interfaces).
     pub within_host: bool,
-    /// Credentials of the program that listened first.
+    /// Credentials of the first program that listened on the socket.
     pub owner: Arc<Credentials>,
     /// Programs that hold the socket.
     pub holders: Vec<ProgramId>,
     /// Contexts that accept the listener's connections.
     pub members: Vec<Member>,
-    /// Established connections, oldest first, for which no member existed or had room.
+    /// Established connections that wait for a member, oldest first: the part of the accept queue
+    /// that the host has not assigned yet.
     pub waiting: VecDeque<FlowId>,
 }
 
 impl Listener {
-    /// Returns the member for the next connection: the member with the fewest untaken connections.
+    /// Returns the member for the next connection: the member with the smallest [`Member::load`].
     pub fn choose(&mut self) -> Option<&mut Member> {
         self.members.iter_mut().min_by_key(|member| member.load())
     }
 
-    /// Returns a member by its program and context.
+    /// Returns the member of a program and context.
     pub fn member(&mut self, program: ProgramId, context: u32) -> Option<&mut Member> {
         let is_it = |member: &&mut Member| {
             member.acceptor.program == program && member.acceptor.context == context
@@ -98,8 +101,8 @@ impl Listener {
         })
     }
 
-    /// Removes a program. Returns true if the program was the last holder of the socket, and the
-    /// number of connections that the program had not accepted.
+    /// Removes a program. Returns true if no holder of the socket is left, and the number of
+    /// connections that the program had not accepted.
     pub fn drop_holder(&mut self, program: ProgramId) -> (bool, u32) {
         let untaken = self.remove_members(|member| member.acceptor.program == program);
         self.holders.retain(|held| *held != program);
@@ -117,8 +120,9 @@ impl Listener {
         untaken
     }
 
-    /// Records that `program` accepted `count` connections through any of its contexts. Returns the
-    /// number of connections that were in fact assigned to the program, at most `count`.
+    /// Records that `program` accepted `count` connections through any of its contexts. Returns how
+    /// many of these connections the host had assigned to the program, because the program may
+    /// report any number.
     pub fn taken(&mut self, program: ProgramId, count: u32) -> u32 {
         let mut left = count;
         for member in self
@@ -134,7 +138,7 @@ impl Listener {
     }
 }
 
-/// All listeners of a host, by the engine's number.
+/// All listeners of a host, by the engine's [`ListenerId`].
 #[derive(Default)]
 pub struct Listeners {
     entries: Vec<Option<Listener>>,
@@ -152,7 +156,7 @@ impl Listeners {
         self.entries.get_mut(id.index())?.as_mut()
     }
 
-    /// Returns the listener of the kernel socket `key`.
+    /// Returns the listener of the kernel socket with cookie `key`.
     pub fn find(&self, key: u64) -> Option<ListenerId> {
         let of_key = |entry: &Option<Listener>| entry.as_ref().is_some_and(|l| l.key == key);
         self.entries
@@ -161,12 +165,12 @@ impl Listeners {
             .map(|index| ListenerId(index as u32))
     }
 
-    /// Returns the listener that programs name by `number`.
+    /// Returns the listener for which programs use `number`.
     pub fn numbered(&self, number: u32) -> Option<ListenerId> {
         self.by_number.get(&number).copied()
     }
 
-    /// Adds a listener under the engine's number.
+    /// Adds a listener with the engine's number `id`.
     pub fn insert(&mut self, id: ListenerId, listener: Listener) {
         self.by_number.insert(listener.number, id);
         if self.entries.len() <= id.index() {
@@ -190,7 +194,7 @@ impl Listeners {
             .filter_map(|(index, entry)| Some((ListenerId(index as u32), entry.as_ref()?)))
     }
 
-    /// Returns the listeners that have members and waiting connections.
+    /// Returns the listeners that have members, and connections that wait for a member.
     pub fn with_waiting(&self) -> Vec<ListenerId> {
         self.iter()
             .filter(|(_, l)| !l.waiting.is_empty() && !l.members.is_empty())
@@ -198,7 +202,7 @@ impl Listeners {
             .collect()
     }
 
-    /// Returns the connection of `id` that has waited longest.
+    /// Returns the connection of `id` that has waited longest for a member.
     pub fn first_waiting(&self, id: ListenerId) -> Option<FlowId> {
         self.get(id)?.waiting.front().copied()
     }

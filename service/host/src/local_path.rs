@@ -1,11 +1,11 @@
 //! The local path: segments between two programs of this host, or from a program to itself.
 //!
-//! The path replaces the network and not TCP: both ends have full TCP state, and every segment
-//! passes through the engine twice. Headers are not serialized. The payload is copied into the
-//! batch, because the sending program may change its send buffer at any time.
+//! The path replaces the network, but not TCP: both ends have full TCP state, and every segment
+//! passes through the engine twice. The path does not serialize headers. The path copies the
+//! payload, because the sending program may change its send buffer at any time.
 //!
-//! Two batches alternate: the engine fills one batch while the host delivers the other batch.
-//! Segments that a delivery causes are therefore delivered in the next step.
+//! Two batches alternate: the engine fills one batch while the host delivers the other batch. If a
+//! delivery causes segments, the next step delivers these segments.
 
 use tidelane_engine::SegmentOut;
 use tidelane_wire::{FlowKey, Segment};
@@ -15,10 +15,10 @@ const SEGMENTS_MAX: usize = 4096;
 /// Limit of payload bytes in a batch.
 const PAYLOAD_MAX: usize = 4 << 20;
 
-/// MTU of the local path in bytes: the limit of IPv4's length field.
+/// MTU of the local path in bytes: the largest value of IPv4's total length field.
 pub const MTU: u32 = 65_535;
 
-/// Segments that are delivered together, oldest first.
+/// Segments that one step delivers, oldest first.
 #[derive(Default)]
 pub struct Batch {
     segments: Vec<SegmentOut>,
@@ -26,7 +26,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Returns each segment, with the 4-tuple from the receiver's side.
+    /// Returns each segment, with the 4-tuple as the receiver sees it.
     pub fn iter(&self) -> impl Iterator<Item = (FlowKey, &SegmentOut, Segment<'_>)> {
         let mut start = 0;
         self.segments.iter().map(move |out| {
@@ -43,7 +43,7 @@ impl Batch {
 pub struct LocalPath {
     /// The batch that takes new segments.
     filling: Batch,
-    /// An empty batch, whose memory is reused.
+    /// An empty batch, whose memory the next batch uses.
     spare: Batch,
 }
 
@@ -53,7 +53,7 @@ impl LocalPath {
         self.filling.segments.is_empty()
     }
 
-    /// Queues `out`; `fill` writes its payload. Returns false if the batch is full.
+    /// Queues the segment `out`. `fill` writes the payload. Returns false if the batch is full.
     pub fn push(&mut self, out: &SegmentOut, fill: impl FnOnce(&mut [u8])) -> bool {
         let start = self.filling.payload.len();
         let end = start + out.payload_len as usize;
@@ -72,7 +72,7 @@ impl LocalPath {
         std::mem::replace(&mut self.filling, std::mem::take(&mut self.spare))
     }
 
-    /// Takes a delivered batch back, to reuse its memory.
+    /// Takes a delivered batch back, and keeps its memory for a later batch.
     pub fn recycle(&mut self, mut batch: Batch) {
         batch.segments.clear();
         batch.payload.clear();

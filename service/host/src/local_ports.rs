@@ -1,8 +1,9 @@
-//! Counts the connections of each local port, and of each address and port that a program reserved.
+//! Counts of the connections of each local port, and of each address and port that a program
+//! reserved.
 //!
 //! A claim on a port keeps the kernel from giving the port to another socket. The service needs the
-//! claim while a connection uses the port. The driver (the daemon) asks about many ports at once
-//! before it ends claims, so each answer only reads a counter.
+//! claim while a connection uses the port. The driver (the daemon) asks the host about many ports
+//! at once before the claims end. Each answer therefore only reads a counter.
 
 use std::collections::HashMap;
 
@@ -44,7 +45,7 @@ impl LocalPorts {
         *connections = connections.saturating_sub(1);
     }
 
-    /// Returns true if a connection has `port`.
+    /// Returns true if a connection has the local port `port`.
     pub fn is_used(&self, port: u16) -> bool {
         self.connections[usize::from(port)] > 0
     }
@@ -69,7 +70,7 @@ impl LocalPorts {
     }
 
     /// Subtracts a connection that `program` opened from `local`. The connection may have moved to
-    /// another program before its end.
+    /// another program since.
     pub fn end_reserved(&mut self, program: ProgramId, local: Endpoint) {
         if let Some(connections) = self.connections_of(program, local) {
             *connections = connections.saturating_sub(1);
@@ -81,7 +82,7 @@ impl LocalPorts {
     }
 
     /// Ends the reservation of `local` by `program`. Returns false and keeps the reservation if a
-    /// connection is left that `program` opened from `local`.
+    /// connection that `program` opened from `local` is left.
     pub fn give_up(&mut self, program: ProgramId, local: Endpoint) -> bool {
         let Some(of_program) = self.reserved.get_mut(&program) else {
             return true;
@@ -133,7 +134,7 @@ mod tests {
         assert!(!ports.give_up(one, END), "a connection is left");
         assert!(ports.give_up(other, END));
         assert!(ports.is_reserved(one, END) && !ports.is_reserved(other, END));
-        // A reservation renewed during a connection still counts the connection.
+        // A second reservation during a connection keeps the count of the first.
         ports.reserve(one, END);
         assert!(!ports.give_up(one, END));
         ports.end_reserved(one, END);

@@ -1,8 +1,8 @@
-//! Memory for received data: thresholds for the total, and an account for each user's part.
+//! Memory for received data: thresholds for the total of the service, and an account for each user.
 //!
-//! The allocation of a receive buffer is charged to the user of the connection's program, and to
-//! the [`StreamMemory`] that all cores of a service share. Send buffers are the programs' own
-//! memory, which the kernel charges to the programs.
+//! The host charges each receive buffer to the user of the connection's program, and to the
+//! [`StreamMemory`] that all cores of a service share. Send buffers are memory of the programs,
+//! which the kernel charges to the programs.
 
 use std::{
     collections::BTreeMap,
@@ -19,23 +19,24 @@ use tidelane_ring::{BufferAllocator, Region, StreamBuffer};
 
 use crate::accounts::{Account, Charge, Resource};
 
-/// Size in bytes of the smallest free block that contains a whole page to free.
+/// Size in bytes of the smallest free block that contains a whole page.
 const IDLE_MIN: u64 = 4096;
 
-/// Thresholds of the allocated bytes. The three values have the meaning of `net.ipv4.tcp_mem`,
-/// which counts pages.
+/// Thresholds of the allocated bytes. The three values have the meaning of `net.ipv4.tcp_mem`, but
+/// `tcp_mem` counts pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryLimits {
-    /// Usage below this threshold ends memory pressure.
+    /// Memory pressure ends when usage falls below this threshold.
     pub low: u64,
-    /// Usage above this threshold begins memory pressure, under which receive windows do not grow.
+    /// Memory pressure begins when usage exceeds this threshold. Under memory pressure, receive
+    /// windows do not grow.
     pub pressure: u64,
-    /// Usage does not exceed this threshold: at the threshold, payload and new SYNs are dropped.
+    /// Usage never exceeds this threshold. At the threshold, the host drops payload and new SYNs.
     pub high: u64,
 }
 
 impl MemoryLimits {
-    /// Thresholds that usage never reaches.
+    /// No thresholds: usage never reaches these values.
     pub const NONE: Self = Self {
         low: u64::MAX,
         pressure: u64::MAX,
@@ -55,12 +56,12 @@ impl MemoryLimits {
     }
 }
 
-/// The count of the bytes that all cores of a service have allocated for receive buffers. Clones
-/// share the count.
+/// The number of bytes that all cores of a service have allocated for receive buffers. Clones share
+/// the number.
 #[derive(Clone, Debug)]
 pub struct StreamMemory(Arc<StreamUsage>);
 
-/// The thresholds, and the state that all cores share.
+/// The thresholds, and the usage that all cores share.
 #[derive(Debug)]
 struct StreamUsage {
     limits: MemoryLimits,
@@ -77,7 +78,7 @@ impl Default for StreamMemory {
 }
 
 impl StreamMemory {
-    /// Returns a count of zero bytes with these thresholds.
+    /// Returns a usage of zero bytes with the thresholds `limits`.
     pub fn new(limits: MemoryLimits) -> Self {
         Self(Arc::new(StreamUsage {
             limits,
@@ -91,12 +92,13 @@ impl StreamMemory {
         self.0.limits
     }
 
-    /// Returns the allocated bytes.
+    /// Returns the number of allocated bytes.
     pub fn used(&self) -> u64 {
         self.0.used.load(Relaxed)
     }
 
-    /// Returns true from the time that usage exceeds `pressure` until it is below `low`.
+    /// Returns true under memory pressure: from the time at which usage exceeds `pressure` until
+    /// usage is below `low`.
     pub fn is_pressed(&self) -> bool {
         self.0.pressed.load(Acquire)
     }
@@ -120,7 +122,7 @@ impl StreamMemory {
         true
     }
 
-    /// Subtracts `bytes` from the usage. Ends memory pressure if usage is below `low` then.
+    /// Subtracts `bytes` from the usage. Ends memory pressure if usage falls below `low`.
     fn give_back(&self, bytes: u64) {
         let before = self.0.used.fetch_sub(bytes, Relaxed);
         if before.saturating_sub(bytes) < self.0.limits.low && self.is_pressed() {
@@ -142,10 +144,11 @@ pub trait Buffers {
 #[derive(Debug)]
 pub struct RxBuffers {
     allocator: BufferAllocator,
-    /// Charge for all buffers to the program's user.
+    /// The charge to the program's user for all buffers. `None` if the user's account refused the
+    /// charge: the program then gets no buffer.
     charge: Option<Charge>,
     memory: StreamMemory,
-    /// Bytes of the buffers that connections have.
+    /// Number of bytes in buffers that connections have.
     given_out: u64,
     /// True if a buffer was allocated since the last call of `check_idle`.
     busy: bool,
@@ -155,7 +158,8 @@ pub struct RxBuffers {
 }
 
 impl RxBuffers {
-    /// Returns a program's buffers, all of them free. Allocations are charged to `account`.
+    /// Returns the receive memory of a program, without allocated buffers. The host charges
+    /// `account` for each buffer.
     pub fn new(allocator: BufferAllocator, account: &Arc<Account>, memory: StreamMemory) -> Self {
         Self {
             allocator,
@@ -167,12 +171,11 @@ impl RxBuffers {
         }
     }
 
-    /// Replaces the staging buffer `staged`, which is freed, by a buffer of the same size. The
-    /// caller has to copy the data at once. Returns `None` and allocates nothing if there is no
-    /// room.
+    /// Frees the staging buffer `staged`, and allocates a buffer of the same size. The caller has
+    /// to copy the data at once. Returns `None` and allocates nothing if there is no room.
     ///
-    /// The charge moves to the new buffer, so that a user at the limit can still accept the
-    /// connection.
+    /// The charge for `staged` moves to the new buffer, so that a user at the limit can still
+    /// accept the connection.
     pub fn alloc_instead(
         &mut self,
         staging: &mut Staging,
@@ -184,7 +187,8 @@ impl RxBuffers {
         let mut paid = staging.charges.remove(&staged.offset).unwrap_or_default();
         let absorbed = paid.stream.take().map(|paid| charge.absorb(paid));
         paid.stream = absorbed.and_then(Result::err);
-        // A part that another user paid for is refunded to that user.
+        // If another user paid for the staging buffer, drop that charge, and charge this program's
+        // user.
         let owed = bytes.saturating_sub(charge.units() - self.given_out);
         if charge.grow(owed).is_err() {
             staging.charges.insert(staged.offset, paid);
@@ -198,27 +202,30 @@ impl RxBuffers {
     }
 
     /// Returns true if no buffer was allocated since the last call, and free blocks may have
-    /// resident pages. The following calls return false until a buffer is allocated or taken.
+    /// resident pages. The following calls return false until a buffer is allocated, or a block is
+    /// taken.
     pub fn check_idle(&mut self) -> bool {
         let busy = std::mem::take(&mut self.busy);
         let asked = std::mem::replace(&mut self.idle, !busy && self.allocator.has_free_dirty());
         self.idle && !asked
     }
 
-    /// Returns true while [`check_idle`](Self::check_idle) has to be called again.
+    /// Returns true if the host has to call [`check_idle`](Self::check_idle) again.
     pub fn needs_idle_check(&self) -> bool {
         self.allocator.has_free_dirty() && !self.idle
     }
 
-    /// Takes at most `most` free blocks if the memory is idle, and no block otherwise. The caller
-    /// frees the pages of the blocks, and then calls [`return_clean`](Self::return_clean).
+    /// Takes at most `most` free blocks that may have resident pages. Takes no block if the memory
+    /// is not idle. The caller frees the pages of the blocks, and then calls
+    /// [`return_clean`](Self::return_clean).
     pub fn take_dirty_if_idle(&mut self, most: usize) -> Vec<StreamBuffer> {
         let idle = std::mem::take(&mut self.idle);
         let blocks = std::iter::from_fn(|| self.allocator.take_dirty(IDLE_MIN));
         blocks.take(if idle { most } else { 0 }).collect()
     }
 
-    /// Frees a taken block, whose pages were released.
+    /// Frees a block from [`take_dirty_if_idle`](Self::take_dirty_if_idle), whose pages the caller
+    /// has freed.
     pub fn return_clean(&mut self, block: StreamBuffer) {
         self.allocator.return_clean(block);
     }
@@ -228,7 +235,7 @@ impl RxBuffers {
         self.allocator.longest()
     }
 
-    /// Returns the allocated bytes.
+    /// Returns the number of allocated bytes.
     pub fn allocated_bytes(&self) -> u64 {
         self.given_out
     }
@@ -271,19 +278,19 @@ impl Drop for RxBuffers {
     }
 }
 
-/// The staging area: receive buffers of connections before accept, charged to the users of their
-/// listeners.
+/// The staging area: receive buffers of connections before accept. The host charges the buffers to
+/// the users of the listeners.
 #[derive(Debug)]
 pub struct Staging {
-    /// The host's own region, in which the buffers lie.
+    /// The host's own region, which contains the buffers.
     pub region: Region,
     allocator: BufferAllocator,
     memory: StreamMemory,
-    /// The charge of each allocated buffer, by its offset.
+    /// The charges for each allocated buffer, by the offset of the buffer.
     charges: BTreeMap<u64, Paid>,
 }
 
-/// The charges for a staging buffer; `None` for a buffer without a user.
+/// The charges for a staging buffer. Both are `None` for a buffer without a user.
 #[derive(Debug, Default)]
 struct Paid {
     /// The charge for [`Resource::StreamBytes`].
@@ -302,7 +309,7 @@ impl Paid {
 }
 
 impl Staging {
-    /// Returns a staging area that consists of `region`, all of it free.
+    /// Returns the staging area `region`, without buffers.
     pub fn new(region: Region, memory: StreamMemory) -> Self {
         Self {
             allocator: BufferAllocator::new(0..region.len()),
@@ -313,7 +320,7 @@ impl Staging {
     }
 
     /// Returns the region, and an allocator that charges `account`. Without an account, the
-    /// allocator charges nobody.
+    /// allocator charges no user.
     pub fn of<'s>(&'s mut self, account: Option<&'s Arc<Account>>) -> (&'s Region, Staged<'s>) {
         let staged = Staged {
             allocator: &mut self.allocator,
@@ -324,7 +331,7 @@ impl Staging {
         (&self.region, staged)
     }
 
-    /// Sets the count of allocated bytes that all cores share, before any buffer is allocated.
+    /// Sets the usage that all cores share. The staging area must not have a buffer yet.
     pub fn set_memory(&mut self, memory: StreamMemory) {
         assert!(self.charges.is_empty(), "the host is new");
         self.memory = memory;
@@ -441,7 +448,7 @@ mod tests {
         assert_eq!(accounts[0].used(Resource::StreamBytes), 28 << 12);
     }
 
-    /// A refusal changes neither of the two accounts.
+    /// A refused allocation changes no account.
     #[test]
     fn each_user_pays_for_their_own_buffers() {
         let memory = StreamMemory::new(LIMITS);

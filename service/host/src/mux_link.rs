@@ -1,5 +1,6 @@
-//! The link between the engine of the host and the ports of the mux, in memory. Programs with
-//! sockets on the service and programs with stacks of their own reach each other over this link.
+//! The link in memory between the engine of the host and the ports of the mux. Programs with
+//! sockets on the service and programs with TCP/IP stacks of their own reach each other over this
+//! link.
 
 use tidelane_engine::{LinkId, SegmentOut, TxFull};
 use tidelane_packet_io::{Burst, Capabilities, PacketIo, TxChecksum};
@@ -13,18 +14,18 @@ use crate::{
 
 /// Number of the link to the ports of the mux.
 pub const MUX_LINK: LinkId = LinkId(u16::MAX);
-/// Largest frame of the link in bytes.
+/// Length in bytes of the largest frame of the link.
 const FRAME_LEN_MAX: usize = 2048;
-/// MTU of the link in bytes.
+/// MTU of the link in bytes: the largest frame without its Ethernet header.
 pub const MTU: u32 = FRAME_LEN_MAX as u32 - 14;
 /// Limit of frames that wait in each direction.
 const FRAMES_MAX: usize = 1024;
 
-/// Frames that wait, oldest first.
+/// A queue of frames, oldest first.
 #[derive(Default)]
 pub struct FrameQueue {
     bytes: Vec<u8>,
-    /// End of each frame in `bytes`.
+    /// Offset in `bytes` of the end of each frame.
     ends: Vec<usize>,
 }
 
@@ -35,12 +36,12 @@ impl FrameQueue {
         self.ends.is_empty()
     }
 
-    /// Returns the end of the last frame.
+    /// Returns the offset of the end of the last frame.
     fn end(&self) -> usize {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// Forgets all frames.
+    /// Removes all frames.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
@@ -62,7 +63,7 @@ impl Burst for FrameQueue {
     }
 }
 
-/// The queue as the port of a transmitter. Receives nothing.
+/// The queue is the port of a [`Transmitter`]. The queue receives no frames.
 impl PacketIo for FrameQueue {
     type Burst = Self;
 
@@ -108,22 +109,23 @@ impl PacketIo for FrameQueue {
 /// The frames that wait on the link, in both directions.
 #[derive(Default)]
 pub struct MuxLink {
-    /// Frames of the engine for ports.
+    /// Frames from the engine to ports of the mux.
     pub to_ports: FrameQueue,
-    /// Frames of ports for the engine.
+    /// Frames from ports of the mux to the engine.
     pub from_ports: FrameQueue,
-    /// Frames between ports that the operator's rules have refused, which get an answer.
+    /// Frames between ports that the operator's rules have refused. The host answers these frames.
     pub refused: FrameQueue,
-    /// True if the ports had no turns in the last step, because the engine had packets for a NIC
-    /// without room.
+    /// True if the last step gave the ports no turns, so that the engine could send packets that
+    /// had waited for room in the NIC.
     pub engine_had_turn: bool,
-    /// Time since which the NIC has had no room for packets of ports.
+    /// Time since which the NIC has had no room for packets of ports. `None` if the NIC had room at
+    /// the last attempt.
     pub full_since: Option<Instant>,
 }
 
 impl MuxLink {
-    /// Sends `out` to the port that has claimed its destination. Sets `queued` to true if the link
-    /// has a frame, and `blocked` if the link has no room.
+    /// Queues `out` for the port that has claimed its destination. Sets `queued` to true if the
+    /// link has a frame to deliver, and `blocked` to true if the link has no room.
     pub fn transmit(
         &mut self,
         counters: &mut HostCounters,
@@ -138,7 +140,7 @@ impl MuxLink {
             queued,
             blocked,
         };
-        // The queue is the first and only port of this transmitter.
+        // The queue is the only port of this transmitter, and has link number 1 there.
         let mut out = *out;
         out.link = LinkId(1);
         transmitter.transmit_single(&out, template, source)
@@ -164,7 +166,7 @@ mod tests {
         }
         queue.clear();
         assert!(FrameQueue::is_empty(&queue) && queue.tx_frame().is_some());
-        // A frame that was not committed is no frame.
+        // The queue has no frame until `tx_commit`.
         assert!(queue.frame(0).is_none());
     }
 }

@@ -1,9 +1,9 @@
-//! Ports of the mux beside the host: programs with stacks of their own share the NIC and its
+//! Ports of the mux beside the host: programs with TCP/IP stacks of their own share the NIC and its
 //! addresses. See `docs/design/mux.md`.
 //!
-//! The host gives a received frame to the port that has claimed the frame's destination. The host's
-//! engine gets only the other frames. Frames that ports send leave by the first NIC queue of this
-//! core. Frames between ports and sockets of the service pass over the link in memory
+//! The host gives a received frame to the port that has claimed the frame's destination. The engine
+//! of the host gets only the other frames. The first NIC queue of this core sends the frames of the
+//! ports. Frames between ports and sockets of the service pass over the link in memory
 //! (`mux_link.rs`).
 
 use tidelane_engine::{Arrival, FlowRoute, LinkId};
@@ -22,31 +22,32 @@ use crate::{
     port_rules::{PortOwner, PortRules},
 };
 
-/// Largest number of ports.
+/// Largest number of ports of the mux.
 pub const MUX_PORTS_MAX: usize = 4096;
 
-/// Longest time for which packets of ports wait for a NIC that sends nothing. Afterwards the
+/// Longest time for which packets of ports wait for a NIC that sends nothing. After this time,
 /// packets for the NIC are lost, so that ports still reach each other and the service.
 const NIC_WAIT_MAX: Duration = Duration::from_millis(100);
 
-/// The ports of one core.
+/// The ports of the mux on one core.
 pub type MuxPorts = Ports<Tapped<ServiceEnd>>;
 
-/// The ways of ports' packets out of the mux: a NIC queue, and the link to the engine.
+/// The destinations of the packets that leave the mux: a NIC queue, and the link to the engine.
 struct Ways<'a, P> {
     queue: &'a mut P,
     to_engine: &'a mut FrameQueue,
     /// Frames between ports that the rules of the receiving port have refused.
     refused: &'a mut FrameQueue,
     rules: PortRules<'a>,
-    /// True if a frame was passed to the queue.
+    /// True if the NIC queue took a frame.
     sent: bool,
-    /// Time since which the queue has had no room.
+    /// Time since which the NIC queue has had no room. `None` if the queue had room at the last
+    /// attempt.
     full_since: &'a mut Option<Instant>,
 }
 
 impl<P: PacketIo> Ways<'_, P> {
-    /// Returns true if the queue has room for a frame.
+    /// Returns true if the NIC queue has room for a frame.
     fn has_room(&mut self) -> bool {
         let has_room = self.queue.tx_frame().is_some();
         if has_room {
@@ -90,13 +91,13 @@ impl<P: PacketIo> Egress for Ways<'_, P> {
         self.rules.now - since < NIC_WAIT_MAX
     }
 
-    /// Queues the packet for the engine. A port reaches sockets of the service, and no sockets of
+    /// Queues the packet for the engine. A port can reach sockets of the service, but no sockets of
     /// the kernel.
     fn give_to_host(&mut self, frame: &[u8]) -> bool {
         copy_to(self.to_engine, frame)
     }
 
-    /// Queues the packet for an answer. A packet without room gets no answer.
+    /// Queues the packet for an answer. If the queue has no room, the packet gets no answer.
     fn answer_refused(&mut self, frame: &[u8]) {
         copy_to(self.refused, frame);
     }
@@ -124,20 +125,23 @@ impl<P: PacketIo> Host<P> {
         self.mux_ports.close(id)
     }
 
-    /// Returns the ports of this core. The driver claims their 3-tuples, with proof from the
-    /// kernel.
+    /// Returns the ports of this core. The driver claims 3-tuples for the ports, after the kernel
+    /// has proved that the ports' programs may use these 3-tuples.
     pub fn mux_ports_mut(&mut self) -> &mut MuxPorts {
         &mut self.mux_ports
     }
 
-    /// Sets the link address and the addresses that ports may send from.
+    /// Sets the link address, the IP addresses from which ports may send, and the broadcast
+    /// addresses.
     pub(crate) fn set_mux_link(&mut self) {
         let interface = &self.io.routes.interface;
         self.mux_ports
             .set_link(interface.mac, interface.addresses.clone());
+        self.mux_ports.set_broadcasts(self.io.routes.broadcasts());
     }
 
-    /// Receives the frames of a burst that no port has claimed.
+    /// Receives a burst while ports of the mux are open. Gives each frame to the port that has
+    /// claimed the frame's destination, and the other frames to the engine.
     #[cold]
     #[inline(never)]
     pub(crate) fn receive_beside_ports(
@@ -154,8 +158,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Gives a frame of the wire to the port that has claimed its destination. Returns false if no
-    /// port has.
+    /// Gives a frame from the wire to the port that has claimed its destination. Returns false if
+    /// no port has claimed the destination.
     pub(crate) fn receive_for_ports(
         &mut self,
         now: Instant,
@@ -176,7 +180,7 @@ impl<P: PacketIo> Host<P> {
         reception != Reception::Unclaimed
     }
 
-    /// Answers a segment for a port that the rules have refused by a RST, as to a closed port.
+    /// Answers a refused segment with a RST, as a closed port does. Answers no other packet.
     #[cold]
     fn answer_refused(&mut self, now: Instant, link: LinkId, frame: &[u8], partial_allowed: bool) {
         let Ok(packet) = parse_frame(frame) else {
@@ -211,11 +215,12 @@ impl<P: PacketIo> Host<P> {
     }
 
     /// Sends packets of ports, and publishes the packets that ports received in this step. Returns
-    /// true if a port has sent a packet, or has one to send in the next step.
+    /// true if a port has sent a packet, or has a packet for the next step.
     #[cold]
     #[inline(never)]
     pub(crate) fn serve_mux_ports(&mut self, now: Instant) -> bool {
-        // Ports that flood would take the NIC's room in each step before the engine sends.
+        // Without turns of the engine, a port that floods the NIC would take all of its room in
+        // each step.
         let is_turn_of_engine = self.io.blocked && !self.io.mux_link.engine_had_turn;
         self.io.mux_link.engine_had_turn = is_turn_of_engine;
         let worked = match is_turn_of_engine {
@@ -287,9 +292,9 @@ impl<P: PacketIo> Host<P> {
         self.io.mux_link.refused = frames;
     }
 
-    /// Gives the frames of the engine to the ports that have claimed them. The engine gets a RST
-    /// for a segment that no port has claimed, or that the rules refuse, as from a host without the
-    /// port (RFC 9293 §3.10.7.1).
+    /// Gives the frames of the engine to the ports that have claimed their destinations. If no port
+    /// has claimed the destination, or if the rules refuse the segment, the engine gets the RST of
+    /// a closed port (RFC 9293 §3.10.7.1).
     #[cold]
     #[inline(never)]
     pub(crate) fn send_to_mux_ports(&mut self, now: Instant) {
@@ -306,12 +311,12 @@ impl<P: PacketIo> Host<P> {
             }
         }
         frames.clear();
-        // The answers cause no segments, because a RST is not answered.
+        // The RSTs have queued no new frames, because the engine does not answer a RST.
         self.io.mux_link.to_ports = frames;
         self.mux_ports.flush();
     }
 
-    /// Resets the flow that sent `frame`.
+    /// Delivers the RST of a closed port to the flow that sent `frame`. Ignores a frame with a RST.
     fn answer_without_port(&mut self, now: Instant, frame: &[u8]) {
         let Ok(packet) = parse_frame(frame) else {
             return;

@@ -1,4 +1,5 @@
-//! Options that programs set on their connections, and the numbers (TCP_INFO) that programs read.
+//! Options that programs set on their connections, and the statistics (TCP_INFO) that programs
+//! read.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -23,15 +24,15 @@ const FLAG_BITS: u32 = program_flags::NODELAY
 /// Largest TCP_KEEPIDLE and TCP_KEEPINTVL in seconds, and largest TCP_KEEPCNT, as in Linux.
 const KEEPALIVE_S_MAX: u32 = 32_767;
 const KEEPALIVE_PROBES_MAX: u32 = 127;
-/// Smallest TCP_MAXSEG, as in Linux.
+/// Smallest TCP_MAXSEG in bytes, as in Linux.
 const MSS_MIN: u16 = 88;
-/// Smallest window in bytes that a program may set: half of the least SO_RCVBUF of Linux.
+/// Smallest window in bytes that a program may set: half of the smallest SO_RCVBUF of Linux.
 const WINDOW_MIN: u32 = 1152;
 /// Largest TCP_SYNCNT, and TCP_LINGER2 in seconds, as in Linux.
 const SYN_RETRIES_MAX: u8 = 127;
 const FIN_WAIT_2_S_MAX: u32 = 120;
 
-/// Applies the options in a program's flag bits to `base`.
+/// Returns `base` with the options in a program's flag bits.
 pub(crate) fn options_of(flags: u32, base: SocketOptions) -> SocketOptions {
     SocketOptions {
         nodelay: flags & program_flags::NODELAY != 0,
@@ -42,8 +43,8 @@ pub(crate) fn options_of(flags: u32, base: SocketOptions) -> SocketOptions {
     }
 }
 
-/// Applies a program's options for future connections to `base`. An impossible value becomes the
-/// nearest possible value.
+/// Returns `base` with a program's options for new connections. Clamps each value to its allowed
+/// range.
 pub(crate) fn opened_with(options: &OpenOptions, base: SocketOptions) -> SocketOptions {
     SocketOptions {
         user_timeout: match options.user_timeout_ms {
@@ -98,7 +99,8 @@ fn window_options(options: &OpenOptions) -> WindowOptions {
     }
 }
 
-/// Applies the options in a slot to `base`. Each word is untrusted and read once.
+/// Returns `base` with the options in a slot. The program may change each word at any time, so the
+/// function reads each word once.
 fn slot_options(shared: &SlotOptions, base: SocketOptions) -> SocketOptions {
     let byte = |word: &AtomicU32| word.load(Relaxed).min(u8::MAX.into()) as u8;
     let short = |word: &AtomicU32| word.load(Relaxed).min(u16::MAX.into()) as u16;
@@ -150,21 +152,21 @@ fn algorithm_of(number: u16) -> Option<Algorithm> {
 }
 
 impl<P: PacketIo> Host<P> {
-    /// Sets the options of a listener's future connections.
+    /// Sets the options of a listener's new connections.
     pub fn set_listener_options(&mut self, listener: ListenerId, options: &OpenOptions) {
         let options = opened_with(options, self.base_options);
         self.engine.set_listener_options(listener, options);
     }
 
-    /// Sets the congestion controls that a program may choose.
+    /// Sets the congestion control algorithms that a program may choose.
     pub fn set_allowed_congestion(&mut self, id: ProgramId, allowed: AllowedCongestion) {
         if let Some(program) = self.io.programs.get_mut(id) {
             program.congestion = allowed;
         }
     }
 
-    /// Returns the numbers (TCP_INFO) of the connection in a program's slot. `None` if the slot has
-    /// no open connection, or another generation.
+    /// Returns the statistics (TCP_INFO) of the connection in a program's slot. Returns `None` if
+    /// the slot has no open connection, or another generation.
     pub fn tcp_info(
         &mut self,
         now: Instant,
@@ -172,7 +174,7 @@ impl<P: PacketIo> Host<P> {
         slot: u32,
         generation: u32,
     ) -> Option<TcpInfo> {
-        // The answer includes changes that the program made before its request.
+        // Apply the changes that the program made to the slot before its request.
         self.io.now = now;
         self.advance(now, id, slot);
         let SlotUse::Live(flow) = *self.io.programs.get_mut(id)?.slot_use(slot)? else {
@@ -186,8 +188,8 @@ impl<P: PacketIo> Host<P> {
             .map(|info| tcp_info_of(now, &info))
     }
 
-    /// Applies the program flags of a connection: `changed` has the flags that changed, `flags` the
-    /// flags that are set now.
+    /// Applies the program flags of a connection. `changed` has the flags that changed, and `flags`
+    /// has the flags that are set now.
     pub(crate) fn apply_flags(&mut self, now: Instant, flow: FlowId, changed: u32, flags: u32) {
         let set = changed & flags;
         if set & program_flags::OPEN_NOW != 0 {
@@ -236,8 +238,8 @@ impl<P: PacketIo> Host<P> {
                 binding.reports_sent = reports_sent;
             }
             self.read_urgent(now, flow, view.options());
-            // Publish the receive window, which may have changed. The window determines when the
-            // program announces its reads.
+            // Publish the receive window, because the options may have changed the window. The
+            // window determines when the program announces its reads.
             self.io.mark_dirty(flow);
         }
         self.engine

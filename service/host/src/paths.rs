@@ -1,4 +1,4 @@
-//! The path of a flow's frames to its peer, and its change with routes and neighbours.
+//! The path of a flow's frames to its peer, and the changes of the path with routes and neighbours.
 
 use tidelane_abi::service_flags;
 use tidelane_engine::{CloseCause, FlowId, LinkId, TxFull};
@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl<P: PacketIo> HostIo<P> {
-    /// Makes the binding of a new flow, with the path to its peer.
+    /// Makes the binding of a new flow, with the path to the flow's peer.
     pub fn bind_new(&mut self, flow: FlowId, key: &FlowKey, link: LinkId) -> &mut Binding {
         let path = match self.opens_without_path {
             true => Path::Nowhere,
@@ -31,11 +31,12 @@ impl<P: PacketIo> HostIo<P> {
 
     /// Returns the path to the peer of `key`.
     ///
-    /// A frame's source may be forged. The kernel is asked about an unknown neighbour only after
-    /// the peer has answered ([`join_hop`](Self::join_hop)). Otherwise each forged SYN would take
-    /// an entry of the kernel's neighbour table and start a resolution in vain. Until the peer has
-    /// answered, segments go to the frame's source link address. The kernel is asked about a router
-    /// at once, because routers are few, and no frame names a router.
+    /// The source of a SYN may be forged. The host asks the kernel about an unknown neighbour only
+    /// after the peer has answered ([`join_hop`](Self::join_hop)). Otherwise each forged SYN would
+    /// take an entry of the kernel's neighbour table and start a resolution in vain. Until the peer
+    /// has answered, segments go to the source link address of the SYN's frame. If the peer is
+    /// behind a router, the host asks the kernel about the router at once, because a forged SYN
+    /// cannot choose the router.
     fn path_to(&mut self, key: &FlowKey, link: LinkId) -> Path {
         if link == LOCAL_PATH_LINK {
             return Path::Local;
@@ -78,7 +79,8 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// Holds the neighbour on the path to `peer` for a flow, and asks the kernel if necessary.
+    /// Holds the neighbour on the path to `peer` for a flow, and asks the kernel about the
+    /// neighbour if a request is due.
     fn hop_in_use(&mut self, peer: IpAddress) -> Option<HopId> {
         let hop = self.routes.hop_to(peer)?;
         self.routes.hops.hold(hop);
@@ -93,8 +95,8 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// Replaces the path of a passive open by the path through the neighbour that the kernel
-    /// resolves, once the peer has answered.
+    /// Replaces the path of a passive open, after the peer has answered, by the path through the
+    /// neighbour that the kernel resolves.
     pub(crate) fn join_hop(&mut self, flow: FlowId) {
         let path = self.binding(flow).map(|binding| binding.path);
         if let Some(Path::Port {
@@ -109,8 +111,8 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// Returns the error by which the engine keeps a segment of `flow` until the neighbour is
-    /// resolved. Asks the kernel at intervals; the flow sends after the answer.
+    /// Returns the error that makes the engine keep a segment of `flow` until the kernel has
+    /// resolved the neighbour. Asks the kernel about the neighbour at intervals.
     #[cold]
     #[inline(never)]
     pub(crate) fn wait_for_hop(&mut self, flow: FlowId) -> TxFull {
@@ -122,7 +124,7 @@ impl<P: PacketIo> HostIo<P> {
         TxFull
     }
 
-    /// Releases the neighbour of a flow that has ended.
+    /// Releases the neighbour that `path` holds, because the flow no longer uses the path.
     pub(crate) fn leave_hop(&mut self, path: &mut Path) {
         if let Path::Port { hop, .. } | Path::Waiting { hop, .. } = path
             && let Some(hop) = hop.take()
@@ -131,8 +133,8 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// Records an error of the path that does not end `flow`. Before accept, no program learns of
-    /// the error.
+    /// Records a soft error (RFC 9293 §3.9.2.2), which does not end `flow`. Before accept, no
+    /// program learns of the error.
     pub(crate) fn note_soft_error(&mut self, flow: FlowId, cause: CloseCause) {
         let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
             return;
@@ -147,8 +149,8 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// Makes the kernel probe the neighbour of `flow` again, however recently the kernel was asked
-    /// (RFC 9293 MUST-20): the neighbour may be gone, or have another link address.
+    /// Makes the kernel probe the neighbour of `flow` again, even if the last request was recent
+    /// (RFC 9293 MUST-20). The neighbour may be gone, or may have another link address.
     pub(crate) fn probe_neighbour(&mut self, flow: FlowId) {
         let hop = self.binding(flow).and_then(|it| it.path.hop_mut().copied());
         if let Some(hop) = hop {
@@ -158,8 +160,8 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// Applies a changed link address of a neighbour or of the interface to all flows that use the
-    /// address. Flows that waited for the neighbour can send from now on.
+    /// Applies a changed link address of a neighbour or of the interface to the paths of all flows.
+    /// Flows that waited for the neighbour can now send.
     pub fn refresh_paths(&mut self) {
         let from = self.routes.interface.mac;
         for binding in self.bindings.iter_mut().flatten() {
@@ -174,7 +176,7 @@ impl<P: PacketIo> HostIo<P> {
                     hop: Some(hop),
                     template,
                 } => {
-                    // A neighbour that the kernel has forgotten still has its last link address.
+                    // If the kernel has forgotten the neighbour, keep its last link address.
                     let known = self.routes.hops.get(*hop).mac;
                     template.set_link(from, known.unwrap_or(template.dst_mac()));
                 }
@@ -194,8 +196,8 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// Applies changed routes to the flows. A flow whose peer has lost its route keeps its path
-    /// until there is a route again.
+    /// Applies changed routes to the paths of all flows. If the peer of a flow has no route any
+    /// more, the flow keeps its path until there is a route again.
     pub fn find_paths_again(&mut self) {
         for index in 0..self.bindings.len() {
             let Some(Some(binding)) = self.bindings.get(index) else {

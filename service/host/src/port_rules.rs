@@ -1,18 +1,19 @@
-//! The operator's rules for packets of ports. See `docs/design/mux.md`.
+//! The operator's rules for packets of ports of the mux. See `docs/design/mux.md`.
 //!
-//! A rule decides on a connection by the side that opens it. A port has no connections that the
-//! service knows, so the rules judge each packet. A segment belongs to a connection that its sender
-//! or its receiver has opened:
+//! A rule decides on a connection by the side that opens the connection. The service does not know
+//! the connections of a port, so the rules judge each packet. The filter finds the opener of a
+//! segment's connection as follows:
 //!
 //! ```text
-//!   SYN                        its sender opens: the rules decide
-//!   acknowledges a SYN         the sender of that SYN has opened
-//!   acknowledges a SYN-ACK     its sender has opened: remembered
-//!   any other                  as remembered; else both directions must be accepted
+//!   segment                    opener
+//!   SYN                        the sender: the rules decide
+//!   acknowledges a SYN         the receiver, which sent the SYN
+//!   acknowledges a SYN-ACK     the sender: the table records the opener
+//!   any other                  the recorded opener; without a record, the rules must accept both
 //! ```
 //!
-//! A program can therefore not get round a rule by segments without a handshake. The rules judge
-//! the port's present program, whichever program made the connection.
+//! A program therefore cannot evade a rule with segments without a handshake. The rules judge the
+//! program that has the port now, even if another program opened the connection.
 
 mod associations;
 mod opinions;
@@ -37,12 +38,12 @@ use crate::{
     rules::{Action, Credentials, Direction, Opening, RuleSet},
 };
 
-/// The program of a port, as the rules see it.
+/// The program of a port, as the rules see the program.
 #[derive(Clone, Debug)]
 pub struct PortOwner {
     /// The program's user and groups.
     pub credentials: Arc<Credentials>,
-    /// The connections of all ports of the user.
+    /// The table of the connections of all ports of the user.
     pub associations: Arc<Associations>,
 }
 
@@ -62,30 +63,30 @@ impl PortOwners {
             self.owners.resize(at + 1, None);
         }
         self.owners[at] = Some(owner);
-        // The number may have been that of another owner's port.
+        // The port of another owner may have had this number before.
         self.opinions.clear();
     }
 
-    /// Forgets the owner of a port.
+    /// Removes the owner of a port.
     pub fn remove(&mut self, port: PortId) {
         if let Some(owner) = self.owners.get_mut(port.0 as usize) {
             *owner = None;
         }
     }
 
-    /// Empties the cache of actions, because the rules have changed.
+    /// Empties the cache of opinions, because the rules have changed.
     pub fn rules_have_changed(&mut self) {
         self.opinions.clear();
     }
 }
 
-/// The rules as the filter of the ports' packets during a part of a step.
+/// The filter for packets of ports, by the operator's rules. A filter lives for a part of one step.
 pub struct PortRules<'a> {
     /// The operator's rules.
     pub rules: &'a mut RuleSet,
     /// The owners of the ports.
     pub owners: &'a mut PortOwners,
-    /// Counts the packets that the rules deny.
+    /// Counters of the host, which count the packets that the rules deny.
     pub counters: &'a mut HostCounters,
     /// The time of the step.
     pub now: Instant,
@@ -122,7 +123,7 @@ impl Filter for PortRules<'_> {
     }
 }
 
-/// The rules, and the port whose packet they judge.
+/// The rules, and the port whose packet the rules judge.
 struct Judge<'a> {
     rules: &'a mut RuleSet,
     opinions: &'a mut OpinionCache,
@@ -136,9 +137,9 @@ struct Case<'a> {
     table: &'a Associations,
     pair: Pair,
     hash: PairHash,
-    /// Side that has sent the packet.
+    /// Side that has sent the packet: the peer (`In`) or the port (`Out`).
     sender: Direction,
-    /// The actions of the rules for a connection of the pair, by the opener.
+    /// The actions of the rules for a connection of the pair, for each opener.
     opinions: Opinions,
     now: Instant,
 }
@@ -196,7 +197,7 @@ impl<'a> Judge<'a> {
                 };
                 match action {
                     Action::Accept => Action::Accept,
-                    // An error is not answered.
+                    // No host answers an ICMP error (RFC 1122 §3.2.2).
                     _ => Action::Drop,
                 }
             }
@@ -223,12 +224,13 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Returns the decision on a connection that `opener` opens, and counts it for the rule.
+    /// Returns the decision on a connection that `opener` opens, and counts the decision for the
+    /// rule.
     fn decide(&mut self, case: &Case<'_>, opener: Direction) -> Action {
         self.rules.verdict(&opening(self.owner, &case.pair, opener))
     }
 
-    /// Returns the decision on a segment, and records what the segment says about its connection.
+    /// Returns the decision on a segment, and records the progress of the connection's handshake.
     fn judge_segment(&mut self, case: &Case<'_>, segment: &Segment<'_>) -> Action {
         let opens = segment.flags.contains(TcpFlags::SYN);
         if opens && !segment.flags.contains(TcpFlags::ACK) {
@@ -248,8 +250,8 @@ impl<'a> Judge<'a> {
         self.judge_unknown(case)
     }
 
-    /// Returns the decision on a packet whose connection is not known, or is not accepted. The
-    /// rules must accept the connection whichever side has opened it.
+    /// Returns the decision on a packet whose connection has no recorded opener, or an opener that
+    /// the rules deny. Without a recorded opener, the rules must accept both sides as the opener.
     fn judge_unknown(&mut self, case: &Case<'_>) -> Action {
         let opener = case.table.opener(case.hash, self.now);
         let suspects = match opener {
@@ -260,7 +262,7 @@ impl<'a> Judge<'a> {
     }
 
     /// Returns the decision on a packet of a connection that one of `suspects` has opened. The
-    /// rules must accept both.
+    /// rules must accept both suspects.
     fn judge_suspects(&mut self, case: &Case<'_>, suspects: [Direction; 2]) -> Action {
         let denied = suspects.into_iter().find(|opener| !case.accepts(*opener));
         match denied {
@@ -269,13 +271,14 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Returns the decision on a datagram. A datagram passes if the rules accept that its sender
-    /// opens, or if it answers a recent datagram whose sender the rules accept.
+    /// Returns the decision on a UDP datagram. The datagram passes if the rules accept its sender
+    /// as the opener. The datagram also passes if it answers a recent datagram, and the rules
+    /// accept the sender of that datagram.
     fn judge_datagram(&mut self, case: &Case<'_>) -> Action {
         let table = case.table;
         let recent = table.recent_opener(case.hash, self.now);
         if let Some(opener) = recent.filter(|opener| case.accepts(*opener)) {
-            // Only the opener prolongs the time in which answers pass.
+            // Only datagrams of the opener prolong the time in which answers pass.
             match opener == case.sender {
                 true => table.prolong(case.hash, self.now),
                 false => table.mark_answered(case.hash),
@@ -289,7 +292,8 @@ impl<'a> Judge<'a> {
         action
     }
 
-    /// Returns the decision on an ICMP error that quotes a segment of the port with number `seq`.
+    /// Returns the decision on an ICMP error that quotes a segment of the port with sequence number
+    /// `seq`.
     fn judge_error(&mut self, case: &Case<'_>, seq: SeqNumber) -> Action {
         let of_handshake = [Direction::Out, Direction::In].into_iter().any(|opener| {
             let expected = Expected {
@@ -306,10 +310,11 @@ impl<'a> Judge<'a> {
         self.judge_unknown(case)
     }
 
-    /// Returns the decision on an ICMP error that quotes a datagram of the port. The port sends
-    /// datagrams only in an exchange that the rules accept.
+    /// Returns the decision on an ICMP error that quotes a UDP datagram of the port. The error
+    /// passes if the rules accept the exchange of the quoted datagram.
     fn judge_error_about_datagram(&mut self, case: &Case<'_>) -> Action {
-        // An error does not prolong the time in which answers pass.
+        // Use `recent_opener`, because an ICMP error must not prolong the time in which answers
+        // pass.
         let suspects = match case.table.recent_opener(case.hash, self.now) {
             Some(opener) => [opener, opener],
             None => [case.sender, other(case.sender)],
@@ -328,13 +333,14 @@ impl Case<'_> {
         opinion == Action::Accept
     }
 
-    /// Returns the opener of the connection if the connection is known and the rules accept it.
+    /// Returns the recorded opener of the connection, if the rules accept this opener.
     fn accepted_opener(&self) -> Option<Direction> {
         let opener = self.table.opener(self.hash, self.now)?;
         self.accepts(opener).then_some(opener)
     }
 
-    /// Expects the answers to a SYN or a SYN-ACK, which may acknowledge its data or not.
+    /// Records the expected answers to a SYN or a SYN-ACK. The answer acknowledges the segment with
+    /// or without its data (RFC 7413).
     fn expect_answers(&self, opener: Direction, segment: &Segment<'_>) {
         let mut expected = Expected {
             opener,
@@ -355,7 +361,7 @@ impl Case<'_> {
             return false;
         }
         let waits = other(self.sender);
-        // The other side has sent the SYN, or the SYN-ACK.
+        // The other side has sent the SYN (as the opener) or the SYN-ACK.
         for opener in [waits, self.sender] {
             let expected = Expected {
                 opener,
@@ -370,8 +376,8 @@ impl Case<'_> {
         false
     }
 
-    /// Records that a segment has acknowledged the SYN of `opener`, or the SYN-ACK that `opener`
-    /// waits for.
+    /// Records the progress of a handshake: the segment has acknowledged the SYN of `opener`, or
+    /// `opener` has acknowledged the SYN-ACK.
     fn advance(&self, opener: Direction, segment: &Segment<'_>) {
         let (table, now) = (self.table, self.now);
         if segment.flags.contains(TcpFlags::RST) {
@@ -381,7 +387,7 @@ impl Case<'_> {
             table.record(self.hash, opener, true, now);
             return;
         }
-        // A connection with the same pair has ended, or its host has restarted.
+        // An earlier connection of the pair has ended, or a host has restarted.
         if table
             .opener(self.hash, now)
             .is_some_and(|old| old != opener)

@@ -1,5 +1,5 @@
-//! A table of address prefixes with a value each, and the look-up of the longest prefix that covers
-//! an address. A look-up takes a binary search per prefix length in use.
+//! A table of address prefixes with values, and the look-up of the longest prefix that covers an
+//! address. A look-up takes one binary search per prefix length in use.
 
 use tidelane_wire::IpAddress;
 
@@ -39,8 +39,8 @@ impl<T> Default for Prefixes<T> {
 }
 
 impl<T: Copy> Prefixes<T> {
-    /// Makes a table of prefixes, with lengths in bits of the 128-bit form. The first of several
-    /// entries for the same prefix counts.
+    /// Makes a table of prefixes, with lengths in bits of the 128-bit form. If a prefix has several
+    /// entries, the table keeps the first entry.
     pub fn new(known: impl Iterator<Item = (IpAddress, u8, T)>) -> Self {
         let entry = |(prefix, len, known): (IpAddress, u8, T)| {
             let len = len.min(128);

@@ -1,5 +1,6 @@
-//! The programs of a host: their regions and slots. A *program* is a process that has registered
-//! with the service. Its *region* is the memory that it shares with the service.
+//! The programs of a host, with their regions and slots. A *program* is a process that has
+//! registered with the service. The *region* of a program is the memory that the program shares
+//! with the service.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -16,7 +17,7 @@ use crate::{
     slots,
 };
 
-/// Number of a program within a host. Zero is the host's own staging area.
+/// Number of a program within a host. Zero stands for the host's own staging area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProgramId(pub u32);
 
@@ -26,7 +27,7 @@ pub struct Program {
     pub name: String,
     /// Process id, for listings.
     pub pid: u32,
-    /// Credentials, by which the operator's rules judge the program.
+    /// Credentials of the program, for the operator's rules.
     pub credentials: Arc<Credentials>,
     /// The account of the program's user on this core.
     pub account: Arc<Account>,
@@ -36,21 +37,21 @@ pub struct Program {
     pub share: CoreShare,
     /// Receive buffers in the region.
     pub rx: RxBuffers,
-    /// Uses of the slots, from the first slot of the share on.
+    /// Use of each slot, from the first slot of the share on.
     slots: Vec<SlotUse>,
-    /// Slots that were in use before and are free, the longest free slot first.
+    /// Free slots that were in use before, the longest free slot first.
     free_slots: VecDeque<u32>,
-    /// Number of slots in use, including slots of ended flows. The region lives while a slot is in
-    /// use.
+    /// Number of slots in use, including slots of ended flows. The region stays mapped while a slot
+    /// is in use.
     pub slots_used: u32,
-    /// True once the process has ended or misbehaved: the region's rings are not read any more.
+    /// True once the process has ended or misbehaved. The host then no longer reads the rings.
     pub gone: bool,
     /// True until the driver has removed the program. The program's number stays in use until then.
     pub registered: bool,
-    /// Congestion controls that the program may choose.
+    /// Congestion control algorithms that the program may choose.
     pub congestion: AllowedCongestion,
-    /// True if the program's loopback is the service's loopback (same network namespace), so that
-    /// the program may connect within the host.
+    /// True if the program may connect within the host, because its loopback is the service's
+    /// loopback (same network namespace).
     pub within_host: bool,
 }
 
@@ -83,7 +84,8 @@ impl Program {
         }
     }
 
-    /// Returns the use of `slot`; `None` for a slot of another core.
+    /// Returns the use of `slot`. Returns `None` for a slot of another core, or a slot that was
+    /// never in use.
     #[inline]
     pub fn slot_use(&mut self, slot: u32) -> Option<&mut SlotUse> {
         self.slots
@@ -96,8 +98,8 @@ impl Program {
         !self.free_slots.is_empty() || next < self.share.slots.end
     }
 
-    /// Takes a free slot. Returns the slot and its new generation, which is odd while the slot is
-    /// in use.
+    /// Takes a free slot. Returns the slot and its new generation. The generation is odd while the
+    /// slot is in use.
     pub fn take_slot(&mut self) -> Option<(u32, u32)> {
         let slot = match self.free_slots.pop_front() {
             Some(slot) => slot,
@@ -122,7 +124,7 @@ impl Program {
         }
     }
 
-    /// Frees a slot. Returns false if there is no such slot.
+    /// Frees a slot. Returns false if the program has no slot with this number.
     fn release_slot(&mut self, slot: u32) -> bool {
         let Some(entry) = self.slot_use(slot) else {
             return false;
@@ -136,7 +138,7 @@ impl Program {
         true
     }
 
-    /// Returns all slots with their uses.
+    /// Returns all slots that were ever in use, with their uses.
     pub fn slots(&self) -> impl Iterator<Item = (u32, &SlotUse)> {
         (self.share.slots.start..).zip(&self.slots)
     }
@@ -162,7 +164,7 @@ impl Programs {
         ProgramId(index as u32 + 1)
     }
 
-    /// Frees a slot of program `id`, and notifies `context` by a RELEASED event.
+    /// Frees a slot of program `id`, and pushes a RELEASED event to `context`.
     pub fn release_slot(&mut self, id: ProgramId, slot: u32, context: u32) {
         let program = self.get_mut(id);
         if program.is_some_and(|program| program.release_slot(slot))
@@ -185,9 +187,9 @@ impl Programs {
         self.entries.get((id.0 as usize).wrapping_sub(1))?.as_ref()
     }
 
-    /// Removes an ended program, and unmaps its region, if no connection needs the region. A
-    /// program that misbehaved keeps its number until the driver has removed the program, so that
-    /// a number that the driver uses never refers to another program.
+    /// Removes an ended program if no connection needs its region, and unmaps the region. A program
+    /// that misbehaved keeps its number until the driver has removed the program. A number that the
+    /// driver uses therefore never refers to another program.
     pub fn remove_unused(&mut self, id: ProgramId) {
         if let Some(entry) = self.entries.get_mut((id.0 as usize).wrapping_sub(1))
             && entry.as_ref().is_some_and(|program| {

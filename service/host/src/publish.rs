@@ -36,7 +36,8 @@ impl<P: PacketIo> Host<P> {
                 self.hand_out(now, flow, listener);
             }
         }
-        // If a flow's event ring is full, `publish_flow` marks the flow dirty for the next step.
+        // If the event ring for a flow is full, `publish_flow` marks the flow dirty again, for the
+        // next step.
         let dirty = self.io.dirty.len();
         for at in 0..dirty {
             let Some(flow) = self.io.dirty.get(at).copied() else {
@@ -56,8 +57,9 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Makes all queued events visible, and rings the doorbells of sleeping contexts. The caller
-    /// transmits its frames before, because a woken program may run at once on the core's CPU.
+    /// Makes all queued events visible to the programs, and rings the doorbells of sleeping
+    /// threads. The caller flushes the frames first, because a woken thread may run at once on the
+    /// core's CPU.
     #[inline]
     pub(crate) fn ring_doorbells(&mut self, now: Instant) {
         self.backlogged = false;
@@ -66,14 +68,14 @@ impl<P: PacketIo> Host<P> {
         }
         let stuck = self.io.programs.contexts.publish();
         self.backlogged = self.io.programs.contexts.has_unpublished();
-        // A program whose doorbell is stuck is disconnected: at most one program per step.
+        // Disconnect a program whose doorbell cannot be rung, at most one program per step.
         if let Some(id) = stuck {
             self.io.counters.stuck_doorbells += 1;
             self.disconnect_program(now, id);
         }
     }
 
-    /// Binds `flow` to a slot of a program, and writes the slot's addresses and limits.
+    /// Binds `flow` to a slot of a program, and writes the addresses, ports and limits to the slot.
     pub(crate) fn attach(
         &mut self,
         flow: FlowId,
@@ -156,7 +158,7 @@ impl<P: PacketIo> Host<P> {
                 .for_event(binding.home, binding.context)
             && context.push_data(data_event::READY, slot).is_err()
         {
-            // The event ring is full. A later step publishes the flow again.
+            // The event ring is full. The next step publishes the flow again.
             self.io.mark_dirty(flow);
         }
         if publication.flags & service_flags::SHARED != 0 {
@@ -202,7 +204,8 @@ impl<P: PacketIo> Host<P> {
         binding.service_flags |= service_flags::CLOSED;
         program.set_slot(slot, SlotUse::Ended(Box::new(binding)));
         self.announce_ended(home, slot, context);
-        // The program may have closed the slot before the flow ended. No further request follows.
+        // The program may have closed the slot before the flow ended. The program then sends no
+        // further request, so process the CLOSE now.
         self.advance(self.io.now, home, slot);
     }
 

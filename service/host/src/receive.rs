@@ -1,4 +1,4 @@
-//! Receives frames of ports and of other cores, and segments of the local path.
+//! Receives frames from the NIC queues and from other cores, and segments of the local path.
 
 use tidelane_engine::{Arrival, LinkId};
 use tidelane_packet_io::{BURST_MAX, Burst, PacketIo};
@@ -12,13 +12,13 @@ use crate::{Host, Siblings, io::LOCAL_PATH_LINK, mux_link::MUX_LINK};
 
 /// Link number of the first port (NIC queue) of this core.
 const OWN_LINK: LinkId = LinkId(1);
-/// Number of bursts that fit into a port's ring.
+/// Number of bursts that fill the RX ring of a port, which has 2048 frames.
 const RING_BURSTS: usize = 2048 / BURST_MAX;
 /// Limit of batches from other cores that one step receives.
 const BATCHES_PER_STEP_MAX: usize = 8;
 
 impl<P: PacketIo> Host<P> {
-    /// Receives one burst from each port. Returns true if there was any frame.
+    /// Receives one burst from each port. Returns true if there was a frame.
     #[inline]
     pub(crate) fn receive_ports(&mut self, now: Instant) -> bool {
         let mut most = 0;
@@ -40,12 +40,12 @@ impl<P: PacketIo> Host<P> {
 
     /// Returns true if a port's ring may still have frames that arrived before a timer was due. An
     /// ACK among these frames makes a retransmission needless. A ring that is never empty delays
-    /// timers at most for one pass over the ring.
+    /// timers for at most one pass over the ring.
     pub(crate) fn frames_wait(&self) -> bool {
         (1..RING_BURSTS).contains(&self.full_bursts)
     }
 
-    /// Processes the burst of port `index`, and then returns the frames' memory to the port.
+    /// Processes the burst of port `index`, and then releases the frames to the port.
     #[inline(never)]
     fn receive_burst(&mut self, now: Instant, index: usize) {
         let burst = self.bursts.get_mut(index).and_then(Option::take);
@@ -75,7 +75,8 @@ impl<P: PacketIo> Host<P> {
         self.send_batches();
     }
 
-    /// Sends the batches of frames for other cores.
+    /// Sends the batches of frames for other cores. Counts the frames that a busy core does not
+    /// take.
     #[inline]
     pub(crate) fn send_batches(&mut self) {
         if let Some(siblings) = &mut self.siblings {
@@ -83,7 +84,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Receives frames that other cores took from their queues. Returns true if there were any.
+    /// Receives the frames that other cores have handed over. Returns true if there was a batch.
     #[inline(never)]
     pub(crate) fn receive_handed_over(&mut self, now: Instant) -> bool {
         let mut any = false;
@@ -92,7 +93,7 @@ impl<P: PacketIo> Host<P> {
                 break;
             };
             for (frame, link) in next.0.frames() {
-                // The answer leaves by a queue of this core.
+                // Send the answer through a NIC queue of this core.
                 let link = if link == MUX_LINK { link } else { OWN_LINK };
                 self.receive_frame(now, link, frame, next.0.partial_allowed());
             }
@@ -106,13 +107,14 @@ impl<P: PacketIo> Host<P> {
         }
         self.io.arrival = None;
         if any {
-            // A reassembled packet may belong to a flow of another core.
+            // A packet that this core has reassembled may belong to a flow of another core.
             self.send_batches();
         }
         any
     }
 
-    /// Receives a frame: passes its segment to the engine, or the frame to the core of its flow.
+    /// Receives a frame. Hands the frame over if its flow belongs to another core, and otherwise
+    /// passes the segment to the engine.
     #[inline(always)]
     pub(crate) fn receive_frame(
         &mut self,
@@ -136,7 +138,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Handles a frame that is not a whole packet, or is not for this host.
+    /// Passes a fragment to the reassembly. Counts any other frame as dropped for `reason`.
     #[cold]
     #[inline(never)]
     fn refuse(
@@ -156,8 +158,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Hands a frame over if its flow belongs to another core. Returns true if the frame was handed
-    /// over.
+    /// Hands a frame over to another core if its flow belongs to that core. Returns true if the
+    /// frame was handed over.
     #[inline(never)]
     pub(crate) fn hand_over(&mut self, link: LinkId, frame: &[u8], partial_allowed: bool) -> bool {
         let (Some(siblings), Ok(packet)) = (&self.siblings, parse_frame(frame)) else {
@@ -184,7 +186,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Receives a frame that does not carry TCP over plain IPv4.
+    /// Receives a frame other than TCP over IPv4 without IP options: IPv6, IP options, ICMP.
     #[inline(never)]
     pub(crate) fn receive_other(
         &mut self,
@@ -213,13 +215,14 @@ impl<P: PacketIo> Host<P> {
         partial_allowed: bool,
     ) -> Result<(), DropReason> {
         self.io.arrival = Some(packet.src_mac);
-        // Closures, so that the conversion happens where the value is used.
+        // Use closures, so that the conversion happens where the value is needed.
         let (src, dst) = (|| packet.src.into(), || packet.dst.into());
         if !self.io.routes.is_local(dst()) {
             return Err(DropReason::NotOurs);
         }
         // Connections between addresses of this host use the local path, or the link to the ports
-        // of the mux. `HostIo::check_source` checks other sources, for segments without a flow.
+        // of the mux. `HostIo::check_source` checks other sources, but only for segments without a
+        // flow.
         if self.io.routes.is_local_unlikely(src()) && link != MUX_LINK {
             return Err(DropReason::MartianSource);
         }
@@ -257,13 +260,13 @@ impl<P: PacketIo> Host<P> {
     #[inline(never)]
     fn receive_icmp(&mut self, now: Instant, packet: &Packet<'_>) -> Result<(), DropReason> {
         let error = icmp_error(packet)?;
-        // Process errors only for addresses of the interface, so that no ICMP error ends a
+        // Process only errors for addresses of the interface, so that no ICMP error ends a
         // connection within the host.
         if error.key.local.addr != packet.dst || !self.io.routes.is_local(packet.dst) {
             return Err(DropReason::NotOurs);
         }
         self.io.routes.check_source(packet.src)?;
-        // An ICMP error never quotes a genuine segment of the local path.
+        // No ICMP error quotes a genuine segment of the local path, which has no routers.
         if self.io.routes.is_local(error.key.peer.addr) {
             return Err(DropReason::MartianSource);
         }
@@ -271,7 +274,8 @@ impl<P: PacketIo> Host<P> {
         Ok(())
     }
 
-    /// Delivers the segments that programs of this host sent to each other in the last step.
+    /// Delivers the segments of the local path, which programs of this host have sent to each
+    /// other.
     #[inline(never)]
     pub(crate) fn receive_local(&mut self, now: Instant) {
         let batch = self.io.local_path.take();

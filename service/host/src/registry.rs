@@ -1,4 +1,4 @@
-//! Calls of a host's driver (daemon or simulator) about programs, listeners, addresses and routes.
+//! Functions for a host's driver (daemon or simulator): programs, listeners, addresses and routes.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -19,12 +19,12 @@ use crate::{
     shared::Holder,
 };
 
-/// Interval of the search for idle receive buffers; a buffer idle for a whole interval is freed.
+/// Interval of sweeps. A sweep frees empty receive buffers that were idle since the last sweep.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
 /// Limit of the flows that one sweep examines for an idle receive buffer.
 const SWEEP_MAX: usize = 16_384;
 
-/// Largest capacity, in flows, that the table of bindings keeps when all flows have ended.
+/// Largest capacity in flows that the table of bindings keeps after all flows have ended.
 const OVERSIZED: usize = 4096;
 
 /// The reason for which a listener was refused.
@@ -32,16 +32,16 @@ const OVERSIZED: usize = 4096;
 pub enum ListenError {
     /// A listener of another kernel socket has the address and port.
     InUse,
-    /// The engine's limit of listeners is reached.
+    /// The engine has the largest number of listeners.
     Limit,
     /// The program does not exist, or has ended.
     NoProgram,
 }
 
-/// A listening kernel socket, for which [`Host::listen`] makes a listener.
+/// A listening kernel socket for which [`Host::listen`] makes a listener.
 #[derive(Clone, Copy, Debug)]
 pub struct Listen {
-    /// Number by which programs name the listener; unique, and the same on all cores.
+    /// Number that programs use for the listener; unique, and the same on all cores.
     pub number: u32,
     /// The kernel socket's cookie (SO_COOKIE).
     pub key: u64,
@@ -52,9 +52,9 @@ pub struct Listen {
     /// User id of the owner of the socket's SO_REUSEPORT group. The listeners of a group share an
     /// address and port.
     pub group: Option<u32>,
-    /// Limit of connections that wait for accept.
+    /// Limit of connections in the accept queue.
     pub backlog: u32,
-    /// True if the listener also gets connections within the host (loopback).
+    /// True if the listener also gets connections within the host (loopback, other interfaces).
     pub within_host: bool,
 }
 
@@ -64,7 +64,7 @@ impl<P: PacketIo> Host<P> {
         self.add_program_of(&Arc::new(User::unlimited()), (name, pid), region)
     }
 
-    /// Registers a program of `user`. `named` is its name and pid, `region` its shared memory.
+    /// Registers a program of `user`. `named` is the program's name and pid.
     pub fn add_program_of(
         &mut self,
         user: &Arc<User>,
@@ -80,14 +80,15 @@ impl<P: PacketIo> Host<P> {
             .insert(Program::new(named, account, region, share, memory))
     }
 
-    /// Sets the credentials of a program that has just been added.
+    /// Sets the credentials of a newly added program.
     pub fn set_credentials(&mut self, id: ProgramId, credentials: Credentials) {
         if let Some(program) = self.io.programs.get_mut(id) {
             program.credentials = Arc::new(credentials);
         }
     }
 
-    /// Replaces the rules, and resets the connections that they deny. Returns the number of resets.
+    /// Replaces the rules, and resets the connections that the new rules deny. Returns the number
+    /// of resets.
     pub fn set_rules(&mut self, now: Instant, rules: RuleSet) -> usize {
         self.io.now = now;
         self.io.rules = rules;
@@ -103,7 +104,7 @@ impl<P: PacketIo> Host<P> {
         denied.len()
     }
 
-    /// Returns true if the rules would not let the connection of `flow` open.
+    /// Returns true if the rules would deny the connection of `flow`.
     fn is_denied(&self, flow: FlowId) -> bool {
         let binding = self.io.bindings.get(flow.index()).and_then(Option::as_ref);
         let (Some(info), Some(binding)) = (self.engine.info(flow), binding) else {
@@ -128,7 +129,7 @@ impl<P: PacketIo> Host<P> {
     }
 
     /// Adds context `number` of a program, which `bell` wakes. Returns false if the program has
-    /// ended, or if the context exists or cannot exist.
+    /// ended, if the context exists, or if `number` is too large.
     pub fn add_context(&mut self, id: ProgramId, number: u32, bell: Box<dyn Bell>) -> bool {
         let Some(program) = self.io.programs.get_mut(id) else {
             return false;
@@ -142,8 +143,8 @@ impl<P: PacketIo> Host<P> {
     }
 
     /// Removes a program, ends its listeners, and resets its connections. Connections that the
-    /// program has closed are not reset. The region stays mapped, and the program's number stays in
-    /// use, until the last of these connections ends.
+    /// program has closed go on. The region stays mapped, and the program's number stays in use,
+    /// until the last of these connections ends.
     pub fn remove_program(&mut self, now: Instant, id: ProgramId) {
         if let Some(program) = self.io.programs.get_mut(id) {
             program.registered = false;
@@ -167,7 +168,7 @@ impl<P: PacketIo> Host<P> {
             return;
         }
         // Process the last requests, because a program that exits in an orderly way closes its
-        // connections just before its end.
+        // connections just before its exit.
         let slots: Vec<u32> = program.slots().map(|(slot, _)| slot).collect();
         slots.iter().for_each(|slot| self.advance(now, id, *slot));
         if let Some(program) = self.io.programs.get_mut(id) {
@@ -206,7 +207,7 @@ impl<P: PacketIo> Host<P> {
     }
 
     /// Adds a listener for a kernel socket of a program. A second program with the same socket gets
-    /// the same listener and number.
+    /// the same listener.
     pub fn listen(&mut self, id: ProgramId, listen: &Listen) -> Result<ListenerId, ListenError> {
         let &Listen {
             number,
@@ -281,7 +282,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Does the same as [`unlisten`](Self::unlisten) for the kernel socket with cookie `key`.
+    /// Calls [`unlisten`](Self::unlisten) for the listener of the kernel socket with cookie `key`.
     pub fn unlisten_key(&mut self, now: Instant, id: ProgramId, key: u64) {
         if let Some(listener) = self.io.listeners.find(key) {
             self.unlisten(now, id, listener);
@@ -294,8 +295,8 @@ impl<P: PacketIo> Host<P> {
         listeners.map(|(_, entry)| entry.key).collect()
     }
 
-    /// Records that a program reserved a local port with a kernel socket. Returns false if there is
-    /// no such program.
+    /// Records that a program reserved a local port with a kernel socket. Returns false if the
+    /// program does not exist or has ended.
     pub fn reserve(&mut self, id: ProgramId, endpoint: Endpoint) -> bool {
         let known = self
             .io
@@ -309,9 +310,9 @@ impl<P: PacketIo> Host<P> {
     }
 
     /// Returns true for each port of `ends` that no connection of this core needs, and ends the
-    /// program's reservation of the port. Connections that a program opened from its reserved port
-    /// need the port, also in TIME-WAIT, so that the kernel does not choose the port for another
-    /// `bind`. A port without a program is needed by each connection that uses the port.
+    /// program's reservation of the port. A connection that the program opened from its reserved
+    /// port needs the port, also in TIME-WAIT, so that the kernel does not choose the port for
+    /// another `bind`. Without a program, each connection at the port needs the port.
     pub fn give_up(&mut self, ends: &[(Option<ProgramId>, Endpoint)]) -> Vec<bool> {
         let (ports, engine) = (&mut self.io.local_ports, &self.engine);
         let unused = |(program, end): &(Option<ProgramId>, Endpoint)| match program {
@@ -324,16 +325,16 @@ impl<P: PacketIo> Host<P> {
     }
 
     /// Adds ports that the driver reserved for [`MorePorts`](crate::HostRequest::MorePorts). An
-    /// empty list means that the driver can reserve no more.
+    /// empty list means that the driver can reserve no more ports.
     pub fn add_ports(&mut self, now: Instant, addr: IpAddress, ports: &[u16]) {
         self.io.now = now;
         self.io.ephemeral_ports.add(addr, ports);
         self.retry_parked(now);
     }
 
-    /// Removes `ends` from the pool of ephemeral ports. Returns true for each port that the driver
-    /// may return to the kernel, because no connection of this core has it. The driver has to
-    /// [add](Self::add_ports) each port again that it does not return.
+    /// Removes `ends` from the pool of ephemeral ports. Returns true for each port that no
+    /// connection of this core uses, so that the driver may return the port to the kernel.
+    /// Afterwards, the driver has to [add](Self::add_ports) the ports that it keeps.
     pub fn retire_ports(&mut self, ends: &[Endpoint]) -> Vec<bool> {
         let removed = ends.iter().copied().collect();
         self.io.ephemeral_ports.remove(&removed);
@@ -345,7 +346,6 @@ impl<P: PacketIo> Host<P> {
     pub fn set_routes(&mut self, now: Instant, addresses: Vec<IpAddress>, routes: Vec<Route>) {
         self.io.now = now;
         let before = self.io.routes.set_addresses(addresses);
-        self.set_mux_link();
         for addr in before {
             if !self.io.routes.is_local(addr) {
                 self.io.ephemeral_ports.remove_address(addr);
@@ -354,10 +354,11 @@ impl<P: PacketIo> Host<P> {
         if self.io.routes.set_routes(routes) {
             self.io.find_paths_again();
         }
+        self.set_mux_link();
         self.retry_parked(now);
     }
 
-    /// Sets the source checks for new flows. Existing flows stay, as in the kernel.
+    /// Sets the source address checks for new flows. Existing flows go on, as in the kernel.
     pub fn set_ingress(&mut self, ingress: IngressPolicy) {
         self.io.routes.set_ingress(ingress);
     }
@@ -369,8 +370,8 @@ impl<P: PacketIo> Host<P> {
         self.io.refresh_paths();
     }
 
-    /// Sets the interface's MTU in bytes, also for open connections. A value above the MTU that all
-    /// ports support is reduced to that MTU.
+    /// Sets the interface's MTU in bytes, also for open connections. Limits the value to the
+    /// largest MTU that all ports support.
     pub fn set_mtu(&mut self, now: Instant, mtu: u32) {
         let mtu = mtu.min(self.io.ports_mtu());
         let interface = &mut self.io.routes.interface;
@@ -388,7 +389,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Applies the kernel's entry for neighbour `addr`; without `mac` the entry is unresolved.
+    /// Applies the kernel's entry for neighbour `addr`. `mac` is `None` while the kernel has not
+    /// resolved the neighbour.
     pub fn set_neighbour(&mut self, now: Instant, addr: IpAddress, mac: Option<MacAddress>) {
         self.io.now = now;
         let Some(hop) = self.io.routes.hops.set_neighbour(addr, mac) else {
@@ -412,7 +414,8 @@ impl<P: PacketIo> Host<P> {
         self.ring_doorbells(now);
     }
 
-    /// Does the periodic work: frees idle memory, updates the journal, assigns waiting connections.
+    /// Does the periodic work: frees idle memory, updates the journal, assigns waiting connections,
+    /// and follows memory pressure.
     pub(crate) fn sweep(&mut self, now: Instant) {
         self.next_sweep = now + SWEEP_INTERVAL;
         for _ in 0..self.io.buffered_flows.len().min(SWEEP_MAX) {
@@ -455,12 +458,12 @@ impl<P: PacketIo> Host<P> {
         self.io.buffered_flows.remove(flow);
     }
 
-    /// Returns true if the table of bindings has room for many flows, but no flow exists.
+    /// Returns true if the table of bindings has a large capacity, but no flow exists.
     fn is_oversized(&self) -> bool {
         self.io.bindings.capacity() > OVERSIZED && self.engine.is_empty()
     }
 
-    /// Frees the tables of flows if they are large and no flow exists.
+    /// Frees the tables of flows if the tables are large and no flow exists.
     fn shrink(&mut self) {
         let undone = !(self.io.dirty.is_empty() && self.io.released.is_empty());
         if self.is_oversized() && !undone {
@@ -485,7 +488,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Returns the time of the next sweep; `None` while there is nothing to sweep.
+    /// Returns the time of the next sweep. Returns `None` while a sweep has no work.
     pub(crate) fn sweep_due(&self) -> Option<Instant> {
         let mut programs = self.io.programs.iter();
         let mut needs_idle_check = || programs.any(|(_, entry)| entry.rx.needs_idle_check());

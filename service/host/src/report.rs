@@ -1,4 +1,4 @@
-//! Reports of a host for listings: its sockets, counters and usage.
+//! Reports of a host for listings: sockets, counters and memory usage.
 
 use tidelane_engine::{FlowId, FlowInfo};
 use tidelane_packet_io::PacketIo;
@@ -9,9 +9,9 @@ use crate::{Host, binding::Binding};
 /// A listener or a connection, as `tidelane ss` lists it.
 #[derive(Clone, Debug)]
 pub struct SocketReport {
-    /// State of the connection, or the mark of a listener.
+    /// Kind of the socket, and the state of a connection.
     pub state: SocketState,
-    /// Number by which programs name the listener; `None` for a connection.
+    /// Number that programs use for the listener; `None` for a connection.
     pub listener: Option<u32>,
     /// Local address and port.
     pub local: Endpoint,
@@ -19,26 +19,26 @@ pub struct SocketReport {
     pub peer: Endpoint,
     /// Name and pid of the programs that hold the socket.
     pub programs: Vec<(String, u32)>,
-    /// Received and unread bytes; for a listener, connections that wait for accept.
+    /// Received and unread bytes; for a listener, the length of the accept queue.
     pub recv_q: u32,
     /// Unacknowledged and unsent bytes; for a listener, the backlog.
     pub send_q: u32,
-    /// The engine's view of a connection; `None` for a listener.
+    /// The engine's state of a connection; `None` for a listener.
     pub info: Option<FlowInfo>,
 }
 
-/// The kind of a reported socket.
+/// The kind of a socket in a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SocketState {
     /// A listener.
     Listen,
-    /// A connection in this state, in the spelling of RFC 9293 §3.3.2.
+    /// A connection with its state, spelled as in RFC 9293 §3.3.2.
     Connection(String),
 }
 
 impl<P: PacketIo> Host<P> {
-    /// Returns the largest frame in bytes that the interface sends, and true if a received frame
-    /// may have an unfinished checksum.
+    /// Returns the length in bytes of the largest frame that the interface sends. The boolean is
+    /// true if a received frame may have a partial checksum (only the pseudo-header sum).
     pub fn frame_terms(&self) -> (u32, bool) {
         let frame_len_max = self.io.routes.interface.mtu + ETHERNET_HEADER_LEN as u32;
         let mut ports = self.io.ports.iter().map(PacketIo::capabilities);
@@ -48,7 +48,7 @@ impl<P: PacketIo> Host<P> {
         )
     }
 
-    /// Returns all listeners, then all connections.
+    /// Returns all listeners, and then all connections except connections in TIME-WAIT.
     pub fn sockets(&self) -> Vec<SocketReport> {
         let listeners = self.io.listeners.iter().map(|(id, entry)| SocketReport {
             state: SocketState::Listen,
@@ -92,7 +92,7 @@ impl<P: PacketIo> Host<P> {
         })
     }
 
-    /// Returns name and pid of the program whose memory has a connection, then of the other
+    /// Returns the name and pid of the program whose memory has a connection, and then of the other
     /// programs that hold the connection.
     fn holder_names(&self, binding: &Binding) -> Vec<(String, u32)> {
         let others = self.shared.programs(binding.connection);
@@ -113,7 +113,8 @@ impl<P: PacketIo> Host<P> {
             .map(|program| (program.name.clone(), program.pid))
     }
 
-    /// Returns all counters by name: the host's, the engine's, and drops by reason.
+    /// Returns all counters by name: counters of the host, counters of the engine, and drops by
+    /// reason.
     pub fn counters(&self) -> Vec<(String, u64)> {
         let own = &self.io.counters;
         let reasm = self.fragments.reassembler.counters();
@@ -146,13 +147,14 @@ impl<P: PacketIo> Host<P> {
         all
     }
 
-    /// Returns the number of connections in TIME-WAIT, which are not flows.
+    /// Returns the number of connections in TIME-WAIT, which the engine keeps in a table of their
+    /// own.
     pub fn time_wait_len(&self) -> usize {
         self.engine.time_wait_len()
     }
 
-    /// Returns the number of programs, the number of connections, and the bytes of receive buffers
-    /// in use.
+    /// Returns the number of programs, the number of connections, and the number of bytes in
+    /// receive buffers.
     pub fn usage(&self) -> (usize, usize, u64) {
         let programs = self.io.programs.iter().count();
         let bytes = self

@@ -1,4 +1,4 @@
-//! Reads and executes the requests in programs' rings. No word of a request is trusted.
+//! Reads and executes the requests in the programs' rings. All words of a request are untrusted.
 
 use tidelane_abi::{
     ControlRequest, close_cause, control_event, control_request, data_request, not_accelerated,
@@ -23,11 +23,11 @@ use crate::{
     rules::Action,
 };
 
-/// Limit of data requests, and of control requests, that one step reads from a context.
+/// Limit of the data requests, and of the control requests, that one step reads from a context.
 const REQUESTS_PER_STEP_MAX: u32 = 512;
-/// Limit of parked active opens of all users. A parked open waits for a port or a neighbour.
+/// Limit of parked active opens of all users.
 pub const PARKED_MAX: u64 = 65_536;
-/// Time limit of a parked open. The kernel gives up on a neighbour after the same time.
+/// Time limit of a parked open. The kernel's neighbour resolution fails after the same time.
 const PARKED_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// An active open that waits for a local port or for the resolution of a neighbour.
@@ -37,12 +37,12 @@ pub struct Parked {
     request: ControlRequest,
     /// Time of the program's request, from which the time limit counts.
     since: Instant,
-    /// The charge to the program's user.
+    /// The charge to the program's user for the parked open.
     _place: Charge,
 }
 
 impl Parked {
-    /// Returns the program that waits.
+    /// Returns the program that waits for the open.
     pub fn program(&self) -> ProgramId {
         self.program
     }
@@ -50,18 +50,18 @@ impl Parked {
 
 /// The outcome of an attempt to start an active open.
 pub(crate) enum Start {
-    /// The open has started, and the program was notified.
+    /// The open has started, and the program has the event.
     Done,
     /// The open has failed with this `close_cause`.
     Failed(u32),
-    /// The program has to connect through the kernel, for this reason of `not_accelerated`.
+    /// The program has to connect through the kernel, for a reason of `not_accelerated`.
     Kernel(u32),
-    /// The open has to wait for a port or a neighbour.
+    /// The open has to wait for an ephemeral port or a neighbour.
     Wait,
 }
 
 impl<P: PacketIo> Host<P> {
-    /// Reads requests from all rings. Returns true if there were any.
+    /// Reads requests from all rings. Returns true if there was a request.
     pub(crate) fn poll_requests(&mut self, now: Instant) -> bool {
         let mut any = false;
         let mut from = 0;
@@ -75,8 +75,8 @@ impl<P: PacketIo> Host<P> {
         any
     }
 
-    /// Expels a program with a corrupt ring. The indices of other contexts change. A context that
-    /// moves to an index which the scan has passed is read in the next step.
+    /// Disconnects a program with a corrupt ring. The indices of other contexts change. If a
+    /// context moves to an index that the scan has passed, the next step reads the context.
     #[cold]
     fn expel_corrupt(&mut self, now: Instant, place: usize) {
         self.io.counters.corrupt_rings += 1;
@@ -143,7 +143,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Returns context `number` of a program for an answer; `None` if there is no such context.
+    /// Returns context `number` of a program, to answer a request, if the context exists.
     fn context(&mut self, id: ProgramId, number: u32) -> Option<&mut Context> {
         let contexts = &mut self.io.programs.contexts;
         contexts
@@ -169,7 +169,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Makes a context a member of a listener, and charges the membership to the program's user.
+    /// Makes a context a member of a listener, and charges the program's user for the membership.
     fn join_listener(&mut self, id: ProgramId, context: u32, request: &ControlRequest) {
         let Some(listener) = self.io.listeners.numbered(request.listener) else {
             return;
@@ -284,7 +284,7 @@ impl<P: PacketIo> Host<P> {
         Ok(())
     }
 
-    /// Tries all parked opens again after a change or a timeout. Opens past the time limit fail.
+    /// Tries all parked opens again, after a change or a timeout. Opens past the time limit fail.
     pub(crate) fn retry_parked(&mut self, now: Instant) {
         for parked in std::mem::take(&mut self.parked) {
             let Parked {
@@ -371,8 +371,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Charges a connection to the program's user. Beyond the limit, a connection within this host
-    /// goes to the kernel, because its program waits for the answer. Any other open fails.
+    /// Charges the program's user for a connection. Beyond the limit, an open within this host goes
+    /// to the kernel, because its program waits for CONNECT_KERNEL. Any other open fails.
     fn charge_connection(
         &self,
         program: ProgramId,
@@ -399,7 +399,7 @@ impl<P: PacketIo> Host<P> {
             });
         }
         // For martians, other addresses of this host and multicast groups, the program gets the
-        // result of the kernel's connect.
+        // result of the kernel's `connect`.
         if !self.io.routes.leads_out(peer.addr) || !can_be_a_host(peer.addr) {
             return Err(Start::Kernel(not_accelerated::ROUTE));
         }

@@ -9,23 +9,23 @@ use crate::{
     prefixes::Prefixes,
 };
 
-/// A route of the served interface, on which the service runs.
+/// A route over the served interface, on which the service runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// Destination prefix.
     pub prefix: IpAddress,
     /// Prefix length in bits of the 128-bit form: an IPv4 prefix has 96 bits more.
     pub prefix_len: u8,
-    /// Next hop, or `None` for a destination on the link.
+    /// Address of the router; `None` for destinations on the link.
     pub gateway: Option<IpAddress>,
-    /// The source address of packets that take the route.
+    /// Source address of packets that take the route.
     pub source: IpAddress,
 }
 
-/// The served interface as the host sees it.
+/// The state of the served interface.
 #[derive(Clone, Debug)]
 pub struct Interface {
-    /// Link number of the interface's queues.
+    /// Link number of the interface for new flows.
     pub link: LinkId,
     /// Link address of the interface.
     pub mac: MacAddress,
@@ -35,7 +35,7 @@ pub struct Interface {
     pub addresses: Vec<IpAddress>,
 }
 
-/// The routes and neighbours of one interface, and its source checks.
+/// The routes and neighbours of the served interface, and its source address checks.
 pub struct Routes {
     /// The interface.
     pub interface: Interface,
@@ -43,17 +43,18 @@ pub struct Routes {
     pub hops: Hops,
     routes: Vec<Route>,
     by_prefix: Prefixes<Route>,
-    /// Source checks of received packets.
+    /// Source address checks of received packets.
     ingress: IngressPolicy,
     /// True if the driver has set `ingress`.
     has_policy: bool,
-    /// Filter for own addresses: bit `n` is set if some own address has a last byte that is `n`
+    /// Filter for the interface's addresses: bit `n` is set if the last byte of an address is `n`
     /// modulo 64.
     last_bytes: u64,
 }
 
 impl Routes {
-    /// Returns a table without routes. `secret` keys hashes of addresses that peers choose.
+    /// Returns a table without routes. `secret` is the key for hashes of addresses that peers
+    /// choose.
     pub fn new(interface: Interface, secret: [u8; 16]) -> Self {
         let last_bytes = last_bytes_of(&interface.addresses);
         Self {
@@ -74,7 +75,7 @@ impl Routes {
     }
 
     /// Replaces all routes. Returns true if the routes have changed. Until the driver sets the
-    /// source checks, they are made from these routes, as if the host had no other interface.
+    /// source address checks, the checks use these routes, as if the host had no other interface.
     pub fn set_routes(&mut self, routes: Vec<Route>) -> bool {
         let differ = routes != self.routes;
         self.by_prefix = Prefixes::new(routes.iter().map(|r| (r.prefix, r.prefix_len, *r)));
@@ -85,13 +86,26 @@ impl Routes {
         differ
     }
 
-    /// Sets the source checks of received packets.
+    /// Returns the broadcast addresses of the IPv4 networks on the interface's link (RFC 919).
+    pub fn broadcasts(&self) -> Vec<IpAddress> {
+        let on_link = self.routes.iter().filter(|route| route.gateway.is_none());
+        let broadcasts = on_link.filter_map(|route| {
+            let network = u32::from_be_bytes(route.prefix.as_v4()?);
+            // A network of one or two addresses has no broadcast address (RFC 3021).
+            let len = u32::from(route.prefix_len).checked_sub(96)?;
+            let hosts = u32::MAX.checked_shr(len).filter(|hosts| *hosts > 1)?;
+            Some(IpAddress::from_v4((network | hosts).to_be_bytes()))
+        });
+        broadcasts.collect()
+    }
+
+    /// Sets the source address checks of received packets.
     pub fn set_ingress(&mut self, ingress: IngressPolicy) {
         self.ingress = ingress;
         self.has_policy = true;
     }
 
-    /// Returns the source checks of a host whose only interface is the served interface.
+    /// Returns the source address checks of a host whose only interface is the served interface.
     fn policy_of_one_interface(&self) -> IngressPolicy {
         let own = self.interface.addresses.iter();
         let local = own.map(|addr| KernelRoute {
@@ -108,34 +122,35 @@ impl Routes {
         IngressPolicy::new(tables, SourceChecks::default())
     }
 
-    /// Checks the source address of a packet; the error is the reason to drop the packet.
+    /// Checks the source address of a packet. The error is the reason to drop the packet.
     pub fn check_source(&self, src: IpAddress) -> Result<(), DropReason> {
         self.ingress.check_source(src)
     }
 
-    /// Checks the peer of a new connection; the error is the reason to drop its SYN.
+    /// Checks the peer of a new connection. The error is the reason to drop the SYN.
     pub fn check_peer(&self, peer: IpAddress) -> Result<(), DropReason> {
         self.ingress.check_peer(peer)
     }
 
-    /// Returns true if packets to `addr` leave over the interface.
+    /// Returns true if packets to `addr` leave over the served interface.
     pub fn leads_out(&self, addr: IpAddress) -> bool {
         self.ingress.leads_out(addr)
     }
 
-    /// Returns the same as [`is_local`](Self::is_local), faster for an address that is not local.
+    /// Returns the same as [`is_local`](Self::is_local), but faster for an address that is not
+    /// local.
     #[inline(always)]
     pub fn is_local_unlikely(&self, addr: IpAddress) -> bool {
         self.last_bytes >> (addr.0[15] % 64) & 1 != 0 && self.is_local(addr)
     }
 
-    /// Returns true if `addr` is one of the interface's own addresses.
+    /// Returns true if `addr` is an address of the interface.
     #[inline]
     pub fn is_local(&self, addr: IpAddress) -> bool {
         self.interface.addresses.contains(&addr)
     }
 
-    /// Returns the route to `addr` by the longest prefix.
+    /// Returns the route to `addr` with the longest prefix.
     pub fn lookup(&self, addr: IpAddress) -> Option<Route> {
         self.by_prefix.lookup(addr)
     }
@@ -149,28 +164,62 @@ impl Routes {
         Some((gateway.unwrap_or(addr), gateway.is_some()))
     }
 
-    /// Returns true if `addr` is reached through a router. Only the kernel's routes name routers,
-    /// so there are few. In contrast, any packet can name a neighbour.
+    /// Returns true if the path to `addr` leads over a router. Routers are few, because only the
+    /// kernel's routes name routers. In contrast, any packet can name a neighbour.
     pub fn is_routed(&self, addr: IpAddress) -> bool {
         matches!(self.next_hop(addr), Some((_, true)))
     }
 
-    /// Returns the next hop to `addr`, and adds a new next hop to the table. `None` without a
-    /// route, or with too many neighbours in use.
+    /// Returns the next hop to `addr`, and adds a new next hop to the table of neighbours. Returns
+    /// `None` if there is no route, or if the table is full of neighbours in use.
     pub fn hop_to(&mut self, addr: IpAddress) -> Option<HopId> {
         let (next, _) = self.next_hop(addr)?;
         self.hops.find_or_make(next)
     }
 
-    /// Returns the link address of the next hop to `addr`; `None` until the kernel has resolved it.
+    /// Returns the link address of the next hop to `addr`. Returns `None` until the kernel has
+    /// resolved the next hop.
     pub fn known_mac(&self, addr: IpAddress) -> Option<MacAddress> {
         let (next, _) = self.next_hop(addr)?;
         self.hops.get(self.hops.find(next)?).mac
     }
 }
 
-/// Returns the filter for `addresses`, as in `Routes::last_bytes`.
+/// Returns the value of `Routes::last_bytes` for `addresses`.
 fn last_bytes_of(addresses: &[IpAddress]) -> u64 {
     let bit = |addr: &IpAddress| 1 << (addr.0[15] % 64);
     addresses.iter().map(bit).fold(0, |all, bit: u64| all | bit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_on_the_link_have_broadcast_addresses() {
+        let v4 = |a, b, c, d| IpAddress::from_v4([a, b, c, d]);
+        let interface = Interface {
+            link: LinkId(0),
+            mac: MacAddress([2, 0, 0, 0, 0, 1]),
+            mtu: 1500,
+            addresses: vec![v4(10, 0, 0, 1)],
+        };
+        let mut routes = Routes::new(interface, [0; 16]);
+        let route = |prefix, len, gateway| Route {
+            prefix,
+            prefix_len: len,
+            gateway,
+            source: v4(10, 0, 0, 1),
+        };
+        routes.set_routes(vec![
+            route(v4(10, 0, 0, 0), 96 + 24, None),
+            route(v4(172, 16, 0, 0), 96 + 12, None),
+            route(v4(192, 168, 0, 4), 96 + 31, None),
+            route(v4(192, 168, 0, 9), 96 + 32, None),
+            route(v4(0, 0, 0, 0), 96, Some(v4(10, 0, 0, 254))),
+            route(IpAddress([0xfd; 16]), 64, None),
+        ]);
+        let expected = [v4(10, 0, 0, 255), v4(172, 31, 255, 255)];
+        assert_eq!(routes.broadcasts(), expected);
+    }
 }

@@ -1,19 +1,19 @@
 //! The operator's rules, which decide whether a connection may open.
 //!
-//! A rule is checked when a connection opens, and when the rules change, but never for a segment of
-//! an established connection. The first rule that matches decides, else the default. Without rules
-//! the cost is one branch per new connection.
+//! The host checks the rules when a connection opens, and when the rules change, but never for a
+//! segment of an established connection. The first rule that matches decides. If no rule matches,
+//! the default decides. Without rules, the cost is one branch per new connection.
 
 use std::{error::Error, fmt, net::IpAddr, ops::RangeInclusive, str::FromStr};
 
 use tidelane_wire::{Endpoint, IpAddress};
 
-/// The user and the groups of a program, which rules refer to.
+/// The user and the groups of a program, for the conditions of rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Credentials {
     /// User id.
     pub uid: u32,
-    /// Group ids, including the primary group's.
+    /// Group ids, including the primary group id.
     pub groups: Vec<u32>,
 }
 
@@ -23,9 +23,9 @@ pub enum Action {
     /// The connection opens.
     #[default]
     Accept,
-    /// The connection is refused by a reset, or by ECONNREFUSED.
+    /// The opener gets a RST, or ECONNREFUSED.
     Refuse,
-    /// The connection gets no answer: its opener waits until its SYN retries are used up.
+    /// The opener gets no answer, and waits until its SYN retransmissions are used up.
     Drop,
 }
 
@@ -42,9 +42,9 @@ impl fmt::Display for Action {
 /// The side that opens a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// The peer: a SYN came for a listener.
+    /// The peer opens the connection: a SYN arrived for a listener.
     In,
-    /// A program of this host.
+    /// A program of this host opens the connection.
     Out,
 }
 
@@ -57,7 +57,7 @@ pub struct Opening<'a> {
     pub local: Endpoint,
     /// Peer's address and port.
     pub peer: Endpoint,
-    /// Credentials of the program on this host, which listens or connects.
+    /// Credentials of the program on this host that listens or connects.
     pub owner: &'a Credentials,
 }
 
@@ -83,7 +83,7 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// The error for a text that is no prefix.
+/// The error for a text that is not a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadPrefix;
 
@@ -98,8 +98,8 @@ impl Error for BadPrefix {}
 impl FromStr for Prefix {
     type Err = BadPrefix;
 
-    /// Parses `10.0.0.0/8`, `fd00::/8`, or one address. A bit beyond the length is an error,
-    /// because the rule would not mean what it seems to mean.
+    /// Parses a prefix, for example `10.0.0.0/8` or `fd00::/8`, or one address. Returns an error if
+    /// a bit after the prefix length is set, because the operator may have meant another prefix.
     fn from_str(text: &str) -> Result<Self, BadPrefix> {
         let (addr, len) = match text.split_once('/') {
             Some((addr, len)) => (addr, Some(len)),
@@ -121,12 +121,13 @@ impl FromStr for Prefix {
     }
 }
 
-/// Conditions on a connection, and the action. All conditions must hold; an empty list matches all.
+/// Conditions on a connection, and the action. A rule matches if all conditions hold. The condition
+/// of an empty list always holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
     /// The verdict on matching connections.
     pub action: Action,
-    /// The side that opens the connection; `None` for either.
+    /// The side that opens the connection; `None` for both sides.
     pub direction: Option<Direction>,
     /// Local ports.
     pub local_ports: Vec<RangeInclusive<u16>>,
@@ -163,7 +164,7 @@ impl Rule {
 }
 
 impl fmt::Display for Rule {
-    /// Formats the rule as in the configuration, on one line.
+    /// Formats the rule on one line, with the names of the configuration.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.action)?;
         match self.direction {
@@ -187,7 +188,7 @@ impl fmt::Display for Rule {
     }
 }
 
-/// Rules in their order, with counts of their decisions.
+/// Rules in the order of the checks, with the number of decisions of each rule.
 #[derive(Clone, Debug, Default)]
 pub struct RuleSet {
     rules: Vec<(Rule, u64)>,
@@ -197,7 +198,7 @@ pub struct RuleSet {
 }
 
 impl RuleSet {
-    /// Makes a set from rules in the order in which they are checked.
+    /// Makes a set from `rules`, which are in the order of the checks.
     pub fn new(rules: Vec<Rule>, default: Action) -> Self {
         Self {
             rules: rules.into_iter().map(|rule| (rule, 0)).collect(),
@@ -206,13 +207,13 @@ impl RuleSet {
         }
     }
 
-    /// Returns true if every connection may open; decisions are not counted then.
+    /// Returns true if every connection may open. The set then counts no decisions.
     #[inline]
     pub fn accepts_all(&self) -> bool {
         self.rules.is_empty() && self.default == Action::Accept
     }
 
-    /// Returns the verdict on a connection that opens, and counts the decision of the rule.
+    /// Returns the verdict on a connection that opens, and counts the decision for the rule.
     #[inline]
     pub fn verdict(&mut self, opening: &Opening<'_>) -> Action {
         if self.accepts_all() {
@@ -235,13 +236,13 @@ impl RuleSet {
         }
     }
 
-    /// Returns the verdict on an open connection, without a count.
+    /// Returns the verdict on an open connection, and counts no decision.
     pub fn opinion(&self, opening: &Opening<'_>) -> Action {
         let found = self.rules.iter().find(|(rule, _)| rule.fits(opening));
         found.map_or(self.default, |(rule, _)| rule.action)
     }
 
-    /// Returns each rule as text, and the default at the end.
+    /// Returns each rule as text, with the default at the end.
     pub fn descriptions(&self) -> Vec<String> {
         let rules = self.rules.iter().map(|(rule, _)| rule.to_string());
         rules
@@ -249,7 +250,7 @@ impl RuleSet {
             .collect()
     }
 
-    /// Returns the number of decisions of each rule, and of the default at the end.
+    /// Returns the number of decisions of each rule, with the default at the end.
     pub fn hits(&self) -> Vec<u64> {
         let hits = self.rules.iter().map(|(_, hits)| *hits);
         hits.chain([self.default_hits]).collect()

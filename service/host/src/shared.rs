@@ -4,7 +4,7 @@
 //! example after a fork. The slot and the buffers of a connection lie in the memory of one program,
 //! the *home*. Another holder moves the connection to its own memory with [`Host::take`]. The old
 //! slot of a moved connection stays reserved as long as its program holds the connection. Most
-//! connections have one holder and no record in this module.
+//! connections have one holder, and no record in this module.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -29,21 +29,22 @@ pub use moving::{Take, TakeError, Taken};
 pub enum Holder {
     /// A registered program.
     Program(ProgramId),
-    /// A forked child that has not registered yet, by the number that the driver gave it.
+    /// A forked child that has not registered yet. The driver gives each child a number.
     Child(u64),
 }
 
-/// A connection with several holders, or whose only holder is not its home.
+/// A connection with several holders, or with one holder that is not the home.
 #[derive(Debug)]
 struct SharedConnection {
     /// The home, and the connection's slot in the home's region.
     place: (ProgramId, u32),
     holders: Vec<Holder>,
-    /// Slots in which holders had the connection before, each with its program.
+    /// Former slots of the connection, whose programs still hold the connection. Each entry has the
+    /// program and the slot.
     former_slots: Vec<(ProgramId, u32)>,
     /// The state that was last published in the slot.
     published: Option<Publication>,
-    /// A unit for each holder, charged to the user of the first home.
+    /// One unit for each holder, charged to the user of the first home.
     charge: Charge,
 }
 
@@ -64,7 +65,8 @@ pub struct SharedConnections {
 }
 
 impl SharedConnections {
-    /// Returns the programs that hold `connection`, if it is shared.
+    /// Returns the programs that hold `connection`. Returns no program if the connection is not
+    /// shared.
     pub fn programs(&self, connection: u64) -> impl Iterator<Item = ProgramId> {
         let holders = self.by_number.get(&connection);
         let holders = holders.into_iter().flat_map(|shared| &shared.holders);
@@ -83,14 +85,14 @@ impl SharedConnections {
 }
 
 impl<P: PacketIo> Host<P> {
-    /// Makes `child` a holder of all connections that `from` holds, before a fork. After a refusal
-    /// `child` holds nothing.
+    /// Makes `child` a holder of all connections that `from` holds, before a fork. After a refusal,
+    /// `child` holds no connection.
     pub fn inherit(&mut self, now: Instant, from: Holder, child: u64) -> Result<(), Refused> {
         self.io.now = now;
         let inherited = self.add_child(now, from, Holder::Child(child));
         if inherited.is_err() {
             self.leave_all(now, Holder::Child(child), false);
-            // A connection that was prepared for sharing may have one holder again.
+            // A connection that `add_child` has shared may have one holder again.
             for connection in self.shared.held_by(from) {
                 self.apply_holders(now, connection, false);
             }
@@ -111,7 +113,8 @@ impl<P: PacketIo> Host<P> {
         Ok(())
     }
 
-    /// Replaces the holder `child` by the program `id`, as which the child has registered.
+    /// Replaces the holder `child` by the program `id`, after the child has registered as this
+    /// program.
     pub fn child_registered(&mut self, child: u64, id: ProgramId) {
         for shared in self.shared.by_number.values_mut() {
             for holder in &mut shared.holders {
@@ -122,8 +125,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Removes a holder that has ended. With `abort`, connections without further holders are
-    /// reset.
+    /// Removes a holder that has ended. If `abort` is true, resets the connections that have no
+    /// other holder.
     pub fn leave_all(&mut self, now: Instant, holder: Holder, abort: bool) {
         self.io.now = now;
         for connection in self.shared.held_by(holder) {
@@ -131,7 +134,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Removes the hold of `holder`, which closed a connection without ever having a slot for it.
+    /// Removes the hold of `holder`, which has closed a connection without ever having a slot for
+    /// the connection.
     pub fn release_connection(&mut self, now: Instant, holder: Holder, connection: u64) {
         self.io.now = now;
         self.drop_holder(now, connection, holder, false);
@@ -147,7 +151,8 @@ impl<P: PacketIo> Host<P> {
             .filter(|(_, slot_use)| matches!(slot_use, SlotUse::Live(_) | SlotUse::Ended(_)));
         let slots: Vec<u32> = in_use.map(|(slot, _)| slot).collect();
         for slot in slots {
-            // The program may have accepted or closed the connection a moment ago.
+            // Process the flags first: the program may have accepted or closed the connection since
+            // the last step.
             self.advance(now, id, slot);
             self.share(id, slot, &account)?;
         }
@@ -194,7 +199,7 @@ impl<P: PacketIo> Host<P> {
         self.io.binding(flow)
     }
 
-    /// Sets and clears flags of a slot immediately.
+    /// Sets and clears flags of a slot now, instead of at the end of the step.
     fn change_flags(&mut self, (id, slot): (ProgramId, u32), set: u32, clear: u32) {
         let program = self.io.programs.get(id);
         if let Some(view) = program.and_then(|program| program.region.slot(slot)) {
@@ -203,8 +208,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Processes the CLOSE of the home. `flags` has the program flags that the home has just set.
-    /// Returns false and does nothing if `flow` is not shared.
+    /// Processes the CLOSE flag of the home. `flags` has the program flags that the home has newly
+    /// set. Returns false and changes nothing if `flow` is not shared.
     pub(crate) fn close_shared(&mut self, now: Instant, flow: FlowId, flags: u32) -> bool {
         let Some(binding) = self.io.binding(flow) else {
             return false;
@@ -221,7 +226,7 @@ impl<P: PacketIo> Host<P> {
         true
     }
 
-    /// Processes the close of a slot whose flow has ended.
+    /// Processes the CLOSE flag in a slot whose flow has ended.
     pub(crate) fn close_ended(&mut self, now: Instant, id: ProgramId, slot: u32) {
         let Some(binding) = self.binding_at((id, slot)) else {
             return;
@@ -234,8 +239,8 @@ impl<P: PacketIo> Host<P> {
         self.drop_holder(now, connection, Holder::Program(id), false);
     }
 
-    /// Processes the CLOSE of program `id` in a former slot, whose connection has moved to another
-    /// program.
+    /// Processes the CLOSE flag of program `id` in a former slot, whose connection has moved to
+    /// another program.
     pub(crate) fn close_former_slot(
         &mut self,
         now: Instant,
@@ -268,7 +273,7 @@ impl<P: PacketIo> Host<P> {
         self.apply_holders(now, connection, abort);
     }
 
-    /// Frees the slot in which program `id` had the connection before.
+    /// Frees the former slot of the connection in program `id`.
     fn release_former_slot(&mut self, connection: u64, id: ProgramId) {
         let Some(shared) = self.shared.by_number.get_mut(&connection) else {
             return;
@@ -290,8 +295,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Reacts to a change of the holders. Closes a connection without holders. Ends the sharing if
-    /// the home is the only holder. Notifies the holders if the home is not a holder.
+    /// Applies a change of the holders. Closes a connection without holders. Ends the sharing if
+    /// the home is the only holder. Notifies the other holders if the home is not a holder.
     fn apply_holders(&mut self, now: Instant, connection: u64, abort: bool) {
         let Some(shared) = self.shared.by_number.get(&connection) else {
             return;
@@ -311,8 +316,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Records the published state of a shared connection, and notifies the other holders of a
-    /// changed state.
+    /// Records the published state of a shared connection, and notifies the other holders if the
+    /// state has changed.
     pub(crate) fn note_published(&mut self, connection: u64, publication: Publication) {
         if let Some(shared) = self.shared.by_number.get_mut(&connection)
             && shared.published.replace(publication) != Some(publication)
@@ -321,7 +326,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Notifies the holders with a former slot of the connection, because they may wait for data.
+    /// Notifies the holders with a former slot of the connection, because their threads may wait
+    /// for data.
     pub(crate) fn notify_other_holders(&mut self, connection: u64) {
         let Some(shared) = self.shared.by_number.get(&connection) else {
             return;
@@ -339,7 +345,8 @@ impl<P: PacketIo> Host<P> {
             }
             self.change_flags((id, slot), service_flags::EVENT_PENDING, 0);
             if let Some(context) = self.io.programs.contexts.for_event(id, context) {
-                // A full ring does no harm: the flag is set, and the program reads the ring anyway.
+                // A full ring does no harm: the program reads the ring later, and then finds the
+                // flag.
                 let _ = context.push_data(data_event::READY, slot);
             }
         }

@@ -1,8 +1,9 @@
-//! Several hosts as the cores of one service, and the frames that they hand to each other.
+//! The channels between the cores of a service, over which a core hands frames to the core of their
+//! flow.
 //!
-//! A NIC queue brings frames of any flow, and each flow belongs to one core. A frame of another
-//! core's flow is copied into a batch for that core, and the batch travels over a bounded channel.
-//! See `docs/design/cores.md`.
+//! Each core has one host. A NIC queue delivers frames of any flow, but each flow belongs to one
+//! core. The core that receives a frame of another core's flow copies the frame into a batch for
+//! that core. A bounded channel carries the batch. See `docs/design/cores.md`.
 
 use std::sync::{
     Arc,
@@ -16,24 +17,24 @@ use tidelane_wire::{Packet, protocol};
 
 use crate::{Bell, receive::icmp_error};
 
-/// Limit of batches that wait between two cores. A batch has the frames of at most one burst, so
-/// the batches hold at most about as many frames as a NIC queue.
+/// Limit of the batches that wait between two cores. A batch has the frames of at most one burst,
+/// so the batches hold about as many frames as a NIC queue.
 const BATCHES_MAX: usize = 64;
 
-/// The number of a core and the number of cores.
+/// The index of a core, and the number of cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoreIndex {
-    /// Number of the core.
+    /// Index of the core, from zero.
     pub core: u32,
     /// Number of cores.
     pub cores: u32,
 }
 
 impl CoreIndex {
-    /// The index of a core without other cores.
+    /// The index of the only core of a service.
     pub(crate) const ALONE: Self = Self { core: 0, cores: 1 };
 
-    /// Returns true if connections between these ports are on this core.
+    /// Returns true if connections between the ports `port` and `other` belong to this core.
     #[inline]
     pub fn has(self, port: u16, other: u16) -> bool {
         self.cores == 1 || core_of(port, other, self.cores) == self.core
@@ -44,7 +45,7 @@ impl CoreIndex {
         n * u64::from(self.cores) + u64::from(self.core)
     }
 
-    /// Returns the core that numbered a connection.
+    /// Returns the index of the core that numbered a connection.
     pub fn core_of_connection(connection: u64, cores: usize) -> usize {
         (connection % cores.max(1) as u64) as usize
     }
@@ -53,11 +54,11 @@ impl CoreIndex {
 /// A batch of copied frames for one core, in the order of their arrival.
 #[derive(Default)]
 pub(crate) struct Batch {
-    /// The frames, one after the other.
+    /// The bytes of all frames, without gaps.
     bytes: Vec<u8>,
-    /// Length of each frame in bytes, and the link on which it arrived.
+    /// Length of each frame in bytes, and the link on which the frame arrived.
     lens: Vec<(u32, LinkId)>,
-    /// True if the frames' checksums may be partial.
+    /// True if the checksums of the frames may be partial (only the pseudo-header sum).
     partial_allowed: bool,
 }
 
@@ -68,12 +69,12 @@ impl Batch {
         self.partial_allowed |= partial_allowed;
     }
 
-    /// Returns true if the frames' checksums may be partial.
+    /// Returns true if the checksums of the frames may be partial (only the pseudo-header sum).
     pub(crate) fn partial_allowed(&self) -> bool {
         self.partial_allowed
     }
 
-    /// Returns each frame, and the link on which it arrived.
+    /// Returns each frame, and the link on which the frame arrived.
     pub(crate) fn frames(&self) -> impl Iterator<Item = (&[u8], LinkId)> {
         let mut rest = &self.bytes[..];
         self.lens.iter().map_while(move |(len, link)| {
@@ -93,11 +94,11 @@ impl Batch {
 /// The channel to another core.
 struct Outgoing {
     to: SyncSender<Batch>,
-    /// Emptied batches that the other core gives back for reuse.
+    /// Empty batches that the other core returns for reuse.
     used: Receiver<Batch>,
     /// The batch that takes the next frames.
     filling: Batch,
-    /// Number of batches that wait for the other core, from all cores.
+    /// Number of batches from all cores that wait for the other core.
     waiting: Arc<AtomicUsize>,
     bell: Box<dyn Bell>,
 }
@@ -105,14 +106,14 @@ struct Outgoing {
 /// The channel from another core.
 struct Incoming {
     from: Receiver<Batch>,
-    /// Gives emptied batches back to the other core.
+    /// Returns empty batches to the other core.
     used: Sender<Batch>,
 }
 
 /// A core's channels to the other cores.
 pub struct Siblings {
     core_index: CoreIndex,
-    /// Channel to each core, by core number; `None` for this core.
+    /// Channel to each core, by core index; `None` for this core.
     outgoing: Vec<Option<Outgoing>>,
     incoming: Vec<Incoming>,
     /// Number of batches that wait for this core.
@@ -121,7 +122,7 @@ pub struct Siblings {
 
 impl Siblings {
     /// Makes the channels between `cores` cores. Returns one `Siblings` per core, ordered by core
-    /// number. `bell` returns the doorbell of a core.
+    /// index. `bell` returns the doorbell of a core.
     pub fn of(cores: usize, mut bell: impl FnMut(usize) -> Box<dyn Bell>) -> Vec<Self> {
         let alone = |core| Self {
             core_index: CoreIndex {
@@ -158,20 +159,21 @@ impl Siblings {
         all
     }
 
-    /// Returns the number of this core and the number of cores.
+    /// Returns the index of this core, and the number of cores.
     pub(crate) fn core_index(&self) -> CoreIndex {
         self.core_index
     }
 
-    /// Returns the core of the packet's flow, if the flow belongs to another core.
+    /// Returns the core of the packet's flow. Returns `None` if this core is the right core for the
+    /// packet.
     pub(crate) fn elsewhere(&self, packet: &Packet<'_>) -> Option<usize> {
         let (port, other) = ports_of(packet)?;
         let core = core_of(port, other, self.core_index.cores);
         (core != self.core_index.core).then_some(core as usize)
     }
 
-    /// Returns the core that reassembles packets with the IP identification `id`, if another core
-    /// reassembles them.
+    /// Returns the core that reassembles packets with the IP identification `id`. Returns `None` if
+    /// this core reassembles these packets.
     pub(crate) fn elsewhere_in_fragments(&self, id: u32) -> Option<usize> {
         let core = core_of(id as u16, (id >> 16) as u16, self.core_index.cores);
         (core != self.core_index.core).then_some(core as usize)
@@ -190,7 +192,8 @@ impl Siblings {
         }
     }
 
-    /// Sends filled batches. Returns the number of frames dropped because a core was busy.
+    /// Sends the batches that have frames. Returns the number of frames that were dropped because
+    /// the channel to their core was full.
     pub(crate) fn flush(&mut self) -> u64 {
         let mut lost = 0;
         for channel in self.outgoing.iter_mut().flatten() {
@@ -209,7 +212,7 @@ impl Siblings {
                 batch.clear();
                 channel.filling = batch;
             }
-            // A core that cannot be woken polls by itself, or is ending.
+            // Ignore the result: a core without a working doorbell polls, or is about to end.
             let _ = channel.bell.ring();
         }
         lost
@@ -221,7 +224,7 @@ impl Siblings {
         self.waiting.load(Ordering::SeqCst) > 0
     }
 
-    /// Returns the next batch for this core, and the number of the channel for
+    /// Returns the next batch for this core, and the index of its channel for
     /// [`recycle`](Self::recycle).
     pub(crate) fn next(&mut self) -> Option<(Batch, usize)> {
         if !self.has_work() {
@@ -233,7 +236,7 @@ impl Siblings {
         Some(next)
     }
 
-    /// Empties a processed batch and gives it back to its sender.
+    /// Empties a processed batch, and returns the batch to its sender.
     pub(crate) fn recycle(&mut self, (mut batch, number): (Batch, usize)) {
         batch.clear();
         if let Some(channel) = self.incoming.get(number) {
@@ -243,10 +246,10 @@ impl Siblings {
 }
 
 /// Returns the ports of the packet's connection. An ICMP error belongs to the connection of the
-/// packet that it quotes.
+/// quoted packet.
 ///
 /// Returns `None` if the packet belongs to no connection or is malformed. The core that received
-/// the packet then processes and counts it.
+/// the packet then processes and counts the packet.
 fn ports_of(packet: &Packet<'_>) -> Option<(u16, u16)> {
     match packet.protocol {
         protocol::TCP => {
@@ -266,7 +269,7 @@ mod tests {
 
     use super::*;
 
-    /// A doorbell that counts how often it is rung.
+    /// A doorbell that counts the rings.
     struct Count(Arc<AtomicU32>);
 
     impl Bell for Count {
@@ -300,7 +303,7 @@ mod tests {
             last.recycle(next);
         }
         assert!(!last.has_work() && last.next().is_none());
-        // The batch is reused, and is empty.
+        // The first core reuses a returned batch, which is empty.
         first.hand_over(2, LinkId(1), &[7], false);
         assert_eq!(first.flush(), 0);
         let next = last.next().expect("a batch");

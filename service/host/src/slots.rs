@@ -1,8 +1,9 @@
 //! Loads and stores on a slot, with their memory order.
 //!
-//! A slot is the shared record of one connection. The program writes one half, the service the
-//! other half. The program may write any value, and no function here validates loaded values.
-//! Positions are stream positions: byte counts modulo 2^32.
+//! A slot is the record of one connection in the memory that a program shares with the service. The
+//! program writes one half of the slot, and the service writes the other half. The program may
+//! write any value, and no function of this module validates loaded values. Positions are stream
+//! positions: byte counts modulo 2^32.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
@@ -20,13 +21,14 @@ pub struct ProgramView {
     pub tx_head: u32,
     /// Position up to which the program has read.
     pub rx_read: u32,
-    /// Send buffer.
+    /// Word of the send buffer.
     pub tx_buffer: BufferWord,
-    /// Word of the receive buffer that the program reads.
+    /// Word of the receive buffer from which the program reads.
     pub rx_buffer_seen: BufferWord,
 }
 
-/// Reads the program's half. Positions are read before the buffers that they refer to.
+/// Reads the program's half. Loads each position before the word of the buffer to which the
+/// position refers.
 pub fn read_program(slot: SlotView<'_>) -> ProgramView {
     let half = slot.program();
     let flags = half.flags.load(Acquire);
@@ -47,13 +49,13 @@ pub fn rx_read(slot: SlotView<'_>) -> u32 {
     slot.program().rx_read.load(Acquire)
 }
 
-/// Announces a receive buffer. Later stores of `rx_head` refer to this buffer.
+/// Publishes the word of a receive buffer. Later stores of `rx_head` refer to this buffer.
 pub fn set_rx_buffer(slot: SlotView<'_>, word: BufferWord) {
     slot.service().rx_buffer.store(word, Release);
 }
 
-/// Tells the program that the service uses send buffer `word`, so that the program may reuse
-/// earlier send buffers.
+/// Publishes that the service uses send buffer `word`, so that the program may reuse earlier send
+/// buffers.
 pub fn set_tx_buffer_seen(slot: SlotView<'_>, word: BufferWord) {
     slot.service().tx_buffer_seen.store(word, Release);
 }
@@ -61,9 +63,9 @@ pub fn set_tx_buffer_seen(slot: SlotView<'_>, word: BufferWord) {
 /// The state of a connection that [`publish`] shows to the program at the end of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Publication {
-    /// Position up to which data was received.
+    /// Position up to which the host has received data in order.
     pub rx_head: u32,
-    /// Position up to which data was acknowledged.
+    /// Position up to which the peer has acknowledged data.
     pub tx_acked: u32,
     /// Bits of [`tidelane_abi::service_flags`].
     pub flags: u32,
@@ -71,8 +73,8 @@ pub struct Publication {
     pub cause: u32,
 }
 
-/// Publishes positions and state. The flags are stored last, since the end of file refers to
-/// `rx_head`.
+/// Publishes positions and state. Stores the flags last, because the end of the stream (FIN) refers
+/// to `rx_head`.
 pub fn publish(slot: SlotView<'_>, publication: &Publication) {
     let half = slot.service();
     half.tx_acked.store(publication.tx_acked, Release);
@@ -81,18 +83,19 @@ pub fn publish(slot: SlotView<'_>, publication: &Publication) {
     half.flags.store(publication.flags, Release);
 }
 
-/// Sets the limit in bytes of the data that the program has written and the peer has not
+/// Publishes the limit in bytes of the data that the program has written and the peer has not
 /// acknowledged.
 pub fn set_tx_limit(slot: SlotView<'_>, tx_limit: u32) {
     slot.service().tx_limit.store(tx_limit, Relaxed);
 }
 
-/// Sets the receive window in bytes, by which the program decides when to announce its reads.
+/// Publishes the receive window in bytes. The window determines when the program announces its
+/// reads.
 pub fn set_rx_window(slot: SlotView<'_>, rx_window: u32) {
     slot.service().rx_window.store(rx_window, Relaxed);
 }
 
-/// Publishes the position up to which data was sent. The caller publishes the flags later.
+/// Publishes the position up to which the host has sent data. The caller publishes the flags later.
 pub fn set_tx_sent(slot: SlotView<'_>, tx_sent: u32) {
     slot.service().tx_sent.store(tx_sent, Release);
 }
@@ -102,14 +105,14 @@ pub fn set_soft_error(slot: SlotView<'_>, word: u32) {
     slot.service().soft_error.store(word, Release);
 }
 
-/// Publishes urgent data. The caller marks the receive buffer's word later.
+/// Publishes the state of urgent data. The caller marks the word of the receive buffer later.
 pub fn set_urgent(slot: SlotView<'_>, word: u64, before: u32) {
     let half = slot.service();
     half.urgent_before.store(before, Relaxed);
     half.urgent.store(word, Release);
 }
 
-/// Clears both halves for a new connection. Returns the new, odd generation.
+/// Clears both halves for a new connection. Returns the new generation, which is odd.
 pub fn begin_use(slot: SlotView<'_>) -> u32 {
     let program = slot.program();
     program.tx_buffer.store(0, Relaxed);
@@ -148,13 +151,14 @@ pub struct Resumption {
     pub tx_head: u32,
     /// Position up to which the program has read.
     pub rx_read: u32,
-    /// Send buffer.
+    /// Word of the send buffer.
     pub tx_buffer: BufferWord,
-    /// Receive buffer.
+    /// Word of the receive buffer.
     pub rx_buffer: BufferWord,
 }
 
-/// Writes both halves of a slot whose use has just begun.
+/// Writes the state of a moved connection to both halves of a slot. The caller has called
+/// [`begin_use`].
 pub fn resume_use(slot: SlotView<'_>, resumption: &Resumption) {
     let program = slot.program();
     program.flags.store(resumption.flags, Relaxed);
@@ -169,7 +173,7 @@ pub fn add_flags(slot: SlotView<'_>, bits: u32) {
     slot.service().flags.fetch_or(bits, SeqCst);
 }
 
-/// Clears bits of [`tidelane_abi::service_flags`].
+/// Clears bits of [`tidelane_abi::service_flags`]. The other bits keep their values.
 pub fn remove_flags(slot: SlotView<'_>, bits: u32) {
     slot.service().flags.fetch_and(!bits, SeqCst);
 }
@@ -179,13 +183,13 @@ pub fn generation(slot: SlotView<'_>) -> u32 {
     slot.service().generation.load(Relaxed)
 }
 
-/// Returns true if the program is copying data from or to the buffers. Call this function after
-/// [`add_flags`]: a program that is not copying then sees the flags before its next copy.
+/// Returns true if the program is copying data from or to the buffers. The caller calls
+/// [`add_flags`] first: a program that is not copying then sees the flags before its next copy.
 pub fn is_held(slot: SlotView<'_>) -> bool {
     slot.program().busy.load(SeqCst) != 0
 }
 
-/// Ends the use of a slot, whose generation becomes even.
+/// Ends the use of a slot. The generation becomes even.
 pub fn end_use(slot: SlotView<'_>) {
     let generation = slot.service().generation.load(Relaxed).wrapping_add(1) & !1;
     slot.service().generation.store(generation, Release);

@@ -1,4 +1,5 @@
-//! Checks the source of segments without a flow, and sends answers to them, such as a RST.
+//! Checks the source addresses of segments without a flow, and sends the answers to these segments,
+//! for example a RST.
 
 use tidelane_engine::{LinkId, SegmentOut, TxFull, Verdict};
 use tidelane_packet_io::PacketIo;
@@ -11,10 +12,10 @@ use crate::{
 };
 
 impl<P: PacketIo> HostIo<P> {
-    /// Returns the link address for an answer to a frame that has no flow. The address belongs to
-    /// the neighbour on the path to `peer`. While the kernel has not resolved the neighbour, the
-    /// address is `arrival`, the source of the frame. If the neighbour is an unresolved router,
-    /// asks the kernel and returns `None`, so that the answer is dropped.
+    /// Returns the link address for an answer to a frame without a flow: the address of the
+    /// neighbour on the path to `peer`. While the kernel has not resolved the neighbour, returns
+    /// `arrival`, the source address of the frame. If the neighbour is an unresolved router, asks
+    /// the kernel to resolve the router, and returns `None`. The caller then drops the answer.
     pub(crate) fn mac_for_reply(
         &mut self,
         peer: IpAddress,
@@ -32,10 +33,10 @@ impl<P: PacketIo> HostIo<P> {
         arrival.filter(|_| self.routes.leads_out(peer))
     }
 
-    /// Returns the verdict on a segment without a flow, by its source address. Counts a segment
-    /// that is dropped.
+    /// Returns the verdict on a segment without a flow, by its source address. Counts a dropped
+    /// segment.
     pub(crate) fn check_source(&mut self, key: &FlowKey, link: LinkId) -> Verdict {
-        // The mux has checked the sources of packets of ports.
+        // The mux has checked the source addresses of packets of ports.
         if link == LOCAL_PATH_LINK || link == MUX_LINK {
             return Verdict::Accept;
         }
@@ -76,7 +77,7 @@ impl<P: PacketIo> HostIo<P> {
             return Ok(());
         };
         template.set_fields(fields);
-        // An answer without a flow has DF and the identification zero, as in Linux.
+        // An answer without a flow has the DF flag and identification zero, as in Linux.
         if out.link == MUX_LINK {
             let state = (&mut self.tx_queued, &mut self.blocked);
             return self

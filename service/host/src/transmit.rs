@@ -1,4 +1,4 @@
-//! Sends the engine's segments: writes headers, payload and checksum to frames of a port.
+//! Transmission of the engine's segments: writes headers, payload and checksum to frames of a port.
 
 use tidelane_engine::{SegmentOut, TxFull};
 use tidelane_packet_io::{GsoParameters, GsoPayload, PacketIo, TxChecksum};
@@ -13,15 +13,15 @@ use crate::HostCounters;
 /// Offset of the checksum in a TCP header.
 const TCP_CHECKSUM_AT: u16 = 16;
 
-/// The parts of a host that are borrowed to send a segment over a port.
+/// The parts of a host that a transmission over a port borrows.
 pub struct Transmitter<'a, P> {
     /// The ports, one per NIC queue.
     pub ports: &'a mut [P],
     /// Counters of frames and drops.
     pub counters: &'a mut HostCounters,
-    /// Set to true when a frame was passed to a port.
+    /// Set to true when a port takes a frame.
     pub queued: &'a mut bool,
-    /// Set to true when a port had no room.
+    /// Set to true when a port has no room.
     pub blocked: &'a mut bool,
 }
 
@@ -39,7 +39,8 @@ macro_rules! transmitter {
 
 pub(crate) use transmitter;
 
-/// The source of a payload: a program's memory, and its send buffer there. `None` without payload.
+/// The source of a payload: the memory of a program, and the send buffer there. `None` for a
+/// segment without payload.
 pub type Source<'a> = Option<(&'a ProgramRegion, StreamBuffer)>;
 
 impl<P: PacketIo> Transmitter<'_, P> {
@@ -60,7 +61,7 @@ impl<P: PacketIo> Transmitter<'_, P> {
         self.transmit_single(out, template, source)
     }
 
-    /// Sends a SYN,ACK, which has DF and the identification zero, as in Linux.
+    /// Sends a SYN-ACK, which has the DF flag and identification zero, as in Linux.
     #[inline(never)]
     pub fn transmit_syn_ack(
         self,
@@ -72,8 +73,8 @@ impl<P: PacketIo> Transmitter<'_, P> {
         self.transmit_single(out, &mut unnumbered, None)
     }
 
-    /// Sends `out`, which has to fit into one segment, in one frame. Inlined, so that the fields of
-    /// `out` stay in registers.
+    /// Sends `out` in one frame. The payload must fit into one segment. Inlined, so that the fields
+    /// of `out` stay in registers.
     #[inline(always)]
     pub fn transmit_single(
         self,
@@ -100,7 +101,8 @@ impl<P: PacketIo> Transmitter<'_, P> {
             return Ok(());
         };
         let (tcp_header, payload) = segment.split_at_mut(header_len);
-        // Drop a frame that was not filled, because it contains bytes of another flow.
+        // Drop the frame if its payload was not written, because the frame has bytes of another
+        // flow.
         if let Some((region, buffer)) = source
             && !buffer.read(region, out.payload_pos, payload)
         {
@@ -127,8 +129,8 @@ impl<P: PacketIo> Transmitter<'_, P> {
     }
 
     /// Sends `out` as a GSO frame, which the link cuts into segments. This function writes only the
-    /// headers; the link reads the payload from the program's memory. A program that changes the
-    /// payload meanwhile changes only its own data, as the link computes the checksums.
+    /// headers. The link reads the payload from the program's memory. A program that changes the
+    /// payload meanwhile changes only its own data, because the link computes the checksums.
     #[inline(never)]
     fn transmit_super(
         self,
@@ -171,7 +173,7 @@ impl<P: PacketIo> Transmitter<'_, P> {
     }
 }
 
-/// Returns true if the link cuts `out` into several segments. A segment size of zero means that
+/// Returns true if the link cuts `out` into several segments. The segment size is zero only if
 /// `out` has no payload.
 #[inline]
 pub fn is_cut(out: &SegmentOut) -> bool {
@@ -179,7 +181,7 @@ pub fn is_cut(out: &SegmentOut) -> bool {
 }
 
 /// Writes all headers of `out` except the TCP checksum. Returns the part of `frame` from the TCP
-/// header on and this header's length; `None` if the headers do not fit.
+/// header on, and the length of the TCP header. Returns `None` if the headers do not fit.
 #[inline(always)]
 fn write_headers<'f>(
     frame: &'f mut [u8],

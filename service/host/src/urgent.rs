@@ -1,4 +1,4 @@
-//! Carries urgent data (RFC 9293 §3.8.5) between the engine and the slots of programs.
+//! Urgent data (RFC 9293 §3.8.5) between the engine and the slots of programs.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -10,19 +10,20 @@ use tidelane_time::Instant;
 
 use crate::{Host, binding::Binding, io::HostIo, slots};
 
-/// Urgent data of a connection: as published in its slot, and as last read from there.
+/// State of urgent data of a connection: received urgent data as published in the slot, and the
+/// last values that the host read from the slot.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Urgent {
     /// Value of [`tidelane_abi::ServiceHalf::urgent`].
     word: u64,
     /// Value of [`tidelane_abi::ServiceHalf::urgent_before`].
     before: u32,
-    /// Last value of [`SlotOptions::tx_urgents`], the program's count of urgent sends.
+    /// Last value of [`SlotOptions::tx_urgents`], the number of urgent sends of the program.
     tx_urgents: u32,
 }
 
 impl Urgent {
-    /// Returns the stream position of the last urgent byte.
+    /// Returns the stream position of the last urgent byte that the peer announced.
     fn pos(self) -> u32 {
         (self.word >> 32) as u32
     }
@@ -33,14 +34,14 @@ const fn word_of(pos: u32, state: u8, byte: u8) -> u64 {
 }
 
 impl Binding {
-    /// Returns the receive buffer's word for the slot, marked if there is urgent data.
+    /// Returns the word of the receive buffer for the slot, with a mark if there is urgent data.
     pub fn rx_word(&self) -> BufferWord {
         let marked = self.service_flags & service_flags::URGENT != 0;
         let mark = if marked { buffer_word::URGENT } else { 0 };
         self.rx.map_or(0, StreamBuffer::to_word) | mark
     }
 
-    /// Publishes the known urgent data in a slot.
+    /// Publishes the state of urgent data in a slot, if the peer has announced urgent data.
     pub fn show_urgent(&mut self, view: SlotView<'_>) {
         if self.service_flags & service_flags::URGENT != 0 {
             slots::set_urgent(view, self.urgent.word, self.urgent.before);
@@ -48,7 +49,7 @@ impl Binding {
         }
     }
 
-    /// Starts the use of a slot. Skips urgent sends that another connection left in the slot.
+    /// Begins the use of a slot. Skips the urgent sends of an earlier connection in the slot.
     pub fn begin_urgent(&mut self, view: SlotView<'_>) {
         self.urgent.tx_urgents = view.options().tx_urgents.load(Relaxed);
         self.show_urgent(view);
@@ -56,7 +57,8 @@ impl Binding {
 }
 
 impl<P: PacketIo> HostIo<P> {
-    /// Records that the peer announced urgent data up to and including the byte at `pos`.
+    /// Records that the peer has announced urgent data up to and including the byte at stream
+    /// position `pos`.
     pub(crate) fn note_urgent(&mut self, flow: FlowId, pos: u32) {
         let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
             return;
@@ -69,7 +71,7 @@ impl<P: PacketIo> HostIo<P> {
         self.show_urgent(flow);
     }
 
-    /// Records that the urgent byte, announced before, arrived with the value `byte`.
+    /// Records that the announced urgent byte has arrived with the value `byte`.
     pub(crate) fn note_urgent_byte(&mut self, flow: FlowId, byte: u8) {
         let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
             return;
@@ -91,7 +93,7 @@ impl<P: PacketIo> HostIo<P> {
 }
 
 impl<P: PacketIo> Host<P> {
-    /// Reads the changed options for urgent data: the program may have written urgent data, or may
+    /// Reads the options for urgent data, because the program may have written urgent data, or may
     /// have read beyond the urgent byte.
     pub(crate) fn read_urgent(&mut self, now: Instant, flow: FlowId, options: &SlotOptions) {
         let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
@@ -110,7 +112,7 @@ impl<P: PacketIo> Host<P> {
             return;
         }
         let up = options.tx_urgent.load(Relaxed);
-        // The engine counts an invalid announcement, and nothing becomes urgent.
+        // Ignore the result: the engine counts an invalid position, and no data becomes urgent.
         let _ = self.engine.tx_urgent(now, flow, up, &mut self.io);
     }
 }

@@ -1,10 +1,10 @@
-//! Connections within the host at addresses other than the served interface's: loopback, and
+//! Connections within the host at addresses that the served interface does not have: loopback, and
 //! addresses of other interfaces.
 //!
-//! These connections use the local path (segments in memory) if both programs want it
-//! (`docs/design/loopback.md`). No frame from the wire can have their 4-tuple. The destination of a
-//! frame must be an address of the served interface, and neither end of these connections has an
-//! address of this interface.
+//! These connections use the local path (segments in memory) if both programs may connect within
+//! the host (`docs/design/loopback.md`). No frame from the wire can have the 4-tuple of one of
+//! these connections: the destination of a frame must be an address of the served interface, and
+//! neither end of the connection has an address of this interface.
 
 use tidelane_abi::{ControlRequest, close_cause, not_accelerated};
 use tidelane_engine::{Endpoint, FlowRoute, IpAddress};
@@ -17,10 +17,10 @@ use crate::{
 /// Source address of connections to `127.0.0.0/8`.
 const LOCALHOST_V4: IpAddress = IpAddress::from_v4([127, 0, 0, 1]);
 
-/// The host's own addresses that are not the served interface's.
+/// The host's addresses that the served interface does not have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressesWithin {
-    /// True if `127.0.0.0/8` is local, because the kernel's loopback interface is up.
+    /// True if `127.0.0.0/8` is local: the kernel's loopback interface is up.
     pub localnet: bool,
     /// Single addresses: `::1`, and the addresses of other interfaces.
     pub single: Vec<IpAddress>,
@@ -32,8 +32,8 @@ impl AddressesWithin {
         self.has_localnet(addr) || self.single.contains(&addr)
     }
 
-    /// Returns the address from which the kernel would connect to `peer`; `None` if `peer` is not
-    /// local.
+    /// Returns the address from which the kernel would connect to `peer`. Returns `None` if `peer`
+    /// is not an address of the host.
     pub fn source_for(&self, peer: IpAddress) -> Option<IpAddress> {
         match self.has_localnet(peer) {
             true => Some(LOCALHOST_V4),
@@ -41,14 +41,15 @@ impl AddressesWithin {
         }
     }
 
-    /// Returns true if a connection from `local` to `peer` may use the local path: both are in
-    /// `127.0.0.0/8`, or equal.
+    /// Returns true if a connection from `local` to `peer` may use the local path: both addresses
+    /// are in `127.0.0.0/8`, or the addresses are equal.
     fn joins(&self, local: IpAddress, peer: IpAddress) -> bool {
         let in_localnet = self.has_localnet(local) && self.has_localnet(peer);
         in_localnet || local == peer && self.single.contains(&peer)
     }
 
-    /// Returns true if `addr` needs a pool of ports, because the kernel chooses `addr` as a source.
+    /// Returns true if `addr` needs a pool of ephemeral ports, because the kernel chooses `addr` as
+    /// a source address.
     fn has_pool(&self, addr: IpAddress) -> bool {
         self.source_for(addr) == Some(addr)
     }
@@ -59,7 +60,7 @@ impl AddressesWithin {
 }
 
 impl<P: PacketIo> Host<P> {
-    /// Replaces the host's own addresses that are not the interface's.
+    /// Replaces the host's addresses that the served interface does not have.
     pub fn set_addresses_within(&mut self, addresses: AddressesWithin) {
         let before = std::mem::replace(&mut self.io.within, addresses);
         let sources = before.single.into_iter().chain([LOCALHOST_V4]);
@@ -70,18 +71,18 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Allows or forbids a program to connect within this host. Only a program whose loopback is
-    /// the listeners' loopback may be allowed.
+    /// Allows or forbids a program to connect within this host. The driver allows only a program in
+    /// the network namespace of the service, whose loopback is the loopback of the listeners.
     pub fn allow_within_host(&mut self, id: ProgramId, allowed: bool) {
         if let Some(program) = self.io.programs.get_mut(id) {
             program.within_host = allowed;
         }
     }
 
-    /// Returns the route for a connection of `program` to `peer`, an address of this host that is
-    /// not the interface's. `None` leaves the connection to the kernel. The driver sets
-    /// `within_host` for no listener of an SO_REUSEPORT group, because the kernel may have sockets
-    /// in the group that the service does not know.
+    /// Returns the route for a connection of `program` to `peer`, an address of this host that the
+    /// served interface does not have. `None` leaves the connection to the kernel. The driver does
+    /// not set `within_host` for a listener of a SO_REUSEPORT group, because the group may have
+    /// kernel sockets that the service does not know.
     pub(crate) fn route_within(&self, program: ProgramId, peer: Endpoint) -> Option<FlowRoute> {
         if !self.io.within.has(peer.addr) {
             return None;
@@ -121,9 +122,8 @@ impl<P: PacketIo> Host<P> {
         found.map(|found| found.source).ok_or(unreachable)
     }
 
-    /// Returns the local address of a connection to `peer` within this host, from a socket that is
-    /// bound to `wanted`, and to `port` unless `port` is zero. `None` leaves the connection to the
-    /// kernel.
+    /// Returns the local address of a connection to `peer` within this host. The socket is bound to
+    /// `wanted`, and to `port` unless `port` is zero. `None` leaves the connection to the kernel.
     fn source_within(&self, wanted: IpAddress, port: u16, peer: IpAddress) -> Option<IpAddress> {
         let within = &self.io.within;
         let source = match wanted.is_unspecified() {

@@ -1,5 +1,5 @@
-//! Checks of packets that a port sends: only packets of its own 3-tuples, with valid headers and
-//! checksums, leave a port.
+//! Checks of the packets that a port sends. A packet leaves the port only if its source is a
+//! 3-tuple of the port, and if its headers and checksums are valid.
 
 use tidelane_wire::{
     DropReason, Endpoint, IpAddress, MacAddress, Packet, RawSegment, checksum, parse_frame,
@@ -13,30 +13,30 @@ use crate::{
 
 const TCP: u8 = PROTOCOLS[0];
 const UDP: u8 = PROTOCOLS[1];
-/// Length of a UDP header.
+/// Length of a UDP header in bytes (RFC 768).
 const UDP_HEADER_LEN: usize = 8;
 
-/// Reason why a packet of a port is not sent.
+/// Reason why the mux does not send a packet of a port.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum SendRefusal {
     /// A header or a checksum is invalid, or the packet is a fragment or has another protocol.
     Malformed(DropReason),
-    /// The source MAC address is not that of the interface.
+    /// The source MAC address is not the MAC address of the interface.
     SourceMac,
-    /// The source address is no address of the interface.
+    /// The source address is not an address of the interface.
     SourceAddress,
     /// The port has not claimed the source 3-tuple.
     SourcePort,
     /// The destination cannot be a peer: the unspecified address, loopback, "this network", or for
     /// TCP a multicast or broadcast address.
     Destination,
-    /// A GSO frame cannot be split: see [`GsoFrame::new`].
+    /// The mux cannot split the GSO frame: see [`GsoFrame::new`].
     Segmentation,
     /// The [`Filter`](crate::Filter) does not pass the packet.
     Rule,
 }
 
-/// The protocol and the two ends of a TCP or UDP packet.
+/// The 5-tuple of a TCP or UDP packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends {
     /// Protocol number.
@@ -47,8 +47,15 @@ pub struct Ends {
     pub dst: Endpoint,
 }
 
-/// Returns the ends of a TCP or UDP packet. Checks the length of the transport header, but not the
-/// checksum.
+/// Returns true if packets to `addr` are for several hosts. `broadcasts` are the broadcast addresses
+/// of the interface's networks.
+#[inline]
+pub fn is_to_many(addr: IpAddress, broadcasts: &[IpAddress]) -> bool {
+    addr.is_multicast_or_broadcast() || broadcasts.contains(&addr)
+}
+
+/// Returns the 5-tuple of a TCP or UDP packet. Checks the lengths in the transport header, but not
+/// the checksum.
 #[inline]
 pub fn ends(packet: &Packet<'_>) -> Result<Ends, DropReason> {
     let (src_port, dst_port) = match packet.protocol {
@@ -63,7 +70,8 @@ pub fn ends(packet: &Packet<'_>) -> Result<Ends, DropReason> {
     })
 }
 
-/// Returns the source and destination port of a UDP datagram, whose length field must be right.
+/// Returns the source and destination port of a UDP datagram. Returns [`DropReason::Truncated`] if
+/// the length field differs from the length of the datagram.
 fn udp_ports(datagram: &[u8]) -> Result<(u16, u16), DropReason> {
     let header = datagram.first_chunk::<UDP_HEADER_LEN>();
     let header = header.ok_or(DropReason::Truncated)?;
@@ -74,7 +82,7 @@ fn udp_ports(datagram: &[u8]) -> Result<(u16, u16), DropReason> {
     }
 }
 
-/// A sending port, with the claims and addresses against which its packets are checked.
+/// The check of one port's packets, with the claims and addresses that the packets must match.
 pub struct SendCheck<'a> {
     /// The port.
     pub port: PortId,
@@ -84,10 +92,12 @@ pub struct SendCheck<'a> {
     pub mac: MacAddress,
     /// Addresses of the interface.
     pub addresses: &'a [IpAddress],
+    /// Broadcast addresses of the interface's networks.
+    pub broadcasts: &'a [IpAddress],
 }
 
 impl SendCheck<'_> {
-    /// Checks a frame that the port sends.
+    /// Checks a frame that the port sends, including the transport checksum.
     #[inline(always)]
     pub fn check(&self, frame: &[u8]) -> Result<Ends, SendRefusal> {
         let packet = parse_frame(frame).map_err(SendRefusal::Malformed)?;
@@ -102,8 +112,9 @@ impl SendCheck<'_> {
         }
     }
 
-    /// Checks a GSO frame that the port sends. The checksum of the TCP header may have any value.
-    /// `frame_len_max` is the largest frame of the link in bytes.
+    /// Checks a GSO frame that the port sends. The TCP checksum may have any value, because the NIC
+    /// or the mux computes the checksum of each segment. `frame_len_max` is the largest frame of
+    /// the link in bytes.
     pub fn check_gso<'f>(
         &self,
         frame: &'f [u8],
@@ -116,7 +127,7 @@ impl SendCheck<'_> {
         Ok((ends, gso.ok_or(SendRefusal::Segmentation)?))
     }
 
-    /// Checks the addresses and ports of a packet.
+    /// Checks the link address, addresses and ports of a packet.
     #[inline(always)]
     fn check_ends(&self, packet: &Packet<'_>) -> Result<Ends, SendRefusal> {
         if packet.src_mac != self.mac {
@@ -130,7 +141,7 @@ impl SendCheck<'_> {
             return Err(SendRefusal::SourcePort);
         }
         let dst = ends.dst.addr;
-        let to_many = dst.is_multicast_or_broadcast();
+        let to_many = is_to_many(dst, self.broadcasts);
         if dst.is_unspecified()
             || dst.is_loopback()
             || dst.is_this_network_v4()
@@ -142,8 +153,8 @@ impl SendCheck<'_> {
     }
 }
 
-/// Returns true if the checksum of a UDP datagram is right. IPv4 has no checksum if the field is
-/// zero (RFC 768); IPv6 requires a checksum (RFC 8200 §8.1).
+/// Returns true if the checksum of a UDP datagram is right. A checksum field of zero means "no
+/// checksum" in IPv4 (RFC 768) and is invalid in IPv6 (RFC 8200 §8.1).
 fn is_udp_checksum_right(packet: &Packet<'_>) -> bool {
     let datagram = packet.payload;
     if packet.src.is_v4() && datagram.get(6..8) == Some(&[0, 0]) {

@@ -1,11 +1,11 @@
 //! The 3-tuples that mux ports have claimed.
 //!
-//! A *mux port* ([`PortId`]) is the port of the mux that a program with a TCP/IP stack of its own
-//! has. A mux port is the owner of its claims. A *local port* is a TCP or UDP port number.
+//! A *mux port* ([`PortId`]) connects a program that has its own TCP/IP stack with the mux. The mux
+//! port owns its claims. A *local port* is a TCP or UDP port number.
 
 use tidelane_wire::{Endpoint, IpAddress};
 
-/// Number of a mux port. The number is used again after the mux port is closed.
+/// Number of a mux port. A new mux port may reuse the number of a closed mux port.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PortId(pub u32);
 
@@ -21,7 +21,7 @@ pub struct Tuple {
 /// Reason why a claim is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ClaimError {
-    /// The 3-tuple, or a 3-tuple that overlaps it, is claimed (EADDRINUSE). An unspecified address
+    /// The 3-tuple, or an overlapping 3-tuple, is claimed (EADDRINUSE). An unspecified address
     /// overlaps every address.
     InUse,
     /// The local port is zero, or the protocol is neither TCP nor UDP.
@@ -33,9 +33,9 @@ pub(crate) const PROTOCOLS: [u8; 2] = [6, 17];
 
 /// Number of local ports of one protocol.
 const PORTS: usize = 1 << 16;
-/// End of a list of claims.
+/// Index that ends a list of claims.
 const NONE: u32 = u32::MAX;
-/// Owner in a free entry of `Claims::claims`.
+/// Owner that marks a free entry of `Claims::claims`.
 const NO_OWNER: PortId = PortId(u32::MAX);
 
 /// A claim, and the next claim with the same protocol and local port.
@@ -53,16 +53,15 @@ impl Claim {
     }
 }
 
-/// All claims of a mux. A look-up reads the list of one protocol and local port, which has one
-/// claim unless several addresses have claims of that local port.
+/// All claims of a mux. A look-up reads the list of one protocol and local port. The list has more
+/// than one claim only if several addresses have a claim for that local port.
 ///
-/// The caller has the kernel's proof that the claimant may use the 3-tuple: a bound socket, which
-/// the caller holds as long as the claim.
+/// The caller has the kernel's proof that the claimant may use the 3-tuple: a bound kernel socket.
+/// The caller keeps the socket open for the life of the claim.
 #[derive(Debug, Default)]
 pub struct Claims {
     /// Index in `claims` of the first claim of each local port: the ports of TCP, then the ports of
-    /// UDP.
-    /// Empty before the first claim.
+    /// UDP. The table is empty before the first claim.
     heads: Box<[u32]>,
     claims: Vec<Claim>,
     /// Indices of free entries of `claims`.
@@ -137,8 +136,8 @@ impl Claims {
         }
     }
 
-    /// Moves all claims from mux port `from` to mux port `to` at once: each 3-tuple always has an
-    /// owner.
+    /// Moves all claims from mux port `from` to mux port `to` in one step, so that each 3-tuple has
+    /// an owner at all times.
     pub fn hand_over(&mut self, from: PortId, to: PortId) {
         for claim in self.claims.iter_mut().filter(|claim| claim.owner == from) {
             claim.owner = to;
@@ -187,13 +186,13 @@ impl Claims {
         self.len() == 0
     }
 
-    /// Returns the index of the first claim of one protocol and local port, or [`NONE`].
+    /// Returns the index of the first claim in list `head`, or [`NONE`].
     #[inline]
     fn first(&self, head: usize) -> u32 {
         self.heads.get(head).copied().unwrap_or(NONE)
     }
 
-    /// Returns the claims of one protocol and local port.
+    /// Returns the claims in list `head`: the claims for one protocol and local port.
     fn list(&self, head: usize) -> impl Iterator<Item = &Claim> {
         let mut at = self.first(head);
         std::iter::from_fn(move || {
@@ -204,7 +203,8 @@ impl Claims {
     }
 }
 
-/// Returns the index of the list of a protocol and local port.
+/// Returns the index in `heads` for a protocol and local port. Returns `None` if the protocol is
+/// neither TCP nor UDP.
 fn head_of(protocol: u8, port: u16) -> Option<usize> {
     let protocol = PROTOCOLS.iter().position(|known| *known == protocol)?;
     Some(protocol * PORTS + usize::from(port))
@@ -259,7 +259,7 @@ mod tests {
             claims.claim(tuple(1, 1, 80), first),
             Err(ClaimError::Invalid)
         );
-        // A claim ends only for its owner.
+        // Only the owner of a claim can end the claim.
         assert!(!claims.release(tuple(TCP, 1, 80), second));
         assert!(claims.release(tuple(TCP, 1, 80), first));
         assert!(claims.release(tuple(TCP, 2, 80), second));

@@ -4,28 +4,28 @@ use tidelane_packet_io::{Capabilities, PacketIo, TxChecksum};
 
 use crate::{filter::Filter, gso::GsoFrame};
 
-/// The NIC and the host (the stack that gets unclaimed packets), as destinations of packets that
-/// ports send, with the filter of these packets. Each method that passes a packet on returns false
-/// if the packet was not taken.
+/// The NIC and the host (the stack that gets unclaimed packets) as destinations of the packets that
+/// ports send, with the filter for these packets. Each method that sends or gives a packet returns
+/// false if the NIC or the host did not take the packet.
 pub trait Egress: Filter {
     /// Returns the capabilities of the NIC.
     fn nic_capabilities(&self) -> Capabilities;
 
-    /// Sends a GSO frame through the NIC, whose capabilities allow this length.
+    /// Sends a GSO frame through the NIC. The frame is no longer than `tx_gso_len_max` of the NIC.
     fn send_gso_to_nic(&mut self, frame: &GsoFrame<'_>) -> bool;
 
     /// Sends a packet through the NIC.
     fn send_to_nic(&mut self, frame: &[u8]) -> bool;
 
-    /// Returns true if a packet waits until the NIC has room. Returns false if the NIC has room, or
-    /// if a packet without room is lost.
+    /// Returns true if the NIC has no room and packets wait for room. Returns false if the NIC has
+    /// room, or if a packet that finds no room is lost.
     fn waits_for_nic(&mut self) -> bool;
 
     /// Gives a packet to the host.
     fn give_to_host(&mut self, frame: &[u8]) -> bool;
 
-    /// Answers a packet of a port that the filter of the receiving port has refused. The answer
-    /// comes from the destination of the packet.
+    /// Answers a packet between two ports that the filter refused at the receiving port. The source
+    /// of the answer is the destination of the packet.
     fn answer_refused(&mut self, _frame: &[u8]) {}
 }
 

@@ -2,7 +2,7 @@
 
 use crate::claims::PortId;
 
-/// Direction of a packet, from the view of a port.
+/// Direction of a packet, as seen by a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
     /// The port receives the packet.
@@ -16,7 +16,7 @@ pub enum Way {
 pub enum Verdict {
     /// The packet passes.
     Pass,
-    /// The packet does not pass. The sender of a received packet gets an answer.
+    /// The packet does not pass. If the port was to receive the packet, the sender gets an answer.
     Refuse,
     /// The packet does not pass, and its sender gets no answer.
     Drop,
@@ -27,23 +27,23 @@ pub enum Verdict {
 pub enum Reception {
     /// No port has claimed the packet's 3-tuple.
     Unclaimed,
-    /// A port has the packet, or the packet is lost.
+    /// A port has the packet, or the packet was lost or dropped.
     Taken,
     /// The filter has refused the packet. The caller answers the sender.
     Refused,
 }
 
-/// Decides which packets of ports pass. The unit type is a filter that passes all packets.
+/// A filter that decides which packets of ports pass. The unit type passes all packets.
 pub trait Filter {
-    /// Returns true if all packets pass, so that [`judge`](Self::judge) need not be called.
+    /// Returns true if all packets pass. The caller then need not call [`judge`](Self::judge).
     #[inline]
     fn passes_all(&self) -> bool {
         true
     }
 
-    /// Returns the verdict on a packet of `port`, a TCP segment, a datagram or an ICMP error. The
-    /// 3-tuple of the packet, or that of the packet which an ICMP error quotes, is the port's. A
-    /// GSO frame is judged as one packet.
+    /// Returns the verdict on a packet of `port`: a TCP segment, a UDP datagram or an ICMP error.
+    /// The port has claimed the 3-tuple of the packet, or the 3-tuple of the packet that the ICMP
+    /// error quotes. A GSO frame counts as one packet.
     fn judge(&mut self, _port: PortId, _way: Way, _frame: &[u8]) -> Verdict {
         Verdict::Pass
     }

@@ -1,8 +1,8 @@
 //! GSO frames of ports: one frame with the payload of many TCP segments.
 //!
 //! A NIC with GSO (generic segmentation offload) gets the whole frame. For other receivers, the mux
-//! splits the frame. Each segment has the headers of the frame, but lengths, identification,
-//! sequence number, flags and checksums of its own.
+//! splits the frame. Each segment has a copy of the frame's headers. The mux then sets the lengths,
+//! identification, sequence number, flags and checksums for each segment.
 
 use tidelane_packet_io::{GSO_SEGMENT_MIN, GsoParameters, GsoPayload, LinkFull, PacketIo};
 use tidelane_wire::{
@@ -12,11 +12,11 @@ use tidelane_wire::{
 
 use crate::rate::Amount;
 
-/// Offsets in an IPv4 header: total length, identification, checksum.
+/// Offsets in the frame of IPv4 header fields: total length, identification, checksum.
 const V4_LEN: usize = ETHERNET_HEADER_LEN + 2;
 const V4_ID: usize = ETHERNET_HEADER_LEN + 4;
 const V4_CHECKSUM: usize = ETHERNET_HEADER_LEN + 10;
-/// Offset of the payload length in an IPv6 header.
+/// Offset in the frame of the payload length in the IPv6 header.
 const V6_LEN: usize = ETHERNET_HEADER_LEN + 4;
 /// Offsets in a TCP header: sequence number, flags.
 const SEQ: usize = 4;
@@ -36,7 +36,7 @@ impl<'a> GsoFrame<'a> {
     /// Checks a frame whose payload is to be split into segments of `segment_size` bytes. `packet`
     /// is the parsed frame, and `frame_len_max` the largest frame of the link in bytes.
     ///
-    /// Returns `None` if a condition does not hold:
+    /// Returns `None` unless all conditions hold:
     ///
     /// - The frame is TCP without SYN, RST and URG.
     /// - The frame has no IP options, no extension headers and no Ethernet padding.
@@ -85,7 +85,7 @@ impl<'a> GsoFrame<'a> {
         self.headers.len() + self.payload.len()
     }
 
-    /// Returns false: a frame has headers.
+    /// Returns false, because each frame has headers.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -97,7 +97,7 @@ impl<'a> GsoFrame<'a> {
             .div_ceil(usize::from(self.parameters.segment_size))
     }
 
-    /// Returns the amount of the segments, each with its headers.
+    /// Returns the number of segments and their bytes. Each segment counts with its headers.
     pub(crate) fn amount(&self) -> Amount {
         let segments = self.segments();
         Amount {
@@ -138,7 +138,7 @@ impl<'a> GsoFrame<'a> {
         let seq = SeqNumber(u32::from_be_bytes(seq)).add(start as u32);
         header[SEQ..SEQ + 4].copy_from_slice(&seq.to_u32().to_be_bytes());
         let mut flags = TcpFlags(header[FLAGS]);
-        // RFC 3168 §6.1.2: CWR is set on the first new segment after a reduction of the window.
+        // RFC 3168 §6.1.2: a sender sets CWR only on the first new segment after it reduced cwnd.
         if at > 0 {
             flags.remove(TcpFlags::CWR);
         }

@@ -1,5 +1,5 @@
 //! A mux that owns its NIC and its link to the host. The host is the stack that gets the packets
-//! which no port has claimed.
+//! without a claim.
 
 use tidelane_packet_io::{BURST_MAX, Burst, Capabilities, PacketIo};
 use tidelane_time::Instant;
@@ -16,14 +16,14 @@ use crate::{
     ready::Doorbell,
 };
 
-/// Counters of the packets that belong to no port.
+/// Counters of the packets for the host and for the NIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Packets of the NIC that went to the host, because no port has claimed them.
+    /// Packets from the NIC for the host, because no port has claimed their 3-tuples.
     pub to_host: u64,
-    /// Packets that were lost because the link to the host had no room.
+    /// Packets that were lost because the link to the host had no room, including packets of ports.
     pub host_overruns: u64,
-    /// Packets that were lost because the NIC had no room.
+    /// Packets of the host and GSO frames of ports that were lost because the NIC had no room.
     pub nic_overruns: u64,
 }
 
@@ -60,8 +60,8 @@ impl<N: PacketIo, H: PacketIo> Egress for Outside<N, H> {
         copy_to(&mut self.nic, frame)
     }
 
-    /// Lets packets of ports wait while the NIC is full. This mux has no clock, so the packets wait
-    /// for as long as the NIC sends nothing.
+    /// Returns true while the NIC is full, so that packets of ports wait for room. This mux has no
+    /// clock, so the wait has no time limit.
     fn waits_for_nic(&mut self) -> bool {
         self.nic.tx_frame().is_none()
     }
@@ -74,7 +74,7 @@ impl<N: PacketIo, H: PacketIo> Egress for Outside<N, H> {
 }
 
 impl<N: PacketIo, H: PacketIo, P: PortEnd> Mux<N, H, P> {
-    /// Makes a mux for at most `ports_max` ports. `mac` and `addresses` are those of the interface.
+    /// Makes a mux for at most `ports_max` ports. `mac` and `addresses` belong to the interface.
     pub fn new(
         nic: N,
         host: H,
@@ -94,7 +94,7 @@ impl<N: PacketIo, H: PacketIo, P: PortEnd> Mux<N, H, P> {
         }
     }
 
-    /// Opens a port: see [`Ports::open`]. The program's end gets the doorbell.
+    /// Opens a port: see [`Ports::open`]. Returns the doorbell for the program's end of the port.
     pub fn open(&mut self, io: P) -> Result<(PortId, Doorbell), PortsFull> {
         let port = self.ports.open(io)?;
         let partial = self.outside.nic.capabilities().rx_checksum_may_be_partial;
@@ -116,14 +116,14 @@ impl<N: PacketIo, H: PacketIo, P: PortEnd> Mux<N, H, P> {
         &mut self.ports
     }
 
-    /// Returns the counters of the packets that belong to no port.
+    /// Returns the counters of the packets for the host and for the NIC.
     pub fn counters(&self) -> Counters {
         self.outside.counters
     }
 
     /// Forwards one burst of the NIC, one burst of the host, and one turn of each port with
-    /// packets. Returns true if there was a packet. The ports of this mux have no rates, so the
-    /// time does not matter.
+    /// packets. Returns true if there was a packet. This mux has no clock, so its ports must have
+    /// no rate limit.
     pub fn step(&mut self) -> bool {
         let mut count = self.forward_from_nic();
         count += self.forward_from_host();

@@ -19,13 +19,13 @@ pub struct Port<P> {
     pub io: P,
     /// Counters of the port.
     pub counters: PortCounters,
-    /// True if the port got frames since the last flush.
+    /// True if the mux gave the port frames since the last flush.
     pub queued: bool,
-    /// True if the port waits for a turn.
+    /// True if the port is in the queue for a turn.
     pub in_turns: bool,
-    /// The time until which the port waits for its rate.
+    /// The time until which the port waits for its rate. `None` if the port does not wait.
     pub waits_until: Option<Instant>,
-    /// The limits of the port. `None` without a limit, so that a turn tests one word.
+    /// The rate limits of the port. `None` without a limit, so that a turn tests one word.
     limiter: Option<Box<RateLimiter>>,
 }
 
@@ -42,13 +42,13 @@ impl<P: PortEnd> Port<P> {
         }
     }
 
-    /// Limits the rate at which the port sends.
+    /// Sets the limits of the rate at which the port sends.
     pub fn set_rate(&mut self, rate: SendRate) {
         let limiter = RateLimiter::new(rate);
         self.limiter = (!limiter.is_unlimited()).then(|| Box::new(limiter));
     }
 
-    /// Returns the limits of the port.
+    /// Returns the rate limits of the port.
     pub fn rate(&self) -> SendRate {
         self.limiter
             .as_ref()
@@ -67,8 +67,8 @@ impl<P: PortEnd> Port<P> {
         self.limiter.is_some()
     }
 
-    /// Returns the largest number of frames of a turn at `now`, which is at most `max`. If the rate
-    /// allows no turn yet, returns the time of the next turn, for which the port waits.
+    /// Returns the largest number of frames, at most `max`, for a turn at `now`. If the rate allows
+    /// no turn yet, makes the port wait and returns the time of its next turn as the error.
     #[inline]
     pub fn begin_turn(&mut self, now: Instant, max: usize) -> Result<usize, Instant> {
         let Some(limiter) = &self.limiter else {
@@ -84,7 +84,8 @@ impl<P: PortEnd> Port<P> {
         Ok(limiter.packets_in_turn(now, max))
     }
 
-    /// Pays for the packets of a turn. Returns true if the port has a limit and more frames.
+    /// Charges the rate limits for the packets of a turn. Returns true if the port has a limit and
+    /// has more frames.
     #[cold]
     pub fn end_turn(&mut self, now: Instant, sent: Amount) -> bool {
         let Some(limiter) = &mut self.limiter else {
@@ -94,8 +95,8 @@ impl<P: PortEnd> Port<P> {
         self.io.has_frames()
     }
 
-    /// Copies a received packet to the port's packet ring. Returns true if the port has to be
-    /// flushed and is not queued for it yet.
+    /// Copies a received packet to the port's packet ring. Returns true if the port needs a flush
+    /// and is not queued for a flush yet.
     #[inline]
     pub fn give(&mut self, frame: &[u8]) -> bool {
         if copy_to(&mut self.io, frame) {

@@ -13,19 +13,19 @@ pub struct PortCounters {
     pub sent: u64,
     /// GSO frames that the port has sent.
     pub gso_frames: u64,
-    /// Packets for the port that were lost because the port had no room.
+    /// Packets for the port that were lost because the port's packet ring had no room.
     pub overruns: u64,
-    /// Packets of the port that were lost because the NIC or the host had no room.
+    /// Packets in `sent` that were lost because the NIC or the host had no room.
     pub lost: u64,
     /// Number of times that packets of the port waited for the port's rate.
     pub delays: u64,
-    /// Packets of the port that were not sent, by reason.
+    /// Packets of the port that the mux refused to send, by reason.
     pub refused: BTreeMap<SendRefusal, u64>,
 }
 
 impl PortCounters {
     /// Counts packets that the port has sent. `are_lost` is true if the NIC or the host had no room
-    /// for them.
+    /// for the packets.
     #[inline]
     pub fn count_sent(&mut self, packets: u64, are_lost: bool) {
         self.sent += packets;
@@ -34,7 +34,7 @@ impl PortCounters {
         }
     }
 
-    /// Counts a packet that is not sent.
+    /// Counts a packet that the mux refused to send.
     pub fn count_refused(&mut self, refusal: SendRefusal) {
         *self.refused.entry(refusal).or_default() += 1;
     }

@@ -3,18 +3,18 @@
 use tidelane_packet_io::{MemPort, PacketIo, Tapped};
 use tidelane_packet_ring::ServiceEnd;
 
-/// The mux's end of a port's packet rings. Received frames lie in memory that the program cannot
-/// write, so that the program cannot change a packet after the mux has checked it.
+/// The mux's end of a port's packet rings. Frames that the mux received lie in memory that the
+/// program cannot write, so that the program cannot change a packet after the check.
 pub trait PortEnd: PacketIo {
     /// True if the mux polls idle ports for frames. False if the program's end rings a
-    /// [`Doorbell`](crate::Doorbell).
+    /// [`Doorbell`](crate::Doorbell) after each flush.
     const POLLED: bool;
 
     /// Returns true if the program has sent frames that the mux has not received.
     fn has_frames(&self) -> bool;
 
-    /// Returns true if the program has written invalid values into the packet rings. The port is
-    /// then unusable and has to be closed.
+    /// Returns true if the program has written invalid values into the packet rings. The owner of
+    /// the ports then closes the port.
     fn is_corrupt(&self) -> bool;
 }
 

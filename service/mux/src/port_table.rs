@@ -32,7 +32,8 @@ impl<P: PortEnd> PortTable<P> {
         self.open.len()
     }
 
-    /// Returns the lowest number of no open port.
+    /// Returns the lowest number that no open port has. The number may be `ports_max`, if the table
+    /// is full.
     pub fn lowest_free(&self) -> PortId {
         let free = self.ports.iter().position(Option::is_none);
         PortId(free.unwrap_or(self.ports.len()) as u32)
@@ -53,7 +54,7 @@ impl<P: PortEnd> PortTable<P> {
         true
     }
 
-    /// Removes a port.
+    /// Removes and returns a port.
     pub fn remove(&mut self, id: PortId) -> Option<Port<P>> {
         let removed = self.ports.get_mut(id.0 as usize)?.take()?;
         self.open.retain(|open| *open != id);
@@ -72,7 +73,7 @@ impl<P: PortEnd> PortTable<P> {
         self.ports.get_mut(id.0 as usize)?.as_mut()
     }
 
-    /// Counts packets of a port.
+    /// Calls `count` with the counters of a port. Does nothing if the port is not open.
     #[inline]
     pub fn count(&mut self, id: PortId, count: impl FnOnce(&mut PortCounters)) {
         if let Some(port) = self.get_mut(id) {
@@ -80,7 +81,7 @@ impl<P: PortEnd> PortTable<P> {
         }
     }
 
-    /// Counts a packet of a port that is not sent.
+    /// Counts a packet that the mux refused to send for a port.
     #[cold]
     pub fn refuse(&mut self, id: PortId, refusal: SendRefusal) {
         self.count(id, |counters| counters.count_refused(refusal));
@@ -91,8 +92,7 @@ impl<P: PortEnd> PortTable<P> {
         self.open.iter().filter_map(|id| self.get(*id))
     }
 
-    /// Returns the number of the next port to poll. Each port has its turn once in
-    /// [`len`](Self::len) calls.
+    /// Returns the number of the next port to poll. [`len`](Self::len) calls return each port once.
     #[inline]
     pub fn next_to_poll(&mut self) -> Option<PortId> {
         if self.next_look >= self.open.len() {

@@ -27,13 +27,13 @@ use crate::{
 
 /// Largest number of frames in a turn of a port.
 const TURN_MAX: usize = 32;
-/// Number of packets from all ports after which a step ends, so that the NIC is served, too.
+/// Number of packets from all ports after which a step ends, so that the core serves the NIC, too.
 const STEP_MAX: usize = 256;
 
-/// Progress of a packet that a port sends.
+/// Progress of one packet that a port sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Progress {
-    /// The packet is sent, refused or lost.
+    /// The packet was sent, refused or lost.
     Done,
     /// The packet waits until the NIC has room.
     WaitsForNic,
@@ -44,19 +44,19 @@ pub struct Ports<P: PortEnd> {
     directory: Directory,
     table: PortTable<P>,
     turns: TurnQueue,
-    /// Ports with frames to flush.
+    /// Ports that got frames since the last flush.
     queued: Vec<PortId>,
-    /// A burst, which all ports use in turn; `None` while its frames are processed. The burst is
-    /// empty unless a turn is paused.
+    /// A burst, which all ports use in turn. `None` before the first port is open, and while a turn
+    /// processes the frames of the burst. The burst is empty unless a turn is paused.
     burst: Option<P::Burst>,
     /// Buffer for one segment of a GSO frame.
     segment: Vec<u8>,
-    /// Ports with invalid values in their packet rings.
+    /// Ports whose packet rings have invalid values. A port may appear more than once.
     corrupt: Vec<PortId>,
 }
 
 impl<P: PortEnd> Ports<P> {
-    /// Makes an empty set for at most `ports_max` ports. `mac` and `addresses` are those of the
+    /// Makes an empty set for at most `ports_max` ports. `mac` and `addresses` belong to the
     /// interface.
     pub fn new(mac: MacAddress, addresses: Vec<IpAddress>, ports_max: usize) -> Self {
         Self {
@@ -73,6 +73,11 @@ impl<P: PortEnd> Ports<P> {
     /// Sets the link address and the addresses of the interface.
     pub fn set_link(&mut self, mac: MacAddress, addresses: Vec<IpAddress>) {
         self.directory.set_link(mac, addresses);
+    }
+
+    /// Sets the broadcast addresses of the interface's IPv4 networks.
+    pub fn set_broadcasts(&mut self, broadcasts: Vec<IpAddress>) {
+        self.directory.set_broadcasts(broadcasts);
     }
 
     /// Returns the number of open ports.
@@ -105,7 +110,7 @@ impl<P: PortEnd> Ports<P> {
     }
 
     /// Returns the doorbell for the program's end of a port. `partial_checksums` is true if the NIC
-    /// may deliver packets with an unfinished checksum.
+    /// may deliver packets with a partial checksum (only the pseudo-header sum).
     pub fn doorbell(&self, port: PortId, partial_checksums: bool) -> Doorbell {
         Doorbell {
             set: Arc::clone(&self.turns.ready),
@@ -128,8 +133,8 @@ impl<P: PortEnd> Ports<P> {
         Some(closed.io)
     }
 
-    /// Claims a 3-tuple for a port. The caller has the kernel's proof that the port's program may
-    /// use the 3-tuple.
+    /// Claims a 3-tuple for a port. The caller holds a bound kernel socket, which proves that the
+    /// port's program may use the 3-tuple. Returns [`ClaimError::Invalid`] if the port is not open.
     pub fn claim(&mut self, tuple: Tuple, port: PortId) -> Result<(), ClaimError> {
         match self.table.get(port) {
             Some(_) => self.directory.claims.claim(tuple, port),
@@ -164,7 +169,8 @@ impl<P: PortEnd> Ports<P> {
         &self.directory.claims
     }
 
-    /// Limits the rate at which a port sends. A port that waits has its next turn at once.
+    /// Sets the limits of the rate at which a port sends. If the port waits for its rate, the wait
+    /// ends and the port joins the queue for a turn.
     pub fn set_rate(&mut self, id: PortId, rate: SendRate) {
         if let Some(port) = self.table.get_mut(id) {
             port.set_rate(rate);
@@ -172,13 +178,13 @@ impl<P: PortEnd> Ports<P> {
         }
     }
 
-    /// Returns the limits of a port.
+    /// Returns the rate limits of a port.
     pub fn rate(&self, id: PortId) -> Option<SendRate> {
         Some(self.table.get(id)?.rate())
     }
 
-    /// Returns the time at which a port that waits may send. The driver calls
-    /// [`take_turns`](Self::take_turns) then.
+    /// Returns the earliest time at which a port that waits for its rate may send. The driver calls
+    /// [`take_turns`](Self::take_turns) at this time.
     pub fn next_timeout(&self) -> Option<Instant> {
         self.turns.next_timeout()
     }
@@ -193,13 +199,13 @@ impl<P: PortEnd> Ports<P> {
         Some(&self.table.get(port)?.counters)
     }
 
-    /// Returns true if there are ports that [`take_corrupt`](Self::take_corrupt) returns.
+    /// Returns true if [`take_corrupt`](Self::take_corrupt) would return a port.
     pub fn has_corrupt(&self) -> bool {
         !self.corrupt.is_empty()
     }
 
-    /// Takes the numbers of corrupt ports, whose programs have written invalid values into the
-    /// packet rings. The caller closes these ports.
+    /// Takes the numbers of the corrupt ports, in ascending order. The program of a corrupt port
+    /// has written invalid values into the packet rings. The caller closes these ports.
     pub fn take_corrupt(&mut self) -> Vec<PortId> {
         let mut corrupt = std::mem::take(&mut self.corrupt);
         corrupt.sort_unstable();
@@ -207,8 +213,9 @@ impl<P: PortEnd> Ports<P> {
         corrupt
     }
 
-    /// Returns true if a port has sent packets, and does not wait for its rate. The core calls this
-    /// function after it has announced its sleep, and before it sleeps.
+    /// Returns true if a port has packets to send and does not wait for its rate, or if a turn is
+    /// paused. The core calls this function between the announcement of its sleep and the sleep, so
+    /// that no packet is missed.
     pub fn has_work(&self) -> bool {
         !self.turns.is_empty() || self.table.iter().any(Port::is_ready)
     }
@@ -218,9 +225,10 @@ impl<P: PortEnd> Ports<P> {
         self.turns.is_paused(port)
     }
 
-    /// Forwards packets of the ports: at most one turn of each port with packets. A port with more
-    /// packets has its next turn after all other waiting ports. Ends early, with the other packets
-    /// left in the packet rings, if the NIC has no room. Returns the number of packets.
+    /// Forwards packets of the ports: ends a paused turn, and then runs at most one turn of each
+    /// port with packets. A port with more packets has its next turn after all other waiting ports.
+    /// Returns early after `STEP_MAX` packets, or if the NIC has no room. The other packets stay
+    /// in the packet rings. Returns the number of packets.
     pub fn take_turns(&mut self, now: Instant, outlet: &mut impl Egress) -> usize {
         self.turns.begin_step(now, &mut self.table);
         let mut count = match self.turns.resume() {
@@ -257,8 +265,8 @@ impl<P: PortEnd> Ports<P> {
         self.run_turn(now, Turn::new(id), outlet)
     }
 
-    /// Forwards the packets of a turn. Pauses the turn if a packet has to wait for the NIC. Returns
-    /// the number of packets.
+    /// Forwards the packets of a turn. Pauses the turn if a packet has to wait for room in the NIC.
+    /// Returns the number of packets.
     fn run_turn(&mut self, now: Instant, mut turn: Turn, outlet: &mut impl Egress) -> usize {
         let Some(mut burst) = self.burst.take() else {
             return 0;
@@ -282,7 +290,7 @@ impl<P: PortEnd> Ports<P> {
         turn.packets() - before
     }
 
-    /// Gives the frames of a turn back, and charges the rate of the port.
+    /// Releases the frames of a finished turn to the port, and charges the port's rate limits.
     #[inline]
     fn end_turn(&mut self, now: Instant, turn: &Turn, burst: &mut P::Burst) {
         let id = turn.port;
@@ -308,7 +316,7 @@ impl<P: PortEnd> Ports<P> {
     fn forward(&mut self, id: PortId, frame: &[u8], outlet: &mut impl Egress) -> Progress {
         match self.directory.send_check(id).check(frame) {
             Ok(ends) => {
-                let destination = self.directory.destination(&ends);
+                let destination = self.directory.destination(id, &ends);
                 if !outlet.passes_all()
                     && let Some(progress) = self.filter(id, destination, frame, outlet)
                 {
@@ -324,7 +332,7 @@ impl<P: PortEnd> Ports<P> {
     }
 
     /// Checks a GSO frame that a port sends, and forwards the frame or its segments. `sent` has the
-    /// frame and its segment size.
+    /// frame and its segment size in bytes.
     #[cold]
     #[inline(never)]
     fn forward_gso(
@@ -343,7 +351,7 @@ impl<P: PortEnd> Ports<P> {
                 return Progress::Done;
             }
         };
-        let destination = self.directory.destination(&ends);
+        let destination = self.directory.destination(id, &ends);
         if !outlet.passes_all()
             && let Some(progress) = self.filter(id, destination, sent.0, outlet)
         {
@@ -386,8 +394,9 @@ impl<P: PortEnd> Ports<P> {
         progress
     }
 
-    /// Filters a checked packet of port `id`. Returns `None` if the packet passes. A packet that
-    /// waits for the NIC is judged afterwards, because the filter counts each packet once.
+    /// Filters a checked packet of port `id`. Returns `None` if the packet passes. If the NIC has
+    /// no room, the filter judges the packet after the wait, because the filter counts each packet
+    /// that it judges.
     fn filter(
         &mut self,
         id: PortId,
@@ -395,7 +404,7 @@ impl<P: PortEnd> Ports<P> {
         frame: &[u8],
         outlet: &mut impl Egress,
     ) -> Option<Progress> {
-        if destination == Destination::Nic && outlet.waits_for_nic() {
+        if destination.is_nic() && outlet.waits_for_nic() {
             return Some(Progress::WaitsForNic);
         }
         if outlet.judge(id, Way::Out, frame) == Verdict::Pass {
@@ -422,10 +431,13 @@ impl<P: PortEnd> Ports<P> {
                 true
             }
             Destination::Host => outlet.give_to_host(frame),
-            Destination::Nic => {
+            Destination::Nic | Destination::NicAndPort(_) => {
                 let taken = outlet.send_to_nic(frame);
                 if !taken && outlet.waits_for_nic() {
                     return Progress::WaitsForNic;
+                }
+                if let Destination::NicAndPort(to) = destination {
+                    self.give_filtered(to, frame, outlet);
                 }
                 taken
             }
@@ -435,8 +447,8 @@ impl<P: PortEnd> Ports<P> {
         Progress::Done
     }
 
-    /// Gives a packet of the NIC or the host to the port that has claimed the packet's 3-tuple, if
-    /// `filter` passes the packet. `from_wire` is true for a packet of the NIC.
+    /// Gives a packet from the NIC or the host to the port that has claimed the packet's 3-tuple,
+    /// if `filter` passes the packet. `from_wire` is true if the packet came from the NIC.
     pub fn receive(
         &mut self,
         frame: &[u8],
@@ -466,7 +478,8 @@ impl<P: PortEnd> Ports<P> {
         Reception::Taken
     }
 
-    /// Publishes the packets that were copied to ports, so that the ports' programs see them.
+    /// Publishes the packets that the mux copied to ports, so that the programs of the ports see
+    /// these packets.
     pub fn flush(&mut self) {
         let mut queued = std::mem::take(&mut self.queued);
         for id in queued.drain(..) {

@@ -1,28 +1,29 @@
 //! The rate at which a port may send: a token bucket for packets, and another for bytes.
 //!
 //! A port has a turn as long as neither bucket has a debt. The turn takes at most as many packets
-//! as there are tokens, but at least one packet, and may leave a debt. Then the port's packets stay
-//! in its packet ring until the debt is paid, so that nothing is lost and no other port waits.
+//! as there are tokens, but at least one packet, and may leave a debt. While there is a debt, the
+//! port's packets stay in its packet ring. The debt is paid with new tokens. No packet is lost, and
+//! no other port waits.
 
 use std::ops::AddAssign;
 
 use tidelane_time::{Duration, Instant};
 
 const SECOND: u64 = 1_000_000_000;
-/// Time for which a bucket collects tokens.
+/// Depth of a bucket: the longest time for which an idle port collects tokens.
 const DEPTH: Duration = Duration::from_millis(10);
-/// Time for which a port waits beyond the payment of its debt, so that the core does not wake up
-/// for each packet.
+/// Time that a port waits after its debt is paid, so that the core does not wake up for each
+/// packet.
 pub const WAIT_MIN: Duration = Duration::from_millis(1);
-/// Bytes for which a packet counts before its length is known: a full Ethernet frame.
+/// Assumed length in bytes of a packet before its length is known: a full Ethernet frame.
 const PACKET_LEN: u64 = 1514;
 
-/// Limits of the packets that a port sends over one core. `None` is no limit.
+/// Limits of the rate at which a port sends over one core. `None` means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendRate {
     /// Packets per second. Each segment of a GSO frame counts.
     pub packets: Option<u64>,
-    /// Bytes of frames per second, without preamble and checksum.
+    /// Bytes of frames per second, without preamble and frame check sequence.
     pub bytes: Option<u64>,
 }
 
@@ -31,7 +32,7 @@ pub struct SendRate {
 pub struct Amount {
     /// Number of packets.
     pub packets: u64,
-    /// Bytes of their frames.
+    /// Bytes of the packets' frames.
     pub bytes: u64,
 }
 
@@ -45,7 +46,7 @@ impl Amount {
         }
     }
 
-    /// Returns the amount of some frames.
+    /// Returns the total amount of all frames.
     pub fn of_frames<'a>(frames: impl Iterator<Item = &'a [u8]>) -> Self {
         let mut amount = Self::default();
         frames.for_each(|frame| amount += Self::of_frame(frame));
@@ -69,7 +70,7 @@ impl AddAssign for Amount {
     }
 }
 
-/// The two buckets of a port on one core.
+/// The two token buckets of a port on one core.
 #[derive(Debug, Default)]
 pub struct RateLimiter {
     rate: SendRate,
@@ -78,7 +79,7 @@ pub struct RateLimiter {
 }
 
 impl RateLimiter {
-    /// Makes buckets without tokens and debts.
+    /// Makes buckets without tokens and without debt.
     pub fn new(rate: SendRate) -> Self {
         Self {
             rate,
@@ -98,16 +99,16 @@ impl RateLimiter {
         self.packets.is_none() && self.bytes.is_none()
     }
 
-    /// Returns the time at which the port may have a turn. A port that waits for this time should
-    /// wait [`WAIT_MIN`] longer.
+    /// Returns the time at which no bucket has a debt, so that the port may have a turn. A port
+    /// that has to wait waits [`WAIT_MIN`] longer than this time.
     pub fn due(&self) -> Instant {
         let buckets = [&self.packets, &self.bytes].into_iter().flatten();
         let due = buckets.map(Bucket::due).max();
         due.unwrap_or(Instant(0))
     }
 
-    /// Returns the largest number of packets of a turn at `now`, at least 1 and at most `max`. No
-    /// bucket has a debt.
+    /// Returns the largest number of packets for a turn at `now`, at least 1 and at most `max`. The
+    /// caller has checked that `now` is not before [`due`](Self::due).
     pub fn packets_in_turn(&self, now: Instant, max: usize) -> usize {
         let of_packets = self.packets.as_ref().map(|bucket| bucket.tokens(now));
         let of_bytes = self.bytes.as_ref().map(|bucket| bucket.tokens(now));
@@ -116,7 +117,7 @@ impl RateLimiter {
         fewest.map_or(max, |fewest| fewest.clamp(1, max as u64) as usize)
     }
 
-    /// Takes the tokens for the packets of a turn.
+    /// Takes the tokens for the packets of a turn from the buckets.
     pub fn pay(&mut self, now: Instant, amount: Amount) {
         if let Some(bucket) = &mut self.packets {
             bucket.pay(now, amount.packets);
@@ -127,13 +128,13 @@ impl RateLimiter {
     }
 }
 
-/// A token bucket in virtual time.
+/// A token bucket, whose state is the time at which the bucket is empty.
 #[derive(Debug)]
 struct Bucket {
     /// Tokens per second.
     rate: u64,
-    /// The time at which the bucket has no tokens and no debt. Before the first payment, the bucket
-    /// has neither.
+    /// The time at which the bucket has neither tokens nor debt. `None` before the first payment:
+    /// until then, the bucket collects no tokens.
     empty_at: Option<Instant>,
 }
 
@@ -145,7 +146,8 @@ impl Bucket {
         }
     }
 
-    /// Returns the time at which the debt is paid. Without a rate, this is never.
+    /// Returns the time at which the debt is paid. With a rate of zero, returns the last `Instant`:
+    /// a port with this limit never sends.
     fn due(&self) -> Instant {
         match self.rate {
             0 => Instant(u64::MAX),
@@ -153,7 +155,7 @@ impl Bucket {
         }
     }
 
-    /// Returns the number of tokens.
+    /// Returns the number of tokens at `now`, for at most [`DEPTH`] of time.
     fn tokens(&self, now: Instant) -> u64 {
         let since = self.empty_at.map_or(Duration::ZERO, |at| now - at);
         let time = u128::from(since.0.min(DEPTH.0));
@@ -177,7 +179,7 @@ mod tests {
     const START: Instant = Instant::from_secs(5);
 
     /// Sends packets of `len` bytes for ten seconds, in turns of at most 32 packets, whenever the
-    /// limiter allows. Returns the packets and bytes.
+    /// limiter allows a turn. Returns the packets and bytes.
     fn send(rate: SendRate, len: u64) -> Amount {
         let mut limiter = RateLimiter::new(rate);
         let (mut now, end) = (START, START + Duration::from_secs(10));
@@ -263,7 +265,7 @@ mod tests {
             bytes: Some(0),
         });
         assert_eq!(zero.due(), Instant(u64::MAX));
-        // Impossible amounts do not overflow.
+        // Amounts near the largest integer do not overflow.
         let mut slow = RateLimiter::new(SendRate {
             packets: Some(1),
             bytes: Some(u64::MAX),

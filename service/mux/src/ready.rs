@@ -1,5 +1,5 @@
-//! Doorbells of ports in the process of the mux. A port rings its doorbell after it has sent
-//! packets, so that a step of the mux need not poll idle ports.
+//! Doorbells of ports whose program runs in the process of the mux. The program's end rings the
+//! doorbell after each flush, so that a step of the mux need not poll idle ports.
 
 use std::sync::{
     Arc,
@@ -10,7 +10,7 @@ use tidelane_packet_io::{Capabilities, PacketIo, TxChecksum};
 
 use crate::claims::PortId;
 
-/// Ports per word.
+/// Ports per word of the set.
 const BITS: usize = u64::BITS as usize;
 
 /// The set of ports that may have packets for the mux, with one bit for each port.
@@ -28,7 +28,7 @@ impl ReadySet {
         }
     }
 
-    /// Adds a port.
+    /// Adds a port. Ignores a number beyond the set.
     pub fn add(&self, port: PortId) {
         let at = port.0 as usize;
         if let Some(word) = self.words.get(at / BITS) {
@@ -57,7 +57,7 @@ impl ReadySet {
 pub struct Doorbell {
     pub(crate) set: Arc<ReadySet>,
     pub(crate) port: PortId,
-    /// True if the NIC may deliver packets with an unfinished checksum.
+    /// True if the NIC may deliver packets with a partial checksum (only the pseudo-header sum).
     pub(crate) partial_checksums: bool,
 }
 
@@ -86,7 +86,7 @@ impl<P: PacketIo> PacketIo for MuxPort<P> {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            // The mux checks complete checksums.
+            // The mux refuses packets with partial checksums.
             tx_checksum: false,
             tx_gso_len_max: 0,
             rx_checksum_may_be_partial: self.doorbell.partial_checksums,
@@ -138,7 +138,7 @@ mod tests {
         for port in [3, 64, 1023, 3] {
             set.add(PortId(port));
         }
-        // A number beyond the set is ignored.
+        // The set ignores a number beyond its end.
         set.add(PortId(5000));
         let mut ports = Vec::new();
         set.take(&mut ports);

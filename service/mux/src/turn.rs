@@ -1,17 +1,18 @@
-//! A turn of a port: the progress through one burst of the port's frames.
+//! A turn of a port: the mux's progress through one burst of the port's frames.
 
 use crate::{claims::PortId, rate::Amount};
 
-/// A turn of a port. A turn pauses while a packet waits for the NIC, and goes on later.
+/// A turn of a port. A turn pauses while a packet waits for room in the NIC, and goes on later.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn {
     /// The port.
     pub port: PortId,
-    /// Position in the burst of the next frame.
+    /// Position of the next frame in the burst.
     pub next: usize,
-    /// Next segment of the next frame, if the frame is a GSO frame.
+    /// Number of the next segment, if the next frame is a GSO frame.
     pub segment: usize,
-    /// The amount of the segments of GSO frames beyond one packet for each frame.
+    /// The packets and bytes that the segments of the turn's GSO frames have beyond the frames
+    /// themselves.
     pub beyond: Amount,
 }
 
@@ -26,7 +27,8 @@ impl Turn {
         }
     }
 
-    /// Returns the number of packets so far. The segments of a GSO frame count after the last one.
+    /// Returns the number of packets so far. A GSO frame counts, with all of its segments, once its
+    /// last segment is sent.
     #[inline]
     pub fn packets(&self) -> usize {
         self.next + self.beyond.packets as usize

@@ -16,12 +16,12 @@ const POLLS_MAX: usize = 32;
 pub struct TurnQueue {
     /// Ports whose doorbells have rung.
     pub ready: Arc<ReadySet>,
-    /// Ports that were taken from `ready`.
+    /// Ports that were taken from `ready` and are not in the queue yet.
     rung: Vec<PortId>,
     /// Ports that wait for a turn, next first.
     turns: VecDeque<PortId>,
-    /// A turn in which a packet waits for the NIC. All other turns wait behind it, so that the mux
-    /// takes no packets from the ports that a full NIC would lose.
+    /// A turn in which a packet waits for room in the NIC. All other turns wait behind the paused
+    /// turn, because a full NIC would lose the packets that the mux takes from the ports.
     paused: Option<Turn>,
     /// Ports that wait until their rate lets them send.
     waiting: Waiting,
@@ -39,23 +39,23 @@ impl TurnQueue {
         }
     }
 
-    /// Returns the number of ports that wait for a turn.
+    /// Returns the number of ports in the queue for a turn.
     #[inline]
     pub fn len(&self) -> usize {
         self.turns.len()
     }
 
-    /// Returns true if no turn waits, and no turn is paused.
+    /// Returns true if no port is in the queue for a turn, and no turn is paused.
     pub fn is_empty(&self) -> bool {
         self.turns.is_empty() && self.paused.is_none()
     }
 
-    /// Returns the time at which a port has waited long enough for its rate.
+    /// Returns the earliest time at which a port has waited long enough for its rate.
     pub fn next_timeout(&self) -> Option<Instant> {
         self.waiting.next_due()
     }
 
-    /// Gives a turn to the ports with packets, and to the ports that have waited until `now`.
+    /// Queues the ports with packets, and the ports whose wait for their rate ends by `now`.
     #[inline]
     pub fn begin_step<P: PortEnd>(&mut self, now: Instant, table: &mut PortTable<P>) {
         if !self.waiting.is_empty() {
@@ -78,7 +78,7 @@ impl TurnQueue {
         }
     }
 
-    /// Gives a turn to the ports that have waited long enough.
+    /// Queues the ports whose wait for their rate ends by `now`.
     #[cold]
     fn end_waits<P: PortEnd>(&mut self, now: Instant, table: &mut PortTable<P>) {
         while let Some(id) = self.waiting.pop(now) {
@@ -89,7 +89,7 @@ impl TurnQueue {
         }
     }
 
-    /// Gives a turn to a port after all waiting ports, unless the port waits for a turn or for its
+    /// Appends a port to the queue for a turn, unless the port is in the queue or waits for its
     /// rate.
     #[inline]
     pub fn add<P: PortEnd>(&mut self, table: &mut PortTable<P>, id: PortId) {
@@ -102,7 +102,7 @@ impl TurnQueue {
         }
     }
 
-    /// Takes the port that has the next turn. No port has a turn while a turn is paused.
+    /// Takes the port that has the next turn. Returns `None` while a turn is paused.
     #[inline]
     pub fn pop(&mut self) -> Option<PortId> {
         match self.paused {
@@ -111,7 +111,7 @@ impl TurnQueue {
         }
     }
 
-    /// Lets a turn and all turns behind it wait for the NIC.
+    /// Pauses a turn. All other turns wait behind the paused turn.
     pub fn pause(&mut self, turn: Turn) {
         self.paused = Some(turn);
     }
@@ -127,12 +127,12 @@ impl TurnQueue {
         self.paused.is_some_and(|turn| turn.port == id)
     }
 
-    /// Lets a port wait for its rate until `due`.
+    /// Adds a port that waits for its rate until `due`.
     pub fn add_wait(&mut self, due: Instant, id: PortId) {
         self.waiting.add(due, id);
     }
 
-    /// Ends a port's wait for its rate, and gives the port a turn.
+    /// Ends a port's wait for its rate, and queues the port for a turn.
     pub fn end_wait<P: PortEnd>(&mut self, table: &mut PortTable<P>, id: PortId) {
         let due = table.get_mut(id).and_then(|port| port.waits_until.take());
         if let Some(due) = due {
@@ -141,7 +141,7 @@ impl TurnQueue {
         }
     }
 
-    /// Forgets a port that is closed. Returns true if the turn of the port was paused.
+    /// Removes a closed port from the queues. Returns true if the turn of the port was paused.
     pub fn remove<P>(&mut self, id: PortId, closed: &Port<P>) -> bool {
         self.turns.retain(|turn| *turn != id);
         if let Some(due) = closed.waits_until {

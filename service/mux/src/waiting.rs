@@ -6,7 +6,7 @@ use tidelane_time::Instant;
 
 use crate::claims::PortId;
 
-/// Waiting ports, in the order of the times until which they wait.
+/// Waiting ports, ordered by the time at which the wait ends.
 #[derive(Debug, Default)]
 pub struct Waiting(BTreeSet<(Instant, PortId)>);
 
@@ -27,15 +27,16 @@ impl Waiting {
         self.0.remove(&(due, port));
     }
 
-    /// Removes and returns a port that has waited until `now`.
+    /// Removes and returns a port whose wait ends by `now`. Returns `None` if there is no such
+    /// port.
     pub fn pop(&mut self, now: Instant) -> Option<PortId> {
         let first = *self.0.first().filter(|(due, _)| *due <= now)?;
         self.0.remove(&first);
         Some(first.1)
     }
 
-    /// Returns the time at which a port has waited long enough. `None` if no port waits, or if all
-    /// wait for ever.
+    /// Returns the earliest time at which a wait ends. Returns `None` if no port waits, or if all
+    /// waits last for ever, because the rates are zero.
     pub fn next_due(&self) -> Option<Instant> {
         let (due, _) = self.0.first()?;
         (due.0 < u64::MAX).then_some(*due)

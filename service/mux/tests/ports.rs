@@ -4,7 +4,7 @@
 
 use tidelane_mux::*;
 use tidelane_packet_io::{Burst, MemConfig, MemPort, PacketIo};
-use tidelane_wire::{DropReason, Endpoint, IpAddress, checksum};
+use tidelane_wire::{DropReason, Ecn, Endpoint, HeaderTemplate, IpAddress, MacAddress, checksum};
 
 use crate::frames::{LOCAL, MAC, PEER, PEER_MAC, Sent, receive, send};
 
@@ -490,4 +490,113 @@ fn icmp_errors_go_to_the_owner_of_the_quoted_3_tuple() {
         assert_eq!(receive(&mut net.host), [error]);
         assert!(receive(net.port(0)).is_empty() && receive(net.port(1)).is_empty());
     }
+}
+
+/// Returns a UDP datagram with one byte of payload, over IPv4 without a UDP checksum.
+fn datagram(mac: MacAddress, src: Endpoint, dst: Endpoint) -> Vec<u8> {
+    let protocol = 17;
+    let template =
+        HeaderTemplate::with_protocol(protocol, mac, PEER_MAC, src.addr, dst.addr).unwrap();
+    let mut frame = vec![0; template.headers_len()];
+    template.write(&mut frame, 9, Ecn::NotEct, 7);
+    frame.extend([src.port.to_be_bytes(), dst.port.to_be_bytes()].concat());
+    frame.extend([0, 9, 0, 0, b'x']);
+    frame
+}
+
+/// A multicast or broadcast datagram goes to the port that has claimed its UDP port at all
+/// addresses. A datagram of a port goes to the wire as well, and not back to the port. TCP has no
+/// such packets.
+#[test]
+fn groups_reach_the_owner_of_the_wildcard_address() {
+    let mut net = Net::new(3);
+    let any = IpAddress::from_v4([0; 4]);
+    let network = IpAddress::from_v4([10, 0, 0, 255]);
+    net.mux.ports_mut().set_broadcasts(vec![network]);
+    let claims = [(any, 53, 0), (any, 54, 1), (LOCAL, 55, 2)];
+    for (addr, port, at) in claims {
+        let local = Endpoint::new(addr, port);
+        let (protocol, id) = (17, net.ports[at].0);
+        let tuple = Tuple { protocol, local };
+        assert_eq!(net.mux.ports_mut().claim(tuple, id), Ok(()));
+    }
+    let all = IpAddress::from_v4([255; 4]);
+    let mdns = IpAddress::from_v4([224, 0, 0, 251]);
+    let other_network = IpAddress::from_v4([10, 0, 1, 255]);
+    for group in [all, mdns, network, other_network] {
+        let is_here = group != other_network;
+        // From the wire.
+        let from = Endpoint::new(PEER, 9);
+        for port in [53, 54, 55] {
+            let frame = datagram(PEER_MAC, from, Endpoint::new(group, port));
+            send(&mut net.nic, &frame);
+            net.mux.step();
+            let to_owner = is_here && port != 55;
+            for (_, owned, at) in claims {
+                let count = usize::from(to_owner && owned == port);
+                assert_eq!(receive(net.port(at)).len(), count, "{group} {port} {at}");
+            }
+            // The host, too, gets a packet that no port has claimed.
+            let host = receive(&mut net.host);
+            assert_eq!(host.len(), usize::from(!to_owner), "{group} {port}");
+        }
+        // From the first port.
+        for port in [53, 54, 55] {
+            let frame = datagram(MAC, Endpoint::new(LOCAL, 53), Endpoint::new(group, port));
+            send(net.port(0), &frame);
+            net.mux.step();
+            assert_eq!(receive(&mut net.nic), [frame]);
+            let to_second = is_here && port == 54;
+            let counts = [0, 1, 2].map(|at| receive(net.port(at)).len());
+            assert_eq!(counts, [0, usize::from(to_second), 0], "{group} {port}");
+            assert!(receive(&mut net.host).is_empty());
+        }
+        let segment = Sent {
+            dst: Endpoint::new(group, 54),
+            ..Sent::out(1000)
+        };
+        send(net.port(0), &segment.frame());
+        send(
+            &mut net.nic,
+            &Sent {
+                src: segment.dst,
+                dst: segment.dst,
+                ..Sent::to(1)
+            }
+            .frame(),
+        );
+        net.mux.step();
+        assert_eq!(receive(&mut net.nic).len(), usize::from(!is_here));
+        assert_eq!(receive(&mut net.host).len(), 1);
+        assert!((0..3).all(|at| receive(net.port(at)).is_empty()));
+    }
+    let refused = net.counters(0).refused.clone();
+    assert_eq!(refused.get(&SendRefusal::Destination), Some(&3));
+}
+
+/// A datagram for many that waits for the NIC reaches the other port once.
+#[test]
+fn a_datagram_for_many_waits_for_the_nic_once() {
+    let mut net = Net::with_nic(2, 1);
+    let any = IpAddress::from_v4([0; 4]);
+    for (port, at) in [(53, 0), (54, 1)] {
+        let local = Endpoint::new(any, port);
+        let (protocol, id) = (17, net.ports[at].0);
+        let tuple = Tuple { protocol, local };
+        assert_eq!(net.mux.ports_mut().claim(tuple, id), Ok(()));
+    }
+    let to = Endpoint::new(IpAddress::from_v4([255; 4]), 54);
+    let frame = datagram(MAC, Endpoint::new(LOCAL, 53), to);
+    for _ in 0..5 {
+        send(net.port(0), &frame);
+    }
+    let (mut on_wire, mut on_port) = (0, 0);
+    for _ in 0..20 {
+        net.mux.step();
+        net.mux.step();
+        on_wire += receive(&mut net.nic).len();
+        on_port += receive(net.port(1)).len();
+        assert_eq!(on_wire, on_port);
+    }
+    assert_eq!(on_wire, 5);
 }

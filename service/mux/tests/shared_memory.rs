@@ -123,7 +123,7 @@ enum Harm {
     /// Sends bytes that are no packet.
     Garbage,
     /// Does not read while packets arrive.
-    Deaf,
+    NeverReads,
     /// Writes impossible indices.
     Indices,
     /// Writes impossible lengths.
@@ -138,7 +138,7 @@ const HARMS: [Harm; 8] = [
     Harm::Flood,
     Harm::Forge,
     Harm::Garbage,
-    Harm::Deaf,
+    Harm::NeverReads,
     Harm::Indices,
     Harm::Lengths,
     Harm::Change,
@@ -154,7 +154,7 @@ impl Net {
             Harm::Flood => while send(end, &Sent::out(FIRST).frame()) {},
             Harm::Forge => while send(end, &Sent::out(FIRST + 1).frame()) {},
             Harm::Garbage => while send(end, &[round as u8; 60]) {},
-            Harm::Deaf => {
+            Harm::NeverReads => {
                 for _ in 0..100 {
                     send(&mut self.nic, &Sent::to(FIRST).frame());
                 }
@@ -213,7 +213,7 @@ fn a_hostile_program_harms_only_itself() {
                     "{counters:?}"
                 );
             }
-            Harm::Deaf => assert!(counters.overruns > 1000, "{counters:?}"),
+            Harm::NeverReads => assert!(counters.overruns > 1000, "{counters:?}"),
             Harm::Indices | Harm::Lengths => {
                 assert_eq!(corrupt, [net.programs[0].id], "{harm:?}");
             }

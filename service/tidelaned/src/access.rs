@@ -156,7 +156,8 @@ impl AccessPolicy {
 #[derive(Debug)]
 pub struct AccessControl {
     policy: AccessPolicy,
-    /// The service's own namespace, in both forms. `None` if the policy admits every program.
+    /// The service's own network namespace: the identity of its file, and the view that procfs
+    /// gives of it. `None` for [`AccessControl::everybody`].
     own: Option<(NetNs, NetView)>,
     cgroups: Option<CgroupTree>,
     /// BPF programs of the root cgroup that Tidelane's own rules replace.
@@ -200,7 +201,8 @@ impl AccessControl {
         self.cgroups.as_ref().map(CgroupTree::directory)
     }
 
-    /// Returns the service's own namespace. Returns `None` if the policy admits every program.
+    /// Returns the service's own network namespace. Returns `None` for
+    /// [`everybody`](Self::everybody).
     pub fn own_namespace(&self) -> Option<NetNs> {
         self.own.map(|(namespace, _)| namespace)
     }
@@ -237,7 +239,8 @@ impl AccessControl {
 
     /// Checks a child that uses a socket which its parent obtained. `view` is the namespace of the
     /// parent when it connected to the service. A child that has moved to another namespace is
-    /// refused, unless the policy admits all namespaces.
+    /// refused, unless the policy admits all namespaces. A child in another PID namespace is not
+    /// checked for a move, because the service cannot see the child's process.
     pub fn judge_child(
         &self,
         sponsor: &Peer,
@@ -251,8 +254,9 @@ impl AccessControl {
         self.judge(sponsor, peer)
     }
 
-    /// Returns true if the program `peer` with this `sponsor` is in the service's own network
-    /// namespace. A program in another admitted namespace has another loopback interface.
+    /// Returns true if the program `peer` and its `sponsor` are in the service's own network
+    /// namespace. Returns false for [`everybody`](Self::everybody). A program in another admitted
+    /// namespace has another loopback interface.
     pub fn is_within_host(&self, sponsor: &Peer, peer: &Peer) -> bool {
         let Some((own, view)) = self.own else {
             return false;

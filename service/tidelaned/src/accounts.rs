@@ -1,8 +1,8 @@
 //! Accounts of users in the control plane of the Tidelane service: limits of resources, and the
 //! rate of messages.
 //!
-//! An account that the resources of a core (polling thread) need is on that core
-//! ([`tidelane_host::accounts`]). All cores share the limits of a user.
+//! The accounts for resources of the cores (polling threads), such as connections, are on the cores
+//! ([`tidelane_host::accounts`]). The control plane and all cores share the limits of a user.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -35,8 +35,8 @@ const PORTS_MAX: u64 = 65_536;
 const RING_BYTES_MAX: u64 = 2 << 30;
 /// Number of file descriptors that are reserved for the service itself.
 const OWN_DESCRIPTORS: u64 = 1024;
-/// Number of known users from which the service removes the users without resources before it adds
-/// a user.
+/// If at least this number of users are known, the service removes the users without resources
+/// before it adds a user.
 const USERS_KEPT: usize = 1024;
 
 /// All users' accounts in the control plane.
@@ -129,8 +129,8 @@ impl Accounts {
         self.buckets.entry(user.id()).or_default().pay(cost);
     }
 
-    /// Removes the users without resources if [`USERS_KEPT`] users are known. A user namespace can
-    /// have very many users.
+    /// Removes the users without resources if at least [`USERS_KEPT`] users are known. A user
+    /// namespace can have very many users.
     fn forget_idle(&mut self) {
         if self.users.len() >= USERS_KEPT {
             self.users.retain(|_, user| Arc::strong_count(user) > 1);

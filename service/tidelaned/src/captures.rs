@@ -1,9 +1,10 @@
 //! Captures of frames for the operator (`tidelane capture`).
 //!
 //! The operator's command opens a capture, takes the copied frames several times a second, and
-//! closes the capture. The cores (polling threads of the service) copy frames to bounded buffers
-//! meanwhile. A capture whose frames are not taken for [`IDLE_MAX`] is closed, because the
-//! operator's command has probably ended.
+//! closes the capture. While the capture is open, the cores (polling threads of the service) copy
+//! frames to buffers of a fixed size. A frame that finds its buffer full is counted as lost. A
+//! capture whose frames are not taken for [`IDLE_MAX`] is closed, because the operator's command
+//! has probably ended.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -41,7 +42,7 @@ enum Request {
         address: Option<std::net::IpAddr>,
         /// Source or destination port (TCP or UDP) that a packet must have.
         port: Option<u16>,
-        /// Number of bytes to copy of each frame.
+        /// Largest number of bytes to copy of each frame. `None` copies the whole frame.
         snap_len: Option<u32>,
     },
     /// Take the copied frames.

@@ -2,13 +2,13 @@
 //! owners, and the reservations of their ports in the kernel.
 //!
 //! The demux, an XDP program, enforces the claims. A claim has one of these owners: a listener; a
-//! session (a registered program) that has reserved a port to connect from it; the pool of ports
-//! for outgoing connections without a bound port; or a mux port (a program with a TCP/IP stack of
-//! its own). The scope of a claim selects the packets of the 3-tuple that the service gets: all
-//! packets, or only packets for which the kernel has no connection or no socket. A claim without an
-//! owner lives on while its port has connections. While the claim lives, a bound kernel socket of
-//! the service reserves the port: see `docs/design/claims.md`. A claim of a wildcard address is one
-//! claim in the demux per address of the interface.
+//! session (a registered program) that has bound a port in order to connect from it; the pool of
+//! ports for outgoing connections without a bound port; or a mux port (a program with a TCP/IP
+//! stack of its own). The scope of a claim selects the packets of the 3-tuple that the service
+//! gets: all packets, or only packets for which the kernel has no connection or no socket. A claim
+//! without an owner lives on while its port has connections. While the claim lives, a bound kernel
+//! socket of the service reserves the port: see `docs/design/claims.md`. A claim of a wildcard
+//! address is one claim in the demux per address of the interface.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -26,11 +26,12 @@ mod owner;
 /// Time within which a program must connect from a port that it reserved. After this time, an
 /// unused claim ends.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Delay before the first check whether a claim may end. The delay doubles with each check.
+/// Delay before the first check whether a claim may end. The delay doubles with each check, up to
+/// [`CHECK_DELAY_MAX`].
 const CHECK_DELAY_MIN: Duration = Duration::from_millis(5);
 const CHECK_DELAY_MAX: Duration = Duration::from_millis(500);
 /// Delay before the service first queries the kernel for connections on a claim's port. The delay
-/// doubles with each query.
+/// doubles with each query, up to [`QUERY_DELAY_MAX`].
 const QUERY_DELAY_MIN: Duration = Duration::from_millis(10);
 const QUERY_DELAY_MAX: Duration = Duration::from_secs(5);
 /// Interval between two checks of a pool port, which returns to the kernel if it has no
@@ -67,7 +68,7 @@ pub struct Candidate {
 struct ClaimRecord {
     terms: Terms,
     scope: Scope,
-    /// Number of the session's reservations from which no connection has been opened yet.
+    /// Number of the session's reservations whose connection is open or yet to be opened.
     outstanding: u32,
     /// Time by which the session must open connections from its outstanding reservations.
     connect_until: Instant,
@@ -85,7 +86,7 @@ pub struct Claims {
     checks: BTreeSet<(Instant, ClaimKey)>,
     /// Claims in the demux, with the number of owners per scope.
     claimants: HashMap<Claim, Claimants>,
-    /// Number of ports in the pool.
+    /// Number of claims of the pool: one for each address and port.
     pooled: usize,
 }
 
@@ -145,13 +146,14 @@ impl Claims {
         result
     }
 
-    /// Returns true if the claim exists, even if its owner has left and only connections remain.
+    /// Returns true if the claim exists, even if its owner has released it and only connections
+    /// remain.
     pub fn has(&self, key: ClaimKey) -> bool {
         self.records.contains_key(&key)
     }
 
-    /// Returns true if the demux has a claim of one of the 3-tuples of `key`. Claims whose owners
-    /// have left count, because their connections live.
+    /// Returns true if the demux has a claim of one of the 3-tuples of `key`. Claims that their
+    /// owners have released count, because they may have connections.
     pub fn clashes(&self, key: ClaimKey) -> bool {
         let mut claims = self.claims_of(key).into_iter();
         claims.any(|claim| self.claimants.contains_key(&claim))
@@ -165,7 +167,7 @@ impl Claims {
     }
 
     /// Claims an endpoint for its owner. A wildcard address claims all addresses of its IP version.
-    /// An existing claim keeps its reservation, even if the owner has left the claim.
+    /// An existing claim keeps its own terms, even a released claim, and `terms` is dropped.
     pub fn claim(
         &mut self,
         key: ClaimKey,
@@ -316,7 +318,7 @@ impl Claims {
         keys.take_while(move |(other, _)| *other == owner)
     }
 
-    /// Schedules a check, because the last connection from a reserved port may have ended.
+    /// Schedules a check: a connection from a reserved port has ended, possibly the last one.
     pub fn connection_ended(&mut self, key: ClaimKey, now: Instant) {
         let Some(record) = self.records.get_mut(&key) else {
             return;
@@ -478,8 +480,8 @@ impl Claims {
     }
 
     /// Returns the demux's claims for claim `key`: one for each address of the interface that the
-    /// claim's address covers. The list is empty if the claim covers no address of the interface,
-    /// as for 127.0.0.1.
+    /// claim's address covers, and one for all multicast and broadcast addresses if the claim has
+    /// their datagrams. A claim of 127.0.0.1 has none in the demux.
     fn claims_of(&self, (owner, endpoint): ClaimKey) -> Vec<Claim> {
         let claim = |addr: &IpAddress| Claim {
             addr: addr.0,
@@ -487,7 +489,9 @@ impl Claims {
             port: endpoint.port,
         };
         let covered = |addr: &&IpAddress| endpoint.addr.covers(**addr);
-        self.addresses.iter().filter(covered).map(claim).collect()
+        let groups = owner.groups(endpoint.addr);
+        let addresses = self.addresses.iter().filter(covered).chain(&groups);
+        addresses.map(claim).collect()
     }
 }
 

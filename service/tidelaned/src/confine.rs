@@ -4,13 +4,14 @@
 //! An intruder in the service must therefore gain as little as possible. The service first opens
 //! everything that needs privilege. Before the first thread starts, it permanently gives up
 //!
-//! * every capability that is not in [`capabilities::CAPABILITIES`], in all five sets;
+//! * every capability that is not in [`capabilities::CAPABILITIES`], in all five sets. Some kernels
+//!   and systems need one or two more capabilities, which then stay;
 //! * the ways to gain a capability again, which `no_new_privs` and the locked secure bits block;
-//! * access to files, except to the files that [`landlock`] names;
-//! * every system call that is not in [`calls::CALLS`]: another system call ends the service, with
-//!   a line in the log that has its number ([`filter`]);
-//! * inspection by other processes: the process is not dumpable, and leaves no core file unless
-//!   configured.
+//! * access to files, except to the files that [`landlock`] names, if the kernel has Landlock;
+//! * every system call that is not in [`calls::CALLS`]: any other call ends the service, with a
+//!   line in the log that has the call's number ([`filter`]);
+//! * inspection by other processes: the process is not dumpable and leaves no core file, unless the
+//!   operator has configured core files.
 //!
 //! Threads inherit the confinement. The service therefore confines itself once, while it has one
 //! thread.
@@ -38,7 +39,8 @@ mod sys;
 pub struct Confinement {
     /// The remaining capabilities.
     pub capabilities: Vec<&'static str>,
-    /// True if no program that this process starts can have other capabilities.
+    /// True if the bounding set is empty, so that no program that this process starts can gain
+    /// capabilities.
     pub bounded: bool,
     /// Version of the kernel's Landlock ABI; `None` if the kernel has no Landlock.
     pub landlock: Option<u32>,

@@ -70,7 +70,7 @@ const SESSIONS: u64 = 16;
 /// Largest number of registrations that are accepted in a row. Existing sessions then get their
 /// turn.
 const ACCEPTS_PER_TURN: usize = 64;
-/// Interval at which the kernel's settings are read.
+/// Interval at which the kernel's settings (sysctls and offloads) are read.
 const SETTINGS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The control thread's state.
@@ -79,7 +79,7 @@ pub struct Control<P: Port> {
     page: Arc<ServicePageMap>,
     network: Network,
     offloads: Arc<Mutex<Offloads>>,
-    /// Time of the next read of the kernel's settings.
+    /// Time of the next read of the kernel's settings (sysctls and offloads).
     settings_due: Instant,
     registration: OwnedFd,
     admin: UnixListener,
@@ -103,9 +103,10 @@ pub struct Control<P: Port> {
 
 /// The parts from which the control thread is made.
 pub struct Parts<P: Port> {
-    /// The fast path.
+    /// The cores: the threads that process packets.
     pub cores: Cores<P>,
-    /// Claims in the demux.
+    /// The claims, and the demux: the XDP program that redirects the packets of claims to the
+    /// cores.
     pub claims: Claims,
     /// Queries for the kernel's connections on listeners' ports.
     pub kernel: KernelConnections,
@@ -131,7 +132,8 @@ pub struct Parts<P: Port> {
     /// The descriptor that is readable when a signal asks the service to end or to read the
     /// configuration again.
     pub signals: OwnedFd,
-    /// The control thread's progress for its watchdog.
+    /// The start of the control thread's work on the current event, which the control thread's
+    /// watchdog reads.
     pub progress: Arc<Progress>,
     /// Programs that may use the service.
     pub access: AccessControl,

@@ -4,10 +4,14 @@
 //! Programs may run on the CPU of a polling thread. The thread must not take CPU time from these
 //! programs, and must not wait behind them. The thread therefore spins in the idle scheduling
 //! class. A program that wakes up runs at once, and the thread continues when the program sleeps,
-//! without any system call. A program that computes without end would starve the thread. A watchdog
-//! therefore moves a starved thread to the normal class. In the normal class, the thread does not
-//! spin. The thread sleeps until the NIC, or a program's doorbell (an eventfd), wakes it. In both
-//! classes, the thread sleeps when it has been idle for a while.
+//! without any system call. In the idle class, the thread sleeps when it has had no work for a
+//! while.
+//!
+//! A program that computes without end would starve the thread. A watchdog therefore moves a
+//! starved thread to the real-time class for a period ([`crate::boost`]). If the thread uses more
+//! than half of this period, the thread shares its CPU in the normal class for the next period. In
+//! these periods, the thread does not spin. Without work, the thread sleeps until the NIC, a
+//! program's doorbell (an eventfd), or a timer wakes it.
 //!
 //! The demux is the XDP program that redirects frames to the cores. A core's heartbeat is the time
 //! of a recent step, which the core writes and the demux reads.
@@ -31,17 +35,17 @@ use tidelane_steering::{Heartbeat, Heartbeats};
 use tidelane_time::{Duration, Instant};
 
 use crate::{
+    boost::{Boost, CpuWaits},
     cores::ring,
     sys::{self, Class},
-    watchdog::{self, Pulse, StallClock},
+    watchdog::{self, Pulse, StallClock, ThreadTime},
 };
 
-/// Time for which a starved core stays in the normal class.
-const BOOST: Duration = Duration::from_millis(100);
-/// Interval at which the watchdog checks a core that is awake.
+/// Interval at which the watchdog checks a core that is awake. The watchdog checks a sleeping core
+/// at 16 times this interval.
 const WATCH_INTERVAL: StdDuration = StdDuration::from_millis(4);
-/// Number of checks in a row without progress after which a core still counts as starved. After
-/// more checks, the core counts as stuck in a system call.
+/// Largest number of successive checks without progress at which a core counts as starved. From the
+/// next check on, the core counts as stuck in a system call.
 const STALLS_STARVED: u32 = 2;
 /// Maximum number of wake-up events read at once. The core ignores the content of the events.
 const EVENTS_MAX: usize = 64;
@@ -76,7 +80,7 @@ pub trait CoreLink<P: Port>: Send + Sync {
     /// Makes the core stop after its current step.
     fn stop(&self);
 
-    /// Returns the number of times that the watchdog found the core starved.
+    /// Returns the number of times that the watchdog moved the starved core to the real-time class.
     fn boosts(&self) -> u32;
 }
 
@@ -86,24 +90,45 @@ pub fn now() -> Instant {
     Instant(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
 }
 
+/// Returns the CPU time of the calling thread.
+fn used_cpu() -> Duration {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
+}
+
 /// State that the core shares with the control thread and the watchdog.
 struct CoreState {
+    /// True if calls may wait in the channel of `CoreHandle`.
     calls_pending: AtomicBool,
     stop: AtomicBool,
+    /// False while the core sleeps in epoll.
     awake: AtomicBool,
-    /// Time at which a sleeping core wakes up by itself, in nanoseconds of the monotonic clock.
+    /// Time at which a sleeping core wakes up for a timer, in nanoseconds of the monotonic clock.
+    /// `u64::MAX` without a timer.
     wakes_at: AtomicU64,
     /// Id of the core's thread. Zero until the thread runs.
     tid: AtomicI32,
-    /// The CPU on which the core last ran, if it is not pinned.
+    /// The CPU on which the core last ran. Has no meaning for a core that is pinned to a CPU.
     ran_on: AtomicUsize,
     /// Number of steps and calls that the core has made. The watchdog regards an increase as
     /// progress.
     steps: AtomicU64,
-    /// Number of times that the watchdog moved the core to the normal class.
+    /// Number of times that the watchdog moved the core to the real-time class.
     boosts: AtomicU32,
+    /// True while the core has to share its CPU in the normal class.
+    shares_cpu: AtomicBool,
     /// The eventfd that wakes the core.
     bell: Arc<OwnedFd>,
+}
+
+impl CoreState {
+    /// Moves the core's thread `tid` to the real-time class, unless the core has to share its CPU.
+    fn boost(&self, tid: i32) {
+        let shares_cpu = self.shares_cpu.load(Ordering::Acquire);
+        if !shares_cpu && sys::set_class(tid, Class::RealTime).is_ok() {
+            self.boosts.fetch_add(1, Ordering::Relaxed);
+        }
+    }
 }
 
 /// The connection from the control thread to a core's thread, made by [`start`].
@@ -162,11 +187,12 @@ pub struct CoreConfig {
     pub wake_fds: Vec<OwnedFd>,
     /// The eventfd by which other threads wake the core.
     pub bell: Arc<OwnedFd>,
-    /// Called when the host has requests for the control thread.
+    /// Wakes the control thread. The core calls this function when its host has requests for the
+    /// control thread.
     pub notify_control: Box<dyn Fn() + Send>,
     /// The heartbeats of all cores, which the demux reads.
     pub heartbeats: Arc<Heartbeats>,
-    /// The queues of this core.
+    /// Numbers of the NIC queues that this core serves.
     pub queues: Vec<u32>,
 }
 
@@ -187,7 +213,7 @@ struct Guard {
     queues: Vec<Heartbeat>,
 }
 
-/// Starts the thread (and its watchdog) that drives `host`.
+/// Starts the thread that drives `host`, and the watchdog thread of this thread.
 pub fn start<P: Port>(
     host: Host<P>,
     config: CoreConfig,
@@ -202,6 +228,7 @@ pub fn start<P: Port>(
         ran_on: AtomicUsize::new(0),
         steps: AtomicU64::new(0),
         boosts: AtomicU32::new(0),
+        shares_cpu: AtomicBool::new(false),
         bell: config.bell.clone(),
     });
     let waits = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
@@ -237,16 +264,18 @@ pub fn start<P: Port>(
     Ok((handle, thread))
 }
 
-/// Watches a core's progress until the core stops. Moves a starved core to the normal class. If the
-/// core still makes no step, the core may be stuck in a system call, because a program can make the
-/// write to its doorbell block (see [`tidelane_ring::Doorbell`]). The watchdog interrupts the call
-/// by a signal. If the core makes no step even then, the core hangs, and the watchdog ends the
-/// service.
+/// Watches a core's progress until the core stops. Moves a starved core to the real-time class, and
+/// is in this class itself so that its checks are not late. If the core still makes no step, the
+/// core may be stuck in a system call, because a program can make the write to its doorbell block
+/// (see [`tidelane_ring::Doorbell`]). The watchdog interrupts the call by a signal. If the core
+/// makes no step even then, the core hangs, and the watchdog ends the service.
 fn watch(shared: &CoreState, waits: &OwnedFd, guard: &Guard) {
     let mut last = u64::MAX;
     let mut stalls = 0;
     let mut last_check = now();
     let mut stall: Option<StallClock> = None;
+    let mut waits_before = None;
+    let _ = sys::set_class(0, Class::RealTime);
     while !shared.stop.load(Ordering::Acquire) {
         let asleep = !shared.awake.load(Ordering::Acquire);
         if asleep && guard.queues.iter().any(Heartbeat::is_awaited) {
@@ -264,8 +293,15 @@ fn watch(shared: &CoreState, waits: &OwnedFd, guard: &Guard) {
         let now = now();
         let spent = watchdog::answerable(std::mem::replace(&mut last_check, now), now, interval);
         let tid = shared.tid.load(Ordering::Relaxed);
-        if stalls == 0 || tid == 0 {
+        if tid == 0 {
+            continue;
+        }
+        let starved = !asleep && has_waited(tid, &mut waits_before, spent);
+        if stalls == 0 {
             stall = None;
+            if starved {
+                shared.boost(tid);
+            }
             continue;
         }
         if stalls > STALLS_STARVED {
@@ -274,14 +310,24 @@ fn watch(shared: &CoreState, waits: &OwnedFd, guard: &Guard) {
             if watchdog::is_hung(silent) {
                 watchdog::give_up(&guard.all, &guard.name, silent);
             }
-        } else if sys::set_class(tid, Class::Normal).is_ok() {
-            shared.boosts.fetch_add(1, Ordering::Relaxed);
+        } else {
+            shared.boost(tid);
         }
     }
 }
 
-/// Returns true if the core is awake or was woken. A woken core in the idle class may wait for a
-/// long time behind busy programs before it sets `awake`.
+/// Returns true if the thread `tid` was starved in the `interval` since the last check. `before`
+/// holds the waits of the thread at the last check.
+fn has_waited(tid: i32, before: &mut Option<CpuWaits>, interval: Duration) -> bool {
+    let waits = ThreadTime::of(tid).ok().map(|time| time.waits);
+    match (std::mem::replace(before, waits), waits) {
+        (Some(before), Some(waits)) => waits.show_starvation(before, interval),
+        _ => false,
+    }
+}
+
+/// Returns true if the core is awake, was woken, or has a timer that is due. A woken core in the
+/// idle class may wait for a long time behind busy programs before it sets `awake`.
 fn has_reason_to_run(shared: &CoreState, waits: &OwnedFd) -> bool {
     if shared.awake.load(Ordering::Acquire) || shared.wakes_at.load(Ordering::Acquire) <= now().0 {
         return true;
@@ -304,8 +350,7 @@ struct Core<P: Port> {
     waits: Arc<OwnedFd>,
     /// The value of `CoreState::boosts` that this thread last read.
     boosts_seen: u32,
-    /// Time at which this thread returns to the idle class. Zero while it is in the idle class.
-    boosted_until: Instant,
+    boost: Boost,
     pulse: Pulse,
 }
 
@@ -317,7 +362,6 @@ impl<P: Port> Core<P> {
         shared: Arc<CoreState>,
         waits: Arc<OwnedFd>,
     ) -> Self {
-        let boosted_until = Instant(0);
         let pulse = Pulse::new(config.queues().collect());
         Self {
             host,
@@ -326,7 +370,7 @@ impl<P: Port> Core<P> {
             shared,
             waits,
             boosts_seen: 0,
-            boosted_until,
+            boost: Boost::default(),
             pulse,
         }
     }
@@ -358,11 +402,11 @@ impl<P: Port> Core<P> {
             if self.host.has_requests() {
                 (self.config.notify_control)();
             }
+            let boosted = self.is_boosted(now);
             if worked {
                 last_work = now;
                 continue;
             }
-            let boosted = self.is_boosted(now);
             if boosted || now - last_work >= self.config.spin {
                 self.sleep(now);
             } else {
@@ -372,6 +416,7 @@ impl<P: Port> Core<P> {
         self.host.shut_down(now());
     }
 
+    /// Runs the waiting calls of other threads. Returns true if a call ran.
     fn run_calls(&mut self, now: Instant) -> bool {
         if !self.shared.calls_pending.swap(false, Ordering::AcqRel) {
             return false;
@@ -388,18 +433,21 @@ impl<P: Port> Core<P> {
         ran
     }
 
-    /// Returns true if the watchdog has moved this thread to the normal class. Moves the thread
-    /// back to the idle class after [`BOOST`].
+    /// Returns true if this thread has precedence over programs, or shares its CPU after it had
+    /// precedence. Changes the class of the thread at the end of a period (see [`Boost`]).
     fn is_boosted(&mut self, now: Instant) -> bool {
         let boosts = self.shared.boosts.load(Ordering::Relaxed);
         if boosts != self.boosts_seen {
             self.boosts_seen = boosts;
-            self.boosted_until = now + BOOST;
-        } else if self.boosted_until != Instant(0) && now >= self.boosted_until {
-            self.boosted_until = Instant(0);
-            let _ = sys::set_class(0, Class::Idle);
+            if !self.boost.is_active() {
+                self.boost.begin(now, used_cpu());
+            }
+        } else if let Some(class) = self.boost.next_class(now, used_cpu) {
+            let shares = class == Class::Normal;
+            self.shared.shares_cpu.store(shares, Ordering::Release);
+            let _ = sys::set_class(0, class);
         }
-        self.boosted_until != Instant(0)
+        self.boost.is_active()
     }
 
     /// Announces the sleep to programs on the service page, checks for work once more, and waits.

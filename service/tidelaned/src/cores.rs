@@ -104,7 +104,8 @@ impl<P: Port> Cores<P> {
         self.0.iter().for_each(|core| core.stop());
     }
 
-    /// Returns the number of times that watchdogs found a core starved.
+    /// Returns the number of times that watchdogs moved a starved core to the real-time class,
+    /// summed over the cores.
     pub fn boosts(&self) -> u32 {
         self.0.iter().map(|core| core.boosts()).sum()
     }

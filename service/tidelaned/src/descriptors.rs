@@ -1,12 +1,13 @@
 //! Threads of the Tidelane service that check descriptors which programs sent.
 //!
-//! A program chooses the descriptor, and can thus make calls on it block. `close` waits for the
-//! unsent data of a socket with SO_LINGER. `getsockname` and `bind` wait for the socket lock, whose
-//! holder may wait for memory of a user's file system. Neither a core (a polling thread that
-//! handles packets) nor the control thread therefore makes these calls. Each user has a thread that
-//! checks and closes all descriptors of the user's programs, one message after another. The service
-//! reads a program's next message only after the check of the previous message. The number of
-//! sessions (connected programs) therefore bounds the number of waiting messages.
+//! A program chooses the descriptor, and can thus make the service's calls on the descriptor block.
+//! `close` waits for the unsent data of a socket with SO_LINGER. `getsockname` and `bind` wait for
+//! the socket lock, whose holder may wait for a page of a user's file system (FUSE). Therefore
+//! neither a core (a polling thread that handles packets) nor the control thread makes these calls.
+//! Each user has a thread that checks and closes all descriptors of the user's programs, one
+//! message after another. The service reads a program's next message only after the check of the
+//! previous message. The number of sessions (connected programs) therefore bounds the number of
+//! waiting messages.
 //!
 //! These threads also close the sockets of sessions, because unread messages may contain
 //! descriptors.
@@ -43,18 +44,18 @@ use crate::{
 
 /// A message with descriptors.
 #[derive(Debug)]
-pub struct Sent {
+pub struct MessageWithDescriptors {
     /// The session of the message.
     pub session: u64,
     /// The message.
     pub message: Message,
     /// The descriptors of the message.
     pub descriptors: Vec<OwnedFd>,
-    /// Addresses of the served interface.
+    /// Addresses of the served interface when the message was read.
     pub addresses: Vec<IpAddress>,
 }
 
-/// A message whose descriptors were checked. The descriptors that remain in `found` are safe to
+/// A message whose descriptors were checked. The descriptors that remain in `result` are safe to
 /// close.
 #[derive(Debug)]
 pub struct CheckedMessage {
@@ -63,13 +64,14 @@ pub struct CheckedMessage {
     /// The message.
     pub message: Message,
     /// The result of the check.
-    pub found: Found,
+    pub result: CheckResult,
 }
 
 /// The result of the check of a message's descriptors.
 #[derive(Debug)]
-pub enum Found {
-    /// The number of descriptors differs from the number that the message's kind requires.
+pub enum CheckResult {
+    /// The number of descriptors differs from the number that the message's kind requires: only a
+    /// hostile program sends this message.
     WrongCount,
     /// The descriptor is not of the kind that the message requires.
     Unfit,
@@ -87,7 +89,7 @@ pub enum Found {
 /// on.
 #[derive(Debug)]
 pub struct Entitled {
-    /// The socket's description.
+    /// The socket's addresses, options and state.
     pub socket: KernelSocket,
     /// The kernel's reservation of the socket's port.
     pub reservation: PortReservation,
@@ -102,7 +104,7 @@ pub struct Entitled {
 /// A program's socket that is bound to a 3-tuple and has no other use.
 #[derive(Debug)]
 pub struct TupleProof {
-    /// The socket's description.
+    /// The socket's addresses, options and state.
     pub socket: KernelSocket,
     /// The kernel's reservation of the socket's port. `None` if a reservation already has the port
     /// of a UDP socket.
@@ -113,7 +115,7 @@ pub struct TupleProof {
 
 /// A task of a user's thread.
 enum Job {
-    Check(Box<Sent>),
+    Check(Box<MessageWithDescriptors>),
     Close(Vec<OwnedFd>),
 }
 
@@ -244,7 +246,7 @@ impl DescriptorThreads {
     }
 
     /// Checks the descriptors of a message of `user`. [`next`](Self::next) returns the result.
-    pub fn check(&mut self, user: u32, sent: Sent) {
+    pub fn check(&mut self, user: u32, sent: MessageWithDescriptors) {
         if let Some(entitlement) = &mut self.immediate {
             let _ = self.checked.0.send(check(sent, entitlement));
             return;
@@ -280,40 +282,44 @@ fn serve(
     }
 }
 
-fn check(sent: Sent, entitlement: &mut Entitlement) -> CheckedMessage {
+fn check(sent: MessageWithDescriptors, entitlement: &mut Entitlement) -> CheckedMessage {
     let (session, message) = (sent.session, sent.message);
     CheckedMessage {
         session,
         message,
-        found: find(sent, entitlement),
+        result: find(sent, entitlement),
     }
 }
 
 /// Checks the descriptors of a message, and closes all of them except a doorbell.
-fn find(sent: Sent, entitlement: &mut Entitlement) -> Found {
+fn find(sent: MessageWithDescriptors, entitlement: &mut Entitlement) -> CheckResult {
     let mut sent = sent;
     let count = sent.descriptors.len();
     let mut descriptors = std::mem::take(&mut sent.descriptors).into_iter();
     let first = descriptors.next();
-    let found = match first {
+    let result = match first {
         Some(first) if count == descriptors_required(sent.message.kind) => {
             match sent.message.kind {
-                message::CONTEXT | message::OPEN_PORT => {
-                    Doorbell::from_untrusted(first).ok().map(Found::Doorbell)
-                }
+                message::CONTEXT | message::OPEN_PORT => Doorbell::from_untrusted(first)
+                    .ok()
+                    .map(CheckResult::Doorbell),
                 message::CLAIM_TUPLE => bound(&first, entitlement, &sent),
                 message::LISTEN => listener(&first, entitlement, &sent),
                 _ => reserved(&first, entitlement),
             }
         }
-        _ => Some(Found::WrongCount),
+        _ => Some(CheckResult::WrongCount),
     };
-    found.unwrap_or(Found::Unfit)
+    result.unwrap_or(CheckResult::Unfit)
 }
 
-/// Checks a listening socket. The port is reserved first, so that the later checks cannot concern
-/// another socket.
-fn listener(fd: &OwnedFd, entitlement: &mut Entitlement, sent: &Sent) -> Option<Found> {
+/// Checks a listening socket. The port is reserved before the kernel is asked which socket gets the
+/// port's SYNs. The program can then no longer release the port to another program's socket.
+fn listener(
+    fd: &OwnedFd,
+    entitlement: &mut Entitlement,
+    sent: &MessageWithDescriptors,
+) -> Option<CheckResult> {
     let socket = entitlement.examine(fd.as_fd())?;
     pace::rest();
     let reservation = PortReservation::beside(&socket.bound_socket()).ok()?;
@@ -324,7 +330,7 @@ fn listener(fd: &OwnedFd, entitlement: &mut Entitlement, sent: &Sent) -> Option<
     let wanted = delivered && sent.message.within_host != 0;
     let within_host = wanted && entitlement.is_delivered_within_host(&socket);
     delivered.then(|| {
-        Found::Entitled(Box::new(Entitled {
+        CheckResult::Entitled(Box::new(Entitled {
             socket,
             reservation,
             fast_open,
@@ -333,8 +339,8 @@ fn listener(fd: &OwnedFd, entitlement: &mut Entitlement, sent: &Sent) -> Option<
     })
 }
 
-/// Returns the addresses of the interface that a socket covers. If it covers none, returns the
-/// socket's own address.
+/// Returns the addresses of the interface that the socket's local address covers. If it covers
+/// none, returns the local address itself.
 fn covered(socket: &KernelSocket, addresses: &[IpAddress]) -> Vec<IpAddress> {
     let covers = |addr: &&IpAddress| socket.ends().any(|end| end.addr.covers(**addr));
     let covered: Vec<IpAddress> = addresses.iter().filter(covers).copied().collect();
@@ -349,7 +355,11 @@ fn covered(socket: &KernelSocket, addresses: &[IpAddress]) -> Vec<IpAddress> {
 /// reserved before the checks. The reservation then keeps other UDP sockets from the port, and
 /// keeps other TCP sockets from listening on it. Some kernels still let TCP sockets with
 /// SO_REUSEADDR bind the port (see [`TupleProof::shared`]).
-fn bound(fd: &OwnedFd, entitlement: &mut Entitlement, sent: &Sent) -> Option<Found> {
+fn bound(
+    fd: &OwnedFd,
+    entitlement: &mut Entitlement,
+    sent: &MessageWithDescriptors,
+) -> Option<CheckResult> {
     let socket = entitlement.examine_any(fd.as_fd())?;
     pace::rest();
     // The claim is for this socket alone, so the reservation is in no SO_REUSEPORT group.
@@ -385,9 +395,9 @@ fn bound(fd: &OwnedFd, entitlement: &mut Entitlement, sent: &Sent) -> Option<Fou
         None => false,
     };
     if has_another {
-        return Some(Found::Shared);
+        return Some(CheckResult::Shared);
     }
-    Some(Found::Proof(Box::new(TupleProof {
+    Some(CheckResult::Proof(Box::new(TupleProof {
         socket,
         reservation,
         shared: !is_datagram && !PortReservation::is_exclusive(&alone).ok()?,
@@ -396,13 +406,13 @@ fn bound(fd: &OwnedFd, entitlement: &mut Entitlement, sent: &Sent) -> Option<Fou
 
 /// Checks a socket from which a program is going to connect. The socket must be bound to its port,
 /// and must not be connected.
-fn reserved(fd: &OwnedFd, entitlement: &Entitlement) -> Option<Found> {
+fn reserved(fd: &OwnedFd, entitlement: &Entitlement) -> Option<CheckResult> {
     let socket = entitlement.examine(fd.as_fd())?;
     pace::rest();
     let reservation = PortReservation::beside(&socket.bound_socket()).ok()?;
     pace::rest();
     sockets::is_bound_only(fd.as_fd(), &socket).then(|| {
-        Found::Entitled(Box::new(Entitled {
+        CheckResult::Entitled(Box::new(Entitled {
             socket,
             reservation,
             fast_open: ListenerFastOpen::default(),

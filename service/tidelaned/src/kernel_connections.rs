@@ -1,5 +1,5 @@
 //! Look-up of the kernel's connections on ports of the Tidelane service's listeners. The kernel
-//! keeps the segments of these connections although the service has claimed the port.
+//! still gets the segments of these connections although the service has claimed the port.
 
 use std::{collections::HashSet, io};
 
@@ -10,7 +10,7 @@ use tidelane_wire::FlowKey;
 /// [`unknown`](Self::unknown) makes no queries.
 pub struct KernelConnections {
     lookup: Option<Lookup>,
-    /// The served interface.
+    /// Index of the served interface, over which the connections arrive.
     ifindex: u32,
 }
 

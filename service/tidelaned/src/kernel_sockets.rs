@@ -29,7 +29,8 @@ pub struct ProcNetSocket {
     pub local: String,
     /// Peer's address and port.
     pub peer: String,
-    /// Number of bytes received and not read.
+    /// Number of bytes received and not read. For a listener, the number of connections in the
+    /// accept queue.
     pub recv_q: u32,
     /// Number of bytes sent and not acknowledged.
     pub send_q: u32,
@@ -41,7 +42,8 @@ impl ProcNetSocket {
         self.state == LISTEN
     }
 
-    /// Returns true if this listener may have accepted `connection`, by its local address and port.
+    /// Returns true if this listener may have accepted `connection`: the port is the same, and the
+    /// listener's address is the same or a wildcard.
     fn has(&self, connection: &Self) -> bool {
         let (Some((addr, port)), Some((at, of_port))) = (
             self.local.rsplit_once(':'),
@@ -138,7 +140,8 @@ fn parse_line(line: &str) -> Option<(u64, ProcNetSocket)> {
     Some((fields.get(9)?.parse().ok()?, socket))
 }
 
-/// Parses an address of native 32-bit words in hexadecimal.
+/// Parses `ADDRESS:PORT` in hexadecimal. The address consists of one or four 32-bit words in the
+/// byte order of the CPU.
 fn parse_end(text: &str) -> Option<String> {
     let (address, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;

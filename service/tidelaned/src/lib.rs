@@ -3,8 +3,8 @@
 //!
 //! A core is a polling thread that drives one TCP/IP host (crate `tidelane-host`) over some of the
 //! NIC's queues. A session is the service's record of one program that has connected to the
-//! registration socket. A claim is an address and a port whose packets go to the service instead of
-//! the kernel.
+//! registration socket. A claim is a 3-tuple (address, protocol, port) whose packets go to the
+//! service instead of the kernel.
 //!
 //! ```text
 //!   registration sockets --> session --+--> claims --> Steering (demux)
@@ -20,6 +20,7 @@ pub mod access;
 pub mod accounts;
 pub mod admin;
 pub mod agenda;
+pub mod boost;
 pub mod captures;
 pub mod claims;
 pub mod config;

@@ -3,9 +3,10 @@
 //! service or the kernel gets a packet.
 //!
 //! Threads: each `tdl-core-N` drives a TCP/IP host over its queues of the interface ([`core`]). The
-//! main thread serves registrations, netlink and the admin socket ([`control`]). A watchdog thread
-//! for each core moves the core to the normal scheduling class when other programs on its CPU
-//! starve it.
+//! main thread serves registrations, netlink and the admin socket ([`control`]). Each core and the
+//! main thread have a watchdog thread. The watchdog of a core moves the core to the real-time
+//! scheduling class for a while when other programs on the core's CPU starve the core. A watchdog
+//! ends the service if the watched thread hangs.
 
 use std::{
     fmt::Display,
@@ -82,7 +83,7 @@ fn serve(config: &Config) -> Result<(), String> {
     runtime::raise_descriptor_limit();
     let signals = sys::block_signals().map_err(because("cannot block signals"))?;
     sys::allow_interrupts().map_err(because("cannot handle a signal"))?;
-    // The restorer starts first, so that it inherits no descriptor of the service.
+    // The restorer starts first, while this process has one thread and few open descriptors.
     let (journal, restorer) = start_restorer(config)?;
     let (tables, link) = find_link(config)?;
     let (settings, notices) = Settings::load(&config.file())?;
@@ -93,7 +94,7 @@ fn serve(config: &Config) -> Result<(), String> {
     let sockets = run_dir.listen(access.policy().socket());
     let sockets = sockets.map_err(because("cannot open the run directory"))?;
     let queues = count_queues(config, &link)?;
-    // The demux is dropped first: some drivers restore these offloads only without XDP.
+    // Dropped after the demux: some drivers restore these offloads only without an XDP program.
     let offloads = Arc::new(Mutex::new(Offloads::switch_off(&tables, &link, restorer)?));
     let (ports, demux, misplaced) = open_queues(&link, queues, config.xdp.into())?;
     let missing_features = describe_packets(&link, &demux, &ports, misplaced);
@@ -148,8 +149,8 @@ fn serve(config: &Config) -> Result<(), String> {
     served
 }
 
-/// Starts the restorer, a process that outlives the service. Also creates the journal of
-/// connections, which both processes share.
+/// Starts the restorer, a process that restores settings and resets connections if the service is
+/// killed. Also creates the journal of open connections, which both processes share.
 fn start_restorer(config: &Config) -> Result<(JournalMemory, Restorer), String> {
     let cores = config.cpus().len() as u32;
     let journal = JournalMemory::create(cores, config.engine().flows_max);
@@ -256,7 +257,8 @@ fn judge_host(
     Ok((guard, access))
 }
 
-/// Checks that each core has a queue. A core without a queue could not send.
+/// Returns an error unless each core can have a queue of its own. A core without a queue could not
+/// send.
 fn check_queues(link: &LinkRecord, queues: usize, cores: usize) -> Result<(), String> {
     if cores <= queues {
         return Ok(());
@@ -325,7 +327,8 @@ fn open_queues(
 }
 
 /// Returns the error text for a veth that cannot be served in generic mode. The other end of a veth
-/// leaves segmentation to the link. The link segments packets only for a native XDP program.
+/// sends super-segments, which are longer than AF_XDP takes before Linux 6.6. Only a native XDP
+/// program makes the kernel segment the data at the other end.
 fn no_long_packets(link: &LinkRecord, demux: &Demux) -> String {
     let name = &link.name;
     match demux.native_error() {
@@ -373,11 +376,13 @@ struct Shares {
     page: Arc<ServicePageMap>,
     /// The eventfd by which a core wakes the control thread.
     notify: Arc<OwnedFd>,
-    /// Times that the cores write and the demux reads, to detect a core that has stopped.
+    /// The time of a recent step of each core, by queue. The cores write these times and the demux
+    /// reads them, to detect a core that has stopped.
     heartbeats: Arc<Heartbeats>,
-    /// The limit of memory for received data.
+    /// The number of bytes that all cores have allocated for received data, with its limits.
     memory: StreamMemory,
-    /// The connections, in memory that the restorer process shares.
+    /// The journal: the open connections, in memory that the service shares with the restorer. The
+    /// restorer resets these connections if the service is killed.
     journal: JournalMemory,
 }
 

@@ -1,8 +1,8 @@
-//! Names of users and groups in the configuration, and their numbers.
+//! Names of users and groups in the configuration, and their numbers (uids and gids).
 //!
 //! Names are looked up in `/etc/passwd` and `/etc/group` only, because a service that has given up
-//! its privileges cannot query a directory over the network (LDAP). The operator configures users
-//! of a directory by number.
+//! its privileges cannot query a directory over the network (LDAP). For a user in a network
+//! directory, the operator configures the uid.
 
 use std::{collections::HashMap, fmt, fs, io};
 
@@ -13,9 +13,9 @@ use serde::{Deserialize, Deserializer, de};
 pub enum Principal {
     /// `"*"`: every user or group.
     Any,
-    /// A number.
+    /// A uid or a gid.
     Id(u32),
-    /// A name.
+    /// A name in `/etc/passwd` or `/etc/group`.
     Name(String),
 }
 
@@ -47,12 +47,12 @@ impl<'de> Deserialize<'de> for Principal {
     }
 }
 
-/// A set of user or group numbers, or all numbers.
+/// A set of uids or gids, which may contain all numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ids {
-    /// True if the set has all numbers.
+    /// True if the set contains all numbers.
     all: bool,
-    /// The numbers, if the set has not all.
+    /// The numbers in the set. Has no meaning if `all` is true.
     some: Vec<u32>,
 }
 
@@ -75,13 +75,14 @@ impl Ids {
         !self.all && self.some.is_empty()
     }
 
-    /// Returns the numbers, or `None` for all.
+    /// Returns the numbers in the set, or `None` if the set contains all numbers.
     pub fn list(&self) -> Option<&[u32]> {
         (!self.all).then_some(&self.some)
     }
 }
 
-/// The error for a name that the host's files do not have. The text contains the name.
+/// The error for a name that is missing in `/etc/passwd` or `/etc/group`. The text contains the
+/// name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownName(String);
 
@@ -91,7 +92,7 @@ impl fmt::Display for UnknownName {
     }
 }
 
-/// The names of the host's users and groups.
+/// The names of the host's users and groups, with their uids and gids.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
     users: HashMap<String, u32>,
@@ -115,22 +116,22 @@ impl Names {
         }
     }
 
-    /// Returns the number of a user.
+    /// Returns the uid of a user.
     pub fn user(&self, name: &str) -> Option<u32> {
         self.users.get(name).copied()
     }
 
-    /// Returns the number of a group.
+    /// Returns the gid of a group.
     pub fn group(&self, name: &str) -> Option<u32> {
         self.groups.get(name).copied()
     }
 
-    /// Returns the numbers of the users in a list. Returns an error for an unknown name.
+    /// Returns the uids of the users in a list. Returns an error for an unknown name.
     pub fn users(&self, list: &[Principal]) -> Result<Ids, UnknownName> {
         resolve(list, &self.users, "user")
     }
 
-    /// Returns the numbers of the groups in a list. Returns an error for an unknown name.
+    /// Returns the gids of the groups in a list. Returns an error for an unknown name.
     pub fn groups(&self, list: &[Principal]) -> Result<Ids, UnknownName> {
         resolve(list, &self.groups, "group")
     }

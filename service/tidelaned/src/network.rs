@@ -13,9 +13,10 @@ use tidelane_wire::{IpAddress, MacAddress};
 
 use crate::source_settings::SourceSettings;
 
-/// The loopback network of IPv4.
+/// The loopback network of IPv4. An IPv4 prefix is a prefix of IPv4-mapped addresses
+/// (`::ffff:a.b.c.d`), so its length is 96 bits more.
 const LOCALNET: (IpAddress, u8) = (IpAddress::from_v4([127, 0, 0, 0]), 96 + 8);
-/// Destinations that belong to no other host: unspecified, loopback, multicast and broadcast
+/// Destinations that belong to no other host: unspecified, IPv4 loopback, multicast and broadcast
 /// addresses. A connect to these destinations stays with the kernel. 127.0.0.0/8 is an exception:
 /// if the host has this network, the route table for programs marks it for connections within the
 /// host.
@@ -185,8 +186,8 @@ impl Network {
         info.kind == RouteKind::Unicast && info.ifindex == self.ifindex && !link_local
     }
 
-    /// Returns the checks of source addresses that hosts make on received packets, as the kernel
-    /// does.
+    /// Returns the kernel's routes and settings for checks of source addresses. The service's hosts
+    /// make the kernel's checks on the packets that they receive.
     pub fn ingress(&self) -> IngressPolicy {
         // The kernel treats an address as its own even while the link of the address is down and
         // the local table has no route to the address.
@@ -241,7 +242,7 @@ impl Network {
         within
     }
 
-    /// Returns true if an interface has the address.
+    /// Returns true if an interface of this network namespace has the address.
     fn has(&self, addr: IpAddress) -> bool {
         let links = self.kernel_tables.links();
         let mut records = links.flat_map(|link| self.kernel_tables.addresses(link.ifindex));
@@ -295,7 +296,8 @@ impl Network {
 
 /// Returns the served addresses of the interface. Link-local addresses (`fe80::/10`) stay with the
 /// kernel, because a connection between such addresses also depends on the interface. Loopback
-/// addresses stay with the kernel, because no wire carries them.
+/// addresses are not served on the interface either, because the interface never receives packets
+/// for them.
 pub fn served_addresses(kernel_tables: &KernelTables, ifindex: u32) -> Vec<IpAddress> {
     let all = kernel_tables
         .addresses(ifindex)

@@ -1,9 +1,10 @@
 //! Offloads of the NIC that change packets before the demux, the service's XDP program, sees them.
 //!
 //! The service switches these offloads off, and restores them when it ends. If the service is
-//! killed, another process restores them: [`Restorer`]. If an operator switches an offload on while
-//! the service runs, the service logs this and switches the offload off. The offload is then on
-//! after the end of the service. The service does not touch an offload that is always off.
+//! killed, another process restores the offloads: [`Restorer`]. If an operator switches an offload
+//! on while the service runs, the service logs the change and switches the offload off. The service
+//! switches this offload on, too, when it ends. The service does not change an offload that is
+//! never on.
 
 use std::{io, thread, time::Duration};
 
@@ -166,7 +167,8 @@ impl DisabledOffload {
         if !found.changeable {
             return Err(stuck("its driver does not switch it off"));
         }
-        // Tell the restorer before the change, because this process may be killed between the two.
+        // Tell the restorer before the change, because this process may be killed right after the
+        // change.
         if !self.switched {
             let noted = restorer.note(features.ifindex(), self.number);
             noted.map_err(|error| {
@@ -189,8 +191,8 @@ impl DisabledOffload {
 }
 
 impl Drop for Offloads {
-    /// Restores the features. The caller has detached the XDP program, because some drivers refuse
-    /// a feature while an XDP program is attached.
+    /// Switches the features on again. The caller has detached the XDP program, because some
+    /// drivers refuse a feature while an XDP program is attached.
     fn drop(&mut self) {
         for disabled in self.disabled.iter().filter(|disabled| disabled.switched) {
             if let Err(error) = put_back(&self.interfaces[disabled.interface], disabled.number) {

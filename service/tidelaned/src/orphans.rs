@@ -10,8 +10,8 @@
 //!
 //! ```text
 //!   this process ── ACK, SEQ = SND.UNA - 1 ──> peer
-//!         kernel <── ACK, its RCV.NXT ──────── peer
-//!         kernel ── RST, SEQ = that ─────────> peer: ECONNRESET
+//!         kernel <── ACK, SEG.ACK = RCV.NXT ── peer
+//!         kernel ── RST, SEQ = SEG.ACK ──────> peer: ECONNRESET
 //! ```
 //!
 //! If a peer has meanwhile opened a connection with the same 4-tuple to the kernel, the peer treats
@@ -41,8 +41,8 @@ use crate::{core, sys};
 
 /// Number of segments between two pauses.
 const BURST: usize = 64;
-/// Pause between two bursts. The kernel answers each ACK of a peer with a RST, and the link must
-/// have room for other traffic.
+/// Pause between two bursts. The pause leaves room on the link for other traffic, because each ACK
+/// causes an ACK of the peer and a RST.
 const PAUSE: Duration = Duration::from_millis(1);
 /// Length in bytes of the longest segment, including a link header that is not sent.
 const FRAME_MAX: usize = FRAME_HEADERS_LEN_MAX + TCP_HEADER_LEN_MAX;
@@ -93,8 +93,9 @@ impl Orphans {
         sockets.map(|socket| socket.as_fd())
     }
 
-    /// Sends each peer the segment that ends its connection. Returns the number of connections. The
-    /// caller must wait for the end of the service first.
+    /// Sends each peer an ACK, so that the peer's answer makes the kernel reset the connection.
+    /// Returns the number of connections. The caller must wait for the end of the service first,
+    /// because the service would otherwise answer the peer.
     pub fn probe_peers(&self) -> usize {
         let mut count = 0;
         for entry in self.journal.entries() {
@@ -107,8 +108,7 @@ impl Orphans {
         count
     }
 
-    /// Sends the segment to one peer. Ignores a failed send, because the restorer repeats the
-    /// round.
+    /// Sends the ACK to one peer. Ignores a failed send, because the restorer repeats the round.
     fn probe_peer(&self, entry: &JournalEntry) {
         let mut frame = [0; FRAME_MAX];
         let Some(packet) = write_packet(&mut frame, entry) else {

@@ -22,12 +22,13 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// CPU time after which the next call of [`rest`] ends a piece.
 const PIECE: Duration = Duration::from_micros(20);
-/// Ratio of a sleep to the piece before the sleep. The core keeps five sixths of its CPU.
+/// Ratio of a sleep to the piece before the sleep. The core gets five sixths of the CPU, unless
+/// [`REST_MAX`] shortens the sleep.
 const RESTS_PER_PIECE: u32 = 5;
 /// Longest sleep, which bounds the delay of a thread after a long piece.
 const REST_MAX: Duration = Duration::from_millis(1);
 
-/// Returns true if a core is awake on the calling thread's CPU.
+/// A function that returns true if a core is awake on the calling thread's CPU.
 pub type IsBesideCore = Arc<dyn Fn() -> bool + Send + Sync>;
 
 thread_local! {

@@ -17,27 +17,29 @@ use tidelane_host::Credentials;
 
 use crate::{netns::NetNs, sys};
 
-/// Bytes read at once from `/proc/PID/status`, whose usual length is lower, and the largest length,
-/// which 65,536 groups do not reach.
+/// Number of bytes that one read of `/proc/PID/status` asks for. The file is usually shorter.
 const STATUS_LEN: usize = 4096;
+/// Largest length of `/proc/PID/status` in bytes. A process with 65,536 groups does not reach it.
 const STATUS_MAX: u64 = 1 << 20;
 
 /// The kernel's data about the process that connected a registration socket, at the time of the
-/// connect. A later `setuid`, `setns` or `exec` does not change the data.
+/// connect. A later `setuid`, `setns` or `exec` does not change the data. The socket of a forked
+/// child has the parent's data at first: see [`successor`](Self::successor) and
+/// [`becomes`](Self::becomes).
 #[derive(Debug)]
 pub struct Peer {
     /// Process id in the service's PID namespace; `None` if this namespace does not contain the
     /// process.
     pub pid: Option<Pid>,
     /// Becomes readable when the process ends. `None` before Linux 6.5 (SO_PEERPIDFD) for a process
-    /// outside of the service's PID namespace. The service then notices the end of the process when
-    /// its socket closes.
+    /// outside of the service's PID namespace, and for every forked child. The service then notices
+    /// the end of the process when its socket closes.
     pub pidfd: Option<OwnedFd>,
     /// Effective user id.
     pub uid: u32,
     /// Effective group id.
     pub gid: u32,
-    /// Supplementary groups.
+    /// Supplementary groups (gids).
     pub groups: Vec<u32>,
     /// Network namespace in which the process made its end of the socket.
     pub namespace: NetNs,
@@ -73,15 +75,16 @@ impl Peer {
         }
     }
 
-    /// Replaces the process by the sender of a message over a socket pair. The kernel has reported
-    /// the sender.
+    /// Replaces the process id, the uid and the gid by the values of a message's sender, as the
+    /// kernel has reported them for a socket pair. The pidfd, the groups and the namespace stay.
     pub fn becomes(&mut self, sender: Sender) {
         self.pid = sender.pid;
         self.uid = sender.uid;
         self.gid = sender.gid;
     }
 
-    /// Reads the supplementary groups of the process, which its messages do not contain.
+    /// Reads the supplementary groups of the process from procfs, because the kernel's report of a
+    /// message's sender does not contain them.
     pub fn read_groups(&mut self) {
         self.groups = groups_of(self.pid_number());
     }

@@ -31,7 +31,7 @@ pub struct Claimed {
     pub cookie: u64,
     /// The 3-tuple in the mux, with the address to which the socket is bound.
     pub tuple: Tuple,
-    /// The claims in the demux, one for each IP version.
+    /// The claims in the demux (the service's XDP program), one for each IP version.
     pub keys: Vec<ClaimKey>,
 }
 
@@ -59,7 +59,8 @@ impl Claimed {
 struct Entry {
     user: UserId,
     claims: Vec<Claimed>,
-    /// The connections of all ports of the user, for the operator's rules.
+    /// The table of the connections of all ports of the user. The operator's rules read from this
+    /// table which side opened a connection.
     associations: Arc<Associations>,
 }
 
@@ -72,7 +73,7 @@ pub struct PortBook {
 }
 
 impl PortBook {
-    /// Returns true if no port is open.
+    /// Returns true if no number of a port is in use.
     pub fn is_empty(&self) -> bool {
         self.ports.is_empty()
     }
@@ -103,13 +104,13 @@ impl PortBook {
         Some(PortId(free))
     }
 
-    /// Returns the connections of all ports of the user of `port`.
+    /// Returns the table of the connections of all ports of the user of `port`.
     pub fn associations(&self, port: PortId) -> Option<Arc<Associations>> {
         Some(self.ports.get(&port.0)?.associations.clone())
     }
 
-    /// Prepares the connections of all users for the rules `new` instead of `old`, before the cores
-    /// get the new rules.
+    /// Prepares the tables of all users' connections for a change from the rules `old` to the rules
+    /// `new`. The caller passes the new rules to the cores afterwards.
     pub fn rules_change(&self, old: &RuleSet, new: &RuleSet) {
         for entry in self.ports.values() {
             entry.associations.rules_change(old, new);
@@ -161,7 +162,8 @@ impl PortBook {
     }
 }
 
-/// Returns a random key of hashes.
+/// Returns a random key for the hashes of a table of connections. Returns `None` if the kernel has
+/// no random bytes.
 fn random_key() -> Option<[u8; 16]> {
     let mut key = [0; 16];
     let len = getrandom(&mut key, GetRandomFlags::empty()).ok()?;

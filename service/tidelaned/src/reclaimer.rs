@@ -29,7 +29,7 @@ enum ReclaimJob {
     Memories(Memories),
     /// A program has ended: the thread checks its regions at once.
     Wake,
-    /// A call that may block.
+    /// A closure that frees memory and may block.
     Work(Box<dyn FnOnce() + Send>),
 }
 
@@ -61,7 +61,8 @@ impl MemoryReclaimer {
         self.send(memories.map_or(ReclaimJob::Wake, ReclaimJob::Memories));
     }
 
-    /// Runs a call on memory that may block. Without a thread, drops the call.
+    /// Runs `work`, which frees memory and may block, on the thread. Without a thread, drops `work`
+    /// without a call.
     pub fn work(&self, work: impl FnOnce() + Send + 'static) {
         self.send(ReclaimJob::Work(Box::new(work)));
     }

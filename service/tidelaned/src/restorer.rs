@@ -2,12 +2,12 @@
 //! (`tidelaned`) is killed.
 //!
 //! A killed service restores no setting of the NIC and resets no connection, so another process
-//! waits for the end of the service. This process, the restorer, is forked before the service opens
-//! anything. It gives up all rights except the right to change network settings, and sleeps. The
-//! service announces each change to the restorer in advance, and writes its connections to memory
-//! that both processes share ([`Orphans`]). After the service's end the restorer restores changed
-//! settings, notifies the peers of the remaining connections, and ends. A service that ends by
-//! itself leaves no connections.
+//! waits for the end of the service. This process, the restorer, is forked before the service sets
+//! itself up. The restorer keeps only CAP_NET_ADMIN and its open sockets, and sleeps. The service
+//! announces each change to the restorer in advance, and writes its connections to memory that both
+//! processes share ([`Orphans`]). After the service's end the restorer restores changed settings,
+//! notifies the peers of the remaining connections, and ends. A service that ends by itself leaves
+//! no connections.
 
 use std::{
     io,
@@ -30,7 +30,8 @@ use crate::{confine, offloads, orphans::Orphans, sys};
 /// Length of a message in bytes: four bytes for the index of an interface, and four bytes for the
 /// number of a feature.
 const MESSAGE_LEN: usize = 8;
-/// Maximum number of recorded changes. A service makes only a few changes.
+/// Maximum number of recorded changes. A service makes at most one change for each harmful feature
+/// of two interfaces.
 const CHANGES_MAX: usize = 64;
 /// Time limit for the exit of the service's process after the service has closed its side of the
 /// socket pair.
@@ -45,9 +46,8 @@ const PAUSES_S: [u64; 4] = [1, 2, 4, 8];
 pub struct Restorer(OwnedFd);
 
 impl Restorer {
-    /// Starts the process. The caller must have only one thread. The caller should call this
-    /// function before it opens the service's descriptors, because the new process inherits all
-    /// open descriptors.
+    /// Starts the process. The caller must have only one thread. The new process closes every
+    /// inherited descriptor that it does not need.
     pub fn start(journal: &JournalMemory, interface: &str) -> io::Result<Self> {
         let orphans = Orphans::of(journal.clone(), interface)?;
         let flags = SocketFlags::CLOEXEC;
@@ -103,11 +103,13 @@ fn take_messages(messages: &OwnedFd) -> Result<Vec<(Features, FeatureNumber)>, S
     loop {
         let mut message = [0; MESSAGE_LEN];
         match recv(messages, &mut message[..], RecvFlags::empty()) {
-            Ok((MESSAGE_LEN, _)) if changes.len() < CHANGES_MAX => {
+            Ok((MESSAGE_LEN, _)) => {
                 let [a, b, c, d, rest @ ..] = message;
                 let ifindex = u32::from_ne_bytes([a, b, c, d]);
                 let features = Features::of(ifindex).map_err(|error| error.to_string())?;
-                changes.push((features, FeatureNumber::from_ne_bytes(rest)));
+                if changes.len() < CHANGES_MAX {
+                    changes.push((features, FeatureNumber::from_ne_bytes(rest)));
+                }
             }
             Err(Errno::INTR) => {}
             // Any other result means that the service has ended.
@@ -132,7 +134,8 @@ fn put_back(changes: &[(Features, FeatureNumber)]) {
     }
 }
 
-/// Waits for the end of the service's process, which also ends the service's XDP program.
+/// Waits for the end of the service's process, for up to [`END_MAX`]. The kernel detaches the
+/// service's XDP program when the process ends.
 fn wait_for_end(service: &OwnedFd) {
     let limit = Timespec {
         tv_sec: END_MAX.as_secs() as i64,

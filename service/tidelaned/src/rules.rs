@@ -20,9 +20,9 @@ pub enum ActionWord {
     /// The connection opens.
     #[default]
     Accept,
-    /// The connection is refused.
+    /// The opener gets a RST, or ECONNREFUSED.
     Refuse,
-    /// The connection gets no answer.
+    /// The opener gets no answer.
     Drop,
 }
 

@@ -44,11 +44,11 @@ const SYNS_ARRIVE_WITHIN: Duration = Duration::from_millis(250);
 
 /// The control thread's state that sessions use.
 pub struct ServiceState<P: Port> {
-    /// The fast path.
+    /// The cores: the threads that process packets.
     pub cores: Cores<P>,
     /// Claims in the demux.
     pub claims: Claims,
-    /// Look-up of TCP connections in the kernel's stack.
+    /// Queries for TCP connections of the kernel's stack.
     pub kernel: KernelConnections,
     /// Descriptor of the service page, a page of memory that all programs map.
     pub page_fd: OwnedFd,

@@ -1,5 +1,6 @@
 //! A session serves one program's registration socket on the control thread of the Tidelane
-//! service, and passes checked requests to the cores (polling threads).
+//! service, and passes checked requests to the cores. A core is a polling thread that drives one
+//! TCP/IP host.
 
 use std::{
     io,
@@ -35,8 +36,8 @@ mod listeners;
 mod next;
 mod ports;
 mod reservations;
-mod sent;
 mod tcp_info;
+mod with_descriptors;
 
 use charges::{ProgramCharges, SessionCharges};
 
@@ -47,7 +48,8 @@ pub use ports::OpenPort;
 /// Maximum number of connection slots of one program. A slot is the record of a connection in
 /// shared memory.
 const SLOTS_MAX: u32 = 1 << 16;
-/// Address space in bytes of each buffer area of a program. Pages are allocated on first use.
+/// Address space in bytes of each of a program's two buffer areas: for received data, and for data
+/// to send. Pages are allocated on first use.
 const AREA_LEN: u64 = 4 << 30;
 /// Number of bytes of unread answers that the kernel buffers. A session with more unread answers
 /// ends.
@@ -90,24 +92,24 @@ pub struct Session {
     pub socket: OwnedFd,
     /// The process at the other end.
     pub peer: Peer,
-    /// The program's registration, once it has registered.
+    /// The program's registration. `None` before the program has registered.
     pub registered: Option<Registered>,
     /// The mux port that the program has opened, for a TCP/IP stack of its own. A session with a
     /// mux port registers no program.
     pub port: Option<OpenPort>,
-    /// True for the session of a forked child, which holds connections of its parent.
+    /// True for the session of a forked child, which inherits connections of its parent.
     is_child: bool,
     /// For a child: the ancestor that connected to the service.
     sponsor: Option<Peer>,
-    /// The program's admission.
+    /// The service's decision whether the program may use the service.
     pub admission: Admission,
     /// Name of the program, for listings.
     pub name: String,
     /// Sockets that are not accelerated: inode and reason.
     pub notes: Vec<(u64, u32)>,
     charges: SessionCharges,
-    /// For a child: the listener of the first connection that the child took over, and the time at
-    /// which the child took it over.
+    /// For a child: the SO_COOKIE of the listener whose connection the child first took over, and
+    /// the time of this takeover.
     served: Option<(u64, Instant)>,
 }
 
@@ -153,7 +155,7 @@ impl Session {
         })
     }
 
-    /// Returns the program's number on core `core`, if it has registered.
+    /// Returns the program's id on core `core`, if the program has registered.
     pub fn program(&self, core: usize) -> Option<ProgramId> {
         self.registered.as_ref()?.ids.get(core).copied()
     }
@@ -211,20 +213,20 @@ impl Session {
         number
     }
 
-    /// Returns true if the session may stay open without a registration in time: it is in use, it
-    /// belongs to a child, or its program is not admitted and reports why sockets stay with the
-    /// kernel.
+    /// Returns true if the session may stay open although its program has not registered in time:
+    /// the session is in use, it belongs to a child, or its program is not admitted and reports why
+    /// sockets stay with the kernel.
     pub fn may_stay(&self) -> bool {
         self.is_in_use() || self.is_child || self.admission.denied.is_some()
     }
 
-    /// Returns true if the session has a registered program or a port.
+    /// Returns true if the session has a registered program or a mux port.
     pub fn is_in_use(&self) -> bool {
         self.registered.is_some() || self.port.is_some()
     }
 
-    /// Reads the waiting messages, as many as the user may send now. A message with descriptors
-    /// ends the turn.
+    /// Reads waiting messages: at most [`MESSAGES_PER_TURN`], and no more than the user's message
+    /// rate allows. A message with descriptors ends the turn.
     pub fn receive<P: Port>(&mut self, shared: &mut ServiceState<P>) -> Next {
         for _ in 0..MESSAGES_PER_TURN {
             if let Some(due) = shared.accounts.message_due(self.user(), now()) {
@@ -442,7 +444,7 @@ impl Session {
         send_message(self.socket.as_fd(), &answer, &[])
     }
 
-    /// Ends the session after its program is gone, and frees all resources of the program.
+    /// Ends the session, and frees all resources of its program.
     pub fn end<P: Port>(mut self, shared: &mut ServiceState<P>) {
         shared.unclaim_all(Owner::Session(self.number), now());
         self.note_life(shared);

@@ -7,13 +7,14 @@
 
 use tidelane_time::{Duration, Instant};
 
-/// Lifetime, from its first connection on, below which a child counts as short-lived.
+/// Lifetime below which a child counts as short-lived. The lifetime counts from the child's first
+/// connection.
 const SHORT: Duration = Duration::from_secs(1);
-/// Time in which the leaky bucket [`ShortLived`] forgets one short-lived child. A listener with
-/// fewer short-lived children stays with the service.
+/// Time in which the leaky bucket [`ShortLived`] forgets one short-lived child. A listener with at
+/// most one short-lived child in this time stays with the service.
 const OUTWEIGHED_AFTER: Duration = Duration::from_secs(1);
 /// Number of short-lived children, minus the forgotten children, at which the kernel gets the
-/// listener's connections.
+/// listener's new connections.
 const CHILDREN_MAX: u64 = 16;
 
 /// The short-lived children with connections of a listener, as a leaky bucket.

@@ -82,7 +82,8 @@ impl KernelSocket {
         }
     }
 
-    /// Returns the owner of the socket's SO_REUSEPORT group, if it has one.
+    /// Returns the uid of the owner of the socket's SO_REUSEPORT group. Returns `None` if the
+    /// socket is in no group.
     pub fn group(&self) -> Option<u32> {
         self.reuse_port.then_some(self.owner)
     }
@@ -180,8 +181,10 @@ impl Entitlement {
         (here && served).then_some(socket)
     }
 
-    /// Returns true if the kernel delivers SYNs from within the host to this listening socket.
-    /// Returns false for a socket of an SO_REUSEPORT group, because another member may get the SYN.
+    /// Returns true if the kernel delivers SYNs from programs of the same host to this listening
+    /// socket. Returns false for a socket of an SO_REUSEPORT group, because another member may get
+    /// the SYN. Returns false for a socket that is bound to an interface, and if the kernel cannot
+    /// be queried.
     pub fn is_delivered_within_host(&mut self, socket: &KernelSocket) -> bool {
         let Some(lookup) = &mut self.lookup else {
             return false;

@@ -1,54 +1,67 @@
-//! System calls of the Tidelane service without a safe wrapper: scheduling classes, signals, socket
-//! options.
+//! Safe wrappers of the system calls of the Tidelane service that have no safe wrapper elsewhere:
+//! scheduling classes, signals, processes, socket options and network namespaces.
 
 use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
-/// Niceness of a core (a fast-path thread) in the normal class. The kernel's stack receives packets
-/// in interrupts, which do not wait for programs. A core must not wait behind the programs that it
-/// serves either. With this niceness a core gets the CPU before them. The core does not keep the
-/// CPU, because it sleeps when it is idle.
+/// Niceness of a core (a polling thread) in the normal class. The kernel's stack receives packets
+/// in interrupts, which do not wait for programs. A core of the service must not wait for programs
+/// either, so its niceness is below the default of 0. The core does not keep the CPU for itself,
+/// because the core sleeps while there is no work.
 const NICE: libc::c_int = -10;
 
-/// The scheduling class of a fast-path thread.
+/// The scheduling class of a core (a polling thread), or of its watchdog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Runs only while its CPU is otherwise idle, so that spinning takes no time from programs.
+    /// Runs only while its CPU is otherwise idle, so that polling takes no CPU time from programs.
     Idle,
-    /// Has a share of the CPU.
+    /// Shares the CPU with programs, with a niceness of -10.
     Normal,
+    /// Runs before all threads of the idle and the normal class, in any task group (cgroup or
+    /// autogroup). If the kernel refuses this class, the thread gets the normal class. With
+    /// CONFIG_RT_GROUP_SCHED, the kernel refuses the class in a cgroup without real-time runtime.
+    RealTime,
 }
 
+/// Priority of a core in the real-time class: the lowest.
+pub const CORE_PRIORITY: libc::c_int = 1;
+
 /// Size in bytes from which malloc makes a separate mapping. A separate mapping returns to the
-/// system when it is freed. Without this setting, glibc would raise the size over time.
+/// system when it is freed. Without an explicit setting, glibc raises the size when the program
+/// frees large blocks.
 const MAPPED_FROM: libc::c_int = 128 << 10;
 
-/// Makes freed memory return to the system, so that memory for many connections is not kept.
+/// Makes malloc return large freed blocks to the system. Otherwise the process would keep the
+/// memory of connections that have ended.
 pub fn give_memory_back() {
     // SAFETY: the call takes no pointers. If glibc refuses the setting, freed memory stays with the
     // process.
     unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_FROM) };
 }
 
-/// Moves thread `tid` of this process (0: the caller) to `class`.
+/// Moves thread `tid` of this process (0: the caller) to `class`. Returns an error if the kernel
+/// refuses the idle or the normal class.
 pub fn set_class(tid: i32, class: Class) -> io::Result<()> {
-    let policy = match class {
-        Class::Idle => libc::SCHED_IDLE,
-        Class::Normal => libc::SCHED_OTHER,
+    let (policy, sched_priority) = match class {
+        Class::Idle => (libc::SCHED_IDLE, 0),
+        Class::Normal => (libc::SCHED_OTHER, 0),
+        Class::RealTime => (libc::SCHED_RR, CORE_PRIORITY),
     };
-    let parameter = libc::sched_param { sched_priority: 0 };
+    let parameter = libc::sched_param { sched_priority };
     // SAFETY: the pointer is to a live, initialised sched_param, and the call keeps no reference.
-    let result = unsafe { libc::sched_setscheduler(tid, policy, &parameter) };
-    // SAFETY: the call takes no pointers. The niceness has no effect in the idle class. A refusal
-    // leaves the thread an equal share of the CPU.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, tid as libc::id_t, NICE) };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
+    let result = match unsafe { libc::sched_setscheduler(tid, policy, &parameter) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    };
+    if result.is_err() && class == Class::RealTime {
+        return set_class(tid, Class::Normal);
     }
+    // SAFETY: the call takes no pointers. The niceness has no effect in the idle and the real-time
+    // class. If the call fails, the thread keeps the niceness that it had.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, tid as libc::id_t, NICE) };
+    result
 }
 
 /// Reads an option of a TCP socket into `into`. Returns the length of the option in bytes.
@@ -56,8 +69,8 @@ pub fn tcp_option(fd: BorrowedFd<'_>, name: libc::c_int, into: &mut [u8]) -> io:
     socket_option(fd, libc::IPPROTO_TCP, name, into)
 }
 
-/// Returns the index of the interface to which a socket is bound (SO_BINDTOIFINDEX, Linux 5.1), or
-/// 0.
+/// Returns the index of the interface to which a socket is bound (SO_BINDTOIFINDEX, Linux 5.1).
+/// Returns 0 for a socket that is bound to no interface.
 pub fn bound_interface(fd: BorrowedFd<'_>) -> io::Result<u32> {
     let mut ifindex = [0; 4];
     match socket_option(fd, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, &mut ifindex)? {
@@ -82,7 +95,7 @@ fn socket_option(
     Ok((len as usize).min(into.len()))
 }
 
-/// The two processes after [`fork`].
+/// The process in which [`fork`] has returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forked {
     /// The caller.
@@ -93,8 +106,8 @@ pub enum Forked {
 
 /// Forks this process. The process must have only one thread.
 pub fn fork() -> io::Result<Forked> {
-    // SAFETY: the process has no other thread. The copy would inherit the locks of another thread
-    // locked.
+    // SAFETY: the process has no other thread. If another thread held a lock, the lock would stay
+    // locked forever in the child.
     match unsafe { libc::fork() } {
         0 => Ok(Forked::Child),
         pid if pid > 0 => Ok(Forked::Parent),
@@ -103,15 +116,15 @@ pub fn fork() -> io::Result<Forked> {
 }
 
 /// Closes every descriptor except standard input, output and error, and the descriptors in `kept`.
-/// Owners of other descriptors in this process must not use or close them any more.
+/// Code that owns a closed descriptor must not use or close the descriptor afterwards.
 pub fn close_all_but(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut kept: Vec<u32> = kept.iter().map(|fd| fd.as_raw_fd() as u32).collect();
     kept.sort_unstable();
     let mut first = libc::STDERR_FILENO as u32 + 1;
     for stop in kept.into_iter().chain([u32::MAX]) {
         if first < stop {
-            // SAFETY: the call takes no pointers. Its caller never again uses the owners of the
-            // closed descriptors.
+            // SAFETY: the call takes no pointers. The caller of `close_all_but` ensures that no
+            // code uses a closed descriptor.
             let result = unsafe { libc::syscall(libc::SYS_close_range, first, stop - 1, 0) };
             if result != 0 {
                 return Err(io::Error::last_os_error());
@@ -122,10 +135,10 @@ pub fn close_all_but(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
     Ok(())
 }
 
-/// Leaves the session and the process group, so that signals to the service's group do not reach
-/// this process. Sets the thread's name.
+/// Starts a new session and process group, so that signals to the service's process group do not
+/// reach this process. Sets the thread's name.
 pub fn leave_session(name: &str) {
-    // Neither call can fail in a process that was just forked.
+    // Neither call can fail: a forked process leads no process group, and any name is accepted.
     let _ = rustix::process::setsid();
     let name = std::ffi::CString::new(name).unwrap_or_default();
     let _ = rustix::thread::set_name(&name);
@@ -149,13 +162,14 @@ pub fn thread_id() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
-/// The signal of [`interrupt`]. The kernel ignores this signal by default, so that the signal may
-/// arrive before its handler is set.
+/// The signal that [`interrupt`] sends. The kernel ignores SIGURG by default, so the signal does no
+/// harm if it arrives before its handler is set.
 const INTERRUPT: libc::c_int = libc::SIGURG;
 
 extern "C" fn on_interrupt(_: libc::c_int) {}
 
-/// Makes [`interrupt`] end a blocking system call with EINTR.
+/// Sets an empty handler for the signal of [`interrupt`], so that the signal ends a blocking system
+/// call with EINTR.
 pub fn allow_interrupts() -> io::Result<()> {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: all zeros is a valid sigaction (no flags: calls are not restarted). The handler does
@@ -178,7 +192,7 @@ pub fn interrupt(tid: i32) {
     unsafe { libc::syscall(libc::SYS_tgkill, process, tid, INTERRUPT) };
 }
 
-/// A signal's request to the service.
+/// A request to the service by a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// SIGHUP: read the configuration again.
@@ -187,7 +201,8 @@ pub enum Signal {
     End,
 }
 
-/// Returns the next signal from the descriptor of [`block_signals`].
+/// Returns the next signal from the descriptor of [`block_signals`], or `None` if no signal is
+/// pending.
 pub fn next_signal(signals: &OwnedFd) -> Option<Signal> {
     // `struct signalfd_siginfo` begins with the signal number.
     let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];
@@ -235,7 +250,7 @@ pub fn namespace_of_socket(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 }
 
 /// Returns a pidfd of the process at the other end of a unix socket at the time of its connect
-/// (SO_PEERPIDFD, Linux 6.5). ENOPROTOOPT on older kernels.
+/// (SO_PEERPIDFD, Linux 6.5). Fails with ENOPROTOOPT on older kernels.
 pub fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mut fd: libc::c_int = -1;
     let mut len = size_of::<libc::c_int>() as libc::socklen_t;
@@ -252,7 +267,7 @@ pub fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 
 /// Returns true if the kernel has `epoll_pwait2`.
 pub fn has_epoll_pwait2() -> bool {
-    // SAFETY: no descriptor has the number -1, so that the kernel reads no memory.
+    // SAFETY: all pointers are null, and the kernel refuses descriptor -1 before it writes events.
     let result = unsafe {
         let none = std::ptr::null_mut::<libc::c_void>();
         libc::syscall(libc::SYS_epoll_pwait2, -1, none, 1, none, none, 0)
@@ -315,8 +330,8 @@ pub fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<libc::ucred> {
 /// Moves the calling thread alone to a new network namespace.
 #[cfg(test)]
 pub fn enter_new_network_namespace() -> io::Result<()> {
-    // SAFETY: the call takes no pointers. The flag affects nothing on which Rust's own structures
-    // rely.
+    // SAFETY: the call takes no pointers. CLONE_NEWNET changes nothing on which Rust's standard
+    // library relies.
     match unsafe { libc::unshare(libc::CLONE_NEWNET) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -1,5 +1,5 @@
-//! A kernel setting, whose file in `/proc/sys` stays open: a read at each registration costs one
-//! system call. Opening the file again would cost five.
+//! A kernel setting (sysctl), whose file in `/proc/sys` stays open. A read of the open file costs
+//! one system call. Opening the file again for each read would cost five.
 
 use std::{fs::File, os::unix::fs::FileExt};
 
@@ -7,7 +7,7 @@ use std::{fs::File, os::unix::fs::FileExt};
 /// controls.
 const TEXT_MAX: usize = 4096;
 
-/// A setting of the network namespace in which it was opened.
+/// A setting of the network namespace in which the file was opened.
 #[derive(Debug)]
 pub struct Sysctl(Option<File>);
 

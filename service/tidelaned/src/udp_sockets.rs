@@ -1,9 +1,9 @@
 //! The search for other UDP sockets of the kernel on a port that a program wants to claim, in
 //! `/proc/net/udp` and `udp6`.
 //!
-//! The kernel lets several UDP sockets with SO_REUSEADDR have one port, and delivers a datagram to
-//! one of them. After a claim of the port, the Tidelane service takes its datagrams from the NIC.
-//! The claim would thus take the datagrams of all these sockets.
+//! The kernel lets several UDP sockets with SO_REUSEADDR have one port, and delivers a unicast
+//! datagram to one of them. After a claim of the port, the Tidelane service takes the port's
+//! datagrams from the NIC. The claim would thus take the datagrams of all these sockets.
 
 use std::fs;
 
@@ -42,18 +42,18 @@ fn has_another(tables: &str, ends: impl Iterator<Item = Endpoint>, known: [u64; 
 }
 
 /// Returns true if both endpoints get datagrams of one 3-tuple. The tables do not show whether a
-/// socket of `::` has IPv6 alone, so such a socket counts for both IP versions.
+/// socket at `::` has IPV6_V6ONLY, so the socket counts for both IP versions.
 fn overlap(own: Endpoint, other: Endpoint) -> bool {
     let addresses = own.addr.covers(other.addr) || other.addr.covers(own.addr);
     own.port == other.port && (addresses || other.addr == IpAddress::UNSPECIFIED_V6)
 }
 
-/// Parses the local endpoint and the inode of a line; `None` for a heading.
+/// Returns the local endpoint and the inode in a line. Returns `None` for the heading.
 fn parse_line(line: &str) -> Option<(Endpoint, u64)> {
     let mut fields = line.split_whitespace();
     let (address, port) = fields.nth(1)?.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
-    // The address is a sequence of native 32-bit words in hexadecimal.
+    // The address is one or four 32-bit words in hexadecimal, in the byte order of the CPU.
     let words = (0..address.len()).step_by(8).map(|at| {
         let word = u32::from_str_radix(address.get(at..at + 8)?, 16).ok()?;
         Some(word.to_ne_bytes())

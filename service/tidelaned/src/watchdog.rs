@@ -2,10 +2,10 @@
 //! control thread is here. The watchdog of a core (a polling thread) is in [`crate::core`], and
 //! uses the types and functions of this module.
 //!
-//! A thread hangs if it has work, makes no progress, and does not just wait for a CPU: it loops, or
-//! a call does not return. No other thread can do the work of the hanging thread, so the service
-//! leaves all frames to the kernel and ends. If the whole process is stopped, and its watchdogs
-//! with it, the demux (the service's XDP program) detects this: see
+//! A thread hangs if it has work, makes no progress, and does not just wait for a CPU: the thread
+//! loops, or one of its calls does not return. No other thread can do the work of the hanging
+//! thread, so the service leaves all frames to the kernel and ends. If the whole process is
+//! stopped, and its watchdogs with it, the demux (the service's XDP program) detects this: see
 //! [`tidelane_steering::Heartbeats`] and `docs/design/watchdog.md`.
 
 use std::{
@@ -20,7 +20,7 @@ use std::{
 use tidelane_steering::{Heartbeat, Heartbeats};
 use tidelane_time::{Duration, Instant};
 
-use crate::{core, sys};
+use crate::{boost::CpuWaits, core, sys};
 
 /// Time without a step after which a core with work counts as hanging.
 const CORE_HUNG: Duration = Duration::from_millis(500);
@@ -111,26 +111,35 @@ impl StallClock {
 
 /// The scheduler's data about a thread of this process.
 #[derive(Debug)]
-struct ThreadTime {
+pub struct ThreadTime {
     /// CPU time of the thread in nanoseconds.
     ran_ns: u64,
+    /// Completed waits for a CPU.
+    pub waits: CpuWaits,
     /// True if the thread runs, or waits for a CPU.
     is_runnable: bool,
 }
 
 impl ThreadTime {
-    fn of(thread: i32) -> io::Result<Self> {
+    /// Reads the data of `thread`.
+    pub fn of(thread: i32) -> io::Result<Self> {
         let of_thread = |name| fs::read_to_string(format!("/proc/self/task/{thread}/{name}"));
         let (times, stat) = (of_thread("schedstat")?, of_thread("stat")?);
         Self::parse(&times, &stat).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Parses `schedstat`, which begins with the time run, and `stat`, in which the state follows
-    /// the name in parentheses.
+    /// Parses `schedstat`, which has the time run, the time of waits and the number of times that
+    /// the thread got a CPU, and `stat`, in which the state follows the name in parentheses.
     fn parse(times: &str, stat: &str) -> Option<Self> {
         let state = stat.rsplit_once(')')?.1.split_whitespace().next()?;
+        let mut times = times.split_whitespace().map(str::parse);
+        let mut next = || times.next()?.ok();
         Some(Self {
-            ran_ns: times.split_whitespace().next()?.parse().ok()?,
+            ran_ns: next()?,
+            waits: CpuWaits {
+                time: Duration(next()?),
+                count: next()?,
+            },
             is_runnable: state == "R",
         })
     }
@@ -165,21 +174,21 @@ pub fn give_up(heartbeats: &Heartbeats, who: &str, silent: Duration) -> ! {
 /// The control thread's progress, for its watchdog.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// Start of the control thread's current turn, in nanoseconds. Zero while the thread waits for
-    /// work.
+    /// Start of the work on the control thread's current event, in nanoseconds of the monotonic
+    /// clock. Zero while the thread waits for events.
     busy_since: AtomicU64,
     /// Id of the control thread.
     thread: std::sync::atomic::AtomicI32,
 }
 
 impl Progress {
-    /// Marks the start of a turn of the calling thread.
+    /// Marks the start of the work on an event, by the calling thread.
     pub fn begin(&self) {
         self.thread.store(sys::thread_id(), Ordering::Relaxed);
         self.busy_since.store(core::now().0, Ordering::Release);
     }
 
-    /// Marks the end of the turn.
+    /// Marks the end of the work on the events.
     pub fn end(&self) {
         self.busy_since.store(0, Ordering::Release);
     }
@@ -221,6 +230,11 @@ mod tests {
         let stat = "7 (a) R (b)) S 1 7 7 0";
         let time = ThreadTime::parse("123456789 42 7\n", stat).expect("a time");
         assert_eq!((time.ran_ns, time.is_runnable), (123_456_789, false));
+        let waits = CpuWaits {
+            time: Duration(42),
+            count: 7,
+        };
+        assert_eq!(time.waits, waits);
         assert!(
             ThreadTime::parse("1 2 3", "7 (core) R 1")
                 .expect("a time")
@@ -228,9 +242,10 @@ mod tests {
         );
         for (times, stat) in [
             ("", stat),
-            ("x 1", stat),
-            ("1 2", "7 core"),
-            ("1 2", "7 (core)"),
+            ("x 1 2", stat),
+            ("1 2", stat),
+            ("1 2 3", "7 core"),
+            ("1 2 3", "7 (core)"),
         ] {
             assert!(ThreadTime::parse(times, stat).is_none(), "{times} {stat}");
         }

@@ -6,13 +6,15 @@
 pub const FINISHED: u32 = 1;
 /// The peer sent RST.
 pub const RESET: u32 = 2;
-/// The peer refused the connection (RST in SYN-SENT).
+/// The peer refused the connection: a RST arrived during the handshake, or an ICMP error reported
+/// that the port is unreachable.
 pub const REFUSED: u32 = 3;
 /// The user timeout expired, or the last retransmission or keepalive probe had no answer.
 pub const TIMED_OUT: u32 = 4;
-/// The host is unreachable: an ICMP error arrived, or neighbour resolution failed.
+/// The host is unreachable: an ICMP error arrived that has no other value here, or neighbour
+/// resolution failed.
 pub const HOST_UNREACHABLE: u32 = 5;
-/// There is no route to the network.
+/// There is no route to the network, on this host or by an ICMP error.
 pub const NET_UNREACHABLE: u32 = 6;
 /// No local port is left.
 pub const NO_PORT: u32 = 7;

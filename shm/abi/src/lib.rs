@@ -263,7 +263,7 @@ pub mod service_flags {
     pub const CLOSED: u32 = 1 << 2;
     /// The peer has acknowledged our FIN.
     pub const FIN_ACKED: u32 = 1 << 3;
-    /// Both ends of the connection are programs of this service, which use the local path.
+    /// Both ends are programs of this service, so no segment passes a NIC (the local path).
     pub const LOCAL_PATH: u32 = 1 << 4;
     /// Other processes hold the connection, too, because of a fork.
     pub const SHARED: u32 = 1 << 5;
@@ -418,8 +418,8 @@ pub mod control_event {
     pub const CONNECT_FAILED: u32 = 2;
     /// A connection of a listener is established in `slot`, whose ids are valid.
     pub const ACCEPTED: u32 = 3;
-    /// The program must connect through the kernel. Either the destination is an address of
-    /// this host without an accelerated listener, or a limit was reached. The event occurs only for
+    /// The program must connect through the kernel. Either no program of the service listens at
+    /// the destination, an address of this host, or a limit was reached. The event occurs only for
     /// routes with [`super::ROUTE_ASK_SERVICE`] or [`super::ROUTE_WITHIN_HOST`].
     pub const CONNECT_KERNEL: u32 = 4;
 }
@@ -476,8 +476,8 @@ pub const ROUTE_ACCELERATED: u32 = 1;
 /// The prefix is an address of the service's interface. Only the service knows whether a program
 /// listens at the address, so `connect` waits for the answer CONNECT_STARTED or CONNECT_KERNEL.
 pub const ROUTE_ASK_SERVICE: u32 = 2;
-/// The prefix is loopback or another address of this host. Programs that want the service to handle
-/// connections within the host use [`ROUTE_ASK_SERVICE`] instead. Others use [`ROUTE_KERNEL`].
+/// The prefix is loopback or another address of this host. A program that wants the service to
+/// handle connections within the host uses [`ROUTE_ASK_SERVICE`]; other programs [`ROUTE_KERNEL`].
 pub const ROUTE_WITHIN_HOST: u32 = 3;
 
 const _: () = {

@@ -83,8 +83,8 @@ pub struct OpenOptions {
     pub pacing_rate_max: u64,
 }
 
-/// Value of [`OpenOptions::fin_wait_2_s`] for a connection that is reset instead of entering
-/// FIN-WAIT-2.
+/// Value of [`OpenOptions::fin_wait_2_s`] and [`SlotOptions::fin_wait_2_s`] for a connection that
+/// is reset instead of entering FIN-WAIT-2.
 pub const FIN_WAIT_2_NEVER: u32 = u32::MAX;
 
 /// Numbers of congestion control algorithms.

@@ -68,12 +68,12 @@ pub struct Message {
 pub struct TcpInfo {
     /// Bytes that the peer has acknowledged.
     pub bytes_acked: u64,
-    /// Bytes received in order.
+    /// Bytes received in order, modulo 2^32.
     pub bytes_received: u64,
     /// Payload bytes sent. Each retransmission counts again.
     pub bytes_sent: u64,
-    /// Pacing rate in bytes per second. All ones if the rate is not limited. An unpaced connection
-    /// reports the rate that pacing would use.
+    /// Pacing rate in bytes per second. An unpaced connection reports the rate that pacing would
+    /// use. All ones before the first RTT sample, unless BBR or SO_MAX_PACING_RATE gives a rate.
     pub pacing_rate: u64,
     /// SO_MAX_PACING_RATE in bytes per second. All ones without the option.
     pub pacing_rate_max: u64,
@@ -89,13 +89,15 @@ pub struct TcpInfo {
     pub srtt_us: u32,
     /// Variation of the round-trip time in microseconds.
     pub rttvar_us: u32,
-    /// Smallest round-trip time in microseconds.
+    /// Smallest round-trip time of the last five minutes in microseconds. `u32::MAX` before the
+    /// first sample.
     pub rtt_min_us: u32,
     /// Retransmission timeout in microseconds, including its backoff.
     pub rto_us: u32,
     /// Congestion window in bytes.
     pub cwnd: u32,
-    /// Slow start threshold in bytes. `u32::MAX` before the first loss.
+    /// Slow start threshold in bytes. `u32::MAX` until a congestion event or an early end of slow
+    /// start (HyStart, BBR) sets the threshold.
     pub ssthresh: u32,
     /// Largest number of payload bytes in a segment that this host sends (MSS).
     pub mss: u32,
@@ -103,19 +105,19 @@ pub struct TcpInfo {
     pub rcv_mss: u32,
     /// Bytes sent and not acknowledged (FlightSize).
     pub flight_size: u32,
-    /// Bytes in flight that the peer has SACKed.
+    /// Unacknowledged bytes that the peer has SACKed.
     pub sacked: u32,
-    /// Bytes in flight that are marked lost.
+    /// Bytes that are marked lost and not retransmitted.
     pub lost: u32,
     /// Number of retransmitted segments.
     pub retrans: u32,
     /// Bytes in flight that were retransmitted.
     pub retrans_out: u32,
-    /// The largest reordering distance seen, in segments.
+    /// The largest number of segments by which a later segment overtook an earlier one; at least 3.
     pub reordering: u32,
     /// Number of reordering events.
     pub reorder_seen: u32,
-    /// Number of duplicate segments that the peer reported by DSACK.
+    /// Number of received DSACK blocks. Each block reports data that arrived twice.
     pub dsacks: u32,
     /// Number of segments received.
     pub segs_in: u32,
@@ -137,11 +139,11 @@ pub struct TcpInfo {
     pub last_data_recv_ms: u32,
     /// Milliseconds since an ACK last arrived.
     pub last_ack_recv_ms: u32,
-    /// Number of zero-window probes that were sent since the last answer of the peer.
+    /// Number of zero-window probes without an answer. 0 while the peer's window is open.
     pub probes: u32,
-    /// Send window in bytes.
+    /// Send window in bytes: SND.WND, as the peer has advertised.
     pub snd_wnd: u32,
-    /// Receive window in bytes.
+    /// Receive window in bytes, as last advertised to the peer.
     pub rcv_wnd: u32,
     /// Bytes written and not sent.
     pub unsent: u32,
@@ -151,7 +153,7 @@ pub struct TcpInfo {
     pub features: u32,
     /// Window shift of the send window, plus 256 times the shift of the receive window.
     pub wscales: u32,
-    /// Number of consecutive retransmission timeouts without an answer.
+    /// Number of retransmission timeouts since the peer last acknowledged new data.
     pub backoff: u32,
     /// Congestion state of the sender: Open 0, Disorder 1, Cwr 2, Recovery 3, Loss 4.
     pub ca_state: u32,
@@ -175,7 +177,8 @@ pub mod tcp_info_features {
     pub const SACK: u32 = 1 << 1;
     /// The connection uses ECN.
     pub const ECN: u32 = 1 << 2;
-    /// The SYN carried data, and the peer accepted all of it (RFC 7413).
+    /// The SYN carried data that was acknowledged (RFC 7413): all data of our SYN, or the data of
+    /// the peer's SYN that fitted into our receive window.
     pub const SYN_DATA: u32 = 1 << 3;
     /// The program, not the path, limited `delivery_rate`.
     pub const APP_LIMITED: u32 = 1 << 4;
@@ -244,8 +247,9 @@ pub mod message {
     /// Carries a kernel socket that is bound to the 3-tuple, and neither listens nor is connected.
     /// The answer is CLAIM_TUPLE.
     ///
-    /// If the socket backs a claim of another port of the same user, the claim moves to this port.
-    /// At all times, one of the two ports has the claim.
+    /// A port with a claim gets the packets of the 3-tuple. If the socket backs a claim of another
+    /// port of the same user, the claim moves to this port. At all times, one of the two ports has
+    /// the claim.
     pub const CLAIM_TUPLE: u32 = 15;
     /// Sent by a program to give a 3-tuple back. The address is the address to which the socket of
     /// the claim is bound, and may be the wildcard address. The answer is RELEASE_TUPLE.

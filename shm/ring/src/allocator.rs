@@ -14,7 +14,7 @@
 //!
 //! The service allocates receive buffers, and the program allocates send buffers. All state is
 //! private: the allocator reads nothing from shared memory. The allocator adds chunks of 8 MiB as
-//! needed. Each chunk needs 36 KiB of state.
+//! needed. Each chunk needs 40 KiB of state.
 
 use std::{fmt::Debug, ops::Range};
 
@@ -156,8 +156,8 @@ impl BufferAllocator {
         })
     }
 
-    /// Frees a buffer. Returns false and changes nothing if this allocator did not allocate the
-    /// buffer, or if the buffer is already free.
+    /// Frees a buffer. Returns true if the buffer was allocated. Returns false and changes nothing
+    /// if this allocator did not allocate the buffer, or if the buffer is already free.
     pub fn free(&mut self, buffer: StreamBuffer) -> bool {
         let Some(unit) = self.unit_of(buffer) else {
             return false;
@@ -223,7 +223,8 @@ impl BufferAllocator {
     }
 
     /// Frees a block from [`take_dirty`](Self::take_dirty) whose pages the caller has released.
-    /// Returns false if the block did not come from `take_dirty` of this allocator.
+    /// Returns true if the block was allocated. Returns false and changes nothing if this allocator
+    /// did not allocate the block, or if the block is already free.
     pub fn return_clean(&mut self, block: StreamBuffer) -> bool {
         let Some(unit) = self.unit_of(block) else {
             return false;
@@ -274,6 +275,7 @@ impl BufferAllocator {
         Some(unit)
     }
 
+    /// Adds the next chunk of the area. Returns true if the area had room for the chunk.
     fn begin_chunk(&mut self) -> bool {
         let n = self.chunks.len();
         if n == self.chunks_max {

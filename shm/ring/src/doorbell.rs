@@ -7,9 +7,9 @@
 //!
 //! An eventfd has one set of status flags for all processes that hold it. A hostile program that
 //! clears O_NONBLOCK of its own doorbell *and* fills the counter makes the service's `ring` block.
-//! The service therefore accepts only eventfds from programs, and a watchdog watches the threads
-//! that ring them. The watchdog interrupts a blocked write by a signal. `ring` then returns false,
-//! and the service ends the program's session.
+//! A watchdog therefore watches the threads that ring doorbells, and interrupts a blocked write by
+//! a signal. `ring` then returns false, and the service ends the program's session, which is the
+//! program's registration with the service. The service accepts only an eventfd as a doorbell.
 //!
 //! The service creates the doorbells that programs ring, separately for each program. The service
 //! never drains them: if the program has cleared O_NONBLOCK, a read of an empty counter blocks.
@@ -60,8 +60,8 @@ impl Doorbell {
         Ok(Doorbell(fd))
     }
 
-    /// Wakes the sleeper. Returns false if the eventfd is broken, or if a signal of the watchdog
-    /// interrupted the write (see the module).
+    /// Wakes the sleeper. Returns true if the eventfd is readable afterwards. Returns false if the
+    /// write failed, or if a signal of the watchdog interrupted the write (see the module).
     pub fn ring(&self) -> bool {
         match rustix::io::write(&self.0, &1u64.to_ne_bytes()) {
             // EAGAIN means that the counter is full. The eventfd is readable in this case.

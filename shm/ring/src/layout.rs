@@ -46,7 +46,8 @@ pub enum LayoutError {
 pub(crate) const SLOT_LEN: u64 = size_of::<Slot>() as u64;
 /// Alignment in bytes of the buffer areas in a new layout: the size of the largest buffer.
 const AREA_ALIGN: u64 = 1 << STREAM_BUFFER_LOG2_MAX;
-/// Alignment of the start of the buffer areas, in bytes.
+/// Alignment in bytes of the buffer areas that a valid header must have: the size of the smallest
+/// buffer.
 pub(crate) const UNIT: u64 = 1 << STREAM_BUFFER_LOG2_MIN;
 
 impl Layout {

@@ -97,7 +97,7 @@ pub struct PacketProducer {
     cursor: ProducerCursor,
     /// Length of the ring in units.
     units: u32,
-    /// Room that the caller has for its next frame.
+    /// Room that the caller was given for the next frame and has not committed.
     room: Option<Room>,
     pointers: RingPointers,
 }
@@ -126,7 +126,8 @@ impl PacketProducer {
     ///
     /// # Errors
     ///
-    /// `Full` if the ring has no room now, or if `len` is greater than [`gso_len_max`].
+    /// `Full` if the ring has no room now, or if `len` is greater than [`gso_len_max`]. `Corrupt`
+    /// if the consumer's index is invalid.
     #[inline]
     pub fn frame_of(&mut self, len: u32) -> Result<&mut [u8], PushError> {
         let room = match self.room {
@@ -162,12 +163,12 @@ impl PacketProducer {
         Ok(Room { at: 0, len })
     }
 
-    /// Queues the first `len` bytes of the frame that [`frame`](Self::frame) returned last. The
-    /// consumer sees the frame after [`publish`](Self::publish).
+    /// Queues a frame: the first `len` bytes of the room that [`frame`](Self::frame) returned last.
+    /// The consumer sees the frame after [`publish`](Self::publish).
     ///
     /// # Panics
     ///
-    /// Panics if the frame is longer than [`PORT_FRAME_LEN_MAX`], or if there is no frame.
+    /// Panics if the room is shorter than `len` bytes, or if there is no uncommitted room.
     #[inline]
     pub fn commit(&mut self, len: u32) {
         self.commit_entry(len, 0);
@@ -178,7 +179,7 @@ impl PacketProducer {
     ///
     /// # Panics
     ///
-    /// Panics if there is no frame.
+    /// Panics if there is no uncommitted room.
     pub fn commit_gso(&mut self, segment_size: u16) {
         let len = self.room.map_or(0, |room| room.len);
         self.commit_entry(len, segment_size);
@@ -286,7 +287,7 @@ impl PacketConsumer {
                 Some(next) => next,
                 None => return Ok(None),
             };
-            // A producer skips the end of the ring, and the next entry is at its start.
+            // The skipped entry extends to the end of the ring. The next entry is at the start.
             head = self.read_head(at);
         }
         let PacketHead {

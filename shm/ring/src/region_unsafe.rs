@@ -237,8 +237,8 @@ impl Region {
         Ok(())
     }
 
-    /// Copies `bytes` to region offset `offset`. Returns false if the range is outside of the
-    /// region, or if this process may not write it.
+    /// Copies `bytes` to region offset `offset`. Returns true if the bytes were copied, and false
+    /// if the range is outside of the region or this process may not write the range.
     #[inline]
     pub fn copy_in(&self, offset: u64, bytes: &[u8]) -> bool {
         let Some(to) = self.writable_range(offset, bytes.len()) else {
@@ -263,8 +263,8 @@ impl Region {
         Some(unsafe { slice::from_raw_parts(start.cast::<AtomicU8>(), len) })
     }
 
-    /// Copies bytes from region offset `offset` to `bytes`. Returns false if the range is outside
-    /// of the region.
+    /// Copies bytes from region offset `offset` to `bytes`. Returns true if the bytes were copied,
+    /// and false if the range is outside of the region.
     #[inline]
     pub fn copy_out(&self, offset: u64, bytes: &mut [u8]) -> bool {
         let Some(from) = self.range(offset, bytes.len()) else {
@@ -287,8 +287,9 @@ impl Region {
         self.range(offset, len).map(non_null)
     }
 
-    /// Copies `len` bytes from offset `from` to offset `to`. Returns false if a range is outside of
-    /// the region, or if this process may not write the range at `to`.
+    /// Copies `len` bytes from offset `from` to offset `to`. Returns true if the bytes were copied,
+    /// and false if a range is outside of the region or this process may not write the range at
+    /// `to`.
     pub fn copy_within(&self, from: u64, to: u64, len: usize) -> bool {
         let (Some(from), Some(to)) = (self.range(from, len), self.writable_range(to, len)) else {
             return false;
@@ -320,6 +321,7 @@ impl Region {
         self.may_write(offset, offset + len as u64).then_some(start)
     }
 
+    /// Returns true if this process may write the offsets from `start` to `end`.
     #[inline]
     fn may_write(&self, start: u64, end: u64) -> bool {
         start >= self.read_only.end || end <= self.read_only.start

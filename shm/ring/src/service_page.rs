@@ -32,8 +32,8 @@ pub enum RoutesError {
     ReadOnly,
 }
 
-/// Number of attempts of a lookup. After them, the lookup assumes that the service died during a
-/// write.
+/// Number of attempts of a lookup. After these attempts, the lookup assumes that the service died
+/// during a write.
 const ATTEMPTS_MAX: u32 = 1000;
 
 impl ServicePageMap {
@@ -73,7 +73,8 @@ impl ServicePageMap {
     }
 
     /// Returns the handling (a `ROUTE_*` constant) of the longest prefix that contains `addr`.
-    /// Returns `None` if no prefix contains `addr`, or if the service died during a write.
+    /// Returns `None` if no prefix contains `addr`, or if each of 1000 attempts met an
+    /// unfinished write.
     pub fn lookup(&self, addr: [u8; 16]) -> Option<u32> {
         let page = self.page();
         for _ in 0..ATTEMPTS_MAX {

@@ -59,8 +59,9 @@ impl StreamBuffer {
         self.offset..self.offset + (1 << self.log2)
     }
 
-    /// Copies `bytes` to the buffer, beginning at stream position `pos`. Returns false if the bytes
-    /// exceed the buffer, or if the buffer is not within the region.
+    /// Copies `bytes` to the buffer, beginning at stream position `pos`. Returns true if the bytes
+    /// were copied, and false if `bytes` is longer than the buffer, or if the buffer is not in a
+    /// part of the region that this process may write.
     #[inline(always)]
     pub fn write(self, region: &Region, pos: u32, bytes: &[u8]) -> bool {
         if bytes.len() > self.len() as usize {
@@ -79,8 +80,9 @@ impl StreamBuffer {
         region.copy_in(at, before_wrap) && region.copy_in(self.offset, after_wrap)
     }
 
-    /// Copies bytes from the buffer to `bytes`, beginning at stream position `pos`. Returns false
-    /// if `bytes` is longer than the buffer, or if the buffer is not within the region.
+    /// Copies bytes from the buffer to `bytes`, beginning at stream position `pos`. Returns true if
+    /// the bytes were copied, and false if `bytes` is longer than the buffer, or if the buffer is
+    /// not within the region.
     #[inline(always)]
     pub fn read(self, region: &Region, pos: u32, bytes: &mut [u8]) -> bool {
         if bytes.len() > self.len() as usize {
@@ -120,8 +122,9 @@ impl StreamBuffer {
         (first > 0).then_some((offset, first as u32))
     }
 
-    /// Copies the bytes at stream positions `[start, end)` to the buffer `to`. Returns false if
-    /// either buffer is smaller than these bytes or not within the region.
+    /// Copies the bytes at stream positions `[start, end)` to the buffer `to`. Returns true if the
+    /// bytes were copied, and false if either buffer is smaller than these bytes or not within the
+    /// region, or if this process may not write `to`.
     pub fn relocate(self, region: &Region, to: StreamBuffer, start: u32, end: u32) -> bool {
         let total = end.wrapping_sub(start);
         if total > self.len().min(to.len()) {

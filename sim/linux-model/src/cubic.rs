@@ -25,7 +25,8 @@ pub(crate) struct Cubic {
     pub(crate) ssthresh: u64,
     /// Segments ACKed since the window last grew (Linux: `snd_cwnd_cnt`).
     cwnd_cnt: u64,
-    /// W_max: the window before the last reduction. 0 if it is unknown.
+    /// W_max: the window before the last reduction, or less after fast convergence. 0 if W_max is
+    /// unknown.
     w_max: u64,
     /// Tick at which the congestion avoidance epoch began.
     epoch: Option<u64>,
@@ -95,8 +96,9 @@ impl Cubic {
         self.cwnd_cnt %= self.cnt;
     }
 
-    /// Evaluates the cubic function. Linux does this once per tick, and at most every 1/32 s while
-    /// the window does not change.
+    /// Computes `cnt` from the cubic function and the Reno-friendly window. Linux does this at most
+    /// every 1/32 s while the window does not change, and evaluates the cubic function at most once
+    /// per tick.
     fn update(&mut self, now: u64, acked: u64) {
         let tick = self.ticks.at(now);
         self.ack_cnt += acked;

@@ -62,13 +62,13 @@ impl HyStart {
     }
 
     /// Returns true if the ACKs of this round have arrived as one train for more than half of the
-    /// smallest round-trip time.
+    /// smallest round-trip time and of the allowance for batching.
     fn is_long_train(&mut self, sample: &Sample, least: u64, mss: u64) -> bool {
         if sample.now - self.last_ack > TRAIN_GAP {
             return false;
         }
         self.last_ack = sample.now;
-        // In slow start, Linux paces at twice the window per round trip.
+        // In slow start, Linux computes a pacing rate of two windows per round trip.
         let rate = (2 * sample.cwnd * mss) as f64 / sample.srtt.max(1.0);
         let batches = (BATCHING.0 as f64 / rate).min(BATCHING.1 as f64);
         sample.now - self.round_start > (least + batches as u64) / 2

@@ -22,7 +22,8 @@ pub struct Ack {
     pub ack: u64,
     /// TSecr: the echoed timestamp, in milliseconds.
     pub tsecr: u64,
-    /// SACK blocks, the most recent one first. Unused blocks are empty.
+    /// SACK blocks, the most recent one first: the first sequence number, and the number after the
+    /// last. Unused blocks are empty.
     pub blocks: [(u64, u64); BLOCKS_MAX],
 }
 

@@ -1,4 +1,4 @@
-//! The model of Linux's receiver. It generates immediate and delayed ACKs, with SACK blocks.
+//! The model of Linux's receiver, which generates immediate and delayed ACKs with SACK blocks.
 
 use crate::{
     packet::{Ack, BLOCKS_MAX, Data},
@@ -46,6 +46,7 @@ pub struct Receiver {
     rcv_nxt: u64,
     /// RCV.NXT in the last ACK sent.
     acked: u64,
+    /// TS.Recent in milliseconds.
     ts_recent: u64,
     /// Out-of-order ranges above RCV.NXT. They do not touch, and the range that grew last is the
     /// first.

@@ -36,6 +36,7 @@ impl Rtt {
         }
     }
 
+    /// Updates the estimates with a round-trip time of `us` microseconds.
     pub(crate) fn sample(&mut self, us: u64, snd_una: u64, snd_nxt: u64) {
         let us = us.max(1) as f64;
         if self.srtt == 0.0 {
@@ -59,6 +60,7 @@ impl Rtt {
         }
     }
 
+    /// Updates only the smallest sample.
     pub(crate) fn note_min(&mut self, us: u64) {
         self.min = self.min.min(us.max(1));
     }

@@ -96,7 +96,7 @@ impl Scoreboard {
         seq
     }
 
-    /// Sets PSH in the last new segment, because it ends a super-frame (a burst for TSO).
+    /// Sets PSH in the last new segment, because the segment ends a super-frame (a burst for TSO).
     pub(crate) fn push(&mut self) {
         if let Some(last) = self.flight.back_mut() {
             last.push = true;
@@ -118,8 +118,8 @@ impl Scoreboard {
         self.orders.insert(order, seq);
     }
 
-    /// Records a SACK of segment `seq`. Returns the segment's previous state, or `None` if it was
-    /// SACKed already.
+    /// Records a SACK of segment `seq`. Returns the segment's previous state, or `None` if the
+    /// segment was SACKed already.
     pub(crate) fn sack(&mut self, seq: u64) -> Option<Sent> {
         let sent = self.get_mut(seq).filter(|sent| !sent.sacked)?;
         let before = *sent;

@@ -95,8 +95,8 @@ struct Undo {
     retrans_stamp: Option<u64>,
 }
 
-/// The sending end of a connection. It always has data to send. Times are in microseconds, and
-/// windows and sequence numbers in segments.
+/// The sending end of a connection. The program always has data to send. Times are in microseconds,
+/// and windows and sequence numbers in segments.
 #[derive(Debug)]
 pub struct Sender {
     settings: Settings,

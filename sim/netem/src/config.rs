@@ -51,7 +51,8 @@ pub struct LinkConfig {
     /// Delay of the timer that starts when the bucket has tokens again. All frames wait until the
     /// timer expires, and then leave together.
     pub timer: Duration,
-    /// Largest queue length in frames. The link drops further frames.
+    /// Largest queue length in frames, without the frame in transmission. The link drops further
+    /// frames.
     pub limit: u32,
     /// Smallest queue length in frames at which ECN-capable packets are marked CE. `None` disables
     /// marking.

@@ -21,7 +21,7 @@ mod rng;
 pub use crate::{
     config::{BurstLoss, LinkConfig, Ppm},
     link::{Link, LinkCounters},
-    network::{Cable, Kind, Network, Node},
+    network::{Cable, Network, Node, NodeKind},
     rng::Rng,
 };
 

@@ -9,7 +9,8 @@ use tidelane_time::{Duration, Instant};
 
 use crate::{config::LinkConfig, packets::mark_congestion_experienced, rng::Rng};
 
-/// Largest number of frames in flight. This bounds links without a rate, which have no queue.
+/// Largest number of frames in flight. The constant bounds the memory of a link without a rate,
+/// which has no queue, so that `limit` has no effect.
 const IN_FLIGHT_MAX: usize = 1 << 20;
 
 /// Counters of a link.
@@ -19,15 +20,17 @@ pub struct LinkCounters {
     pub pushed: u64,
     /// Frames polled, duplicates included.
     pub delivered: u64,
-    /// Frames lost at random, because they were too long, or by [`Link::clear`].
+    /// Frames lost for one of three reasons: random loss, a length above the largest frame, or
+    /// [`Link::clear`].
     pub lost: u64,
-    /// Frames dropped because the queue was full.
+    /// Frames dropped because the queue was full, or because the link had `IN_FLIGHT_MAX` frames in
+    /// flight.
     pub overflowed: u64,
     /// Duplicates created.
     pub duplicated: u64,
     /// Frames with a flipped bit.
     pub corrupted: u64,
-    /// Frames delayed so that later frames overtake them.
+    /// Frames delayed by `reorder_delay`.
     pub reordered: u64,
     /// Packets marked CE.
     pub marked: u64,
@@ -156,8 +159,8 @@ impl Link {
         &self.counters
     }
 
-    /// Returns the number of frames in the link, including duplicates. Lost and polled frames do
-    /// not count.
+    /// Returns the number of frames in the link: pushed and not polled yet, including duplicates,
+    /// without lost frames.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
@@ -281,7 +284,8 @@ impl Link {
         self.timer_at.max(now)
     }
 
-    /// Schedules an arrival. The frame does not overtake earlier frames, unless jitter may reorder.
+    /// Schedules the arrival of a frame. Unless jitter may reorder, the frame arrives no earlier
+    /// than the frames before it.
     fn schedule_in_order(&mut self, arrival: Instant, frame: Vec<u8>) {
         let arrival = if self.config.jitter_reorders {
             arrival

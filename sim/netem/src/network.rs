@@ -24,7 +24,7 @@ use crate::{
 
 /// Kind of a node of a network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum NodeKind {
     /// Sends and receives frames.
     Host,
     /// Forwards by link address.
@@ -37,7 +37,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub struct Node {
     /// Kind of the node.
-    pub kind: Kind,
+    pub kind: NodeKind,
     /// Link address. Unused for a switch.
     pub mac: MacAddress,
     /// IPv4 address and IPv6 address. Unused for a switch.
@@ -72,13 +72,16 @@ struct Direction {
 pub struct Network {
     nodes: Vec<Node>,
     directions: Vec<Direction>,
-    /// By node and destination: index of the direction on which frames leave.
+    /// Forwarding tables. `next[node][destination]` is the index of the direction on which the node
+    /// sends frames to the destination, or `None` without a path.
     next: Vec<Vec<Option<usize>>>,
-    /// By node: true if the host has no room. Its frames then wait in their link.
+    /// By node: true if the host has no room for frames. Frames for the host then wait in their
+    /// link.
     blocked: Vec<bool>,
-    /// Frames that no node could forward.
+    /// Number of frames that a switch or router dropped: no path, TTL or hop limit expired, or an
+    /// IPv4 packet without DF that is longer than the MTU.
     unroutable: u64,
-    /// Number of packets that were longer than the MTU of their next link.
+    /// Number of ICMP errors that routers sent for packets longer than the next link's MTU.
     too_big: u64,
 }
 
@@ -143,9 +146,9 @@ impl Network {
         let node = self.directions[direction].to;
         let frame = self.directions[direction].link.poll(now)?;
         let outgoing = match self.nodes[node].kind {
-            Kind::Host => return Some((node, frame)),
-            Kind::Switch => self.switch(node, frame),
-            Kind::Router => self.route(node, frame),
+            NodeKind::Host => return Some((node, frame)),
+            NodeKind::Switch => self.switch(node, frame),
+            NodeKind::Router => self.route(node, frame),
         };
         match outgoing {
             Some(outgoing) => {
@@ -159,8 +162,8 @@ impl Network {
         None
     }
 
-    /// Makes frames that arrive at `host` wait in their link if `blocked` is true, because the host
-    /// has no room for them.
+    /// Blocks or unblocks `host`. While a host has no room for frames, the caller blocks the host,
+    /// and frames for the host wait in their link.
     pub fn block(&mut self, host: usize, blocked: bool) {
         self.blocked[host] = blocked;
     }
@@ -182,7 +185,7 @@ impl Network {
 
     /// Sets the MTU of all links between two routers, in bytes.
     pub fn set_path_mtu(&mut self, mtu: u32) {
-        let is_router = |node: usize| self.nodes[node].kind == Kind::Router;
+        let is_router = |node: usize| self.nodes[node].kind == NodeKind::Router;
         for direction in &mut self.directions {
             if is_router(direction.from) && is_router(direction.to) {
                 direction.config.mtu = mtu;
@@ -200,19 +203,21 @@ impl Network {
         sum
     }
 
-    /// Returns the number of frames that no node could forward.
+    /// Returns the number of frames that a switch or router dropped because it could not forward
+    /// them.
     pub const fn unroutable(&self) -> u64 {
         self.unroutable
     }
 
-    /// Returns the number of packets that were too long for a router's next link.
+    /// Returns the number of ICMP errors that routers sent for packets longer than the next link's
+    /// MTU.
     pub const fn too_big(&self) -> u64 {
         self.too_big
     }
 
     fn find(&self, matches: impl Fn(&Node) -> bool) -> Option<usize> {
         let ends = self.nodes.iter().enumerate();
-        ends.filter(|(_, node)| node.kind != Kind::Switch)
+        ends.filter(|(_, node)| node.kind != NodeKind::Switch)
             .find(|(_, node)| matches(node))
             .map(|(index, _)| index)
     }
@@ -259,9 +264,9 @@ impl Network {
     fn next_hop(&self, node: usize, addr: IpAddress) -> Option<(usize, MacAddress)> {
         let end = self.find(|node| node.addrs.contains(&addr))?;
         let direction = self.next[node][end]?;
-        // The next hop is the next host or router. It is directly connected or behind switches.
+        // The next hop is the next host or router, directly connected or behind switches.
         let mut hop = self.directions[direction].to;
-        while self.nodes[hop].kind == Kind::Switch {
+        while self.nodes[hop].kind == NodeKind::Switch {
             hop = self.directions[self.next[hop][end]?].to;
         }
         Some((direction, self.nodes[hop].mac))

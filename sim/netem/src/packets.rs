@@ -11,7 +11,7 @@ const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 /// The DF bit in byte 6 of an IPv4 header.
 const FLAG_DF: u8 = 0x40;
-/// TTL and hop limit of packets that a router sends itself.
+/// TTL and hop limit of the ICMP errors that a router sends.
 const TTL: u8 = 64;
 /// Largest length of an ICMP error with its quote, in bytes (RFC 1812 §4.3.2.3).
 const ERROR_LEN_MAX_V4: usize = 576;
@@ -67,7 +67,8 @@ fn mark_v6(packet: &mut [u8]) -> bool {
     true
 }
 
-/// Decrements TTL or hop limit, and updates the checksum of an IPv4 header.
+/// Decrements the TTL of an IPv4 packet and updates the header checksum, or decrements the hop
+/// limit of an IPv6 packet. Returns `None` if the frame is too short.
 pub fn decrement_ttl(frame: &mut [u8]) -> Option<()> {
     match split_frame(frame)? {
         (ETHERTYPE_IPV4, packet) => {

@@ -1,7 +1,7 @@
 //! Random numbers of the simulator: xoshiro256++ by Blackman and Vigna, seeded through SplitMix64.
 //!
-//! The generator is small and fast, and it never changes: a seed that found a bug must find the bug
-//! again after every update. It is not suitable for secrets.
+//! The algorithm never changes, because a seed that found a bug must find the bug again in every
+//! later version. The generator is not suitable for secrets.
 
 /// A stream of pseudo-random numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,14 +18,14 @@ impl Rng {
         }
     }
 
-    /// Creates a generator with this state. At least one word must not be zero.
+    /// Creates the stream with this state of the generator. At least one word must not be zero.
     #[cfg(test)]
     pub(crate) const fn with_state(state: [u64; 4]) -> Self {
         Self { state }
     }
 
-    /// Returns an independent stream, without drawing a number from this stream. The same `name`
-    /// always gives the same stream.
+    /// Returns an independent stream, without drawing a number from this stream. The new stream
+    /// depends only on `name` and on the present state of this stream.
     pub fn fork(&self, name: u64) -> Self {
         let [a, b, c, d] = self.state;
         let mut counter = a ^ b.rotate_left(17) ^ c.rotate_left(31) ^ d.rotate_left(47) ^ name;
@@ -68,13 +68,12 @@ impl Rng {
     }
 
     /// Returns true with a probability of `ppm` in a million. The function draws a number even if
-    /// the result is certain, so that the position in the stream does not depend on the
-    /// configuration.
+    /// the result is certain, so that the next numbers of the stream do not depend on `ppm`.
     pub fn chance_ppm(&mut self, ppm: u32) -> bool {
         self.below(1_000_000) < u64::from(ppm)
     }
 
-    /// Returns one of `items`, or `None` if `items` is empty.
+    /// Returns a uniformly chosen element of `items`, or `None` if `items` is empty.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> Option<&'a T> {
         items.get(self.below(items.len() as u64) as usize)
     }

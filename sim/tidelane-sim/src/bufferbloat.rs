@@ -56,8 +56,8 @@ fn columns() -> impl Iterator<Item = (u64, u64)> {
 
 fn ideal((from, to): (u64, u64)) -> f64 {
     let path = Bottleneck {
-        packet: FRAME * 8.0 / RATE as f64,
-        rtt: 2e-3 * millis(ONE_WAY),
+        packet_s: FRAME * 8.0 / RATE as f64,
+        rtt_s: 2e-3 * millis(ONE_WAY),
         queue: f64::from(QUEUE),
     };
     1e3 * mean_round_trip(path, from as f64, to as f64)

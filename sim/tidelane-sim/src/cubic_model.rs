@@ -25,7 +25,7 @@ pub fn response(p: f64, rtt: f64) -> f64 {
 /// A sender in congestion avoidance. Windows are in segments.
 struct Sender {
     cwnd: f64,
-    /// W_max: window before the last reduction.
+    /// W_max: window before the last reduction, or less after fast convergence (RFC 9438 §4.7).
     w_max: f64,
     /// Window of the Reno-friendly region (RFC 9438 §4.3).
     w_est: f64,
@@ -60,7 +60,8 @@ impl Sender {
     }
 }
 
-/// Returns the average window of an ideal sender in segments, over `rounds` round-trip times.
+/// Returns the average window of an ideal sender in segments, over `rounds` round-trip times. `p`
+/// is the loss probability, and `rtt` is in seconds.
 pub fn simulate(p: f64, rtt: f64, rounds: u32, seed: u64) -> f64 {
     let mut rng = Rng::new(seed);
     let mut sender = Sender {
@@ -93,8 +94,8 @@ pub fn simulate(p: f64, rtt: f64, rounds: u32, seed: u64) -> f64 {
 /// seconds, and the length of the queue in packets.
 #[derive(Clone, Copy)]
 pub struct Bottleneck {
-    pub packet: f64,
-    pub rtt: f64,
+    pub packet_s: f64,
+    pub rtt_s: f64,
     pub queue: f64,
 }
 
@@ -107,8 +108,8 @@ const INITIAL_WINDOW: f64 = 10.0;
 /// The sender leaves slow start as Linux's HyStart does: when the round-trip time has increased by
 /// an eighth, but by at least 4 ms and at most 16 ms.
 pub fn mean_round_trip(path: Bottleneck, after: f64, until: f64) -> f64 {
-    let waiting = |cwnd: f64| (cwnd - path.rtt / path.packet).clamp(0.0, path.queue);
-    let longer = (path.rtt / 8.0).clamp(0.004, 0.016);
+    let waiting = |cwnd: f64| (cwnd - path.rtt_s / path.packet_s).clamp(0.0, path.queue);
+    let longer = (path.rtt_s / 8.0).clamp(0.004, 0.016);
     let mut sender = Sender {
         cwnd: INITIAL_WINDOW,
         w_max: 0.0,
@@ -118,17 +119,17 @@ pub fn mean_round_trip(path: Bottleneck, after: f64, until: f64) -> f64 {
     };
     let (mut starting, mut now, mut sum, mut rounds) = (true, 0.0, 0.0, 0u32);
     while now < until {
-        let rtt = path.rtt + waiting(sender.cwnd) * path.packet;
+        let rtt = path.rtt_s + waiting(sender.cwnd) * path.packet_s;
         if now >= after {
             sum += rtt;
             rounds += 1;
         }
         now += rtt;
-        let lost = sender.cwnd > path.rtt / path.packet + path.queue;
+        let lost = sender.cwnd > path.rtt_s / path.packet_s + path.queue;
         if lost {
             starting = false;
             sender.reduce();
-        } else if starting && rtt < path.rtt + longer {
+        } else if starting && rtt < path.rtt_s + longer {
             sender.cwnd *= 2.0;
         } else {
             if std::mem::take(&mut starting) {
@@ -157,8 +158,8 @@ mod tests {
     #[test]
     fn a_deep_queue_is_filled_and_a_shallow_one_bounds_the_round_trip() {
         let path = |queue| Bottleneck {
-            packet: 0.001,
-            rtt: 0.04,
+            packet_s: 0.001,
+            rtt_s: 0.04,
             queue,
         };
         // The window varies between 0.7 times the capacity of path and queue, and this capacity.

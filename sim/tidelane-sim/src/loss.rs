@@ -113,7 +113,7 @@ pub const FASTER: [PathSpec; 1] = [PathSpec {
 }];
 
 /// The link of `bench/figures/tas-fig7`, on which a real kernel was measured. The one-way delay is
-/// tens of microseconds.
+/// 10 us, plus up to 20 us of the token bucket's timer.
 pub const SHORT: [PathSpec; 1] = [PathSpec {
     name: "2.5 Gbit/s, 64 kB at once, 20 us, 10 flows, both ways, queue of 1,000 frames",
     rate: 2_500_000_000,
@@ -219,7 +219,7 @@ impl PathSpec {
     }
 
     /// Measures and prints one path. Returns true if no penalty of Tidelane exceeds the penalty of
-    /// the model.
+    /// the model by more than the noise.
     fn run(&self) -> Result<bool, Violation> {
         let (warm_up, measured) = (self.warm_up.as_millis(), self.measured.as_millis());
         println!("\n{}; {measured} ms after {warm_up} ms", self.name);
@@ -259,7 +259,7 @@ struct Results {
     mbits: f64,
     /// Loss of goodput in percent of the mean goodput of the clean runs.
     penalty: f64,
-    /// Standard error of the penalty.
+    /// Standard error of the penalty, in percentage points.
     error: f64,
     retrans: f64,
     timeouts: f64,

@@ -1,8 +1,9 @@
 //! `tidelane-sim`: runs the simulated world with one seed or many, and replays a seed with a packet
 //! capture.
 //!
-//! After a failure, the program prints the whole scenario, writes the frames of all hosts, and
-//! prints the command that reproduces the failure.
+//! After a failure in a swarm, the program prints the whole scenario, and writes the frames of all
+//! hosts that have a service. After every failure, the program prints the command that reproduces
+//! the failure.
 
 use std::{path::PathBuf, process::ExitCode};
 

@@ -98,8 +98,8 @@ impl ScenarioOptions {
     }
 }
 
-/// Runs one scenario, and writes packet captures if `pcap` has a prefix. A panic counts as a
-/// failure.
+/// Runs one scenario. If `pcap` has a prefix, writes a packet capture for each host that has a
+/// service. A panic counts as a failure.
 pub fn run(scenario: Scenario, pcap: Option<&Path>) -> Result<Report, String> {
     let hosts = scenario.hosts.len();
     let run = || -> Result<Report, String> {

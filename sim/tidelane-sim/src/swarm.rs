@@ -82,7 +82,7 @@ impl Swarm {
     }
 
     /// Runs seeds until no seed is left, the time is over, or too many seeds have failed. Returns
-    /// their number and the sum of their reports.
+    /// the number of seeds that have run, and the sum of their reports.
     fn work(&self) -> (u64, Report) {
         let mut sum = Report::default();
         let mut count = 0;
@@ -150,8 +150,8 @@ pub fn lite() -> bool {
     passed && missed.is_empty()
 }
 
-/// Returns the events that never occurred. Without such an event, the swarm does not test how the
-/// hosts handle the event.
+/// Returns the events that never occurred. If an event never occurs, the swarm does not test how
+/// the hosts handle the event.
 fn missed(sum: &Report) -> Vec<&'static str> {
     let counter = |name: &str| sum.counters.get(name).copied().unwrap_or(0);
     let wanted = [

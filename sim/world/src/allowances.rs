@@ -1,5 +1,5 @@
-//! Allowances of a scenario: deviations that its parameters make possible, and that the ledger
-//! therefore accepts.
+//! Allowances of a scenario: deviations that the ledger, the record of all connection ends, accepts
+//! because the scenario's parameters make them possible.
 
 use crate::{
     direct::DirectSpec,
@@ -9,7 +9,8 @@ use crate::{
 
 impl Scenario {
     /// Returns true if the links never lose a frame, no service restarts, and no frame passes
-    /// through the rings of ports.
+    /// through a packet ring between the service and a program with its own stack, because a full
+    /// ring drops frames.
     pub fn is_lossless(&self) -> bool {
         let breaks = |fault: &Fault| matches!(fault, Fault::Outage { .. } | Fault::Restart { .. });
         let topology = &self.topology;
@@ -25,7 +26,8 @@ impl Scenario {
             || self.faults.iter().any(outage)
     }
 
-    /// Returns true if a host's clock may jump. The host then stops waiting for an answer.
+    /// Returns true if a host's clock may jump, or if a host may pause. The ledger treats both
+    /// faults alike. After a jump, the host's timers expire early.
     pub fn has_clock_jumps(&self) -> bool {
         let jump = |fault: &Fault| matches!(fault, Fault::ClockJump { .. } | Fault::Pause { .. });
         self.faults.iter().any(jump)
@@ -38,7 +40,8 @@ impl Scenario {
         self.listeners.iter().any(low) || self.hosts.iter().any(few)
     }
 
-    /// Returns true if programs have little memory for stream buffers.
+    /// Returns true if programs have little memory for stream buffers, or if a direct host (which
+    /// runs TCP within its programs) has few buffers.
     pub fn is_short_of_memory(&self) -> bool {
         self.theme == Theme::LowMemory || self.direct.iter().any(DirectSpec::is_short_of_memory)
     }

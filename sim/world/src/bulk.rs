@@ -1,4 +1,4 @@
-//! Bulk transfer over one link for a limited time, for figures and fairness tests.
+//! Bulk transfers over one link for a fixed time, for figures and fairness tests.
 
 use tidelane_engine::{Algorithm, EngineConfig};
 use tidelane_netem::LinkConfig;
@@ -13,13 +13,13 @@ use crate::{
     world::World,
 };
 
-/// Number of connections of one program. Each connection takes a slot, which is its record in the
-/// program's shared memory.
+/// Largest number of connections of one program. Each connection takes a slot (its record in the
+/// program's shared memory).
 const CONNECTIONS_PER_PROGRAM: usize = 100;
 
 /// MTU of the hosts, in bytes.
 const MTU: u32 = 1500;
-/// Number of times that the state of a sender is sampled during the measurement.
+/// Number of samples of a sender's state during the measurement.
 const SAMPLES: u64 = 50;
 
 /// Parameters of a bulk transfer.
@@ -33,13 +33,13 @@ pub struct Bulk {
     pub reverse: LinkConfig,
     /// IP version.
     pub family: Family,
-    /// MTU in bytes of the path between two routers in front of the receiver. `None` for a path
-    /// without routers.
+    /// MTU in bytes of the path between two routers in front of the receiver. `None` if there are
+    /// no routers.
     pub path_mtu: Option<u32>,
     /// Congestion control algorithm.
     pub congestion: Algorithm,
-    /// Congestion control algorithm of a third host. This host opens the same number of connections
-    /// through the same bottleneck. `None` for no third host.
+    /// Congestion control algorithm of a third host, which opens the same number of connections
+    /// through the same bottleneck. `None` if there is no third host.
     pub competing: Option<Algorithm>,
     /// Receive window and send limit of a connection, in bytes.
     pub window: u32,
@@ -54,26 +54,26 @@ pub struct Bulk {
 /// Result of a bulk transfer.
 #[derive(Clone, Debug)]
 pub struct Goodput {
-    /// Bytes that the server's program read during the measurement, by connection. The connections
-    /// of the third host come last.
+    /// Bytes that the server's program has read during the measurement, by connection. The
+    /// connections of the third host come last.
     pub bytes: Vec<u64>,
     /// Duration of the measurement.
     pub measured: Duration,
     /// Mean smoothed round-trip time of the first connection during the measurement.
     pub srtt: Duration,
-    /// Counters of all hosts at the end of the run, with the warm-up. Each counter has a name.
+    /// Counters of all hosts by name, for the whole run including the warm-up.
     pub counters: Vec<(String, u64)>,
 }
 
 impl Goodput {
-    /// Sum of the goodput of all connections, in bits per second.
+    /// Returns the sum of the goodput of all connections, in bits per second.
     pub fn rate(&self) -> f64 {
         let bytes: u64 = self.bytes.iter().sum();
         bytes as f64 * 8e9 / self.measured.as_nanos() as f64
     }
 
-    /// Jain's fairness index: 1 if all connections had the same goodput, and 1/n if one of n
-    /// connections had the whole goodput.
+    /// Returns Jain's fairness index. The index is 1 if all connections had the same goodput, and
+    /// 1/n if one of n connections had all of the goodput.
     pub fn fairness(&self) -> f64 {
         let shares = self.bytes.iter().map(|bytes| *bytes as f64);
         let (sum, squares) = shares.fold((0.0, 0.0), |(s, q), x| (s + x, q + x * x));

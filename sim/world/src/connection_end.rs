@@ -1,5 +1,5 @@
-//! One end of one simulated connection. The end reads, writes and closes as its plan says, like a
-//! program that uses Tidelane's client library or smoltcp.
+//! One end of a simulated connection. The end reads, writes and closes according to its plan, like
+//! a program. The ledger records both ends of every connection, and checks the rules about streams.
 
 use tidelane_abi::close_cause;
 use tidelane_netem::Rng;
@@ -12,17 +12,17 @@ use crate::{
     plan::{Ending, Role},
 };
 
-/// Largest number of bytes that one turn moves, so that other connections get their turns. A turn
-/// is a call of [`ConnectionEnd::turn`].
+/// Largest number of bytes that an end moves in one turn (call of [`ConnectionEnd::turn`]), so that
+/// other connections get turns.
 const TURN_MAX: u64 = 128 << 10;
-/// Delay before an end repeats a write for which there was no memory.
+/// Delay before an end retries a write that failed for lack of memory.
 const MEMORY_RETRY: Duration = Duration::from_millis(10);
 /// Delay of the next turn after a turn that moved [`TURN_MAX`] bytes.
 const TURN_TIME: Duration = Duration::from_micros(20);
-/// Time after which a server gives up on a client that has not sent its header.
+/// Time after which a server closes a connection whose client has not sent its header.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(400);
 
-/// State that the ends of all connections of a run share. `World` owns the state.
+/// State that the ends of all connections of a run share. [`World`](crate::World) owns the state.
 #[derive(Debug)]
 pub struct RunState {
     /// Record of both ends of all connections.
@@ -31,7 +31,7 @@ pub struct RunState {
     pub seed: u64,
     /// Buffer of one read or write.
     bytes: Vec<u8>,
-    /// Buffer for the expected bytes, with which a read is compared.
+    /// Buffer for the expected bytes of a read.
     scratch: Vec<u8>,
 }
 
@@ -63,9 +63,9 @@ pub enum Next {
 pub struct ConnectionEnd<S> {
     stream: S,
     role: Role,
-    /// Number of the connection. `None` at a server that has not read the header.
+    /// Number of the connection. `None` at a server that has not yet read the header.
     id: Option<u32>,
-    /// Time at which this end was opened.
+    /// Time of the open or accept.
     opened: Instant,
     /// The bytes of the client's stream and of the server's stream.
     content: [Content; 2],
@@ -79,7 +79,7 @@ pub struct ConnectionEnd<S> {
     paused_until: Instant,
     /// True after the end has shut down for writing.
     shut: bool,
-    /// True if there was no memory for the last write.
+    /// True if the last write failed for lack of memory.
     out_of_memory: bool,
     rng: Rng,
 }
@@ -94,8 +94,8 @@ impl<S: Pipe> ConnectionEnd<S> {
         end
     }
 
-    /// Creates the end of a connection that was just accepted. The header at the start of the
-    /// client's stream will name the connection.
+    /// Creates the end of an accepted connection. The header at the start of the client's stream
+    /// identifies the connection.
     pub fn server(now: Instant, stream: S, rng: Rng) -> Self {
         Self {
             stream,
@@ -118,7 +118,7 @@ impl<S: Pipe> ConnectionEnd<S> {
         &mut self.stream
     }
 
-    /// Returns the stream and drops the end.
+    /// Drops the end, and returns its stream.
     pub fn into_stream(self) -> S {
         self.stream
     }
@@ -128,8 +128,8 @@ impl<S: Pipe> ConnectionEnd<S> {
         (self.id, self.role)
     }
 
-    /// Reads, writes and closes as far as the plan and the stream allow. Returns the condition for
-    /// the next turn.
+    /// Reads, writes and closes as the plan and the stream permit. Returns the condition for the
+    /// next turn.
     pub fn turn(&mut self, now: Instant, run_state: &mut RunState) -> Result<Next, Violation> {
         if self.is_closed() {
             return Ok(Next::Closed);
@@ -167,8 +167,8 @@ impl<S: Pipe> ConnectionEnd<S> {
         })
     }
 
-    /// Closes the end if the peer has disappeared and its reset was lost. Returns true if the end
-    /// closed.
+    /// Closes the end if the peer is gone and its RST was lost, or if the header of the client's
+    /// stream has not arrived within `HEADER_TIMEOUT`. Returns true if the end has closed.
     pub fn check_gone_peer(
         &mut self,
         now: Instant,
@@ -204,7 +204,7 @@ impl<S: Pipe> ConnectionEnd<S> {
         self.stream.is_closed()
     }
 
-    /// Reads the header. Returns true once the header has named the connection.
+    /// Reads the header. Returns true once the header has identified the connection.
     fn read_header(&mut self, now: Instant, run_state: &mut RunState) -> Result<bool, Violation> {
         let mut header = [0; HEADER_LEN as usize];
         let got = self.stream.peek(&mut header);
@@ -247,7 +247,7 @@ impl<S: Pipe> ConnectionEnd<S> {
         self.id.expect("the header was read")
     }
 
-    /// Closes or aborts if the plan says so at this point. Returns true if the end closed.
+    /// Closes or aborts if the plan requires an early end. Returns true if the end has closed.
     fn leaves_early(&mut self, now: Instant, run_state: &mut RunState) -> bool {
         let ending = run_state
             .ledger
@@ -326,7 +326,7 @@ impl<S: Pipe> ConnectionEnd<S> {
         if most == 0 || self.shut {
             return Ok(false);
         }
-        // The first write contains the whole header, so that an early close never cuts the header.
+        // The first write contains the whole header, so that an early close cannot truncate it.
         let least = if self.written == 0 {
             most.min(HEADER_LEN)
         } else {
@@ -348,7 +348,7 @@ impl<S: Pipe> ConnectionEnd<S> {
         Ok(taken > 0)
     }
 
-    /// Shuts down or closes if the plan is complete. Returns true if another call may do more.
+    /// Shuts down or closes if the plan is complete. Returns true if a further call may do more.
     fn finish(&mut self, now: Instant, run_state: &mut RunState) -> Result<bool, Violation> {
         let id = self.connection_id();
         let plan = &run_state.ledger.entry(id).plan;
@@ -378,7 +378,7 @@ impl<S: Pipe> ConnectionEnd<S> {
                 return Ok(true);
             }
             if !all_read {
-                // The peer closed early, so the rest of its data will not arrive.
+                // The peer has closed early, so the rest of its data will not arrive.
                 self.leave(now, run_state, false);
                 return Ok(true);
             }
@@ -386,14 +386,14 @@ impl<S: Pipe> ConnectionEnd<S> {
         Ok(false)
     }
 
-    /// Returns the cause of the connection's end, or `None` while the connection lives or data is
-    /// unread.
+    /// Returns the cause of the connection's end. Returns `None` while the connection exists or
+    /// data is unread.
     fn over(&mut self) -> Option<u32> {
         let cause = self.stream.ended()?;
         (self.stream.readable() == 0).then_some(cause)
     }
 
-    /// Handles the end of the connection, which the service has reported with `cause`.
+    /// Handles the end of the connection, which the stream has reported with `cause`.
     fn ended(
         &mut self,
         now: Instant,

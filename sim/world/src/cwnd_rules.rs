@@ -1,5 +1,5 @@
-//! Rules of congestion control that a run checks. A check reads cwnd, ssthresh and FlightSize of a
-//! sender immediately after the sender has sent.
+//! Rules of congestion control. The rules check cwnd, ssthresh and FlightSize of a sender
+//! immediately after the sender has sent.
 
 use std::collections::BTreeMap;
 
@@ -12,22 +12,23 @@ use crate::{
     wire_rules::Advance,
 };
 
-/// Number of full segments by which the flight may exceed cwnd: two of limited transmit (RFC 3042),
+/// Number of full segments by which FlightSize may exceed cwnd: two of limited transmit (RFC 3042),
 /// one tail loss probe (RFC 8985 §7.3), and one because cwnd is not a multiple of the segment size.
 const ABOVE_CWND_MAX: u32 = 4;
-/// Number of full segments that a sender may send although cwnd allows none after a reduction:
-/// segments of limited transmit and probes.
+/// Number of full segments that a sender may send while cwnd permits none: segments of limited
+/// transmit, and probes.
 const PROBES_MAX: u32 = 2;
-/// Largest number of checks per run. Each check lists all sockets of a host.
+/// Limit of the checks per run. Each check lists all sockets of a host.
 const CHECKS_MAX: u64 = 20_000;
 
-/// Link number of the local path, which joins two programs of one service. Its segments are not
-/// frames, so the number of bytes sent in a step is unknown.
+/// Link number of the local path between two programs of one service. Segments on this path are not
+/// frames, so the number of bytes that a step has sent is unknown.
 const LOCAL_PATH: LinkId = LinkId(0);
-/// Link to the ports of the mux, which also has no frames on the wire.
+/// Link number of the ports of the mux, over which the service exchanges packets with programs that
+/// have their own stacks. These packets are not frames on the wire, either.
 const MUX_LINK: LinkId = LinkId(u16::MAX);
 
-/// State of a sender at its last check. All values are in bytes.
+/// State of a sender at its last check. Quantities are in bytes.
 #[derive(Clone, Copy, Debug)]
 struct Sender {
     ssthresh: u32,
@@ -36,21 +37,21 @@ struct Sender {
     acked: u64,
     /// SND.NXT in bytes since the start of the connection.
     snd_nxt: u64,
-    /// SND.NXT at the last reduction of ssthresh, in bytes since the start of the connection, and
-    /// the number of spurious retransmission signals of the host at that time.
+    /// Two values at the last reduction of ssthresh: SND.NXT in bytes since the start of the
+    /// connection, and the host's number of spurious retransmission signals.
     lowered_at: Option<(u64, u64)>,
 }
 
-/// Access to the congestion variables of the senders of one host.
+/// Source of the congestion variables of one host's senders.
 pub trait SenderFigures {
     /// Returns the state of the host's connections.
     fn flows(&self) -> Vec<FlowInfo>;
-    /// Returns the number of signals so far that a retransmission was spurious. A signal may undo
-    /// a reduction.
+    /// Returns the number of signals that a retransmission was spurious. Such a signal may undo a
+    /// reduction of cwnd.
     fn spurious_signals(&self) -> u64;
 }
 
-/// Checks the congestion control of all hosts. Owns the last known state of each sender.
+/// Checks the congestion control of all hosts. Stores the last known state of each sender.
 #[derive(Debug, Default)]
 pub struct CwndRules {
     senders: BTreeMap<(usize, FlowKey), Sender>,
@@ -64,12 +65,12 @@ impl CwndRules {
         self.checks < CHECKS_MAX
     }
 
-    /// Removes the connections of a host whose service restarts.
+    /// Removes the connections of a host when its service restarts.
     pub fn forget(&mut self, host: usize) {
         self.senders.retain(|(of, _), _| *of != host);
     }
 
-    /// Checks the flows of `host`. The host has just sent `advances` in one step.
+    /// Checks the flows of `host`, which has just sent `advances` in one step.
     pub fn check(
         &mut self,
         now: Instant,
@@ -112,7 +113,7 @@ impl CwndRules {
         }
         let before = std::mem::replace(&mut sender.ssthresh, info.ssthresh);
         let cwnd_before = std::mem::replace(&mut sender.cwnd, info.cwnd);
-        // Bytes of this step do not count, because they may have been sent after the reduction.
+        // Bytes of this step are ignored, because they may have been sent after the reduction.
         let known = std::mem::replace(&mut sender.snd_nxt, snd_nxt);
         let reduced_until = match info.link {
             LOCAL_PATH | MUX_LINK => known.min(snd_nxt),
@@ -138,7 +139,7 @@ impl CwndRules {
                 .lowered_at
                 .filter(|(at, _)| info.bytes_acked + 1 < *at);
             sender.lowered_at = Some((reduced_until, signals));
-            // An earlier reduction that was undone in between does not count.
+            // An earlier reduction does not count if an undo has followed it.
             let early = early.filter(|(_, then)| !timed_out && *then == signals);
             if let Some((at, _)) = early {
                 let text = format!("lowered again {} bytes before", at - info.bytes_acked);
@@ -149,8 +150,10 @@ impl CwndRules {
     }
 }
 
-/// Checks that FlightSize does not exceed cwnd (RFC 5681 §3.1). The rule does not apply to a step
-/// that reduces cwnd, because the segments may have been sent before the reduction.
+/// Checks that FlightSize without SACKed bytes exceeds cwnd by at most [`ABOVE_CWND_MAX`] segments
+/// (RFC 5681 §3.1). The check applies to a sender in Open or Disorder that has sent more than
+/// [`PROBES_MAX`] segments in this step. The caller skips the check for a step that has reduced
+/// ssthresh, because the segments may have been sent before the reduction.
 fn check_in_flight(info: &FlowInfo, sent: u32) -> Result<(), (&'static str, String)> {
     let not_reducing = matches!(info.ca_state, CaState::Open | CaState::Disorder);
     let in_flight = info.flight_size.saturating_sub(info.sacked);

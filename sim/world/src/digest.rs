@@ -4,7 +4,8 @@ use std::hash::{Hash, Hasher};
 
 use tidelane_time::Instant;
 
-/// An FNV-1a hash over words. The result is the same on every machine.
+/// A hash with the constants of FNV-1a over 64-bit words instead of bytes, and with a rotation of
+/// the state after each word. The result is the same on every machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Digest(u64);
 
@@ -27,7 +28,7 @@ impl Digest {
         self.write(bytes);
     }
 
-    /// Returns the digest of everything added so far.
+    /// Returns the digest of all events and bytes so far.
     pub const fn value(&self) -> u64 {
         self.0
     }

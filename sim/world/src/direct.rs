@@ -1,14 +1,13 @@
-//! A host whose programs use the direct back end of the ring API (`app/direct`): one context on a
-//! NIC in memory, in virtual time.
+//! A host whose programs use the direct back end of the ring API (`app/direct`), which runs TCP
+//! within the calls of a context. The host has one context on a NIC in memory.
 //!
 //! ```text
 //!  ConnectionEnd <── DirectStream ──> DirectContext ── Nic ── WireEnd <──> links
 //!  (plans)           held buffers     sync, ready list
 //! ```
 //!
-//! The programs follow the plans of the scenario's connections, as all other programs do. A program
-//! gets turns only by the events of the ready list, so that a lost event shows as a connection
-//! without progress.
+//! The programs follow the plans of the scenario's connections. A program gets a turn only through
+//! an event of the ready list, so a lost event shows as a connection without progress.
 
 mod parked;
 mod setup;
@@ -45,37 +44,37 @@ use stream::{DirectStream, Limits, Shared};
 
 /// Interval of the checks for peers that have disappeared without a reset.
 const GONE_PEER_INTERVAL: Duration = Duration::from_secs(20);
-/// Longest wait of a context whose NIC has no room for a segment.
+/// Limit of a context's wait while its NIC has no room for a segment.
 const FULL_WAIT_MAX: Duration = Duration::from_millis(10);
-/// Start of the clock. The engine's time starts after zero, which stands for no time in some of its
-/// fields.
+/// Start of the clock. Some fields of the engine use zero for "no time", so the clock starts later.
 const CLOCK_START: Duration = Duration::from_secs(1);
-/// Share of cycles that call the two halves of `sync`, in ppm.
+/// Probability in ppm that a cycle (one run of the context) calls `tx_sync` and `rx_sync` instead
+/// of `sync`.
 const HALVES_PPM: u32 = 250_000;
-/// Share of lists whose buffers the program takes in the order of their arrival, in ppm.
+/// Probability in ppm that the program takes a list's buffers in the order of arrival.
 const ARRIVALS_PPM: u32 = 300_000;
 
-/// Rule: the ready list is right.
+/// Rule: the ready list is correct.
 const LIST: &str = "the ready list is right";
 
-/// A connection, and the time of its program's next turn.
+/// A connection, with the time of its next turn.
 struct Connection {
     end: ConnectionEnd<DirectStream>,
     at: Option<Instant>,
-    /// True if the ready list had events of the connection.
+    /// True if the ready list contains events of the connection.
     is_ready: bool,
 }
 
-/// A host with a direct context. Owns the context and the programs of the host.
+/// A host with a direct context, and the programs that use the context.
 pub struct DirectHost {
-    /// Time until which neither the context nor its programs run.
+    /// Time until which the host is paused.
     pub paused_until: Instant,
     /// Time of the next run.
     next: Option<Instant>,
     spec: DirectSpec,
     /// Offset of the host's clock from the clock of the world.
-    ahead: Duration,
-    /// True while no program runs. Frames in both directions are then lost.
+    clock_offset: Duration,
+    /// True while no program runs. Frames to and from the host are then lost.
     is_down: bool,
     clock: Clock,
     time: ParkedTime,
@@ -95,7 +94,7 @@ pub struct DirectHost {
 }
 
 impl DirectHost {
-    /// Creates a host that opens the connections `starts`, which must be in the order of time.
+    /// Creates a host that opens the connections `starts`, which are in the order of time.
     pub fn new(
         spec: &DirectSpec,
         place: &Place<'_>,
@@ -127,7 +126,7 @@ impl DirectHost {
             paused_until: Instant::ZERO,
             next: Some(Instant::ZERO),
             spec: spec.clone(),
-            ahead: CLOCK_START,
+            clock_offset: CLOCK_START,
             is_down: false,
             clock,
             time,
@@ -146,7 +145,8 @@ impl DirectHost {
     }
 
     /// Replaces the context and the programs by those of `new`, which start at time `back`. If
-    /// `orderly` is true, the old context resets its connections. Otherwise it disappears.
+    /// `orderly` is true, the old context resets its connections. Otherwise, the old context sends
+    /// no more frames. Returns the frames that the old context sends at its end.
     pub fn restart(
         &mut self,
         now: Instant,
@@ -156,7 +156,7 @@ impl DirectHost {
     ) -> Vec<Vec<u8>> {
         self.set_clock(now);
         let mut old = std::mem::replace(self, new);
-        self.ahead = old.ahead;
+        self.clock_offset = old.clock_offset;
         self.is_down = true;
         self.next = Some(back);
         self.paused_until = back;
@@ -171,15 +171,15 @@ impl DirectHost {
 
     /// Moves the host's clock forward by `by`.
     pub fn jump(&mut self, now: Instant, by: Duration) {
-        self.ahead += by;
+        self.clock_offset += by;
         self.wake(now);
     }
 
     fn set_clock(&self, now: Instant) {
-        self.clock.set(now + self.ahead);
+        self.clock.set(now + self.clock_offset);
     }
 
-    /// Returns the time of the next run, taking pauses into account.
+    /// Returns the time of the next run, or the end of a pause, whichever is later.
     pub fn due(&self) -> Option<Instant> {
         Some(self.next?.max(self.paused_until))
     }
@@ -203,7 +203,7 @@ impl DirectHost {
         self.wire.take_sent()
     }
 
-    /// Runs the context once, and gives the programs their turns. Returns true if there was work.
+    /// Runs the context once, and then the programs. Returns true if there was work.
     pub fn run(&mut self, now: Instant, run_state: &mut RunState) -> Result<bool, Violation> {
         self.is_down = false;
         self.set_clock(now);
@@ -230,7 +230,7 @@ impl DirectHost {
         Ok(has_frames || has_events || has_opened || has_turned)
     }
 
-    /// Returns the time of the next turn of a program.
+    /// Returns the time of the next turn of any program.
     fn next_turn(&self) -> Option<Instant> {
         let turns = self.connections.values().filter_map(|one| one.at);
         let start = self.starts.front().map(|start| start.at);
@@ -238,7 +238,7 @@ impl DirectHost {
         turns.chain(start).chain(gone_check).min()
     }
 
-    /// Runs a cycle of the context. Returns false if the context waits.
+    /// Runs a cycle of the context. Returns false if the context waits for frames or time.
     fn sync(&mut self, now: Instant) -> Result<bool, Violation> {
         let wait = match self.next_turn() {
             None => Wait::Forever,
@@ -260,7 +260,7 @@ impl DirectHost {
         }
     }
 
-    /// Passes the events and the data of the ready list to the streams.
+    /// Passes the events and data of the ready list to the streams.
     fn collect(&mut self, now: Instant) -> Result<(), Violation> {
         let by_arrival = self.rng.chance_ppm(ARRIVALS_PPM);
         for at in 0..self.list.len() {
@@ -325,7 +325,7 @@ impl DirectHost {
         self.connections.insert(descriptor, connection);
     }
 
-    /// Opens the connections that are due. Returns true if there are any.
+    /// Opens the connections that are due. Returns true if a connection was opened.
     fn open_due(&mut self, now: Instant, run_state: &mut RunState) -> Result<bool, Violation> {
         let mut has_opened = false;
         while let Some(start) = self.starts.pop_front_if(|start| start.at <= now) {
@@ -348,8 +348,8 @@ impl DirectHost {
         Ok(has_opened)
     }
 
-    /// Gives a turn to each connection that has events or whose time has come. Returns true if
-    /// there are any.
+    /// Gives a turn to each connection with events or an expired timer. Returns true if there was a
+    /// turn or a check for peers that have disappeared.
     fn give_turns(&mut self, now: Instant, run_state: &mut RunState) -> Result<bool, Violation> {
         let gone_check = now >= self.next_gone_check;
         if gone_check {
@@ -386,7 +386,7 @@ impl DirectHost {
         Ok(!due.is_empty())
     }
 
-    /// Ends the client of connection `id`, whose peer has given up without a reset.
+    /// Ends the client of connection `id`, whose peer has timed out without a RST.
     pub fn give_up(&mut self, now: Instant, id: u32) {
         let is_client = |one: &Connection| one.end.name() == (Some(id), Role::Client);
         let found = self.connections.iter().find(|(_, one)| is_client(one));
@@ -397,8 +397,8 @@ impl DirectHost {
         }
     }
 
-    /// Returns the ends of connections that the programs have not closed.
-    pub fn open_sides(&self) -> impl Iterator<Item = (Option<u32>, Role)> {
+    /// Returns the ends of connections that the programs have not yet closed.
+    pub fn open_ends(&self) -> impl Iterator<Item = (Option<u32>, Role)> {
         self.connections.values().map(|one| one.end.name())
     }
 
@@ -407,8 +407,7 @@ impl DirectHost {
         self.connections.is_empty() && self.starts.is_empty()
     }
 
-    /// Returns true if nothing of a connection is left: no flow, TIME-WAIT or timer, and no buffer
-    /// or frame in use.
+    /// Returns true if no flow, TIME-WAIT, timer, used buffer or used frame is left.
     pub fn is_over(&mut self, now: Instant) -> bool {
         let has_flows = !self.context.borrow().has_no_connections();
         if has_flows || self.context.borrow().next_timeout().is_some() {
@@ -417,7 +416,7 @@ impl DirectHost {
         self.list.clear();
         self.set_clock(now);
         let mut context = self.context.borrow_mut();
-        // The context takes completed transmissions back.
+        // The call takes back the frames of completed transmissions.
         let synced = context.tx_sync().is_ok();
         let is_free = context.pool().free_count() == self.buffers;
         synced && is_free && self.wire.is_complete()
@@ -469,7 +468,7 @@ impl DirectHost {
 impl SenderFigures for DirectHost {
     fn flows(&self) -> Vec<FlowInfo> {
         let context = self.context.borrow();
-        // The number of the context's only link means the local path in Tidelane's hosts.
+        // The engine of a context uses link number 0, which means the local path on a service.
         let link = LinkId(1);
         context
             .flows()

@@ -1,8 +1,8 @@
-//! IP version of each connection, and paths with an MTU below that of their ends.
+//! IP versions of connections, and *narrow* paths, whose MTU is below the MTU of their ends.
 //!
-//! A scenario draws the IP versions and the MTU from random streams of their own. The other
-//! parameters of a seed therefore do not depend on these draws. [`Scenario::plain`] returns a
-//! scenario with IPv4 alone and without narrow paths.
+//! The IP versions and the MTU are drawn from separate random streams, so the other parameters of a
+//! seed do not depend on these draws. [`Scenario::plain`] returns a scenario with IPv4 only and
+//! without narrow paths.
 
 use tidelane_netem::Rng;
 
@@ -18,7 +18,7 @@ pub const IPV6_MTU_MIN: u32 = 1280;
 /// MTUs of narrow paths in bytes. All of them are large enough for IPv6.
 pub(crate) const PATH_MTUS: [u32; 4] = [1280, 1280, 1400, 1492];
 
-/// A version of IP.
+/// An IP version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Family {
     /// IPv4.
@@ -29,10 +29,10 @@ pub enum Family {
 }
 
 impl Family {
-    /// All versions, in the order of their indices.
+    /// Both versions, in the order of their indices.
     pub const BOTH: [Self; 2] = [Self::V4, Self::V6];
 
-    /// Returns the index of this version in an array with one element for each version.
+    /// Returns the index of this version in an array with an element per version.
     pub const fn index(self) -> usize {
         self as usize
     }
@@ -44,9 +44,11 @@ pub enum Bound {
     /// The host's IPv4 address.
     #[default]
     ToV4,
-    /// `::`, which accepts both versions of IP.
+    /// `::`, which accepts connections of both IP versions.
     ToBoth,
-    /// Two sockets with one port: `0.0.0.0`, and `::` for IPv6 only.
+    /// Two sockets with the same port, one for each IP version: `0.0.0.0`, and `::` for IPv6 only.
+    /// A direct host listens at its IPv4 and its IPv6 address instead. A program with its own stack
+    /// listens at `::` only.
     Twice,
 }
 
@@ -73,8 +75,8 @@ impl Scenario {
         self.narrow(&mut rng.fork(2));
     }
 
-    /// Draws a path MTU. A scenario with smoltcp has no narrow path, because smoltcp has no path
-    /// MTU discovery.
+    /// Draws a path MTU. A scenario with smoltcp has no narrow path, because smoltcp lacks path MTU
+    /// discovery.
     fn narrow(&mut self, rng: &mut Rng) {
         let has_smoltcp =
             self.smoltcp.is_some() || self.ports.as_ref().is_some_and(PortsSpec::has_smoltcp);
@@ -95,7 +97,7 @@ impl Scenario {
         }
     }
 
-    /// Returns the same scenario with IPv4 alone and without narrow paths.
+    /// Returns the same scenario with IPv4 only and without narrow paths.
     pub fn plain(mut self) -> Self {
         self.hosts.iter_mut().for_each(|host| host.ipv6 = false);
         self.direct.iter_mut().for_each(|host| host.ipv6 = false);

@@ -5,7 +5,7 @@ use tidelane_time::{Duration, Instant};
 /// A fault that occurs at a certain time.
 #[derive(Clone, Copy, Debug)]
 pub enum Fault {
-    /// A program dies. It may start again.
+    /// A program dies, and may start again.
     Death {
         /// Index of the program.
         program: usize,
@@ -28,7 +28,7 @@ pub enum Fault {
         /// Time of the fault.
         at: Instant,
     },
-    /// A host and its programs do not run for some time.
+    /// A host and its programs pause for some time.
     Pause {
         /// Index of the host.
         host: usize,
@@ -37,7 +37,7 @@ pub enum Fault {
         /// Duration.
         lasts: Duration,
     },
-    /// A service ends, and its programs with it. The service starts again without any state.
+    /// A service and its programs end. A new service starts without any state.
     Restart {
         /// Index of the host.
         host: usize,

@@ -1,18 +1,18 @@
-//! A check that the memory of a user's programs contains no byte of another user's connections.
+//! Checks that the memory of a user's programs contains no bytes of another user's connections.
 //!
-//! Every stream carries tags that name its connection ([`crate::pattern`]). A program's region is
-//! the memory that it shares with the service. The region may contain only bytes of connections of
-//! the program's own user. This must be true even if the program is hostile.
+//! The bytes of each stream contain tags that identify the connection ([`crate::pattern`]). A
+//! program's region is the memory that the program shares with the service. The region may contain
+//! bytes only of connections of the program's own user, even if the program is hostile.
 
 use tidelane_netem::Rng;
 use tidelane_ring::ProgramRegion;
 
 use crate::{pattern::connections_in, scenario::Scenario};
 
-/// Number of bytes that a search covers at the start of each part of a region. Most runs use no
-/// more than these bytes of a part.
+/// Number of bytes that a search covers at the start of each part of a region. Most runs use only
+/// these bytes.
 const PART_LEN: u64 = 256 << 10;
-/// Size of a block of the search, in bytes. The search skips all-zero blocks, because most blocks
+/// Length of a block of the search in bytes. The search skips blocks of zeros, because most blocks
 /// are unused.
 const BLOCK: usize = 4096;
 /// Largest number of searches during a run. Further searches follow at the end of the run.
@@ -50,14 +50,14 @@ impl ForeignBytes {
     }
 
     /// Chooses one of `count` programs for a search during the run. Returns `None` after
-    /// `SEARCHES_MAX` searches.
+    /// `SEARCHES_MAX` searches, or if `count` is zero.
     pub fn choose(&mut self, count: usize) -> Option<usize> {
         let search = self.searches < SEARCHES_MAX && count > 0;
         search.then(|| self.rng.below(count as u64) as usize)
     }
 
-    /// Searches the region of a program of `user`. Returns the first connection that has bytes in
-    /// the region although `user` has neither of its ends.
+    /// Searches the start of each part of the region of a program of `user`. Returns the first
+    /// connection that has bytes there although neither of its ends belongs to `user`.
     pub fn find(&mut self, user: u32, region: &ProgramRegion) -> Option<u32> {
         self.searches += 1;
         let layout = region.layout();

@@ -1,5 +1,5 @@
-//! Latency under load: a flow of small requests and replies shares a bottleneck with a bulk flow,
-//! which fills a deep drop-tail queue.
+//! Latency under load: a flow of small requests and replies shares a bottleneck with a bulk flow
+//! that fills a deep drop-tail queue.
 
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ use crate::{
 const RESOLUTION: Duration = Duration::from_millis(1);
 /// Length of a request and of a reply, in bytes.
 const REQUEST: u32 = 64;
-/// Number of requests of the small flow, which is more than any run completes.
+/// Number of requests of the small flow, more than any run completes.
 const REQUESTS: usize = 20_000;
 /// Connection numbers of the two flows, in the order in which the flows start.
 const SMALL: u32 = 0;
@@ -58,25 +58,25 @@ pub struct RoundTrips {
 }
 
 impl RoundTrips {
-    /// Mean round-trip time before the start of the bulk flow.
+    /// Returns the mean round-trip time before the start of the bulk flow.
     pub fn mean_alone(&self) -> Duration {
         mean(self.alone.iter().copied())
     }
 
-    /// Mean round-trip time of the replies that arrived in `span`, counted from the start of the
-    /// bulk flow.
+    /// Returns the mean round-trip time of the replies that arrived in `span`, measured from the
+    /// start of the bulk flow.
     pub fn mean(&self, span: Range<Duration>) -> Duration {
         let within = self.together.iter().filter(|(at, _)| span.contains(at));
         mean(within.map(|(_, took)| *took))
     }
 
-    /// Longest round-trip time beside the bulk flow.
+    /// Returns the longest round-trip time during the bulk flow.
     pub fn longest(&self) -> Duration {
         let all = self.together.iter().map(|(_, took)| *took);
         all.max().unwrap_or_default()
     }
 
-    /// Goodput of the bulk flow, in bits per second.
+    /// Returns the goodput of the bulk flow, in bits per second.
     pub fn rate(&self) -> f64 {
         self.bulk as f64 * 8e9 / self.lasted.as_nanos() as f64
     }

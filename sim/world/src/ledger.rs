@@ -1,4 +1,5 @@
-//! Record of both ends of every connection. The run checks all stream rules against this record.
+//! Record of both ends of every connection. All rules about streams are checked against this
+//! record.
 
 use std::fmt;
 
@@ -7,14 +8,14 @@ use tidelane_time::{Duration, Instant};
 
 use crate::plan::{ConnectionPlan, Ending, Role};
 
-/// A rule that was broken.
+/// A broken rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// Virtual time of the observation.
     pub at: Instant,
     /// Name of the rule, in a few words.
     pub rule: &'static str,
-    /// Description of the observation that contradicts the rule.
+    /// The observation that contradicts the rule.
     pub text: String,
 }
 
@@ -50,7 +51,8 @@ pub struct EndRecord {
     pub read: u64,
     /// True if the end has shut down for writing.
     pub finished: bool,
-    /// Time at which the end closed early, aborted or died. From then on, its peer may see a reset.
+    /// Time at which the end closed early, aborted or died. From then on, its peer may receive a
+    /// RST.
     pub broken_at: Option<Instant>,
 }
 
@@ -61,34 +63,34 @@ pub struct Entry {
     pub plan: ConnectionPlan,
     /// Records of the client and the server.
     pub ends: [EndRecord; 2],
-    /// Reason why the connection may end in an unplanned way.
+    /// Reason why the connection may end contrary to its plan.
     pub excuse: Option<&'static str>,
-    /// True if the client writes random values to its own memory. The contents of its streams are
-    /// then not checked.
+    /// True if the client writes random values to its own memory. Its streams are then not
+    /// verified.
     pub unchecked: bool,
     /// Time of the last progress of either end.
     pub last_progress: Instant,
 }
 
-/// Records of all connections of a run, and the exceptions from the rules that hold for the run.
+/// Records of all connections of a run, and the run's exceptions from the rules.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     entries: Vec<Entry>,
     /// Payload bytes read and verified, over all connections.
     pub bytes: u64,
-    /// True if connections without a plan may appear, because a program is hostile.
+    /// True if unplanned connections may appear, because a program is hostile.
     pub unplanned_clients: bool,
     /// True if connections may time out, because links are bad or memory is short.
     pub timeouts: bool,
     /// True if the service may refuse a connection, because a limit is low.
     pub refusals: bool,
-    /// True if a host's clock may jump. A jump ends the wait for a neighbour or a port.
+    /// True if a host's clock may jump, which ends the wait for a neighbour or a port.
     pub clock_jumps: bool,
-    /// True if no link loses frames. Every reset then arrives.
+    /// True if no link loses frames, so that every RST arrives.
     pub lossless: bool,
 }
 
-/// Time that an end waits for a peer that has disappeared and whose reset may have been lost.
+/// Time for which an end waits for a peer that is gone and whose RST may have been lost.
 pub const GONE_PEER_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Ledger {
@@ -133,7 +135,7 @@ impl Ledger {
         &mut entry.ends[role.index()]
     }
 
-    /// Records that an end is in use. It is a violation if the end was in use before.
+    /// Records that an end is in use. A second call for the same end is a violation.
     pub fn open(&mut self, now: Instant, id: u32, role: Role) -> Result<(), Violation> {
         let unchecked = self.entry(id).unchecked;
         let end = self.touch(now, id, role);
@@ -182,7 +184,7 @@ impl Ledger {
         end.finished = true;
     }
 
-    /// Allows connection `id` to end in unplanned ways from now on. `why` is the reason.
+    /// Permits connection `id` to end contrary to its plan from now on. `why` is the reason.
     pub fn excuse(&mut self, id: u32, why: &'static str) {
         self.entries[id as usize].excuse.get_or_insert(why);
     }
@@ -195,9 +197,9 @@ impl Ledger {
         }
     }
 
-    /// Records the death of program `client`. `listener` is the listener that the program held, if
-    /// any. `comes_back` is true if the program starts again. If it does not, the connections that
-    /// it has not opened are over.
+    /// Records the death of program `client`. `listener` is the program's listener, if any. If
+    /// `comes_back` is false, the program does not start again, and its unopened connections are
+    /// over.
     pub fn program_died(
         &mut self,
         now: Instant,
@@ -219,7 +221,7 @@ impl Ledger {
             }
             if listener == Some(entry.plan.listener) && entry.ends[1].stage != Stage::Ended {
                 entry.excuse.get_or_insert("a program of its listener died");
-                // The connection may have been in the program's accept queue, and its reset may be
+                // The connection may have been in the program's accept queue, and its RST may be
                 // lost.
                 if entry.ends[0].stage == Stage::Open && entry.ends[1].stage == Stage::NotYet {
                     entry.ends[1].broken_at.get_or_insert(now);
@@ -228,8 +230,8 @@ impl Ledger {
         }
     }
 
-    /// Records the death of a service, with all unsent data. `concerns` returns true for an end
-    /// that the service served.
+    /// Records the death of a service with all unsent data. `concerns` selects the ends that the
+    /// service carried.
     pub fn service_died(&mut self, now: Instant, concerns: impl Fn(&ConnectionPlan, Role) -> bool) {
         for entry in &mut self.entries {
             for role in [Role::Client, Role::Server] {
@@ -240,7 +242,7 @@ impl Ledger {
                 let begun = entry.ends[0].stage != Stage::NotYet;
                 if role == Role::Server && begun {
                     let end = &mut entry.ends[1];
-                    // The next service may still accept a connection that was not accepted.
+                    // The next service may still accept a connection that was not yet accepted.
                     if end.stage == Stage::Open {
                         end.stage = Stage::Ended;
                     }
@@ -253,8 +255,8 @@ impl Ledger {
         }
     }
 
-    /// Records the death of a program with a stack of its own, with all unsent data. `concerns`
-    /// selects the ends that the program served.
+    /// Records the death of a program with its own stack, with all unsent data. `concerns` selects
+    /// the ends that the program served.
     pub fn stack_died(&mut self, now: Instant, concerns: impl Fn(&ConnectionPlan, Role) -> bool) {
         let begun = |entry: &Entry| entry.ends[0].stage != Stage::NotYet;
         let begun: Vec<bool> = self.entries.iter().map(begun).collect();
@@ -275,14 +277,14 @@ impl Ledger {
         entry.excuse.is_some() || entry.ends.iter().any(|end| end.broken_at.is_some())
     }
 
-    /// Returns the time since which the peer of the end in `role` has been gone. The end then waits
-    /// in vain.
+    /// Returns the time since which the peer of the end in `role` has been gone, so that the end
+    /// waits in vain.
     pub fn peer_gone_since(&self, id: u32, role: Role) -> Option<Instant> {
         let peer = self.end(id, role.peer());
         peer.broken_at.filter(|_| peer.stage != Stage::Open)
     }
 
-    /// Checks that the connection of the end in `role` may end with `cause` and without an end of
+    /// Checks that the connection of the end in `role` may end with `cause`, without an end of
     /// file.
     pub fn check_cause(
         &mut self,
@@ -315,12 +317,12 @@ impl Ledger {
         Err(violation(now, "nothing ends without a reason", text))
     }
 
-    /// Checks an end of file at the end in `role`. The peer must have finished, and the end must
+    /// Checks an end of file at the end in `role`: the peer must have finished, and the end must
     /// have read all bytes of the peer.
     pub fn check_end_of_file(&self, now: Instant, id: u32, role: Role) -> Result<(), Violation> {
         let (own, peer) = (self.end(id, role), self.end(id, role.peer()));
         let entry = self.entry(id);
-        // A client that sends no byte does not identify its connection, so the server's record
+        // A client that sends no bytes does not identify its connection, so the server's record
         // stays empty.
         let nameless = entry.plan.total(Role::Client) == 0 && peer.stage == Stage::NotYet;
         if entry.unchecked || ((peer.finished || nameless) && own.read == peer.written) {
@@ -361,14 +363,14 @@ impl Entry {
         client.stage == Stage::Ended && server.stage != Stage::Open
     }
 
-    /// Returns true if both ends have read everything that was planned.
+    /// Returns true if both ends have read all planned bytes.
     pub fn is_complete(&self) -> bool {
         let up = self.plan.total(Role::Client);
         let down = self.plan.total(Role::Server);
         self.ends[0].read == down && self.ends[1].read == up
     }
 
-    /// Returns true if the connection has no excuse for being incomplete.
+    /// Returns true if the connection has no excuse to be incomplete.
     pub fn must_be_complete(&self) -> bool {
         let orderly =
             |end: &crate::plan::EndPlan| matches!(end.ending, Ending::HalfClose | Ending::Close);

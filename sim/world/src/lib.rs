@@ -1,9 +1,11 @@
 //! A simulated world: hosts, programs and links in virtual time, all derived from one seed.
 //!
-//! Each host runs the code of `service/host`, driven as in the service `tidelaned`. The programs
-//! use the client library `app/client`, each with its own region of shared memory. The links are
-//! from `sim/netem`. Only the environment is simulated: time, frames in flight, doorbells,
-//! netlink's answers, and the behaviour of programs.
+//! A host of Tidelane runs the code of `service/host`, driven as in the service `tidelaned`. The
+//! programs of the host use the client library `app/client`, each with its own region of shared
+//! memory. A run may also have a host with smoltcp, direct hosts (which run TCP within their
+//! programs), and programs with their own stacks on ports of a host's mux. `sim/netem` provides the
+//! links. Only the environment is simulated: time, frames in flight, doorbells, answers of netlink,
+//! and the behaviour of programs.
 //!
 //! ```text
 //!  Scenario --World::new--> machines (Host + page) <--rings--> processes (Program, workers, ends)

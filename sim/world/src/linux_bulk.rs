@@ -1,8 +1,8 @@
 //! Runs the bulk transfer of [`Bulk`] between models of Linux's TCP (`sim/linux-model`) instead of
-//! Tidelane's hosts. The network and its random numbers are the same in both transfers.
+//! Tidelane's hosts. The network and its random numbers are the same for both.
 //!
 //! The frames have the length of real frames, so that they take the same time on a link and the
-//! same space in a queue. After the link header, they contain only the fields that the models
+//! same space in a queue. After the link header, a frame contains only the fields that the models
 //! exchange.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,8 +19,8 @@ use crate::{
 
 /// Payload of a full segment with timestamps over an MTU of 1,500 bytes, in bytes.
 const MSS: u64 = 1448;
-/// Lengths of frames with and without payload, in bytes. A SACK option adds four bytes, and eight
-/// bytes for each block.
+/// Lengths of frames with and without payload, in bytes. A SACK option adds four bytes, plus eight
+/// per block.
 const DATA_LEN: usize = 1514;
 const ACK_LEN: usize = 66;
 /// Numbers of the two hosts.
@@ -36,7 +36,7 @@ pub struct LinuxBulk {
     pub hz: u64,
 }
 
-/// One flow: the model of its sender, which exists after the handshake, and the model of its
+/// One flow: the model of its sender, which is created after the handshake, and the model of its
 /// receiver.
 struct Flow {
     sender: Option<Sender>,
@@ -49,7 +49,7 @@ struct Flow {
 struct Run {
     network: Network,
     flows: Vec<Flow>,
-    /// Deadlines of flows, ordered by time. [`Self::due`] has the same deadlines by flow.
+    /// Deadlines of flows, ordered by time. [`Self::due`] contains the same deadlines by flow.
     timers: BTreeSet<(Instant, usize)>,
     due: Vec<Option<Instant>>,
     settings: Settings,
@@ -58,7 +58,8 @@ struct Run {
 }
 
 impl LinuxBulk {
-    /// Runs the transfer. Returns its goodput.
+    /// Runs the transfer. Returns its goodput. `srtt` of the result is the value of the first flow
+    /// at the end of the run, not a mean.
     pub fn run(&self) -> Goodput {
         let mut run = self.start();
         let start = Instant::ZERO + self.bulk.warm_up;
@@ -121,8 +122,8 @@ impl Run {
         }
     }
 
-    /// Handles all frames that arrive at `now`. The segments of one flow form one batch, as an
-    /// interrupt would deliver them.
+    /// Processes all frames that arrive at `now`. The segments of one flow form a batch, as in an
+    /// interrupt.
     fn arrive(&mut self, now: Instant) {
         let mut batches: BTreeMap<usize, Vec<Data>> = BTreeMap::new();
         while let Some((_, direction)) = self.network.next_arrival().filter(|(at, _)| *at == now) {
@@ -223,8 +224,7 @@ impl Run {
         Duration::from_micros(first.unwrap_or_default() as u64)
     }
 
-    /// Returns the sums of the counters of all senders. The names are those of the engine's
-    /// counters.
+    /// Returns the sums of the senders' counters, named like the engine's counters.
     fn counters(&self) -> Vec<(String, u64)> {
         let sum = |of: fn(&Counters) -> u64| self.senders().map(|s| of(s.counters())).sum();
         let named: [(&str, u64); 8] = [
@@ -241,15 +241,15 @@ impl Run {
     }
 }
 
-/// The packet of a model in a frame.
+/// A packet that the models exchange.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Body {
     Data(Data),
     Ack(Ack),
 }
 
-/// Content of a frame: the flow, and then 32-bit numbers. The length of the frame determines the
-/// meaning of the numbers.
+/// Content of a frame: the flow, and then 32-bit numbers. The length of the frame determines their
+/// meaning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Packet {
     flow: usize,
@@ -357,7 +357,7 @@ mod tests {
     #[test]
     fn goodput_fills_a_clean_link_and_falls_with_loss() {
         let clean = bulk(0).run();
-        // Of each frame of 1514 bytes, 1448 bytes are payload.
+        // A frame of 1514 bytes carries 1448 bytes of payload.
         assert!(clean.rate() > 0.94 * 1e8, "{}", clean.rate());
         assert!(clean.fairness() > 0.8, "{}", clean.fairness());
         let lossy = bulk(20_000).run();
@@ -368,8 +368,8 @@ mod tests {
     }
 
     /// The link of `bench/figures/tas-fig7`. On this link, a real kernel keeps 0.8 to 1 of its
-    /// lossless rate at 1 and 2 % loss, and 0.10 to 0.13 at 5 %. At 5 %, the model keeps twice as
-    /// much.
+    /// lossless rate at a loss of 1 and 2 %, and 0.10 to 0.13 at 5 %. At 5 %, the model keeps twice
+    /// the kernel's rate.
     #[test]
     fn loss_costs_about_as_much_as_on_a_kernel() {
         let rate = |loss| {
@@ -398,8 +398,8 @@ mod tests {
         assert!((0.05..0.4).contains(&kept), "{kept}");
     }
 
-    /// The expected window is 187 segments for a loss of 0.01 % and a round-trip time of 0.1 s (RFC
-    /// 9438 §5.1 table 2).
+    /// At a loss of 0.01 % and an RTT of 0.1 s, the expected window is 187 segments (RFC 9438 §5.1
+    /// table 2).
     #[test]
     fn a_single_flow_has_about_the_window_of_the_response_function() {
         let link = LinkConfig {

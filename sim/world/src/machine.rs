@@ -1,5 +1,7 @@
-//! One simulated host. The module drives the host's service as `tidelaned` drives its cores: it
-//! delivers frames, answers requests to netlink, and lets the service sleep.
+//! One simulated host. The module drives the host's service as `tidelaned` drives its cores: the
+//! module delivers frames, answers netlink requests, and lets the service sleep. A *port of the
+//! host* is the NIC queue of a core, here a pair of frame queues in memory. An *ephemeral port* is
+//! a TCP port.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -36,11 +38,11 @@ const PORT_FIRST: u16 = 32_768;
 /// Longest delay of a netlink answer, in nanoseconds.
 const ANSWER_TIME_MAX: u64 = 400_000;
 
-/// An answer of the kernel that has not yet reached the host.
+/// An answer of the kernel that has yet to reach the host.
 enum Answer {
-    /// The link address of the neighbour with this address.
+    /// The link address of this neighbour.
     Neighbour(IpAddress),
-    /// Further ephemeral ports of this local address.
+    /// More ephemeral ports of this local address.
     Ports(IpAddress),
 }
 
@@ -50,37 +52,36 @@ enum Wire {
     Captured(Box<Capture<MemPort, Box<dyn Write>>>),
 }
 
-/// One host of the world. Owns its service and the clock offset, and schedules its steps.
+/// One host with its service, its clock and the time of its next step.
 pub struct Machine {
     /// The service.
     pub host: Service,
-    /// The service page: shared memory in which the programs of this host see whether a core
-    /// sleeps.
+    /// The service page: shared memory in which programs see whether a core sleeps.
     pub page: Arc<ServicePageMap>,
     /// True if a program has rung the service's doorbell.
     pub doorbell_rang: Arc<AtomicBool>,
     /// Time of the next step, or `None` if the service sleeps.
     pub next_step: Option<Instant>,
-    /// Time until which neither the service nor its programs run.
+    /// Time until which the host is paused.
     pub paused_until: Instant,
     /// Offset of the host's clock from the clock of the world.
-    ahead: Duration,
-    /// True while the service is down. Frames in both directions are then lost.
+    clock_offset: Duration,
+    /// True while the service is down. Frames to and from the host are then lost.
     pub down: bool,
     spec: HostSpec,
-    /// Simulator's ends of the ports, by core.
+    /// The simulator's ends of the ports, by core.
     wires: Vec<Wire>,
     rng: Rng,
-    /// Random numbers that choose the receive queue of an arriving frame.
+    /// Random numbers that select the receive queue of an arriving frame.
     queue_rng: Rng,
-    /// Answers of the kernel, each with the time at which it reaches the host.
+    /// Answers of the kernel, each with its time of arrival.
     answers: VecDeque<(Instant, Answer)>,
     /// Number of ephemeral ports that the host has, by local address.
     ports_given: BTreeMap<IpAddress, u32>,
     /// The users of this host's programs, by user number.
     users: BTreeMap<u32, Arc<User>>,
     burst: MemBurst,
-    /// `None` for a NIC that sends all frames before the next step.
+    /// `None` if the NIC sends all frames before the next step.
     slow: Option<SlowNic>,
 }
 
@@ -95,7 +96,7 @@ impl Machine {
         let port = MemConfig {
             frame_len_max: spec.mtu + 14,
             frames: spec.frames,
-            // Links may corrupt bytes, and the receiver must detect this.
+            // The links may corrupt bytes, so the receiver must verify checksums.
             partial_checksums: false,
         };
         let families = &Family::BOTH[..1 + usize::from(spec.ipv6)];
@@ -119,7 +120,7 @@ impl Machine {
             doorbell_rang: Arc::new(AtomicBool::new(false)),
             next_step: Some(Instant::ZERO),
             paused_until: Instant::ZERO,
-            ahead: Duration::ZERO,
+            clock_offset: Duration::ZERO,
             down: false,
             spec: spec.clone(),
             wires: far.into_iter().map(Wire::Plain).collect(),
@@ -133,7 +134,7 @@ impl Machine {
         })
     }
 
-    /// Registers a program of `user`. The user may hold the whole of each limited resource.
+    /// Registers a program of `user`. The user may use all of each limited resource.
     pub fn add_program(
         &mut self,
         user: u32,
@@ -154,18 +155,17 @@ impl Machine {
         lines.collect()
     }
 
-    /// Writes all frames of the first queue to `out` as pcapng, in both directions.
+    /// Writes all frames of the first core's port to `out` as pcapng, for both directions.
     pub fn capture(mut self, out: Box<dyn Write>) -> std::io::Result<Self> {
         let first = std::mem::replace(&mut self.wires[0], Wire::Plain(MemPort::pair(SPARE).0));
         self.wires[0] = first.captured(out)?;
         Ok(self)
     }
 
-    /// Replaces the service by `new`. The new service starts at time `back`, without any state of
-    /// the old one.
+    /// Replaces the service by `new`, which starts at time `back` without any state.
     pub fn restart(&mut self, new: Self, back: Instant) -> std::io::Result<()> {
         let mut old = std::mem::replace(self, new);
-        self.ahead = old.ahead;
+        self.clock_offset = old.clock_offset;
         self.down = true;
         self.next_step = Some(back);
         self.paused_until = back;
@@ -179,21 +179,21 @@ impl Machine {
 
     /// Returns the time of the host's clock at world time `now`.
     pub fn clock(&self, now: Instant) -> Instant {
-        now + self.ahead
+        now + self.clock_offset
     }
 
     /// Moves the host's clock forward by `by`.
     pub fn jump(&mut self, now: Instant, by: Duration) {
-        self.ahead += by;
+        self.clock_offset += by;
         self.wake(now);
     }
 
-    /// Returns the time of the next step, taking pauses into account.
+    /// Returns the time of the next step, or the end of a pause, whichever is later.
     pub fn due(&self) -> Option<Instant> {
         Some(self.next_step?.max(self.paused_until))
     }
 
-    /// Delivers a frame to the host. Returns false if the port has no room for it now.
+    /// Delivers a frame to the host. Returns false if the port has no room.
     pub fn deliver(&mut self, now: Instant, frame: &[u8]) -> bool {
         if self.down {
             return true;
@@ -209,7 +209,7 @@ impl Machine {
             self.wake(now);
             return false;
         };
-        // The device drops frames that exceed its buffers, as a NIC does with frames above its MTU.
+        // The device drops frames longer than its buffers, as a NIC drops frames above its MTU.
         if frame.len() <= buffer.len() {
             buffer[..frame.len()].copy_from_slice(frame);
             port.tx_commit(frame.len(), TxChecksum::Done);
@@ -219,13 +219,13 @@ impl Machine {
         true
     }
 
-    /// Schedules a step in the near future, because the host has work.
+    /// Schedules a step soon, because the host has work.
     pub fn wake(&mut self, now: Instant) {
         let at = now + Duration(self.rng.below(self.spec.wake_time_max.0 + 1));
         self.next_step = Some(self.next_step.map_or(at, |step| step.min(at)));
     }
 
-    /// Takes one step and schedules the next one. Returns true if the step found work.
+    /// Takes one step, and schedules the next step. Returns true if there was work.
     pub fn step(&mut self, now: Instant) -> bool {
         let page = self.page.clone();
         let lines = (0..page.cores()).filter_map(|core| page.core(core));
@@ -245,15 +245,10 @@ impl Machine {
                 Some(soon)
             } else {
                 let at = self.host.next_timeout();
-                at.map(|at| (at - self.ahead).max(now + Duration(1)))
+                at.map(|at| (at - self.clock_offset).max(now + Duration(1)))
             }
         };
         worked
-    }
-
-    /// Schedules a step after the simulator has changed the host's state.
-    pub fn touched(&mut self, now: Instant) {
-        self.wake(now);
     }
 
     fn take_requests(&mut self, now: Instant) {
@@ -280,7 +275,7 @@ impl Machine {
         self.answers.front().map(|(at, _)| *at)
     }
 
-    /// Passes the kernel's oldest answer to the host.
+    /// Delivers the kernel's oldest answer to the host.
     pub fn answer(&mut self, now: Instant) {
         let Some((_, answer)) = self.answers.pop_front() else {
             return;
@@ -302,7 +297,7 @@ impl Machine {
         self.wake(now);
     }
 
-    /// Lets the kernel's neighbour entry of `addr` expire. An answer with the link address follows
+    /// Expires the kernel's neighbour entry of `addr`. An answer with the link address follows
     /// later.
     pub fn forget_neighbour(&mut self, now: Instant, addr: IpAddress) {
         self.host.set_neighbour(self.clock(now), addr, None);
@@ -310,7 +305,7 @@ impl Machine {
         self.answers.push_back((at, Answer::Neighbour(addr)));
     }
 
-    /// Makes the NIC slow: between two steps, it gets the room of at most `frames` frames back.
+    /// Makes the NIC slow: between two steps, the NIC frees at most `frames` transmit frames.
     pub fn slow_down(&mut self, frames: usize) {
         self.slow = Some(SlowNic {
             frames,
@@ -318,13 +313,13 @@ impl Machine {
         });
     }
 
-    /// Returns true if the NIC is slow and still sends. The service then does not sleep, as a core
-    /// with frames in flight does not.
+    /// Returns true if a slow NIC still holds sent frames. The service then does not sleep, because
+    /// a core with frames in flight has to poll for their completion.
     pub fn waits_for_nic(&self) -> bool {
         self.slow.as_ref().is_some_and(SlowNic::is_busy)
     }
 
-    /// Takes the frames that the host has transmitted.
+    /// Passes the frames that the host has transmitted to `on_frame`.
     pub fn sent(&mut self, now: Instant, mut on_frame: impl FnMut(&[u8])) {
         if let Some(slow) = &mut self.slow {
             let port = self.wires[0].port();
@@ -356,16 +351,16 @@ impl Machine {
     }
 }
 
-/// A NIC that sends slowly. The frames leave at once, but their room comes back later.
+/// A slow NIC. Its frames leave at once, but are freed later.
 struct SlowNic {
-    /// Largest number of frames whose room comes back between two steps.
+    /// Largest number of frames that are freed between two steps.
     frames: usize,
-    /// Frames that have left and whose room has not come back, oldest first.
+    /// Sent frames that are not yet freed, oldest first.
     sent: VecDeque<MemBurst>,
 }
 
 impl SlowNic {
-    /// Gives the room of some frames back, and passes all new frames to `on_frame`.
+    /// Frees some frames, and passes all new frames to `on_frame`.
     fn pass(
         &mut self,
         port: &mut dyn PacketIo<Burst = MemBurst>,

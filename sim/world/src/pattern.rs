@@ -1,7 +1,7 @@
-//! The bytes of a stream, as a function of the connection, the direction and the position. A
-//! receiver can verify any byte without the bytes before it.
+//! The bytes of a stream as a function of the connection, the direction and the position. A
+//! receiver can verify any byte independently of the preceding bytes.
 
-/// Length in bytes of the header at the start of a client's stream. The header names the
+/// Length in bytes of the header at the start of a client's stream. The header identifies the
 /// connection.
 pub const HEADER_LEN: u64 = 16;
 const HEADER_KEY: u64 = 0x7469_6465_6c61_6e65;
@@ -10,8 +10,8 @@ const TAG_MARK: u8 = 0xa7;
 /// Distance between two tags in a stream, in bytes.
 const TAG_EVERY: usize = 8;
 
-/// The last four bytes of each eight bytes of a stream. A tag identifies the run and the
-/// connection, so that a piece of a stream can be recognised anywhere in memory.
+/// The last four bytes of every eight bytes of a stream. A tag identifies the run and the
+/// connection, so that a part of a stream can be recognised anywhere in memory.
 type Tag = [u8; 4];
 
 fn mix(value: u64) -> u64 {
@@ -26,8 +26,9 @@ fn tag(seed: u64, id: u32) -> Tag {
     [TAG_MARK, mix(seed ^ HEADER_KEY) as u8, high, low]
 }
 
-/// Returns the connections of which `bytes` contains a piece of a stream, at any position. A piece
-/// is recognised by two consecutive tags. A piece of less than 16 bytes may therefore be missed.
+/// Returns the connections of which `bytes` contains a part of a stream, at any offset. Two
+/// consecutive tags identify a part, so parts of less than 19 bytes may be missed. The header,
+/// which has no tags, is always missed.
 pub fn connections_in(seed: u64, bytes: &[u8]) -> impl Iterator<Item = u32> {
     let [mark, run, ..] = tag(seed, 0);
     let windows = bytes.windows(TAG_EVERY + size_of::<Tag>());
@@ -50,8 +51,7 @@ pub struct Content {
 }
 
 impl Content {
-    /// Returns the stream from the client of connection `id`: a header, and then pseudorandom
-    /// bytes.
+    /// Returns the stream of the client of connection `id`: a header, and then pseudorandom bytes.
     pub fn of_client(seed: u64, id: u32) -> Self {
         let name = u64::from(id);
         let mut header = [0; HEADER_LEN as usize];
@@ -64,7 +64,7 @@ impl Content {
         }
     }
 
-    /// Returns the stream from the server of connection `id`: pseudorandom bytes.
+    /// Returns the stream of the server of connection `id`: pseudorandom bytes.
     pub fn of_server(seed: u64, id: u32) -> Self {
         Self {
             key: mix(seed ^ (u64::from(id) << 1 | 1)),
@@ -73,7 +73,7 @@ impl Content {
         }
     }
 
-    /// Returns the connection that a header names, or `None` if the header is invalid.
+    /// Returns the connection that a header identifies. Returns `None` for an invalid header.
     pub fn parse_header(seed: u64, header: &[u8; HEADER_LEN as usize]) -> Option<u32> {
         let id = u32::try_from(u64::from_le_bytes(header[..8].try_into().ok()?)).ok()?;
         (Self::of_client(seed, id).header.as_ref() == Some(header)).then_some(id)
@@ -102,7 +102,7 @@ impl Content {
     }
 
     /// Compares `bytes` with the stream from position `pos` on. Returns the position of the first
-    /// wrong byte.
+    /// wrong byte, or `None` if all bytes are right. `scratch` is a buffer for reuse.
     pub fn first_mismatch(&self, pos: u64, bytes: &[u8], scratch: &mut Vec<u8>) -> Option<u64> {
         scratch.resize(bytes.len(), 0);
         self.fill(pos, scratch);

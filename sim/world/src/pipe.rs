@@ -1,5 +1,5 @@
-//! Operations of a program on a connection. Tidelane's streams and smoltcp's sockets implement
-//! them.
+//! A program's operations on a connection. The streams of each kind of stack implement the
+//! operations: the service, the direct back end of the ring API, the embedded stack, and smoltcp.
 
 use std::io::IoSliceMut;
 
@@ -7,7 +7,7 @@ use tidelane_abi::{program_flags, service_flags};
 use tidelane_client::Stream;
 use tidelane_netem::Rng;
 
-/// One end of a connection, as its program uses it.
+/// A program's interface to one end of a connection.
 pub trait Pipe {
     /// Returns the number of bytes that can be read now.
     fn readable(&mut self) -> usize;
@@ -19,19 +19,18 @@ pub trait Pipe {
     fn receive(&mut self, rng: &mut Rng, into: &mut [u8]) -> usize;
     /// Writes as many bytes as fit. Returns their number.
     fn write(&mut self, bytes: &[u8]) -> usize;
-    /// Returns true if the last write took no byte for lack of memory, although the window was
-    /// open. No event reports that memory is available again.
+    /// Returns true if a lack of memory, and not the limit of unacknowledged bytes, has limited the
+    /// last write. No event reports when memory is available.
     fn lacks_memory(&mut self) -> bool {
         false
     }
-    /// Shuts down the direction to the peer.
+    /// Closes the sending direction.
     fn shutdown_write(&mut self);
-    /// Closes the stream for the program. If `abort` is true, the connection is reset.
+    /// Closes the stream for the program. With `abort`, resets the connection.
     fn close(&mut self, abort: bool);
     /// Returns true if the program has closed the stream.
     fn is_closed(&self) -> bool;
-    /// Returns the cause of the connection's end (`close_cause`), or `None` if the connection is
-    /// not over.
+    /// Returns the close cause (`close_cause`) if the connection has ended.
     fn ended(&mut self) -> Option<u32>;
     /// Returns true if the peer's FIN has arrived.
     fn fin_received(&self) -> bool;

@@ -1,4 +1,4 @@
-//! The planned behaviour of one connection. The plan is drawn before the run starts.
+//! The planned behaviour of one connection, which is drawn before the run.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use tidelane_time::{Duration, Instant};
 
 use crate::{family::Family, pattern::HEADER_LEN};
 
-/// One of the two ends of a connection.
+/// An end of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// The end that opens actively.
+    /// The end that opens the connection.
     Client,
-    /// The end that accepts.
+    /// The end that accepts the connection.
     Server,
 }
 
@@ -25,37 +25,36 @@ impl Role {
         }
     }
 
-    /// Returns the index of this end in an array with one element for each end.
+    /// Returns the index of this end in an array with an element per end.
     pub const fn index(self) -> usize {
         self as usize
     }
 }
 
-/// The way in which an end leaves the connection.
+/// How an end leaves the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending {
-    /// The end writes everything, shuts down for writing, reads to the end of file, and closes.
+    /// The end writes all data, closes its sending direction, reads to the end of file, and closes.
     HalfClose,
-    /// The end writes everything, reads as much as it expects, and closes.
+    /// The end writes all data, reads all expected data, and closes.
     Close,
-    /// The end closes after it has read and written this number of bytes in total, regardless of
-    /// data in flight.
+    /// The end closes after it has read and written this many bytes in total, even with data in
+    /// flight.
     CloseEarly(u64),
-    /// The end aborts after it has read and written this number of bytes in total.
+    /// The end aborts after it has read and written this many bytes in total.
     Abort(u64),
 }
 
 /// Planned behaviour of one end.
 #[derive(Clone, Copy, Debug)]
 pub struct EndPlan {
-    /// The way in which the end leaves the connection.
+    /// How the end leaves the connection.
     pub ending: Ending,
     /// Largest number of bytes of one write.
     pub write_chunk: u32,
     /// Largest number of bytes of one read.
     pub read_chunk: u32,
-    /// Number of bytes after which the end pauses reading. The same number of bytes lies between
-    /// two pauses.
+    /// Number of bytes that the end reads before its first pause, and between two pauses.
     pub pause_after: u64,
     /// Duration of a pause.
     pub pause: Duration,
@@ -152,11 +151,11 @@ pub enum Traffic {
     Echo,
     /// A large transfer in one or both directions.
     Bulk,
-    /// Open and close without a byte of payload.
+    /// A connection without payload.
     Empty,
 }
 
-/// Largest number of bytes of a bulk connection in one direction.
+/// Largest number of bytes of a bulk connection per direction, without the header.
 const BULK_MAX: u64 = 1 << 20;
 
 impl ConnectionPlan {

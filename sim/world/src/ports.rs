@@ -1,4 +1,7 @@
-//! Ports of the mux on one of Tidelane's hosts, beside the programs on its service.
+//! Ports of the mux on one of Tidelane's hosts, in addition to the programs on its service. The mux
+//! (`service/mux`) shares the host's NIC between the service and programs with their own stacks. A
+//! *port* is the pair of packet rings between one of these programs and the mux. A program claims
+//! the 3-tuples (protocol, local address, local port) whose packets its port gets.
 //!
 //! ```text
 //!  PortProgram: embedded stack or smoltcp ──┐ rings           ┌── links
@@ -6,8 +9,8 @@
 //!  (programs on the service) ── engine ─────┘     the host    └── Oracle
 //! ```
 //!
-//! The well-behaved programs follow the plans of the scenario's connections, as all other programs
-//! do. The [`Oracle`] checks each frame that a port sends or receives.
+//! The well-behaved programs follow the plans of the scenario's connections. The [`Oracle`], a
+//! second implementation of the mux's rules, checks each frame that a port sends or receives.
 
 mod drafts;
 mod driver;
@@ -52,18 +55,19 @@ use oracle::{Oracle, Sender};
 use program::PortProgram;
 use rings::Rings;
 
-/// Ends of connections, each with the number of the connection if the number is known.
+/// Ends of connections. The number of the connection is `None` if it is unknown.
 type Sides = Vec<(Option<u32>, Role)>;
 
-/// Rule: a well-behaved stack sends nothing that the mux refuses.
+/// Rule: the mux refuses no packet of a well-behaved stack.
 const HONEST: &str = "no packet of an honest stack is refused";
 
-/// An event of the ports.
+/// An event of the ports. The number is an index among the well-behaved programs, in the list of
+/// old versions (`Retired`), or among the hostile programs (`Hostile`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum PortEvent {
     /// A well-behaved program runs.
     Run(usize),
-    /// An old version of a program runs or ends.
+    /// An old version of a program runs, or ends.
     Retired(usize),
     /// A hostile program misbehaves.
     Hostile(usize),
@@ -71,7 +75,7 @@ pub(crate) enum PortEvent {
     Launch(usize),
     /// A program ends.
     Change,
-    /// The driver closes corrupt ports.
+    /// The driver closes corrupt ports: ports in whose rings the mux has found an impossible value.
     Answer,
 }
 
@@ -79,12 +83,12 @@ pub(crate) enum PortEvent {
 pub(crate) struct Ports {
     /// Index of the host with the ports.
     pub host: usize,
-    /// Number of starts, by program.
+    /// Number of starts of each program.
     pub starts: Vec<u16>,
     driver: Driver,
-    /// Programs that run, by index.
+    /// Running programs, by index.
     programs: Vec<Option<PortProgram>>,
-    /// Old versions of programs, each with the time of its end.
+    /// Old versions of programs, each with the time of its planned end.
     retired: Vec<(Instant, PortProgram)>,
     hostiles: Hostiles,
     relaunches: Vec<Option<Instant>>,
@@ -144,8 +148,7 @@ impl Ports {
             .min_by_key(|(at, _)| *at)
     }
 
-    /// Handles an event of a program or of the driver. Returns true if the service has to look for
-    /// work.
+    /// Handles an event of a program or of the driver. Returns true if the service may have work.
     pub fn handle(
         &mut self,
         now: Instant,
@@ -178,9 +181,9 @@ impl Ports {
         Ok(true)
     }
 
-    /// Opens a port and starts a well-behaved program on it. If the program runs, the new version
-    /// takes the claims of the old version over, all at once or one by one, and the old version
-    /// runs until the time `retire`.
+    /// Opens a port, and starts a well-behaved program on it. If the program already runs, the new
+    /// version takes over the claims of the old version. `retire` has the time at which the old
+    /// version ends, and is true if all claims move at once.
     pub fn launch(
         &mut self,
         now: Instant,
@@ -234,14 +237,15 @@ impl Ports {
             .try_for_each(|tuple| self.driver.move_claim(now, mux, ports, tuple))
     }
 
-    /// Takes the next planned end of a program. Returns `None` if the program does not run.
+    /// Takes the next planned end of a program, with the open ends of the program's connections.
+    /// Returns `None` if no end is planned, or if the program does not run.
     pub fn take_change(&mut self) -> Option<(PortChange, Sides)> {
         let change = self.changes.pop_front()?;
         let program = self.programs[change.index].as_ref()?;
-        Some((change, program.open_sides()))
+        Some((change, program.open_ends()))
     }
 
-    /// Ends a program, which starts again at the time `back`.
+    /// Ends a program, which starts again at time `back`.
     pub fn kill(
         &mut self,
         now: Instant,
@@ -329,8 +333,8 @@ impl Ports {
         })
     }
 
-    /// Checks the packets of ports that the mux did not send in a step. A packet waits while the
-    /// NIC has no room.
+    /// Checks that the mux has neither refused nor lost a packet of a well-behaved program. Without
+    /// room in the NIC, a packet has to wait.
     pub fn check_unsent(&mut self, now: Instant, mux: &MuxPorts) -> Result<(), Violation> {
         for program in self.programs.iter().flatten() {
             let Some(counters) = mux.port_counters(program.id) else {
@@ -352,8 +356,8 @@ impl Ports {
         self.driver.oracle.arrives(now, frame);
     }
 
-    /// Checks the frames that ports received in a step of the service, and wakes the programs for
-    /// which the service has rung.
+    /// Checks the frames that ports have received in a step of the service, and wakes the programs
+    /// whose doorbell the service has rung.
     pub fn after_step(&mut self, now: Instant, mux: &MuxPorts) -> Result<(), Violation> {
         let oracle = &mut self.driver.oracle;
         let retired = self.retired.iter_mut().map(|(_, old)| old);
@@ -390,12 +394,12 @@ impl Ports {
         self.programs.iter().flatten().all(PortProgram::is_idle)
     }
 
-    /// Returns true if no stack has state of a connection left.
+    /// Returns true if no stack has any state of a connection.
     pub fn are_over(&self) -> bool {
         self.programs.iter().flatten().all(PortProgram::is_over)
     }
 
-    /// Returns a line for each well-behaved program whose stack has state of a connection.
+    /// Returns a line for each well-behaved program whose stack still has a connection.
     pub fn describe(&self) -> Vec<String> {
         let programs = self.programs.iter().flatten();
         let unfinished = programs.filter(|program| !program.is_over());
@@ -418,7 +422,7 @@ impl Ports {
         Ok(())
     }
 
-    /// Closes all ports, and checks that nothing is left. Returns the counters.
+    /// Closes all ports, and checks that no state is left. Returns the counters.
     pub fn finish(
         &mut self,
         now: Instant,
@@ -453,7 +457,7 @@ fn name_of(program: &PortProgram) -> PortName {
     }
 }
 
-/// Runs a program, and records the frames that it has published. Returns true if there were any.
+/// Runs a program, and records its published frames. Returns true if there are any.
 fn run_program(
     now: Instant,
     program: &mut PortProgram,
@@ -469,7 +473,7 @@ fn run_program(
     Ok(has_published)
 }
 
-/// Checks the frames that the mux has published to a port. Returns true if there were any.
+/// Checks the frames that the mux has published to a port. Returns true if there are any.
 fn receive(
     now: Instant,
     (rings, key): (&mut Rings, owners::PortKey),

@@ -24,8 +24,8 @@ use crate::{
 
 /// Largest number of simultaneous connections of a program.
 const SLOTS: u32 = 256;
-/// Largest number of listeners of a run. If a listener has two sockets, the key of the second is
-/// larger by this value, so that no two sockets of the run have the same key.
+/// Largest number of listeners of a run. The key of a listener's second socket is larger by this
+/// value, so that all sockets of a run have different keys.
 const LISTENERS_MAX: usize = 1000;
 
 /// A doorbell that sets a flag. The world polls the flag.
@@ -38,7 +38,7 @@ impl Bell for FlagBell {
     }
 }
 
-/// Parameters of one start of a program.
+/// Parameters of a start of a program.
 pub struct Launch {
     /// Name of the process in listings.
     pub name: String,
@@ -58,7 +58,7 @@ pub struct Process {
     pub region: Arc<ProgramRegion>,
     /// Threads of the process, and the time at which each runs next.
     pub workers: Vec<(Option<Instant>, Worker)>,
-    /// In a hostile program, the writer of random values to the shared memory.
+    /// In a hostile program, the fuzzer that writes random values to the shared memory.
     pub fuzzer: Option<RegionFuzzer>,
 }
 
@@ -107,8 +107,8 @@ impl Process {
         })
     }
 
-    /// Starts to accept connections of a listener. `key` identifies the listener, as a kernel
-    /// socket would. Returns true if the service accepted the listener.
+    /// Starts to accept connections of a listener. `key` identifies the listener, like the inode of
+    /// a kernel socket. Returns true if the service has accepted the listener.
     pub fn listen(
         &mut self,
         machine: &mut Machine,
@@ -145,11 +145,11 @@ impl Process {
         })
     }
 
-    /// Kills the process. None of its code runs after that, not even destructors.
+    /// Kills the process. No code of the process runs afterwards, not even destructors.
     pub fn kill(self, now: Instant, machine: &mut Machine) {
         self.program.mark_service_gone();
         machine.host.remove_program(machine.clock(now), &self.id);
-        machine.touched(now);
+        machine.wake(now);
     }
 
     /// Returns true if the process has no connections left.

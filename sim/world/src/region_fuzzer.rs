@@ -1,7 +1,8 @@
-//! A hostile program that writes random values to its shared memory.
+//! A hostile program that writes random values to its region, the memory that the program shares
+//! with the service. A slot is the record of one connection in the region.
 //!
-//! Half of the writes target structures that the service reads. The other half sweeps the memory in
-//! use, word by word.
+//! Each burst has up to 16 writes at random offsets, most of them in structures that the service
+//! reads. The burst then overwrites the next 16 words of a sweep over the memory in use.
 
 use std::sync::Arc;
 
@@ -13,11 +14,11 @@ use tidelane_netem::Rng;
 use tidelane_ring::ProgramRegion;
 use tidelane_time::{Duration, Instant};
 
-/// Number of slots that the random writes target. These are the slots that the run uses first.
+/// Number of slots that the random writes target: the slots that the run uses first.
 const SLOTS_AIMED_AT: u64 = 8;
 /// Number of bytes of each buffer area that the sweep covers.
 const BUFFERS_SWEPT: u64 = 64 << 10;
-/// Boundary values that are written more often than others.
+/// Boundary values, which are written more often than others.
 const EDGES: [u64; 8] = [
     0,
     1,
@@ -82,8 +83,8 @@ impl RegionFuzzer {
         self.next = now + Duration(1 + self.rng.below(2 * self.every.0));
     }
 
-    /// Returns the region offset of the sweep's next word. The sweep covers the header, the first
-    /// context, slots, and a part of each buffer area.
+    /// Returns the region offset of the next word of the sweep. The sweep covers the header, the
+    /// first context, slots, and a part of each buffer area.
     fn sweep_offset(&self) -> u64 {
         let layout = self.region.layout();
         let slots_start = layout.slot_offset(0).unwrap_or(HEADER_LEN);
@@ -115,8 +116,7 @@ impl RegionFuzzer {
         }
     }
 
-    /// Chooses the structure that the next write targets. Returns its region offset and its length
-    /// in bytes.
+    /// Selects the structure for the next write. Returns its region offset and its length in bytes.
     fn target(&mut self) -> (u64, u64) {
         let context = ring_set_offset(0);
         let slots = self.region.layout().slot_offset(0).unwrap_or(HEADER_LEN);

@@ -1,5 +1,5 @@
-//! Figures of a run in which no rule was broken. Their sums over a swarm (a run of many seeds) show
-//! which events the swarm has covered.
+//! Figures of a run without a violation. Their sums over a swarm (a run of many seeds) show which
+//! events the swarm has covered.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -8,10 +8,11 @@ use tidelane_time::Instant;
 
 use crate::{family::Family, ledger::Entry, world::Spans};
 
-/// Figures of one run, or their sums over several runs.
+/// Figures of one run, or their sums over several runs. Times are summed, too.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Digest of the run. Equal runs have equal digests.
+    /// Digest of the run. Equal runs have equal digests. The digest of a sum is the XOR of the
+    /// digests.
     pub digest: u64,
     /// Number of events handled.
     pub events: u64,
@@ -19,7 +20,7 @@ pub struct Report {
     pub frames: u64,
     /// Payload bytes read and verified.
     pub bytes: u64,
-    /// Number of connections that completed everything planned.
+    /// Number of connections that transferred all planned data.
     pub complete: u64,
     /// Number of complete connections over IPv6.
     pub over_ipv6: u64,
@@ -37,7 +38,7 @@ pub struct Report {
     pub memory_searches: u64,
     /// Sums of the counters of all links.
     pub links: LinkCounters,
-    /// Number of ICMP errors of routers for packets above the path MTU.
+    /// Number of ICMP errors of routers for packets longer than the path MTU.
     pub too_big: u64,
     /// Number of bursts of random writes to shared memory.
     pub fuzz_bursts: u64,
@@ -45,9 +46,9 @@ pub struct Report {
     pub sleeps: u64,
     /// Time at which the last connection was over.
     pub busy: Instant,
-    /// Time at which the last state of the hosts was gone.
+    /// Time at which the last state of the hosts disappeared.
     pub end: Instant,
-    /// Start and end of each complete connection. Sums of reports have none.
+    /// Start and end of each complete connection. Empty in a sum of reports.
     pub(crate) spans: Spans,
     /// Sums of the counters of all hosts.
     pub counters: BTreeMap<String, u64>,

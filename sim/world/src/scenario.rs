@@ -1,4 +1,4 @@
-//! The parameters of a run. All of them derive from its seed.
+//! The parameters of a run, which derive from its seed.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ use crate::{
     topology::Topology,
 };
 
-/// Length of an area of stream buffers in bytes. It is large enough for all connections of a run.
+/// Length of an area of stream buffers in bytes, enough for all connections of a run.
 pub const AREA_LEN: u64 = 256 << 20;
 /// Smallest length of an area of stream buffers in runs with little memory, in bytes.
 const AREA_LEN_LOW: u64 = 64 << 10;
@@ -31,7 +31,7 @@ pub struct HostSpec {
     pub mtu: u32,
     /// True if the host has an IPv6 address in addition to its IPv4 address.
     pub ipv6: bool,
-    /// Number of frames in each port of the host, for each direction.
+    /// Number of frames in the NIC queue of each core, for each direction.
     pub frames: u32,
     /// Longest duration of a step of the service.
     pub step_time_max: Duration,
@@ -48,7 +48,7 @@ pub struct HostSpec {
 pub enum Behaviour {
     /// The program follows the plans of its connections.
     Good,
-    /// The program also writes random values to its shared memory, so it is hostile.
+    /// The program also writes random values to its shared memory.
     Bad {
         /// Mean time between two bursts of writes.
         every: Duration,
@@ -81,18 +81,18 @@ pub struct ListenerSpec {
     pub bound: Bound,
     /// Largest length of the accept queue.
     pub backlog: u32,
-    /// Programs that hold the listener. After a fork, several programs hold it.
+    /// Programs that hold the listener: several programs after a fork.
     pub programs: Vec<usize>,
     /// Longest time that a connection waits in the accept queue.
     pub accept_delay: Duration,
 }
 
-/// Topic of a run: the kind of problem that its scenario concentrates on.
+/// Theme of a run: the kind of problem on which its scenario concentrates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Theme {
     /// Hosts, programs and links of all kinds.
     Any,
-    /// Client and server on one host.
+    /// Client and server are on one host.
     LocalPath,
     /// Programs die.
     Death,
@@ -106,14 +106,14 @@ pub enum Theme {
     Smoltcp,
     /// Services have several cores. Programs die, and services restart.
     Cores,
-    /// Programs with stacks of their own have ports of a host's mux. Some of them are hostile.
+    /// Programs with their own stacks have ports of a host's mux. Some programs are hostile.
     Ports,
-    /// Hosts run the direct back end of the ring API, opposite to hosts of all kinds.
+    /// Hosts run the direct back end of the ring API, and connect to hosts of all kinds.
     Direct,
 }
 
-/// Parameters of a smoltcp host. Its index follows the indices of Tidelane's hosts. It has its own
-/// programs.
+/// Parameters of a smoltcp host, which has its own programs. Its index follows the indices of
+/// Tidelane's hosts.
 #[derive(Clone, Copy, Debug)]
 pub struct SmoltcpSpec {
     /// MTU of the host's interface, in bytes.
@@ -135,14 +135,13 @@ pub struct SmoltcpSpec {
 pub struct Scenario {
     /// Seed from which all other parameters derive.
     pub seed: u64,
-    /// Topic of the run.
+    /// Theme of the run.
     pub theme: Theme,
     /// Tidelane's hosts.
     pub hosts: Vec<HostSpec>,
-    /// A smoltcp host, if the run has one. Its index is the number of Tidelane's hosts.
+    /// The smoltcp host, if any. Its index is the number of Tidelane's hosts.
     pub smoltcp: Option<SmoltcpSpec>,
-    /// Hosts that run the direct back end of the ring API. Their indices follow those of all other
-    /// hosts.
+    /// Hosts that run the direct back end of the ring API. Their indices follow all other hosts.
     pub direct: Vec<DirectSpec>,
     /// Links between the hosts.
     pub topology: Topology,
@@ -154,7 +153,7 @@ pub struct Scenario {
     pub connections: Vec<ConnectionPlan>,
     /// Faults, in the order of time.
     pub faults: Vec<Fault>,
-    /// Ports of the mux of one of the hosts.
+    /// Ports of the mux of one host.
     pub ports: Option<PortsSpec>,
 }
 
@@ -171,7 +170,7 @@ impl Scenario {
             12..14 => Theme::Smoltcp,
             _ => Theme::Faults,
         };
-        // This theme is drawn last, so that the other seeds keep their themes.
+        // Ports and Direct are drawn last, so that other seeds keep their themes.
         let theme = match (rng.below(16), rng.below(16)) {
             (0, _) => Theme::Ports,
             (_, 0) => Theme::Direct,
@@ -180,7 +179,7 @@ impl Scenario {
         Self::with_theme(seed, theme)
     }
 
-    /// Derives the scenario of `seed` with the topic `theme`.
+    /// Derives the scenario of `seed` with the given theme.
     pub fn with_theme(seed: u64, theme: Theme) -> Self {
         let root = Rng::new(seed);
         let mut rng = root.fork(1);
@@ -196,9 +195,9 @@ impl Scenario {
             let mut rng = root.fork(8);
             for host in &mut hosts {
                 host.cores = rng.between(1, 4) as u32;
-                // A hash of both ports of a connection chooses its core. A core can therefore use
-                // only some of the local ports for each port of the peer, and a small number of
-                // ports would run out.
+                // A hash of the connection's ports selects its core, so a core can use only some
+                // local ports for each port of the peer. A small number of ports would be
+                // exhausted.
                 host.ports = PORTS;
             }
         }
@@ -408,7 +407,7 @@ impl Scenario {
         }
     }
 
-    /// Returns the listener that a program holds, if it holds one.
+    /// Returns the listener that a program holds, if any.
     pub fn listener_of(&self, program: usize) -> Option<usize> {
         self.listeners
             .iter()

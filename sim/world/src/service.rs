@@ -1,5 +1,5 @@
 //! The service of one simulated host, with one or several cores. A core is a fast-path thread with
-//! its own `Host`. A core passes a frame of another core's flow to that core.
+//! its own `Host`. A core forwards a frame of another core's flow to that core.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,16 +13,16 @@ use tidelane_ring::ProgramRegion;
 use tidelane_time::Instant;
 use tidelane_wire::{IpAddress, MacAddress};
 
-/// The fast-path cores of a service. A step of the service is a step of each core in turn.
+/// The fast-path cores of a service. A step of the service is one step of each core in turn.
 pub struct Service {
     cores: Vec<Host<MemPort>>,
 }
 
-/// The number of a program on each core.
+/// The numbers of a program, one for each core.
 #[derive(Clone, Debug)]
 pub struct ProgramIds(Vec<ProgramId>);
 
-/// A doorbell between cores that has no effect. Each core looks for work in every step anyway.
+/// A doorbell between cores without effect, because each core looks for work in every step.
 struct NoBell;
 
 impl Bell for NoBell {
@@ -32,8 +32,8 @@ impl Bell for NoBell {
 }
 
 impl Service {
-    /// Creates a service of `cores` cores. Returns the service and the simulator's end of each
-    /// core's port.
+    /// Creates a service of `cores` cores. Returns the service, and the simulator's end of each
+    /// core's port (the core's NIC queue in memory).
     pub fn new(
         cores: u32,
         config: &EngineConfig,
@@ -52,13 +52,13 @@ impl Service {
         Ok((Self { cores: hosts }, far_ends))
     }
 
-    /// Takes a step on each core. Returns true if any core found work.
+    /// Takes one step on each core. Returns true if a core had work.
     pub fn step(&mut self, now: Instant) -> bool {
         let steps = self.cores.iter_mut().map(|core| core.step(now));
         steps.fold(false, |any, worked| any | worked)
     }
 
-    /// Returns true if a step would find work now.
+    /// Returns true if a core has work now.
     pub fn has_work(&self) -> bool {
         self.cores.iter().any(Host::has_work)
     }
@@ -151,8 +151,8 @@ impl Service {
         sums.into_iter().collect()
     }
 
-    /// Returns the number of programs, the number of connections, and the bytes of receive buffers
-    /// in use.
+    /// Returns the number of programs, the number of connections, and the used bytes of receive
+    /// buffers.
     pub fn usage(&self) -> (usize, usize, u64) {
         let all = self.cores.iter().map(Host::usage);
         all.fold((0, 0, 0), |(programs, flows, bytes), core| {

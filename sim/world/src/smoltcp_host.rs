@@ -1,7 +1,7 @@
-//! A host that runs smoltcp, an independent implementation of the RFCs.
+//! A host that runs smoltcp, an independent implementation of TCP/IP.
 //!
 //! The programs of this host follow the same plans as the programs of Tidelane's hosts
-//! ([`ConnectionEnd`]). Every exchange with this host therefore runs between two implementations.
+//! ([`ConnectionEnd`]). Every connection of this host therefore tests two implementations together.
 
 mod device;
 mod stream;
@@ -36,16 +36,16 @@ const GONE_PEER_INTERVAL: Duration = Duration::from_secs(20);
 /// First port of the ephemeral range.
 const PORT_FIRST: u16 = 49_152;
 
-/// All sockets of the host. The interface and the streams share them.
+/// All sockets of the host, which the interface and the streams share.
 type Sockets = Rc<RefCell<SocketSet<'static>>>;
 
-/// A connection, and the time of its program's next turn.
+/// A connection, with the time of its next turn.
 struct Connection {
     end: ConnectionEnd<SmoltcpStream>,
     at: Option<Instant>,
 }
 
-/// A host with smoltcp as its stack. Owns the sockets and programs of the host.
+/// A host with smoltcp as its stack, and its programs.
 pub struct SmoltcpHost {
     /// Time of the next run.
     pub next: Option<Instant>,
@@ -56,7 +56,7 @@ pub struct SmoltcpHost {
     /// Listening sockets that wait for a SYN, with their ports.
     listening: Vec<(u16, SocketHandle)>,
     connections: Vec<Connection>,
-    /// Sockets that their program has closed, while TCP has not yet ended the connection.
+    /// Sockets that are closed by their program, but not yet finished by TCP.
     lingering: Vec<SmoltcpStream>,
     /// Active opens that have not begun, in the order of time.
     starts: VecDeque<Start>,
@@ -77,9 +77,9 @@ fn smol(endpoint: Endpoint) -> IpEndpoint {
     IpEndpoint::new(std::net::IpAddr::from(endpoint.addr).into(), endpoint.port)
 }
 
-/// Returns true if a socket has a connection between these endpoints. smoltcp needs one listening
-/// socket for each connection. The check prevents a retransmitted SYN from reaching another
-/// listening socket.
+/// Returns true if a socket has a connection between these endpoints. smoltcp needs a listening
+/// socket per connection. Without this check, a retransmitted SYN would reach another listening
+/// socket.
 fn is_known(sockets: &SocketSet<'_>, (peer, own): (Endpoint, Endpoint)) -> bool {
     let ends = (Some(smol(peer)), Some(smol(own)));
     sockets.iter().any(|(_, socket)| {
@@ -89,7 +89,7 @@ fn is_known(sockets: &SocketSet<'_>, (peer, own): (Endpoint, Endpoint)) -> bool 
 }
 
 impl SmoltcpHost {
-    /// Creates host `index` of `topology`. `starts` must be in the order of time.
+    /// Creates host `index` of `topology`. `starts` are in the order of time.
     pub fn new(
         index: usize,
         spec: &SmoltcpSpec,
@@ -125,12 +125,12 @@ impl SmoltcpHost {
         }
     }
 
-    /// Sets the local port of the first active open. Each later open has the next port.
+    /// Sets the local port of the first active open. Each further open uses the next port.
     pub fn set_first_port(&mut self, port: u16) {
         self.next_port = port;
     }
 
-    /// Listens on `port` with `backlog` sockets. Each socket takes one connection.
+    /// Listens on `port` with `backlog` sockets, each for one connection.
     pub fn listen(&mut self, port: u16, backlog: usize) {
         for _ in 0..backlog {
             let handle = self.new_socket();
@@ -178,13 +178,13 @@ impl SmoltcpHost {
         self.is_idle() && self.lingering.is_empty()
     }
 
-    /// Returns the ends of connections that their programs have not closed.
-    pub fn open_sides(&self) -> Vec<(Option<u32>, Role)> {
+    /// Returns the ends of connections that the programs have not yet closed.
+    pub fn open_ends(&self) -> Vec<(Option<u32>, Role)> {
         let ends = self.connections.iter();
         ends.map(|connection| connection.end.name()).collect()
     }
 
-    /// Describes the connections that TCP has not finished.
+    /// Describes the connections that TCP has not yet finished.
     pub fn describe(&self) -> String {
         let sockets = self.sockets.borrow();
         let is_open = |socket: &&tcp::Socket<'_>| {
@@ -204,13 +204,13 @@ impl SmoltcpHost {
                 )
             })
             .collect();
-        let (starts, sides) = (self.starts.len(), self.open_sides());
+        let (starts, sides) = (self.starts.len(), self.open_ends());
         format!("smoltcp: {starts} to start, open {sides:?}, sockets {states:?}")
     }
 
-    /// Processes all frames that have arrived, and gives every program a turn.
+    /// Processes all frames that have arrived, and gives each program a turn.
     pub fn run(&mut self, now: Instant, run_state: &mut RunState) -> Result<(), Violation> {
-        // The loop processes one frame at a time, so that it observes every state of a connection.
+        // Process one frame at a time, to observe every state of a connection.
         loop {
             let more = self
                 .device
@@ -329,7 +329,7 @@ impl SmoltcpHost {
             stream.discard_unread();
             let finished = stream.is_finished();
             if let (true, (Some(id), role)) = (finished, stream.name()) {
-                // A peer that still sends to the removed socket receives a reset.
+                // If the peer still sends to the removed socket, the peer receives a RST.
                 run_state.ledger.mark_broken(now, id, role);
             }
             if finished {

@@ -1,13 +1,13 @@
 //! Links, switches and routers between the hosts of a run.
 //!
 //! ```text
-//!  host ==access== switch                          all on one switch, or
-//!  host ==access== switch ==middle== switch ==access== host       two, and a bottleneck, or
-//!  host ==access== switch == router ==middle== router == switch ==access== host
+//!  one switch:    host ==access== switch ==access== host
+//!  two switches:  host ==access== switch ==middle== switch ==access== host
+//!  two routers:   host ==access== switch == router ==middle== router == switch ==access== host
 //! ```
 
 use tidelane_host::Route;
-use tidelane_netem::{BurstLoss, Cable, Kind, LinkConfig, Network, Node, Rng};
+use tidelane_netem::{BurstLoss, Cable, LinkConfig, Network, Node, NodeKind, Rng};
 use tidelane_time::Duration;
 use tidelane_wire::{IpAddress, MacAddress};
 
@@ -16,7 +16,7 @@ use crate::family::Family;
 /// The connection between the two sides of a topology. A side is a switch with its hosts.
 #[derive(Clone, Debug)]
 pub struct Middle {
-    /// True if the ends of the connection are routers, false if they are the switches.
+    /// True if routers terminate the connection. False if the switches do.
     pub routed: bool,
     /// The links of the connection in its two directions.
     pub links: [LinkConfig; 2],
@@ -43,7 +43,7 @@ pub fn address(family: Family, index: usize) -> IpAddress {
 
 /// Prefix of the unicast addresses of hosts and routers.
 const UNIQUE_LOCAL: [u8; 2] = [0xfd, 0];
-/// Prefix of the link-local addresses by which routes name routers.
+/// Prefix of the link-local addresses that routes use for routers.
 const LINK_LOCAL: [u8; 2] = [0xfe, 0x80];
 
 fn v6(start: [u8; 2], kind: u8, index: usize) -> IpAddress {
@@ -58,13 +58,13 @@ pub fn mac(index: usize) -> MacAddress {
     MacAddress([2, 0, 0, 0, 0, index as u8 + 1])
 }
 
-/// Returns the IPv4 and IPv6 address of a side's router, which are the sources of its ICMP errors.
+/// Returns the IPv4 and IPv6 address of a side's router, the sources of its ICMP errors.
 fn router_addresses(side: usize) -> [IpAddress; 2] {
     let v4 = IpAddress::from_v4([10, 0, 1, side as u8 + 1]);
     [v4, v6(UNIQUE_LOCAL, 1, side)]
 }
 
-/// Returns the address by which routes name a side's router.
+/// Returns the address that routes use for a side's router.
 fn gateway_address(family: Family, side: usize) -> IpAddress {
     match family {
         Family::V4 => router_addresses(side)[0],
@@ -89,7 +89,7 @@ pub fn mac_of(addr: IpAddress) -> Option<MacAddress> {
 
 impl Topology {
     /// Creates a topology with all hosts on one ideal switch. `wire` is the link from each host to
-    /// the switch.
+    /// the switch. The links from the switch to the hosts are ideal.
     pub fn star(hosts: usize, wire: LinkConfig) -> Self {
         Self {
             access: vec![[wire, LinkConfig::PERFECT]; hosts],
@@ -125,17 +125,17 @@ impl Topology {
         Self { access, middle }
     }
 
-    /// Builds the network. In the list of nodes, the hosts come first.
+    /// Builds the network. The hosts are the first nodes.
     pub fn build(&self, seed: u64) -> Network {
         let hosts = self.access.len();
         let host = |index| Node {
-            kind: Kind::Host,
+            kind: NodeKind::Host,
             mac: mac(index),
             addrs: Family::BOTH.map(|family| address(family, index)),
         };
         let mut nodes: Vec<Node> = (0..hosts).map(host).collect();
         let switch = Node {
-            kind: Kind::Switch,
+            kind: NodeKind::Switch,
             mac: MacAddress::default(),
             addrs: [IpAddress::UNSPECIFIED_V6; 2],
         };
@@ -153,7 +153,7 @@ impl Topology {
                 ends = [hosts + 2, hosts + 3];
                 for (side, end) in ends.into_iter().enumerate() {
                     nodes.push(Node {
-                        kind: Kind::Router,
+                        kind: NodeKind::Router,
                         mac: router_mac(side),
                         addrs: router_addresses(side),
                     });
@@ -174,7 +174,7 @@ impl Topology {
         middle.is_some_and(|middle| middle.far[host])
     }
 
-    /// Returns the gateway from `host` to host `to`, or `None` if no router is between them.
+    /// Returns the gateway from `host` to host `to`. Returns `None` if no router is between them.
     pub fn gateway(&self, family: Family, host: usize, to: usize) -> Option<IpAddress> {
         let routed = self.middle.as_ref().is_some_and(|middle| middle.routed);
         let far = self.is_far(host);
@@ -197,7 +197,8 @@ impl Topology {
         self.access.iter().flatten().chain(middle)
     }
 
-    /// Returns an upper bound in ppm of the probability that a frame is lost on the worst path.
+    /// Returns an upper bound of the probability that a frame is lost or corrupted on the worst
+    /// path, in ppm. Burst loss is not included.
     pub fn loss(&self) -> u32 {
         let impairment = |links: &mut dyn Iterator<Item = &LinkConfig>| {
             let losses = links.map(|link| link.loss + link.corrupt);
@@ -209,7 +210,7 @@ impl Topology {
             + impairment(&mut middle.into_iter())
     }
 
-    /// Returns true if a queue may overflow.
+    /// Returns true if a queue may overflow. Queues of 10,000 frames and more count as unlimited.
     pub fn has_queue(&self) -> bool {
         self.links()
             .any(|link| link.rate > 0 && link.limit < 10_000)
@@ -224,7 +225,7 @@ impl Topology {
 /// Rates of random links in bits per second. Zero means no limit.
 const RATES: [u64; 6] = [0, 0, 1_000_000_000, 100_000_000, 10_000_000, 2_000_000];
 
-/// Draws a link with a bottleneck queue and no other impairment.
+/// Draws a link with a bottleneck queue and without other impairments.
 fn new_queue(rng: &mut Rng) -> LinkConfig {
     let rate = RATES[2 + rng.below(3) as usize];
     LinkConfig {

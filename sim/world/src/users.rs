@@ -1,19 +1,19 @@
-//! Users of the programs of a run.
+//! Users of the programs of a run. Hostile programs write random values to their shared memory.
 
 use tidelane_netem::Rng;
 
 use crate::scenario::{Behaviour, Scenario};
 
-/// Number of the first user whose programs are not hostile.
+/// Number of the first user of well-behaved programs.
 const USERS_MIN: u32 = 1000;
-/// Number of users of client programs. In addition, each listener has its own user.
+/// Number of users of client programs. All programs of listener `n` have user `USERS_MIN + n`,
+/// which may also be the user of clients.
 const USERS: u64 = 3;
 /// Number of the user of hostile programs.
 const HOSTILE_USER: u32 = 65_534;
 
 impl Scenario {
-    /// Gives all programs of a listener the same user. Gives hostile programs a user that no other
-    /// program has.
+    /// Gives all programs of a listener the same user, and hostile programs a user of their own.
     pub(crate) fn add_users(&mut self, rng: &mut Rng) {
         for program in 0..self.programs.len() {
             let of_listener = self.listener_of(program).map(|listener| listener as u32);

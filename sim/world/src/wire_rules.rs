@@ -1,9 +1,9 @@
-//! Rules that every frame of a Tidelane host must obey. They are checked from outside: the checker
-//! keeps its own account of each host's segments, independent of the engine.
+//! Rules that every frame of a Tidelane host must obey. The checker keeps its own account of each
+//! host's segments, independently of the engine.
 //!
-//! The account does not know which delivered frames the host has processed, because a frame may
-//! still wait in the receive queue. Segments of an old connection may also be in flight. The
-//! account therefore accepts a segment that is correct in any of the possible states.
+//! The account cannot know which delivered frames the host has processed, because a frame may still
+//! be in the receive queue. Segments of an old connection may also be in flight. The account
+//! therefore accepts a segment that is correct in any possible state.
 
 mod received;
 
@@ -18,25 +18,25 @@ use tidelane_wire::{
 use crate::ledger::{Violation, violation};
 use received::Received;
 
-/// Largest number of incarnations of a connection between two endpoints that the account keeps.
-/// Segments of old incarnations may arrive late.
+/// Number of incarnations of a connection between two endpoints that the account keeps, because
+/// segments of old incarnations may arrive late.
 const INCARNATIONS_MAX: usize = 4;
-/// Send MSS in bytes for a peer that announced no MSS (RFC 9293 §3.7.1 MUST-15).
+/// Send MSS in bytes for a peer that has announced no MSS (RFC 9293 §3.7.1 MUST-15).
 const MSS_DEFAULT: u32 = 536;
 
 /// Record of the segments that a host has sent on one connection.
 #[derive(Debug)]
 struct Sent {
     iss: SeqNumber,
-    /// Sequence number after the last byte, SYN or FIN sent.
+    /// Sequence number after the last sent byte, SYN or FIN.
     max: SeqNumber,
     /// Window shift that the host's SYN offered.
     wscale: Option<u8>,
-    /// Right edge of the window that the host advertised. `None` before its first ACK.
+    /// Right edge of the window that the host has advertised. `None` before its first ACK.
     edge: Option<SeqNumber>,
 }
 
-/// Record of the segments that reached a host in one incarnation of a connection.
+/// Record of the segments that have reached a host in one incarnation of a connection.
 #[derive(Debug)]
 struct Incarnation {
     irs: SeqNumber,
@@ -44,9 +44,9 @@ struct Incarnation {
     received: Received,
     /// Window shift that the peer's SYN offered.
     wscale: Option<u8>,
-    /// MSS that the peer announced, in bytes.
+    /// MSS that the peer has announced, in bytes.
     mss: u32,
-    /// Right edge of the window that the peer advertised.
+    /// Right edge of the window that the peer has advertised.
     edge: Option<SeqNumber>,
     /// Latest TSval received.
     tsval: Option<u32>,
@@ -67,7 +67,7 @@ struct End {
 pub struct Advance {
     /// 4-tuple of the connection. The local end is the sender.
     pub key: FlowKey,
-    /// Number of new bytes.
+    /// Number of new bytes. A FIN counts as one byte.
     pub bytes: u32,
 }
 
@@ -113,12 +113,12 @@ fn shift(seg: &Segment<'_>, own: Option<u8>, others: Option<u8>) -> u32 {
 }
 
 impl WireRules {
-    /// Removes the connections of a host whose service restarts.
+    /// Removes the connections of a host when its service restarts.
     pub fn forget(&mut self, host: usize) {
         self.ends.retain(|(of, _, _), _| *of != host);
     }
 
-    /// Records a frame that reached `host`.
+    /// Records a frame that has reached `host`.
     pub fn delivered(&mut self, host: usize, frame: &[u8]) {
         let Some((key, seg)) = segment(frame) else {
             return;
@@ -146,7 +146,7 @@ impl WireRules {
         let Some((key, seg)) = segment(frame) else {
             return Ok(());
         };
-        // A reset takes its sequence numbers from the segment that it answers (RFC 9293 §3.5.2).
+        // A RST takes its sequence number from the segment that it answers (RFC 9293 §3.5.2).
         if seg.flags.contains(TcpFlags::RST) {
             return Ok(());
         }
@@ -167,14 +167,14 @@ impl WireRules {
     }
 }
 
-/// The name of a rule, and the observation that contradicts the rule.
+/// A rule, and the observation that contradicts the rule.
 type Broken = (&'static str, String);
 
 impl End {
     /// Checks a segment that this end sends. Returns the number of new bytes in the segment.
     fn check(&mut self, seg: &Segment<'_>) -> Result<u32, Broken> {
         let Some(sent) = self.follow(seg) else {
-            // The SYN of this connection was removed from the account by a restart.
+            // A restart of the service has removed the connection's SYN from the account.
             return Ok(0);
         };
         if !seg.flags.contains(TcpFlags::ACK) {
@@ -197,7 +197,7 @@ impl End {
             }
             None => {}
         }
-        // No data follows the peer's FIN, so the window that is advertised after the FIN has no
+        // No data follows the peer's FIN, so a window that is advertised after the FIN has no
         // meaning.
         if self
             .incarnations
@@ -217,8 +217,8 @@ impl End {
         Ok(sent)
     }
 
-    /// Records the sequence numbers of a segment that this end sends. Returns the number of new
-    /// bytes, or `None` if the SYN of the connection is unknown.
+    /// Records the sequence numbers of a sent segment. Returns the number of new bytes, in which a
+    /// FIN counts as one byte. Returns `None` if the SYN of the connection is unknown.
     fn follow(&mut self, seg: &Segment<'_>) -> Option<u32> {
         let known = self.sent.as_ref().is_some_and(|sent| sent.iss == seg.seq);
         if is_syn(seg) && !known {
@@ -243,9 +243,9 @@ impl End {
 }
 
 impl Sent {
-    /// Checks that the segment leaves no gap in sequence space. Checks that the right edge of the
-    /// window does not move back (RFC 9293 §3.8.6 SHLD-14), except by the rounding of window
-    /// scaling.
+    /// Checks that the segment leaves no gap in sequence space, and that the right edge of the
+    /// window does not move back (RFC 9293 §3.8.6 SHLD-14). Window scaling may move the edge by its
+    /// rounding.
     fn check_window(&mut self, seg: &Segment<'_>, peer: Option<u8>) -> Result<(), Broken> {
         if seg.seq.after(self.max) {
             let text = format!("{} bytes after SND.NXT", seg.seq.distance_from(self.max));
@@ -304,9 +304,8 @@ impl Incarnation {
         }
     }
 
-    /// Returns the position of a sequence number in the stream. Positions count from the SYN and do
-    /// not wrap. Returns `None` if the number is so far away that it belongs to another
-    /// incarnation.
+    /// Returns the stream position of a sequence number. Positions count from the SYN and do not
+    /// wrap. Returns `None` if the number is so distant that it belongs to another incarnation.
     fn position(&self, number: SeqNumber) -> Option<u64> {
         const FAR: u32 = 1 << 30;
         let here = self.received.first_end();
@@ -350,14 +349,14 @@ impl Incarnation {
         if len == 0 {
             return Ok(());
         }
-        // The announced MSS does not include options, but the options of a segment reduce its
-        // payload (RFC 9293 §3.7.1).
+        // The announced MSS does not include options. Options reduce the payload of a segment (RFC
+        // 9293 §3.7.1).
         if len + seg.options.len() as u32 > self.mss {
             let text = format!("{len} and options above {}", self.mss);
             return Err(("a segment is at most the peer's MSS", text));
         }
         let end = seg.seq.add(len);
-        // A zero-window probe is one byte beyond the window (RFC 9293 §3.8.6.1).
+        // A zero-window probe may be one byte beyond the window (RFC 9293 §3.8.6.1).
         let allowed = self.edge.map(|edge| edge.add(u32::from(len == 1)));
         match allowed.filter(|edge| end.after(*edge)) {
             Some(edge) => {

@@ -1,10 +1,10 @@
 //! One thread of a program: a context, and the connections whose events go to the context. A
-//! context is a set of rings between the thread and the service. A slot is the record of one
-//! connection in the program's shared memory.
+//! context is a set of rings between the thread and the service. A slot is a connection's record in
+//! the program's shared memory.
 //!
-//! A worker sleeps until its doorbell rings or one of its timers is due. It then serves only the
-//! connections for which there is an event or an expired timer. A lost event therefore shows as a
-//! connection without progress.
+//! A worker sleeps until its doorbell rings or a timer expires. The worker then serves only the
+//! connections with an event or an expired timer. A lost event therefore shows as a connection
+//! without progress.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -28,10 +28,10 @@ use crate::{
 
 /// Interval of the checks for peers that have disappeared without a reset.
 const GONE_PEER_INTERVAL: Duration = Duration::from_secs(20);
-/// Delay before a worker repeats a request for which the ring had no room.
+/// Delay before a worker retries a request that found the ring full.
 const FULL_RETRY: Duration = Duration::from_micros(50);
 
-/// A connection that a worker is to open.
+/// An active open of a worker.
 #[derive(Clone, Copy, Debug)]
 pub struct Start {
     /// Time of the active open.
@@ -45,35 +45,35 @@ pub struct Start {
 /// A listener from which a worker accepts connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Accepting {
-    /// The service's number for the listener.
+    /// The service's number of the listener.
     pub listener: ListenerHandle,
-    /// The worker's own number for the listener.
+    /// The worker's cookie of the listener.
     pub cookie: u64,
-    /// Time that a connection waits in the accept queue before the program takes it.
+    /// Time that a connection waits in the accept queue.
     pub delay: Duration,
 }
 
-/// One thread of a program. Owns a context and the ends of its connections.
+/// One thread of a program, with its context and the ends of its connections.
 pub struct Worker {
     context: Context,
     program: Program,
     /// True after the service has rung the doorbell.
     bell: Arc<AtomicBool>,
     rng: Rng,
-    /// Ends that are not closed, by slot.
+    /// Open ends, by slot.
     ends: BTreeMap<u32, ConnectionEnd<Stream>>,
-    /// Slots that the worker has closed and the service has not released.
+    /// Slots that the worker has closed and the service has not yet released.
     closing: BTreeSet<u32>,
-    /// Slots that were used again before the worker read the event of their release.
+    /// Slots that were reused before the worker read the event of their release.
     released_late: BTreeSet<u32>,
     /// Time of the next turn, by slot.
     timers: BTreeMap<u32, Instant>,
     /// Active opens that have not begun, in the order of time.
     starts: VecDeque<Start>,
-    /// Connections for which the service has not answered the connect request.
+    /// Connections whose connect request the service has not yet answered.
     connecting: BTreeSet<u32>,
     accepting: Vec<Accepting>,
-    /// Ends of connections that the program accepts at a later time.
+    /// Ends of connections that the program accepts later.
     to_accept: VecDeque<(Instant, ListenerHandle, ConnectionEnd<Stream>)>,
     /// Time of the next check for peers that have disappeared.
     next_gone_check: Instant,
@@ -105,7 +105,7 @@ impl Worker {
         }
     }
 
-    /// Joins a listener and accepts its connections from now on.
+    /// Joins a listener, and accepts its connections.
     pub fn accept(&mut self, accepting: Accepting) {
         let joined = self
             .context
@@ -114,7 +114,7 @@ impl Worker {
         self.accepting.push(accepting);
     }
 
-    /// Schedules an active open. The calls must be in the order of time.
+    /// Schedules an active open. Calls must be in the order of time.
     pub fn open_later(&mut self, start: Start) {
         self.starts.push_back(start);
     }
@@ -124,12 +124,12 @@ impl Worker {
         self.bell.swap(false, Ordering::Relaxed)
     }
 
-    /// Returns the names of the ends that are not closed.
-    pub fn open_sides(&self) -> impl Iterator<Item = (Option<u32>, Role)> {
+    /// Returns the names of the open ends.
+    pub fn open_ends(&self) -> impl Iterator<Item = (Option<u32>, Role)> {
         self.ends.values().map(ConnectionEnd::name)
     }
 
-    /// Returns true if no connection is open, closing, waiting for accept, or still to be opened.
+    /// Returns true if no connection is open, closing, in the accept queue, or yet to be opened.
     pub fn is_idle(&self) -> bool {
         self.ends.is_empty()
             && self.closing.is_empty()
@@ -138,12 +138,12 @@ impl Worker {
             && self.to_accept.is_empty()
     }
 
-    /// Returns the slots that were closed and not released, for the report of a leak.
+    /// Returns the closed slots that are not yet released, for the report of a leak.
     pub fn closing(&self) -> &BTreeSet<u32> {
         &self.closing
     }
 
-    /// Runs until the worker would sleep. Returns the time at which a timer wakes the worker.
+    /// Runs until the worker would sleep. Returns the time of its next timer.
     pub fn run(
         &mut self,
         now: Instant,
@@ -152,7 +152,7 @@ impl Worker {
         self.context.cancel_sleep();
         self.bell.store(false, Ordering::Relaxed);
         let mut ready = self.take_events(now, run_state)?;
-        ready.extend(self.due_sides(now));
+        ready.extend(self.due_ends(now));
         self.take_accepted(now, &mut ready);
         let mut full = self.start_connections(now, run_state);
         for slot in ready {
@@ -168,8 +168,8 @@ impl Worker {
         Ok(self.next_wake(now, full))
     }
 
-    /// Releases empty send buffers: always if memory is short, because other connections then wait
-    /// for memory, and otherwise with a probability of 10 %.
+    /// Frees empty send buffers. If memory is short, other connections wait for this memory.
+    /// Otherwise, frees the buffers with a probability of 10 %.
     fn trim_buffers(&mut self) {
         if self.memory_short || self.rng.chance_ppm(100_000) {
             let ends = &mut self.ends;
@@ -237,8 +237,8 @@ impl Worker {
         if self.ends.contains_key(&slot) {
             return Err(violation(now, rule, format!("slot {slot} is in use")));
         }
-        // The worker reads control events first. The event that released the slot may therefore
-        // still be in the data ring.
+        // The worker reads control events first, so the event that released the slot may still be
+        // in the data ring.
         if self.closing.remove(&slot) {
             self.released_late.insert(slot);
         }
@@ -322,7 +322,7 @@ impl Worker {
         }
     }
 
-    fn due_sides(&mut self, now: Instant) -> Vec<u32> {
+    fn due_ends(&mut self, now: Instant) -> Vec<u32> {
         let due: Vec<u32> = self
             .timers
             .iter()

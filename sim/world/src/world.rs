@@ -1,4 +1,5 @@
-//! The event loop of the simulator: takes the earliest event in virtual time and runs its handler.
+//! The event loop of the simulator. The loop takes the earliest event in virtual time and runs its
+//! handler.
 
 mod checks;
 mod direct;
@@ -38,7 +39,8 @@ const EVENTS_MAX: u64 = 30_000_000;
 /// Number of bursts of random writes to shared memory after which hostile programs are killed.
 const FUZZ_BURSTS_MAX: u64 = 50_000;
 
-/// An event. The numbers are the index of the direction, host or program, and of its worker.
+/// An event. The numbers are indices of a link direction, a host or a program. The second number of
+/// `Run` is the index of the worker, a thread of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Event {
     Arrive(usize),
@@ -55,7 +57,7 @@ enum Event {
     Port(PortEvent),
 }
 
-/// A run in progress. Owns the hosts, programs, links and the virtual clock.
+/// A run in progress, with its hosts, programs, links and virtual clock.
 pub struct World {
     scenario: Scenario,
     now: Instant,
@@ -66,7 +68,7 @@ pub struct World {
     /// Direct hosts. Their indices follow those of all other hosts.
     direct: Vec<DirectHost>,
     network: Network,
-    /// Frame that arrived while the host's port had no room, by host.
+    /// Frame that arrived while the host's port was full, by host.
     held: Vec<Option<Vec<u8>>>,
     wire_rules: WireRules,
     cwnd_rules: CwndRules,
@@ -80,19 +82,19 @@ pub struct World {
     repair: Option<Instant>,
     /// Time of the next checks that depend on virtual time.
     next_tick: Instant,
-    /// Time by which the last state of the hosts must be gone. `None` before the drain.
+    /// Time by which all state of the hosts must disappear. `None` before the drain.
     drain_until: Option<Instant>,
     /// Time since which all connections have been over.
     over_since: Option<Instant>,
-    /// Number of steps without work since the last tick, by host.
+    /// Number of idle steps since the last tick, by host.
     idle_steps: Vec<u32>,
     /// True if the host's last step found no work, by host.
     idle: Vec<bool>,
-    /// Words that the sweep of a hostile program has overwritten, by program. A restart keeps them.
+    /// Number of words that a hostile program's sweep has overwritten, by program, over restarts.
     swept: Vec<u64>,
     digest: Digest,
     rng: Rng,
-    /// Number of starts of programs and services so far. Each start has random numbers of its own.
+    /// Number of starts of programs and services. Each start has its own random numbers.
     launches: u64,
     report: Report,
 }
@@ -102,8 +104,7 @@ impl World {
     pub fn new(scenario: Scenario) -> std::io::Result<Self> {
         let root = Rng::new(scenario.seed).fork(0x0770_771d);
         let mut ledger = Ledger::new(scenario.connections.iter().cloned());
-        // The service drops payload for which the program has no memory. The sender may therefore
-        // time out.
+        // The service drops payload if the program lacks memory, so a sender may time out.
         ledger.timeouts = scenario.may_time_out() || scenario.is_short_of_memory();
         ledger.refusals = scenario.has_low_limits();
         ledger.lossless = scenario.is_lossless();
@@ -173,9 +174,8 @@ impl World {
 
     /// Runs to the end. Returns the report of the run, or the first violation of a rule.
     ///
-    /// A scenario with hostile programs on ports of the mux may demand a comparison. The same
-    /// scenario then also runs without these programs, and the durations of its connections are
-    /// compared.
+    /// If the scenario demands a comparison, the scenario also runs without the hostile programs on
+    /// ports of the mux. The durations of the connections are then compared.
     pub fn run(self) -> Result<Report, Violation> {
         let other = self.scenario.without_hostile();
         let hostile = self.scenario.ports.as_ref();
@@ -206,7 +206,7 @@ impl World {
         Err(self.violated("a run ends", "nothing is left to happen"))
     }
 
-    /// Runs until time `until`, or to the end of the run if it is earlier.
+    /// Runs until time `until`, or to the end of the run, whichever is earlier.
     pub(crate) fn run_until(&mut self, until: Instant) -> Result<(), Violation> {
         while let Some((at, event)) = self.next_event() {
             if at > until || self.handle(at, event)? {
@@ -221,7 +221,7 @@ impl World {
         &self.run_state.ledger
     }
 
-    /// Returns the counters of all hosts.
+    /// Returns the counters of all hosts that have a service.
     pub(crate) fn counters(&self) -> Vec<(String, u64)> {
         let machines = self.machines.iter();
         machines
@@ -229,8 +229,8 @@ impl World {
             .collect()
     }
 
-    /// Returns the smoothed round-trip time of the first connection of `host`, or `None` if it has
-    /// no connection.
+    /// Returns the smoothed round-trip time of the first connection of `host`. Returns `None` if
+    /// there is no connection.
     pub(crate) fn srtt(&self, host: usize) -> Option<Duration> {
         let sockets = self.machines.get(host)?.host.sockets();
         sockets
@@ -328,9 +328,9 @@ impl World {
         }
     }
 
-    /// Passes a frame to `host`, or holds the frame until the port has room.
+    /// Delivers a frame to `host`, or holds the frame until the port has room.
     fn deliver(&mut self, host: usize, frame: Vec<u8>) {
-        // A NIC accepts only frames for its own address, so it drops a corrupted address.
+        // A NIC accepts only frames to its own address, so it drops a frame with a corrupt address.
         if frame.first_chunk() != Some(&mac(host).0) {
             return;
         }
@@ -370,14 +370,14 @@ impl World {
         Ok(())
     }
 
-    /// Delivers the frame that waits for room at the port of host `index`.
+    /// Delivers the held frame to the port of host `index`.
     fn deliver_held(&mut self, index: usize) {
         if let Some(frame) = self.held[index].take() {
             self.deliver(index, frame);
         }
     }
 
-    /// Sends the frames that host `index` has emitted, and wakes the workers that it has rung for.
+    /// Sends the frames of host `index`, and wakes the workers whose doorbell the host has rung.
     fn after_host(&mut self, index: usize) -> Result<(), Violation> {
         let (now, network, rules) = (self.now, &mut self.network, &mut self.wire_rules);
         let mut ports = self.ports.as_mut().filter(|ports| ports.host == index);
@@ -414,7 +414,7 @@ impl World {
         Ok(())
     }
 
-    /// Checks the segments that host `index` has just sent against the rules of congestion control.
+    /// Checks the congestion control of host `index`, which has just sent.
     fn check_senders(&mut self, index: usize) -> Result<(), Violation> {
         let advances = std::mem::take(&mut self.wire_rules.advances);
         if !self.cwnd_rules.has_checks_left() {
@@ -432,7 +432,7 @@ impl World {
         let (at, worker) = &mut process.workers[worker];
         match worker.run(self.now, &mut self.run_state) {
             Ok(next) => *at = next,
-            // A program that overwrites its own shared memory may read any value there.
+            // A program that overwrites its own shared memory may read any values.
             Err(_) if bad => *at = None,
             Err(violation) => return Err(violation),
         }

@@ -1,5 +1,7 @@
-//! Ten thousand connections of one direct context in virtual time. A peer that does not read, a
-//! connection that the program does not read, and a peer behind loss delay no other connection.
+//! Ten thousand connections of one direct context in virtual time. A direct context (`app/direct`)
+//! runs TCP in the program's calls and exchanges payload in buffers. Three connections delay no
+//! other connection: one to a peer that does not read, one that the program does not read, and one
+//! to a peer behind loss.
 //!
 //! ```text
 //!  crowd: 9,997 connections ──┐
@@ -63,7 +65,8 @@ fn ip(host: usize) -> [u8; 4] {
     [10, 0, 0, host as u8 + 1]
 }
 
-/// A context and its list.
+/// A host: a context, the far end of its NIC in memory, and its ready list (the descriptors with
+/// data or events).
 struct Host {
     context: DirectContext<Nic>,
     wire: WireEnd,
@@ -131,11 +134,13 @@ impl Host {
 /// behaviour.
 #[derive(Default)]
 struct Server {
+    /// Received buffers that the server has yet to send back, by connection.
     kept: HashMap<Descriptor, VecDeque<Buffer>>,
     /// Connections whose peer gets bulk data, with the number of bytes to send.
     bulk: HashMap<Descriptor, usize>,
     /// Largest number of buffers that were in use between two cycles.
     peak: u32,
+    /// Number of accepted connections.
     accepted: usize,
 }
 
@@ -185,7 +190,9 @@ struct Net {
     /// Frames on the way, each with the tick of its arrival.
     frames: VecDeque<(u64, Vec<u8>)>,
     rng: Rng,
+    /// Number of lost frames from and to the lossy peer.
     lost: u64,
+    /// Number of bytes that the lossy peer has got back.
     lossy_got: usize,
 }
 
@@ -332,19 +339,20 @@ fn ten_thousand_connections_do_not_wait_for_three_others() {
     let (alone, quiet) = run(false);
     let (beside, net) = run(true);
     assert_eq!(alone.len(), (CONNECTIONS - 3) * ROUNDS);
-    // A request takes the two delays, and no other time.
+    // A request takes the delays of both directions, and at most two ticks of processing.
     assert!(alone.iter().all(|ticks| *ticks <= 2 * DELAY + 2));
     assert!(alone == beside, "the others have other latencies");
 
-    // The disturbers are what they should be.
+    // All connections exist, frames were lost, and the lossy and the blocked connection still have
+    // data to transfer.
     assert_eq!(net.server.accepted, CONNECTIONS);
     assert!(net.lost > 30, "{} frames lost", net.lost);
     assert!((1..BULK).contains(&net.lossy_got), "{}", net.lossy_got);
     let queued = net.server.bulk.values().next().expect("a blocked peer");
     assert!(*queued > 0, "the blocked peer has all data");
 
-    // Each of the three holds at most its send queue, and its receive window or the buffers beyond
-    // holes.
+    // Each of the three connections holds at most a full send queue, and as many buffers again for
+    // received data.
     let bound = quiet.server.peak + 3 * 2 * SEND_QUEUE_MAX as u32;
     let peak = net.server.peak;
     assert!(peak <= bound, "{peak} buffers, {} alone", quiet.server.peak);

@@ -1,6 +1,6 @@
-//! GSO on a port of the mux (`service/mux`), with and without loss. The embedded stack sends bulk
-//! data as GSO frames through shared memory. The mux splits the frames, because the NIC of this
-//! test has no GSO.
+//! GSO on a port of the mux (`service/mux`), with and without loss. The mux shares a NIC between
+//! stacks. The embedded stack on the port sends bulk data as GSO frames through shared memory. The
+//! mux splits the frames, because the NIC of this test has no GSO.
 
 use std::{cell::RefCell, rc::Rc};
 

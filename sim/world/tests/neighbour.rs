@@ -1,4 +1,5 @@
-//! An active open waits for the link address of its next hop (RFC 1122 §2.3.2.2).
+//! An active open waits for the link address of its next hop (RFC 1122 §2.3.2.2). The test drives a
+//! host, which is the stack of one core of the service.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! `tidelane-attacker`: one attack per subcommand.
 //!
-//! The exit status is 0 if the attack was carried out, whether or not it had an effect. The test
-//! checks its effect.
+//! The exit status is 0 if the attack was carried out, whether or not the attack had an effect. The
+//! test that runs the program checks the effect.
 
 use std::{path::PathBuf, process::ExitCode};
 

@@ -45,11 +45,12 @@ pub struct Answer {
 /// Reason why a request failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// Connecting to the registration socket failed: it does not exist, or access was denied.
+    /// Connecting to the registration socket failed: the socket does not exist, or access was
+    /// denied.
     Unreachable(io::Error),
     /// The service refused the request, with one of [`refusal`] as the reason.
     Refused(u32),
-    /// The service closed the connection.
+    /// The service closed the connection, or its answer lacks descriptors or rings.
     HungUp,
     /// A system call of this process failed, or the answer was invalid.
     Io(io::Error),
@@ -208,8 +209,8 @@ impl Failure {
         }
     }
 
-    /// Returns true if the service denied the request: it sent a refusal, closed the connection, or
-    /// could not be connected to.
+    /// Returns true if the service sent a refusal or closed the connection, or if the connect to
+    /// the registration socket failed.
     pub fn is_refusal(&self) -> bool {
         !matches!(self, Failure::Io(_))
     }

@@ -35,7 +35,7 @@ pub struct Program {
 /// Result of a search for a pattern.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// Bytes of searched memory.
+    /// Number of searched bytes. Bytes that two pieces of a file have in common count twice.
     pub scanned: u64,
     /// Number of occurrences of the pattern.
     pub places: u64,
@@ -124,7 +124,8 @@ impl Program {
     }
 
     /// Passes all memory that the service gave this program to `see`, in pieces. A piece begins
-    /// with the last `overlap` bytes of the piece before.
+    /// with the last `overlap` bytes of the piece before, unless it is the first piece of a file or
+    /// follows a hole.
     ///
     /// The function reads the files, not the mappings, and leaves out holes. A read through a
     /// mapping would allocate the pages of the holes.

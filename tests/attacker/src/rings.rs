@@ -44,7 +44,7 @@ pub struct CoreRings {
     pub control_events: ControlEventConsumer,
 }
 
-/// The name of a connection: its slot and its core.
+/// Identifies a connection by its slot and its core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection {
     /// Index of the slot.
@@ -61,7 +61,7 @@ pub enum Event {
     Accepted(Connection),
     /// The service has sent the SYN of a requested connection.
     Started(Connection),
-    /// The service cannot open a requested connection.
+    /// The service cannot open a requested connection, or leaves the connection to the kernel.
     Failed,
     /// The service has changed its half of the slot with this index.
     Ready(u32),
@@ -150,8 +150,8 @@ impl Rings {
         self.push_request(connection.core, word);
     }
 
-    /// Returns the stream position up to which bytes have been received, and true if no more will
-    /// follow (FIN or end of the connection).
+    /// Returns the stream position up to which bytes have been received, and true if no more bytes
+    /// will follow (FIN or end of the connection). Returns `None` if there is no such slot.
     pub fn received(&self, connection: Connection) -> Option<(u32, bool)> {
         let service = self.region.slot(connection.slot)?.service();
         let over = service_flags::FIN_RECEIVED | service_flags::CLOSED;
@@ -184,8 +184,8 @@ impl Rings {
         self.advance(connection);
     }
 
-    /// Sends `bytes` at stream position `pos`. The connection's send buffer must have room for
-    /// `bytes` and the unacknowledged bytes before `pos`.
+    /// Sends `bytes` at stream position `pos`, but no more bytes than the send buffer's size. The
+    /// send buffer must have room for `bytes` and the unacknowledged bytes before `pos`.
     pub fn send(&mut self, connection: Connection, pos: u32, bytes: &[u8]) {
         let area = self.region.layout().tx_area();
         let offset = area.start + (u64::from(connection.slot) << TX_LOG2);

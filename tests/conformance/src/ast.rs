@@ -115,7 +115,8 @@ pub enum Expr {
     Struct(Vec<(String, Expr)>),
 }
 
-/// A packet to inject or to expect. A field that is `None` is not compared.
+/// A packet to inject or to expect. The ECN field, the window and the options of an expected packet
+/// are not compared if they are `None`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PacketSpec {
     /// A TCP segment.
@@ -147,6 +148,7 @@ pub struct TcpSpec {
     /// Length of the payload in bytes.
     pub len: u32,
     /// Acknowledgment number. In an injected segment, the number is relative to the stack's ISS.
+    /// `None` for a segment without ACK, whose acknowledgment number is 0.
     pub ack: Option<u32>,
     /// Window field. `None` accepts any window.
     pub win: Option<u16>,
@@ -188,7 +190,7 @@ pub struct IcmpSpec {
     pub v6: Option<(u8, u8)>,
     /// MTU of "fragmentation needed" or "packet too big", in bytes.
     pub mtu: Option<u16>,
-    /// Sequence number and length of the quoted segment.
+    /// Sequence number, relative to the stack's ISS, and payload length of the quoted segment.
     pub about: (u32, u32),
 }
 

@@ -80,7 +80,7 @@ impl Flows {
     }
 
     /// Handles a finished transfer of `count` bytes on `fd`. Checks `bytes`, which the program has
-    /// read. If `bytes` is empty, the transfer was a write.
+    /// read. If `bytes` is empty, the transfer was a write, or a read at the end of the stream.
     pub fn on_transfer(&mut self, fd: Fd, count: i64, bytes: &[u8]) -> Result<(), String> {
         let (read, written) = self.positions.entry(fd).or_default();
         if bytes.is_empty() {
@@ -99,6 +99,7 @@ impl Flows {
     }
 
     /// Checks that `bytes`, which the program has read with MSG_OOB, is the last urgent byte.
+    /// Accepts a read without bytes.
     pub fn check_urgent(&self, bytes: &[u8]) -> Result<(), String> {
         let last = self
             .urgent_positions

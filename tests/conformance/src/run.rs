@@ -147,7 +147,8 @@ impl<'a, S: Stack> Run<'a, S> {
         }
     }
 
-    /// Fails if the runner executes an event that was due at `due` too late.
+    /// Fails if the runner is late with an event that was due at `due`, by more than the permitted
+    /// deviation.
     fn check_lateness(&mut self, at: Position, due: Micros) -> Result<(), Failure> {
         let late = self.stack.now().saturating_sub(due);
         self.late = self.late.max(late);

@@ -197,7 +197,8 @@ impl<S: Sockets> VirtualTime<S> {
         self.is_nonblocking(fd, flags)
     }
 
-    /// Returns true if a call on `fd` does not block, because of O_NONBLOCK or MSG_DONTWAIT.
+    /// Returns true if a call on `fd` does not block: because of O_NONBLOCK or MSG_DONTWAIT, or
+    /// because `fd` is not open.
     fn is_nonblocking(&mut self, fd: Fd, flags: i32) -> bool {
         let nonblocking = match self.sockets().control(fd, libc::F_GETFL, 0) {
             Ok(bits) => bits & i64::from(libc::O_NONBLOCK) != 0,

@@ -33,10 +33,11 @@ const FORGER_LISTEN_PORT: u16 = 80;
 const VERIFIED: usize = 6;
 /// Length of the stream in each direction of a verified flow, in bytes.
 const VERIFIED_LEN: u32 = 40_000;
-/// Maximum number of concurrent flows between the victim and forgers.
+/// Number of concurrent flows between the victim and forgers at which the campaign begins no new
+/// flow.
 const TARGETS_MAX: usize = 96;
-/// Number of forged packets before the friend's packets are exchanged and the victim's program
-/// acts.
+/// Number of forging steps before the packets of victim and friend are exchanged and the victim's
+/// program acts. A step forges at most one packet.
 const BATCH: u64 = 24;
 
 /// Counters of a campaign.
@@ -134,8 +135,8 @@ impl Campaign {
         }
     }
 
-    /// Sends `count` forged packets. Then aborts all flows, and checks that both engines have no
-    /// state left.
+    /// Sends `count` forged segments or a few more, and ICMP errors in addition. Then aborts all
+    /// flows, and checks that both engines have no state left.
     pub fn run(mut self, count: u64) -> Counts {
         let mut moved = 0;
         let mut next_look = 50_000;
@@ -176,7 +177,7 @@ impl Campaign {
         lines.collect()
     }
 
-    /// Advances the time, sends [`BATCH`] forged packets, and lets the programs act.
+    /// Advances the time, takes [`BATCH`] forging steps, and lets the programs act.
     fn batch(&mut self) {
         let step = match self.rng.below(2000) {
             0 => self.rng.below(3_000_000_000),
@@ -226,7 +227,8 @@ impl Campaign {
         Endpoint::v4(addr, 1024 + self.rng.below(64) as u16)
     }
 
-    /// Begins a new target: the victim connects to a forger, or a forger sends a SYN.
+    /// Begins a new target: the victim connects to a forger, or a forger sends a SYN. If there are
+    /// [`TARGETS_MAX`] targets, sends a forged segment to one of them instead.
     fn begin_target(&mut self) {
         if self.targets.len() >= TARGETS_MAX {
             return self.forge_for_target();

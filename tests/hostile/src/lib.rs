@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The drivers of victim and friend check promises of the engine: the engine places payload only
-//! within the receive window, and sends only bytes that the program has written.
+//! within the largest receive window, and sends only bytes that the program has written.
 #![forbid(unsafe_code)]
 
 pub mod attack;

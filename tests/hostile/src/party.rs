@@ -40,7 +40,7 @@ pub struct Binding {
 }
 
 /// The environment of one engine: buffers of its flows, sent packets and events. The driver panics
-/// if the engine sends bytes that the program has not written, or places payload outside the
+/// if the engine sends bytes that the program has not written, or places payload beyond the largest
 /// receive window.
 pub struct CheckingDriver {
     /// State of each flow.

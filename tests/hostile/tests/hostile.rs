@@ -43,9 +43,9 @@ fn equal_campaigns_give_equal_counts() {
     assert_eq!(Campaign::new(3).run(20_000), Campaign::new(3).run(20_000));
 }
 
-/// Hostile programs write random values to the memory that they share with the service, every two
-/// microseconds of virtual time. Meanwhile the other programs exchange bytes, which the simulator
-/// checks.
+/// Hostile programs write random values to the memory that they share with the service. A burst of
+/// writes begins every two microseconds of virtual time. Meanwhile the other programs exchange
+/// bytes, which the simulator checks.
 #[test]
 fn a_program_that_scribbles_over_its_region_disturbs_nobody() {
     let (mut fuzz_bursts, mut complete) = (0, 0);

@@ -106,9 +106,9 @@ pub fn silent_registrations_end() -> Outcome {
     Ok(())
 }
 
-/// The attacker repeats each kind of request as fast as it can. The service's memory stays within
-/// its limit, the service serves a new program of root meanwhile, and all resources of the attacker
-/// are freed at its end.
+/// The attacker repeats five kinds of requests in turn, each as fast as it can. The growth of the
+/// service's memory stays within its limit, the service serves a new program of root meanwhile, and
+/// all resources of the attacker are freed at the attacker's end.
 pub fn one_program_does_not_grow_the_service() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -185,7 +185,8 @@ pub fn unread_answers_end_a_session() -> Outcome {
     Ok(())
 }
 
-/// `net.core.somaxconn` limits the accept queue of an accelerated listener, as on the kernel.
+/// `net.core.somaxconn` limits the backlog of an accelerated listener, as on the kernel. The accept
+/// queue has room for one connection more.
 pub fn a_backlog_is_no_longer_than_somaxconn() -> Outcome {
     let wire = Wire::new()?;
     wire.sysctl(Side::Server, "net.core.somaxconn", "3")?;

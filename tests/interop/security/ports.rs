@@ -94,8 +94,8 @@ pub fn a_reservation_takes_nothing_from_a_listener() -> Outcome {
 }
 
 /// The attacker closes its listening socket, while its claim in the service continues. The service
-/// holds the port in the kernel, so that no other program can bind it and lose its clients to the
-/// attacker. The port is free when the attacker has ended.
+/// holds the port in the kernel, so that no other program can bind the port and then lose its
+/// clients to the attacker. The port is free when the attacker has ended.
 pub fn a_claim_holds_the_port_as_long_as_it_lives() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

@@ -4,12 +4,12 @@
 //! The service (`tidelaned`) handles the TCP connections of an accelerated program.
 
 use std::{
-    thread,
+    fs, thread,
     time::{Duration, Instant},
 };
 
 use rustix::process::Signal;
-use tidelane_tests::{Outcome, Side, Wire, ensure, program::send_signal, tools};
+use tidelane_tests::{Outcome, Side, Stop, Wire, ensure, program::send_signal, tools};
 
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
@@ -58,8 +58,8 @@ pub fn a_stopped_service_leaves_new_connections_to_the_kernel() -> Outcome {
         counters["demux_no_heartbeat"].as_u64() > Some(0),
         "no frame was left to the kernel: {counters}"
     );
-    // The watchdog, a thread of the service that detects a hanging core, was stopped, too. It
-    // must not mistake the pause for a hang.
+    // The watchdog, a thread of the service that detects a hanging core (a packet-processing
+    // thread), was stopped, too. It must not mistake the pause for a hang.
     let again = echo_client(&wire, Side::Client, 7000)?.args("--connections 4 --seconds 2");
     let again = again.spawn()?;
     tools::wait_until(SHORT, "accelerated connections again", || {
@@ -90,4 +90,55 @@ pub fn a_service_that_slept_has_the_next_frame() -> Outcome {
     let counters = service.counters()?;
     ensure!(counters["demux_no_heartbeat"] == 0, "{counters}");
     Ok(())
+}
+
+/// A program of another session (`setsid`) that never sleeps takes the CPU of a core, which is a
+/// packet-processing thread of the service. The service gives the core real-time precedence over
+/// the program for a while, so that the core serves its connections.
+pub fn a_core_has_precedence_over_a_busy_program() -> Outcome {
+    let wire = Wire::new()?;
+    let service = wire.service_with(Side::Server, &["--cores", "0"])?;
+    let _server = echo_server(&wire, Some(&service), 7000)?;
+    // The loop ends when its parent, which this test ends, is gone.
+    let endless = "while [ -d /proc/$PPID ]; do :; done";
+    let busy = wire.program(Side::Server, "setsid").cpus("0");
+    let busy = busy.args("--wait sh -c").arg(endless).spawn()?;
+    let boosts = || -> Result<u64, Stop> {
+        let counters = service.counters()?;
+        let boosts = counters["core_boosts"].as_u64();
+        boosts.ok_or_else(|| Stop::Fail(format!("no boosts: {counters}")))
+    };
+    let before = boosts()?;
+    let load = echo_client(&wire, Side::Client, 7000)?.args("--connections 4 --seconds 3");
+    let load = load.spawn()?;
+    tools::wait_until(SHORT, "a core in the real-time class", || {
+        Ok(core_policy(service.pid())? == SCHED_RR)
+    })?;
+    check_load(&load.wait(SHORT)?.success()?.json()?)?;
+    ensure!(boosts()? > before, "the watchdog counts no boost");
+    tools::wait_until(SHORT, "a core that is not in the real-time class", || {
+        Ok(core_policy(service.pid())? != SCHED_RR)
+    })?;
+    ensure!(service.alive(), "the service ended");
+    drop(busy);
+    Ok(())
+}
+
+/// The number of the scheduling class SCHED_RR in `/proc/PID/task/TID/stat`.
+const SCHED_RR: u32 = 2;
+
+/// Returns the scheduling class of the first core of the service with this process id.
+fn core_policy(service: u32) -> Result<u32, Stop> {
+    for task in fs::read_dir(format!("/proc/{service}/task"))? {
+        let stat = fs::read_to_string(task?.path().join("stat"))?;
+        let Some((name, fields)) = stat.rsplit_once(')') else {
+            continue;
+        };
+        if name.ends_with("(tdl-core-0") {
+            let policy = fields.split_whitespace().nth(38);
+            let policy = policy.and_then(|policy| policy.parse().ok());
+            return policy.ok_or_else(|| Stop::Fail(stat.clone()));
+        }
+    }
+    Err(Stop::Fail("the service has no core".into()))
 }

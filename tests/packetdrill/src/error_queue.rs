@@ -172,7 +172,8 @@ impl ErrorQueue {
         });
     }
 
-    /// Completes all zero-copy writes at the end of the connection.
+    /// Completes all zero-copy writes at the end of the connection. Forgets the writes with time
+    /// stamps.
     pub fn complete_zero_copies(&mut self) {
         for (_, what) in std::mem::take(&mut self.tracked) {
             if let Tracked::ZeroCopy(number) = what {

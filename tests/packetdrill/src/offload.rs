@@ -56,7 +56,8 @@ impl Sizing {
     }
 }
 
-/// Returns the pacing rate in bytes per second (Linux's `tcp_update_pacing_rate`).
+/// Returns the pacing rate in bytes per second (Linux's `tcp_update_pacing_rate`). Returns
+/// `u64::MAX` without an RTT sample.
 fn pacing_rate(sizing: &Sizing, info: &FlowInfo) -> u64 {
     let srtt_us = info.srtt.0 / 1000;
     if srtt_us == 0 {
@@ -123,9 +124,10 @@ impl TsoPacket {
         first
     }
 
-    /// Returns true if `next` was appended to the packet. The conditions are: the headers are
-    /// equal, and `next` continues the payload. All segments of the packet have the length of the
-    /// first segment, and `next` is not longer. The packet then has at most `most` segments.
+    /// Returns true if `next` was appended to the packet. The conditions are: the headers are equal
+    /// except for the sequence number, PSH and FIN. Neither has URG, and the packet has no FIN.
+    /// `next` continues the payload. All segments of the packet have the length of the first
+    /// segment, and `next` is not longer. The packet then has at most `most` segments.
     pub fn join(&mut self, next: &Self, most: u32) -> bool {
         let (a, b) = (&self.out, &next.out);
         let each = a.payload_len as usize;

@@ -94,10 +94,10 @@ impl PacketEnds {
 }
 
 impl Stack {
-    /// Returns the bytes that the next write may append to one buffer.
+    /// Returns the bytes that the next write may append to one buffer, or 0 if the queue is full.
     ///
-    /// A write first fills the last buffer. If that buffer is full, a write starts a new buffer,
-    /// unless the queue has reached SO_SNDBUF or TCP_NOTSENT_LOWAT.
+    /// A write first fills the last buffer. If that buffer is full or ends a record, a write starts
+    /// a new buffer, unless the queue has reached SO_SNDBUF or TCP_NOTSENT_LOWAT.
     pub(crate) fn room(&mut self, fd: Fd, id: FlowId) -> CallResult<u32> {
         let flow = self.flow(id).ok_or(Errno(libc::EPIPE))?;
         let (sent, known) = (flow.tx_pos(flow.snd_nxt), flow.tx_head());

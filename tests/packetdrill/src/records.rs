@@ -12,8 +12,8 @@ use crate::{
 };
 
 impl Stack {
-    /// Appends `bytes` to the send stream of the flow `id`. `push` is true if the write ends here.
-    /// `ends_record` is true if a record ends here.
+    /// Appends `bytes` to the send stream of the flow `id`. `push` is true if a write without
+    /// MSG_MORE ends with these bytes. `ends_record` is true if a record ends with these bytes.
     pub(crate) fn append(
         &mut self,
         id: FlowId,
@@ -71,7 +71,8 @@ impl Stack {
     /// Passes the bytes before the stream position `to` to the engine.
     ///
     /// `followed` is true if the stack withholds more bytes. Nagle's algorithm is then switched off
-    /// for the passed bytes, because Linux applies it only to the last buffer of the send queue.
+    /// for the passed bytes, because Linux applies Nagle's algorithm only to the last buffer of the
+    /// send queue.
     fn advance(&mut self, id: FlowId, to: u32, followed: bool) -> CallResult<()> {
         let owner = self.flows.get(&id).and_then(|flow| flow.owner);
         let options = owner

@@ -19,7 +19,7 @@ use crate::{
     wire::Sent,
 };
 
-/// Real time for which the clock thread waits for the other threads in a round.
+/// Longest real time for which the clock thread waits for the other threads in a round.
 const RETURN_MAX: time::Duration = time::Duration::from_secs(1);
 
 /// A thread in a blocking call. A thread that has waited stays in the list until it reads the clock
@@ -36,7 +36,7 @@ struct Waiter {
     returning: bool,
 }
 
-/// The part of [`Shared`] behind the lock.
+/// The part of [`Shared`] that the mutex protects.
 #[derive(Debug)]
 struct Locked {
     stack: Stack,
@@ -48,7 +48,8 @@ struct Locked {
 /// A stack that several threads share. The interface's `userdata` points to it.
 #[derive(Debug)]
 pub struct Shared {
-    /// The thread that made the interface. Only this thread advances the clock.
+    /// The thread that made the interface. Only this thread advances the clock to a timer or by a
+    /// sleep. Each reading of the clock, by any thread, advances the clock by a microsecond.
     clock_thread: ThreadId,
     locked: Mutex<Locked>,
     /// Signalled at the start of a round.
@@ -77,7 +78,7 @@ impl Shared {
         self.locked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a call that does not block, and runs a round.
+    /// Makes a call that does not block. Runs a round if the caller is the clock thread.
     pub fn call<R>(&self, call: impl FnOnce(&mut Stack) -> R) -> R {
         let mut locked = self.lock();
         let result = call(&mut locked.stack);
@@ -191,7 +192,8 @@ impl Shared {
         }
     }
 
-    /// Returns the number of blocked calls.
+    /// Returns the number of threads that are blocked in a call, or whose call is over but that
+    /// have not read the clock yet.
     #[cfg(test)]
     pub fn waiting(&self) -> usize {
         self.lock().waiters.len()
@@ -209,8 +211,8 @@ impl Shared {
 
     /// Runs a round after a change of the stack. Does nothing outside of the clock thread.
     ///
-    /// Wakes all waiting threads. Returns once each has tried its call, and each whose call is over
-    /// has read the clock.
+    /// Wakes all waiting threads. Returns once each thread has tried its call, and each thread
+    /// whose call is over has read the clock, or after [`RETURN_MAX`].
     fn run_waiters<'a>(&'a self, mut locked: MutexGuard<'a, Locked>) -> MutexGuard<'a, Locked> {
         if locked.waiters.is_empty() || thread::current().id() != self.clock_thread {
             return locked;
@@ -239,8 +241,8 @@ impl Locked {
             .min()
     }
 
-    /// Returns true if each waiting thread has tried its call in this round, and none has yet to
-    /// read the clock.
+    /// Returns true if each waiting thread has tried its call in this round, and each thread whose
+    /// call is over has read the clock.
     fn all_waiters_done(&self) -> bool {
         let done = |waiter: &Waiter| waiter.tried == self.round && !waiter.returning;
         self.waiters.iter().all(done)

@@ -174,7 +174,8 @@ impl Stack {
         }
     }
 
-    /// Wakes the blocked writer of the flow `id` if its send queue has enough space.
+    /// Grows SO_SNDBUF of a blocked writer of the flow `id`, and wakes the writer if the send queue
+    /// has enough space.
     fn wake_blocked_writer(&mut self, id: FlowId) {
         let owner = self.flows.get(&id).and_then(|flow| flow.owner);
         let Some(fd) = owner.filter(|_| self.blocked_writers.contains(&id)) else {
@@ -263,7 +264,8 @@ impl Stack {
         self.wire.sent.pop_front()
     }
 
-    /// Returns the time of the next timer, if it is within [`JUMP_MAX`].
+    /// Returns the time of the next timer, or the present time if the timer is overdue. Returns
+    /// `None` if there is no timer within [`JUMP_MAX`].
     pub fn next_timeout(&self) -> Option<Instant> {
         let next = self.engine.as_ref()?.next_timeout()?;
         (next <= self.now() + JUMP_MAX).then_some(next.max(self.now()))

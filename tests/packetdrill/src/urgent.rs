@@ -103,7 +103,8 @@ impl Stack {
     }
 
     /// `recv` with MSG_OOB, which never blocks. Fails with EINVAL if there is no urgent byte to
-    /// read, and with EAGAIN if the announced byte has not arrived.
+    /// read or SO_OOBINLINE is set, and with EAGAIN if the announced byte has not arrived. Returns
+    /// no bytes if the announced byte has not arrived and no more bytes can arrive.
     pub(crate) fn recv_urgent(&mut self, fd: Fd, len: usize, flags: i32) -> CallResult<Received> {
         let mark = self.mark(fd).filter(|mark| !mark.taken);
         let Some(mark) = mark.filter(|_| !self.is_inline(fd)) else {

@@ -140,7 +140,8 @@ impl Wire {
         Some(rest.take_front(at.wrapping_sub(start)))
     }
 
-    /// Records the packet's end, sets PSH by Linux's rules, and emits the packet.
+    /// Records the packet's end, and sets PSH by Linux's rules. Emits the packet, or without TSO
+    /// each of its segments.
     fn send(&mut self, mut packet: TsoPacket) {
         if let Some(flow) = packet.out.flow()
             && !packet.payload.is_empty()
@@ -150,8 +151,8 @@ impl Wire {
             let packet_ends = &mut self.streams(flow).packet_ends;
             packet_ends.end(end);
             let pushed = packet_ends.is_push(end);
-            // A single segment has PSH where a write ended. Segments sent by a timer keep the
-            // engine's PSH. A SYN never gets PSH.
+            // A single segment has PSH if a write ends with the segment, or half a window after the
+            // last PSH. Segments sent by a timer keep the engine's PSH. A SYN never gets PSH.
             let syn = packet.out.flags.contains(TcpFlags::SYN);
             let single = self.offload && packet.is_single() && !syn;
             if single && pushed {

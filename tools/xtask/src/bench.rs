@@ -1,11 +1,11 @@
-//! `cargo xtask bench FIGURE`: runs one experiment of `bench/figures` on the kernel's stack and on
-//! Tidelane.
+//! `cargo xtask bench FIGURE`: runs one experiment of `bench/figures`. Most experiments compare
+//! Tidelane with the kernel's stack.
 //!
-//! A figure is an experiment, after a figure of a paper where one exists. Its plan (`plan.toml`)
-//! describes the cases and the targets. A run has several rounds. Each round measures every case on
-//! both stacks in turn, and the next round uses the reverse order, so that a slow phase of the
-//! machine affects both stacks alike. The result and its plot go to `target/bench`, and also to the
-//! folder of the plan.
+//! A figure is an experiment. It repeats a figure of a paper where there is one. The figure's plan
+//! (`plan.toml`) describes the cases and the targets. A run has several rounds. Each round measures
+//! every case on both stacks in turn, and the next round measures the stacks in the reverse order,
+//! so that a slow phase of the machine affects both stacks alike. The result and its plot go to
+//! `target/bench`, and also to the folder of the plan, unless the command line has `--no-keep`.
 
 use std::{fs, path::Path};
 
@@ -19,6 +19,7 @@ mod bulk;
 mod http;
 mod idle;
 mod kv;
+mod layers;
 mod machine;
 mod measure;
 mod mux;
@@ -55,7 +56,8 @@ pub struct Options {
     no_keep: bool,
 }
 
-/// Runs one figure, or lists the figures.
+/// Runs one figure, or lists the figures if the command line names none. `instructions` is not a
+/// plan: the crate `bench/micro` counts these instructions with callgrind.
 pub fn run(options: &Options) -> Result<(), String> {
     let root = source_root().join("bench/figures");
     let Some(figure) = &options.figure else {
@@ -75,7 +77,9 @@ pub fn run(options: &Options) -> Result<(), String> {
     finish(figure, &folder, &outcome, !options.no_keep)
 }
 
-/// Measures a plan, with the rounds and connections of the command line.
+/// Measures a plan, with the rounds of the command line. The numbers of connections of the command
+/// line select numbers of a request plan, replace those of an idle, key-value or ring API plan, and
+/// have no effect on the other plans.
 fn measure_plan(plan: AnyPlan, options: &Options) -> Result<Outcome, Stop> {
     let rounds = |planned: u32| options.rounds.unwrap_or(planned).max(1);
     let (heading, rows, svg) = match plan {
@@ -119,6 +123,11 @@ fn measure_plan(plan: AnyPlan, options: &Options) -> Result<Outcome, Stop> {
             let results = kv::run(&plan)?;
             (plan.heading(), results.rows(&plan), results.svg(&plan))
         }
+        AnyPlan::Layers(mut plan) => {
+            plan.rounds = rounds(plan.rounds);
+            let results = layers::run(&plan)?;
+            (plan.heading(), results.rows(&plan), results.svg(&plan))
+        }
         AnyPlan::Rings(mut plan) => {
             plan.rounds = rounds(plan.rounds);
             if !options.connections.is_empty() {
@@ -131,7 +140,7 @@ fn measure_plan(plan: AnyPlan, options: &Options) -> Result<Outcome, Stop> {
     Ok(Outcome { heading, rows, svg })
 }
 
-/// The result of a figure, ready to be printed and written.
+/// The result of a figure: title and placement, the rows of the table, and the plot as SVG.
 struct Outcome {
     heading: Heading,
     rows: Vec<Row>,
@@ -145,7 +154,7 @@ pub fn reason_of(stop: Stop) -> String {
     }
 }
 
-/// Prints the names and titles of all figures.
+/// Prints the name and title of `instructions` and of each figure in the folder `root`.
 fn list(root: &Path) -> Result<(), String> {
     println!("make bench FIGURE=NAME, where NAME is one of\n");
     println!("  {:<16} instruction counts (callgrind)", "instructions");

@@ -78,12 +78,9 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     Ok(ExitCode::from(u8::from(total.failed > 0)))
 }
 
-/// Prints the failed and the skipped tests, and the counts.
+/// Prints the skipped tests, then the failed tests and the counts. The failed tests are last,
+/// because a record of a run may have only the last lines of the output.
 fn print_closing(total: &Counts) {
-    if !total.failures.is_empty() {
-        println!("\nfailed:");
-        total.failures.iter().for_each(|name| println!("  {name}"));
-    }
     if !total.skips.is_empty() {
         println!("\nskipped:");
         let width = total
@@ -96,6 +93,10 @@ fn print_closing(total: &Counts) {
             println!("  {name:<width$}  {reason}");
         }
     }
+    if !total.failures.is_empty() {
+        println!("\nfailed:");
+        total.failures.iter().for_each(|name| println!("  {name}"));
+    }
     println!(
         "\n{} passed, {} failed, {} skipped",
         total.passed,
@@ -104,7 +105,8 @@ fn print_closing(total: &Counts) {
     );
 }
 
-/// Runs one step and counts its tests. `left` is the time that is left for all steps.
+/// Runs one step and counts its tests. `left` is the time that is left for this step and all later
+/// steps.
 fn run_step(step: &Step, logs: &Path, left: Duration) -> Counts {
     let start = Instant::now();
     if let Some(reason) = (step.skip)() {
@@ -112,7 +114,7 @@ fn run_step(step: &Step, logs: &Path, left: Duration) -> Counts {
         return Counts::skip(step.name, &reason);
     }
     let log = logs.join(format!("{}.log", step.name));
-    // A limit of 0 would mean no limit to `timeout`.
+    // `timeout 0` would run the step without a time limit.
     let limit = step.seconds.min(left.as_secs()).max(1);
     let ended = execute(step, limit, &log);
     let seconds = start.elapsed().as_secs_f32();
@@ -164,6 +166,8 @@ fn execute(step: &Step, limit: u64, log: &Path) -> Result<(), String> {
             &limit.to_string(),
         ])
         .args(step.command)
+        // A build from scratch takes longer with incremental compilation.
+        .env("CARGO_INCREMENTAL", "0")
         .envs(step.environment.iter().copied())
         .current_dir(source_root())
         .stdin(Stdio::null())

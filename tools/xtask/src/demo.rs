@@ -53,7 +53,7 @@ struct Sample {
     p50_us: f64,
     /// 99th percentile of the latency in microseconds.
     p99_us: f64,
-    /// Mean number of busy CPUs.
+    /// Mean number of busy CPUs, of wrk's CPU and the server's CPU.
     cores: f64,
 }
 
@@ -160,7 +160,8 @@ impl StackSetup {
         self.wire.program(Side::Client, name).cpus(CLIENT_CPU)
     }
 
-    /// Fetches each file with curl in both modes, and compares its digest with the file on disk.
+    /// Fetches each file with curl, once with keep-alive and once with `Connection: close`. Fails
+    /// if the digest differs from the digest of the file on disk.
     fn verify(&self) -> Result<(), Stop> {
         let limit = Duration::from_secs(30);
         for (file, len) in FILES {

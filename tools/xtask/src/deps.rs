@@ -21,10 +21,13 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("app/port", &["shm", "nic"]),
     // The embedded stack runs the TCP engine inside the program.
     ("app/embedded", &["proto", "nic"]),
-    // The direct back end of the ring API runs the TCP engine inside the program, too.
+    // The direct back end of the ring API (`app/rings`) also runs the TCP engine in the program.
     ("app/direct", &["proto", "nic"]),
-    // The set-up of the direct back end on a queue opens AF_XDP and the demux.
+    // `app/direct-nic` sets up the direct back end on a NIC queue: the AF_XDP socket, and the demux
+    // (the XDP program that steers packets).
     ("app/direct-nic", &["proto", "nic"]),
+    // `app/direct-port` sets up the direct back end on a port of the service.
+    ("app/direct-port", &["proto", "nic"]),
     ("sim", &["proto", "shm", "nic", "service", "app"]),
     ("tools", &["shm", "app", "tests"]),
     (

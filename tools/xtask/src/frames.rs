@@ -10,7 +10,8 @@ use std::{collections::BTreeMap, path::Path, process::Command};
 
 use tidelane_tests::tools::target_dir;
 
-/// Largest permitted frame in bytes. Two such frames fit into a quarter of a signal stack.
+/// Largest permitted frame in bytes. Two frames of this size take a quarter of a signal stack of
+/// 32 KiB.
 const FRAME_MAX: u64 = 4096;
 /// Path of the library below the target directory.
 const LIBRARY: &str = "release/libtidelane.so";

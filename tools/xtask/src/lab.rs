@@ -3,7 +3,7 @@
 //! ```text
 //!   kernel package --> RAM disk --> emulator (no KVM, no network) --> results by serial line
 //!                                     root: this machine's own, read only, changes in memory
-//!                                     NICs: two of each kind, joined by a hub
+//!                                     NICs: two of each kind, joined by a hub or bridge
 //! ```
 //!
 //! An emulated machine boots one kernel and has all selected NICs. The machine runs the selected
@@ -53,9 +53,10 @@ const TOOLS: [(&str, &str); 6] = [
 ];
 /// Factor for the time limits within tests, because an emulated machine is slower than a real one.
 const PATIENCE: u32 = 6;
-/// Time limit of a boot in seconds.
+/// Seconds for the boot in the time limit of a machine.
 const BOOT_MAX: u64 = 120;
-/// Time limit of each test in seconds.
+/// Seconds that each test adds to the time limit of its machine. A single test has no limit of its
+/// own.
 const TEST_MAX: u64 = 180;
 /// Default time limit of the whole run, in seconds.
 const ALL_MAX: u64 = 24 * 3600;
@@ -249,7 +250,7 @@ impl KernelRun<'_> {
     }
 
     /// Boots the machine and adds the results of the tests to `cells`. Fails with a reason if the
-    /// machine ended before all tests had run.
+    /// machine or the time ended before all tests had run.
     fn serve(
         &self,
         kernel: &Kernel,

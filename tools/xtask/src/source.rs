@@ -95,7 +95,7 @@ fn skipped_until(bytes: &[u8], at: usize) -> usize {
     }
 }
 
-/// Returns the offset of `what` at or after `from`, or the length of `bytes` if it is not found.
+/// Returns the offset of `what` at or after `from`, or the length of `bytes` if there is no `what`.
 fn find(bytes: &[u8], from: usize, what: &[u8]) -> usize {
     let found = bytes[from..]
         .windows(what.len())

@@ -2,9 +2,10 @@
 //!
 //! `specs/rfcNNNN.toml` lists the requirements of an RFC ([`mod@file`] has the format). A
 //! requirement cites the code that implements it and a test that proves it, or the reason for an
-//! exception. A requirement without either is missing. The check fails
+//! exception. A requirement without code, without a test or with an unimplemented part counts as
+//! missing, except for a MAY without code. The check fails
 //!
-//! * if cited code or a cited test does not exist ([`citations`]),
+//! * if cited code or a cited test does not exist, or code cites an unknown id ([`citations`]),
 //! * if an RFC has more missing requirements than the ratchet (`spec-ratchet.txt`) allows, or
 //! * if a promise of `docs/security.md` names no test ([`promises`]).
 

@@ -1,9 +1,9 @@
 //! `cargo xtask tidy`: checks the style rules that can be automated.
 //!
 //! The rules concern the lengths of files, functions and lines, the files that may contain unsafe
-//! code or read clocks, the openings of comments, and the subjects of commits. The ratchet,
-//! `tidy-ratchet.txt`, lists the known offences with their sizes. The check accepts a known offence
-//! as long as its size does not grow.
+//! code, read clocks or draw random numbers, paths of a developer's machine, the openings of
+//! comments, and the subjects of commits. The ratchet, `tidy-ratchet.txt`, lists the known offences
+//! with their sizes. The check accepts a known offence as long as its size does not grow.
 
 mod comments;
 mod subjects;
@@ -274,7 +274,7 @@ fn body_end(code: &str) -> Option<usize> {
 }
 
 /// Finds unsafe code in files that must not contain any, and clocks and random numbers in crates
-/// that must be deterministic.
+/// that must be deterministic. Tests and the test module of a file are not checked.
 fn check_words(file: &SourceFile, code: &str) -> Vec<Offence> {
     let path = file.path.as_str();
     let code = &code[..tests_start(code)];
@@ -318,8 +318,8 @@ fn check_words(file: &SourceFile, code: &str) -> Vec<Offence> {
     offences
 }
 
-/// Counts the occurrences of `word` in the code of a file, except for those in attributes. `why` is
-/// the rule.
+/// Counts the occurrences of `word` in the code of a file. A word at the start of an attribute does
+/// not count. `why` is the rule.
 fn count_word(path: &str, code: &str, word: &str, why: &str) -> Option<Offence> {
     let is_word_char = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     let is_whole_word = |at: usize| {

@@ -71,7 +71,8 @@ impl Stream {
         }
     }
 
-    /// Sets whether parts of the room to send are lent. Meanwhile no send buffer is freed.
+    /// Sets whether parts of the room to send are lent. While parts are lent, no send buffer is
+    /// freed.
     pub fn set_room_lent(&mut self, is_lent: bool) {
         self.room_lent = is_lent;
     }
@@ -135,7 +136,7 @@ impl Stream {
         self.tx_head = self.tx_head.wrapping_add(len);
     }
 
-    /// Copies bytes behind the written ones, without publishing them. Returns their number.
+    /// Appends bytes to the written bytes, without publishing them. Returns their number.
     pub fn write_unpublished(&mut self, from: &[u8]) -> usize {
         let count = self.copy_in(from);
         self.tx_head = self.tx_head.wrapping_add(count as u32);

@@ -215,7 +215,7 @@ impl Stream {
             && self
                 .tx_buffer
                 .is_some_and(|buffer| buffer.to_word() == seen);
-        // The bytes before `until` are acknowledged if the unacknowledged bytes all lie after it.
+        // The bytes before `until` are acknowledged if all unacknowledged bytes lie after `until`.
         let unacked = self.tx_head.wrapping_sub(self.tx_acked);
         let acked = self.tx_head.wrapping_sub(self.outgrown.until) >= unacked;
         if echoed || acked {
@@ -301,7 +301,7 @@ impl Stream {
         if is_used || !self.outgrown.buffers.is_empty() {
             return false;
         }
-        // Everything is acknowledged, so the service reads nothing from the buffer.
+        // All bytes are acknowledged, so the service reads nothing from the buffer.
         self.shared.view().program().tx_buffer.store(0, Release);
         self.tx_buffer = None;
         self.session.buffers().allocator.free(buffer);

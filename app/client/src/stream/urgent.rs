@@ -69,7 +69,8 @@ impl Stream {
     /// Sets SO_OOBINLINE, which is on for a new stream.
     pub fn set_urgent_inline(&mut self, inline: bool) {
         self.urgent.inline = inline;
-        // `rx_head` was limited for the previous setting. The next `refresh_rx` computes it again.
+        // `rx_head` was limited for the previous setting. The next `refresh_rx` computes `rx_head`
+        // again.
         self.rx_head = self.rx_read;
     }
 
@@ -95,8 +96,8 @@ impl Stream {
         self.note_options();
     }
 
-    /// Returns the mark if it is at or after the read position. Loads the mark only if the service
-    /// has set the URGENT flag, or if the stream already has a mark.
+    /// Returns the mark if the mark is at or after the read position. Loads the mark only if the
+    /// service has set the URGENT flag, or if the stream already has a mark.
     fn mark(&mut self) -> Option<Mark> {
         if self.service_flags() & service_flags::URGENT == 0 && self.urgent.mark.is_none() {
             return None;
@@ -104,7 +105,7 @@ impl Stream {
         self.reload_mark()
     }
 
-    /// Loads the mark, and returns it if it is at or after the read position.
+    /// Loads the mark. Returns the mark if the mark is at or after the read position.
     fn reload_mark(&mut self) -> Option<Mark> {
         self.load_mark();
         let at = self.rx_read;
@@ -145,8 +146,8 @@ impl Stream {
     }
 
     /// Skips the previous urgent byte if it has arrived and SO_OOBINLINE is off. The previous
-    /// urgent byte is at the read position, and a later byte has become the urgent byte. Linux also
-    /// skips it.
+    /// urgent byte is at the read position, and a later byte has become the urgent byte. Linux
+    /// skips the byte, too.
     fn skip_previous_byte(&mut self) {
         let has_arrived = self.received_head() != self.rx_read;
         if has_arrived && !self.urgent.inline {
@@ -166,7 +167,7 @@ impl Stream {
         self.urgent.skipped
     }
 
-    /// Returns the service's `rx_head`: the end of all received bytes, including those after the
+    /// Returns the service's `rx_head`: the end of all received bytes, including bytes after the
     /// mark. If the service's value is out of range, returns the stream's last valid `rx_head`.
     fn received_head(&mut self) -> u32 {
         self.refresh_rx();

@@ -1,4 +1,5 @@
-//! Tests of a context: requests, events, the sleep protocol and corrupt rings.
+//! Tests of a context, the set of rings of one thread of a program: requests, events, the sleep
+//! protocol and corrupt rings.
 
 use std::sync::atomic::Ordering;
 

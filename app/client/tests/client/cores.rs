@@ -1,5 +1,5 @@
-//! Tests of a program with a service of several cores: requests about a slot go to the core that
-//! owns the slot.
+//! Tests of a program whose service has several cores (polling threads). A request about a slot,
+//! the record of a connection in shared memory, goes to the core that owns the slot.
 
 use std::sync::{
     Arc,
@@ -114,7 +114,7 @@ fn requests_about_a_slot_ring_only_its_core() {
 #[test]
 fn slots_without_a_core_are_ignored() {
     let mut service = service();
-    // Each of the 96 slots has a core, so use a slot that does not exist.
+    // Each of the 96 slots has a core, so the request names a slot that does not exist.
     service.context.assign(u32::MAX);
     service.context.flush();
     assert!(service.cores.iter_mut().all(|core| core.words().is_empty()));
@@ -185,7 +185,7 @@ fn events_of_all_cores_are_reported_and_keep_a_context_awake() {
     };
     service.cores[1].control_events.push(accepted).unwrap();
     service.cores[1].control_events.publish();
-    // A slot that does not exist: an impossible value, which is ignored.
+    // Slot 96 does not exist. The program ignores the event.
     accepted.slot = 96;
     service.cores[0].control_events.push(accepted).unwrap();
     service.cores[0].control_events.publish();
@@ -210,7 +210,7 @@ fn events_of_all_cores_are_reported_and_keep_a_context_awake() {
         ]
     );
     assert!(service.context.prepare_to_sleep());
-    // Each core checks a word of its own.
+    // Each core checks its own word for a sleeping context.
     for core in 0..CORES {
         let rings = service
             .region

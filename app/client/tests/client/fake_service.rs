@@ -24,6 +24,7 @@ pub struct Connection {
     pub tx_head: u32,
     pub tx_acked: u32,
     rx: Option<StreamBuffer>,
+    /// Replaced receive buffers that the program may still read.
     rx_old: Vec<StreamBuffer>,
     pub rx_head: u32,
     pub flags: u32,
@@ -33,6 +34,7 @@ pub struct Connection {
 pub struct FakeService {
     pub region: Arc<ProgramRegion>,
     pub page: Arc<ServicePageMap>,
+    /// Number of times that the program has rung the service's doorbell.
     pub rung: Arc<AtomicU32>,
     pub connections: HashMap<u32, Connection>,
     pub data_requests: DataRequestConsumer,
@@ -70,7 +72,7 @@ impl FakeService {
         })
     }
 
-    /// Prepares a slot for a connection and returns its generation.
+    /// Prepares a slot, the record of a connection in shared memory. Returns the slot's generation.
     pub fn begin(&mut self, slot: u32, rx_window: u32, tx_limit: u32) -> u32 {
         let view = self.region.slot(slot).unwrap();
         let half = view.service();
@@ -106,7 +108,7 @@ impl FakeService {
         generation
     }
 
-    /// Sets service flags and a cause.
+    /// Sets service flags and a close cause in the slot.
     pub fn set_flags(&mut self, slot: u32, flags: u32, cause: u32) {
         let view = self.region.slot(slot).unwrap();
         let connection = self.connections.get_mut(&slot).unwrap();
@@ -169,7 +171,7 @@ impl FakeService {
         }
     }
 
-    /// Returns the bytes written and not acknowledged, from the send buffer that was last adopted.
+    /// Returns the bytes that are written and not acknowledged, from the last adopted send buffer.
     pub fn unacked(&self, slot: u32) -> Vec<u8> {
         let connection = &self.connections[&slot];
         let len = connection.tx_head.wrapping_sub(connection.tx_acked) as usize;
@@ -181,7 +183,7 @@ impl FakeService {
         bytes
     }
 
-    /// Acknowledges up to `count` more bytes.
+    /// Acknowledges up to `count` further bytes.
     pub fn acknowledge(&mut self, slot: u32, count: u32) {
         let connection = self.connections.get_mut(&slot).unwrap();
         let unacked = connection.tx_head.wrapping_sub(connection.tx_acked);
@@ -236,7 +238,7 @@ impl FakeService {
                 .into_iter()
                 .chain(connection.rx_old.drain(..))
             {
-                // A stream that still reads the buffer would find these bytes.
+                // Overwrite the buffer, so that a stream that still reads it yields wrong bytes.
                 assert!(buffer.write(&self.region, 0, &vec![0xdd; buffer.len() as usize]));
                 assert!(self.rx_area.free(buffer));
             }
@@ -272,6 +274,7 @@ impl FakeService {
         request
     }
 
+    /// Queues a control event with the cause 4. A slot without a connection has generation 0.
     pub fn control_event(&mut self, kind: u32, slot: u32, cookie: u64, listener: u32) {
         let generation = self.connections.get(&slot).map_or(0, |c| c.generation);
         let event = ControlEvent {

@@ -1,4 +1,5 @@
-//! Tests of a stream whose buffers are used in place.
+//! Tests of a stream whose buffers are used in place: the program reads and writes in shared
+//! memory, without copies.
 
 use std::sync::atomic::Ordering::Acquire;
 
@@ -50,7 +51,7 @@ fn reserved_room_is_behind_the_written_bytes() {
     exchange(&mut service, &mut context, &mut stream);
     let unacked = service.unacked(SLOT);
     assert_eq!((unacked.len(), &unacked[100..]), (130, &[7; 30][..]));
-    // Another buffer has the unacknowledged bytes, too.
+    // The new send buffer also contains the unacknowledged bytes.
     let word = stream.tx_word();
     assert!(stream.replace_send_buffer() && stream.tx_word() != word);
     stream.publish();
@@ -77,7 +78,7 @@ fn room_ends_at_the_limit_and_at_the_wrap() {
     assert_eq!(stream.write(&[1; 65_530]), 65_530);
     exchange(&mut service, &mut context, &mut stream);
     service.acknowledge(SLOT, 65_530);
-    // The buffer has 64 KiB, so that six bytes precede the wrap.
+    // The buffer has 64 KiB, so six bytes remain before the wrap.
     assert_eq!(stream.reserve(0, 100, 1).unwrap().len, 6);
     assert_eq!(stream.reserve(6, 100, 1).unwrap().len, 100);
     stream.shutdown_write();
@@ -93,7 +94,7 @@ fn a_new_receive_buffer_is_confirmed_by_the_caller() {
     stream.confirm_rx_buffer();
     let word = stream.rx_word();
     assert_eq!(confirmed(&service), word);
-    // The service replaces the buffer, and the stream finds the bytes in the new one.
+    // The service replaces the buffer, and the stream finds the bytes in the new buffer.
     assert!(service.receive(SLOT, &[2; 3000]));
     let second = stream.received_run(3000).unwrap();
     assert_eq!(second.len, 3000);

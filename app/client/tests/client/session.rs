@@ -110,7 +110,7 @@ fn an_absent_service_is_reported_as_not_running() {
     let path = SocketPath::new("absent");
     let error = Program::register(&path.0, "testing").unwrap_err();
     assert!(matches!(error, RegisterError::NotRunning), "{error}");
-    // A socket file on which no process listens, as after the service was killed.
+    // A socket file without a listening process, as after a crash of the service.
     let kind = SocketType::SEQPACKET;
     let dead = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
     bind(&dead, &SocketAddrUnix::new(&path.0).unwrap()).unwrap();
@@ -214,7 +214,7 @@ fn a_session_from_registration_to_the_service_s_death() {
     program.unlisten(ListenerHandle(9));
     let (service, doorbell) = service.join().unwrap();
 
-    // The program sleeps, and an event rings its doorbell.
+    // The program sleeps. An event rings its doorbell.
     let mut events = DataEventProducer::new(service.region.clone(), 0).unwrap();
     let _control = ControlEventProducer::new(service.region.clone(), 0).unwrap();
     assert!(context.prepare_to_sleep());
@@ -237,7 +237,7 @@ fn a_session_from_registration_to_the_service_s_death() {
     context.poll(&mut |event| got.push(event));
     assert_eq!(got, [ClientEvent::Ready { slot: 3 }]);
 
-    // The service sleeps, and a request rings its doorbell.
+    // The service sleeps. A request rings its doorbell.
     let needs_wakeup = &service.page.core(0).unwrap().needs_wakeup;
     sleep::prepare_to_sleep(needs_wakeup);
     context.assign(3);
@@ -286,7 +286,7 @@ fn an_abandoned_session_hangs_up_when_the_parent_does() {
     let service = serve(&path, register);
     let program = Program::register(&path.0, "testing").unwrap();
     let service = service.join().unwrap();
-    // As in a forked child, except that the region is still mapped.
+    // The state after `fork` in a child, except that the region is still mapped.
     program.abandon();
     assert!(program.service_known_gone());
     assert!(readable(&service.socket, Duration::from_secs(5)));

@@ -118,7 +118,7 @@ fn a_growing_buffer_keeps_wrapped_bytes_and_its_predecessor() {
 #[test]
 fn an_echo_of_an_earlier_use_of_the_buffer_frees_nothing() {
     let mut s = setup(1 << 20);
-    // The service has seen an 8 KiB buffer, which then becomes free.
+    // The service has seen an 8 KiB buffer, which is then freed.
     assert_eq!(s.stream.write(&bytes(1, 0, 8000)), 8000);
     s.exchange();
     s.service.acknowledge(SLOT, 8000);
@@ -236,7 +236,7 @@ fn reads_are_announced_when_a_quarter_of_the_window_was_read() {
     s.exchange();
     assert_eq!(s.stream.discard(quarter - 1), quarter - 1);
     assert!(!s.stream.submit_due());
-    // A write announces the read position, too.
+    // A write also announces the read position.
     assert_eq!(s.stream.write(b"x"), 1);
     s.exchange();
     assert_eq!(s.stream.discard(1), 1);
@@ -438,7 +438,7 @@ impl World {
         let stream = &mut self.streams[n];
         match kind {
             0..=2 => {
-                // Mostly small writes.
+                // Most writes are small.
                 let len = if kind == 2 { amount } else { amount % 700 };
                 let room = stream.writable();
                 let data = bytes(slot, self.written[n], len);
@@ -488,7 +488,7 @@ impl World {
         Ok(())
     }
 
-    /// Checks that the service could send exactly the bytes that were written.
+    /// Asserts that the service sees exactly the written bytes.
     fn check(&self, n: usize) -> Result<(), TestCaseError> {
         let unacked = self.service.unacked(n as u32);
         let acked = self.service.connections[&(n as u32)].tx_acked;

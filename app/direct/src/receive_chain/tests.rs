@@ -4,7 +4,7 @@ use super::*;
 
 const BUFFER_LEN: u32 = 64;
 
-/// Returns the byte at a stream position.
+/// Returns the test pattern's byte at a stream position.
 fn byte(pos: u32) -> u8 {
     (pos.wrapping_mul(2_654_435_761) >> 24) as u8
 }
@@ -40,7 +40,7 @@ fn taken(chain: &mut ReceiveChain) -> Vec<u8> {
 #[test]
 fn data_beyond_a_hole_appears_when_the_hole_closes() {
     let pool = pool();
-    // Stream positions wrap.
+    // Stream positions wrap at 2^32.
     let start = u32::MAX - 25;
     let mut chain = chain_at(start);
     for offset in [20, 40, 10] {
@@ -61,8 +61,8 @@ fn data_beyond_a_hole_appears_when_the_hole_closes() {
     assert_eq!(pool.free_count(), 1024);
 }
 
-/// A payload in two buffers: the first buffer closes the hole before data that the second buffer
-/// repeats.
+/// A payload takes two buffers. The first buffer fills a gap, and the data after the gap repeats
+/// bytes of the second buffer.
 #[test]
 fn a_part_may_repeat_data_that_the_part_before_it_has_joined() {
     for first in 1..60 {
@@ -79,8 +79,8 @@ fn a_part_may_repeat_data_that_the_part_before_it_has_joined() {
     }
 }
 
-/// Random segments with overlaps, in any order: the chain yields each byte once, and keeps no
-/// buffer afterwards. A model of the received positions says how much is in order.
+/// Random overlapping segments arrive in random order. The chain yields each byte once, and keeps
+/// no buffer. A model of the received positions determines which data is in order.
 #[test]
 fn overlaps_are_trimmed() {
     for seed in 1..400_u64 {
@@ -123,8 +123,7 @@ fn overlaps_are_trimmed() {
     }
 }
 
-/// A peer that sends single bytes, in order or from the end on, does not take a buffer for each
-/// byte.
+/// A peer that sends single bytes, forwards or backwards, does not occupy a buffer per byte.
 #[test]
 fn single_bytes_share_buffers() {
     let pool = pool();
@@ -139,8 +138,8 @@ fn single_bytes_share_buffers() {
     assert_eq!(copies, 0);
     assert!(1024 - pool.free_count() < 16 + 10_000 / BUFFER_LEN * 2);
     assert_eq!(taken(&mut chain), bytes(0, 10_000));
-    // Backwards: the number of buffers beyond the hole is limited, and they shrink when the hole
-    // closes.
+    // Backwards: the number of out-of-order buffers is limited, and small buffers are joined when
+    // the gap is filled.
     let mut refused = 0;
     for pos in (10_001..11_000).rev() {
         match chain.has_place(pos) {

@@ -26,7 +26,7 @@ fn acknowledge(chain: &mut SendChain, acked: u32) -> usize {
 #[test]
 fn buffers_stay_until_their_last_byte_is_acknowledged() {
     let loans = loans();
-    // Stream positions wrap.
+    // Stream positions wrap at 2^32.
     let start = u32::MAX - 4;
     let mut chain = SendChain {
         head: start,
@@ -61,7 +61,7 @@ fn buffers_stay_until_their_last_byte_is_acknowledged() {
     assert!(chain.copy_to(at(9), &mut []));
 }
 
-/// A segment may have its headers before it in the buffer only if no byte there is needed.
+/// Headers may overwrite bytes before the segment only if the peer has acknowledged these bytes.
 #[test]
 fn headers_overwrite_acknowledged_bytes_only() {
     let loans = loans();

@@ -9,7 +9,7 @@ thread_local! {
     static COUNT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The system's allocator, with a count.
+/// The system's allocator, with a count of allocations per thread.
 pub struct Counting;
 
 #[global_allocator]
@@ -35,7 +35,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Returns the number of allocations of this thread.
+/// Returns the number of allocations that this thread has made.
 pub fn allocations() -> u64 {
     COUNT.with(Cell::get)
 }

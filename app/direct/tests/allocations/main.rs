@@ -1,4 +1,4 @@
-//! Copies and allocations for each message.
+//! Number of copies and allocations per message.
 
 mod counting_unsafe;
 #[allow(dead_code)]
@@ -16,13 +16,14 @@ use crate::{
     nic_unsafe::Quality,
 };
 
-/// Connections of a test.
+/// Number of connections of a test.
 const CONNECTIONS: usize = 20;
-/// Messages in each direction on each connection.
+/// Number of messages in each direction on each connection.
 const ROUNDS: u64 = 200;
 
-/// Runs request and answer on all connections. The server sends the received buffer back: the
-/// payload of the answer stays where the NIC has put the request. Returns the allocations.
+/// Exchanges requests and answers on all connections. The server returns each received buffer as
+/// the answer, so the payload stays where the NIC has put the request. Returns the number of
+/// allocations.
 fn exchange(pair: &mut Pair, connections: &[Descriptor], message: &[u8], rounds: u64) -> u64 {
     let before = allocations();
     for _ in 0..rounds {
@@ -63,14 +64,14 @@ fn connected(is_shared: bool) -> (Pair, Vec<Descriptor>) {
     (pair, connections)
 }
 
-/// On a port that shares its memory, a message is neither copied nor does it cost an allocation,
-/// from the buffer of one program to the buffer of the other program.
+/// On ports that share their memory, a message needs neither a copy nor an allocation, from the
+/// buffer of the sending program to the buffer of the receiving program.
 #[test]
 fn a_message_costs_no_copy_and_no_allocation() {
     for len in [1, 100, 1400] {
         let (mut pair, connections) = connected(true);
         let message = pattern(1, len);
-        // The lists grow in the first rounds.
+        // The first rounds grow the lists.
         exchange(&mut pair, &connections, &message, 20);
         let before = [
             pair.client.context.counters(),
@@ -89,6 +90,51 @@ fn a_message_costs_no_copy_and_no_allocation() {
             assert_eq!(after.rx_exchanges - before.rx_exchanges, messages);
             assert_eq!(after.tx_lent - before.tx_lent, messages);
         }
+    }
+}
+
+/// A datagram costs no allocation, and no copy on a port that shares its memory.
+#[test]
+fn a_datagram_costs_no_copy_and_no_allocation() {
+    for is_shared in [true, false] {
+        let mut pair = Pair::new(Quality {
+            is_shared,
+            ..Quality::default()
+        });
+        let bound = pair.server.context.bind(kit::server(53)).expect("free");
+        let socket = pair.client.context.bind(([0; 4], 0).into()).expect("free");
+        let payload = pattern(1, 500);
+        let mut run = |rounds: u64| {
+            let before = allocations();
+            for _ in 0..rounds {
+                let mut buffer = pair.client.context.pool().allocate().expect("free");
+                assert_eq!(buffer.append(&payload), payload.len());
+                let sent = pair.client.context.send_to(socket, buffer, kit::server(53));
+                sent.expect("room");
+                let mut is_answered = false;
+                while !is_answered {
+                    pair.step();
+                    while let Some((sender, buffer)) = pair.server.list.take_datagram(0) {
+                        let sent = pair.server.context.send_to(bound, buffer, sender);
+                        sent.expect("room");
+                    }
+                    while let Some((_, buffer)) = pair.client.list.take_datagram(0) {
+                        assert!(buffer.payload() == payload);
+                        is_answered = true;
+                    }
+                }
+            }
+            let ends = [&pair.client, &pair.server];
+            let copies = ends.map(|end| end.context.counters());
+            let copies: u64 = copies.iter().map(|c| c.rx_copies + c.tx_copies).sum();
+            (allocations() - before, copies)
+        };
+        let (_, before) = run(20);
+        let (count, after) = run(ROUNDS);
+        assert_eq!(count, 0, "allocations");
+        // The client and the server copy each datagram once in each direction.
+        let copies = if is_shared { 0 } else { 4 * ROUNDS };
+        assert_eq!(after - before, copies);
     }
 }
 

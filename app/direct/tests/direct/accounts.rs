@@ -1,4 +1,4 @@
-//! The accounts of buffers: bounds, and the owners of buffers in each situation.
+//! Accounting of buffers: limits, and the owner of each buffer in each situation.
 
 use tidelane_engine::Duration;
 use tidelane_rings::{Buffer, Context, Descriptor, Events};
@@ -8,8 +8,8 @@ use crate::{
     nic_unsafe::Quality,
 };
 
-/// A program may hold received buffers for any time, also after the end of the connection. Their
-/// contents stay, while the port uses other frames.
+/// A program may keep received buffers for any time, even after the end of the connection. The port
+/// does not change the bytes of the kept buffers.
 #[test]
 fn held_buffers_keep_their_contents() {
     let mut pair = Pair::new(Quality::default());
@@ -34,8 +34,8 @@ fn held_buffers_keep_their_contents() {
     pair.assert_clean();
 }
 
-/// Sent data is held until it is acknowledged and until the port has sent the frame, whatever
-/// comes first.
+/// A sent buffer is held until the peer has acknowledged the data and the port has sent the frame,
+/// in either order.
 #[test]
 fn sent_buffers_are_held_until_the_port_returns_them() {
     // The port completes a transmission long after the ACK has arrived.
@@ -54,14 +54,14 @@ fn sent_buffers_are_held_until_the_port_returns_them() {
         1,
         "the port reads the buffer"
     );
-    // The end of the connection does not free the buffer either.
+    // An abort of the connection does not free a buffer that the port reads.
     pair.client.context.abort(client);
     pair.client.sync();
     assert_eq!(pair.client.owned(pair.buffers), 1);
     pair.run_for(Duration::from_millis(100));
     pair.server.context.close(peer);
     pair.assert_clean();
-    // The peer acknowledges long after the completion.
+    // The peer acknowledges long after the port has completed the transmission.
     let mut pair = Pair::new(Quality::default());
     let (_, client, peer) = pair.connected(80);
     pair.wire.borrow_mut().quality.loss = 1000;
@@ -77,8 +77,8 @@ fn sent_buffers_are_held_until_the_port_returns_them() {
     pair.assert_clean();
 }
 
-/// A retransmission does not write to a frame that the port still reads: the NIC of the tests
-/// compares each frame at its completion. Such a segment is copied.
+/// A retransmission never writes to a frame that the port still reads: the context copies the
+/// segment to another frame. The simulated NIC verifies each frame at the end of its transmission.
 #[test]
 fn a_retransmission_during_a_transmission_is_copied() {
     let mut pair = Pair::new(Quality {
@@ -99,8 +99,8 @@ fn a_retransmission_during_a_transmission_is_copied() {
     pair.assert_clean();
 }
 
-/// The first segment of a message is sent from its buffer. The headers of later segments would
-/// overwrite data that is not acknowledged, so these segments are copied.
+/// The first segment of a message is sent from its buffer. The headers of a later segment would
+/// overwrite unacknowledged data, so later segments are copied.
 #[test]
 fn later_segments_of_a_buffer_are_copied() {
     let mut pair = Pair::new(Quality::default());
@@ -120,8 +120,8 @@ fn later_segments_of_a_buffer_are_copied() {
     pair.assert_clean();
 }
 
-/// Programs that pause many connections do not take the buffers from other connections, and a
-/// program that holds nothing can always answer.
+/// Paused connections do not take the buffers of other connections. A program that holds no buffers
+/// can always send an answer.
 #[test]
 fn paused_connections_leave_buffers_to_others() {
     let mut pair = Pair::new(Quality::default());
@@ -132,7 +132,7 @@ fn paused_connections_leave_buffers_to_others() {
         pair.server.context.pause(connection.1);
         blocked.push(connection);
     }
-    // Each connection may have a window of 64 KiB: together more than all buffers.
+    // Each connection may have a window of 64 KiB. All windows together exceed the buffers.
     for round in 0..12 {
         for (sender, _) in &blocked {
             let pool = pair.client.context.pool();
@@ -154,7 +154,7 @@ fn paused_connections_leave_buffers_to_others() {
         let took = pair.clock.get() - start;
         assert!(took < Duration::from_millis(1), "round {round}: {took:?}");
     }
-    // Nothing that was acknowledged is lost: all data arrives after the pause.
+    // No acknowledged data is lost: all data arrives after the pause.
     let expected: usize = 12 * 5000;
     let mut received = vec![0; blocked.len()];
     for (sender, receiver) in &blocked {
@@ -177,7 +177,7 @@ fn paused_connections_leave_buffers_to_others() {
     assert!(received.iter().all(|len| *len <= expected));
 }
 
-/// A lent buffer of another pool is sent as well, and returns to its own pool.
+/// A buffer of another pool is sent as a copy, and returns to its own pool.
 #[test]
 fn a_buffer_of_another_pool_is_copied() {
     let mut pair = Pair::new(Quality::default());
@@ -195,7 +195,7 @@ fn a_buffer_of_another_pool_is_copied() {
     pair.assert_clean();
 }
 
-/// A port without free frames delays segments, and loses none.
+/// A port without free frames delays segments but loses none.
 #[test]
 fn a_full_port_delays_and_loses_nothing() {
     for is_shared in [true, false] {

@@ -1,4 +1,4 @@
-//! The behaviour of a context, as that of every back end.
+//! The behaviour that every back end of the ring API has.
 
 use std::{cell::Cell, rc::Rc};
 
@@ -12,7 +12,7 @@ use crate::{
     nic_unsafe::{Clock, Quality},
 };
 
-/// Runs `count` clients with `len` bytes each against an echo server.
+/// Runs `count` clients that exchange `len` bytes each with an echo server.
 fn echo(pair: &mut Pair, count: usize, len: usize, message_len: usize) -> Clients {
     let (mut echo, mut clients) = (Echo::default(), Clients::default());
     pair.server
@@ -41,7 +41,7 @@ fn many_connections_get_their_own_bytes() {
     }
 }
 
-/// With few buffers, connections wait for buffers, and none is lost.
+/// When buffers are short, connections wait for buffers, and no data is lost.
 #[test]
 fn a_lack_of_buffers_delays_and_loses_nothing() {
     let few = |end| DirectOptions {
@@ -58,8 +58,8 @@ fn a_lack_of_buffers_delays_and_loses_nothing() {
     pair.assert_clean();
 }
 
-/// The same over a wire with loss: data beyond holes does not take the buffer of the data that
-/// fills a hole, however few buffers there are.
+/// Buffers are short, and the wire loses packets. Out-of-order data never takes the last free
+/// buffer, because the data that fills the gap needs a buffer.
 #[test]
 fn a_lack_of_buffers_and_loss_end_well() {
     for seed in 0..40 {
@@ -110,14 +110,14 @@ fn a_jumbo_payload_takes_several_buffers() {
         clock.set(clock.get() + Duration::from_millis(1));
     }
     assert!(got == data, "{} bytes", got.len());
-    // The segments were longer than the buffers.
+    // The payloads were longer than the buffers.
     let segments = far.context.tcp_counters().in_segs;
     assert!(far.context.counters().rx_copies > segments * 4);
     assert_eq!(far.owned(8192), 0);
 }
 
-/// A receiver that takes nothing fills its own queue only. Other connections stay prompt, and the
-/// data arrives when the receiver resumes.
+/// A peer that does not read blocks only its own connection. Other connections stay prompt, and the
+/// data arrives when the peer reads again.
 #[test]
 fn a_blocked_receiver_delays_nobody_else() {
     let mut pair = Pair::new(Quality::default());
@@ -188,7 +188,7 @@ fn ends_have_their_causes() {
     let error = pair.server.context.send(peer, buffer).expect_err("over");
     assert_eq!(error.refusal, SendRefusal::NotConnected);
     pair.server.context.close(peer);
-    // Nobody listens on this port.
+    // No listener has this port.
     let refused = pair.client.context.connect(server(81)).expect("a port");
     pair.run_until("the refusal", |pair| {
         pair.client.events(refused).intersects(Events::CLOSED)
@@ -197,7 +197,7 @@ fn ends_have_their_causes() {
     pair.client.sync();
     assert!(pair.client.list.is_empty(), "the end is reported once");
     pair.client.context.close(refused);
-    // The wire loses everything.
+    // The wire loses all packets.
     pair.wire.borrow_mut().quality.loss = 1000;
     let lost = pair.client.context.connect(server(80)).expect("a port");
     pair.run_until("the timeout", |pair| {
@@ -210,8 +210,8 @@ fn ends_have_their_causes() {
     pair.assert_clean();
 }
 
-/// The program connects, sends before the connection is established, and closes at once: the peer
-/// gets all data and then the end.
+/// The program connects, sends before the connection is established, and closes at once. The peer
+/// gets all data, and then the end of the stream.
 #[test]
 fn a_close_sends_what_is_queued() {
     let mut pair = Pair::new(Quality::default());
@@ -239,7 +239,7 @@ fn a_close_sends_what_is_queued() {
     pair.assert_clean();
 }
 
-/// The end of a context resets its connections, also those that were not accepted.
+/// Dropping a context resets the context's connections, even connections in an accept queue.
 #[test]
 fn a_dropped_context_resets_its_connections() {
     let mut pair = Pair::new(Quality::default());
@@ -269,11 +269,11 @@ fn a_dropped_context_resets_its_connections() {
         causes,
         [(client, Some(Cause::Reset)), (second, Some(Cause::Reset))]
     );
-    // A buffer outlives its context.
+    // A buffer may outlive its context.
     assert!(held.is_empty());
 }
 
-/// Each half does its part only, and no event is lost, whatever their order.
+/// `tx_sync` only sends and `rx_sync` only receives. In any order of the calls, no event is lost.
 #[test]
 fn the_halves_of_a_sync_add_up() {
     let mut pair = Pair::new(Quality::default());
@@ -287,7 +287,7 @@ fn the_halves_of_a_sync_add_up() {
         got.extend(pair.server.data(peer));
         got == b"abcdef"
     });
-    // A receive does not send.
+    // `rx_sync` sends no data.
     pair.client.queue(client, b"gh");
     pair.server.queue(peer, b"1");
     pair.server.context.tx_sync().expect("a port");
@@ -299,7 +299,7 @@ fn the_halves_of_a_sync_add_up() {
     pair.clock.set(pair.clock.get() + Duration::from_millis(1));
     pair.server.sync();
     assert!(pair.server.list.is_empty(), "a receive has sent");
-    // Events that arrive during sends are in the next list, once.
+    // The next list has the events that arrive during a send, exactly once.
     pair.client.context.shutdown(client);
     pair.client.context.tx_sync().expect("a port");
     pair.clock.set(pair.clock.get() + Duration::from_millis(1));
@@ -318,7 +318,7 @@ fn the_halves_of_a_sync_add_up() {
     pair.assert_clean();
 }
 
-/// An abort ends a connection whose peer reads nothing, and frees its buffers.
+/// An abort frees the buffers of a connection whose peer does not read.
 #[test]
 fn an_abort_resets_and_frees_buffers() {
     let mut pair = Pair::new(Quality::default());
@@ -337,21 +337,21 @@ fn an_abort_resets_and_frees_buffers() {
     pair.client.context.tx_sync().expect("a port");
     pair.run_for(Duration::from_millis(1));
     assert_eq!(pair.client.owned(pair.buffers), 0);
-    // The paused peer learns the end when it resumes, after the data.
+    // After the resume, the paused peer gets the data and the event CLOSED.
     assert!(pair.server.list.is_empty());
     pair.server.context.resume(peer).expect("a port");
     pair.server.sync();
     let events = pair.server.events(peer);
     assert!(events.intersects(Events::CLOSED) && events.intersects(Events::READABLE));
     pair.server.context.close(peer);
-    // An abort of a connection that is being established ends the open.
+    // An abort while the connection is being established ends the connection attempt.
     let opening = pair.client.context.connect(server(80)).expect("a port");
     pair.client.context.abort(opening);
     pair.assert_clean();
 }
 
-/// A program that waits for room on a paused connection learns at once that the connection is over,
-/// after the data that the connection has received. Otherwise the room never comes.
+/// A program waits for room on a paused connection that is reset. The list reports CLOSED at once,
+/// after the received data, because the event WRITABLE never comes.
 #[test]
 fn a_reset_ends_a_wait_for_room_in_spite_of_a_pause() {
     let mut pair = Pair::new(Quality::default());
@@ -359,7 +359,7 @@ fn a_reset_ends_a_wait_for_room_in_spite_of_a_pause() {
     pair.client.context.pause(client);
     pair.server.context.pause(peer);
     pair.server.queue(peer, b"before the reset");
-    // The window of the peer closes, and the queue is full.
+    // The window of the peer closes, and the send queue is full.
     for _ in 0..100 {
         while let Some(mut buffer) = pair.client.context.pool().allocate() {
             buffer.append(&[7; 1400]);
@@ -382,7 +382,7 @@ fn a_reset_ends_a_wait_for_room_in_spite_of_a_pause() {
     pair.assert_clean();
 }
 
-/// A paused connection receives nothing, so that its peer is blocked. Nothing is lost or repeated.
+/// A paused connection receives no data, so its peer is blocked. No data is lost or repeated.
 #[test]
 fn a_pause_blocks_the_peer() {
     let mut pair = Pair::new(Quality::default());
@@ -423,7 +423,8 @@ fn a_pause_blocks_the_peer() {
     pair.assert_clean();
 }
 
-/// A paused listener accepts nothing. Its connections wait in the backlog, with their data.
+/// A paused listener accepts no connection. The connections and their data wait in the accept
+/// queue.
 #[test]
 fn a_paused_listener_accepts_later() {
     let mut pair = Pair::new(Quality::default());
@@ -445,7 +446,7 @@ fn a_paused_listener_accepts_later() {
     let entry = pair.server.list.entry(0);
     assert!(entry.events.intersects(Events::ACCEPTED));
     assert_eq!((entry.listener, entry.bytes), (Some(listener), 5));
-    // The end of a listener resets the connections that wait, and no others.
+    // The close of a listener resets the connections in its accept queue, and no others.
     pair.server.context.pause(listener);
     let second = pair.client.context.connect(server(80)).expect("a port");
     pair.run_for(Duration::from_millis(5));
@@ -459,7 +460,7 @@ fn a_paused_listener_accepts_later() {
     pair.assert_clean();
 }
 
-/// A refused buffer returns unchanged, and WRITABLE reports room once.
+/// A refused buffer returns unchanged, and WRITABLE reports room exactly once.
 #[test]
 fn backpressure_returns_the_buffer() {
     let few = |end| DirectOptions {
@@ -488,7 +489,7 @@ fn backpressure_returns_the_buffer() {
         .send(client, error.buffer)
         .expect("room");
     pair.run_until("the rest", |pair| pair.server.data(peer) == b"4");
-    // An empty buffer is no data.
+    // An empty buffer is accepted but sends no data.
     let empty = pair.client.context.pool().allocate().expect("free");
     pair.client.context.send(client, empty).expect("room");
     pair.client.context.close(client);
@@ -496,7 +497,7 @@ fn backpressure_returns_the_buffer() {
     pair.assert_clean();
 }
 
-/// The kernel has no socket of a descriptor, and impossible requests fail.
+/// The context has no kernel sockets, and invalid calls fail.
 #[test]
 fn impossible_requests_fail() {
     let mut pair = Pair::new(Quality::default());
@@ -520,7 +521,7 @@ fn impossible_requests_fail() {
     assert_eq!(refused.map_err(kind), Err(std::io::ErrorKind::InvalidInput));
 }
 
-/// Segments fit into the MTU of the link, although the frames of the port have room for more.
+/// Segments obey the MTU of the link, although the frames of the port are longer.
 #[test]
 fn segments_fit_into_the_mtu() {
     let small = |end| DirectOptions {
@@ -569,7 +570,7 @@ fn connections_over_ipv6() {
     pair.assert_clean();
 }
 
-/// A buffer always fits into the limit of a connection's data.
+/// A buffer must not exceed the limit of a connection's unacknowledged data.
 #[test]
 fn impossible_options_are_refused() {
     let open = |change: fn(&mut DirectOptions)| {

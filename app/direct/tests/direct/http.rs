@@ -1,4 +1,7 @@
-//! The HTTP server of the ring API on the direct back end. Its client is an embedded stack.
+//! Tests of the example `ring-http`, an HTTP server on the ring API (`tidelane-rings`).
+//!
+//! The server runs on a direct context (`tidelane-direct`): TCP runs in the server's process. The
+//! client is a stack of `tidelane-embedded` at the other end of a lossy wire in virtual time.
 
 use std::{cell::Cell, rc::Rc};
 
@@ -13,10 +16,10 @@ use crate::{
     server::Server,
 };
 
-/// Lengths of the pages.
+/// Lengths of the HTTP response bodies (pages) in bytes.
 const LENGTHS: [usize; 6] = [0, 1, 1460, 4096, 100_000, 1_000_000];
 
-/// A client on an embedded stack, and a server on a context.
+/// The stack of the client, and the HTTP server with its direct context, on one wire.
 struct Site {
     clock: Clock,
     wire: Rc<std::cell::RefCell<Wire>>,
@@ -48,6 +51,8 @@ impl Site {
         self.stack.connect(local, peer).expect("a free port")
     }
 
+    /// Runs the stack and the server once. If no packet was sent, advances the clock to the next
+    /// timer or to the arrival of the next packet.
     fn step(&mut self) {
         let before = self.wire.borrow().sent;
         self.stack.poll(self.clock.get());
@@ -66,7 +71,7 @@ impl Site {
         self.clock.set(next.unwrap_or(least).max(least));
     }
 
-    /// Requests a page on a connection, and compares it.
+    /// Requests a page of `len` bytes on a connection, and asserts that the response is correct.
     fn get(&mut self, connection: Connection, len: usize) {
         let request = format!("GET /{len} HTTP/1.1\r\nHost: x\r\n\r\n");
         let mut request = request.as_bytes();
@@ -119,8 +124,8 @@ fn pages_arrive_unchanged() {
     }
 }
 
-/// A request of a small page, from the frame of the request to the frame of the answer, is not
-/// copied by the context.
+/// The context copies neither a request nor a small page. The frame of a request becomes a buffer,
+/// and the port sends the page directly from a buffer.
 #[test]
 fn a_small_page_is_not_copied() {
     let mut site = Site::new(Quality::default(), &options(1));

@@ -1,4 +1,5 @@
-//! Two contexts at the ends of a wire in virtual time, an echo server, and clients.
+//! Tools of the tests: two direct contexts at the ends of a wire in virtual time, an echo server,
+//! and clients.
 
 use std::{
     cell::{Cell, RefCell},
@@ -26,12 +27,12 @@ pub fn server(port: u16) -> SocketAddr {
     (ADDRESSES[1], port).into()
 }
 
-/// Returns the options of the context at one end.
+/// Returns the options of the context at one end: 0 is the client, and 1 is the server.
 pub fn options(end: usize) -> DirectOptions {
     DirectOptions::new(IpAddress::from_v4(ADDRESSES[end]), [end as u8 + 1; 16])
 }
 
-/// A virtual clock. A wait lasts as long as it may.
+/// A virtual clock. Each wait advances the clock by the time limit of the wait.
 pub struct VirtualTime(pub Clock);
 
 impl<P> TimeSource<P> for VirtualTime {
@@ -47,7 +48,7 @@ impl<P> TimeSource<P> for VirtualTime {
     }
 }
 
-/// A context and its list.
+/// A context with its event list.
 pub struct End<P: PacketIo> {
     pub context: DirectContext<P>,
     pub list: ReadyList,
@@ -67,21 +68,21 @@ impl<P: PacketIo> End<P> {
         synced.expect("a port");
     }
 
-    /// Returns the events of a descriptor in the present list.
+    /// Returns the union of all events of a descriptor in the present list.
     pub fn events(&self, descriptor: Descriptor) -> Events {
         let entries = (0..self.list.len()).map(|at| self.list.entry(at));
         let of = entries.filter(|entry| entry.descriptor == descriptor);
         of.fold(Events::default(), |all, entry| all.union(entry.events))
     }
 
-    /// Returns the descriptor that the present list reports as accepted.
+    /// Returns the descriptor of the first accepted connection in the present list.
     pub fn accepted(&self) -> Option<Descriptor> {
         let mut entries = (0..self.list.len()).map(|at| self.list.entry(at));
         let accepted = entries.find(|entry| entry.events.intersects(Events::ACCEPTED));
         accepted.map(|entry| entry.descriptor)
     }
 
-    /// Takes the data of a descriptor in the present list.
+    /// Takes the data of a descriptor from the present list.
     pub fn data(&mut self, descriptor: Descriptor) -> Vec<u8> {
         let mut data = Vec::new();
         for at in 0..self.list.len() {
@@ -103,7 +104,7 @@ impl<P: PacketIo> End<P> {
         }
     }
 
-    /// Returns the number of buffers with an owner, without those of the list.
+    /// Clears the list. Returns the number of buffers in use, if the pool has `count` buffers.
     pub fn owned(&mut self, count: u32) -> u32 {
         self.list.clear();
         count - self.context.pool().free_count()
@@ -116,7 +117,7 @@ pub struct Pair {
     pub wire: Rc<RefCell<Wire>>,
     pub client: End<Nic>,
     pub server: End<Nic>,
-    /// Buffers of each pool at the start.
+    /// Number of buffers in each pool at the start.
     pub buffers: u32,
 }
 
@@ -139,7 +140,7 @@ impl Pair {
         }
     }
 
-    /// Advances the clock to the next packet or timer.
+    /// Advances the clock to the arrival of the next packet or to the next timer.
     pub fn advance(&mut self) {
         let timers = [
             self.client.context.next_timeout(),
@@ -152,7 +153,7 @@ impl Pair {
         self.clock.set(next.map_or(least, |next| next.max(least)));
     }
 
-    /// Runs both ends once. Advances the clock if there are no events.
+    /// Runs both contexts once. Advances the clock if there are no events.
     pub fn step(&mut self) {
         self.client.sync();
         self.server.sync();
@@ -161,7 +162,8 @@ impl Pair {
         }
     }
 
-    /// Runs until `is_done` returns true.
+    /// Runs both contexts until `is_done` returns true. Panics with the text `what` after 20,000
+    /// steps.
     pub fn run_until(&mut self, what: &str, mut is_done: impl FnMut(&mut Self) -> bool) {
         for _ in 0..20_000 {
             self.step();
@@ -178,7 +180,7 @@ impl Pair {
         panic!("{what} does not happen; dropped: {drops:?}");
     }
 
-    /// Runs for a time.
+    /// Runs both contexts for a time.
     pub fn run_for(&mut self, span: Duration) {
         let end = self.clock.get() + span;
         while self.clock.get() < end {
@@ -186,8 +188,8 @@ impl Pair {
         }
     }
 
-    /// Opens a listener and a connection. Returns the listener, and the descriptors of the client
-    /// and of the server.
+    /// Opens a listener and a connection to it. Returns the descriptors of the listener, of the
+    /// client's end and of the server's end.
     pub fn connected(&mut self, port: u16) -> (Descriptor, Descriptor, Descriptor) {
         let options = ListenOptions::default();
         let listener = self.server.context.listen(server(port), &options);
@@ -196,7 +198,7 @@ impl Pair {
         (listener, client, accepted)
     }
 
-    /// Opens a connection to a listener.
+    /// Opens a connection to a listener. Returns the descriptors of the two ends.
     pub fn connect(&mut self, port: u16) -> (Descriptor, Descriptor) {
         let client = self.client.context.connect(server(port)).expect("a port");
         let (mut accepted, mut connected) = (None, false);
@@ -208,7 +210,7 @@ impl Pair {
         (client, accepted.expect("accepted"))
     }
 
-    /// Asserts that all connections are over and no buffer has an owner.
+    /// Asserts that no connection is left and that all buffers are free.
     pub fn assert_clean(&mut self) {
         self.run_until("the end of all connections", |pair| {
             let ends = [&pair.client, &pair.server];
@@ -221,7 +223,7 @@ impl Pair {
     }
 }
 
-/// Returns the byte at a position of the stream of a connection.
+/// Returns the test pattern's byte at a stream position.
 pub fn byte(seed: u32, pos: usize) -> u8 {
     ((pos as u32)
         .wrapping_add(seed.wrapping_mul(7919))
@@ -233,12 +235,12 @@ pub fn pattern(seed: u32, len: usize) -> Vec<u8> {
     (0..len).map(|pos| byte(seed, pos)).collect()
 }
 
-/// A server that sends each buffer back, and keeps refused buffers.
+/// An echo server. If the context refuses a buffer, the server keeps the buffer and sends it later.
 #[derive(Default)]
 pub struct Echo {
-    /// Buffers that wait for room.
+    /// Refused buffers by connection, in the order of their data.
     kept: BTreeMap<Descriptor, Vec<Buffer>>,
-    /// Descriptors whose end waits for kept buffers.
+    /// Descriptors to close once their refused buffers are sent.
     ended: Vec<Descriptor>,
     pub connections: usize,
     pub causes: Vec<Cause>,
@@ -287,24 +289,24 @@ impl Echo {
     }
 }
 
-/// One connection of the clients.
+/// The client's end of one connection.
 struct Stream {
     seed: u32,
     len: usize,
-    /// Length of one message.
+    /// Length of one message in bytes.
     message_len: usize,
     sent: usize,
     received: usize,
     has_shut_down: bool,
 }
 
-/// Clients that send a pattern, and compare its echo.
+/// Clients that send a pattern, and verify the echo.
 #[derive(Default)]
 pub struct Clients {
     streams: BTreeMap<Descriptor, Stream>,
     pub finished: usize,
     pub causes: Vec<Cause>,
-    /// Hash of all events and bytes in their order.
+    /// Hash over all events and bytes, in order.
     pub digest: u64,
 }
 
@@ -365,7 +367,7 @@ impl Clients {
 
 impl Stream {
     fn send(&mut self, context: &mut dyn Context, descriptor: Descriptor) {
-        // The rest of the buffers is for the echo.
+        // Half of the buffers are left for the echo.
         let half = context.pool().count() / 2;
         while self.sent < self.len
             && context.pool().free_count() > half

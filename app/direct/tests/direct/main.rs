@@ -1,7 +1,8 @@
-//! Contexts on the direct back end in virtual time.
+//! Tests of contexts on the direct back end, in virtual time.
 
 mod accounts;
 mod behaviour;
+mod datagrams;
 mod http;
 mod kit;
 mod neighbours;

@@ -1,4 +1,4 @@
-//! Link addresses: peers whose address is known, unknown or learned, and ARP.
+//! Neighbours whose link address is known, unknown or learned, and ARP.
 
 use std::io::ErrorKind;
 
@@ -18,7 +18,7 @@ const LINKS: [MacAddress; 2] = [
 ];
 const ROUTER: MacAddress = MacAddress([2, 0, 0, 0, 0, 9]);
 
-/// Returns two contexts on a link with link addresses. The ends do not know each other.
+/// Returns two contexts on an Ethernet link. Neither end knows the other's link address.
 fn strangers() -> Pair {
     let options = [0, 1].map(|end| {
         let mut options = options(end);
@@ -28,13 +28,13 @@ fn strangers() -> Pair {
     Pair::with_options(Quality::default(), &options)
 }
 
-/// Returns the Ethernet addresses of a frame.
+/// Returns the address fields of an Ethernet header.
 fn link(destination: MacAddress, source: MacAddress) -> Vec<u8> {
     [destination.0, source.0].concat()
 }
 
-/// A connection to a peer whose link address is unknown is refused at once, and sends nothing. The
-/// same call succeeds once the address is known.
+/// A connection to a neighbour with an unknown link address is refused at once, and sends no
+/// packet. The same call succeeds once the link address is known.
 #[test]
 fn an_open_to_an_unknown_neighbour_is_refused() {
     let mut pair = strangers();
@@ -60,7 +60,7 @@ fn an_open_to_an_unknown_neighbour_is_refused() {
     pair.client.context.set_neighbour(peer, LINKS[1]);
     assert!(pair.client.context.is_reachable(peer));
     let (client, accepted) = pair.connect(80);
-    // The server has learned the address of the client from the client's frame.
+    // The server knows the client's link address from the client's frame.
     pair.server.queue(accepted, &pattern(1, 5000));
     let mut got = Vec::new();
     pair.run_until("the data", |pair| {
@@ -78,7 +78,7 @@ fn an_open_to_an_unknown_neighbour_is_refused() {
     pair.assert_clean();
 }
 
-/// Without the address of the peer, segments go to the router, if there is one.
+/// Segments to an unknown neighbour go to the router, if there is one.
 #[test]
 fn a_router_reaches_unknown_peers() {
     let mut options = [options(0), options(1)];
@@ -94,7 +94,7 @@ fn a_router_reaches_unknown_peers() {
     );
 }
 
-/// A segment without a connection is answered at its source.
+/// A reset for an unknown connection goes to the source link address of the segment.
 #[test]
 fn a_reset_goes_to_the_sender() {
     let mut pair = strangers();
@@ -111,12 +111,12 @@ fn a_reset_goes_to_the_sender() {
     );
 }
 
-/// A context neither answers ARP nor neighbour solicitations. It counts them as dropped.
+/// A context answers neither ARP requests nor neighbour solicitations, and counts them as dropped.
 #[test]
 fn arp_and_neighbour_solicitations_are_not_answered() {
     let mut pair = strangers();
     let mut arp = link(MacAddress([0xff; 6]), LINKS[0]);
-    // An Ethernet and IPv4 request: who has the server's address?
+    // ARP request (Ethernet, IPv4) for the server's address.
     arp.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
     arp.extend([LINKS[0].0.as_slice(), &ADDRESSES[0], &[0; 6], &ADDRESSES[1]].concat());
     arp.resize(60, 0);

@@ -1,7 +1,7 @@
-//! A NIC in memory: frames in one memory, rings of numbers, and a wire in virtual time.
+//! A simulated NIC: frames in one memory, rings of frame numbers, and a wire in virtual time.
 //!
-//! The NIC copies between its frames and the wire, as DMA does. The wire loses, delays, reorders
-//! and duplicates packets by a seed.
+//! The NIC copies between its frames and the wire, as DMA does. The wire loses, delays, reorders,
+//! duplicates and corrupts packets at random, from a seed.
 
 use std::{
     cell::{Cell, RefCell, UnsafeCell},
@@ -19,41 +19,43 @@ use tidelane_packet_io::{
 
 /// Length of a frame's memory in bytes.
 pub const FRAME_LEN: u32 = 2048;
-/// Room before the data of a received frame.
+/// Headroom before the data of a received frame, in bytes.
 const RX_HEADROOM: u32 = 256;
-/// Largest frame in bytes.
+/// Longest Ethernet frame in bytes.
 const PACKET_LEN_MAX: u32 = 1514;
-/// Frames for receiving.
+/// Number of frames for receiving.
 const RX_FRAMES: u32 = 256;
-/// Frames for transmitting.
+/// Number of frames for transmitting.
 const TX_FRAMES: u32 = 256;
 
-/// Frames of the NIC's user (the stack under test), if the NIC shares its memory.
+/// Number of frames for the stack under test, if the NIC shares its memory.
 const USER_FRAMES: u32 = 8192;
-/// Room before the data of a lent frame that the NIC writes, as a NIC with transmit metadata does.
+/// Bytes before the data of a lent frame that the NIC overwrites, like a NIC with transmit
+/// metadata.
 const TX_HEADROOM: u32 = 16;
 
-/// The virtual time of a test.
+/// The virtual clock of a test.
 pub type Clock = Rc<Cell<Instant>>;
 
-/// Behaviour of a wire.
+/// Impairments of a wire.
 #[derive(Clone, Copy, Debug)]
 pub struct Quality {
-    /// Seed of the random numbers, which decide what happens to each packet.
+    /// Seed of the random impairments.
     pub seed: u64,
-    /// Chance of loss in permille.
+    /// Probability of loss, in permille.
     pub loss: u64,
-    /// Chance of duplication in permille.
+    /// Probability of duplication, in permille.
     pub duplicate: u64,
-    /// Chance of a delay by up to 20 times the usual delay, in permille.
+    /// Probability of a longer delay, from one to 20 times `delay`, in permille. Packets with a
+    /// longer delay arrive out of order.
     pub reorder: u64,
-    /// Chance of a changed byte or a cut in permille.
+    /// Probability of a changed byte or a truncation, in permille.
     pub corrupt: u64,
-    /// Usual delay.
+    /// One-way delay.
     pub delay: Duration,
-    /// Time from a transmission to its completion.
+    /// Time from the start of a transmission to its completion.
     pub completion: Duration,
-    /// True if the NICs share their frames with their users.
+    /// True if the NICs share their memory with the stacks under test.
     pub is_shared: bool,
 }
 
@@ -72,7 +74,7 @@ impl Default for Quality {
     }
 }
 
-/// A packet on the way.
+/// A packet on the wire.
 struct Packet {
     at: Instant,
     bytes: Vec<u8>,
@@ -83,15 +85,15 @@ pub struct Wire {
     clock: Clock,
     pub quality: Quality,
     state: u64,
-    /// Packets to each end, in the order of arrival.
+    /// Packets towards each end, in the order of arrival.
     queues: [VecDeque<Packet>; 2],
-    /// Memory of delivered packets.
+    /// Buffers of delivered packets, for reuse.
     free: Vec<Vec<u8>>,
-    /// Number of packets that were sent.
+    /// Number of sent packets.
     pub sent: u64,
-    /// Length of the longest packet.
+    /// Length of the longest packet in bytes.
     pub longest: usize,
-    /// Destination and source in the last packet's Ethernet header.
+    /// Destination and source address of the last packet's Ethernet header.
     pub last_link: [u8; 12],
 }
 
@@ -102,7 +104,7 @@ impl Wire {
             quality,
             state: quality.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             queues: [0; 2].map(|_| VecDeque::with_capacity(1024)),
-            // The wire allocates nothing later, unless many packets are on the way.
+            // Preallocate, so that the wire allocates only if very many packets are on it.
             free: (0..1024)
                 .map(|_| Vec::with_capacity(PACKET_LEN_MAX as usize))
                 .collect(),
@@ -112,7 +114,7 @@ impl Wire {
         }
     }
 
-    /// Returns a random number below `below`.
+    /// Returns a random number less than `below`.
     fn random(&mut self, below: u64) -> u64 {
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;
@@ -120,13 +122,13 @@ impl Wire {
         (self.state >> 11) % below
     }
 
-    /// Returns the time at which the next packet arrives.
+    /// Returns the arrival time of the next packet.
     pub fn next_arrival(&self) -> Option<Instant> {
         let fronts = self.queues.iter().filter_map(|queue| queue.front());
         fronts.map(|packet| packet.at).min()
     }
 
-    /// Sends a packet to an end.
+    /// Sends a packet to end `to`.
     pub fn send(&mut self, to: usize, bytes: &[u8]) {
         self.sent += 1;
         self.last_link = *bytes.first_chunk().unwrap_or(&[0; 12]);
@@ -160,7 +162,7 @@ impl Wire {
         }
     }
 
-    /// Changes one byte, or removes some bytes at the end.
+    /// Changes one byte, or truncates the packet.
     fn corrupt(&mut self, bytes: &mut Vec<u8>) {
         let at = self.random(bytes.len() as u64) as usize;
         match self.random(2) {
@@ -177,7 +179,7 @@ impl Wire {
     }
 }
 
-/// The memory of a NIC's frames.
+/// Memory of a NIC's frames.
 struct Frames(Box<[UnsafeCell<u8>]>);
 
 impl Frames {
@@ -196,9 +198,10 @@ impl Frames {
     ///
     /// # Safety
     ///
-    /// Nobody writes the bytes until the borrow ends.
+    /// No thread writes the bytes during the borrow.
     unsafe fn bytes(&self, number: u32, range: Range<u32>) -> &[u8] {
-        // SAFETY: the range is within the memory, and by the contract unchanged while borrowed.
+        // SAFETY: the range is within the memory. The caller guarantees that the bytes do not
+        // change during the borrow.
         unsafe { slice::from_raw_parts(self.start(number, &range), range.len()) }
     }
 
@@ -206,10 +209,11 @@ impl Frames {
     ///
     /// # Safety
     ///
-    /// Nobody else accesses the bytes until the borrow ends.
+    /// No other reference accesses the bytes during the borrow.
     #[allow(clippy::mut_from_ref)] // Several callers may each borrow a different frame.
     unsafe fn bytes_mut(&self, number: u32, range: Range<u32>) -> &mut [u8] {
-        // SAFETY: as in `bytes`, and exclusive by the contract.
+        // SAFETY: the range is within the memory. The caller guarantees that no other reference
+        // accesses the bytes.
         unsafe { slice::from_raw_parts_mut(self.start(number, &range), range.len()) }
     }
 }
@@ -217,13 +221,13 @@ impl Frames {
 /// A received frame: its number, and the range of its data.
 type Received = (u32, Range<u32>);
 
-/// A frame that the NIC sends.
+/// A frame that the NIC is sending.
 struct Transmission {
     number: u32,
     range: Range<u32>,
-    /// True if the frame belongs to the user.
+    /// True if the frame is lent by the stack under test.
     is_lent: bool,
-    /// Hash of the data when the transmission began.
+    /// Hash of the data at the start of the transmission.
     hash: u64,
     /// Time of the completion.
     done: Instant,
@@ -235,7 +239,7 @@ fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix)
 }
 
-/// Received frames.
+/// A burst of received frames.
 pub struct NicBurst {
     memory: Rc<Frames>,
     frames: Vec<Received>,
@@ -257,25 +261,25 @@ impl Burst for NicBurst {
 pub struct Nic {
     memory: Rc<Frames>,
     wire: Rc<RefCell<Wire>>,
-    /// End of the wire.
+    /// The NIC's end of the wire, 0 or 1.
     end: usize,
-    /// Frames for received packets.
+    /// Free frames for received packets.
     fill: VecDeque<u32>,
     /// Free frames for transmission.
     tx_free: Vec<u32>,
-    /// Frames that wait for a flush.
+    /// Frames to send at the next flush.
     staged: Vec<Transmission>,
-    /// Frames whose transmission is not complete, oldest first.
+    /// Frames in transmission, oldest first.
     in_flight: VecDeque<Transmission>,
-    /// Lent frames that the user gets back.
+    /// Lent frames that the stack under test gets back.
     returned: VecDeque<u32>,
-    /// True until the user has taken the memory.
+    /// True until the stack under test has taken the memory.
     has_memory: bool,
-    /// Packets dropped because no frame was free.
+    /// Number of packets that were dropped for lack of a free frame.
     pub overruns: u64,
 }
 
-/// Makes two NICs on one wire.
+/// Creates two NICs on one wire.
 pub fn pair(clock: &Clock, quality: Quality) -> (Nic, Nic, Rc<RefCell<Wire>>) {
     let wire = Rc::new(RefCell::new(Wire::new(Rc::clone(clock), quality)));
     let nic = |end| Nic::new(Rc::clone(&wire), end);
@@ -300,11 +304,11 @@ impl Nic {
         }
     }
 
-    /// Takes completed frames back. Panics if the data of a frame has changed meanwhile.
+    /// Completes transmissions. Panics if the data of a frame has changed during its transmission.
     fn complete(&mut self) {
         let now = self.wire.borrow().clock.get();
         while let Some(sent) = self.in_flight.pop_front_if(|sent| sent.done <= now) {
-            // SAFETY: the NIC has the frame until now.
+            // SAFETY: the NIC owns the frame until its completion.
             let bytes = unsafe { self.memory.bytes(sent.number, sent.range) };
             assert_eq!(
                 hash(bytes),
@@ -360,7 +364,7 @@ impl PacketIo for Nic {
             match self.fill.pop_front() {
                 Some(number) => {
                     let range = RX_HEADROOM..RX_HEADROOM + packet.len() as u32;
-                    // SAFETY: the NIC has the frames of the fill ring, and only the NIC.
+                    // SAFETY: only the NIC accesses the frames of the fill ring.
                     let frame = unsafe { self.memory.bytes_mut(number, range.clone()) };
                     frame.copy_from_slice(&packet);
                     burst.frames.push((number, range));
@@ -380,7 +384,8 @@ impl PacketIo for Nic {
     fn tx_frame(&mut self) -> Option<&mut [u8]> {
         self.complete();
         let number = *self.tx_free.last()?;
-        // SAFETY: the NIC has the free frames, and lends one frame by a borrow of itself.
+        // SAFETY: only the NIC accesses its free frames. The returned borrow is a borrow of the
+        // NIC.
         Some(unsafe { self.memory.bytes_mut(number, 0..PACKET_LEN_MAX) })
     }
 

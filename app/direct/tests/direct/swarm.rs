@@ -1,4 +1,4 @@
-//! Connections over a wire with loss, reordering, duplication and corruption, from many seeds.
+//! Random traffic over a wire with loss, reordering, duplication and corruption, from many seeds.
 
 use tidelane_engine::Duration;
 use tidelane_rings::{Context, Events, ListenOptions};
@@ -11,7 +11,8 @@ use crate::{
 /// Number of seeds.
 const SEEDS: u64 = 300;
 
-/// Returns the wire of a seed: one seed in four has no loss, others lose up to 15 %.
+/// Returns the impairments of a seed. One seed in four has no loss. The other seeds lose 5, 10 or
+/// 15 % of the packets.
 fn quality(seed: u64) -> Quality {
     Quality {
         seed,
@@ -25,8 +26,8 @@ fn quality(seed: u64) -> Quality {
     }
 }
 
-/// Runs clients with different lengths of streams and messages. The clients compare each byte.
-/// Returns the digest of all events and bytes.
+/// Runs clients with streams and messages of different lengths, and verifies each byte. Returns the
+/// digest of all events and bytes.
 fn run(seed: u64) -> u64 {
     let mut pair = Pair::new(quality(seed));
     let (mut echo, mut clients) = (Echo::default(), Clients::default());
@@ -79,8 +80,8 @@ fn a_seed_repeats() {
     }
 }
 
-/// A peer behind loss, and a peer that reads nothing, do not delay a prompt connection: its
-/// requests take one round trip, and their memory does not grow.
+/// A lossy peer and a peer that does not read do not delay another connection. Each request of the
+/// other connection takes one round trip, and the memory does not grow.
 #[test]
 fn lossy_and_blocked_peers_delay_nobody_else() {
     let mut pair = Pair::new(Quality::default());
@@ -93,7 +94,8 @@ fn lossy_and_blocked_peers_delay_nobody_else() {
     pair.server.queue(lossy_peer, &data);
     let mut got = Vec::new();
     for round in 0..200 {
-        // The wire is bad between the requests only, so that the loss hits the other connections.
+        // Packets are lost only between the requests, so the loss affects only the other
+        // connections.
         pair.wire.borrow_mut().quality.loss = 300;
         for _ in 0..20 {
             pair.step();

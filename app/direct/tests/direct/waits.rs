@@ -1,4 +1,4 @@
-//! The waits of a context.
+//! The wait for events of a context.
 
 use std::{rc::Rc, time};
 
@@ -10,8 +10,8 @@ use crate::{
     nic_unsafe::Quality,
 };
 
-/// A wait ends at its limit, and runs the timers on the way: the open sends its SYN again at the
-/// right times, although the program makes one call only.
+/// A wait runs the timers, and ends at its time limit. One call retransmits the SYN at the right
+/// times.
 #[test]
 fn a_wait_runs_timers_and_ends_at_its_limit() {
     let mut pair = Pair::new(Quality {
@@ -26,13 +26,13 @@ fn a_wait_runs_timers_and_ends_at_its_limit() {
     context.sync(list, wait).expect("a port");
     assert!(list.is_empty());
     assert_eq!(pair.clock.get() - start, Duration::from_millis(3500));
-    // The first SYN, and one after each second.
+    // The first SYN, and a retransmission after each second.
     assert_eq!(pair.wire.borrow().sent, 4);
     let waits = context.system_calls() - calls;
     assert!((4..=12).contains(&waits), "{waits} waits");
 }
 
-/// A wait without a limit ends with the connection's end.
+/// A wait without a time limit ends with an event of the connection.
 #[test]
 fn a_wait_ends_with_an_event() {
     let mut pair = Pair::new(Quality {
@@ -45,8 +45,8 @@ fn a_wait_ends_with_an_event() {
     assert!(pair.client.events(opened).intersects(Events::CLOSED));
 }
 
-/// A wait does not delay segments that found no free frame until the next timer: one call sends the
-/// SYNs of more connections than the port has frames.
+/// A wait retries a send that found no free frame, without waiting for the next timer. One call
+/// sends the SYNs of more connections than the port has frames.
 #[test]
 fn a_wait_sends_when_the_port_has_frames_again() {
     let mut pair = Pair::new(Quality {
@@ -64,7 +64,7 @@ fn a_wait_sends_when_the_port_has_frames_again() {
     assert!(pair.client.context.tcp_counters().tx_full > 0);
 }
 
-/// A context waits for the descriptor of its port, and data of another thread ends the wait.
+/// A wait on the port's descriptor ends when another thread sends a packet.
 #[test]
 fn a_wait_for_a_descriptor_ends_with_a_packet() {
     use std::os::unix::net::UnixDatagram;

@@ -258,7 +258,7 @@ impl Client {
         }
     }
 
-    /// Handles the end of a connection, which is an error during an exchange.
+    /// Handles the end of a connection. An end during an exchange is an error.
     fn end(&mut self, connection: Connection, cause: &str) -> io::Result<()> {
         match self.exchanges.contains_key(&connection) {
             true => Err(io::Error::other(format!("a connection ended: {cause}"))),

@@ -3,22 +3,22 @@
 
 use std::io;
 
-/// Largest length of a head in bytes.
+/// Longest head of a response, in bytes.
 const HEAD_LEN_MAX: usize = 1024;
 
-/// The received part of a response.
+/// State of a response that is being received.
 #[derive(Debug)]
 pub struct Response {
-    /// The head, until it is complete. `None` afterwards.
+    /// The bytes of an incomplete head. `None` once the head is complete.
     head: Option<Vec<u8>>,
-    /// Bytes of the body that were received.
+    /// Number of received body bytes.
     received: usize,
-    /// Bytes of the whole body.
+    /// Expected length of the body in bytes.
     body_len: usize,
 }
 
 impl Response {
-    /// Expects a response whose body has `body_len` bytes. No byte was received yet.
+    /// Expects a response whose body has `body_len` bytes.
     pub fn new(body_len: usize) -> Self {
         Self {
             head: Some(Vec::new()),

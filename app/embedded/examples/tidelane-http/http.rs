@@ -1,14 +1,14 @@
-//! The HTTP server of the MultiStack paper: the body of the response to a GET of `/N` has N bytes.
-//! The server runs on the trait [`Sockets`]. There is an implementation over the embedded stack,
-//! and one over the kernel's sockets.
+//! The HTTP server of the MultiStack paper. The body of the response to a GET of `/N` has N bytes.
+//! The server uses the trait [`Sockets`], which the embedded stack and the kernel's sockets
+//! implement.
 
 use std::{collections::HashMap, hash::Hash, io::Write};
 
-/// Longest request in bytes. A longer request ends its connection.
+/// Longest request in bytes. A longer request closes its connection.
 const REQUEST_LEN_MAX: usize = 8192;
 /// Largest body in bytes.
 const BODY_LEN_MAX: usize = 64 << 20;
-/// The alphabet, repeated. Each body consists of copies of this page.
+/// The alphabet, repeated. A body consists of copies of this page.
 const PAGE: [u8; 26 * 256] = {
     let mut page = [0; 26 * 256];
     let mut at = 0;
@@ -18,7 +18,7 @@ const PAGE: [u8; 26 * 256] = {
     }
     page
 };
-/// Number of bytes that one call reads.
+/// Number of bytes that one read may return.
 const READ_LEN: usize = 16 << 10;
 
 /// The calls that the server makes for its connections. No call blocks.
@@ -26,30 +26,30 @@ pub trait Sockets {
     /// A connection.
     type Connection: Copy + Eq + Hash;
 
-    /// Accepts the next connection. Returns `None` if no connection waits.
+    /// Accepts the next connection. Returns `None` if the accept queue is empty.
     fn accept(&mut self) -> Option<Self::Connection>;
 
-    /// Reads received data. Returns the number of bytes; zero if there is none.
+    /// Reads received data. Returns the number of bytes, or zero if there is no data.
     fn read(&mut self, connection: Self::Connection, buffer: &mut [u8]) -> usize;
 
-    /// Writes data as far as the send buffer has room. Returns the number of bytes.
+    /// Writes data until the send buffer is full. Returns the number of bytes.
     fn write(&mut self, connection: Self::Connection, data: &[u8]) -> usize;
 
-    /// Returns true if all data was read and no more data can follow.
+    /// Returns true if the program has read all data and the peer has sent a FIN.
     fn is_end(&mut self, connection: Self::Connection) -> bool;
 
     /// Closes a connection. The peer gets the written data and a FIN.
     fn close(&mut self, connection: Self::Connection);
 }
 
-/// A client of the server.
+/// State of a client's connection.
 #[derive(Default)]
 struct Client {
-    /// Bytes of requests that are not complete.
+    /// Bytes of an incomplete request.
     request: Vec<u8>,
-    /// Bytes of responses that the stack has not taken.
+    /// Bytes of responses that the send buffer has not accepted.
     response: Vec<u8>,
-    /// True if the connection ends after the response.
+    /// True if the server closes the connection after the response.
     closes: bool,
 }
 
@@ -65,7 +65,7 @@ pub struct Server<S: Sockets> {
 }
 
 impl<S: Sockets> Server<S> {
-    /// Makes a server for the connections that `sockets` accepts.
+    /// Creates a server for the connections that `sockets` accepts.
     pub fn new(sockets: S) -> Self {
         Self {
             sockets,
@@ -75,7 +75,7 @@ impl<S: Sockets> Server<S> {
         }
     }
 
-    /// Accepts and serves all connections that wait.
+    /// Accepts and serves all connections in the accept queue.
     pub fn accept(&mut self) {
         while let Some(connection) = self.sockets.accept() {
             self.clients.insert(connection, Client::default());
@@ -83,14 +83,13 @@ impl<S: Sockets> Server<S> {
         }
     }
 
-    /// Ends a connection.
+    /// Closes a connection.
     pub fn close(&mut self, connection: S::Connection) {
         self.clients.remove(&connection);
         self.sockets.close(connection);
     }
 
-    /// Reads the requests of a connection and writes the responses, as far as the calls do not
-    /// block.
+    /// Reads requests and writes responses until the calls would block.
     pub fn serve(&mut self, connection: S::Connection) {
         let Some(client) = self.clients.get_mut(&connection) else {
             return;
@@ -102,8 +101,8 @@ impl<S: Sockets> Server<S> {
                 break;
             }
         }
-        // A client may send several requests at once. A response begins when the stack has taken
-        // all bytes of the previous response.
+        // Pipelined requests are answered in turn: the next response begins when the send buffer
+        // has accepted the previous response.
         loop {
             let written = self.sockets.write(connection, &client.response);
             client.response.drain(..written);
@@ -121,7 +120,7 @@ impl<S: Sockets> Server<S> {
 }
 
 impl Client {
-    /// Answers the first complete request. Returns false if there is none.
+    /// Answers the first complete request. Returns false if no request is complete.
     fn answer(&mut self) -> bool {
         let end = self.request.windows(4).position(|end| end == b"\r\n\r\n");
         let Some(end) = end else {
@@ -138,7 +137,7 @@ impl Client {
         };
         let len = len.unwrap_or(0);
         let mode = if self.closes { "close" } else { "keep-alive" };
-        // Writing to a vector does not fail.
+        // A write to a vector does not fail.
         let _ = write!(
             self.response,
             "HTTP/1.1 {status}\r\nContent-Length: {len}\r\nConnection: {mode}\r\n\r\n"
@@ -159,13 +158,13 @@ fn requested_len(head: &[u8]) -> Option<usize> {
     (len <= BODY_LEN_MAX).then_some(len)
 }
 
-/// Returns true if the request has the field `Connection: close`.
+/// Returns true if the request has the header `Connection: close`.
 fn asks_to_close(head: &[u8]) -> bool {
     head.split(|byte| *byte == b'\n')
         .any(|line| line.eq_ignore_ascii_case(b"connection: close\r"))
 }
 
-/// Appends a body of `len` bytes: the alphabet again and again.
+/// Appends a body of `len` bytes, which repeats the alphabet.
 fn append_body(response: &mut Vec<u8>, len: usize) {
     let end = response.len() + len;
     while response.len() < end {

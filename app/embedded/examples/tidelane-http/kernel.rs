@@ -14,16 +14,16 @@ use mio::{
 
 use crate::http::{Server, Sockets};
 
-/// Token of the listener. Connections have the tokens from 1 on.
+/// Token of the listener. The tokens of connections start at 1.
 const LISTENER: Token = Token(0);
 
-/// The kernel's listener and connections, as the sockets of the HTTP server.
+/// The kernel's listener and connections.
 struct Kernel {
     registry: Registry,
     listener: TcpListener,
-    /// Each connection, and true if no more data can follow.
+    /// Connections by token. The flag is true if no more data can arrive.
     streams: HashMap<Token, (TcpStream, bool)>,
-    /// Number of the token of the newest connection.
+    /// Token of the newest connection.
     last: usize,
 }
 
@@ -61,7 +61,7 @@ impl Sockets for Kernel {
             return 0;
         };
         let mut written = 0;
-        // mio is edge-triggered: it reports room only after a write that found no room.
+        // mio is edge-triggered, so mio reports room only after a write has found no room.
         while written < data.len() {
             match stream.write(&data[written..]) {
                 Ok(count) => written += count,
@@ -80,7 +80,7 @@ impl Sockets for Kernel {
     }
 }
 
-/// Serves at `address` until the time `limit` is over. Returns the number of responses.
+/// Serves at `address` for the time `limit`. Returns the number of responses.
 pub fn serve(address: SocketAddr, limit: Duration) -> io::Result<u64> {
     let mut poll = Poll::new()?;
     let mut listener = TcpListener::bind(address)?;

@@ -107,7 +107,7 @@ impl<P: PacketIo> http::Sockets for Embedded<P> {
     }
 }
 
-/// Returns the configuration of the server's stack.
+/// Returns the configuration of the embedded stack.
 fn stack_config(options: &Options) -> io::Result<StackConfig> {
     let mut secret = [0; 16];
     rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())?;
@@ -121,8 +121,8 @@ fn address(options: &Options) -> IpAddress {
     }
 }
 
-/// Serves for the time in `options`. Returns the number of responses. `wait` returns when the
-/// stack's port has a packet, or after the given time.
+/// Serves for the time in `options`. Returns the number of responses. `wait` waits until the
+/// stack's port has a packet, for at most the given time.
 fn serve<P: PacketIo>(
     options: &Options,
     mut stack: Stack<P>,

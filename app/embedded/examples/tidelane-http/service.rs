@@ -8,7 +8,7 @@ use tidelane_port::{Port, PortConfig};
 
 use crate::{Options, stack_config};
 
-/// Length of the packet ring of each direction in bytes.
+/// Length in bytes of the packet ring of each direction.
 const RING_LEN: u32 = 1 << 20;
 
 /// Serves for the time in `options`. Returns the number of responses. Fails if the service ends.
@@ -18,7 +18,7 @@ pub fn serve(options: &Options) -> io::Result<u64> {
         ..PortConfig::new("tidelane-http")
     };
     let mut port = Port::open(&config)?;
-    // The service keeps the TCP port reserved in the kernel, so the socket is not needed any more.
+    // The service reserves the TCP port in the kernel, so the socket is no longer needed.
     drop(port.bind_tcp(SocketAddr::new(options.address, options.port))?);
     let config = StackConfig {
         mac: MacAddress(port.mac()),

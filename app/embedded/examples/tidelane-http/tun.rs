@@ -12,30 +12,30 @@ use tidelane_embedded::{FnPort, Stack};
 
 use crate::{Options, stack_config, tun_unsafe};
 
-/// Artificial loss of packets in one direction.
+/// Drops packets of one direction on purpose.
 struct Loss {
-    /// Each packet whose number is a multiple of `every` is lost. Zero means no loss.
+    /// Drop each packet whose number is a multiple of `every`. Zero means no loss.
     every: u32,
     /// Number of packets so far.
     count: u32,
 }
 
 impl Loss {
-    /// Creates the loss of each `every`-th packet. Zero means no loss.
+    /// Drops each `every`-th packet. Zero means no loss.
     fn new(every: u32) -> Self {
         Self { every, count: 0 }
     }
 
-    /// Returns true if the next packet is lost.
+    /// Returns true if the next packet is dropped.
     fn is_next_lost(&mut self) -> bool {
         self.count = self.count.wrapping_add(1);
         self.every > 0 && self.count.is_multiple_of(self.every)
     }
 }
 
-/// Sends a packet. Returns false if the device has no room, so that a later attempt may succeed.
+/// Sends a packet. Returns false if the device is full, so that the packet can be sent later.
 fn send(device: &File, packet: &[u8]) -> bool {
-    // A device takes a whole packet or nothing.
+    // A TUN device takes a packet as a whole or not at all.
     rustix::io::write(device, packet) != Err(rustix::io::Errno::AGAIN)
 }
 
@@ -65,7 +65,7 @@ pub fn serve(options: &Options) -> io::Result<u64> {
     })
 }
 
-/// Waits until the device has a packet, or `limit` is over. mio is edge-triggered: it reports the
+/// Waits until the device has a packet, or for `limit`. mio is edge-triggered, so mio reports the
 /// device again only after the server has read all packets.
 fn wait(poll: &mut Poll, events: &mut Events, limit: Duration) -> io::Result<()> {
     match poll.poll(events, Some(limit)) {

@@ -6,8 +6,8 @@ use std::{
     os::{fd::AsRawFd, unix::fs::OpenOptionsExt},
 };
 
-/// Opens the TUN device `name`, which exists or which the kernel creates. Reads and writes do not
-/// block, and each moves one packet.
+/// Opens the TUN device `name`, and creates it if it does not exist. Reads and writes do not block.
+/// Each of them moves one packet.
 pub fn open(name: &str) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options

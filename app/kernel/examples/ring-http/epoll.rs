@@ -1,5 +1,5 @@
-//! The interface of the ring API on the kernel's sockets with epoll, for comparison: one `read` and
-//! one `write` for each ready connection.
+//! A [`Context`] on the kernel's sockets with epoll, for comparison. Each ready connection costs
+//! one `read` and one `write`.
 
 use std::{
     collections::VecDeque,
@@ -21,12 +21,12 @@ use tidelane_rings::{
     SendRefusal, Wait,
 };
 
-/// Limit of events of one wait.
+/// Limit of the events that one `epoll_wait` returns.
 const EVENTS_MAX: usize = 1024;
-/// Limit of buffers that wait for sending on one descriptor.
+/// Limit of the buffers that wait for sending on one descriptor.
 const QUEUE_MAX: usize = 256;
 
-/// A socket.
+/// A listener or a connection, with its unsent data.
 struct Socket {
     fd: OwnedFd,
     is_listener: bool,
@@ -36,13 +36,13 @@ struct Socket {
     is_closing: bool,
 }
 
-/// Sockets with epoll.
+/// Sockets that an epoll instance watches.
 pub struct EpollContext {
     epoll: OwnedFd,
     pool: Pool,
     sockets: Vec<Option<Socket>>,
     dirty: Vec<Descriptor>,
-    /// Refused senders that have room again, for the next list.
+    /// Sockets that refused a buffer and have room again, for the next list.
     writable: Vec<Descriptor>,
     calls: u64,
 }
@@ -89,7 +89,7 @@ impl EpollContext {
         self.sockets.get_mut(descriptor.0 as usize)?.as_mut()
     }
 
-    /// Writes the queued data of a socket. Closes the socket if the program has asked for it.
+    /// Writes the queued data of a socket. Then closes the socket if the program has closed it.
     fn write(&mut self, descriptor: Descriptor) {
         let mut calls = 0;
         let Some(socket) = self.get(descriptor) else {
@@ -118,7 +118,7 @@ impl EpollContext {
         self.calls += calls;
     }
 
-    /// Accepts all connections of a listener.
+    /// Accepts all connections in the accept queue of a listener.
     fn accept_all(&mut self, listener: Descriptor, list: &mut ReadyList) -> io::Result<()> {
         loop {
             self.calls += 1;
@@ -134,7 +134,7 @@ impl EpollContext {
         }
     }
 
-    /// Reads all data of a connection.
+    /// Reads all received data of a connection.
     fn read(&mut self, descriptor: Descriptor, list: &mut ReadyList) {
         loop {
             let (Some(mut buffer), Some(socket)) = (self.pool.allocate(), self.get(descriptor))

@@ -13,6 +13,7 @@ use std::{io, net::SocketAddr, process::ExitCode, thread, time::Duration};
 use clap::Parser;
 use rustix::time::{ClockId, clock_gettime};
 use tidelane_direct_nic::NicOptions;
+use tidelane_direct_port::PortOptions;
 use tidelane_kernel::{KernelContext, KernelOptions};
 use tidelane_rings::{Context, ListenOptions, Wait};
 use tidelane_service_rings::{ServiceContext, ServiceOptions};
@@ -63,7 +64,7 @@ struct Options {
     seconds: u64,
 }
 
-/// A back end.
+/// The stack and the interface that carry the ring API.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum BackEnd {
     /// The kernel's TCP through io_uring.
@@ -105,7 +106,7 @@ fn run(options: &Options) -> io::Result<()> {
     Ok(())
 }
 
-/// Serves on the engine of this process.
+/// Serves on TCP in this process, over an interface, a TUN device or a port of the service.
 fn serve_direct(options: &Options) -> io::Result<()> {
     if let Some(interface) = &options.interface {
         let mut context = tidelane_direct_nic::open(&NicOptions {
@@ -119,11 +120,14 @@ fn serve_direct(options: &Options) -> io::Result<()> {
     }
     match &options.device {
         Some(name) => serve(&mut direct::on_device(name, options.listen)?, options),
-        None => serve(&mut direct::on_service_port(options.listen)?, options),
+        None => {
+            let port = PortOptions::new("ring-http", options.listen);
+            serve(&mut tidelane_direct_port::open(&port)?, options)
+        }
     }
 }
 
-/// Serves on the service. If the service ends, serves on the next service.
+/// Serves on the service. After the service ends, waits for the next service and serves on it.
 fn serve_on_service(options: &Options) -> io::Result<()> {
     let mut context = ServiceContext::open(&ServiceOptions::default())?;
     loop {
@@ -131,7 +135,7 @@ fn serve_on_service(options: &Options) -> io::Result<()> {
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             served => return served,
         }
-        // The old registration ends before the next one begins.
+        // The drop ends the old registration, so that the next one can begin.
         drop(context);
         context = loop {
             thread::sleep(WAIT_MAX);
@@ -143,7 +147,7 @@ fn serve_on_service(options: &Options) -> io::Result<()> {
     }
 }
 
-/// Serves clients until the time is over.
+/// Serves clients until the time of the options has passed.
 fn serve(context: &mut dyn Context, options: &Options) -> io::Result<()> {
     context.listen(options.listen, &ListenOptions::default())?;
     println!("ready on {}", options.listen);
@@ -160,7 +164,7 @@ fn serve(context: &mut dyn Context, options: &Options) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the time since the boot of the system.
+/// Returns the monotonic time since the boot of the system.
 fn now() -> Duration {
     let time = clock_gettime(ClockId::Monotonic);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

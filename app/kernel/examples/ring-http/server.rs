@@ -1,17 +1,16 @@
-//! The server: one cycle receives requests of all connections, and queues the answers.
+//! The HTTP server. One cycle receives requests of all connections, and queues the answers.
 
 use std::{collections::VecDeque, io};
 
 use tidelane_rings::{Buffer, Context, Descriptor, Events, ReadyList, SendRefusal, Wait};
 
-/// Longest request in bytes.
+/// Longest request head in bytes.
 const REQUEST_LEN_MAX: usize = 8192;
 /// Longest body in bytes.
 const BODY_LEN_MAX: usize = 1 << 20;
-/// Limit of answers that wait for one client. The client of a longer queue is not read.
+/// Limit of the unsent answers of one client. The server does not read from a client at the limit.
 const ANSWERS_MAX: usize = 64;
 
-/// Counts of a server.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     /// Answered requests.
@@ -53,14 +52,14 @@ impl Counts {
     }
 }
 
-/// An answer of which bytes remain to be sent.
+/// An answer with bytes that are not yet in a buffer.
 #[derive(Debug)]
 struct Answer {
-    /// The head. For `GET /counters`, the body follows in the same bytes.
+    /// The head in bytes. In the answer to `GET /counters`, the body follows the head.
     head: Vec<u8>,
-    /// Length of the body that is the start of the server's pattern.
+    /// Length in bytes of the body, which is a prefix of the server's pattern.
     body_len: usize,
-    /// Bytes of head and body that are in buffers.
+    /// Number of bytes of head and body that are in buffers.
     done: usize,
 }
 
@@ -100,7 +99,7 @@ impl Answer {
         }
     }
 
-    /// Appends as many bytes to `buffer` as it has room for. Returns true if none remains.
+    /// Appends bytes to `buffer` until it is full. Returns true if no byte of the answer remains.
     fn fill(&mut self, buffer: &mut Buffer, pattern: &[u8]) -> bool {
         if let Some(head) = self.head.get(self.done..).filter(|head| !head.is_empty()) {
             let count = buffer.append(head);
@@ -116,13 +115,13 @@ impl Answer {
     }
 }
 
-/// A client: the start of its next request, and the rest of its answers.
+/// State of a client: the start of an incomplete request, and the unsent answers.
 #[derive(Debug, Default)]
 struct Client {
     request: Vec<u8>,
-    /// Answers that are not completely in buffers.
+    /// Answers with bytes that are not yet in a buffer.
     answers: VecDeque<Answer>,
-    /// A buffer that the context has refused.
+    /// The buffer that the context has refused, to send before the answers.
     refused: Option<Buffer>,
     closes: bool,
 }
@@ -132,10 +131,10 @@ struct Client {
 pub struct Server {
     /// Clients by descriptor.
     clients: Vec<Option<Client>>,
-    /// Clients with answers that wait.
+    /// Clients with unsent answers.
     waiting: Vec<Descriptor>,
     list: ReadyList,
-    /// The longest body. Each body is the start of it.
+    /// Content of the longest body. Each body is a prefix of this content.
     pattern: Vec<u8>,
     counts: Counts,
 }
@@ -157,7 +156,7 @@ impl Server {
         self.counts.report(context)
     }
 
-    /// Waits for requests, and answers them.
+    /// Waits for requests, and queues an answer to each.
     pub fn cycle(&mut self, context: &mut dyn Context, wait: Wait) -> io::Result<()> {
         context.sync(&mut self.list, wait)?;
         self.counts.add_cycle(self.list.len());
@@ -183,7 +182,7 @@ impl Server {
         let mut client = self.clients[place].take().unwrap_or_default();
         while let Some(buffer) = list.take_next(at) {
             match client.request.is_empty() && is_whole(buffer.payload()) {
-                // The usual request is one segment, and is not copied.
+                // Avoid a copy: a request usually arrives as one segment in one buffer.
                 true => client.answer(buffer.payload(), report),
                 false => client.request.extend_from_slice(buffer.payload()),
             }
@@ -201,7 +200,7 @@ impl Server {
         self.send_answers(context, entry.descriptor);
     }
 
-    /// Sends as many answers as there is room for.
+    /// Sends answers until the context refuses a buffer or none is left.
     fn send_answers(&mut self, context: &mut dyn Context, descriptor: Descriptor) {
         let place = descriptor.0 as usize;
         let Some(client) = self.clients.get_mut(place).and_then(Option::as_mut) else {
@@ -238,8 +237,8 @@ impl Client {
             });
     }
 
-    /// Returns the next buffer to send: the refused one, or one with bytes of the answers. Adds the
-    /// answers that end in the buffer to `done`.
+    /// Returns the next buffer to send: the refused buffer, or a new buffer with bytes of the
+    /// answers. Adds the number of answers that end in the buffer to `done`.
     fn next_buffer(
         &mut self,
         context: &mut dyn Context,
@@ -263,17 +262,17 @@ impl Client {
     }
 }
 
-/// Returns true if a request asks the server to close the connection after the answer.
+/// Returns true if the request has the header `Connection: close`.
 fn is_last(request: &str) -> bool {
     request.contains("Connection: close")
 }
 
-/// Returns true if `data` is one whole request.
+/// Returns true if `data` is exactly one request head.
 fn is_whole(data: &[u8]) -> bool {
     end_of_head(data) == Some(data.len())
 }
 
-/// Returns the end of the first head in `data`.
+/// Returns the offset at which the first request head in `data` ends.
 fn end_of_head(data: &[u8]) -> Option<usize> {
     let found = data.windows(4).position(|window| window == b"\r\n\r\n")?;
     Some(found + 4)

@@ -1,47 +1,47 @@
-//! Memory of equal blocks. A chain of blocks holds one item.
+//! Memory in blocks of equal size. A chain of blocks holds one item.
 //!
 //! ```text
 //! first block:  next | head of the item        | 72 bytes of key and value
 //! other blocks: next | 124 bytes of key and value
 //! ```
 //!
-//! Equal blocks cannot fragment: a freed block fits every item. The system allocates the memory
-//! when a block is first used.
+//! Equal blocks cannot fragment the memory, because any freed block fits any item. The kernel
+//! allocates the memory of a block at the first use of the block.
 
 /// Length of a block in bytes.
 pub const BLOCK_LEN: usize = 128;
-/// No block: the end of a chain or list.
+/// Block number that means "no block": the end of a chain or list.
 pub const NONE: u32 = u32::MAX;
-/// Start of the data in the first block of an item.
+/// Offset of the data in the first block of an item.
 pub const FIRST_DATA: usize = 56;
-/// Start of the data in other blocks.
+/// Offset of the data in the other blocks.
 pub const NEXT_DATA: usize = 4;
 
 const _: () = assert!(size_of::<Block>() == BLOCK_LEN && align_of::<Block>() == BLOCK_LEN);
 
-/// A word of a block: the link of its chain, and the fields of the head of an item.
+/// Index of a 32-bit word in a block: the link of the chain, and the fields of the item's head.
 #[derive(Clone, Copy, Debug)]
 #[repr(usize)]
 pub enum Word {
     /// Next block of the chain or of the free list.
     Next,
-    /// Next item of the bucket.
+    /// Next item in the bucket.
     BucketNext,
-    /// Neighbour that was used more recently.
+    /// Neighbour in the LRU list that was used more recently.
     Newer,
-    /// Neighbour that was used less recently.
+    /// Neighbour in the LRU list that was used less recently.
     Older,
     /// Hash of the key.
     Hash,
     /// Length of the value in bytes.
     ValueLen,
-    /// The expiry.
+    /// Second of the expiry, or zero for never.
     Expiry,
     /// Second of the last access.
     LastAccess,
-    /// Flags of the client.
+    /// Flags that the client stores with the item.
     ClientFlags,
-    /// Number of readers that hold the item.
+    /// Number of readers that pin the item.
     Pins,
     /// Last block of the chain.
     Last,
@@ -55,7 +55,7 @@ pub enum Word {
 
 const _: () = assert!((Word::KeyLenAndMarks as usize + 1) * 4 == FIRST_DATA);
 
-/// A block.
+/// A block: 128 bytes, aligned to two cache lines.
 #[derive(Clone)]
 #[repr(align(128))]
 pub struct Block([u8; BLOCK_LEN]);
@@ -76,7 +76,7 @@ impl Block {
         &self.0
     }
 
-    /// Returns the bytes of the block, for changes.
+    /// Returns the bytes of the block, mutably.
     pub fn bytes_mut(&mut self) -> &mut [u8; BLOCK_LEN] {
         &mut self.0
     }
@@ -94,7 +94,7 @@ impl Arena {
     /// Returns an arena of at most `count_max` blocks.
     pub fn new(count_max: u32) -> Self {
         Self {
-            // The capacity never changes, so that blocks are never moved.
+            // The capacity never changes, so the blocks are never moved.
             blocks: Vec::with_capacity(count_max as usize),
             free: NONE,
             used: 0,
@@ -112,7 +112,7 @@ impl Arena {
         self.count_max
     }
 
-    /// Takes a free block, whose chain ends with it.
+    /// Takes a free block as a chain of one block.
     pub fn allocate(&mut self) -> Option<u32> {
         let block = match self.free {
             NONE if (self.blocks.len() as u32) < self.count_max => {
@@ -142,13 +142,13 @@ impl Arena {
         &self.blocks[block as usize]
     }
 
-    /// Returns a block, for changes.
+    /// Returns a block, mutably.
     pub fn get_mut(&mut self, block: u32) -> &mut Block {
         &mut self.blocks[block as usize]
     }
 }
 
-/// Returns the number of blocks for `len` bytes of key and value.
+/// Returns the number of blocks for an item with `len` bytes of key and value.
 pub fn blocks_for(len: usize) -> u32 {
     let rest = len.saturating_sub(BLOCK_LEN - FIRST_DATA);
     1 + rest.div_ceil(BLOCK_LEN - NEXT_DATA) as u32

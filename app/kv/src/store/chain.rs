@@ -1,4 +1,6 @@
-//! The bytes of items: writing them while they arrive, and reading them piece by piece.
+//! The bytes of items. An item is a chain of blocks of equal size, which hold the key and then the
+//! value. An [`Upload`] appends the bytes of a value to a chain as the bytes arrive. A [`Reader`]
+//! reads a value in pieces.
 
 use super::{
     Item, Mark, New, Store, Word,
@@ -6,58 +8,65 @@ use super::{
 };
 use crate::{base64::KEY_LEN_MAX, clock::Second};
 
-/// No memory is left for the bytes of an item.
+/// Error: no memory is left for the bytes of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemory;
 
-/// An item whose value is being received. The caller gives the upload back to the store, by
+/// An item whose value is being received. The caller returns the upload to the store by
 /// [`Store::link`] or [`Store::abandon`].
 #[derive(Debug)]
 pub struct Upload {
     item: Item,
+    /// Last block of the chain.
     last: u32,
-    /// End of the data in the last block.
+    /// Offset of the end of the data in the last block.
     at: usize,
-    /// Bytes of the value that are missing.
+    /// Number of bytes of the value that have not arrived. Until [`Store::begin`] has written the
+    /// key, the number includes the key.
     missing: usize,
+    /// Number of blocks of the chain.
     blocks: u32,
 }
 
 impl Upload {
-    /// Returns the number of bytes of the value that are missing.
+    /// Returns the number of bytes of the value that have not arrived.
     pub fn missing(&self) -> usize {
         self.missing
     }
 
-    /// Returns the item. Its value is not whole.
+    /// Returns the item, whose value may be incomplete.
     pub fn item(&self) -> Item {
         self.item
     }
 }
 
-/// A position in the value of an item. Valid as long as the item is pinned, or until the next
-/// change of the store.
+/// A position in the value or the key of an item. A reader is valid while the item is pinned.
+/// Without a pin, a reader is valid until the next change of the store.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader {
     item: Item,
+    /// Block of the position.
     block: u32,
+    /// Offset of the position in the block. At the end of the block, the next byte is in the next
+    /// block of the chain.
     at: usize,
+    /// Number of bytes that are not yet read.
     left: usize,
 }
 
 impl Reader {
-    /// Returns the number of bytes that are left.
+    /// Returns the number of bytes that are not yet read.
     pub fn left(&self) -> usize {
         self.left
     }
 }
 
 impl Store {
-    /// Starts an item.
+    /// Starts a new item, whose value is still to arrive.
     ///
     /// # Errors
     ///
-    /// No memory is left.
+    /// Fails if no memory is left.
     pub fn begin(&mut self, new: &New<'_>) -> Result<Upload, OutOfMemory> {
         let first = self.allocate_for_upload()?;
         let item = Item(first);
@@ -76,16 +85,16 @@ impl Store {
         Ok(upload)
     }
 
-    /// Appends bytes to the value. The memory grows with the bytes, so that a client that
+    /// Appends bytes to the value. Blocks are allocated as the bytes arrive, so a client that
     /// announces a large value takes no memory before it sends the value.
     ///
     /// # Errors
     ///
-    /// No memory is left.
+    /// Fails if no memory is left.
     ///
     /// # Panics
     ///
-    /// If the bytes exceed the length of the value.
+    /// If the bytes exceed the announced length of the value.
     pub fn extend(&mut self, upload: &mut Upload, bytes: &[u8]) -> Result<(), OutOfMemory> {
         assert!(
             bytes.len() <= upload.missing,
@@ -110,20 +119,23 @@ impl Store {
         Ok(())
     }
 
-    /// Starts an item whose value is that of `old` with a received value behind or before it. Key,
-    /// flags and expiry are those of `old`, which stays as it is.
+    /// Starts an item with the key, the client flags and the expiry of `old`. If `is_append` is
+    /// true, the new value is the value of `old` followed by the value of `added`. If `is_append`
+    /// is false, the value of `added` comes first.
+    ///
+    /// `old` does not change, and `added` is freed. The new item lacks [`Mark::BinaryKey`].
     ///
     /// # Errors
     ///
-    /// No memory is left.
+    /// Fails if no memory is left.
     pub fn join(
         &mut self,
         old: Item,
         added: Upload,
         is_append: bool,
     ) -> Result<Upload, OutOfMemory> {
-        // The pins keep both items while the new one makes others give way. The received value is
-        // in no table, so the end of its pin frees it.
+        // The pin of `old` protects `old` from eviction while blocks of the new item are allocated.
+        // `added` is in no table, so the end of the pin of `added` frees `added`.
         let added = self.finish_upload(added);
         let (old_reader, added_reader) = (self.pin(old), self.pin(added));
         let parts = match is_append {
@@ -144,7 +156,7 @@ impl Store {
         joined
     }
 
-    /// Appends values to the upload.
+    /// Appends the values of two readers, in the order of `parts`, to the upload.
     fn extend_by(&mut self, upload: Upload, parts: [Reader; 2]) -> Result<Upload, OutOfMemory> {
         let mut upload = upload;
         let mut buffer = [0; BLOCK_LEN];
@@ -162,11 +174,12 @@ impl Store {
         Ok(upload)
     }
 
-    /// Replaces an item by one with the same key, flags and expiry, and another value.
+    /// Replaces `old` by an item with the same key, client flags and expiry, and the value `value`.
+    /// The new item lacks [`Mark::BinaryKey`].
     ///
     /// # Errors
     ///
-    /// No memory is left. The item stays as it is.
+    /// Fails if no memory is left. `old` then does not change.
     pub fn replace_value(
         &mut self,
         now: Second,
@@ -193,7 +206,7 @@ impl Store {
         }
     }
 
-    /// Takes a block, unless uploads hold half of the memory.
+    /// Takes a block for an upload. Fails if all uploads together hold half of the blocks.
     fn allocate_for_upload(&mut self) -> Result<u32, OutOfMemory> {
         if self.uploading >= self.arena.count_max() / 2 {
             return Err(OutOfMemory);
@@ -203,6 +216,7 @@ impl Store {
         Ok(block)
     }
 
+    /// Ends an upload whose value has arrived. Returns the item, which is in no table.
     pub(super) fn finish_upload(&mut self, upload: Upload) -> Item {
         assert_eq!(upload.missing, 0, "the value is whole");
         self.uploading -= upload.blocks;
@@ -217,7 +231,7 @@ impl Store {
             .free_chain(upload.item.0, upload.last, upload.blocks);
     }
 
-    /// Copies the key of an item. Returns the key.
+    /// Copies the key of an item to `buffer`, and returns the copied key.
     pub fn copy_key<'a>(&self, item: Item, buffer: &'a mut [u8; KEY_LEN_MAX]) -> &'a [u8] {
         let len = self.key_len(item);
         let mut reader = Reader {
@@ -235,7 +249,7 @@ impl Store {
         &buffer[..len]
     }
 
-    /// Returns a reader at the start of the value.
+    /// Returns a reader at the start of the value, without a pin.
     pub fn reader(&self, item: Item) -> Reader {
         let mut reader = Reader {
             item,
@@ -250,7 +264,8 @@ impl Store {
         reader
     }
 
-    /// Returns at most `len_max` of the next bytes. Empty if none are left.
+    /// Returns the next bytes, at most `len_max` and at most to the end of a block. Advances the
+    /// reader. Returns an empty slice at the end of the value.
     pub fn next_piece(&self, reader: &mut Reader, len_max: usize) -> &[u8] {
         if reader.left == 0 {
             return &[];
@@ -266,8 +281,8 @@ impl Store {
         &bytes[..len]
     }
 
-    /// Pins the item, so that its value stays as it is. Returns a reader at the start of the value,
-    /// which the caller gives to [`Self::unpin`].
+    /// Pins the item, so that its value does not change. Returns a reader at the start of the
+    /// value. The caller ends the pin by [`Self::unpin`].
     pub fn pin(&mut self, item: Item) -> Reader {
         let pins = self.pins(item);
         self.set_word(item, Word::Pins, pins + 1);
@@ -277,7 +292,7 @@ impl Store {
         self.reader(item)
     }
 
-    /// Ends a pin.
+    /// Ends the pin of a reader. Frees the item if no table entry or other pin refers to the item.
     pub fn unpin(&mut self, reader: Reader) {
         let item = reader.item;
         let pins = self.pins(item) - 1;
@@ -291,8 +306,9 @@ impl Store {
         }
     }
 
-    /// Overwrites the value with `value` and spaces. Returns false, and changes nothing, if the
-    /// value is longer than the present one, or if the item is pinned.
+    /// Overwrites the present value with `value`, padded with spaces to the length of the present
+    /// value. Returns false, and changes nothing, if `value` is longer than the present value, or
+    /// if the item is pinned.
     pub fn overwrite(&mut self, item: Item, value: &[u8]) -> bool {
         if value.len() > self.value_len(item) || self.pins(item) > 0 {
             return false;
@@ -311,7 +327,8 @@ impl Store {
         true
     }
 
-    /// Returns true if no memory is used besides the items that can be found. For tests.
+    /// Returns true if each block in use belongs to an item of the LRU list, and there are no
+    /// uploads and no pins. For tests.
     pub fn has_no_leak(&self) -> bool {
         let mut blocks = 0;
         let mut at = self.newest;

@@ -1,19 +1,19 @@
-//! The fields of an item.
+//! The fields in the head of an item.
 
 use super::{Item, Store, Word};
 use crate::clock::{Expiry, Second};
 
-/// A mark of an item.
+/// A flag bit of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Mark {
-    /// The item can be found.
+    /// The item is in the table and the list.
     Linked = 1 << 8,
     /// A client has read the item.
     Fetched = 1 << 9,
     /// A client has invalidated the item.
     Stale = 1 << 10,
-    /// A client was told to renew the item.
+    /// The answer to a client has contained W, so this client renews the item.
     TokenSent = 1 << 11,
     /// The client sent the key in base64.
     BinaryKey = 1 << 12,
@@ -26,11 +26,11 @@ pub struct New<'a> {
     pub key: &'a [u8],
     /// Length of the value in bytes.
     pub value_len: usize,
-    /// Flags of the client.
+    /// Flags that the client stores with the item.
     pub client_flags: u32,
     /// The expiry.
     pub expiry: Expiry,
-    /// Returns true if the client sent the key in base64.
+    /// True if the client has sent the key in base64.
     pub has_binary_key: bool,
 }
 
@@ -43,7 +43,7 @@ impl Store {
         self.arena.get_mut(item.0).set_word(word, value);
     }
 
-    /// Writes the head of a new item, without links.
+    /// Writes the head of a new item. The item is in no bucket and no list.
     pub(super) fn write_head(&mut self, item: Item, new: &New<'_>) {
         let hash = self.hash(new.key);
         let marks = if new.has_binary_key {
@@ -61,17 +61,17 @@ impl Store {
         block.set_word(Word::KeyLenAndMarks, new.key.len() as u32 | marks);
     }
 
-    /// Returns the length of the key.
+    /// Returns the length of the key in bytes.
     pub fn key_len(&self, item: Item) -> usize {
         (self.word(item, Word::KeyLenAndMarks) & 0xff) as usize
     }
 
-    /// Returns the length of the value.
+    /// Returns the length of the value in bytes.
     pub fn value_len(&self, item: Item) -> usize {
         self.word(item, Word::ValueLen) as usize
     }
 
-    /// Returns the flags of the client.
+    /// Returns the flags that the client stores with the item.
     pub fn client_flags(&self, item: Item) -> u32 {
         self.word(item, Word::ClientFlags)
     }
@@ -112,7 +112,7 @@ impl Store {
         self.word(item, Word::KeyLenAndMarks) & mark as u32 != 0
     }
 
-    /// Sets or removes a mark.
+    /// Sets or clears a mark.
     pub fn mark(&mut self, item: Item, mark: Mark, is_set: bool) {
         let others = self.word(item, Word::KeyLenAndMarks) & !(mark as u32);
         let bit = if is_set { mark as u32 } else { 0 };

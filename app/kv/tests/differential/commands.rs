@@ -1,6 +1,6 @@
-//! Random commands.
+//! Random commands for the comparison with memcached.
 
-/// A sequence of numbers that follows from its seed (xorshift64*).
+/// A pseudo-random sequence (xorshift64*).
 pub struct Random(u64);
 
 impl Random {
@@ -20,7 +20,7 @@ impl Random {
         (self.next() >> 11) as usize % limit
     }
 
-    /// Returns true in one of `of` cases.
+    /// Returns true with a probability of 1 / `of`.
     fn is_one_of(&mut self, of: usize) -> bool {
         self.below(of) == 0
     }
@@ -30,7 +30,8 @@ impl Random {
     }
 }
 
-/// Few keys, so that commands meet the items of others. Some are the base64 of others.
+/// A small set of keys, so that commands often find an item. Some keys are the base64 of other
+/// keys.
 const KEYS: &[&str] = &[
     "a", "b", "key", "foo", "Zm9v", "a2V5", "YQ==", "n1", "n2", "none",
 ];
@@ -44,9 +45,9 @@ const EXPTIMES: &[&str] = &[
     "2592001",
     "2147483647",
 ];
-/// No item may expire while the test runs.
+/// Invalid and unusual times. No item may expire while the test runs.
 const ODD_TIMES: &[&str] = &["", "x", "1x", "+1000000", "00100", "9223372036854775808"];
-/// Times of the flag R, none of which is near one of `EXPTIMES`: the servers' seconds differ.
+/// Times of the flag R. None is near an entry of `EXPTIMES`, because the servers' seconds differ.
 const RENEWALS: &[&str] = &["0", "50", "5000", "2000000", "2000000000", "-1"];
 const NUMBERS: &[&str] = &["0", "1", "9", "10", "99", "18446744073709551615", "12345"];
 const ODD_NUMBERS: &[&str] = &[
@@ -61,12 +62,12 @@ const ODD_NUMBERS: &[&str] = &[
 ];
 const FLAGS: &[&str] = &["k", "s", "t", "c", "f", "v", "q", "l", "h", "u", "I", "b"];
 
-/// A source of random commands. Each command ends where the next one can begin.
+/// A source of random commands. Each command is complete, so another command may follow.
 pub struct Commands {
     random: Random,
-    /// CAS numbers of recent answers.
+    /// CAS numbers in recent answers.
     cas: Vec<String>,
-    /// The first command of the next batch.
+    /// The command with which the next batch begins.
     next: Option<Vec<u8>>,
 }
 
@@ -79,8 +80,8 @@ impl Commands {
         }
     }
 
-    /// Returns at most `count` commands. A change of a number is the first command of its batch:
-    /// memcached pads the new number only if no answer that is being sent refers to the item.
+    /// Returns at most `count` commands. An increment or decrement begins a batch, because
+    /// memcached omits the padding of a number while an unsent answer refers to the item.
     pub fn batch(&mut self, count: usize) -> Vec<u8> {
         let mut script = self.next.take().unwrap_or_default();
         for _ in 0..count {
@@ -96,7 +97,7 @@ impl Commands {
         script
     }
 
-    /// Remembers the CAS numbers of answers.
+    /// Collects the CAS numbers in `answers` for later commands.
     pub fn learn(&mut self, answers: &[u8]) {
         let text = String::from_utf8_lossy(answers);
         for line in text.lines() {
@@ -134,7 +135,7 @@ impl Commands {
             ),
             13..16 => format!("mg {key}{}", self.flags()),
             16 => format!("md {key}{}", self.flags()),
-            // memcached sets the expiry of the old item if the number becomes longer.
+            // memcached ignores T if the number becomes longer, so the command has N instead.
             17 => format!("ma {key}{}", self.flags().replace(" T", " N")),
             18 => format!("me {key}"),
             _ if self.random.is_one_of(8) => format!("flush_all{}", self.noreply()),
@@ -204,7 +205,7 @@ impl Commands {
         self.with_value(script, &line, &value);
     }
 
-    /// Appends a store command. The value may be longer than its length.
+    /// Appends a store command. The value may be longer than the announced length.
     fn with_value(&mut self, script: &mut Vec<u8>, line: &str, value: &str) {
         let surplus = if self.random.is_one_of(30) { "xyz" } else { "" };
         script.extend_from_slice(format!("{line}\r\n{value}{surplus}\r\n").as_bytes());
@@ -237,7 +238,7 @@ impl Commands {
     }
 }
 
-/// Returns random bytes that form short lines, some of them with the names of commands.
+/// Returns random bytes in short lines, some of which begin with the name of a command.
 pub fn garbage(random: &mut Random) -> Vec<u8> {
     const NAMES: &[&str] = &[
         "get ", "mg ", "incr ", "delete ", "touch ", "gat ", "md ", "ma ", "", "",

@@ -1,17 +1,17 @@
-//! The comparison of answers.
+//! The comparison of two servers' answers.
 //!
-//! All bytes are equal, also the CAS numbers. The only differences are:
+//! The answers must be equal in all bytes, including the CAS numbers. The exceptions are:
 //!
 //! * The version.
-//! * Numbers of seconds in answers to meta commands (`t`, `l`, `exp=`, `la=`), by at most
-//!   [`SECONDS_MAX`]: the servers start at different times, and their seconds begin at different
-//!   times.
+//! * Numbers of seconds in answers to meta commands (`t`, `l`, `exp=`, `la=`). The numbers may
+//!   differ by [`SECONDS_MAX`], because the servers start at different times and their seconds do
+//!   not begin together.
 //! * The slab class (`cls=`) in the answer to `me`.
 
-/// Largest difference of seconds.
+/// Largest permitted difference in seconds.
 const SECONDS_MAX: u32 = 5;
 
-/// Fails unless the answers of memcached and of the server are the same.
+/// Panics unless the answers of memcached and of the server are the same.
 pub fn assert_same(script: &[u8], (memcached, server): &(Vec<u8>, Vec<u8>)) {
     let is_same = is_same(memcached, server);
     assert!(
@@ -23,7 +23,7 @@ pub fn assert_same(script: &[u8], (memcached, server): &(Vec<u8>, Vec<u8>)) {
     );
 }
 
-/// Returns bytes in a readable form, without the middle of a long text.
+/// Returns bytes in a readable form. Omits the middle of a long text.
 fn shown(bytes: &[u8]) -> String {
     let text = bytes
         .escape_ascii()
@@ -89,7 +89,7 @@ fn is_same_word(is_me: bool, memcached: &[u8], server: &[u8]) -> bool {
     })
 }
 
-/// Reads a number modulo 2^32.
+/// Parses a number modulo 2^32.
 fn number(text: &[u8]) -> Option<u32> {
     let text = std::str::from_utf8(text).ok()?.trim_end();
     text.parse::<i64>().ok().map(|number| number as u32)

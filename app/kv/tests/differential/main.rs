@@ -1,8 +1,9 @@
-//! The server answers as memcached does: both get the same bytes, and their answers are compared.
+//! The server answers as memcached does. Both servers get the same bytes, and the test compares
+//! their answers.
 //!
-//! The differences that the comparison permits are in `compare.rs`. The tests need Debian's
-//! `memcached` and `libmemcached-tools`. Without its tool, a test is skipped with a line on
-//! standard error.
+//! `compare.rs` lists the permitted differences. The tests need Debian's `memcached` and
+//! `libmemcached-tools`. A test whose tool is missing is skipped, and prints a line to standard
+//! error.
 
 mod commands;
 mod compare;
@@ -13,9 +14,9 @@ use commands::{Commands, Random};
 use compare::assert_same;
 use servers::{Pair, Server, find_tool, skip};
 
-/// Seeds of the random command sequences.
+/// Number of seeds for random command sequences.
 const SEEDS: u64 = 60;
-/// Batches of commands of one sequence.
+/// Number of batches in one sequence.
 const BATCHES: usize = 50;
 
 #[test]
@@ -58,8 +59,8 @@ fn connections_end_where_memcached_ends_them() {
 
 #[test]
 fn random_commands_have_the_answers_of_memcached() {
-    // The maintainer thread refers to items at random times. memcached does not pad a number that
-    // becomes shorter in such an item.
+    // The maintainer thread is off because the thread refers to items at random times. memcached
+    // does not pad a shorter number while the thread refers to the item.
     let Some(mut pair) = Pair::start_with(&["-o", "no_lru_maintainer,no_lru_crawler"]) else {
         return;
     };
@@ -91,7 +92,7 @@ fn random_bytes_have_the_answers_of_memcached() {
     }
 }
 
-/// libmemcached's load of 10 % set and 90 % get of 1 KiB, which compares the values.
+/// libmemcached's `memcaslap` with 10 % set and 90 % get of 1 KiB. The tool verifies the values.
 #[test]
 fn memcaslap_reads_the_values_that_it_has_stored() {
     let Some(tool) = find_tool("memcaslap") else {
@@ -117,7 +118,7 @@ fn memcaslap_reads_the_values_that_it_has_stored() {
     }
 }
 
-/// libmemcached's check of servers: 27 tests of the classic protocol.
+/// libmemcached's `memccapable`: 27 tests of the classic protocol.
 #[test]
 fn memccapable_finds_no_fault() {
     let Some(tool) = find_tool("memccapable") else {

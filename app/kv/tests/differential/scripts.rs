@@ -1,7 +1,7 @@
-//! Scripts for each command, each flag, each error, and the limits. In the text files, a line of
-//! dashes separates two scripts.
+//! Scripts for each command, flag, error and limit. In the text files, a line of dashes separates
+//! two scripts.
 
-/// Returns scripts after which the server is between two commands.
+/// Returns scripts that end after a complete command.
 pub fn all() -> Vec<Vec<u8>> {
     let files = [
         include_str!("scripts/classic.txt"),
@@ -19,7 +19,7 @@ pub fn all() -> Vec<Vec<u8>> {
     scripts
 }
 
-/// Returns scripts that end with the connection.
+/// Returns scripts after which the server closes the connection.
 pub fn closing() -> Vec<Vec<u8>> {
     let mut scripts: Vec<Vec<u8>> = [
         "quit\r\n",
@@ -45,8 +45,8 @@ fn limits() -> Vec<Vec<u8>> {
     let mut scripts = Vec::new();
     for len in [1, 72, 73, 197, 249, 250, 251, 300, 1500] {
         let key = "k".repeat(len);
-        // A `get` of a long key makes memcached drop the answers before it, so that each `get` is a
-        // script of its own.
+        // A `get` of a long key makes memcached drop the unsent answers before it. Each `get` is
+        // therefore a script of its own.
         scripts.push(format!("set {key} 0 0 3\r\nabc\r\n").into_bytes());
         for command in ["get", "get a", "gets", "gat 0", "get  "] {
             scripts.push(format!("{command} {key} b\r\n").into_bytes());
@@ -61,7 +61,7 @@ fn limits() -> Vec<Vec<u8>> {
             .into_bytes(),
         );
     }
-    // The largest item has 1 MiB with all that memcached counts.
+    // The largest item has 1 MiB, including the overhead that memcached counts.
     let largest = (1 << 20) - 59 - 1;
     for len in [
         1023,
@@ -81,10 +81,10 @@ fn limits() -> Vec<Vec<u8>> {
         script += "append a 0 0 1\r\n1\r\nprepend a 0 0 2\r\n12\r\nget a\r\ndelete a\r\n";
         scripts.push(script.into_bytes());
     }
-    // Values that are no text.
+    // A value with every byte.
     let bytes: Vec<u8> = (0..=255).collect();
     scripts.push([b"set b 0 0 256\r\n", &bytes[..], b"\r\nget b\r\nmg b v\r\n"].concat());
-    // A line of many keys.
+    // A line with many keys.
     let keys = "a b none ".repeat(5000);
     scripts.push(format!("set a 0 0 1\r\n1\r\nget {keys}\r\ngets {keys}\r\n").into_bytes());
     let keys = "a b none ".repeat(200);
@@ -92,7 +92,7 @@ fn limits() -> Vec<Vec<u8>> {
     scripts
 }
 
-/// Returns scripts with other ends of lines, and with NUL bytes.
+/// Returns scripts with unusual line ends, and with NUL bytes.
 fn ends_of_lines() -> Vec<Vec<u8>> {
     [
         &b"set a 0 0 1\n1\r\nget a\n"[..],

@@ -1,4 +1,4 @@
-//! The two servers.
+//! The processes of memcached and of the server under test.
 
 use std::{
     env,
@@ -10,20 +10,20 @@ use std::{
     time::Duration,
 };
 
-/// Limit of a wait for an answer, after which a server hangs.
+/// Time limit for an answer. Without an answer, the server hangs.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
-/// Command behind each script, and its answer.
+/// Command that follows each script. Its answer marks the end of the answers.
 const LAST_COMMAND: &[u8] = b"mg ~end k\r\n";
 const LAST_ANSWER: &[u8] = b"EN k~end\r\n";
-/// Tries to reach a new memcached.
+/// Limit of the attempts to connect to a new memcached.
 const CONNECT_TRIES: u32 = 500;
 
-/// Says that a test is skipped.
+/// Prints that a test is skipped because a tool is missing.
 pub fn skip(tool: &str, package: &str) {
     eprintln!("SKIPPED: no {tool} here; apt-get install {package}");
 }
 
-/// Finds a tool in the directories of PATH, `/usr/sbin` and `/sbin`.
+/// Searches for a tool in the directories of PATH, `/usr/sbin` and `/sbin`.
 pub fn find_tool(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path)
@@ -41,7 +41,7 @@ pub struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The process may be over.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -71,11 +71,11 @@ impl Server {
         }
     }
 
-    /// Starts memcached at a free port, with these further options; `None` if memcached is not
+    /// Starts memcached at a free port with additional options. Returns `None` if memcached is not
     /// installed.
     fn start_memcached(options: &[&str]) -> Option<Self> {
         let tool = find_tool("memcached")?;
-        // Another process may take the port before memcached does.
+        // Another process may take the free port before memcached binds it.
         for _ in 0..10 {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
             let address = listener.local_addr().expect("an address");
@@ -111,17 +111,17 @@ impl Server {
         self.address.port()
     }
 
-    /// Sends a script, after which the server is between two commands, and returns its answers.
+    /// Sends a script that ends after a complete command. Returns the answers.
     pub fn exchange(&mut self, script: &[u8]) -> Vec<u8> {
         self.exchange_in_pieces(script, usize::MAX)
     }
 
-    /// Sends a script, and returns all that the server sends until it closes the connection.
+    /// Sends a script. Returns the answers until the server closes the connection.
     pub fn exchange_until_close(&mut self, script: &[u8]) -> Vec<u8> {
         self.send_and_read(script, script.len(), None)
     }
 
-    /// Sends a script in pieces of `len` bytes and returns its answers.
+    /// Sends a script in pieces of `len` bytes. Returns the answers.
     pub fn exchange_in_pieces(&mut self, script: &[u8], len: usize) -> Vec<u8> {
         let whole = [script, LAST_COMMAND].concat();
         self.send_and_read(&whole, len.min(whole.len()), Some(LAST_ANSWER))
@@ -130,10 +130,11 @@ impl Server {
     fn send_and_read(&mut self, script: &[u8], len: usize, last: Option<&[u8]>) -> Vec<u8> {
         let mut writer = self.stream.try_clone().expect("a second handle");
         let whole = script.to_vec();
-        // The other thread sends, so that no side waits for the other with full buffers.
+        // A second thread sends, so that client and server cannot block each other with full
+        // buffers.
         let sender = thread::spawn(move || {
             for piece in whole.chunks(len) {
-                // A server that has closed the connection refuses the rest.
+                // After the server has closed the connection, the rest of the script is not sent.
                 if writer.write_all(piece).is_err() {
                     break;
                 }
@@ -148,7 +149,7 @@ impl Server {
                     break;
                 }
                 Ok(count) => answers.extend_from_slice(&buffer[..count]),
-                // A server that closes with unread bytes resets the connection.
+                // A server that closes a connection with unread input resets it.
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {
                     answers.extend_from_slice(b"(closed)");
                     break;
@@ -168,8 +169,8 @@ impl Server {
     }
 }
 
-/// Returns true if memcached is at the other end of the connection. A test beside this one may have
-/// bound the port for a moment to find a free port, and then resets the connection.
+/// Returns true if the peer of the connection is memcached. A concurrent test may have bound the
+/// port for a moment to find a free port. The connection to this test is then reset.
 fn speaks_memcached(mut stream: &TcpStream) -> bool {
     let mut answer = [0; 8];
     stream.write_all(b"version\r\n").is_ok()
@@ -196,12 +197,12 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Starts both servers. Skips the test if memcached is not installed.
+    /// Starts both servers. Returns `None`, and reports the skip, if memcached is not installed.
     pub fn start() -> Option<Self> {
         Self::start_with(&[])
     }
 
-    /// Starts both servers, memcached with these further options.
+    /// Starts both servers. memcached gets the additional options.
     pub fn start_with(options: &[&str]) -> Option<Self> {
         let Some(memcached) = Server::start_memcached(options) else {
             skip("memcached", "memcached");

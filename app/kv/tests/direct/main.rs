@@ -1,5 +1,8 @@
-//! The server on the direct back end: TCP in the process of the server, on a link in memory and in
-//! virtual time. The clients are connections of an embedded stack.
+//! Tests of the key-value server over TCP, on a link in memory and in virtual time.
+//!
+//! The server runs on a direct context (`tidelane-direct`), the back end of the ring API that runs
+//! TCP in the server's process. The clients are connections of a stack of `tidelane-embedded` at
+//! the other end of the link.
 
 use std::{cell::Cell, io, rc::Rc, time};
 
@@ -13,6 +16,7 @@ use tidelane_rings::{Context, ListenOptions};
 
 /// Addresses of the clients and of the server.
 const ADDRESSES: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 2]];
+/// MAC addresses of the clients' stack and of the server.
 const LINKS: [MacAddress; 2] = [
     MacAddress([2, 0, 0, 0, 0, 1]),
     MacAddress([2, 0, 0, 0, 0, 2]),
@@ -20,14 +24,14 @@ const LINKS: [MacAddress; 2] = [
 const PORT: u16 = 11_211;
 /// Unix time at which the tests start.
 const START: time::Duration = time::Duration::from_secs(1_700_000_000);
-/// Buffers of the server.
+/// Number of buffers of the server.
 const BUFFERS: u32 = 1024;
-/// Limit of clients.
+/// Largest number of connections of the server.
 const CONNECTIONS: u64 = 64;
-/// Cycles after which an answer does not come.
+/// Number of cycles after which a test fails if an answer has not arrived.
 const CYCLES_MAX: usize = 200_000;
 
-/// A virtual clock, which each wait advances.
+/// A virtual clock. Each wait advances the clock by the time limit of the wait.
 struct VirtualTime(Rc<Cell<Instant>>);
 
 impl<P> TimeSource<P> for VirtualTime {
@@ -43,7 +47,7 @@ impl<P> TimeSource<P> for VirtualTime {
     }
 }
 
-/// A server, and the stack of its clients.
+/// A server, and the stack of the clients, on one link.
 struct Site {
     clock: Rc<Cell<Instant>>,
     stack: Stack<MemPort>,
@@ -88,12 +92,13 @@ impl Site {
         self.stack.connect(local, peer).expect("a free port")
     }
 
-    /// Runs both ends for one cycle.
+    /// Runs the stack and the server for one cycle of at most 100 us.
     fn step(&mut self) {
         self.step_for(time::Duration::from_micros(100));
     }
 
-    /// Runs both ends for one cycle, which waits at most for `limit`.
+    /// Runs the stack and the server for one cycle. The server waits for events for at most
+    /// `limit`.
     fn step_for(&mut self, limit: time::Duration) {
         self.stack.poll(self.clock.get());
         let unix = START + time::Duration::from_nanos(self.clock.get().0);
@@ -101,7 +106,7 @@ impl Site {
         served.expect("a link");
     }
 
-    /// Sends a command, and compares the answer.
+    /// Sends a command, and asserts that the answer is `answer`.
     fn ask(&mut self, client: Connection, command: &[u8], answer: &[u8]) {
         let mut rest = command;
         let mut got = Vec::new();
@@ -118,8 +123,8 @@ impl Site {
         panic!("{} of {} bytes", got.len(), answer.len());
     }
 
-    /// Runs until the server has no connection. The server keeps a connection with long answers for
-    /// 30 seconds after its end.
+    /// Runs until the server has no connection. The server may keep a connection with long answers
+    /// for up to 30 seconds after the client has closed the connection.
     fn await_end(&mut self) {
         for _ in 0..CYCLES_MAX {
             self.step_for(time::Duration::from_millis(10));
@@ -131,7 +136,8 @@ impl Site {
     }
 }
 
-/// Returns a value, and the answer to a `get` of it.
+/// Returns a value of `len` bytes, and the answer to `get` if `key` has this value. Different seeds
+/// give different values.
 fn value(key: &str, len: usize, seed: usize) -> (Vec<u8>, Vec<u8>) {
     let value: Vec<u8> = (0..len).map(|at| ((at * 31 + seed) % 251) as u8).collect();
     let head = format!("VALUE {key} 0 {len}\r\n");
@@ -139,8 +145,8 @@ fn value(key: &str, len: usize, seed: usize) -> (Vec<u8>, Vec<u8>) {
     (value, answer)
 }
 
-/// Values from one byte to the largest length arrive unchanged. Each is longer than the buffers
-/// from some length on, whose room the headers reduce.
+/// Values from one byte to nearly the longest value arrive unchanged. The lengths around 4096 are
+/// near the size of a buffer, and the longer values take several buffers.
 #[test]
 fn values_of_all_lengths_are_stored_and_returned() {
     let mut site = Site::new();
@@ -164,7 +170,8 @@ fn values_of_all_lengths_are_stored_and_returned() {
     assert_eq!(site.context.pool().free_count(), BUFFERS);
 }
 
-/// Commands in one segment, and a command in pieces, have one answer each.
+/// Each command gets one answer, both if many commands arrive at once and if a command arrives in
+/// pieces.
 #[test]
 fn commands_arrive_in_any_pieces() {
     let mut site = Site::new();
@@ -183,8 +190,8 @@ fn commands_arrive_in_any_pieces() {
     site.await_end();
 }
 
-/// Clients that ask for far more than all buffers hold, and read nothing, do not stop the others.
-/// A blocked client that reads has every byte.
+/// A client that does not read its answers is blocked. Blocked clients do not delay other clients,
+/// even if the answers exceed all buffers. A blocked client that reads again gets every byte.
 #[test]
 fn blocked_clients_hurt_themselves_only() {
     let mut site = Site::new();

@@ -1,18 +1,18 @@
-//! A client of a store in the memory of the test.
+//! A client that executes commands on a store in the test's memory.
 
 use tidelane_kv::{Fed, Kv, MEMORY_MIN, Output, Progress, Session};
 
 /// Unix time at which the stores start.
 pub const START: u64 = 1_700_000_000;
-/// Work that a test does not limit.
+/// Budget of a session without a limit.
 pub const UNLIMITED: usize = usize::MAX;
 
-/// Returns an empty store of the smallest size.
+/// Returns an empty store with the smallest memory.
 pub fn store() -> Kv {
     Kv::new(START, MEMORY_MIN, [7; 16])
 }
 
-/// An output with room for a limited number of bytes.
+/// An output with limited room.
 pub struct Limited {
     pub bytes: Vec<u8>,
     pub room: usize,
@@ -30,7 +30,7 @@ impl Output for Limited {
     }
 }
 
-/// A client, with the input that its session has not used.
+/// A client: a session, and the input that the session has not consumed.
 #[derive(Default)]
 pub struct Client {
     session: Session,
@@ -39,7 +39,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Sends bytes, and returns the answers.
+    /// Sends bytes. Returns the answers.
     pub fn send(&mut self, kv: &mut Kv, unix: u64, bytes: &[u8]) -> Vec<u8> {
         let mut answers = Vec::new();
         self.rest.extend_from_slice(bytes);
@@ -54,8 +54,8 @@ impl Client {
         answers
     }
 
-    /// Sends bytes, and returns the answers, which leave in pieces. `room` returns the room of the
-    /// next piece, and `budget` limits the work between two pieces.
+    /// Sends bytes. Returns the answers, which the output takes in pieces. `room` returns the room
+    /// for the next piece, and `budget` limits the work between two pieces.
     pub fn send_with_room(
         &mut self,
         kv: &mut Kv,
@@ -82,24 +82,24 @@ impl Client {
         }
     }
 
-    /// Returns the number of bytes that the session has not used.
+    /// Returns the number of bytes that the session has not consumed.
     pub fn rest(&self) -> usize {
         self.rest.len()
     }
 
-    /// Returns true if the server closes the connection.
+    /// Returns true if the session is closed.
     pub fn is_closed(&self) -> bool {
         self.is_closed
     }
 
-    /// Ends the conversation.
+    /// Ends the session.
     pub fn end(self, kv: &mut Kv) {
         self.session.end(kv);
     }
 }
 
-/// Sends text at a time in seconds after the start, and compares the answers. Both texts have `\n`
-/// for the end of a line.
+/// Sends `text` at a time in seconds after the start, and asserts that the answers are `answers`.
+/// In both texts, `\n` stands for the end of a line.
 pub fn expect(kv: &mut Kv, seconds: u64, text: &str, answers: &str) {
     let mut client = Client::default();
     let sent = text.replace('\n', "\r\n");

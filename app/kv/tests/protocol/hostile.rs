@@ -1,4 +1,4 @@
-//! Input that is meant to harm.
+//! Malicious input.
 
 use tidelane_kv::MEMORY_MIN;
 
@@ -64,7 +64,7 @@ fn endless_lines_end_the_connection() {
         }
         client.end(&mut kv);
     }
-    // A `get` may be endless, but not its key. The rest of the line is skipped.
+    // A `get` may have any number of keys, but no long key. The rest of the line is skipped.
     let (mut kv, mut client) = (store(), Client::default());
     let mut answers = client.send(&mut kv, START, b"get ");
     for _ in 0..1000 {
@@ -128,11 +128,11 @@ fn values_that_are_being_received_leave_half_of_the_memory() {
     }
     assert!(refused > 10, "{refused} are refused");
     assert!(kv.is_crowded() && kv.memory_used() <= MEMORY_MIN);
-    // A refused client goes on after its value.
+    // A refused client can send commands again after its value.
     let last = clients.last_mut().expect("a client");
     last.send(kv, START, &[b'v'; 100_000]);
     assert_eq!(last.send(kv, START, b"\r\nmn\r\n"), b"MN\r\n");
-    // The end of a client frees its value.
+    // The end of a session frees its value.
     for client in clients {
         client.end(kv);
     }

@@ -1,4 +1,4 @@
-//! The protocol without a network and in virtual time.
+//! The protocol, without a network and in virtual time.
 
 #[path = "../differential/commands.rs"]
 mod commands;

@@ -1,4 +1,4 @@
-//! The bound of the memory, and the items that give way.
+//! The memory limit, and the eviction of items.
 
 use tidelane_kv::{MEMORY_MIN, Progress, Session};
 
@@ -7,7 +7,7 @@ use crate::{
     conversation::{Client, Limited, START, expect, store},
 };
 
-/// Returns the number of `name` in the answer to `stats`.
+/// Returns the number of the statistic `name`.
 fn stat(kv: &mut tidelane_kv::Kv, name: &str) -> u64 {
     let answers = Client::default().send(kv, START, b"stats\r\n");
     let text = String::from_utf8(answers).expect("statistics are text");
@@ -28,7 +28,7 @@ fn the_least_recently_used_items_give_way() {
         let set = format!("set key{at} 0 0 1024\r\n{value}\r\n");
         assert_eq!(client.send(kv, START, set.as_bytes()), b"STORED\r\n");
         assert!(kv.memory_used() <= MEMORY_MIN, "{} bytes", kv.memory_used());
-        // An item that is read often stays.
+        // An item that is read often is not evicted.
         if at % 100 == 0 {
             let answer = client.send(kv, START, b"get kept\r\n");
             assert_eq!(answer, b"VALUE kept 0 4\r\nkept\r\nEND\r\n");
@@ -115,7 +115,7 @@ fn a_value_that_is_being_sent_keeps_its_bytes() {
             pieces += 1;
             if pieces == 3 {
                 Client::default().send(kv, START, change.replace('\n', "\r\n").as_bytes());
-                // Other items take the memory that is free.
+                // Other items take the free memory.
                 for at in 0..100 {
                     expect(
                         kv,
@@ -168,6 +168,6 @@ fn statistics_count_commands_and_items() {
     }
     expect(kv, 0, "set a 5 0 1\n1\nstats reset\n", "STORED\nRESET\n");
     assert_eq!((stat(kv, "cmd_set"), stat(kv, "curr_items")), (0, 1));
-    // memcached counts 59 bytes, the flags of the client, the key and the value.
+    // memcached counts 59 bytes of overhead, the client's flags, the key and the value.
     assert_eq!(stat(kv, "bytes"), 59 + 4 + 1 + 1);
 }

@@ -1,14 +1,14 @@
-//! The answers do not depend on the pieces in which commands arrive and answers leave.
+//! The answers do not depend on how the commands and the answers are split into pieces.
 
 use crate::{
     commands::{Commands, Random, garbage},
     conversation::{Client, UNLIMITED, store},
 };
 
-/// Room that lets a session proceed with any command.
+/// Room in bytes with which a session can execute any command.
 const ROOM_MIN: usize = 8192;
 
-/// Returns a script of commands, garbage, long values and long lines.
+/// Returns a script with commands, garbage, long values and long lines.
 fn script(seed: u64) -> Vec<u8> {
     let mut random = Random::new(seed);
     let mut commands = Commands::new(seed);
@@ -65,7 +65,7 @@ fn random_splits_of_commands_and_answers_change_nothing() {
             split += 1;
             let room = || ROOM_MIN + random.below(4096);
             answers.extend_from_slice(&client.send_with_room(&mut kv, piece, room, 1 + len % 7));
-            // A session leaves at most an unfinished line.
+            // A session leaves at most one incomplete line.
             assert!(client.rest() <= 2048, "{} bytes are left", client.rest());
         }
         assert!(answers == expected, "seed {seed}");

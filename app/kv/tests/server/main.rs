@@ -1,5 +1,5 @@
-//! The server over loopback: clients that do not read, do not finish, or leave, and the other
-//! clients beside them.
+//! The server over loopback. Some clients do not read, send incomplete commands or leave, while
+//! other clients expect service.
 
 mod process;
 mod turns;
@@ -23,11 +23,11 @@ fn store_big(server: &Process, len: usize) -> Vec<u8> {
     [head.as_bytes(), &value, b"\r\nEND\r\n"].concat()
 }
 
-/// Lets the process and its children open as many descriptors as the system permits.
+/// Raises the limit of descriptors of this process and its children to the hard limit.
 fn raise_descriptor_limit() -> u64 {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // A refused change leaves the old limit.
+    // If the system refuses the change, the old limit remains.
     let _ = setrlimit(Resource::Nofile, limit);
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
@@ -39,7 +39,7 @@ fn a_client_that_does_not_read_waits_and_gets_every_byte() {
     let mut blocked = server.connect();
     let count = 200;
     let sender = send_beside(&blocked, b"get big\r\n".repeat(count));
-    // The server has 100 MB of answers for the client, and serves the others.
+    // The server owes the client 100 MB of answers, and must still serve other clients.
     server.check_service();
     let written = server.stat("bytes_written");
     assert!(written < 50_000_000, "{written} bytes are not bounded");
@@ -51,7 +51,7 @@ fn a_client_that_does_not_read_waits_and_gets_every_byte() {
     sender.join().expect("the sender ends");
     assert_eq!(ask(&mut blocked, b"mn\r\n", 4), b"MN\r\n");
     assert_eq!(server.stat("evicted_connections"), 0);
-    // Only one large value is stored.
+    // The memory holds one copy of the large value.
     server.check_memory(2);
 }
 
@@ -60,7 +60,7 @@ fn a_client_that_sends_and_does_not_read_is_paused() {
     let server = Process::start("");
     let answer = store_big(&server, 100_000);
     let mut blocked = server.connect();
-    // Far more commands than the socket buffers hold: the sender waits for the server.
+    // The socket buffers cannot hold all commands, so the sender waits for the server.
     let count = 4_000_000;
     let sender = send_beside(&blocked, b"get none\r\n".repeat(count));
     server.check_service();
@@ -88,7 +88,7 @@ fn a_client_that_sends_and_does_not_read_is_paused() {
 
 #[test]
 fn clients_that_hold_all_buffers_are_reset_and_others_are_served() {
-    // Half of the buffers are for received data. The other half is too small for the clients.
+    // Half of the buffers are for received data. The other half is too small for all clients.
     let server = Process::start("--buffers 1024 --connections 200");
     let answer = store_big(&server, 1_000_000);
     let clients: Vec<TcpStream> = (0..150)
@@ -102,7 +102,7 @@ fn clients_that_hold_all_buffers_are_reset_and_others_are_served() {
     let mut reader = server.connect();
     let got = ask(&mut reader, b"get big\r\n", answer.len());
     assert!(got == answer);
-    // Clients that wait for buffers have others reset.
+    // The server resets blocked clients because other clients need their buffers.
     server.await_stat_where("evicted_connections", |count| count > 0);
     drop(clients);
     server.await_stat("curr_connections", 2);
@@ -134,9 +134,9 @@ fn thousands_of_connections_stop_in_the_middle() {
         .collect();
     server.check_service();
     server.await_stat("curr_connections", count as u64 + 1);
-    // The pool has 128 MiB, of which the received buffers are used.
+    // The pool has 128 MiB. The process uses only the half for received data.
     server.check_memory(2 + 64);
-    // Half of the clients close, the others reset.
+    // Half of the clients close their connection. The other half resets it.
     for (at, client) in clients.iter().enumerate() {
         if at % 2 == 0 {
             client.shutdown(Shutdown::Both).expect("a shutdown");

@@ -8,10 +8,10 @@ use std::{
     time::Duration,
 };
 
-/// Limit of a wait for an answer, after which the server hangs.
+/// Time limit for an answer. Without an answer, the server hangs.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
-/// A server process.
+/// A server process and its address.
 pub struct Process {
     child: Child,
     address: SocketAddr,
@@ -19,14 +19,14 @@ pub struct Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // The process may be over.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 impl Process {
-    /// Starts a server with these options.
+    /// Starts a server with the given command-line options.
     pub fn start(options: &str) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_tidelane-kv"))
             .args(["--listen", "127.0.0.1:0"])
@@ -57,7 +57,7 @@ impl Process {
         stream
     }
 
-    /// Returns the number of `name` in the answer to `stats`.
+    /// Returns the number of the statistic `name`.
     pub fn stat(&self, name: &str) -> u64 {
         let text = ask_until(&mut self.connect(), b"stats\r\n", "END\r\n");
         let start = format!("STAT {name} ");
@@ -65,8 +65,8 @@ impl Process {
         line.expect(name).parse().expect("a number")
     }
 
-    /// Fails if the process uses more memory than its buffers (64 MiB by default), `items_mib` for
-    /// the items, and 32 MiB for all else.
+    /// Panics if the process uses more memory than its buffers (64 MiB by default), `items_mib` for
+    /// the items, and 32 MiB for the rest.
     pub fn check_memory(&self, items_mib: u64) {
         let path = format!("/proc/{}/status", self.child.id());
         let status = std::fs::read_to_string(path).expect("the process lives");
@@ -76,12 +76,12 @@ impl Process {
         assert!(mib <= 64 + items_mib + 32, "{mib} MiB");
     }
 
-    /// Waits until a number of `stats` has this value.
+    /// Waits until the statistic `name` has this value.
     pub fn await_stat(&self, name: &str, value: u64) {
         self.await_stat_where(name, |found| found == value);
     }
 
-    /// Waits until a number of `stats` is as expected.
+    /// Waits until `is_expected` returns true for the statistic `name`.
     pub fn await_stat_where(&self, name: &str, is_expected: impl Fn(u64) -> bool) {
         for _ in 0..3000 {
             if is_expected(self.stat(name)) {
@@ -92,7 +92,7 @@ impl Process {
         panic!("{name} stays {}", self.stat(name));
     }
 
-    /// Fails unless a new client has its commands executed.
+    /// Panics unless the server answers the commands of a new client.
     pub fn check_service(&self) {
         let client = &mut self.connect();
         for at in 0..100 {
@@ -105,7 +105,7 @@ impl Process {
     }
 }
 
-/// Sends a command and reads an answer of this length.
+/// Sends a command. Returns an answer of `len` bytes.
 pub fn ask(client: &mut TcpStream, command: &[u8], len: usize) -> Vec<u8> {
     client.write_all(command).expect("the command is sent");
     let mut answer = vec![0; len];
@@ -113,7 +113,7 @@ pub fn ask(client: &mut TcpStream, command: &[u8], len: usize) -> Vec<u8> {
     answer
 }
 
-/// Sends a command and reads an answer that ends with this text.
+/// Sends a command. Returns the answer, which ends with `end`.
 pub fn ask_until(client: &mut TcpStream, command: &[u8], end: &str) -> String {
     client.write_all(command).expect("the command is sent");
     let mut answer = Vec::new();
@@ -126,14 +126,14 @@ pub fn ask_until(client: &mut TcpStream, command: &[u8], end: &str) -> String {
     String::from_utf8(answer).expect("the answer is text")
 }
 
-/// Sends all bytes in a thread of its own.
+/// Sends all bytes in a new thread.
 pub fn send_beside(client: &TcpStream, bytes: Vec<u8>) -> thread::JoinHandle<()> {
     let mut writer = client.try_clone().expect("a second handle");
     // The server may reset the connection.
     thread::spawn(move || drop(writer.write_all(&bytes)))
 }
 
-/// Sends as many bytes as the connection takes without a wait. Returns their number.
+/// Sends as many bytes as the socket takes without blocking. Returns their number.
 pub fn send_without_wait(client: &TcpStream, bytes: &[u8]) -> usize {
     client.set_nonblocking(true).expect("an option");
     let mut sent = 0;

@@ -1,4 +1,4 @@
-//! One client's share of a cycle.
+//! The limit of the work for one client in one cycle.
 
 use std::{io::Write, net::TcpStream, time::Duration};
 
@@ -6,12 +6,12 @@ use tidelane_kernel::{KernelContext, KernelOptions};
 use tidelane_kv::{ConnectionCounts, Kv, MEMORY_MIN, Server, Session};
 use tidelane_rings::{Context, ListenOptions};
 
-/// Unix time of the test.
+/// Time since the Unix epoch during the test.
 const NOW: Duration = Duration::from_secs(1_700_000_000);
-/// Commands of a turn, and those of the connection that ends within it.
+/// Upper bound of the commands that a client executes in one cycle: a budget of 1024, and a margin.
 const TURN_MAX: u64 = 1100;
 
-/// Returns the number of keys that clients have read.
+/// Returns the number of keys that the clients have looked up.
 fn reads(server: &mut Server) -> u64 {
     let (mut session, mut answers) = (Session::default(), Vec::new());
     session.feed(server.kv(), NOW.as_secs(), b"stats\r\n", &mut answers, 10);
@@ -42,7 +42,7 @@ fn a_client_with_many_commands_gets_one_turn_in_each_cycle() {
     let mut server = Server::new(kv, &context);
     let address: std::net::SocketAddr = address.try_into().expect("an address");
     let mut client = TcpStream::connect(address).expect("a connection");
-    // The socket buffers hold all of the commands, none of which has an answer.
+    // The socket buffers hold all commands. No command has an answer.
     let count = 20_000;
     client
         .write_all(&b"mg a q\r\n".repeat(count))

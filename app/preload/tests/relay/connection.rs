@@ -36,15 +36,16 @@ pub struct Connection {
     rx: StreamBuffer,
     /// Position up to which the relay has filled the receive buffer.
     rx_head: u32,
-    /// Position up to which the program has read, at its last ADVANCE.
+    /// Position up to which the program had read at its last ADVANCE.
     rx_read: u32,
-    /// Position up to which the program has written, at its last ADVANCE.
+    /// Position up to which the program had written at its last ADVANCE.
     tx_head: u32,
     /// The program's send buffer, or `None` if the program has none.
     tx: Option<StreamBuffer>,
     /// The program's flags: bits of `program_flags`.
     flags: u32,
-    /// Position up to which the relay has written to `socket`.
+    /// Position up to which the relay has written to `socket`. The relay reports these bytes as
+    /// acknowledged.
     tx_acked: u32,
     /// The relay's flags: bits of `service_flags`.
     service: u32,
@@ -52,10 +53,10 @@ pub struct Connection {
     shut: bool,
 }
 
-/// The result of one step of a connection.
+/// The result of [`Connection::step`].
 #[derive(Default)]
 pub struct Progress {
-    /// True if the service half of the slot has changed, so that the program needs an event.
+    /// True if the relay's half of the slot has changed, so that the relay must send READY.
     pub ready: bool,
     /// True if the slot can be released.
     pub over: bool,
@@ -71,8 +72,8 @@ fn mapped(address: SocketAddr) -> [u8; 16] {
 }
 
 impl Connection {
-    /// Prepares a slot for an established connection. `local_port` is the local port that the
-    /// program expects.
+    /// Prepares a slot for an established connection. `local_port` is the local port to report to
+    /// the program: the relay's own socket may have another port (`service::PORT_SHIFT`).
     pub fn begin(
         region: &ProgramRegion,
         buffers: &mut BufferAllocator,
@@ -86,6 +87,7 @@ impl Connection {
         let (local, peer) = (socket.local_addr().unwrap(), socket.peer_addr());
         let view = region.slot(slot).unwrap();
         let half = view.service();
+        // A generation is odd while a connection has the slot.
         let generation = half.generation.load(Relaxed).wrapping_add(1) | 1;
         let rx = buffers.alloc(RX_LOG2).unwrap();
         half.rx_buffer.store(rx.to_word(), Relaxed);
@@ -124,7 +126,8 @@ impl Connection {
         }
     }
 
-    /// Handles an ADVANCE: copies the program's half of the slot.
+    /// Handles an ADVANCE: reads the program's half of the slot. Ignores a half that belongs to an
+    /// earlier connection.
     pub fn advance(&mut self, region: &ProgramRegion) {
         let view = region.slot(self.slot).unwrap();
         let half = view.program();
@@ -139,7 +142,8 @@ impl Connection {
         self.flags = half.flags.load(Acquire);
     }
 
-    /// Sets flags, and a cause unless it is 0, in the relay's half of the slot.
+    /// Sets bits of `service_flags` in the relay's half of the slot. Also sets the cause, unless
+    /// `cause` is 0.
     fn set(&mut self, region: &ProgramRegion, flags: u32, cause: u32) {
         self.service |= flags;
         let view = region.slot(self.slot).unwrap();
@@ -225,8 +229,9 @@ impl Connection {
         }
     }
 
-    /// Reports the end of a connection on which both sides have sent a FIN. Closes `socket` after
-    /// the program has closed the connection.
+    /// Reports CLOSED to the program when both sides have sent a FIN. Closes `socket` when the
+    /// program has closed the connection and the relay has written all data. Resets `socket` if the
+    /// program has aborted the connection or has left received data unread.
     fn finish(&mut self, region: &ProgramRegion, progress: &mut Progress) {
         let both = service_flags::FIN_RECEIVED | service_flags::FIN_ACKED;
         if self.socket.is_some()
@@ -251,7 +256,8 @@ impl Connection {
         }
     }
 
-    /// Resets a connection that the program left open when it ended.
+    /// Marks a connection that an ended program has left open, so that the next
+    /// [`Connection::step`] resets the connection.
     pub fn reset_orphan(&mut self) {
         if self.flags & program_flags::CLOSE == 0 {
             self.flags |= program_flags::CLOSE | program_flags::ABORT;

@@ -12,11 +12,15 @@ mod service;
 use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
+    sync::Mutex,
     time::{Duration, Instant},
 };
 
 /// Longest duration of one run of a case.
 const CASE_MAX: Duration = Duration::from_secs(90);
+
+/// Number of cases that run at the same time. A case waits most of its time.
+const CASES_AT_A_TIME: usize = 4;
 
 /// The directory for the files of this run. Dropping the value removes the directory.
 struct Scratch(PathBuf);
@@ -66,7 +70,8 @@ fn compile(binary: &Path, wanted: impl Fn(&str) -> bool) {
     assert!(status.success());
 }
 
-/// Builds the library. Cargo does not build it for tests, because nothing links it.
+/// Builds the library. Cargo does not build the library for tests, because no test links the
+/// library.
 fn library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let profile = test.parent().and_then(Path::parent).unwrap();
@@ -87,12 +92,11 @@ fn library() -> PathBuf {
 }
 
 /// Starts the program `peer`, with which one case exchanges data. Each case has a peer of its own,
-/// so that cases do not affect each other.
-fn peer(programs: &Scratch) -> Killed {
-    let socket = programs.path("peer.sock");
-    let _ = std::fs::remove_file(&socket);
+/// so that cases do not affect each other. `socket` is the path of the peer's Unix socket.
+fn peer(programs: &Scratch, socket: &Path) -> Killed {
+    let _ = std::fs::remove_file(socket);
     let peer = Command::new(programs.path("peer"))
-        .arg(&socket)
+        .arg(socket)
         .arg("127.0.0.1")
         .stdin(Stdio::null())
         .spawn()
@@ -104,10 +108,11 @@ fn peer(programs: &Scratch) -> Killed {
 }
 
 fn run(case: &str, programs: &Scratch, environment: &[(&str, String)]) -> String {
-    let _peer = peer(programs);
+    let socket = programs.path(&format!("{case}.sock"));
+    let _peer = peer(programs, &socket);
     let child = Command::new(programs.path("posix"))
         .arg(case)
-        .env("POSIX_PEER", programs.path("peer.sock"))
+        .env("POSIX_PEER", &socket)
         .env("POSIX_OWN_ADDRESS", "127.0.0.1")
         .env("POSIX_PEER_ADDRESS", "127.0.0.1")
         .envs(environment.iter().map(|(name, value)| (name, value)))
@@ -143,9 +148,9 @@ const SERVICE_ONLY_FAMILIES: [&str; 3] = ["fork_", "urgent_", "group_"];
 
 /// Further cases that need the real service.
 ///
-/// The relay has no TCP of its own. It cannot report TCP's counters, pace, or send payload in the
-/// SYN, and it has no TIME-WAIT. The windows of the relay do not depend on socket options. The
-/// relay accepts a connection before the connection's data arrives.
+/// The relay has no TCP of its own. The relay therefore has no TCP counters, no pacing, no payload
+/// in the SYN and no TIME-WAIT. The windows of the relay do not depend on socket options. The relay
+/// accepts a connection before the connection's data arrives.
 const SERVICE_ONLY: [&str; 13] = [
     // These two cases fork.
     "handler_forks",
@@ -198,16 +203,29 @@ fn programs_see_the_same_as_on_the_kernel() {
         ("TIDELANE_STRICT", "1".to_owned()),
         ("POSIX_PORT_SHIFT", service::PORT_SHIFT.to_string()),
     ];
-    let mut different = Vec::new();
-    for case in cases(&scratch) {
-        let expected = run(&case, &scratch, &[]);
-        let seen = run(&case, &scratch, &accelerated);
-        if expected != seen {
-            println!("--- {case}\n{}", difference(&expected, &seen));
-            different.push(case);
+    let cases = Mutex::new(cases(&scratch).into_iter());
+    let next = || cases.lock().unwrap().next();
+    let different = Mutex::new(Vec::new());
+    let work = || {
+        while let Some(case) = next() {
+            let expected = run(&case, &scratch, &[]);
+            let seen = run(&case, &scratch, &accelerated);
+            if expected != seen {
+                let lines = difference(&expected, &seen);
+                different
+                    .lock()
+                    .unwrap()
+                    .push(format!("--- {case}\n{lines}"));
+            }
         }
-    }
-    assert!(different.is_empty(), "different: {different:?}");
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..CASES_AT_A_TIME {
+            scope.spawn(work);
+        }
+    });
+    let different = different.into_inner().unwrap();
+    assert!(different.is_empty(), "different:\n{}", different.concat());
     assert!(
         service::connections() > 0,
         "the library did not use the service"
@@ -233,8 +251,8 @@ fn difference(expected: &str, seen: &str) -> String {
     )
 }
 
-/// Runs the relay on the socket path in TIDELANE_RELAY, to try programs by hand. This is not a
-/// test.
+/// Runs the relay on the socket path in the environment variable TIDELANE_RELAY, to try programs by
+/// hand. The function tests nothing.
 #[test]
 #[ignore = "serves until it is killed"]
 fn serve() {

@@ -37,9 +37,12 @@ use tidelane_ring::{
 
 use crate::connection::Connection;
 
-/// Difference between two ports: the port of the relay's listener for a program, minus the port at
-/// which the program itself listens.
-pub const PORT_SHIFT: i32 = -20_000;
+/// Offset from the port at which a program listens to the port of the relay's listener for this
+/// program.
+///
+/// The kernel chooses the program's port from 32768 to 60999. The relay's port is below 32768, so
+/// the kernel does not choose the relay's port for another socket.
+pub const PORT_SHIFT: i32 = -31_000;
 /// Number of slots of each program.
 const SLOTS: u32 = 256;
 
@@ -100,7 +103,8 @@ struct Session {
     connections: HashMap<u32, Connection>,
     /// Listeners by number. `None` replaces a listener that the program has closed.
     listeners: Vec<Option<Arc<SharedListener>>>,
-    /// Context, listener and cookie of each LISTENER_JOIN request.
+    /// Context, listener and cookie of each LISTENER_JOIN request, by which a context asks for the
+    /// connections of a listener. The relay returns the cookie in each event ACCEPTED.
     joined: Vec<(u32, u32, u64)>,
     /// Slots without a connection.
     free: Vec<u32>,
@@ -348,7 +352,8 @@ impl Session {
         self.ready(context, slot, data_event::READY);
     }
 
-    /// Prepares a slot for `socket` and announces it with `event`. Returns the slot.
+    /// Prepares a slot for `socket`, and announces the slot with `event`. Returns the slot. `port`
+    /// is the local port to report to the program.
     fn begin(&mut self, context: u32, socket: TcpStream, port: u16, event: ControlEvent) -> u32 {
         let slot = self.free.pop().unwrap();
         let connection =
@@ -412,7 +417,7 @@ impl Session {
         busy
     }
 
-    /// Queues an event of this kind about a slot.
+    /// Queues the data event `kind` for a slot of a context.
     fn ready(&mut self, context: u32, slot: u32, kind: u8) {
         let context = self.contexts.get_mut(&context).unwrap();
         context

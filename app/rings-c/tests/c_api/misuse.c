@@ -127,6 +127,7 @@ static void check_handle(tlr_context context, int error) {
     IS(tlr_counters(context, &counters), error);
     IS(tlr_listen(context, (struct sockaddr *)&address, sizeof address, 1), error);
     IS(tlr_connect(context, (struct sockaddr *)&address, sizeof address), error);
+    IS(tlr_bind(context, (struct sockaddr *)&address, sizeof address), error);
     IS(tlr_pause(context, 0), error);
     IS(tlr_resume(context, 0), error);
     IS(tlr_shutdown(context, 0), error);
@@ -149,6 +150,9 @@ static void check_handle(tlr_context context, int error) {
     IS(tlr_hold(context, 0), error);
     IS(tlr_release(context, 0), error);
     IS(tlr_send(context, 0, 0), error);
+    socklen_t len = sizeof address;
+    IS(tlr_sender(context, 0, (struct sockaddr *)&address, &len), error);
+    IS(tlr_send_to(context, 0, 0, (struct sockaddr *)&address, sizeof address), error);
 }
 
 /* The text of the last failed call of this thread contains `part`. */
@@ -381,6 +385,8 @@ static void check_buffer(tlr_context context, int descriptor, tlr_buffer buffer,
     IS(tlr_hold(context, buffer), error);
     IS(tlr_release(context, buffer), error);
     IS(tlr_send(context, descriptor, buffer), error);
+    struct sockaddr_in peer = loopback(9);
+    IS(tlr_send_to(context, descriptor, buffer, (struct sockaddr *)&peer, sizeof peer), error);
 }
 
 static void buffers(tlr_context context, int listener) {
@@ -561,6 +567,77 @@ static void full(void) {
     IS(tlr_close_context(context), 0);
 }
 
+/* Datagrams in both directions, and calls for connections on a UDP socket, and the reverse. */
+static void datagrams(tlr_context context, int listener) {
+    struct sockaddr_in address = loopback(0), sender;
+    struct sockaddr *any = (struct sockaddr *)&address;
+    struct tlr_entry entry;
+    struct tlr_slot slot;
+    int bound = tlr_bind(context, any, sizeof address);
+    CHECK(bound >= 0 && bound != listener);
+    int port = port_of(tlr_socket(context, bound)), fd = socket(AF_INET, SOCK_DGRAM, 0);
+    struct timeval limit = {.tv_sec = 20};
+    CHECK(!setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+    CHECK(!bind(fd, any, sizeof address));
+    address = loopback(port);
+    IS(tlr_bind(context, any, sizeof address), -EADDRINUSE);
+    IS(tlr_bind(context, NULL, sizeof address), -EFAULT);
+    IS(tlr_bind(context, any, sizeof address - 1), -EINVAL);
+    IS(tlr_listen(context, any, 1, 1), -EINVAL);
+    /* Two datagrams are two slots. */
+    IS(tlr_sync(context, 0), 0);
+    IS(sendto(fd, "one", 3, 0, any, sizeof address), 3);
+    IS(sendto(fd, "second", 6, 0, any, sizeof address), 6);
+    for (int seen = 0; seen < 2; seen += (int)entry.slots) {
+        IS(tlr_sync(context, 20LL * SECOND), 1);
+        IS(tlr_entry(context, 0, &entry), 0);
+        CHECK(entry.descriptor == bound && entry.events == TLR_READABLE && entry.slots > 0);
+        for (uint32_t at = 0; at < entry.slots; at++) {
+            socklen_t len = sizeof sender;
+            IS(tlr_slot(context, (int)at, &slot), 0);
+            CHECK(has_text(context, slot.buffer, seen + at ? "second" : "one"));
+            IS(tlr_sender(context, (int)at, (struct sockaddr *)&sender, &len), 0);
+            CHECK(len == sizeof sender && ntohs(sender.sin_port) == port_of(fd));
+            CHECK(sender.sin_family == AF_INET);
+            CHECK(sender.sin_addr.s_addr == address.sin_addr.s_addr);
+            IS(tlr_sender(context, (int)at, NULL, &len), -EFAULT);
+            IS(tlr_sender(context, (int)at, (struct sockaddr *)&sender, NULL), -EFAULT);
+        }
+        socklen_t len = sizeof sender;
+        IS(tlr_sender(context, (int)entry.slots, (struct sockaddr *)&sender, &len), -ENOENT);
+        IS(tlr_sender(context, -1, (struct sockaddr *)&sender, &len), -ENOENT);
+    }
+    /* A buffer of the list is sent back as it is; a refused one stays. */
+    const struct sockaddr *peer = (struct sockaddr *)&sender;
+    IS(tlr_send(context, bound, slot.buffer), -ENOTCONN);
+    IS(tlr_send_to(context, listener, slot.buffer, peer, sizeof sender), -ENOTCONN);
+    CHECK(has_reason("tlr_bind"));
+    IS(tlr_send_to(context, bound, slot.buffer, NULL, sizeof sender), -EFAULT);
+    IS(tlr_send_to(context, bound, slot.buffer, peer, 3), -EINVAL);
+    IS(tlr_send_to(context, -1, slot.buffer, peer, sizeof sender), -ENOTSOCK);
+    CHECK(has_text(context, slot.buffer, "second"));
+    IS(tlr_send_to(context, bound, slot.buffer, peer, sizeof sender), 0);
+    IS(tlr_send_to(context, bound, slot.buffer, peer, sizeof sender), -ESTALE);
+    IS(tlr_send_to(context, bound, tlr_allocate(context), peer, sizeof sender), 0);
+    IS(tlr_tx_sync(context), 0);
+    char text[8] = "";
+    IS(recv(fd, text, sizeof text, 0), 6);
+    CHECK(!strcmp(text, "second"));
+    IS(recv(fd, text, sizeof text, 0), 0);
+    /* Data of a connection has no sender. */
+    int accepted, stream = connect_to(context, listener, &accepted);
+    IS(write(stream, "x", 1), 1);
+    receive(context, accepted);
+    socklen_t len = sizeof sender;
+    IS(tlr_sender(context, 0, (struct sockaddr *)&sender, &len), -EOPNOTSUPP);
+    IS(tlr_close(context, accepted), 0);
+    IS(tlr_close(context, bound), 0);
+    IS(tlr_sync(context, 0), 0);
+    IS(tlr_send_to(context, bound, 0, peer, sizeof sender), -ENOTSOCK);
+    close(stream);
+    close(fd);
+}
+
 static tlr_context interrupted;
 static int in_handler;
 
@@ -635,6 +712,7 @@ int main(void) {
     signals(context);
     pauses(context, listener);
     sockets(context, listener);
+    datagrams(context, listener);
     IS(counters_of(context).buffers_held, 0);
     IS(tlr_close_context(context), 0);
     check_handle(context, -EBADF);

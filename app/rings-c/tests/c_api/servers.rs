@@ -2,7 +2,7 @@
 
 use std::{
     io::{BufRead, BufReader, ErrorKind, Read, Write},
-    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket},
     process::{Child, ChildStdout, Command, Stdio},
     thread,
     time::Duration,
@@ -165,6 +165,58 @@ fn the_client_compares_the_echo_of_many_connections() {
         (0, 3)
     );
     assert_eq!(errors.matches("Connection refused").count(), 3, "{errors}");
+}
+
+/// Runs the client over UDP. Returns its messages if it has failed.
+fn run_datagrams(test: &str, address: SocketAddr, datagrams: u32) -> Result<(), String> {
+    let library = programs::library("a");
+    let name = format!("ring_datagrams-{test}");
+    let program = programs::compile(&name, "examples/ring_datagrams.c", &library);
+    let output = Command::new(program)
+        .args([address.ip().to_string(), address.port().to_string()])
+        .arg(datagrams.to_string())
+        .output()
+        .expect("the client starts");
+    if !output.status.success() {
+        return Err(String::from_utf8(output.stderr).expect("text"));
+    }
+    let report = report_of(&String::from_utf8(output.stdout).expect("text"));
+    assert_eq!(number(&report, "echoes"), u64::from(datagrams));
+    Ok(())
+}
+
+/// The echo server returns datagrams beside connections. The client finds a wrong echo, and one
+/// from another sender.
+#[test]
+fn datagrams_are_echoed() {
+    let Some(server) = Server::start("ring_echo", "datagrams") else {
+        return;
+    };
+    let mut connection = server.connect();
+    connection.write_all(b"beside").expect("open");
+    assert_eq!(run_datagrams("echo", server.address, 3000), Ok(()));
+    let mut beside = [0; 6];
+    connection.read_exact(&mut beside).expect("an echo");
+    assert_eq!(&beside, b"beside");
+    drop(connection);
+    assert_eq!(number(&server.end(), "held"), 0);
+    for is_other_sender in [false, true] {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        let address = socket.local_addr().expect("bound");
+        let server = thread::spawn(move || {
+            let mut payload = [0; 2048];
+            let (len, client) = socket.recv_from(&mut payload).expect("a datagram");
+            let other = UdpSocket::bind("127.0.0.1:0").expect("a port");
+            let (from, payload) = match is_other_sender {
+                true => (&other, &payload[..len]),
+                false => (&socket, &payload[..len + 1]),
+            };
+            from.send_to(payload, client).expect("sent");
+        });
+        let error = run_datagrams("wrong", address, 1).expect_err("a wrong echo");
+        assert!(error.contains("not the echo"), "{error}");
+        server.join().expect("one datagram");
+    }
 }
 
 /// A server that answers with wrong bytes, or ends too early, is found out.

@@ -34,7 +34,7 @@ pub(super) const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
 /// Longest wait for the service's answer to a connect request.
 pub(super) const ANSWER_WAIT_NS: u64 = 4_000_000_000;
 
-/// Starts tracking `fd`, a new kernel socket, if it is a TCP socket.
+/// Starts tracking `fd`, a new kernel socket, if the socket is a TCP socket.
 pub fn on_created(fd: RawFd, family: i32, kind: i32, protocol: i32) {
     let _section = Section::enter();
     let stream = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM;
@@ -62,8 +62,9 @@ fn track(fd: RawFd, nonblocking: bool, inet6: bool) -> Option<&'static Socket> {
     }
 }
 
-/// Starts tracking `fd` if it is an unconnected TCP socket. The socket was created outside of this
-/// program, which inherited it over `exec` or received it in a message.
+/// Starts tracking `fd` if `fd` is an unconnected TCP socket. This library did not see the creation
+/// of the socket: the program has, for example, inherited the socket over `exec` or received it in
+/// a message.
 pub fn adopt(fd: RawFd) -> Option<&'static Socket> {
     let _section = Section::enter();
     let level = libc::SOL_SOCKET;
@@ -160,8 +161,8 @@ pub fn connect(socket: &'static Socket, fd: RawFd, peer: Address) -> Handled {
 }
 
 /// Begins an active open. Returns `TO_KERNEL` if the kernel has to connect. `with_data` is true for
-/// MSG_FASTOPEN. With TCP Fast Open, waits until the service has announced the number of bytes that
-/// the SYN can carry.
+/// MSG_FASTOPEN. Waits for the service's answer in two cases: the service decides whether it
+/// carries the connection, or TCP Fast Open needs the number of bytes that the SYN can carry.
 pub(crate) fn begin(
     socket: &'static Socket,
     mut inner: Guard<'static, Inner>,
@@ -385,7 +386,8 @@ fn to_kernel(socket: &'static Socket, fd: RawFd, reason: u32) -> Handled {
     TO_KERNEL
 }
 
-/// Returns true if the SYN waits for the first write (TCP_FASTOPEN_CONNECT).
+/// Returns true if the SYN waits for the first write (TCP_FASTOPEN_CONNECT). A later `connect` then
+/// returns the result of the active open (`connect_pending`). Returns `None` if `fd` was closed.
 fn is_deferred(socket: &'static Socket, fd: RawFd) -> Option<bool> {
     let mut inner = socket.enter(fd)?;
     let deferred = inner.syn_room() > 0;
@@ -418,7 +420,7 @@ fn wait_answer(socket: &'static Socket, fd: RawFd) -> Option<u32> {
     Some(reason)
 }
 
-/// Blocks until the handshake ends.
+/// Blocks until the handshake ends. Returns EINPROGRESS after `timeout_ns` (SO_SNDTIMEO).
 fn wait_connected(socket: &'static Socket, fd: RawFd, timeout_ns: Option<u64>) -> Handled {
     let deadline = Deadline::after(timeout_ns);
     let result = wait::blocking(socket, fd, deadline, None, |inner| {

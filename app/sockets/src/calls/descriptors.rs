@@ -3,8 +3,9 @@
 //! The library (`libtidelane.so`, which contains this crate) tracks the program's TCP sockets and
 //! epoll instances: tables map the program's descriptors to [`Socket`] and [`Instance`]. The
 //! service (the process `tidelaned`) carries accelerated connections. The kernel carries all other
-//! connections. In the kernel, the descriptor of an accelerated connection refers to a placeholder
-//! socket.
+//! connections. In the kernel, the descriptor of an accelerated connection refers to an unconnected
+//! socket: after `connect` to the socket that the program created, and after `accept` to a
+//! placeholder, a duplicate of one socket of the library.
 
 use std::{os::fd::RawFd, sync::atomic::Ordering};
 
@@ -82,9 +83,9 @@ fn release(socket: &'static Socket, fd: RawFd) {
         wait_lingering(socket, seconds);
         inner = socket.lock();
     }
-    // The kernel's epoll instances also have the registrations of a fresh socket (on which neither
-    // `connect` nor `listen` was called). The kernel drops these registrations when it closes the
-    // socket.
+    // The kernel's epoll instances also have the registrations of a listener, and of a fresh socket
+    // (on which neither `connect` nor `listen` was called). The kernel drops these registrations
+    // when it closes the socket.
     let registrations: Vec<RegistrationRef> = inner.registrations(socket).collect();
     let channel = inner.channel;
     let linger = inner.options.linger;
@@ -139,7 +140,8 @@ fn end_connection(
 }
 
 impl Inner {
-    /// Returns true if SO_LINGER makes the close wait until the peer has acknowledged the FIN.
+    /// Returns true if SO_LINGER makes the close of a blocking socket wait until the peer has
+    /// acknowledged the FIN.
     fn lingers(&self) -> bool {
         // For a shared connection, another process has a descriptor, so this close does not end the
         // connection.
@@ -208,7 +210,8 @@ pub fn on_duplicated(from: RawFd, to: RawFd) {
     }
 }
 
-/// Carries out `dup2` or `dup3`. Closes `to` first, unless the call is going to fail.
+/// Carries out `dup2` (without `flags`) or `dup3`. If `from` is open, first drops the reference of
+/// `to` to its socket or epoll instance. `dup3` then closes `to` in the kernel.
 pub fn duplicate_to(from: RawFd, to: RawFd, flags: Option<i32>) -> Handled {
     if !session::owns_tables() {
         return TO_KERNEL;
@@ -216,7 +219,9 @@ pub fn duplicate_to(from: RawFd, to: RawFd, flags: Option<i32>) -> Handled {
     if table::is_internal(to) || table::is_internal(from) {
         return Some(Err(Errno(libc::EBADF)));
     }
-    if from == to {
+    // The kernel refuses unknown flags before the call closes `to`.
+    let is_refused = flags.is_some_and(|flags| flags & !libc::O_CLOEXEC != 0);
+    if from == to || is_refused {
         return TO_KERNEL;
     }
     if let Err(error) = sys::fcntl(from, libc::F_GETFD, 0) {
@@ -230,8 +235,8 @@ pub fn duplicate_to(from: RawFd, to: RawFd, flags: Option<i32>) -> Handled {
     Some(result)
 }
 
-/// Carries out `fcntl` F_SETFL. The library stores O_NONBLOCK. While the kernel handles the socket,
-/// all flags also go to the kernel.
+/// Carries out `fcntl` F_SETFL. The library stores O_NONBLOCK. All flags also go to the kernel
+/// socket, unless the socket has, or had, an established accelerated connection.
 pub fn set_status_flags(socket: &'static Socket, fd: RawFd, flags: usize) -> Handled {
     let nonblocking = flags & libc::O_NONBLOCK as usize != 0;
     let inner = socket.enter(fd)?;
@@ -240,7 +245,7 @@ pub fn set_status_flags(socket: &'static Socket, fd: RawFd, flags: usize) -> Han
         State::Listening(_) => sys::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK as usize),
         State::Fresh | State::Failed | State::Connecting(_) => sys::fcntl(fd, libc::F_SETFL, flags),
         // Do not set the kernel's flags: the kernel keeps flags per open file description, and the
-        // placeholder descriptors of all accelerated connections share one open file description.
+        // placeholders of all accepted connections share one open file description.
         State::Stream(_) | State::Inherited(_) | State::Forked => Ok(0),
         State::Free | State::Kernel => return TO_KERNEL,
     };
@@ -282,8 +287,7 @@ pub fn set_nonblocking(socket: &'static Socket, fd: RawFd, nonblocking: bool) ->
     set_status_flags(socket, fd, flags)
 }
 
-/// Carries out `close_range` without CLOSE_RANGE_CLOEXEC, in a process that has tracked
-/// descriptors. The library's own descriptors stay open.
+/// Carries out `close_range` without CLOSE_RANGE_CLOEXEC. The library's own descriptors stay open.
 pub fn close_range(first: u32, last: u32, flags: i32) -> Handled {
     if !session::owns_tables() {
         return TO_KERNEL;

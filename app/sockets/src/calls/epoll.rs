@@ -1,8 +1,9 @@
 //! epoll over accelerated sockets, which the service (`tidelaned`) carries, and kernel descriptors.
 //!
-//! The program's epoll descriptor is a kernel epoll instance, which contains kernel descriptors and
-//! a doorbell: the eventfd by which the service wakes a sleeping thread. [`Instance`] adds a ready
-//! list of accelerated sockets, and a channel: rings (a *context*) shared with the service. A
+//! The program's epoll descriptor is a kernel epoll instance with the kernel descriptors and a
+//! doorbell. The doorbell is an eventfd by which the service wakes a sleeping thread. [`Instance`]
+//! adds the ready list of the accelerated sockets, and a channel over which the service reports
+//! events. An active channel has a *context*: rings that this process shares with the service. A
 //! tracked socket is a TCP socket of the program that this crate may accelerate.
 
 use std::os::fd::RawFd;
@@ -25,16 +26,15 @@ use crate::{
 
 mod nest;
 
-/// Number of consecutive waits with ready accelerated sockets per poll of the kernel's epoll
-/// instance. A poll costs a system call.
+/// While accelerated sockets are ready, one of this number of waits also polls the kernel's epoll
+/// instance. The poll costs a system call.
 const CALLS_PER_KERNEL_POLL: u32 = 8;
-/// Number of sleeps after which a thread polls the rings of all other channels, because perhaps no
-/// thread waits for their events.
+/// Number of sleeps in an epoll instance after which the thread polls the rings of all other
+/// channels. Perhaps no thread waits for the events of these channels.
 const CALLS_PER_HOUSEKEEPING: u32 = 256;
-/// Usual time between two trims in nanoseconds. A trim frees the send buffers of idle connections.
+/// Usual time in nanoseconds between two trims. A trim frees the send buffers of idle connections.
 const TRIM_INTERVAL_NS: u64 = 100_000_000;
-/// Above this number of connections with send buffers, the buffers are trimmed more often. A send
-/// buffer occupies the program's memory until it is trimmed.
+/// Number of connections with send buffers above which trims are more frequent, to save memory.
 const TRIM_OFTEN_ABOVE: usize = 256;
 
 /// Tracks the epoll instance `epfd` that the kernel has created.
@@ -111,8 +111,8 @@ fn instance_of(epfd: RawFd) -> Option<&'static Instance> {
 /// Returns true if the descriptor is an epoll instance.
 fn is_epoll(fd: RawFd) -> bool {
     let event = epoll_event { events: 0, u64: 0 };
-    // The template, an unconnected socket, is only in tracked epoll instances. `epoll_ctl` fails
-    // with ENOENT for any other epoll instance, and with another error for any other file.
+    // No untracked epoll instance has the template, the library's own socket. `epoll_ctl` therefore
+    // fails with ENOENT for an untracked epoll instance, and with another error for any other file.
     let Ok(probe) = session::template() else {
         return false;
     };
@@ -196,7 +196,7 @@ impl EpollCtl {
             && let Some(session) = session::current()
         {
             let failed = self.instance.channel().activate(session).is_err();
-            // If the service has died, the connection reports its end even without a context.
+            // After the death of the service, no context is needed to report the connection's end.
             if failed && !session.is_gone() {
                 return Err(Errno(libc::ENOSPC));
             }
@@ -318,7 +318,7 @@ fn wait_in_kernel(
     mask: Option<&SignalMask>,
 ) -> Handled {
     let channel = instance.channel();
-    // After the death of the service, its connections are ready: report them without a context.
+    // If the service has died, the ready list has the connections that ended with the service.
     let count = collect(instance, events);
     if count > 0 {
         return Some(Ok(count));
@@ -425,7 +425,7 @@ fn spin(instance: &'static Instance, deadline: Deadline) -> bool {
     false
 }
 
-/// Sleeps in the kernel's epoll instance. Returns 0 if the caller has to check again.
+/// Sleeps in the kernel's epoll instance. Returns 0 if the caller has to collect events again.
 fn sleep(
     instance: &'static Instance,
     events: &mut [epoll_event],
@@ -486,7 +486,7 @@ fn housekeeping(instance: &'static Instance) {
     }
     if due.1 {
         let kept = channel.trim(&mut |slot| match registry::of_slot(slot) {
-            // `trim` holds the ring's lock, which comes after a socket's in the lock order.
+            // The ring is locked. Socket locks come before ring locks, so do not wait for one here.
             Some(socket) => match socket.try_lock() {
                 Some(mut inner) => inner.connection().is_none_or(|c| c.stream.trim()),
                 None => false,

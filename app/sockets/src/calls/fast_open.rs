@@ -26,7 +26,8 @@ pub fn open(socket: &'static Socket, fd: RawFd, peer: Option<Address>, flags: i3
             return Some(Ok(()));
         }
         State::Connecting(_) => return fail(libc::EALREADY),
-        // The first `send` after EINPROGRESS sends on the connection. Each later call fails.
+        // The first `send` after EINPROGRESS sends on the connection. Each later `send` with
+        // MSG_FASTOPEN fails with EISCONN.
         State::Stream(_) if was_pending => {
             inner.connect_pending = false;
             return Some(Ok(()));

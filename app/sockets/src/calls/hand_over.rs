@@ -2,10 +2,10 @@
 //! `exec`.
 //!
 //! The service (the process `tidelaned`) carries an accelerated connection, which cannot be passed
-//! on in either way. The descriptor of the connection is a placeholder socket. Only the tables of
-//! the library (`libtidelane.so`, which contains this crate) in this process lead from the
-//! placeholder to the connection. A receiver would only see a connection on which no data arrives.
-//! The library therefore reports each attempt. See `docs/socket-calls.md`.
+//! on in either way. In the kernel, the descriptor of the connection refers to an unconnected
+//! socket. Only the tables of the library (`libtidelane.so`, which contains this crate) in this
+//! process lead from the descriptor to the connection. A receiver would only get the unconnected
+//! socket. The library therefore reports each attempt. See `docs/socket-calls.md`.
 //!
 //! With the environment variable TIDELANE_STRICT, the call that passes the connection on fails.
 
@@ -25,9 +25,9 @@ const STDIO: std::ops::RangeInclusive<RawFd> = 0..=2;
 
 /// Checks the descriptors in an SCM_RIGHTS message before the message is sent.
 ///
-/// If a descriptor is an accelerated connection, the kernel carries the program's connections from
-/// now on. The connection in the message is lost: the receiver sees no data, and the peer gets a
-/// RST at the last close. With TIDELANE_STRICT, returns EOPNOTSUPP, and the caller does not send
+/// If a descriptor is an accelerated connection, the kernel carries the program's new connections
+/// from now on. The connection in the message is lost: the receiver sees no data, and the peer gets
+/// a RST at the last close. With TIDELANE_STRICT, returns EOPNOTSUPP, and the caller does not send
 /// the message.
 pub fn check_rights(descriptors: impl Iterator<Item = RawFd>) -> Result<(), Errno> {
     for fd in descriptors {
@@ -105,7 +105,8 @@ fn report_exec(fd: RawFd) -> Result<(), Errno> {
     }
 }
 
-/// Returns true if the socket is an accelerated connection.
+/// Returns true if the socket is an accelerated connection. Returns false if a thread holds the
+/// socket's lock.
 fn is_connection(socket: &'static Socket) -> bool {
     // A child between vfork and exec must not wait for the lock: the thread that holds the lock may
     // never run.

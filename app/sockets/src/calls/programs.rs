@@ -20,8 +20,8 @@ const REPORTED_MAX: usize = 1024;
 /// entry.
 static REPORTED: StaticCell<SharedWords<REPORTED_MAX>> = StaticCell::new();
 
-/// Maps the shared words. The library calls this function when it is loaded. If the parent mapped
-/// the words after a fork, the child would not share them.
+/// Maps the memory for the hashes, which this process shares with the children that it forks
+/// afterwards. The library calls this function when the library is loaded, before the first fork.
 pub fn prepare() {
     if REPORTED.load().is_none()
         && let Some(words) = SharedWords::new()
@@ -30,8 +30,8 @@ pub fn prepare() {
     }
 }
 
-/// Reports `program` if the library cannot serve it. The process is about to execute or spawn
-/// `program`. `search` is the value of PATH if the call searches for the program there. A child
+/// Reports `program`, which the process is about to execute or spawn, if the library cannot serve
+/// this program. `search` is the value of PATH if the call searches for the program there. A child
 /// between `vfork` and `exec` may call this function.
 pub fn report_if_not_served(program: &CStr, search: Option<&[u8]>) {
     let Some(unsupported) = inspect(program, search) else {
@@ -46,7 +46,8 @@ pub fn report_if_not_served(program: &CStr, search: Option<&[u8]>) {
     }
 }
 
-/// Returns true if no earlier call of this process or of its children had this program.
+/// Returns true if no earlier call of this process or of its children had this program, or if the
+/// earlier call was not remembered ([`REPORTED_MAX`]).
 fn is_new(program: &CStr) -> bool {
     let Some(words) = REPORTED.load() else {
         return true;

@@ -212,7 +212,8 @@ fn attempt_or_wait(
     wait::blocking(socket, fd, Deadline::after(timeout_ns), None, attempt)
 }
 
-/// Returns true if a `send` with these flags may begin with [`send_now`].
+/// Returns true if a `send` with these flags may begin with [`send_now`]: no flag changes a write
+/// for which the send buffer has room.
 #[inline]
 pub fn is_plain_send(flags: i32) -> bool {
     flags & !PLAIN_SEND == 0

@@ -74,8 +74,8 @@ impl Instance {
         wake::finish(state, self.channel());
     }
 
-    /// Puts all registered sockets into the ready list, once after each death of the service. Each
-    /// connection has then ended, and the program has to see this.
+    /// Puts all registered sockets into the ready list, once after each death of the service. The
+    /// death has ended each connection, and the next wait has to report these ends.
     pub(crate) fn report_service_death(&self, state: &mut Interest) {
         let gone = session::last_gone();
         if state.reported_death >= gone {

@@ -23,7 +23,7 @@ use crate::{
 static BY_DESCRIPTOR: DescriptorTable<Instance> = DescriptorTable::new();
 /// Instances by the number of their channel.
 static BY_CHANNEL: NumberTable<Instance, { channels::CHANNELS_MAX }> = NumberTable::new();
-/// Serialises the creation of instances, so that a channel gets only one.
+/// Serialises the creation of instances, so that a channel gets only one instance.
 static MAKING: Lock<()> = Lock::new(());
 
 /// A tracked epoll instance, or the default instance: its interest list and its channel. Instances

@@ -17,7 +17,7 @@ pub(crate) struct Interest {
     free: Vec<u32>,
     /// The ready list: indices of registrations that the next wait checks.
     ready: Vec<u32>,
-    /// An empty list. The next wait swaps it with `ready`, and so reuses the allocation.
+    /// An empty list, whose allocation the next wait reuses for the registrations that stay ready.
     spare: Vec<u32>,
     /// Control events (events about new connections) that were taken off the ring and not processed
     /// yet. The list is empty between calls. The list is a field only to reuse its allocation.
@@ -29,7 +29,8 @@ pub(crate) struct Interest {
     pub(crate) wake: bool,
     /// Number of descriptors that refer to this epoll instance.
     pub(crate) descriptors: u32,
-    /// Number of `epoll_wait` calls since the kernel's epoll instance was last polled.
+    /// Counts the waits that found registrations in the ready list. Reset to 0 when one of these
+    /// waits also polls the kernel's epoll instance.
     pub(crate) calls_without_kernel: u32,
     /// Counts the events of all registrations, wrapping. An event counts even if its registration
     /// is already in the ready list.
@@ -38,8 +39,8 @@ pub(crate) struct Interest {
     pub(crate) sleeps: u32,
     /// Time of the next trim of send buffers, in nanoseconds of CLOCK_MONOTONIC.
     pub(crate) trim_at_ns: u64,
-    /// Generation of the last ended session whose end was reported: all registered sockets were put
-    /// into the ready list. 0 if no session has ended.
+    /// Number of the last ended session (registration with a service) whose end was reported: all
+    /// registered sockets were put into the ready list. 0 if no session has ended.
     pub(crate) reported_death: u32,
 }
 

@@ -141,7 +141,7 @@ impl Instance {
     }
 
     /// Appends the events of inner instances to `events`, whose first `count` events are the
-    /// kernel's. Removes a kernel event if only a doorbell caused it. Returns the new number of
+    /// kernel's. Removes a kernel event that only a doorbell caused. Returns the new number of
     /// events.
     pub(crate) fn nested_events(&self, events: &mut [epoll_event], mut count: usize) -> usize {
         for nested in self.nested() {
@@ -179,7 +179,7 @@ impl Instance {
         nested.iter().any(|n| n.is_due(n.inner.check(DEPTH_MAX)))
     }
 
-    /// Records that `reported` was reported, and disables the registration if it is one-shot.
+    /// Records that `reported` was reported. Disables the registration if it has EPOLLONESHOT.
     fn note_reported(&self, reported: NestedRegistration, registration_events: u32) {
         let mut all = self.nested.lock();
         let mut same = all.iter_mut().filter(|n| n.fd == reported.fd);

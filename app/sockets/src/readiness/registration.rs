@@ -106,20 +106,23 @@ impl Registration {
         self.data
     }
 
-    /// Returns true if the program has read all bytes that were reported, so that a level-triggered
-    /// registration need not be checked. After a report, the function mostly returns true.
+    /// Returns true if the registration need not be checked: the program has read all bytes that
+    /// have arrived, and the registration is level-triggered, asks for EPOLLIN and EPOLLRDHUP at
+    /// most, and is the only registration of the socket. At the next wait after a report, the
+    /// function usually returns true.
     #[inline]
     pub(super) fn is_drained(&self, socket: &Socket) -> bool {
         const OTHERS: u32 = EVENT_BITS & !(IN | libc::EPOLLRDHUP as u32);
         const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
-        // `event_count` is not exact if several threads count events: two events may count as one.
-        // Only a socket with several registrations has several such threads.
+        // Two threads that count events of a socket at the same time may count them as one event.
+        // With one registration, the lock of the interest list excludes this.
         self.events & (OTHERS | EDGE) == 0
             && socket.is_drained()
             && !socket.has_more_registrations()
     }
 
-    /// Returns the events to report now, or 0. Consumes an edge.
+    /// Returns the events to report now, or 0. Consumes the edge of an edge-triggered registration,
+    /// so that the next call returns 0 until the next edge.
     #[inline]
     pub(super) fn due(&mut self, inner: &mut Inner) -> u32 {
         let all = inner.readiness(self.events);

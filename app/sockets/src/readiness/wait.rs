@@ -1,5 +1,6 @@
 //! Threads that wait for sockets and for kernel descriptors. The service (the process `tidelaned`)
-//! reports events of accelerated sockets over channels, each of which has rings and a doorbell.
+//! reports events of accelerated sockets over channels. Each channel has rings and a doorbell, an
+//! eventfd that wakes a sleeping thread.
 //!
 //! No wake-up is lost: a thread first announces its sleep (`Channel::arm`), then checks its
 //! condition once more, then sleeps. A thread that takes an event off a ring wakes the threads that
@@ -28,6 +29,7 @@ impl Deadline {
     /// The deadline of a call that does not wait.
     pub const NOW: Self = Self(Some(0));
 
+    /// Returns true for a call that does not wait (`NOW`).
     pub(crate) fn is_now(self) -> bool {
         self.0 == Some(0)
     }
@@ -42,6 +44,7 @@ impl Deadline {
         self.0.map(|at| at.saturating_sub(sys::monotonic_ns()))
     }
 
+    /// Returns true if the deadline has passed. `NEVER` does not pass.
     pub(crate) fn passed(self) -> bool {
         self.left_ns() == Some(0)
     }
@@ -52,11 +55,11 @@ impl Deadline {
     }
 }
 
-/// Repeats `attempt` as long as it returns EAGAIN. Between two attempts, sleeps until the socket
-/// has an event, or until `kernel_fd` is readable.
+/// Repeats `attempt` as long as `attempt` returns EAGAIN. Between two attempts, sleeps until the
+/// socket has an event, or until `kernel_fd` is readable.
 ///
-/// Returns EAGAIN when the deadline passes, and EINTR after a signal. Without a deadline, a signal
-/// does not end the wait if all handlers have SA_RESTART.
+/// Returns EAGAIN when the deadline passes, EINTR after a signal, and EBADF if `fd` was closed
+/// meanwhile. Without a deadline, a signal does not end the wait if all handlers have SA_RESTART.
 pub(crate) fn blocking(
     socket: &'static Socket,
     fd: RawFd,
@@ -93,8 +96,8 @@ pub(crate) fn blocking(
     }
 }
 
-/// Waits until `done` returns true, or until the deadline. `close` with SO_LINGER calls this
-/// function: the socket has no descriptor any more, so [`blocking`] cannot be used.
+/// Waits until `done` returns true, until the deadline, or until a signal. `close` with SO_LINGER
+/// calls this function: the socket has no descriptor any more, so [`blocking`] cannot be used.
 pub(crate) fn lingering(
     socket: &'static Socket,
     deadline: Deadline,
@@ -116,8 +119,8 @@ pub(crate) fn lingering(
     }
 }
 
-/// The wait of one thread. Each `step` goes one stage further: it polls the rings, spins, announces
-/// the sleep, or sleeps. The caller checks its condition after each step.
+/// The wait of one thread. Each call of `step` does the next stage of the wait: poll the rings,
+/// spin, announce the sleep, and sleep. The caller checks its condition after each step.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
     deadline: Deadline,
@@ -163,7 +166,7 @@ impl Sleeper {
         }
     }
 
-    /// Lets events on this channel end the sleep.
+    /// Lets events on this channel end the sleep. Does nothing while the sleep is announced.
     pub(crate) fn watch_channel(&mut self, channel: &'static Channel) {
         if !self.armed
             && !self
@@ -186,15 +189,16 @@ impl Sleeper {
         }
     }
 
-    /// Lets these kernel descriptors end the sleep.
+    /// Lets these kernel descriptors end the sleep, with the events that each entry asks for. Only
+    /// the first call has an effect.
     pub(crate) fn watch_kernel_all(&mut self, fds: &[libc::pollfd]) {
         if self.kernel.is_empty() {
             self.kernel.extend_from_slice(fds);
         }
     }
 
-    /// Goes one stage further. The caller checks its condition after each step. Returns EAGAIN if
-    /// the deadline has passed.
+    /// Does the next stage of the wait. The caller checks its condition after each step. Returns
+    /// EAGAIN if the deadline has passed, and EINTR if a signal has ended the sleep.
     pub(crate) fn step(&mut self) -> Result<(), Errno> {
         if self.armed {
             return self.sleep();
@@ -298,8 +302,9 @@ impl Drop for Sleeper {
     }
 }
 
-/// Waits for a channel's doorbell or for the end of the service, with one system call. `fd` is the
-/// channel's kernel epoll instance. Records the end of the service.
+/// Waits for a channel's doorbell or for the end of the service, with one system call. `fd` is a
+/// kernel epoll instance with the doorbell and the control socket, the Unix socket over which this
+/// process registered with the service. Records the end of the service.
 fn wait_for_doorbell(
     fd: RawFd,
     timeout_ns: Option<u64>,
@@ -313,8 +318,9 @@ fn wait_for_doorbell(
     Ok(())
 }
 
-/// Sleeps on kernel descriptors, and on the channels' kernel epoll instances from `first_channel`
-/// on. Takes the events off these instances, so that a doorbell ends only one sleep.
+/// Sleeps on the descriptors in `fds`. From index `first_channel` on, the descriptors are kernel
+/// epoll instances with the doorbells of channels. Takes the events off these instances, so that a
+/// doorbell ends only one sleep.
 fn sleep_on_many(
     fds: &mut [libc::pollfd],
     first_channel: usize,

@@ -1,6 +1,6 @@
 //! Wake-ups of waiters: the threads that sleep until a socket is ready. Each change of a socket's
 //! readiness calls a function of this module. The service (the process `tidelaned`) reports events
-//! over channels, each of which has rings and a doorbell.
+//! over channels, each of which has rings and a doorbell, an eventfd.
 //!
 //! Threads wait in two ways. A thread waits in an epoll instance with which the socket is
 //! registered, or it waits for the socket itself (`recv`, `accept`, `poll`), on the doorbells of
@@ -74,12 +74,14 @@ pub(crate) fn on_armed(instance: &Instance) {
     instance.channel().wake_sleepers();
 }
 
-/// Wakes the next waiter because a wait left registrations in the ready list unchecked.
+/// Wakes the next waiter because a wait left registrations in the ready list unchecked: the
+/// program's array was full.
 pub(crate) fn on_unchecked_left(instance: &Instance) {
     instance.channel().wake_sleepers();
 }
 
-/// Wakes a waiter because a poll without sleeping consumed the doorbell's edge.
+/// Wakes a waiter because a thread consumed the doorbell's edge without processing the events that
+/// the doorbell announced.
 pub(crate) fn on_edge_consumed(instance: &Instance) {
     instance.channel().wake_sleepers();
 }

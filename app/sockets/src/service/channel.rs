@@ -405,7 +405,7 @@ impl Channel {
             .is_some_and(Context::has_events)
     }
 
-    /// Returns true if polling the rings for a while is better than sleeping immediately.
+    /// Returns true if polling is better than sleeping: a core is awake, and none shares this CPU.
     pub(crate) fn should_spin(&self) -> bool {
         let ring = self.ring.lock();
         let Some(context) = &ring.context else {

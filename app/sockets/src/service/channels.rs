@@ -19,7 +19,8 @@ static CHANNEL: NumberTable<Channel, CHANNELS_MAX> = NumberTable::new();
 static FREE: Pool<Channel> = Pool::new();
 /// The default channel: the channel for sockets that are in no epoll instance.
 static DEFAULT: StaticCell<Channel> = StaticCell::new();
-/// The channel of the epoll instance that was last waited on or added to.
+/// The channel of the epoll instance that the program last created, waited on, or added an
+/// accelerated socket to.
 static EXPECTED: StaticCell<Channel> = StaticCell::new();
 
 /// Returns the channel with this number.

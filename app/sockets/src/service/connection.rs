@@ -7,6 +7,6 @@ use tidelane_client::Stream;
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) stream: Stream,
-    /// [`super::session::ProcessSession::generation`] of the session.
+    /// Number of the session: [`super::session::ProcessSession::generation`].
     pub(crate) session: u32,
 }

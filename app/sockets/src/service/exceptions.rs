@@ -4,10 +4,10 @@
 //! * The user of `tidelane run` chose the socket as an exception.
 //! * The program passes its connections to other programs, by `exec` or by a message over a unix
 //!   socket. A connection of the service cannot be passed on. This module lists some programs that
-//!   pass connections on. Any other program is detected when one of its processes passes a
-//!   connection on. From then on, all listeners of the program are left to the kernel. After a
-//!   connection was passed on in a message, the connections that the program opens are left to the
-//!   kernel, too.
+//!   pass connections on. The library detects any other program when one of its processes passes a
+//!   connection on. From then on, all listeners of the program are left to the kernel. If the
+//!   program passed the connection on in a message, the connections that the program opens are also
+//!   left to the kernel.
 //! * The program forks for each connection, and its children live for a short time. The service
 //!   detects the listeners of these programs.
 
@@ -130,7 +130,7 @@ fn has(what: u32) -> bool {
 }
 
 /// Returns the [`not_accelerated`] reason to leave an accelerated listener to the kernel from now
-/// on, or `None`.
+/// on. Returns `None` if the listener stays accelerated.
 pub(crate) fn of_served(listener: ListenerHandle) -> Option<u32> {
     if passes_on() {
         return Some(not_accelerated::PASSED_ON);
@@ -155,7 +155,8 @@ fn note_passed_on(what: u32) {
     }
 }
 
-/// Returns the [`not_accelerated`] reason to leave the listener `fd` to the kernel, or `None`.
+/// Returns the [`not_accelerated`] reason to leave the listener `fd` to the kernel. Returns
+/// `None` if the service may carry the listener's connections.
 pub(crate) fn of_listener(fd: RawFd) -> Option<u32> {
     let state = state();
     if passes_on() {
@@ -169,7 +170,8 @@ pub(crate) fn of_listener(fd: RawFd) -> Option<u32> {
     left.then_some(not_accelerated::CHOSEN)
 }
 
-/// Returns the [`not_accelerated`] reason to leave a connection to `peer` to the kernel, or `None`.
+/// Returns the [`not_accelerated`] reason to leave a connection to `peer` to the kernel. Returns
+/// `None` if the service may carry the connection.
 pub(crate) fn of_connection(peer: &Address) -> Option<u32> {
     if has(OPENED) {
         return Some(not_accelerated::PASSED_ON);

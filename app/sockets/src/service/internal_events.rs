@@ -1,11 +1,13 @@
 //! Events of the library's own descriptors in the program's epoll instances. The library
-//! (`libtidelane.so`, which contains this crate) adds doorbells, by which the service (the process
-//! `tidelaned`) wakes threads, and the control socket of its session with the service.
+//! (`libtidelane.so`, which contains this crate) adds doorbells, eventfds by which the service (the
+//! process `tidelaned`) wakes threads, and the control socket, the Unix socket over which this
+//! process registered with the service.
 
 use super::session::{self, ProcessSession};
 
-/// Two bytes whose addresses are the epoll data of the library's own descriptors. No program uses
-/// these addresses as data. The first byte is for doorbells, the second for the control socket.
+/// Two bytes whose addresses are the `epoll_data` of the library's own descriptors: the first byte
+/// for doorbells, and the second byte for the control socket. A program has no pointer to these
+/// bytes, so it does not use the addresses as `epoll_data`.
 static INTERNAL_TAGS: [u8; 2] = [0; 2];
 
 /// Returns true if the kernel's event is about one of the library's own descriptors. If the control
@@ -20,7 +22,7 @@ pub(crate) fn is_internal_event(event: &libc::epoll_event) -> bool {
     data == internal_tag(0) || data == internal_tag(1)
 }
 
-/// Returns the epoll data of a doorbell (`which` 0) or of the control socket (`which` 1).
+/// Returns the `epoll_data` of a doorbell (`which` 0) or of the control socket (`which` 1).
 pub(super) fn internal_tag(which: usize) -> u64 {
     &raw const INTERNAL_TAGS[which] as u64
 }

@@ -17,7 +17,7 @@ const PROBE_INTERVAL_NS: u64 = 200_000_000;
 static LISTENERS: AtomicU32 = AtomicU32::new(0);
 /// True while a thread looks for the service.
 static SEARCHING: AtomicBool = AtomicBool::new(false);
-/// The last session to which the process offered its existing listeners.
+/// Number of the last session to which the process offered its existing listeners, or 0.
 static OFFERED: AtomicU32 = AtomicU32::new(0);
 
 /// Counts a listener of this process that wants a service.
@@ -25,7 +25,7 @@ pub(crate) fn note_listener() {
     LISTENERS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Subtracts a listener that was closed, or that is left to the kernel for good.
+/// Subtracts a listener from the count: the listener was closed, or stays with the kernel for good.
 pub(crate) fn forget_listener() {
     LISTENERS.fetch_sub(1, Ordering::Relaxed);
 }
@@ -35,9 +35,9 @@ pub(crate) fn note_offered(session: u32) {
     OFFERED.store(session, Ordering::Relaxed);
 }
 
-/// Returns true if the process has listeners that the present service may not know. The last
-/// service may be gone, there may have been no service so far, or another call may have found a new
-/// service.
+/// Returns true if the process has listeners that the present service may not know. This holds in
+/// three cases: the last service is gone, no service has run so far, or another call has registered
+/// with a new service.
 #[inline]
 pub(crate) fn seeks_service() -> bool {
     LISTENERS.load(Ordering::Relaxed) > 0
@@ -46,7 +46,7 @@ pub(crate) fn seeks_service() -> bool {
         })
 }
 
-/// A thread's sleep, whose length is bounded if the thread has to look for the service.
+/// The sleep of a thread. If the thread has to look for the service, the sleep has a time limit.
 pub(crate) struct BoundedSleep {
     /// True if this thread has to look for the service.
     searches: bool,
@@ -60,8 +60,8 @@ impl BoundedSleep {
         Self { searches }
     }
 
-    /// Returns the longest sleep for a thread that wants to sleep for `left_ns` (`None`: until an
-    /// event).
+    /// Returns the time limit of the sleep in nanoseconds. `left_ns` is the time limit that the
+    /// program set. `None` means no limit.
     pub(crate) fn limit(&self, left_ns: Option<u64>) -> Option<u64> {
         if self.searches {
             Some(left_ns.map_or(PROBE_INTERVAL_NS, |left| left.min(PROBE_INTERVAL_NS)))

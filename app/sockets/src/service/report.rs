@@ -29,9 +29,12 @@ pub(crate) fn reason_text(reason: u32) -> &'static str {
     }
 }
 
-/// Reports why the socket `fd` stays with the kernel. With TIDELANE_STRICT also prints the reason,
-/// and returns ENETUNREACH, with which the call `doing` then fails. Prints nothing and returns no
-/// error if the user chose this socket as an exception.
+/// Reports to the service why the socket `fd` stays with the kernel. `doing` is the name of the
+/// program's call.
+///
+/// If the environment sets TIDELANE_STRICT, the function also prints the reason and returns
+/// ENETUNREACH, so that the program's call fails. For a socket that the user of `tidelane run`
+/// chose as an exception, the function prints nothing and returns no error.
 pub(crate) fn fall_back(fd: RawFd, doing: &str, reason: u32) -> Result<(), Errno> {
     session::report_not_accelerated(fd, reason);
     if !session::settings().strict || reason == not_accelerated::CHOSEN {

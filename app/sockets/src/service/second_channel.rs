@@ -7,17 +7,20 @@
 //!
 //! A program may call `poll` or `accept` on a listener before it adds the listener to an epoll
 //! instance. In this case the default channel joins the listener first, and the channel of the
-//! instance joins later. The service delivers connections to both channels. A thread that waits in
-//! the epoll instance therefore sleeps on both doorbells.
+//! instance joins later. The service then delivers each connection to one of the two channels. A
+//! thread that waits in the epoll instance therefore polls the rings of both channels, and sleeps
+//! until one of the two doorbells rings.
 
 use std::sync::atomic::Ordering;
 
 use super::{channel::Channel, channels, session};
 use crate::sys::SmallVec;
 
-/// Makes the channels of epoll instances poll the default channel, too, if the default channel
-/// joins the same listener. `channel` is about to join the listener. The channels `others` have
-/// joined the listener before.
+/// Makes channels of epoll instances also poll the default channel. The caller calls this function
+/// when `channel` joins a listener that the channels `others` have joined before.
+///
+/// If the default channel is among `others`, `channel` polls the default channel from now on. If
+/// `channel` is the default channel, all `others` poll the default channel from now on.
 pub(crate) fn joined(channel: &'static Channel, others: &SmallVec<&'static Channel>) {
     let is_default = |channel: &'static Channel| {
         channels::existing_default().is_some_and(|default| std::ptr::eq(channel, default))
@@ -31,8 +34,8 @@ pub(crate) fn joined(channel: &'static Channel, others: &SmallVec<&'static Chann
 }
 
 impl Channel {
-    /// Makes this channel poll the default channel, too. Connections of a listener that both
-    /// channels joined may arrive at the default channel, on which perhaps no thread waits.
+    /// Makes this channel also poll the default channel. A connection of a listener that both
+    /// channels joined may arrive at the default channel while no thread waits there.
     fn poll_second(&self) {
         self.polls_second.store(true, Ordering::Relaxed);
     }
@@ -43,7 +46,8 @@ impl Channel {
         self.second_doorbell_session.store(0, Ordering::Relaxed);
     }
 
-    /// Returns the default channel if this channel has to poll it, too.
+    /// Returns the default channel if this channel also has to poll the default channel. Returns
+    /// `None` if there is no default channel, or if the default channel has no rings yet.
     #[inline]
     pub(crate) fn second(&self) -> Option<&'static Channel> {
         if !self.polls_second.load(Ordering::Relaxed) {
@@ -53,9 +57,12 @@ impl Channel {
         (channel.is_active() && !std::ptr::eq(channel, self)).then_some(channel)
     }
 
-    /// Announces a sleep to the default channel `other`, as `arm` does for this channel. Adds the
-    /// doorbell of `other` to this channel's epoll instance, so that the doorbell ends the sleep in
-    /// that instance.
+    /// Announces the sleep of a thread to the default channel `other`: asks the service to ring the
+    /// doorbell of `other` when events arrive. Returns false if the thread must not sleep, mostly
+    /// because events are pending ([`Channel::arm`]).
+    ///
+    /// The thread sleeps in this channel's epoll instance. The function therefore adds the doorbell
+    /// of `other` to this instance, once for each session with the service.
     pub(crate) fn arm_second(&self, other: &'static Channel) -> bool {
         let generation = other.session();
         if self

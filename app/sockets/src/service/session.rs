@@ -44,7 +44,8 @@ pub(crate) struct ProcessSession {
     program: Lock<Option<Program>>,
     /// True if the service is known to be gone. The flag outlives `program`.
     gone: Arc<AtomicBool>,
-    /// Counts the sessions of this process, from 1.
+    /// Number of this session, from 1. Each session of this process has a higher number than the
+    /// session before.
     pub(crate) generation: u32,
 }
 
@@ -94,7 +95,7 @@ static SETTINGS: StaticCell<Settings> = StaticCell::new();
 /// Serialises registration. The value is the time in nanoseconds of CLOCK_MONOTONIC before which no
 /// thread makes another attempt.
 static REGISTERING: Lock<u64> = Lock::ranked(Rank::Session, 0);
-/// Number of sessions that this process has had.
+/// Number of sessions that this process has had. A forked child continues the parent's count.
 static GENERATIONS: AtomicU32 = AtomicU32::new(0);
 /// The id of the process whose sockets are in the tables, or 0 before the process tracks a socket.
 /// A vfork child shares the tables and must not change them.

@@ -1,6 +1,6 @@
 //! Connections within the host: over loopback, or to an address of the host's other interfaces. The
-//! service (the process `tidelaned`) accelerates these connections if the user of the program or
-//! the configuration of the service asks for it.
+//! service (the process `tidelaned`) carries these connections only if the user of the program or
+//! the configuration of the service asks for the acceleration.
 
 use std::os::fd::{AsRawFd, RawFd};
 
@@ -22,9 +22,9 @@ pub(crate) fn is_chosen(program: &Program) -> bool {
     choice.unwrap_or_else(|| program.wants_within_host())
 }
 
-/// Returns true if a connection of the socket within the host shall be accelerated: [`is_chosen`]
-/// is true, and the socket is in the network namespace in which the program registered. Another
-/// namespace has another loopback.
+/// Returns true if the service shall carry connections of the socket `fd` within the host. The
+/// conditions are that [`is_chosen`] returns true, and that the socket is in the network namespace
+/// in which the program registered. Another namespace has another loopback interface.
 pub(crate) fn is_wanted(program: &Program, fd: RawFd) -> bool {
     if !is_chosen(program) {
         return false;
@@ -42,7 +42,8 @@ fn namespace_of(fd: RawFd) -> Result<u64, Errno> {
 }
 
 /// Returns the source address of a connection within the host, from a socket that is bound to
-/// `local`.
+/// `local`. For an unspecified `local`, returns the address that the kernel would select: 127.0.0.1
+/// for a peer in 127.0.0.0/8, or else the address of the peer.
 pub(crate) fn source(local: &Address, peer: &Address) -> [u8; 16] {
     if !local.is_unspecified() {
         return local.addr;

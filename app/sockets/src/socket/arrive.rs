@@ -11,9 +11,10 @@ use super::{
 };
 use crate::service::{Channel, Connection, session};
 
-/// A connection as an event announces it. `session` is the session of this process with the service
-/// in which the event arrived. `slot` and `generation` identify the record of the connection in
-/// shared memory. `cookie` identifies the socket or the listener to which the connection belongs.
+/// A connection that an event announces. `session` is the number of the session (the registration
+/// of this process with the service) in which the event arrived. `slot` and `generation` identify
+/// the record of the connection in shared memory. `cookie` identifies the socket or the listener to
+/// which the connection belongs.
 #[derive(Clone, Copy)]
 struct AnnouncedConnection {
     session: u32,
@@ -73,8 +74,8 @@ pub(crate) fn control_event(
                 cookie,
             },
         ),
-        // For `Released`, nothing is left to do: `close` has already removed the slot from the
-        // registry.
+        // For `Released`, nothing is left to do: the call `close` has already removed the slot from
+        // the registry.
         ClientEvent::Released { slot: _ } | ClientEvent::Ready { slot: _ } => None,
     }
 }

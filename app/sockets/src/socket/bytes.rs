@@ -14,15 +14,17 @@ const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
 const BROKEN_PIPE: Errno = Errno(libc::EPIPE);
 
 impl Inner {
-    /// Returns true if a write is fast-path eligible: the socket is a stream without a pending
-    /// error, not corked by the last write, and not shared with another process.
+    /// Returns true if a write is fast-path eligible, which means that a write only has to copy
+    /// bytes to the send buffer. The connection is established and has no pending error, the last
+    /// write did not have MSG_MORE, and no other process holds the connection (after `fork`).
     #[inline(always)]
     pub(crate) fn is_fast_path_eligible(&self) -> bool {
         let needs_slow_path = self.error != 0 || self.corked_once || self.shared;
         !needs_slow_path && matches!(&self.state, State::Stream(c) if !c.stream.has_error())
     }
 
-    /// Writes as many bytes as fit if the write is fast-path eligible. Returns their number, or 0.
+    /// Writes as many bytes as fit if the write is fast-path eligible. Returns the number of bytes
+    /// written.
     #[inline]
     pub(crate) fn send_fast(&mut self, socket: &Socket, from: &[u8]) -> usize {
         let is_eligible = self.is_fast_path_eligible();
@@ -55,7 +57,8 @@ impl Inner {
         }
     }
 
-    /// Sends the new write position to the service.
+    /// Queues the new write position for the service. `Channel::submit` decides when the service
+    /// sees the position.
     pub(crate) fn after_write(&mut self, socket: &Socket) {
         let channel: Option<&'static Channel> = self.channel;
         if let Some(connection) = self.connection()

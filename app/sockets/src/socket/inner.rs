@@ -1,5 +1,6 @@
-//! The data under a socket's lock, and its changes by events of the service (the process
-//! `tidelaned`).
+//! The data under a socket's lock, and the changes of this data by events of the service (the
+//! process `tidelaned`). A channel is a set of rings that this process shares with the service. A
+//! slot is the record of one connection in shared memory.
 
 use tidelane_abi::{close_cause, service_flags};
 
@@ -14,7 +15,7 @@ use crate::{
     sys::{Errno, SmallVec, from_cause},
 };
 
-/// First bytes of the 16-byte form of an IPv4 address.
+/// First bytes of the 16-byte form of an IPv4 address (`::ffff:a.b.c.d`).
 const V4_MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
 /// The data under a socket's lock.
@@ -33,8 +34,8 @@ pub(crate) struct Inner {
     /// Error number that SO_ERROR returns if `error` is 0: an ICMP error that did not end the
     /// connection.
     pub(crate) soft_error: i32,
-    /// True after the cause of the connection's end was copied to `error`, so that each cause is
-    /// reported once.
+    /// True after the connection has ended and the cause was copied to `error`. Each cause is
+    /// copied and reported once.
     pub(crate) cause_seen: bool,
     /// True for family AF_INET6: addresses are written as `sockaddr_in6`.
     pub(crate) inet6: bool,
@@ -46,11 +47,12 @@ pub(crate) struct Inner {
     pub(crate) shut_read: bool,
     /// True after SHUT_WR.
     pub(crate) shut_write: bool,
-    /// True if, at the last check, other processes held the connection, too.
+    /// True if, at the last check, other processes held the connection, too, because of a fork.
     pub(crate) shared: bool,
     /// True if the last write had MSG_MORE.
     pub(crate) corked_once: bool,
-    /// True if a write found no room. EPOLLOUT is then reported as soon as there is room.
+    /// True if a write found no room. An edge-triggered registration then reports EPOLLOUT as soon
+    /// as the send buffer has room.
     pub(crate) no_space: bool,
     /// Number of bytes that the program has read.
     pub(crate) bytes_read: u64,
@@ -93,8 +95,8 @@ impl Inner {
         }
     }
 
-    /// Updates the state and the error from the connection's slot in shared memory. The handshake
-    /// or the connection may have ended.
+    /// Updates the state and the error from the connection's slot: the handshake or the connection
+    /// may have ended.
     pub(crate) fn refresh(&mut self) {
         if matches!(self.state, State::Connecting(_)) {
             self.refresh_connecting();
@@ -106,6 +108,7 @@ impl Inner {
         {
             self.cause_seen = true;
             let fin = connection.stream.service_flags() & service_flags::FIN_RECEIVED != 0;
+            // In CLOSE-WAIT, Linux reports a RST as EPIPE (`tcp_reset`).
             let in_close_wait = fin && !self.shut_write;
             self.error = match from_cause(cause) {
                 libc::ECONNRESET if in_close_wait => libc::EPIPE,
@@ -114,8 +117,8 @@ impl Inner {
         }
     }
 
-    /// Records an ICMP error. The error fails the next call if the program set IP_RECVERR;
-    /// otherwise only SO_ERROR returns it.
+    /// Records an ICMP error. The error fails the next call if the program set IP_RECVERR.
+    /// Otherwise only SO_ERROR returns the error.
     fn note_soft_error(&mut self) {
         let State::Stream(connection) = &mut self.state else {
             return;
@@ -172,7 +175,7 @@ impl Inner {
         }
     }
 
-    /// Returns SO_ERROR and clears it.
+    /// Returns and clears the error that the next call or SO_ERROR has to report.
     pub(crate) fn take_error(&mut self) -> Option<Errno> {
         match std::mem::take(&mut self.error) {
             0 => None,

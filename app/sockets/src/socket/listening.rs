@@ -3,7 +3,8 @@
 //!
 //! A channel is a set of rings that this process shares with the service. A channel joins a
 //! listener so that the service delivers connections of the listener to the channel. The kernel
-//! socket listens at the same port, for connections over other interfaces.
+//! socket listens at the same port, for connections over other interfaces. A session is the
+//! registration of this process with one service.
 
 use std::{collections::VecDeque, os::fd::RawFd};
 
@@ -174,7 +175,8 @@ pub(crate) fn seek_service() {
     }
 }
 
-/// Registers with a new service, and asks it to listen for each listener that wants a service.
+/// Registers with a new service, and asks this service to listen for each listener that wants a
+/// service.
 #[cold]
 fn find_service() {
     let Some(session) = session::establish() else {

@@ -4,8 +4,8 @@
 use super::kernel_options;
 use crate::sys::{self, Errno};
 
-/// Options whose values this crate records, so that `getsockopt` returns them. Only the options in
-/// [`FORWARDED`] also go to the service.
+/// Integer options whose values this crate records, so that `getsockopt` returns them. When the
+/// program sets an option that is also in [`FORWARDED`], the value goes to the service.
 pub(crate) const RECORDED: [(i32, i32); 31] = [
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
     (libc::SOL_SOCKET, libc::SO_REUSEPORT),
@@ -71,7 +71,8 @@ pub(crate) const PACING_NONE: u64 = u64::MAX;
 const LINGER2_MAX: i32 = 120;
 /// Smallest TCP_WINDOW_CLAMP in bytes.
 const CLAMP_MIN: i32 = 1152;
-/// The bits of IP_TOS and IPV6_TCLASS that the program sets. The two lowest bits are the ECN field.
+/// The bits of IP_TOS and IPV6_TCLASS that the program may set: the DSCP. The two lowest bits are
+/// the ECN field, which belongs to TCP.
 const DSCP: i32 = 0xfc;
 /// Initial retransmission timeout of the SYN,ACK in seconds. TCP_DEFER_ACCEPT counts these
 /// timeouts.
@@ -171,8 +172,8 @@ pub(crate) fn client_fast_open_enabled() -> bool {
     set.is_ok()
 }
 
-/// Writes the TCP_FASTOPEN_KEY of a connection to `into`, and returns the length in bytes. The key
-/// is the key of the network namespace.
+/// Writes the TCP_FASTOPEN_KEY of a connection to `into`, and returns the length in bytes. Only a
+/// listener has a key of its own. For a connection, Linux returns the key of the network namespace.
 pub(crate) fn fast_open_key(into: &mut [u8]) -> Result<usize, Errno> {
     let fd = sys::tcp_socket(false)?;
     let len = sys::socket_option(fd, libc::IPPROTO_TCP, libc::TCP_FASTOPEN_KEY, into);
@@ -191,6 +192,7 @@ pub(crate) fn rate_of(value: &[u8]) -> Result<u64, Errno> {
     })
 }
 
+/// Returns the C `int` at byte `at` of an option's value, or EINVAL if the value is too short.
 pub(crate) fn int_at(value: &[u8], at: usize) -> Result<i32, Errno> {
     let bytes = value
         .get(at..at + 4)
@@ -198,8 +200,8 @@ pub(crate) fn int_at(value: &[u8], at: usize) -> Result<i32, Errno> {
     bytes.map(i32::from_ne_bytes).ok_or(Errno(libc::EINVAL))
 }
 
-/// Converts TCP_DEFER_ACCEPT from seconds to a number of SYN,ACK timeouts, as Linux does. Each
-/// timeout is twice as long as the timeout before.
+/// Converts TCP_DEFER_ACCEPT from seconds to a number of SYN,ACK timeouts, rounded up, as Linux
+/// does. Each timeout is twice as long as the timeout before, up to [`SYN_ACK_RTO_S_MAX`].
 pub(crate) fn defer_timeouts(seconds: i32) -> u8 {
     (0..=u8::MAX)
         .find(|count| i64::from(timeouts_as_seconds(*count)) >= i64::from(seconds))

@@ -40,7 +40,8 @@ pub(crate) struct Options {
     pub(crate) rcvlowat: u32,
     /// SO_MAX_PACING_RATE in bytes per second.
     pacing_rate_max: u64,
-    /// True if the program set an option that only the kernel implements.
+    /// True if the program set an option that only the kernel implements, so that the kernel has to
+    /// carry the connection.
     pub(crate) kernel_only: bool,
 }
 
@@ -75,8 +76,8 @@ impl Options {
         self.flags
     }
 
-    /// Returns true if IP_RECVERR (or IPV6_RECVERR) is set, so that an ICMP error fails the next
-    /// call.
+    /// Returns true if IP_RECVERR is set for an IPv4 peer (`is_v4`), or IPV6_RECVERR for an IPv6
+    /// peer. An ICMP error then fails the next call.
     pub(crate) fn reports_path_errors(&self, is_v4: bool) -> bool {
         let set = if is_v4 {
             self.recorded(libc::IPPROTO_IP, libc::IP_RECVERR)
@@ -144,8 +145,8 @@ impl Options {
             tos: byte(libc::IPPROTO_IP, libc::IP_TOS),
             ttl: byte(libc::IPPROTO_IP, libc::IP_TTL),
             traffic_class: byte(libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
-            // In a request to the service, zero stands for the default. Replace a hop limit of
-            // zero, with which no packet would leave the host.
+            // In a request to the service, 0 stands for the default. A hop limit of 0, with which
+            // no packet would leave the host, is therefore sent as 1.
             hop_limit: hops.map_or(0, |hops| if hops < 0 { 0 } else { hops.max(1) as u8 }),
             syn_retries: byte(libc::IPPROTO_TCP, libc::TCP_SYNCNT),
             defer_accept: defer_timeouts(number(libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT)),
@@ -155,7 +156,8 @@ impl Options {
         }
     }
 
-    /// Returns the limits of unacknowledged and unsent bytes for the program's writes.
+    /// Returns the limits of unacknowledged and unsent bytes for the program's writes. 0 means no
+    /// limit of the program.
     pub(crate) fn sending(&self) -> SendLimits {
         let unsent = self.recorded(libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT);
         let buffer = self.recorded(libc::SOL_SOCKET, libc::SO_SNDBUF);
@@ -398,7 +400,8 @@ fn congestion_number(name: &[u8]) -> Result<i32, Errno> {
     Ok(number.into())
 }
 
-/// Converts a `struct timeval` to nanoseconds; `None` for zero, which means no timeout.
+/// Converts a `struct timeval` to nanoseconds; `None` for zero, which means no timeout. A negative
+/// timeout is `Some(0)`.
 fn timeval_ns(value: &[u8]) -> Result<Option<u64>, Errno> {
     let word = |at: usize| {
         let bytes = value
@@ -410,6 +413,11 @@ fn timeval_ns(value: &[u8]) -> Result<Option<u64>, Errno> {
     if !(0..1_000_000).contains(&micros) {
         return Err(Errno(libc::EDOM));
     }
-    let ns = seconds.max(0) as u64 * 1_000_000_000 + micros as u64 * 1_000;
+    // Linux does not wait at all under a negative timeout.
+    let Ok(seconds) = u64::try_from(seconds) else {
+        return Ok(Some(0));
+    };
+    let ns = seconds.saturating_mul(1_000_000_000);
+    let ns = ns.saturating_add(micros as u64 * 1_000);
     Ok((ns != 0).then_some(ns))
 }

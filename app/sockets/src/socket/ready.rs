@@ -18,8 +18,10 @@ const FORKED: u32 = ERR | IN | OUT | HUP | RDHUP;
 
 impl Inner {
     /// Returns the events that the kernel's poll would report, as EPOLL* bits, which equal the
-    /// POLL* bits. Computes EPOLLOUT only if `wanted` contains EPOLLOUT, because the computation
-    /// reads another cache line.
+    /// POLL* bits. Without EPOLLOUT in `wanted`, the result may lack EPOLLOUT, because the
+    /// computation of EPOLLOUT reads another cache line.
+    ///
+    /// Returns 0 while the connection is migrated to another process.
     // The function is inlined: a call would cost 20 instructions for each socket of a ready list.
     #[inline(always)]
     pub(crate) fn readiness(&mut self, wanted: u32) -> u32 {
@@ -46,7 +48,7 @@ impl Inner {
         self.readiness_slow()
     }
 
-    /// Computes the readiness in all states, and after the end of either direction.
+    /// Computes the readiness in all states, and after either direction of the stream has ended.
     #[inline(never)]
     fn readiness_slow(&mut self) -> u32 {
         self.refresh();

@@ -43,7 +43,8 @@ impl Inner {
             .chain(self.more_registrations.iter().copied())
     }
 
-    /// Adds a registration.
+    /// Adds a registration. The first registration is in `Socket::registration`, which a thread
+    /// that handles events reads without the socket's lock.
     pub(crate) fn add_registration(&mut self, socket: &Socket, registration: RegistrationRef) {
         if socket.registration.load(Ordering::Acquire) == 0 {
             socket

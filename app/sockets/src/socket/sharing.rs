@@ -2,8 +2,9 @@
 //! connection.
 //!
 //! The payload of a connection is in the memory of one process at a time. A process that uses the
-//! connection asks the service (the process `tidelaned`) to migrate it to this process: see
-//! `docs/design/fork.md`.
+//! connection asks the service (the process `tidelaned`) to migrate the connection to this process:
+//! see `docs/design/fork.md`. A session is the registration of a process with the service. A slot
+//! is the record of a connection in the memory that a process shares with the service.
 
 use tidelane_abi::{program_flags, service_flags};
 
@@ -20,8 +21,8 @@ use crate::{
 /// the socket has a connection, which parent and child both hold from now on, or the socket listens
 /// in both stacks.
 ///
-/// A child that serves its parent's listener may have changed to a user that the service would not
-/// let register. A child like this needs the prepared session, too.
+/// A child that serves its parent's listener may change to a user that the service does not admit,
+/// before the child registers. With the prepared session, the child can register nevertheless.
 pub(crate) fn share(socket: &'static Socket) -> bool {
     let Some(mut inner) = socket.try_enter() else {
         return false;
@@ -70,7 +71,8 @@ impl Inner {
         self.shared_flags() & service_flags::MIGRATED != 0
     }
 
-    /// Returns true if the service that migrated the connection to another process is gone.
+    /// Returns true if the session of the connection is over because the service is gone. The
+    /// connection can then not be migrated back from another process.
     pub(crate) fn has_lost_service(&self) -> bool {
         match &self.state {
             State::Stream(connection)

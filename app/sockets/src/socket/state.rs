@@ -1,5 +1,7 @@
 //! The state machine of a socket. An accelerated connection is a connection that the service (the
-//! process `tidelaned`) carries. "Both stacks" or "both" means the service and the kernel.
+//! process `tidelaned`) carries. "Both stacks" or "both" means the service and the kernel. A
+//! session is a registration of this process with the service. A channel is a set of rings that
+//! this process shares with the service.
 //!
 //! ```text
 //!      socket()            connect                           handshake ends
@@ -26,7 +28,7 @@
 //! | call | Fresh | Connecting | Stream | Failed | Listening | Kernel | Inherited | Forked |
 //! |---|---|---|---|---|---|---|---|---|
 //! | `bind` | kernel | EINVAL | EINVAL | kernel | kernel | kernel | EINVAL | EINVAL |
-//! | `connect` | open | EALREADY, or waits | EISCONN | open | kernel | kernel | EISCONN | EISCONN |
+//! | `connect` | open | EALREADY, waits | EISCONN | open | kernel | kernel | migrates | EISCONN |
 //! | `listen` | both stacks | EINVAL | EINVAL | both stacks | kernel | kernel | EINVAL | EINVAL |
 //! | `accept` | kernel | EINVAL | EINVAL | EINVAL | a connection | kernel | EINVAL | EINVAL |
 //! | `recv` | kernel | waits | bytes | error, end | kernel | kernel | migrates | ECONNRESET |
@@ -38,7 +40,8 @@
 //!
 //! "migrates" means that the connection is first migrated to this process (`sharing`). The call
 //! then has the effect of the socket's new state. `Free` sockets are in the pool, and no descriptor
-//! refers to them.
+//! refers to them. The first `connect` after EINPROGRESS returns the result of the active open
+//! instead: 0 in `Stream`, and the error in `Failed`.
 
 use std::collections::VecDeque;
 
@@ -60,7 +63,8 @@ pub(crate) enum State {
     Fresh,
     /// An active open: `connect` was called, and the handshake is not complete.
     Connecting(Connecting),
-    /// An accelerated connection.
+    /// An accelerated connection whose handshake is complete. The socket keeps this state after the
+    /// end of the connection.
     Stream(Connection),
     /// The active open failed. The program may call `connect` again.
     Failed,
@@ -90,11 +94,12 @@ impl State {
 /// An active open.
 #[derive(Debug, Default)]
 pub(crate) struct Connecting {
-    /// The session in which the connect was requested.
+    /// Number of the session in which the connect was requested. The first session has number 1.
     pub(crate) session: u32,
     /// The connection, after CONNECT_STARTED.
     pub(crate) connection: Option<Connection>,
-    /// The reason with which the service refused the connect, so that the kernel has to connect.
+    /// The reason (`tidelane_abi::not_accelerated`) with which the service refused the connect, so
+    /// that the kernel has to connect.
     pub(crate) kernel: Option<u32>,
     /// Number of bytes that the SYN can carry, while the SYN waits for the first write. 0 if the
     /// SYN does not wait.
@@ -121,7 +126,8 @@ impl Connecting {
 /// value refers to the service's listener.
 #[derive(Debug)]
 pub(crate) struct Listening {
-    /// The service's listener, and the session that it belongs to.
+    /// The service's listener, and the number of the session that the listener belongs to. `None`
+    /// while the service does not have the listener.
     pub(crate) handle: Option<(ListenerHandle, u32)>,
     /// True if the process looks for the next service on behalf of this listener.
     pub(crate) wants_service: bool,

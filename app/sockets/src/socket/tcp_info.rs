@@ -36,8 +36,8 @@ impl Inner {
         info[0] = self.tcp_state();
         let bytes_read = self.bytes_read;
         if let Some(connection) = self.connection() {
-            // The stream's values replace the service's values: they are newer, and remain valid
-            // after the end of the connection.
+            // The stream's values replace the service's values. The stream's values are newer and
+            // remain valid after the end of the connection.
             let stream = &mut connection.stream;
             let mss = stream.ids().mss;
             put(&mut info, 16, mss);
@@ -58,7 +58,8 @@ impl Inner {
         session.program()?.tcp_info(&connection.stream).ok()
     }
 
-    /// Returns the TCP state as a number of the `enum` in `<netinet/tcp.h>`.
+    /// Returns the TCP state as a number of the `enum` in `<netinet/tcp.h>`. This process cannot
+    /// tell CLOSING from LAST-ACK, nor TIME-WAIT from CLOSED, and returns LAST-ACK and CLOSED.
     fn tcp_state(&mut self) -> u8 {
         const ESTABLISHED: u8 = 1;
         const SYN_SENT: u8 = 2;

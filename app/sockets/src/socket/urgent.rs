@@ -10,9 +10,10 @@ use crate::sys::Errno;
 impl Inner {
     /// Returns the urgent byte, and consumes the byte unless `peeks` is true.
     ///
-    /// Returns `Ok(None)` if the announced byte has not arrived, and the peer's FIN has arrived or
-    /// the program has shut down reading. Returns ENOTCONN if the connection ended without a FIN of
-    /// the peer.
+    /// Returns EINVAL without an urgent byte, and with SO_OOBINLINE. If the urgent pointer has
+    /// arrived before the byte, returns EAGAIN, or `Ok(None)` if the byte cannot be read any more:
+    /// the peer's FIN has arrived, or the program has shut down reading. Returns ENOTCONN if the
+    /// connection ended without a FIN of the peer.
     pub(crate) fn take_urgent(&mut self, peeks: bool) -> Result<Option<u8>, Errno> {
         self.refresh();
         let inline = self.options.urgent_inline();

@@ -16,15 +16,15 @@ pub struct Address {
     pub addr: [u8; 16],
     /// The port in host byte order.
     pub port: u16,
-    /// True if the socket is of family AF_INET6, so that the address is written as a
-    /// `sockaddr_in6`.
+    /// True if the address is written as a `sockaddr_in6`, because the socket is of family
+    /// AF_INET6.
     pub inet6: bool,
 }
 
 impl Address {
     /// Reads a `sockaddr_in` or `sockaddr_in6`. Returns `None` for another family, or if bytes are
-    /// missing. Ignores the scope id, which matters to link-local addresses only: no accelerated
-    /// route leads to them.
+    /// missing. Ignores the scope id, which matters to link-local addresses only. Connections to
+    /// these addresses stay with the kernel.
     pub fn read(name: &[u8]) -> Option<Self> {
         let family = u16::from_ne_bytes(*name.first_chunk()?);
         let port = u16::from_be_bytes([*name.get(2)?, *name.get(3)?]);
@@ -63,7 +63,7 @@ impl Address {
         }
     }
 
-    /// Returns true if the address is an IPv4 address.
+    /// Returns true if the address is an IPv4 address, also in a `sockaddr_in6`.
     pub(crate) fn is_v4(&self) -> bool {
         self.addr.starts_with(&V4_PREFIX)
     }

@@ -1,8 +1,8 @@
 //! Cancellation points (`pthread_cancel`, POSIX.1-2024 XSH 2.9.5).
 //!
-//! A cancellation request of `pthread_cancel` ends a thread at its next cancellation point, or
-//! while it waits in one. libc's own calls detect the request while they wait. This crate makes its
-//! system calls without libc, so it has to detect the request itself:
+//! A cancellation request of `pthread_cancel` ends a thread at its next cancellation point, or in
+//! the cancellation point where the thread waits. libc's own calls detect the request while they
+//! wait. This crate makes its system calls without libc, and has to detect the request itself:
 //!
 //! ```text
 //! pthread_cancel -> libc records the request -> REQUESTED in the thread's word -> SIGCANCEL
@@ -32,8 +32,8 @@ pub const SIGCANCEL: c_int = 32;
 const NONE: u32 = 0;
 /// Value of the word after the cancellation of the thread was requested.
 const REQUESTED: u32 = 1;
-/// Value of the word after SIGCANCEL has interrupted a system call of a thread that has
-/// cancellation disabled. The thread has to repeat the call.
+/// Value of the word after SIGCANCEL has arrived at a thread that has cancellation disabled. If the
+/// signal has interrupted a system call of the thread, the thread has to repeat the call.
 const INTERRUPTED_WHILE_DISABLED: u32 = 2;
 
 unsafe extern "C" {
@@ -68,7 +68,7 @@ pub fn is_due() -> bool {
 ///
 /// # Safety
 ///
-/// The requirements of the system call hold, for example those on its pointers.
+/// The requirements of the system call hold, for example the requirements on its pointers.
 #[inline]
 pub unsafe fn call(number: i64, args: [usize; 6]) -> Result<usize, Errno> {
     let word = section_unsafe::cancellation();
@@ -91,7 +91,7 @@ pub unsafe fn call(number: i64, args: [usize; 6]) -> Result<usize, Errno> {
 ///
 /// # Safety
 ///
-/// The requirements of the system call hold, for example those on its pointers.
+/// The requirements of the system call hold, for example the requirements on its pointers.
 #[cold]
 unsafe fn call_after_request(
     word: &AtomicU32,
@@ -155,7 +155,7 @@ unsafe extern "C" {
 
 /// # Safety
 ///
-/// The requirements of the system call hold, for example those on its pointers.
+/// The requirements of the system call hold, for example the requirements on its pointers.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 unsafe fn cancellable(
@@ -169,7 +169,7 @@ unsafe fn cancellable(
 
 /// # Safety
 ///
-/// The requirements of the system call hold, for example those on its pointers.
+/// The requirements of the system call hold, for example the requirements on its pointers.
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn cancellable(_: &AtomicU32, number: i64, args: [usize; 6]) -> Result<usize, Errno> {
     // SAFETY: the caller guarantees the requirements of this function.
@@ -178,6 +178,9 @@ unsafe fn cancellable(_: &AtomicU32, number: i64, args: [usize; 6]) -> Result<us
 
 /// Records a cancellation request for `thread`. The thread acts on the request at its next
 /// cancellation point. The caller sends SIGCANCEL afterwards, in case the thread already waits.
+///
+/// Does nothing on architectures other than x86-64, where a thread has no access to the word of
+/// another thread. There, only libc's handler of SIGCANCEL acts on the request.
 ///
 /// # Safety
 ///
@@ -192,12 +195,15 @@ pub unsafe fn request(thread: libc::pthread_t) {
     let _ = thread;
 }
 
-/// Handles SIGCANCEL. Returns true if libc's handler may run, because the signal did not interrupt
-/// a section: a part of the library that no signal handler interrupts (`section_unsafe`).
+/// Handles SIGCANCEL. Returns true if libc's handler may run, which ends the thread. A section is a
+/// part of the library that no signal handler interrupts (`section_unsafe`).
+///
+/// Returns false if the signal interrupted a section, if the thread has cancellation disabled, or
+/// if the function has moved the thread to the end of `cancellable`.
 ///
 /// # Safety
 ///
-/// The caller is a signal handler and passes the context that the kernel gave it.
+/// The caller is a signal handler and passes the context from the kernel.
 pub unsafe fn on_sigcancel(context: *mut libc::c_void) -> bool {
     let word = section_unsafe::cancellation();
     if word.load(Ordering::Relaxed) == NONE {

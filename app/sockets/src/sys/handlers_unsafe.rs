@@ -1,4 +1,5 @@
-//! The signal handlers of the program.
+//! The signal handlers of the process. After a signal whose handler has SA_RESTART, a blocking call
+//! continues instead of failing with EINTR.
 
 use super::{SIGNAL_MASK_LEN, SignalMask, call};
 
@@ -12,7 +13,8 @@ struct KernelSigaction {
     mask: SignalMask,
 }
 
-/// Returns true if all signal handlers of the program were installed with SA_RESTART.
+/// Returns true if all signal handlers of the process were installed with SA_RESTART. Handlers of
+/// libc and of this library count, too.
 pub(crate) fn handlers_restart() -> bool {
     (1..=64).all(|signal| {
         let mut action = KernelSigaction::default();

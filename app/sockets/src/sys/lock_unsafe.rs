@@ -3,7 +3,7 @@
 //!
 //! The program's signal handlers do not run while their thread holds a lock (`section_unsafe`). A
 //! few handlers run nevertheless, such as handlers of SIGSEGV and one-shot handlers (SA_RESETHAND).
-//! The lock records its owner. If such a handler takes a lock that its own thread holds, the
+//! The lock records its owner. If one of these handlers takes a lock that its own thread holds, the
 //! process therefore ends instead of deadlocking.
 
 use std::{
@@ -32,7 +32,7 @@ pub struct Lock<T> {
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
-    /// Creates a free lock of rank [`Rank::Leaf`]: no other lock is taken while it is held.
+    /// Creates a free lock of rank [`Rank::Leaf`]: a thread that holds this lock takes no other.
     pub const fn new(value: T) -> Self {
         Self::ranked(Rank::Leaf, value)
     }
@@ -46,7 +46,7 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Takes the lock, and waits for it if necessary.
+    /// Takes the lock. Waits while another thread holds the lock.
     ///
     /// # Panics
     ///
@@ -60,8 +60,8 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Takes the lock, and waits for it if necessary. Returns `None` if this thread already holds
-    /// the lock.
+    /// Takes the lock. Waits while another thread holds the lock. Returns `None` if this thread
+    /// already holds the lock.
     #[inline]
     pub fn enter(&self) -> Option<Guard<'_, T>> {
         let me = sys::thread_identity();
@@ -84,7 +84,7 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Takes the lock if it is free, regardless of the lock order.
+    /// Takes the lock if the lock is free, regardless of the lock order. Returns `None` otherwise.
     #[inline]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         let section = Section::enter();
@@ -121,8 +121,8 @@ impl<T> Lock<T> {
     /// Frees the lock in a child after fork and replaces its value. The lock's owner may not exist
     /// in the child. The old value is not dropped, because the owner may have been changing it.
     pub fn reset_after_fork(&self, value: T) {
-        // SAFETY: the child has one thread, and it does not hold this lock's guard: it runs the
-        // fork handler. `write` does not drop the old value.
+        // SAFETY: the child has one thread, which runs the fork handler and does not hold this
+        // lock's guard. `write` does not drop the old value.
         unsafe { self.value.get().write(value) };
         self.owner.store(0, Ordering::Release);
     }
@@ -153,7 +153,8 @@ pub struct Guard<'a, T> {
     lock: &'a Lock<T>,
     /// Checks the lock order in debug builds.
     _held: order::Held,
-    /// The section ends after the lock is released.
+    /// The section, in which no signal handler of the program runs. The section ends after the lock
+    /// is released, because fields are dropped after the guard's own `drop`.
     _section: Section,
 }
 

@@ -1,5 +1,5 @@
-//! The lock order. Debug builds assert that each thread takes its locks in this order, which
-//! excludes deadlocks.
+//! The lock order. Debug builds assert that each thread takes its locks in this order. If all
+//! threads do so, no deadlock is possible.
 
 /// A lock's position in the lock order: a thread that holds a lock takes only locks of higher rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,8 +49,8 @@ mod checked {
             Self::new_unordered(rank)
         }
 
-        /// Records a lock of this rank without checking the order. `try_lock` does not wait, so it
-        /// cannot deadlock.
+        /// Records a lock of this rank without checking the order, for `try_lock`. A thread that
+        /// does not wait for a lock cannot deadlock.
         pub fn new_unordered(rank: Rank) -> Self {
             HELD.with(|held| held[rank as usize].set(held[rank as usize].get() + 1));
             Self(rank)

@@ -1,8 +1,8 @@
 //! Sections: parts of the library (`libtidelane.so`, which contains this crate) that no signal
 //! handler of the program interrupts.
 //!
-//! A handler may use sockets, fork, allocate, or jump out of the interrupted call. If a handler
-//! interrupted a section, it would find locks that its own thread holds, and half-changed memory.
+//! A handler may use sockets, fork, allocate, or jump out of the interrupted call. A handler that
+//! interrupted a section would find locks that its own thread holds, and half-changed memory.
 //! The library therefore installs its own handler in front of the program's handlers
 //! (`signals_unsafe` in the crate `tidelane-preload`). The library's handler defers a signal that
 //! arrives within a section to the end of the section.
@@ -26,7 +26,7 @@ use super::{Errno, SIGNAL_MASK_LEN, SignalMask, call, process_id};
 struct SectionState {
     /// Nesting depth of sections; 0 outside of sections.
     depth: AtomicU32,
-    /// Not zero if a signal was deferred, so that all signals are blocked.
+    /// Not zero if a signal was deferred, so that all signals are blocked that a section can defer.
     deferred: AtomicU32,
     /// The signal mask before the signals were blocked.
     mask: AtomicU64,
@@ -227,7 +227,7 @@ pub(crate) fn suspended<R>(sleep: impl FnOnce() -> Result<R, Errno>) -> Result<R
 ///
 /// # Safety
 ///
-/// The caller is a signal handler and passes the arguments that the kernel gave it.
+/// The caller is a signal handler and passes the arguments from the kernel.
 pub unsafe fn defer_signal(
     signal: i32,
     info: *const libc::siginfo_t,

@@ -1,4 +1,4 @@
-//! Words that this process shares with the processes that it forks.
+//! Words in memory that this process shares with the children that it forks (MAP_SHARED).
 
 use std::{ptr, sync::atomic::AtomicU32};
 

@@ -1,5 +1,5 @@
-//! Descriptors of the library itself (`libtidelane.so`, which contains this crate), and the highest
-//! descriptor in use.
+//! Descriptors of the library itself (`libtidelane.so`, which contains this crate), and the range
+//! of all descriptors that were ever tracked or the library's own.
 
 use std::{
     os::fd::RawFd,
@@ -12,8 +12,7 @@ use super::DESCRIPTORS_MAX;
 /// program that closes a range of descriptors leaves these descriptors open.
 static INTERNAL: [AtomicU64; DESCRIPTORS_MAX / 64] =
     [const { AtomicU64::new(0) }; DESCRIPTORS_MAX / 64];
-/// Upper bound of the descriptors that were ever tracked, or that were ever the library's own: the
-/// highest of them plus one.
+/// The highest descriptor that was ever tracked or the library's own, plus one. Initially 0.
 static DESCRIPTOR_END: AtomicI32 = AtomicI32::new(0);
 
 /// Returns true if the descriptor belongs to the library itself.
@@ -25,7 +24,8 @@ pub fn is_internal(fd: RawFd) -> bool {
         .is_some_and(|word| word.load(Ordering::Relaxed) & (1 << (fd % 64)) != 0)
 }
 
-/// Returns the range of the descriptors that may be in a table. The range has gaps.
+/// Returns a range that contains all tracked descriptors and all of the library's own. Most numbers
+/// in the range may be other descriptors.
 pub(crate) fn descriptors() -> std::ops::Range<RawFd> {
     0..DESCRIPTOR_END.load(Ordering::Acquire)
 }

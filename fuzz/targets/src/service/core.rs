@@ -16,12 +16,12 @@ use tidelane_time::Instant;
 use tidelane_wire::{IpAddress, MacAddress};
 use tidelaned::core::{Call, CoreLink};
 
-/// Number of frames in flight in one direction.
+/// Number of frames of one direction of a packet port, whether free or in use.
 const FRAMES: u32 = 64;
 /// First port of the kernel's ephemeral range.
 const EPHEMERAL_MIN: u16 = 32_768;
 
-/// A core: a host with its clock.
+/// A core: a host (the TCP/IP stack of one core) with its clock.
 pub struct OwnCore {
     /// The host.
     pub host: Host<MemPort>,
@@ -35,8 +35,8 @@ pub struct OwnCore {
 pub struct Link(Arc<Mutex<OwnCore>>);
 
 impl Link {
-    /// Creates a core whose host has `address`. Returns the link and the far end of the host's
-    /// port.
+    /// Creates a core whose host has `address`. Returns the link, and the far end of the host's
+    /// packet port (a NIC in memory).
     pub fn new(address: [u8; 4], mac: MacAddress, now: Instant) -> (Self, MemPort) {
         let (near, far) = MemPort::pair(MemConfig {
             frames: FRAMES,
@@ -96,7 +96,7 @@ impl CoreLink<MemPort> for Link {
     }
 }
 
-/// The far ends of two hosts' ports. Frames move between them.
+/// The far ends of two hosts' packet ports. Frames move between the far ends.
 pub struct Wire(pub [MemPort; 2]);
 
 impl Wire {

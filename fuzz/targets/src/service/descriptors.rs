@@ -45,7 +45,7 @@ pub enum Kind {
     Connected,
     /// Listener in another network namespace.
     Foreign,
-    /// Listener on 0.0.0.0:7007 with SO_BINDTODEVICE.
+    /// Listener on 0.0.0.0:7007 with SO_BINDTODEVICE (`lo`).
     OfDevice,
     /// UDP socket on 0.0.0.0:7008.
     Datagrams,

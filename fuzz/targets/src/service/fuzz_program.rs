@@ -67,7 +67,7 @@ pub struct FuzzProgram {
     pub service: Option<Service>,
     /// The registered program, after the answer to REGISTER.
     pub program: Option<Program>,
-    /// Rings of the program's only context.
+    /// Rings of the program's only context (the rings of one thread).
     pub rings: Option<Rings>,
     /// Connections of the program, the oldest first. Closed connections stay in the list.
     pub connections: Vec<Connection>,
@@ -144,7 +144,8 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Creates a peer on the service's link. Returns the peer and the far end of its host's port.
+    /// Creates a peer. Returns the peer, and the far end of its host's packet port (a NIC in
+    /// memory).
     pub fn new(now: Instant) -> (Self, MemPort) {
         let (link, far) = Link::new(PEER, MACS[1], now);
         let layout = Layout::new(256, 4 << 20, 4 << 20).expect("a possible layout");

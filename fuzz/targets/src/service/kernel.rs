@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use tidelane_attacker::{protocol::Service, sockets::Bound};
 use tidelane_steering::Claim;
 
-/// Number of UDP in IP headers.
+/// IP protocol number of UDP.
 const UDP: u8 = 17;
 
 /// Returns both ends of a registration socket. Both are nonblocking.

@@ -40,8 +40,8 @@ use super::{
     test_namespace::{SERVICE, TestNamespace, bound},
 };
 
-/// Index of the interface that the service serves. It differs from that of the loopback interface,
-/// so that a socket bound to loopback permits no claim.
+/// Index of the interface that the service serves. The loopback interface has another index, so
+/// that a socket bound to loopback permits no claim.
 const SERVED_IFINDEX: u32 = 77;
 /// Virtual time that passes in each step.
 const STEP: Duration = Duration::from_micros(20);
@@ -140,7 +140,7 @@ impl<'g> Scene<'g> {
         scene
     }
 
-    /// Registers the victim. It then listens and gets its first connection.
+    /// Registers the victim. The victim then listens and gets its first connection.
     fn open_victim(&mut self) {
         let mut victim = std::mem::replace(&mut self.victim.program, FuzzProgram::new(0, spare()));
         assert!(self.register(&mut victim), "the victim is welcome");
@@ -158,7 +158,7 @@ impl<'g> Scene<'g> {
         self.exchange_secrets();
     }
 
-    /// Opens a new connection from the peer to the victim. Returns both ends.
+    /// Opens a connection from the peer to the victim. Returns both ends, and 0 as sent bytes.
     fn connect_victim(&mut self) -> (Connection, Connection, u32) {
         let (ours, theirs) = (
             self.victim.program.connections.len(),
@@ -224,7 +224,7 @@ impl<'g> Scene<'g> {
         number
     }
 
-    /// Connects a program of the attackers' user to the control socket.
+    /// Connects a program of the attackers' user to the registration socket.
     pub fn add_attacker(&mut self) {
         if self.attackers.len() < ATTACKERS_MAX {
             let (ours, theirs) = pair();
@@ -313,7 +313,7 @@ impl<'g> Scene<'g> {
         assert!(!claims || permitted, "{kind:?} was given a claim");
     }
 
-    /// Adds a further attacker: the child process that an attacker has announced by INHERIT.
+    /// Adds an attacker: the child process that another attacker has announced by INHERIT.
     fn add_child(&mut self, answer: Answer) {
         let newest = self.sessions.keys().next_back().copied();
         let socket = answer.descriptors.into_iter().next();
@@ -418,7 +418,7 @@ impl<'g> Scene<'g> {
         self.shared.finish_claims(now());
     }
 
-    /// Lets the time `time` pass.
+    /// Lets `time` pass, and then takes a step.
     pub fn wait(&mut self, time: Duration) {
         self.now += time;
         self.step();

@@ -13,11 +13,11 @@ use crate::{
     tx_unsafe::TxQueue,
 };
 
-/// Frames of each kind.
+/// Number of receive frames, of transmit frames, and of frames of the user.
 const FRAMES: u32 = 4;
 /// Length of a frame in bytes.
 const FRAME_LEN: u64 = 2048;
-/// Room before received data, as in the kernel.
+/// Headroom in bytes that the kernel keeps before received data.
 const HEADROOM: u64 = 256;
 
 /// A port without a socket, and the kernel's sides of its rings.
@@ -179,7 +179,8 @@ fn lent_frames_return_when_they_are_sent() {
     assert_eq!(bench.tx.free_packets(), FRAMES as usize);
 }
 
-/// An unfinished checksum is declared before the data, or finished in place.
+/// The port requests the offload of a partial checksum in the metadata before the data, or
+/// completes the checksum in place.
 #[test]
 fn checksums_of_lent_frames() {
     for metadata in [true, false] {

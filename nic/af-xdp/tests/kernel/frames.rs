@@ -2,6 +2,7 @@
 
 use tidelane_packet_io::finish_checksum;
 
+/// Addresses of the two ends of the veth pair. The AF_XDP port is at the end `HOST`.
 pub const HOST: [u8; 4] = [10, 77, 0, 1];
 pub const PEER: [u8; 4] = [10, 77, 0, 2];
 pub const UDP: u8 = 17;

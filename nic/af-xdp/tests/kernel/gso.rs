@@ -1,5 +1,6 @@
-//! Tests of GSO frames that an AF_XDP port sends over a veth pair. A kernel without an XDP program
-//! at the other end receives a GSO frame whole. A kernel with an XDP program receives segments.
+//! Tests of GSO frames over a veth pair. An AF_XDP port sends GSO frames through its packet socket,
+//! because AF_XDP has no GSO. The peer's kernel receives a GSO frame whole. If the peer's interface
+//! has an XDP program, the peer's kernel receives segments instead.
 
 use std::{
     sync::atomic::AtomicU8,
@@ -118,7 +119,7 @@ fn a_gso_frame_to_an_xdp_program_is_segmented() {
         assert_eq!(segment[4..8], seq.to_be_bytes());
         let end = payload.len().min(at + SEGMENT_SIZE);
         assert_eq!(segment[TCP_LEN..], payload[at..end]);
-        // The last segment carries FIN and PSH.
+        // Segmentation leaves FIN and PSH to the last segment.
         let flags = if end == payload.len() {
             FIN_PSH_ACK
         } else {

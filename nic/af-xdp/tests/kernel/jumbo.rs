@@ -10,7 +10,7 @@ use crate::{
     ports::{Bench, CLAIMED_PORT, endpoint, small},
 };
 
-/// Length of the longest datagram that is not fragmented.
+/// Length in bytes of the longest UDP payload that is not fragmented.
 const PAYLOAD_MAX: usize = MTU_MAX as usize - IP_LEN - UDP_LEN;
 
 /// Returns a port and its peer (a [`Bench`]) with the largest MTU. If the kernel has no
@@ -27,8 +27,8 @@ fn bench(config: XdpConfig) -> Option<Bench> {
     Some(Bench::over(pair, Buffers::Several, config))
 }
 
-/// Returns payload lengths just below, at and above each length from which a packet needs one more
-/// frame. The shortest and the longest payloads are included.
+/// Returns payload lengths around each length that fills the last frame: one byte below the length,
+/// the length, and one byte above. The list also has the shortest and the longest payload.
 fn lengths(frame_size: usize) -> Vec<usize> {
     let mut lengths = vec![1, 100, PAYLOAD_MAX - 1, PAYLOAD_MAX];
     for frames in 1..=PAYLOAD_MAX / frame_size {

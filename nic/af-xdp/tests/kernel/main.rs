@@ -1,4 +1,4 @@
-//! Tests of AF_XDP ports on a veth pair, with a kernel at the other end. They need root.
+//! Tests of AF_XDP ports on a veth pair, with a kernel at the other end. The tests need root.
 
 #[path = "../../../steering/tests/kernel/net.rs"]
 mod net;

@@ -111,8 +111,8 @@ impl Bench {
         bytes
     }
 
-    /// Queues a UDP frame to the peer, with an unfinished checksum that is declared as unfinished.
-    /// Returns false if the port has no free frame.
+    /// Queues a UDP frame to the peer, and leaves the checksum to the port or the device
+    /// (`TxChecksum::Partial`). Returns false if the port has no free frame.
     pub fn send(&mut self, dest_port: u16, payload: &[u8]) -> bool {
         let ports = (CLAIMED_PORT, dest_port);
         let frame = frames::udp(self.macs, (HOST, PEER), ports, payload);
@@ -138,7 +138,7 @@ impl Bench {
     }
 }
 
-/// Returns an endpoint of the host.
+/// Returns the endpoint with this port at the host end of the veth pair.
 pub fn endpoint(port: u16) -> SocketAddr {
     SocketAddr::from((HOST, port))
 }
@@ -245,7 +245,8 @@ fn icmp_errors_about_claimed_connections_come_here() {
     }
     let mut bench = Bench::new(XdpConfig::for_veth());
     let icmp = raw_icmp(&bench.pair.peer);
-    // Fragmentation needed, next-hop MTU 1200, with a quoted segment from the claimed port.
+    // The message is ICMP "fragmentation needed" with a next-hop MTU of 1200. The quoted segment is
+    // from the claimed port.
     let mut message = vec![3, 4, 0, 0, 0, 0, 0x04, 0xb0];
     message.extend(frames::ipv4(TCP, HOST, PEER, 8));
     message.extend(CLAIMED_PORT.to_be_bytes());
@@ -265,7 +266,8 @@ fn icmp_errors_about_claimed_connections_come_here() {
     assert_eq!(bench.demux.counters().unwrap().redirected_icmp, 1);
 }
 
-/// Sends through a small port until every frame was used many times, while the peer receives.
+/// Sends datagrams until every frame of a small port was used many times. The peer's kernel
+/// verifies the checksums.
 fn transmit_many(config: XdpConfig) {
     const DATAGRAMS: u32 = 5000;
     const BATCH: u32 = 50;
@@ -294,7 +296,8 @@ fn transmit_many(config: XdpConfig) {
         (counters.tx_packets, counters.tx_errors),
         (u64::from(DATAGRAMS), 0)
     );
-    // One call sends a whole batch if its budget can be raised (Linux 6.17), else 32 frames.
+    // One `sendto` sends 32 frames before Linux 6.17. Linux 6.17 and later kernels send the whole
+    // batch (XDP_MAX_TX_SKB_BUDGET).
     assert!(
         counters.tx_kicks <= 2 * u64::from(DATAGRAMS / BATCH),
         "{counters:?}"
@@ -465,7 +468,8 @@ fn errors_name_what_is_wrong() {
     });
     assert!(matches!(unprivileged, XdpError::NotPermitted));
     drop(held);
-    // The kernel frees the queue some milliseconds after the socket is closed. `open` waits for it.
+    // The kernel frees the queue some milliseconds after the socket is closed. `open` repeats its
+    // `bind` until the queue is free.
     let again = open(
         0,
         XdpConfig {

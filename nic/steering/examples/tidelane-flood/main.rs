@@ -67,7 +67,7 @@ fn parse(words: impl Iterator<Item = String>) -> Result<Arguments, Box<dyn Error
     Ok(arguments)
 }
 
-/// Sends all SYNs. Returns their number and the time that they took.
+/// Sends all SYNs. Returns the number of sent SYNs and the duration of the flood.
 fn flood(arguments: &Arguments) -> Result<(u64, Duration), Box<dyn Error>> {
     let path = format!("/sys/class/net/{}/address", arguments.interface);
     let own = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;

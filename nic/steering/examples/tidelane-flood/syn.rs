@@ -1,4 +1,5 @@
-//! SYNs with the options of a Linux SYN, each from a random address and port.
+//! SYNs with the options of a Linux SYN, each from a pseudo-random address and port. Each run sends
+//! the same sequence of SYNs.
 
 use std::net::SocketAddr;
 
@@ -20,7 +21,7 @@ pub struct SynSource {
     hosts: u32,
     /// State of the random number generator.
     state: u64,
-    /// Number of SYNs so far.
+    /// Number of SYNs so far, which is also the TSval of the last SYN.
     count: u32,
 }
 
@@ -58,7 +59,7 @@ impl SynSource {
         })
     }
 
-    /// Returns a random number (Marsaglia's xorshift64*).
+    /// Returns a pseudo-random number (Marsaglia's xorshift64*).
     fn random(&mut self) -> u64 {
         self.state ^= self.state >> 12;
         self.state ^= self.state << 25;

@@ -1,17 +1,18 @@
 //! An impaired link between two interfaces, for tests in network namespaces.
 //!
 //! ```text
-//! tidelane-impair --in IF_A --out IF_B --loss PPM --reorder PPM [--delay-us US] [--seconds N]
+//! tidelane-impair --in IF_A --out IF_B [--loss PPM] [--reorder PPM] [--delay-us US] [--seconds N]
 //!
 //! namespace "client"           namespace "wire"             namespace "host"
 //! veth0 ------------------- IF_A [this] IF_B ------------------- veth0
 //! ethtool -K veth0 gro on                          ethtool -K veth0 gro on
 //! ```
 //!
-//! In both directions, the program drops `--loss` packets of a million IPv4 packets. It delays
-//! `--reorder` packets of a million by `--delay-us` microseconds (1000 by default), so that other
-//! packets overtake them. The program prints `ready` to its standard output when the interfaces are
-//! joined. It runs for `--seconds`, or until the end of its standard input, and then prints its
+//! In both directions, the program drops `--loss` packets of a million IPv4 packets. The program
+//! delays `--reorder` packets of a million remaining IPv4 packets by `--delay-us` microseconds
+//! (1000 by default), so that other packets overtake the delayed packets. Both shares are zero by
+//! default. The program prints `ready` to its standard output when the interfaces are joined. It
+//! runs for `--seconds`, or until its standard input is readable or at its end, and then prints its
 //! counters.
 
 use std::{

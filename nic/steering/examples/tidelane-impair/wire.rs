@@ -1,4 +1,5 @@
-//! The part of the impaired link in user space, which delays packets so that others overtake them.
+//! The part of the impaired link in user space, which delays packets so that other packets overtake
+//! the delayed packets.
 //! An eBPF program (`tidelane_steering::impair`) forwards all other packets between the two
 //! interfaces, and drops the packets to be lost.
 
@@ -34,13 +35,13 @@ pub struct WireCounters {
     pub program: DirectionCounters,
     /// Delayed packets that were sent.
     pub released: u64,
-    /// Delayed packets that at least one other frame of their direction has overtaken.
+    /// Delayed packets that at least one forwarded frame of the same direction has overtaken.
     pub overtaken: u64,
     /// Delayed packets for which the port had no free frame.
     pub refused: u64,
 }
 
-/// A packet that waits until other packets have overtaken it.
+/// A packet that is sent at the time `due`, so that other packets can overtake the packet.
 struct DelayedPacket {
     bytes: Vec<u8>,
     due: Instant,
@@ -60,8 +61,8 @@ struct Direction {
 /// A running impaired link.
 pub struct Wire {
     program: ImpairedLink,
-    /// The ports of the two interfaces. Direction `n` enters at port `n` and leaves at the second
-    /// port.
+    /// The AF_XDP ports of the two interfaces. Packets of direction `n` (0 or 1) enter at port `n`
+    /// and leave at port `1 - n`.
     ports: [XdpPort; 2],
     directions: [Direction; 2],
     delay: Duration,

@@ -233,8 +233,8 @@ fn frames_with_unsupported_headers_go_to_the_kernel() {
     assert_eq!(bench.seen(&vlan), not_ip);
 }
 
-/// The demux removes a tag with VLAN 0, because the tag is only a priority. The kernel does so,
-/// too.
+/// The demux removes a tag with VLAN id 0, because the tag is only a priority. The kernel, too,
+/// handles the frame as untagged.
 #[test]
 fn a_priority_tag_is_stripped() {
     let Some(mut bench) = Bench::new() else {
@@ -420,4 +420,83 @@ fn source_routes_are_the_kernels_and_other_options_the_services() {
         let seen = bench.seen(&with_ip_options(options));
         assert_eq!((seen.other_ip, seen.no_socket), (0, 1), "{options:?}");
     }
+}
+
+/// Returns a frame to a group of link addresses, with this packet.
+fn to_group(packet: &[u8]) -> Vec<u8> {
+    let mut frame = ethernet(packet);
+    frame[..6].fill(0xff);
+    frame
+}
+
+/// The service gets multicast and broadcast datagrams to a port that is claimed for all groups. All
+/// other frames to groups stay with the kernel.
+#[test]
+fn datagrams_to_groups_need_a_claim_of_all_groups() {
+    let Some(mut bench) = Bench::without_claims() else {
+        return;
+    };
+    let mut claims = bench
+        .object
+        .hash_map::<KEY_LEN, CLAIM_LEN>("CLAIMS")
+        .unwrap();
+    let mut claim = |addr| {
+        let claim = Claim {
+            addr,
+            proto: UDP,
+            port: 53,
+        };
+        claims.insert(&claim.key(), &[0; CLAIM_LEN]).unwrap();
+    };
+    let claimed = DemuxCounters {
+        no_socket: 1,
+        ..ipv6::NOTHING
+    };
+    let passed = DemuxCounters {
+        not_ip: 1,
+        ..ipv6::NOTHING
+    };
+    let to = |proto: u8, dest: [u8; 4], port: u16, options: usize| {
+        let mut packet = ipv4(proto, PEER, dest, options);
+        packet.extend(4000_u16.to_be_bytes());
+        packet.extend(port.to_be_bytes());
+        packet.resize(packet.len() + 16, 0);
+        to_group(&packet)
+    };
+    let mut mdns_v6 = [0; 16];
+    (mdns_v6[0], mdns_v6[1], mdns_v6[15]) = (0xff, 2, 0xfb);
+    let to_v6 = |proto: u8, port: u16| to_group(&ipv6::transport(proto, mdns_v6, port, &[]));
+    // A claim of the address of the host is no claim of a group.
+    claim(mapped(HOST));
+    claim(ipv6::HOST);
+    let groups = [[255; 4], [224, 0, 0, 251], [10, 0, 0, 255]];
+    for group in groups {
+        assert_eq!(bench.seen(&to(UDP, group, 53, 0)), passed);
+    }
+    assert_eq!(bench.seen(&to_v6(UDP, 53)), passed);
+    claim(Claim::GROUP_V4);
+    claim(Claim::GROUP_V6);
+    for group in groups {
+        assert_eq!(bench.seen(&to(UDP, group, 53, 0)), claimed);
+        assert_eq!(bench.seen(&to(UDP, group, 54, 0)), passed);
+        assert_eq!(bench.seen(&to(TCP, group, 53, 0)), passed);
+        assert_eq!(bench.seen(&to(UDP, group, 53, 1)), passed, "options");
+        let mut fragment = to(UDP, group, 53, 0);
+        fragment[14 + 6] = 0x20;
+        assert_eq!(bench.seen(&fragment), passed);
+    }
+    assert_eq!(bench.seen(&to_v6(UDP, 53)), claimed);
+    assert_eq!(bench.seen(&to_v6(TCP, 53)), passed);
+    assert_eq!(bench.seen(&to_v6(UDP, 54)), passed);
+    // ARP, and a datagram that the service has handed back.
+    let mut arp = to(UDP, groups[0], 53, 0);
+    arp[12..14].copy_from_slice(&[8, 6]);
+    assert_eq!(bench.seen(&arp), passed);
+    let mut returned = to(UDP, groups[0], 53, 0);
+    returned[6..12].copy_from_slice(&HAND_BACK_SOURCE);
+    let is_returned = DemuxCounters {
+        returned: 1,
+        ..ipv6::NOTHING
+    };
+    assert_eq!(bench.seen(&returned), is_returned);
 }

@@ -1,5 +1,6 @@
-//! BPF programs on an interface (tcx) and on cgroups. Packets and sockets of the service (the
-//! process `tidelaned`, a TCP/IP stack in user space) do not pass these programs.
+//! BPF programs on an interface (tcx) and on cgroups. Packets that the service (the process
+//! `tidelaned`, a TCP/IP stack in user space) receives or sends over AF_XDP bypass the programs on
+//! the interface. Connections of the service bypass the programs on cgroups.
 
 use std::{
     fs::File,
@@ -108,8 +109,8 @@ pub struct CgroupTree {
 }
 
 impl CgroupTree {
-    /// Opens the hierarchy at its mount point, or else (as under `ip netns exec`) in a detached
-    /// mount of this process. Returns None if the kernel has no cgroups.
+    /// Opens the hierarchy at its mount point. If no mount point is visible (for example in a shell
+    /// of `ip netns exec`), opens a detached mount. Returns `None` if the kernel has no cgroups.
     pub fn find() -> io::Result<Option<Self>> {
         let mounts = std::fs::read_to_string("/proc/thread-self/mountinfo")?;
         let root = match mount_point(&mounts) {
@@ -185,15 +186,15 @@ impl CgroupHooks {
         self.0.is_empty()
     }
 
-    /// Returns the programs that do not also act on the cgroup of `other`, for example the root
-    /// cgroup.
+    /// Returns the programs that are not in `other`. With the programs of the root cgroup as
+    /// `other`, the result has the programs that act only below the root.
     #[must_use]
     pub fn without(mut self, other: &Self) -> Self {
         self.0.retain(|program| !other.0.contains(program));
         self
     }
 
-    /// Returns the programs with their names, as programs of the cgroup at `path`.
+    /// Returns a hook of the cgroup at `path` for each program.
     pub fn into_hooks(self, path: &str, naming: Naming) -> impl Iterator<Item = Hook> {
         self.0
             .into_iter()

@@ -1,5 +1,5 @@
-//! Filters of tc: on ingress, on egress (clsact), and on the root qdisc. Frames of the service pass
-//! none of these filters.
+//! Filters of tc: on ingress, on egress (clsact), and on the root qdisc. Frames that the service
+//! receives or sends over AF_XDP bypass these filters.
 
 use std::io;
 

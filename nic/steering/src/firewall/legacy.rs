@@ -1,22 +1,24 @@
 //! Tables of `iptables-legacy`. A hook is a part of the kernel's firewall that packets of the
 //! service do not pass. A table is a hook if it has a rule, or a policy other than ACCEPT. A table
-//! that accepts everything is no hook, because `iptables-legacy -L` creates such tables.
+//! that accepts everything is no hook, because even `iptables-legacy -L` creates this table.
 
 use std::io;
 
 use super::{Hook, sys};
 
-/// Parameters of an IP version: the names of its table list and command, and the offset of a rule's
-/// target.
+/// Parameters of an IP version.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Version {
+    /// Path of the list of tables.
     list: &'static str,
+    /// `iptables` or `ip6tables`.
     command: &'static str,
     /// `IPPROTO_IP`, `IPPROTO_IPV6`.
     pub(super) level: i32,
     /// `AF_INET`, `AF_INET6`.
     pub(super) domain: i32,
-    /// Offset of `target_offset` in a rule (`struct ipt_entry`, `struct ip6t_entry`).
+    /// Offset in bytes of the field `target_offset` in a rule (a `struct ipt_entry` or
+    /// `struct ip6t_entry`).
     target_offset_at: usize,
 }
 
@@ -63,9 +65,9 @@ pub(super) fn tables() -> io::Result<Vec<Hook>> {
 /// The kernel's description of a table (`struct ipt_getinfo` without the name).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Table {
-    /// Bits of the netfilter hooks that use the table.
+    /// Bit set of the netfilter hooks that use the table (bit `n` for hook `n`).
     pub(super) valid_hooks: u32,
-    /// Byte offsets of the policy rules in the rules, by hook.
+    /// Byte offset of each hook's policy rule in the rule set.
     pub(super) underflow: [u32; 5],
     /// Number of rules, including the policies and the final error rule.
     pub(super) entries: u32,

@@ -1,6 +1,6 @@
-//! Base chains of nf_tables, which packets of the service (a TCP/IP stack in user space) do not
-//! pass. Each base chain is reported, even without rules. Chains without a netfilter hook are only
-//! jump targets, and tables without a base chain have no effect.
+//! Base chains of nf_tables. Packets that the service (a TCP/IP stack in user space) receives or
+//! sends over AF_XDP bypass these chains. Each base chain is reported, even without rules. Chains
+//! without a netfilter hook are only jump targets, and tables without a base chain have no effect.
 
 use std::io;
 

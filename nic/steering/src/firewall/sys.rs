@@ -14,7 +14,7 @@ use super::legacy::{Table, Version};
 pub(super) enum Target<'a> {
     /// The interface with this index.
     Interface(u32),
-    /// The cgroup with this directory, including the programs of its ancestors.
+    /// The cgroup with this directory. A query includes the programs of the cgroup's ancestors.
     Cgroup(BorrowedFd<'a>),
 }
 
@@ -37,7 +37,7 @@ const _: () = assert!(size_of::<Query>() == 64);
 
 const BPF_PROG_QUERY: libc::c_long = 16;
 const BPF_F_QUERY_EFFECTIVE: u32 = 1;
-/// Maximum number of programs that are reported for a target.
+/// Maximum number of programs that are reported for a target and an attach type.
 const PROGRAMS_MAX: usize = 64;
 
 /// Returns the numbers of the programs of `attach_type` at `target`; the list is empty if the

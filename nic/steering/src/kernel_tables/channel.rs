@@ -22,7 +22,8 @@ use rustix::{
 const GROUPS: u32 = 1 | 4 | 0x10 | 0x40 | 0x100 | 0x400;
 /// Length of the receive buffer in bytes. Netlink messages of the kernel have at most 32 KiB.
 const BUFFER_LEN: usize = 64 << 10;
-/// Bytes of events that the kernel may queue between two polls, if the kernel grants this size.
+/// Requested size in bytes of the socket buffer in which the kernel queues events between two
+/// polls.
 const EVENTS_LEN: usize = 1 << 20;
 /// Largest number of attempts to get a dump without an interruption by a change.
 const DUMPS_MAX: usize = 8;
@@ -104,7 +105,7 @@ impl Channel {
         }
     }
 
-    /// Makes the kernel create an object; an existing object stays unchanged.
+    /// Makes the kernel create an object. An existing object stays unchanged.
     pub(super) fn create_new(&mut self, request: RouteNetlinkMessage) -> io::Result<()> {
         let flags = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL | NLM_F_ACK;
         self.send_acked(request, flags, Errno::EXIST)
@@ -115,7 +116,8 @@ impl Channel {
         self.send_acked(request, NLM_F_REQUEST | NLM_F_ACK, Errno::NOENT)
     }
 
-    /// Sends a request and waits for the acknowledgment. The error `allowed` counts as success.
+    /// Sends a request and waits for the acknowledgment. Returns success also if the kernel answers
+    /// with the error `allowed`.
     fn send_acked(
         &mut self,
         request: RouteNetlinkMessage,
@@ -202,7 +204,7 @@ fn has_errno(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno.raw_os_error())
 }
 
-/// Parses a message. Returns `None` for a malformed message and for a message of an unknown type.
+/// Parses a message. Returns `None` if the message is malformed or of an unknown type.
 fn parse(bytes: &[u8]) -> Option<NetlinkMessage<RouteNetlinkMessage>> {
     NetlinkMessage::deserialize(bytes).ok()
 }

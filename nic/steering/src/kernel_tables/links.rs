@@ -1,4 +1,4 @@
-//! Links: the kernel's record of an interface.
+//! Records of the kernel's network interfaces, which netlink calls links.
 
 use std::fmt;
 
@@ -8,30 +8,30 @@ use netlink_packet_route::link::{
 
 use super::MacAddress;
 
-/// The kind of a link.
+/// The kind of a link (IFLA_INFO_KIND).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LinkKind {
-    /// A physical or virtual device, for which the kernel names no kind.
+    /// A device without a kind in the kernel, for example a physical NIC.
     #[default]
     Device,
-    /// One end of a veth pair, where checksums may be unfinished.
+    /// One end of a veth pair. Packets from the other end may have a partial checksum
+    /// (CHECKSUM_PARTIAL).
     Veth,
     /// The loopback interface.
     Loopback,
-    /// Another virtual link, with the name of its kind (IFLA_INFO_KIND): `bond`, `bridge`, `vlan`,
-    /// ...
+    /// Another virtual link, with the kernel's name of the kind: `bond`, `bridge`, `vlan`, ...
     Virtual(String),
 }
 
-/// XDP mode: the place at which a program runs. A received packet passes the places in the order of
-/// the variants.
+/// XDP mode: the point in the receive path at which an XDP program runs. A received packet passes
+/// these points in the order of the variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum XdpPlace {
     /// In the NIC.
     Offloaded,
     /// In the driver.
     Native,
-    /// In the stack.
+    /// In the kernel's stack, after the driver.
     Generic,
 }
 
@@ -64,16 +64,17 @@ pub struct LinkRecord {
     pub up: bool,
     /// Index of the bond, bridge, team, VRF or similar master of the link.
     pub master: Option<u32>,
-    /// Index of the link that carries this link's frames, or of the other end of a veth.
+    /// Index of the link that carries this link's frames (IFLA_LINK). For a veth, index of the
+    /// other end.
     pub lower: Option<u32>,
-    /// True if the link that `lower` names is in another network namespace.
+    /// True if the link with index `lower` is in another network namespace.
     pub lower_is_elsewhere: bool,
-    /// Attached XDP programs, with their numbers.
+    /// Mode and program ID of each attached XDP program, ordered by mode.
     pub xdp_programs: Vec<(XdpPlace, u32)>,
 }
 
 impl LinkRecord {
-    /// Takes over everything that a message contains about the link.
+    /// Updates the record from an RTM_NEWLINK message of the kernel.
     pub(super) fn apply(&mut self, message: &LinkMessage) {
         self.up = message.header.flags.contains(LinkFlags::Up);
         self.ethernet = message.header.link_layer_type == LinkLayerType::Ether;
@@ -82,7 +83,8 @@ impl LinkRecord {
         }
         let names = |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::IfName(_));
         if message.attributes.iter().any(names) {
-            // The message is a complete description, so an absent attribute is unset.
+            // Only a complete description of the link has IFLA_IFNAME. A complete description
+            // without IFLA_MASTER or IFLA_LINK means that the link has no master or lower link.
             (self.master, self.lower, self.lower_is_elsewhere) = (None, None, false);
         }
         for attribute in &message.attributes {
@@ -145,7 +147,7 @@ mod tests {
         let mut link = LinkRecord::default();
         link.apply(&described(vec![LinkAttribute::Controller(7)]));
         assert_eq!((link.master, link.ethernet), (Some(7), true));
-        // Events about other properties are not complete descriptions.
+        // A message without IFLA_IFNAME is not a complete description, so the master stays.
         link.apply(&LinkMessage::default());
         assert_eq!((link.master, link.ethernet), (Some(7), false));
         link.apply(&described(Vec::new()));

@@ -25,7 +25,7 @@ pub enum RouteKind {
     Unicast,
     /// Packets are delivered to this machine.
     Local,
-    /// Packets are broadcast or multicast on the link.
+    /// Packets to a broadcast, multicast or anycast address.
     Broadcast,
     /// Packets are rejected or dropped.
     Unreachable,
@@ -40,9 +40,11 @@ pub struct RouteInfo {
     pub ifindex: u32,
     /// Next-hop router. `None` if the destination is on the link.
     pub gateway: Option<Address>,
-    /// Preferred source address.
+    /// Preferred source address; `None` if the route has none.
+    /// [`KernelTables::route_lookup`](super::KernelTables::route_lookup) then chooses an address of
+    /// the link.
     pub prefsrc: Option<Address>,
-    /// MTU of the route, or `u32::MAX` if the route has no MTU.
+    /// MTU of the route in bytes, or `u32::MAX` if the route has no MTU.
     /// [`KernelTables::route_lookup`](super::KernelTables::route_lookup) limits the value to the
     /// link's MTU.
     pub mtu: u32,
@@ -80,9 +82,10 @@ type RouteKey = (u8, u8, Address);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RouteTable {
     routes: BTreeMap<RouteKey, RouteAttributes>,
-    /// Bitmap of the prefix lengths 0 to 127 in each table. A lookup tries only these lengths.
+    /// Bitmap of the prefix lengths (0 to 127) that occur in each table. A lookup tries only these
+    /// lengths.
     prefix_lengths: [u128; TABLES.len()],
-    /// True if the table has a host route, which is a route with prefix length 128.
+    /// For each table: true if the table has a host route, which is a route with prefix length 128.
     has_host_routes: [bool; TABLES.len()],
 }
 
@@ -190,7 +193,7 @@ fn parse_route(message: &RouteMessage) -> Option<(RouteKey, RouteAttributes)> {
         }
         _ => return None,
     };
-    // The lookup serves packets without a TOS, which a route with a TOS does not match.
+    // A route with a TOS matches only packets with this TOS. The lookup serves packets with TOS 0.
     if header.tos != 0 {
         return None;
     }

@@ -59,7 +59,7 @@ pub enum NeighborState {
 /// A neighbor entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbor {
-    /// Link-layer address, if known.
+    /// Link-layer address; `None` if the kernel does not know the address.
     pub mac: Option<MacAddress>,
     /// State of the entry.
     pub state: NeighborState,
@@ -101,7 +101,8 @@ impl Tables {
     }
 
     fn apply_link(&mut self, message: &LinkMessage) -> Option<Change> {
-        // Bridges report their ports under their own family, with other attributes.
+        // A message of the family AF_BRIDGE describes a link as the port of a bridge, with other
+        // attributes.
         if message.header.interface_family != AddressFamily::Unspec {
             return None;
         }
@@ -188,8 +189,8 @@ fn address_record(message: &AddressMessage) -> Option<AddressRecord> {
     if message.header.flags.intersects(unusable) {
         return None;
     }
-    // On a point-to-point link, `Address` is the peer's address and `Local` is our address. On any
-    // other link, `Address` and `Local` are our address.
+    // On a point-to-point link, `Address` is the peer's address and `Local` is this machine's
+    // address. On any other link, both attributes are this machine's address.
     let local = message
         .attributes
         .iter()

@@ -64,6 +64,19 @@ fn an_address_of_another_machine_is_refused() {
     assert_eq!(refused.kind(), io::ErrorKind::AddrNotAvailable);
 }
 
+/// A UDP reservation keeps other UDP sockets from its port, and no TCP socket.
+#[test]
+fn a_reserved_udp_port_is_taken_until_dropped() {
+    let reserved = PortReservation::new_datagram(LOOPBACK, 0).unwrap();
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, reserved.port()));
+    let taken = std::net::UdpSocket::bind(address).unwrap_err();
+    assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
+    let taken = PortReservation::new_datagram(LOOPBACK, address.port()).unwrap_err();
+    assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
+    drop(reserved);
+    std::net::UdpSocket::bind(address).unwrap();
+}
+
 /// A program's listener, which the kernel still serves, has a reservation beside it. The
 /// reservation holds the port through every call of the program on the socket.
 #[test]
@@ -83,7 +96,8 @@ fn a_reservation_outlives_what_a_program_does_to_its_listener() {
         let held = PortReservation::beside(&bound(addr, port)).unwrap();
         assert_eq!(held.port(), port);
         drop(TcpStream::connect(("127.0.0.1", port)).expect("the kernel's listener takes it"));
-        // Without a reservation the kernel would give the port of such a socket to others.
+        // Without a reservation, the kernel would give the port of a socket after `shutdown` to
+        // other sockets.
         shutdown(&listener, Shutdown::Both).unwrap();
         for reuse_addr in [false, true] {
             assert!(is_in_use(&bind_as(0, port, reuse_addr, false)));
@@ -166,7 +180,7 @@ fn a_port_is_exclusive_if_no_socket_can_be_bound_beside() {
     }
     for reuse in [false, true] {
         let program = bind_as(0, 0, reuse, false).unwrap();
-        // A kernel may still count the option that the socket had at its bind.
+        // Some kernels still apply the SO_REUSEADDR that the socket had at its `bind`.
         sockopt::set_socket_reuseaddr(&program, false).unwrap();
         let port = SocketAddr::try_from(getsockname(&program).unwrap()).unwrap();
         let of_port = bound(LOOPBACK, port.port());

@@ -1,4 +1,4 @@
-//! BPF programs that accept everything, made without a loader.
+//! BPF programs that accept every packet, loaded by system calls without the loader `aya`.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
@@ -50,13 +50,13 @@ pub fn load(prog_type: u32, expected_attach_type: u32) -> OwnedFd {
         ..Load::default()
     };
     load.name[..6].copy_from_slice(b"passes");
-    // SAFETY: `load` and what it points to outlive the call, and have the sizes that it says.
+    // SAFETY: `load` and the memory to which it points outlive the call, and have the stated sizes.
     let fd = unsafe {
         let size = size_of::<Load>();
         libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, &raw mut load, size)
     };
     assert!(fd >= 0, "load: {}", std::io::Error::last_os_error());
-    // SAFETY: the call has just returned this descriptor; nobody else owns it.
+    // SAFETY: the call has just returned this descriptor, and no other code owns the descriptor.
     unsafe { OwnedFd::from_raw_fd(fd as RawFd) }
 }
 

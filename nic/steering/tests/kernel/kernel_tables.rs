@@ -17,7 +17,7 @@ fn addr(a: u8, b: u8, c: u8, d: u8) -> Address {
     address_from_ipv4(Ipv4Addr::new(a, b, c, d))
 }
 
-/// Polls until `wanted` holds. Returns all changes meanwhile.
+/// Polls until `wanted` returns true. Returns the changes of all polls.
 fn poll_until(
     kernel_tables: &mut KernelTables,
     mut wanted: impl FnMut(&KernelTables) -> bool,

@@ -31,8 +31,9 @@ const SEND_BUFFER_PER_US: u32 = 1250;
 const AUTOTUNE_STEP: u32 = 1024;
 
 impl Engine {
-    /// Applies both positions of an application, as [`Engine::rx_advance`] and
-    /// [`Engine::tx_advance`] do. Also applies the capacity of the send buffer.
+    /// Applies the read position of an application ([`Engine::rx_advance`]) and then the write
+    /// position ([`Engine::tx_advance`]). The capacity `to.tx_room` of the send buffer is a further
+    /// limit of the write position.
     #[inline(always)]
     pub fn advance(&mut self, id: FlowId, to: &Advance) -> Result<(), Misuse> {
         let flow = self.table.get_mut(id).ok_or(Misuse::NoFlow)?;
@@ -76,7 +77,7 @@ impl Engine {
     }
 
     /// Records that the application has written the bytes before `tx_head`, if the position is
-    /// valid.
+    /// valid. `limit` is the largest number of bytes from SND.UNA to `tx_head`.
     #[inline(always)]
     fn note_written(&mut self, id: FlowId, tx_head: u32, limit: u32) -> Result<(), Misuse> {
         let flow = self.table.get_mut(id).ok_or(Misuse::NoFlow)?;
@@ -151,7 +152,7 @@ impl Engine {
     }
 
     /// Doubles `rcv_wnd_limit` if the application has read a full window since the last doubling
-    /// (receive-buffer autotuning).
+    /// (receive-buffer autotuning). A window that the application set stays as it is.
     fn autotune_window(&mut self, id: FlowId) {
         let (Some(flow), Some(Some(cold))) =
             (self.table.get_mut(id), self.connections.get_mut(id.index()))
@@ -204,8 +205,8 @@ fn note_read(flow: &mut FlowState, config: &EngineConfig, rx_read: u32) -> Read 
 
 /// Returns true if `tx_head` is a later position than the present one. Returns false if the
 /// position stays the same, or if the flow is in CLOSED. Returns an error if `tx_head` is an
-/// earlier position or beyond `limit`, or if the sending direction is closed and `tx_head` is a
-/// later position.
+/// earlier position or more than `limit` bytes after the acknowledged bytes, or if a FIN is queued
+/// and `tx_head` is a later position.
 #[inline(never)]
 fn may_advance(flow: &FlowState, tx_head: u32, limit: u32) -> Result<bool, Misuse> {
     let more = tx_head.wrapping_sub(flow.tx_head());

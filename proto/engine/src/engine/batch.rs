@@ -2,8 +2,9 @@
 //! driver (the program that runs the engine) passes to the engine before it calls
 //! [`Engine::batch_end`].
 //!
-//! At the end of a batch, the engine finishes each pending flow. To finish a flow is to send its
-//! data and its ACK, and to schedule its next deadline. `docs/design/engine.md` describes batches.
+//! At the end of a batch, the engine finishes each pending flow: each flow (connection) that owes
+//! an ACK, has data to send or needs a new deadline. To finish a flow is to send its data and its
+//! ACK, and to schedule its next deadline. `docs/design/engine.md` describes batches.
 
 use tidelane_fastpath::{FastPath, SEND_SINGLE_EXCLUDES};
 use tidelane_flow::{Clock, Driver, FlowId, FlowState, Millis, TxFull, flags};
@@ -14,8 +15,8 @@ use tidelane_wire::SeqNumber;
 use super::{Engine, ts_recent_check::TS_RECENT_CHECK};
 
 /// Idle time in µs after which the slow path must check cwnd before a flow sends (RFC 5681 §4.1
-/// restarts from the initial window after an idle RTO). The constant is below the least RTO, so
-/// that the check is never late.
+/// restarts from the initial window after an idle RTO). The constant is below the default RTO_MIN
+/// of 200 ms, so that the check is not late.
 const IDLE_US_MIN: u32 = 10_000;
 
 /// Flags that must be set in a flow that the fast path finishes.
@@ -199,8 +200,8 @@ impl Engine {
                     Ok(sent) => {
                         self.counters.out_segs += u64::from(sent);
                         record = sent > 0 && flow.rtt_seq != flow.snd_nxt;
-                        // A flow with data in flight is skipped: the next ACK makes the flow
-                        // pending again.
+                        // The slow path is not needed if all data is sent, or if data is in flight:
+                        // the next ACK sets SEND_WANTED again.
                         if flow.snd_nxt != flow.snd_una || flow.snd_nxt == flow.tx_end {
                             flow.flags &= !flags::SEND_WANTED;
                         }
@@ -287,8 +288,8 @@ impl Engine {
         result.is_err()
     }
 
-    /// Sends an ACK with SACK blocks on the slow path. Returns true if the driver has no free
-    /// frame.
+    /// Sends an ACK on the slow path if an ACK is due or if SACK blocks have not been sent yet.
+    /// Returns true if the driver has no free frame.
     #[inline(never)]
     fn acknowledge(&mut self, id: FlowId, driver: &mut impl Driver) -> bool {
         let clock = self.clock;
@@ -386,7 +387,7 @@ impl Engine {
     }
 
     /// Returns the time by which the driver must call [`Engine::advance_time`]. The time may be
-    /// earlier than the next deadline, but never later.
+    /// earlier than the next deadline, but never later. Returns `None` if no timer runs.
     #[inline]
     pub fn next_timeout(&self) -> Option<Instant> {
         match (self.wheel.next_deadline(), self.time_wait.next_deadline()) {
@@ -447,7 +448,8 @@ fn is_idle(flow: &FlowState, now_us: u32) -> bool {
     flow.snd_nxt == flow.snd_una && has_been_idle(flow, now_us)
 }
 
-/// Returns true if nothing is in flight and the flow has sent nothing for [`IDLE_US_MIN`].
+/// Returns true if the last flight was sent more than [`IDLE_US_MIN`] ago. The caller checks that
+/// nothing is in flight.
 #[inline]
 fn has_been_idle(flow: &FlowState, now_us: u32) -> bool {
     // `rtt_stamp` is the transmission time of a segment in the last flight.

@@ -227,8 +227,8 @@ impl Engine {
     }
 
     /// Returns the number of data bytes that a SYN to `peer` may carry now, on a path with this
-    /// MTU. Returns `None` if the SYN may carry no data, because the cache has no cookie or the
-    /// policy forbids data.
+    /// MTU. Returns `None` if the SYN may carry no data, because the cache has no cookie, the
+    /// policy forbids data, or Fast Open to this peer pauses after lost SYNs.
     pub fn fast_open_room(
         &self,
         now: Instant,

@@ -1,5 +1,6 @@
-//! Passive opens. A SYN for a listener creates a half-open flow. If the SYN queue is full, the
-//! engine answers the SYN by a SYN cookie. The ACK that returns the cookie creates the flow.
+//! Passive opens. A SYN for a listener creates a half-open flow (a connection in SYN-RECEIVED). If
+//! the SYN queue is full, the engine answers the SYN by a SYN cookie. The ACK that returns the
+//! cookie creates the flow.
 
 use tidelane_flow::{
     Admission, Arrival, Clock, Driver, FlowId, FlowState, ListenerId, State, StateEvent,

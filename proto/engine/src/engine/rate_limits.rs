@@ -27,9 +27,9 @@ impl Engine {
         self.resets.refill(second, resets);
     }
 
-    /// Answers a segment that the driver has refused by a RST, within the limits. The segment
-    /// belongs to no flow of this engine. The driver has already counted the segment, so that this
-    /// function does not.
+    /// Sends a RST, within the limits, in answer to a segment that the driver has refused. The
+    /// segment belongs to no flow of this engine. The driver has already counted the segment, so
+    /// this function does not count the segment.
     pub fn answer_refused(
         &mut self,
         now: Instant,

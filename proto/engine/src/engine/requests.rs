@@ -88,7 +88,8 @@ impl Engine {
     }
 
     /// Returns true if the removal of a listener would lose no connection: its SYN queue and its
-    /// accept queue are empty, and no SYN cookie of the listener is still valid.
+    /// accept queue are empty, and no SYN cookie of the listener is still valid. Also returns true
+    /// if there is no such listener.
     pub fn is_listener_idle(&self, now: Instant, id: ListenerId) -> bool {
         let listener = self.listeners.get(id);
         listener.is_none_or(|listener| listener.is_idle(now))
@@ -196,9 +197,10 @@ impl Engine {
     }
 
     /// Closes both directions (CLOSE): the application releases the flow. Sends a FIN, or a RST if
-    /// received bytes are unread (RFC 9293 MAY-1, SHLD-3; RFC 2525 §2.17). A flow in SYN-SENT ends
-    /// without a FIN or a RST. The engine emits [`Released`](tidelane_flow::Event::Released) during
-    /// this call or later.
+    /// received bytes are unread (RFC 9293 MAY-1, SHLD-3; RFC 2525 §2.17). A flow in FIN-WAIT-2
+    /// with a negative TCP_LINGER2 ends with a RST, too. A flow in SYN-SENT ends without a FIN or a
+    /// RST. The engine emits [`Released`](tidelane_flow::Event::Released) during this call or
+    /// later.
     pub fn close(&mut self, now: Instant, id: FlowId, driver: &mut impl Driver) {
         let Some(flow) = self.table.get_mut(id) else {
             return;
@@ -209,7 +211,7 @@ impl Engine {
         }
         let unread = flow.rx_head() != flow.rx_read;
         let opening = matches!(flow.state, State::SynSent);
-        // Only Fast Open lets a flow in SYN-RECEIVED receive data.
+        // A flow in SYN-RECEIVED can have unread data only with Fast Open.
         if opening || unread {
             self.counters.abort_on_close += u64::from(unread);
             self.close_with_reset(now, id, driver);

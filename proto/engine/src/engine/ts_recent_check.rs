@@ -19,7 +19,8 @@ impl Engine {
             .insert(now + TS_RECENT_CHECK_INTERVAL, TS_RECENT_CHECK);
     }
 
-    /// Marks each flow whose TS.Recent is too old, and restarts the timer if flows exist.
+    /// Records for each flow if a segment has arrived since the last check, and restarts the timer
+    /// if flows exist. PAWS computes the age of TS.Recent from this record.
     #[inline(never)]
     pub(super) fn check_ts_recent_ages(&mut self, now: Instant) {
         for (id, flow) in self.table.iter() {

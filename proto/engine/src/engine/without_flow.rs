@@ -11,7 +11,7 @@ use crate::time_wait::Entry;
 
 impl Engine {
     /// Handles a segment without a flow. The segment is answered in TIME-WAIT, opens a connection,
-    /// or is answered by a RST.
+    /// is answered by a RST, or is dropped.
     #[inline(never)]
     pub(super) fn receive_without_flow(
         &mut self,

@@ -54,7 +54,8 @@ pub struct Offer {
     pub mss: Option<u16>,
 }
 
-/// Cookie cache of one client, with the least recently used servers first to go.
+/// Cookie cache of one client. In a full cache, a new server replaces the least recently used
+/// server.
 #[derive(Debug, Default)]
 pub struct Cache {
     servers: BTreeMap<IpAddress, Server>,
@@ -127,8 +128,8 @@ impl Cache {
         self.order.clear();
     }
 
-    /// Returns the entry of `peer`, and marks it as the most recently used entry. A new entry
-    /// replaces the least recently used entry.
+    /// Returns the entry of `peer`, and marks it as the most recently used entry. In a full cache,
+    /// a new entry replaces the least recently used entry.
     fn touch(&mut self, peer: IpAddress) -> &mut Server {
         self.uses += 1;
         let known = self.servers.get(&peer).map(|server| server.used);

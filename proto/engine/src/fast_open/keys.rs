@@ -37,7 +37,7 @@ const KEY_WORDS: usize = 4;
 
 impl FastOpenKeys {
     /// Parses one key of 16 bytes, or a primary key followed by a backup key. Returns `None` for
-    /// another length.
+    /// any other length.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (primary, backup) = match bytes.as_chunks::<KEY_LEN>() {
             ([primary], []) => (*primary, None),
@@ -48,7 +48,8 @@ impl FastOpenKeys {
     }
 
     /// Parses the format of Linux's `tcp_fastopen_key`: four hexadecimal words, optionally followed
-    /// by a comma and the four words of the backup key.
+    /// by a comma and the four words of the backup key. Returns `None` for a text in any other
+    /// format.
     pub fn from_text(text: &str) -> Option<Self> {
         let mut bytes = Vec::new();
         for key in text.trim().split(',') {

@@ -20,7 +20,8 @@ pub struct Queue {
     max: u32,
     /// Number of pending requests.
     taken: u32,
-    /// Times until which requests that ended by a RST still count.
+    /// Times until which requests still count whose connection ended before the handshake was
+    /// complete.
     resets: VecDeque<Instant>,
     /// Cookie keys of this listener, or `None` for the keys of the engine.
     pub keys: Option<FastOpenKeys>,
@@ -47,8 +48,9 @@ impl Queue {
         self.taken += 1;
     }
 
-    /// Ends a pending request. `reset` is true if the client's address answered by a RST. The
-    /// request then counts for `RESET_HOLD` longer.
+    /// Ends a pending request. `reset` is true if the connection ended before the handshake was
+    /// complete: by a RST from the client's address, an ICMP error or a timeout. The request then
+    /// counts for `RESET_HOLD` longer.
     pub fn release(&mut self, now: Instant, reset: bool) {
         self.taken = self.taken.saturating_sub(1);
         if reset {

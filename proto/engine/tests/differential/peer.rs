@@ -1,4 +1,5 @@
-//! A simulated TCP peer. The peer mostly follows the protocol. Sometimes it sends invalid segments.
+//! A simulated TCP peer. The peer mostly follows the protocol. Sometimes the peer sends invalid
+//! segments.
 
 use tidelane_engine::{Ecn, SegmentOut, SeqNumber, TcpFlags, TcpOptions};
 
@@ -14,6 +15,7 @@ pub fn byte_at(at: u32) -> u8 {
 /// Negotiated options of the peer, and its positions in the two streams.
 #[derive(Debug)]
 pub struct Peer {
+    /// Initial sequence number of the peer, which the engine calls IRS.
     irs: SeqNumber,
     /// Initial sequence number of the engine.
     pub iss: SeqNumber,
@@ -21,11 +23,11 @@ pub struct Peer {
     next: SeqNumber,
     /// Ranges that were skipped and will be sent late.
     holes: Vec<(SeqNumber, SeqNumber)>,
-    /// Sequence number up to which the peer has acknowledged.
+    /// Sequence number up to which the peer has acknowledged the engine's data.
     una: SeqNumber,
     /// SND.NXT of the engine.
     sent: SeqNumber,
-    /// Right edge of the engine's window.
+    /// Right edge of the engine's receive window.
     edge: SeqNumber,
     /// Window shift of the engine.
     shift: u8,
@@ -37,6 +39,7 @@ pub struct Peer {
     timestamps: Option<(u32, u32)>,
     /// True if both ends agree on ECN.
     ecn: bool,
+    /// MSS in bytes that the peer announces, and length of its full segments.
     mss: u32,
     /// True after the peer has sent its FIN.
     fin: bool,
@@ -185,7 +188,7 @@ impl Peer {
         }
     }
 
-    /// Acknowledges more data: whole segments or a part of one.
+    /// Acknowledges more data: whole segments or a part of a segment.
     fn acknowledge(&mut self, rng: &mut Rng) {
         let all = self.outstanding();
         let more = match rng.below(10) {
@@ -196,7 +199,7 @@ impl Peer {
         self.una = self.una.add(more);
     }
 
-    /// Returns the number of bytes that the engine's window allows.
+    /// Returns the number of bytes that the engine's window allows; zero after the peer's FIN.
     fn room(&self) -> u32 {
         let room = self.edge.distance_from(self.next);
         if self.fin || room > 1 << 30 { 0 } else { room }
@@ -231,7 +234,8 @@ impl Peer {
         self.in_order(rng)
     }
 
-    /// Fills a hole or a part of it.
+    /// Returns a segment that fills a hole or a part of a hole, or an in-order segment if there is
+    /// no hole.
     fn fill_hole(&mut self, rng: &mut Rng) -> PeerSegment {
         if self.holes.is_empty() {
             return self.in_order(rng);
@@ -270,7 +274,7 @@ impl Peer {
         }
     }
 
-    /// Returns an ACK with SACK blocks for outstanding data, and sometimes a D-SACK block.
+    /// Returns an ACK with SACK blocks for outstanding data, and sometimes a DSACK block.
     fn sack_ack(&mut self, rng: &mut Rng) -> PeerSegment {
         let mut segment = self.pure_ack();
         let all = self.outstanding();
@@ -292,7 +296,7 @@ impl Peer {
         segment
     }
 
-    /// Returns a segment that no correct peer sends.
+    /// Returns a segment that a correct peer sends seldom or never.
     fn invalid(&mut self, rng: &mut Rng) -> PeerSegment {
         let mut segment = self.pure_ack();
         match rng.below(12) {

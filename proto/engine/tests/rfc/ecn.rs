@@ -44,7 +44,7 @@ fn section_6_1_1_only_a_syn_that_requests_ecn_gets_it() {
     for flags in [SYN, SYN | ECE, SYN | CWR] {
         assert_eq!(answer(EcnPolicy::Accept, opening().with(flags)), SYN | ACK);
     }
-    // A SYN with ECT gets no ECN, because only DCTCP sends such a SYN.
+    // The engine does not accept ECN from a SYN that is ECT, because only DCTCP sends ECT SYNs.
     let marked = opening().ecn(Ecn::Ect0);
     assert_eq!(answer(EcnPolicy::Accept, marked), SYN | ACK);
 }
@@ -89,7 +89,7 @@ fn section_6_1_3_ce_is_echoed_until_cwr() {
     let mut rig = established();
     let sent = rig.push(data(1, 1, 1000).ecn(Ecn::Ce));
     assert_eq!((sent.len(), sent[0].flags), (1, ACK | ECE));
-    // Every ACK carries ECE, also in data segments.
+    // Pure ACKs and data segments carry ECE.
     let sent = rig.push(data(1001, 1, 1000).ecn(Ecn::Ect0));
     assert_eq!(sent[0].flags, ACK | ECE);
     assert!(rig.write(10)[0].flags.contains(ECE));
@@ -109,7 +109,7 @@ fn section_6_1_2_ece_reduces_cwnd_once_per_window_and_cwr_follows() {
     let mut sent = rig.push(echo(1001));
     sent.extend(rig.push(echo(2001)));
     assert_eq!(rig.engine.counters().ecn_reductions, 1);
-    // ssthresh is seven of ten segments (RFC 9438 §4.6), and nothing is retransmitted.
+    // ssthresh is 0.7 * cwnd, with a cwnd of ten segments (RFC 9438 §4.6).
     assert_eq!(rig.info().ssthresh, 7000);
     for number in 3..=10 {
         sent.extend(rig.push(echo(number * 1000 + 1)));
@@ -128,8 +128,8 @@ fn section_6_1_2_ece_reduces_cwnd_once_per_window_and_cwr_follows() {
     assert!(sent.is_empty() || sent[0].flags.contains(CWR));
 }
 
-/// After ECE, ssthresh follows from cwnd and not from FlightSize (RFC 9438 §4.6), even if the
-/// flight does not fill cwnd.
+/// After ECE, ssthresh is computed from cwnd and not from FlightSize (RFC 9438 §4.6). In this test,
+/// FlightSize is below cwnd.
 #[test]
 fn section_6_1_2_ece_reduces_cwnd_and_not_flight_size() {
     let mut rig = established();

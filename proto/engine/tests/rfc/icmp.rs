@@ -118,8 +118,8 @@ fn segments_follow_the_link_mtu_up_to_the_path_mtu() {
     assert_eq!(rig.info().mss, 960);
 }
 
-/// Aborts the connection, and opens another connection from the peer's next port. Returns the
-/// lengths of its first data segments.
+/// Aborts the connection, and opens a new connection from the peer's next port. Returns the lengths
+/// of the new connection's first data segments.
 fn next_connection(rig: &mut Rig) -> Vec<u32> {
     let flow = rig.flow_id().expect("a flow");
     rig.engine.abort(rig.now, flow, &mut rig.driver);
@@ -142,11 +142,12 @@ fn rfc1191_section_6_2_later_connections_know_the_path_mtu() {
     assert_eq!(next_connection(&mut rig)[0], 1460);
     rig.icmp(1, IcmpErrorKind::FragmentationNeeded { mtu: 1040 });
     assert_eq!(next_connection(&mut rig)[0], 1000);
-    // Connections to other hosts are not affected, and the path MTU expires after ten minutes.
+    // The path MTU does not affect connections to other hosts.
     let here = std::mem::replace(&mut rig.key.peer.addr, IpAddress::from_v4([10, 0, 0, 9]));
     assert_eq!(next_connection(&mut rig)[0], 1460);
     rig.key.peer.addr = here;
     assert_eq!(next_connection(&mut rig)[0], 1000);
+    // The path MTU expires after ten minutes.
     rig.wait_ms(601_000);
     assert_eq!(next_connection(&mut rig)[0], 1460);
 }
@@ -176,10 +177,10 @@ fn rfc1191_section_3_routers_may_fragment_below_the_least_size() {
     assert_eq!(rig.driver.fragments, []);
     let sent = rig.icmp(1, kind(551));
     assert_eq!(rig.driver.fragments, [true]);
-    // The MSS remains 512, so nothing is sent again at once.
+    // The MSS remains 512, so the engine retransmits nothing.
     assert_eq!(sent, []);
     rig.push(ack(1, 2921));
-    // After the path MTU has expired, full segments are sent again, with DF.
+    // After the path MTU has expired, the MSS is 1460 again and segments have DF.
     rig.wait_ms(601_000);
     assert_eq!(
         (rig.info().mss, rig.driver.fragments),

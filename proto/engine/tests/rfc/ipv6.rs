@@ -23,7 +23,7 @@ fn v6(last: u8) -> IpAddress {
     IpAddress([0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last])
 }
 
-/// Returns a rig with an IPv4 listener at its IPv4 address, and with an IPv6 peer.
+/// Returns a rig with an IPv6 peer and an IPv4 listener. The engine has no IPv6 listener.
 fn rig() -> Rig {
     let mut rig = Rig::listening(EngineConfig::default(), SocketOptions::default());
     let (local, peer) = (Endpoint::new(v6(1), 80), Endpoint::new(v6(2), 4242));
@@ -98,7 +98,7 @@ fn rfc9293_shld_5_the_mss_is_announced_both_ways() {
 
 #[test]
 fn rfc8201_section_4_the_path_mtu_is_never_below_1280() {
-    // A report of an MTU below 1280, or without an MTU, is ignored.
+    // The engine ignores a Packet Too Big message with an MTU below 1280, and with no MTU (0).
     for mtu in [0, 68, 1279] {
         let mut rig = in_flight();
         let sent = rig.icmp(1, IcmpErrorKind::FragmentationNeeded { mtu });

@@ -38,13 +38,13 @@ fn must_26_probes_only_after_idle_time_and_must_29_one_unanswered_probe_is_not_t
     let start = rig.ms();
     let probes = rig.wait_ms(75_000);
     assert_eq!(times(&probes, start), [60_000, 70_000]);
-    // SEG.SEQ = SND.NXT-1, without payload: RFC 9293 SHLD-12.
+    // A probe has no payload and SEG.SEQ = SND.NXT-1 (RFC 9293 SHLD-12).
     assert!(
         probes
             .iter()
             .all(|p| (p.seq, p.len, p.flags) == (0, 0, ACK))
     );
-    // The answer restarts the idle timer.
+    // The peer's ACK restarts the idle timer.
     assert_eq!(rig.push(ack(1, 1)), []);
     let start = rig.ms();
     assert_eq!(times(&rig.wait_ms(65_000), start), [60_000]);
@@ -67,14 +67,15 @@ fn data_on_the_fast_path_restarts_the_idle_timer() {
     let mut rig = Rig::established(options());
     let start = rig.ms();
     assert_eq!(times(&rig.wait_ms(65_000), start), [60_000]);
-    // One probe is unanswered, and then data arrives.
+    // Data arrives after one unanswered probe.
     rig.push(data(1, 1, 100));
     let start = rig.ms();
     let sent = rig.wait_ms(100_000);
     let probes: Vec<_> = sent.iter().filter(|out| out.seq == 0).collect();
+    // The fast path records arrivals in units of 1.024 s, so the probe may be two units late.
     let first = probes[0].at_ms - start;
     assert!((60_000..62_100).contains(&first), "{first}");
-    // Three further probes are sent, because the earlier probe does not count.
+    // The data has reset the count of unanswered probes, so the engine sends all three probes.
     assert_eq!(probes.len(), 3);
     assert!(sent.last().unwrap().flags.contains(RST));
 }

@@ -1,6 +1,5 @@
 //! Tests of socket options that are visible on the wire: IP fields, SYN retransmissions, windows
-//! and timeouts. A rig is one TCP engine, with the test as its peer and as its driver, the program
-//! that runs the engine.
+//! and timeouts. A rig is one TCP engine, with the test as its peer and its application.
 
 use tidelane_engine::{
     CloseCause, Duration, EngineConfig, Event, FinWait2, IpFields, IpOptions, SocketOptions,
@@ -77,7 +76,7 @@ fn must_23_tcp_syncnt_sets_the_retransmissions_of_syn() {
     let (mut rig, _) = Rig::opening(config(), options(7));
     assert_eq!(rig.wait_ms(180_000).len(), 7);
     assert_eq!(rig.events(), []);
-    // The retransmissions without backoff do not extend the total time (as in Linux).
+    // Retransmissions without backoff (`tcp_syn_linear_timeouts`) do not extend the total time.
     let (mut rig, _) = Rig::opening(EngineConfig::default(), options(2));
     assert_eq!(times(&rig.wait_ms(6_900), 0).len(), 5);
     assert_eq!(rig.events(), []);
@@ -150,7 +149,7 @@ fn a_deferred_connection_is_accepted_with_its_end() {
 #[test]
 fn a_deferred_connection_is_accepted_without_data_after_its_timeout() {
     let mut rig = deferring(3);
-    // 1 + 2 + 4 s: the last SYN,ACK is sent at the third timeout.
+    // The third RTO expires after 1 + 2 + 4 s. Only this RTO retransmits the SYN,ACK.
     let again = rig.wait_ms(7_100);
     assert_eq!(times(&again, 0), [7_003]);
     assert!(again[0].flags.contains(SYN | ACK));
@@ -205,7 +204,7 @@ fn a_receive_buffer_that_was_set_is_the_window_and_does_not_grow() {
         },
     );
     let reply = rig.push(scaled_syn());
-    // A window of 100,000 bytes needs one bit more than the field has.
+    // A window of 100,000 bytes needs 17 bits, and the field has 16.
     assert_eq!((reply[0].wnd, reply[0].options.wscale), (0xffff, Some(1)));
     rig.push(ack(1, 1));
     for round in 0..200 {
@@ -288,7 +287,7 @@ fn so_max_pacing_rate_holds_with_acks_on_the_fast_path() {
             .map(|out| out.len)
             .sum::<u32>();
     }
-    // The first ten segments are not paced. The number of paced bytes varies by a burst.
+    // The first ten segments are not paced. The end of the test may fall before or after a burst.
     let (least, most) = (RATE / 10, RATE / 10 + 14 * mss);
     assert!(
         (least..=most).contains(&sent),

@@ -41,7 +41,8 @@ fn rfc6675_section_5_1_after_a_timeout_sacked_data_is_not_retransmitted() {
     while rig.engine.counters().timeouts == 0 {
         rig.wait_ms(10);
     }
-    // F-RTO has no unsent data, so it falls back to conventional recovery (RFC 5682 §3.1).
+    // The application has no unsent data, so the engine ends F-RTO and uses conventional recovery
+    // (RFC 5682 §3.1).
     let mut again = Vec::new();
     let mut una = 1001;
     while una < 10_001 {

@@ -77,10 +77,12 @@ fn section_7_7_timeouts_bring_the_size_down() {
     let mut rig = established(MtuProbing::BlackHole, false);
     rig.write(14_600);
     let sent = rig.wait_ms(4_000);
-    // The fourth consecutive timeout reveals a black hole, and the base size follows.
+    // The fourth consecutive timeout reveals a black hole, and the engine retransmits a segment of
+    // the base size.
     assert_eq!(spans(&sent), [(1, 1460), (1, 1460), (1, 1460), (1, 1024)]);
     assert_eq!(rig.engine.counters().mtu_black_holes, 1);
-    // The base size of 1024 bytes may be too large for a link, so the least size follows.
+    // The base size of 1024 bytes may be too large for a link, so the next timeout retransmits a
+    // segment of the least size.
     assert_eq!(spans(&rig.wait_ms(4_000)), [(1, 512)]);
     let least = rig.wait_ms(60_000);
     assert!(least.iter().all(|out| out.len == 512), "{least:?}");

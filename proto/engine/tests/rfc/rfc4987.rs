@@ -15,7 +15,8 @@ fn opening() -> In {
     syn(options).with(SYN | TcpFlags(TcpFlags::ECE.0 | TcpFlags::CWR.0))
 }
 
-/// Returns a listener with a full SYN queue.
+/// Returns a rig whose listener has a full SYN queue (128 half-open connections), or whose engine
+/// has `half_open_max` half-open connections.
 fn flooded(config: EngineConfig) -> Rig {
     let most = config.half_open_max;
     let mut rig = Rig::listening(config, SocketOptions::default());

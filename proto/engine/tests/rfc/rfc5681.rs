@@ -12,8 +12,8 @@ fn grown() -> Rig {
     let mut rig = Rig::established(SocketOptions::default());
     rig.write(70_000);
     let mut una = 1;
-    // Acknowledge one segment after the other, until cwnd is large enough. Then acknowledge all
-    // that was sent, until all data is acknowledged.
+    // Acknowledge one segment at a time until cwnd is large enough. Then acknowledge all data in
+    // flight at a time, until all data is sent and acknowledged.
     while una < 70_001 {
         una = (una + 1000).min(70_001);
         if rig.info().cwnd >= 40_000 {

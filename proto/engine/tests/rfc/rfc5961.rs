@@ -8,7 +8,7 @@ use crate::rig::{ACK, RST, Rig, SYN, ack, data};
 fn section_3_2_reset_only_with_the_exact_number() {
     let mut rig = Rig::established(SocketOptions::default());
     rig.events();
-    // A RST in the window gets a challenge ACK.
+    // A RST in the window, but not at RCV.NXT, gets a challenge ACK.
     let sent = rig.push(ack(100, 1).with(RST));
     assert_eq!(sent.len(), 1);
     assert_eq!((sent[0].seq, sent[0].ack, sent[0].flags), (1, 1, ACK));
@@ -16,7 +16,7 @@ fn section_3_2_reset_only_with_the_exact_number() {
     rig.wait_ms(1000);
     assert_eq!(rig.push(ack(900_000_000, 1).with(RST)), []);
     assert_eq!(rig.events(), []);
-    // An exact RST ends the connection without an answer.
+    // A RST with SEG.SEQ = RCV.NXT ends the connection without an answer.
     assert_eq!(rig.push(ack(1, 1).with(RST)), []);
     assert!(matches!(rig.events()[..], [Event::Closed(_)]));
 }
@@ -39,17 +39,17 @@ fn section_5_2_acks_outside_of_what_can_be_are_challenged_and_their_text_is_not_
     let mut rig = Rig::established(SocketOptions::default());
     rig.write(1000);
     let placed = rig.driver.placed.len();
-    // An ACK of unsent data.
+    // SEG.ACK is beyond SND.NXT.
     let sent = rig.push(data(1, 1002, 10));
     assert_eq!((sent.len(), sent[0].ack), (1, 1));
-    // An ACK older than the largest window (60000).
+    // SEG.ACK is before SND.UNA - MAX.SND.WND. MAX.SND.WND is 60000 here.
     rig.wait_ms(600);
     let old = 1u32.wrapping_sub(60_001);
     let sent = rig.push(data(1, old, 10));
     let pure: Vec<_> = sent.iter().filter(|out| out.len == 0).collect();
     assert_eq!((pure.len(), pure[0].ack), (1, 1));
     assert_eq!(rig.driver.placed.len(), placed);
-    // An ACK within the largest window.
+    // SEG.ACK is after SND.UNA - MAX.SND.WND, so the payload is accepted.
     let old = 1u32.wrapping_sub(59_999);
     rig.push(data(1, old, 10));
     assert_eq!(rig.driver.placed.len(), placed + 1);
@@ -64,7 +64,7 @@ fn section_7_challenges_are_limited_per_flow() {
         let flags = if n % 2 == 0 { SYN } else { RST };
         answers += rig.push(ack(100 + n, 1).with(flags)).len();
     }
-    // One ACK per 500 ms.
+    // A flow sends at most one challenge ACK per 500 ms.
     assert!((1..=3).contains(&answers), "{answers}");
     assert_eq!(u64::from(rig.info().backoff), 0);
 }
@@ -78,7 +78,7 @@ fn section_7_a_limit_of_all_flows_can_be_configured() {
             ..EngineConfig::default()
         };
         let mut rig = Rig::established_with(config, SocketOptions::default(), TcpOptions::NONE);
-        // Each flow may answer once in this second.
+        // Each flow gets one RST, so the limit per flow does not apply.
         (1..=100u16)
             .map(|port| {
                 rig.key.peer.port = port;
@@ -92,7 +92,8 @@ fn section_7_a_limit_of_all_flows_can_be_configured() {
             .sum::<usize>()
     };
     assert_eq!(answers(u32::MAX), 100);
-    // Half of the limit to one and a half times the limit, which is unpredictable.
+    // The engine varies the limit at random between 0.5 and 1.5 times the configured limit, so that
+    // an attacker cannot predict the limit.
     assert!((5..=15).contains(&answers(10)));
 }
 

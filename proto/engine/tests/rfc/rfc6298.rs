@@ -47,7 +47,7 @@ fn section_2_2_and_2_3_samples_make_the_timeout() {
             "{rttvar} {}",
             model.rttvar
         );
-        // After a timeout there is no RTT sample, and the backoff stays (§5).
+        // The ACK after a timeout gives no RTT sample, and does not reset the backoff (§5).
         let expected = (model.srtt + 4.0 * model.rttvar) * f64::from(1 << info.backoff);
         assert!((rto - expected).abs() <= 4.0, "{rto} {expected}");
         rig.write(1000);
@@ -67,8 +67,8 @@ fn section_2_2_and_2_3_samples_make_the_timeout() {
     assert!(timed_out > 0);
 }
 
-/// With timestamps, the echo tells which transmission arrived, which gives an RTT sample (RFC 7323
-/// §4.1).
+/// With timestamps, TSecr shows which transmission arrived. The ACK of a retransmission therefore
+/// gives an RTT sample (RFC 7323 §4.1).
 #[test]
 fn section_5_with_timestamps_the_ack_of_a_retransmission_is_a_sample() {
     for (peer, doubled) in [(TcpOptions::timestamps(1, 0), 0), (TcpOptions::NONE, 1)] {

@@ -363,13 +363,14 @@ fn section_3_10_7_4_an_older_segment_does_not_change_the_window() {
     rig.push(data(1, 1, 10).wnd(7000));
     rig.push(data(11, 1, 10).wnd(5000));
     assert_eq!(rig.info().snd_wnd, 5000);
-    // The window of an earlier segment, which arrives late, does not count.
+    // The engine ignores the window of an earlier segment that arrives late.
     rig.push(ack(11, 1).wnd(7000));
     assert_eq!(rig.info().snd_wnd, 5000);
     rig.write(1000);
     rig.push(ack(21, 1001).wnd(9000));
     assert_eq!(rig.info().snd_wnd, 9000);
-    // An older ACK in a segment with a later sequence number does not count.
+    // The engine ignores the window of a segment with an older ACK, even if the segment has a later
+    // sequence number.
     rig.push(data(21, 1, 10).wnd(100));
     assert_eq!(rig.info().snd_wnd, 9000);
 }

@@ -129,14 +129,15 @@ pub struct Side {
     pub events: Vec<(FlowId, Event)>,
     /// Stream position and length of each payload that the engine placed.
     pub placed: Vec<(u32, usize)>,
-    /// IP fields of flows, and the number of segments before each change.
+    /// Changes of the IP fields of flows. The number is the number of segments that the driver took
+    /// in this batch before the change.
     pub headers: Vec<(usize, IpFields)>,
-    /// Values of [`IpChange::MayFragment`].
+    /// Value of each change [`IpChange::MayFragment`], in order.
     pub fragments: Vec<bool>,
     /// Number of events [`Event::NegativeAdvice`], which `events` leaves out.
     pub negative_advice: u32,
     pub mtu: u32,
-    /// Largest burst that the link splits.
+    /// Largest burst in bytes that the link splits; zero if the link does not split bursts.
     pub burst_len: u32,
     /// IP fields of answers without a flow.
     pub replies: Vec<IpFields>,

@@ -15,12 +15,12 @@ use super::{Charge, Resource, User, UserId, ledger::Pools};
 /// The refusal of a request that exceeds the user's limit, or the user's share of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// User that made the request.
+    /// User whose program made the request.
     pub user: UserId,
     /// Resource that the user requested.
     pub resource: Resource,
-    /// The user's limit for the whole service. If the pool refused the request, the units that the
-    /// account holds at present.
+    /// The user's limit for the whole service. If the pool refused the request, the number of units
+    /// that the account holds.
     pub limit: u64,
 }
 
@@ -68,8 +68,8 @@ impl Account {
         &self.user
     }
 
-    /// Returns true if the account belongs to this `User` object. An earlier object may have had
-    /// the same uid.
+    /// Returns true if the account belongs to this `User` object. An earlier object may have the
+    /// same uid.
     pub(super) fn is_of(&self, user: &Arc<User>) -> bool {
         Arc::ptr_eq(&self.user, user)
     }
@@ -79,7 +79,8 @@ impl Account {
         self.used[resource.index()].load(Relaxed)
     }
 
-    /// Charges the user `units` of a resource until the charge is dropped.
+    /// Charges the user for `units` of a resource until the charge is dropped. Counts a refusal in
+    /// the user's statistics.
     pub fn charge(self: &Arc<Self>, resource: Resource, units: u64) -> Result<Charge, Refused> {
         match self.add(resource, units) {
             Ok(()) => Ok(Charge::new(self.clone(), resource, units)),
@@ -94,7 +95,7 @@ impl Account {
         }
     }
 
-    /// Returns true if a charge of one unit would succeed now. A refusal is counted in the user's
+    /// Returns true if a charge of one unit would succeed now. Counts a refusal in the user's
     /// statistics.
     pub fn has_room(self: &Arc<Self>, resource: Resource) -> bool {
         self.charge(resource, 1).is_ok()

@@ -1,10 +1,10 @@
-//! Charges: units that a user has taken, each owned by the object that needs them.
+//! Charges: units that a user has taken. The object that needs the units owns their charge.
 
 use std::sync::Arc;
 
 use super::{Account, Refused, Resource};
 
-/// Units of a resource that a user has taken. Dropping the charge returns them.
+/// Units of a resource that a user has taken. Dropping the charge returns the units.
 #[derive(Debug)]
 pub struct Charge {
     account: Arc<Account>,
@@ -38,8 +38,8 @@ impl Charge {
         Ok(())
     }
 
-    /// Adds the units of `other` to this charge. Returns `other` unchanged if it has another
-    /// account or another resource.
+    /// Adds the units of `other` to this charge. Returns `other` unchanged if the charges differ in
+    /// account or resource.
     pub fn absorb(&mut self, mut other: Charge) -> Result<(), Charge> {
         let same = Arc::ptr_eq(&self.account, &other.account) && self.resource == other.resource;
         if !same {

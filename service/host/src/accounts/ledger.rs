@@ -69,7 +69,7 @@ impl Default for Ledger {
 }
 
 impl Ledger {
-    /// Sets the capacity of a pool. Until then the pool is unlimited.
+    /// Sets the capacity of a pool. A pool without a set capacity is unlimited.
     pub fn set_capacity(&self, resource: Resource, capacity: u64) {
         self.pools.0[resource.index()]
             .capacity
@@ -82,7 +82,7 @@ impl Ledger {
     }
 
     /// Returns the account of `user`. Opens an account if the user has none. The ledger holds only
-    /// a weak reference: the account ends when its last owner, such as a charge, drops it.
+    /// a weak reference: the account ends when its last owner, for example a charge, is dropped.
     pub fn account(&mut self, user: &Arc<User>) -> Arc<Account> {
         let known = self.accounts.get(&user.id()).and_then(Weak::upgrade);
         if let Some(account) = known.filter(|account| account.is_of(user)) {

@@ -13,7 +13,7 @@ macro_rules! resources {
             /// All resources.
             pub const ALL: &[Self] = &[$(Self::$name,)+];
 
-            /// Returns the name, as in the configuration and in the texts of refusals.
+            /// Returns the name that the configuration and the texts of refusals use.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)+
@@ -38,29 +38,32 @@ resources! {
     Descriptors = "descriptors",
     /// Connections in any state but TIME-WAIT.
     Connections = "connections",
-    /// Connections of listeners in SYN-RECEIVED. Beyond the limit, SYNs are answered with cookies.
+    /// Connections of listeners in SYN-RECEIVED. Beyond the limit, the service answers SYNs with
+    /// SYN cookies.
     HalfOpen = "half_open",
-    /// Active opens that wait for a neighbour or a port.
+    /// Active opens that wait for a neighbour or for an ephemeral port.
     ParkedOpens = "parked_opens",
-    /// Holds: each process that shares a connection after a fork has one, and each context that
-    /// accepts from a listener has one.
+    /// Holds. Each process that shares a connection after a fork has a hold on the connection, and
+    /// each context that accepts from a listener has a hold on the listener.
     Holds = "holds",
     /// Bytes of stream buffers.
     StreamBytes = "stream_bytes",
-    /// Messages on the registration socket in a second.
+    /// Messages on the registration socket per second.
     Messages = "messages_per_second",
     /// Bytes of stream buffers of connections that no program has accepted yet.
     StagedBytes = "staged_bytes",
-    /// Bytes of packet rings of ports.
+    /// Bytes of packet rings of ports of the mux.
     RingBytes = "ring_bytes",
-    /// Packets that each port of the mux may send in a second. Nothing is charged.
+    /// Packets that each port of the mux may send per second. Only the limit is used; there are no
+    /// charges.
     PortPackets = "port_packets_per_second",
-    /// Bytes that each port of the mux may send in a second. Nothing is charged.
+    /// Bytes that each port of the mux may send per second. Only the limit is used; there are no
+    /// charges.
     PortBytes = "port_bytes_per_second",
 }
 
 impl Resource {
-    /// The number of resources.
+    /// Number of resources.
     pub const COUNT: usize = Self::ALL.len();
 
     /// Returns the resource's index in a table of all resources.

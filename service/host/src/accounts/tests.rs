@@ -1,7 +1,8 @@
 //! Tests of the accounts of users. A ledger counts the resources of one core (polling thread). An
-//! account is the part of one user in one ledger. A charge is a number of units that an account
-//! holds. A ledger keeps an eighth of its capacity for root. A user may hold as many units as
-//! are free besides, and root seven times as many, so that each further user finds free units.
+//! account counts the units of one user in one ledger. A charge is a number of units that an
+//! account holds. A ledger reserves an eighth of its capacity for root. A user may hold as many
+//! units as are free without this reserve. Root may hold seven times as many units as are free.
+//! Each further user therefore finds free units.
 
 use std::sync::Arc;
 
@@ -96,7 +97,8 @@ fn a_charge_that_does_not_fit_changes_nothing() {
     let user = user(7);
     let account = ledger.account(&user);
     for impossible in [45, 101, u64::MAX] {
-        // The limit 0 means that the ledger refused, and not a limit of the user.
+        // The error has the account's usage, 0, as its limit: the pool refused, and not the user's
+        // limit.
         assert_eq!(account.charge(RESOURCE, impossible).unwrap_err().limit, 0);
         assert_eq!((user.used(RESOURCE), ledger.used(RESOURCE)), (0, 0));
     }
@@ -117,7 +119,7 @@ fn an_account_lives_as_long_as_somebody_has_it() {
     let charge = ledger.account(&user).charge(RESOURCE, 1).unwrap();
     assert!(Arc::ptr_eq(charge.account(), &ledger.account(&user)));
     drop(charge);
-    // Two `User` values have different accounts, even if their IDs are equal.
+    // Two `User` objects have different accounts, even if their uids are equal.
     let other = self::user(7);
     let held = ledger.account(&user);
     assert!(Arc::ptr_eq(ledger.account(&other).user(), &other));

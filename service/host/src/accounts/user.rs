@@ -1,10 +1,10 @@
-//! A user of the service, over all cores and the control plane.
+//! A user of the service, with the user's totals over all cores and the control plane.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::Resource;
 
-/// Number of a user (uid).
+/// Number of a user: the uid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UserId(pub u32);
 
@@ -38,7 +38,8 @@ impl Weight {
     }
 }
 
-/// A user's total of one resource over all cores: units in use, their limit, and refusals.
+/// A user's total of one resource over all cores and the control plane: units in use, the limit of
+/// these units, and the number of refusals.
 #[derive(Debug)]
 struct Total {
     used: AtomicU64,
@@ -46,7 +47,7 @@ struct Total {
     refused: AtomicU64,
 }
 
-/// A user's units of one resource and their limit, for listings.
+/// A user's usage, limit and refusals of one resource, for listings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line {
     /// The resource.
@@ -87,7 +88,7 @@ impl User {
         Self::new(UserId::ROOT, Weight::Unlimited)
     }
 
-    /// Returns the user's number.
+    /// Returns the user's uid.
     pub fn id(&self) -> UserId {
         self.id
     }
@@ -107,7 +108,7 @@ impl User {
         self.total(resource).limit.load(Relaxed)
     }
 
-    /// Returns the units of a resource that the user has.
+    /// Returns the number of units of a resource that the user holds.
     pub fn used(&self, resource: Resource) -> u64 {
         self.total(resource).used.load(Relaxed)
     }
@@ -130,7 +131,8 @@ impl User {
         self.total(resource).refused.fetch_add(1, Relaxed);
     }
 
-    /// Adds to the user's units. Returns false and adds nothing if the sum would exceed the limit.
+    /// Adds `units` to the user's usage. Returns false and adds nothing if the sum would exceed the
+    /// limit.
     pub(super) fn add(&self, resource: Resource, units: u64) -> bool {
         let total = self.total(resource);
         let used = total.used.fetch_add(units, Relaxed).saturating_add(units);
@@ -141,7 +143,7 @@ impl User {
         true
     }
 
-    /// Subtracts from the user's units.
+    /// Subtracts `units` from the user's usage.
     pub(super) fn subtract(&self, resource: Resource, units: u64) {
         self.total(resource).used.fetch_sub(units, Relaxed);
     }

@@ -1,4 +1,4 @@
-//! Tests of the source checks against a table of routes.
+//! Tests of the source address checks against a table of routes.
 
 use core::net::IpAddr;
 
@@ -17,8 +17,8 @@ fn route(prefix: &str, len: u8, way: Way) -> KernelRoute {
     }
 }
 
-/// A host with 10.0.0.1/24 and fd00::1/64 on the served interface, a default route there, and
-/// 192.168.7.1/24 on another interface.
+/// The routes of a host that has 10.0.0.1/24, fd00::1/64 and an IPv4 default route on the served
+/// interface, and 192.168.7.1/24 on another interface.
 fn routes() -> Vec<KernelRoute> {
     vec![
         route("127.0.0.0", 8, Way::Local),
@@ -86,7 +86,7 @@ fn martians_are_refused() {
             ("127.0.0.1", MARTIAN),
             ("127.9.9.9", MARTIAN),
             ("10.0.0.1", MARTIAN),
-            // An address of another interface belongs to the host, too.
+            // The host also owns the addresses of its other interfaces.
             ("192.168.7.1", MARTIAN),
             ("10.0.0.255", MARTIAN),
             ("192.168.7.255", MARTIAN),
@@ -137,7 +137,7 @@ fn settings_that_admit_own_addresses_still_bring_them_no_answer() {
     let own = ["127.0.0.1", "10.0.0.1", "192.168.7.1"];
     verdicts(checks, &own.map(|source| (source, NO_ROUTE)));
     assert_eq!(policy(checks).check_source(address("10.0.0.1")), Ok(()));
-    // These settings do not exist for IPv6.
+    // Linux has neither setting for IPv6.
     verdicts(checks, &[("::1", MARTIAN)]);
 }
 
@@ -155,7 +155,7 @@ fn tables_are_asked_in_order_and_within_one_the_longest_prefix_counts() {
     assert_eq!(policy.way_to(address("10.0.0.255")), Some(Way::Broadcast));
     assert_eq!(policy.way_to(address("10.0.0.8")), Some(Way::Out));
     assert_eq!(policy.way_to(address("fd00::8")), Some(Way::Out));
-    // The default route is of IPv4 only.
+    // There is a default route for IPv4 only.
     assert_eq!(policy.way_to(address("2001:db8::1")), None);
     assert_eq!(IngressPolicy::default().way_to(address("10.0.0.8")), None);
 }

@@ -77,7 +77,7 @@ fn pages_come_with_use_and_go_again() {
         journal.clear(index);
     }
     journal.give_back();
-    // A page that is used meanwhile stays for another round.
+    // A page that is in use between two calls stays until a later call.
     journal.enter(64 * 50, &entry(1, None));
     journal.clear(64 * 50);
     journal.give_back();

@@ -1,7 +1,7 @@
-//! The connections that ports of one user have, and the answers that their handshakes still wait
-//! for: the state by which the rules judge packets other than a SYN.
+//! The connections of the ports of one user, and the answers that their handshakes still expect.
+//! The rules judge packets other than a SYN by this state.
 //!
-//! The table has a fixed size, and is one word per entry:
+//! The table has a fixed size. An entry is one word:
 //!
 //! ```text
 //!   63            24 23   22 21        20           0
@@ -12,11 +12,11 @@
 //!
 //! The tag is a keyed hash, so that neither a program nor a peer can make entries collide. An entry
 //! lies in one of the [`WAYS`] places of its set. A new entry replaces an expected answer or an
-//! unanswered datagram before it replaces a connection, so a flood of SYNs or datagrams does not
-//! replace the connections. An entry that is lost denies packets and never admits one.
+//! unanswered datagram before it replaces a connection. A flood of SYNs or datagrams therefore does
+//! not replace connections. The loss of an entry can deny packets, but never admits packets.
 //!
-//! The cores share the table, because a program may answer over another core than that which
-//! received the packet. An entry is one atomic word, and no core waits for another.
+//! The cores share the table, because a program may answer a packet over another core than the core
+//! that received the packet. An entry is one atomic word, so that no core waits for another core.
 
 use std::{
     hash::Hasher,
@@ -32,31 +32,32 @@ use tidelane_wire::{Endpoint, SeqNumber};
 
 use crate::rules::{Direction, RuleSet};
 
-/// Number of entries: 256 KiB.
+/// Number of entries. The table has 256 KiB.
 const ENTRIES: usize = 1 << 15;
-/// Places in which an entry may lie. One set is a cache line.
+/// Number of places in a set. A set is one cache line.
 const WAYS: usize = 8;
 const SETS: usize = ENTRIES / WAYS;
-/// Time for which an answer is expected, and for which datagrams may be answered.
+/// Time for which a handshake expects an answer, and for which answers to a datagram pass.
 const ANSWER_MAX: Duration = Duration::from_secs(120);
-/// Unit of the time of an entry.
+/// Unit of the time in an entry.
 const TICK: Duration = Duration::from_secs(4);
 const TIME_BITS: u32 = 21;
 const TIME_MASK: u64 = (1 << TIME_BITS) - 1;
-/// Set if the peer is the opener.
+/// Bit that is set if the peer is the opener.
 const BY_PEER: u64 = 1 << TIME_BITS;
 const KIND_SHIFT: u32 = TIME_BITS + 1;
 const KIND_MASK: u64 = 3 << KIND_SHIFT;
 const TAG_MASK: u64 = !((1 << (KIND_SHIFT + 2)) - 1);
-/// Attempts to write an entry while other cores write to its set.
+/// Limit of attempts to write an entry while other cores write to its set.
 const ATTEMPTS_MAX: usize = 2 * WAYS;
 
-/// Kinds of entries, in the order in which they are replaced. Zero is a free place.
+/// Kinds of entries: expected answer, unanswered, answered. A new entry replaces the lowest kind
+/// first. Zero is a free place.
 const EXPECTED: u64 = 1 << KIND_SHIFT;
 const UNANSWERED: u64 = 2 << KIND_SHIFT;
 const ANSWERED: u64 = 3 << KIND_SHIFT;
 
-/// The two ends of packets between a port and a peer.
+/// The 5-tuple of packets between a port and a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pair {
     /// Protocol number.
@@ -72,7 +73,7 @@ pub struct Pair {
 pub struct PairHash(u64);
 
 impl PairHash {
-    /// Returns the hash as a number.
+    /// Returns the 64 bits of the hash.
     pub fn number(self) -> u64 {
         self.0
     }
@@ -89,7 +90,7 @@ pub struct Expected {
     pub ack: SeqNumber,
 }
 
-/// The table of one user. The table holds no memory before [`prepare`](Self::prepare).
+/// The table of one user. The table has no memory before [`prepare`](Self::prepare).
 #[derive(Debug)]
 pub struct Associations {
     secret: [u8; 16],
@@ -105,18 +106,19 @@ impl Associations {
         }
     }
 
-    /// Allocates the memory of the table. Without memory, the table forgets everything. The driver
-    /// calls this function outside of the cores, before there are rules.
+    /// Allocates the memory of the table. Without memory, the table records nothing. The driver
+    /// calls this function on a thread that is not a core, before there are rules.
     pub fn prepare(&self) {
         self.entries
             .get_or_init(|| (0..ENTRIES).map(|_| AtomicU64::new(0)).collect());
     }
 
-    /// Prepares the table for the rules `new` instead of `old`. The driver calls this function
-    /// outside of the cores, before they get the new rules.
+    /// Prepares the table for the rules `new` instead of `old`. The driver calls this function on a
+    /// thread that is not a core, before the cores get the new rules.
     ///
     /// Without rules, the cores record nothing. An entry from earlier rules could then name the
-    /// opener of a connection that has ended since, so the table forgets all entries.
+    /// opener of a connection that has ended since. The change from no rules to rules therefore
+    /// clears the table.
     pub fn rules_change(&self, old: &RuleSet, new: &RuleSet) {
         if new.accepts_all() {
             return;
@@ -140,25 +142,26 @@ impl Associations {
         PairHash(hasher.finish())
     }
 
-    /// Returns the side that opened the connection of `pair`, and keeps the entry from being
-    /// replaced for a while.
+    /// Returns the side that opened the connection of `pair`. Renews the time of the entry, because
+    /// a full set replaces its oldest entry.
     pub fn opener(&self, pair: PairHash, now: Instant) -> Option<Direction> {
         let word = self.change(pair, |word| (word & !TIME_MASK) | ticks(now))?;
         Some(opener_of(word))
     }
 
-    /// Returns the side that sent the first of the recent datagrams of `pair`.
+    /// Returns the side that sent the first of the recent datagrams of `pair`. Returns `None` if no
+    /// datagram is recent.
     pub fn recent_opener(&self, pair: PairHash, now: Instant) -> Option<Direction> {
         let (_, word) = self.find(pair, tag_of(pair.0), is_association)?;
         is_recent(word, now).then(|| opener_of(word))
     }
 
-    /// Prolongs the time in which datagrams of `pair` may be answered.
+    /// Prolongs the time in which answers to datagrams of `pair` pass.
     pub fn prolong(&self, pair: PairHash, now: Instant) {
         self.change(pair, |word| (word & !TIME_MASK) | ticks(now));
     }
 
-    /// Records that the first datagram of `pair` was answered.
+    /// Records that the other side has answered the first datagram of `pair`.
     pub fn mark_answered(&self, pair: PairHash) {
         self.change(pair, |word| word | ANSWERED);
     }
@@ -171,19 +174,19 @@ impl Associations {
         self.write(pair, word, is_association);
     }
 
-    /// Forgets the connection of `pair`.
+    /// Removes the entry of the connection of `pair`.
     pub fn forget(&self, pair: PairHash) {
         self.change(pair, |_| 0);
     }
 
-    /// Records that an answer is expected.
+    /// Records that a handshake expects an answer.
     pub fn expect(&self, pair: PairHash, expected: &Expected, now: Instant) {
         let tag = self.tag_of_answer(pair, expected);
         let word = tag | EXPECTED | by(expected.opener) | ticks(now);
         self.write(pair, word, is_expected);
     }
 
-    /// Returns true if this answer is expected.
+    /// Returns true if a handshake expects this answer.
     pub fn expects(&self, pair: PairHash, expected: &Expected, now: Instant) -> bool {
         let tag = self.tag_of_answer(pair, expected);
         let found = self.find(pair, tag, is_expected);
@@ -199,7 +202,7 @@ impl Associations {
         tag_of(hasher.finish())
     }
 
-    /// Returns the places of a pair's entries.
+    /// Returns the set for a pair's entries. The set is empty without memory.
     fn set(&self, pair: PairHash) -> &[AtomicU64] {
         let start = (pair.0 as usize % SETS) * WAYS;
         let entries = self.entries.get();
@@ -213,8 +216,8 @@ impl Associations {
         words.find(|(_, word)| word & TAG_MASK == tag && fits(*word))
     }
 
-    /// Changes the entry of the connection of `pair`. Returns the entry before the change. The
-    /// change is lost if another core changes the entry at the same time.
+    /// Changes the entry of the connection of `pair`. Returns the entry before the change. If
+    /// another core changes the entry at the same time, this change is lost.
     fn change(&self, pair: PairHash, change: impl FnOnce(u64) -> u64) -> Option<u64> {
         let (place, word) = self.find(pair, tag_of(pair.0), is_association)?;
         let new = change(word);
@@ -224,7 +227,8 @@ impl Associations {
         Some(word)
     }
 
-    /// Writes an entry. The entry replaces that with the same tag, or the entry of the lowest rank.
+    /// Writes an entry. The entry replaces the entry with the same tag, or else the entry that
+    /// [`lowest`](Self::lowest) returns.
     fn write(&self, pair: PairHash, word: u64, fits: fn(u64) -> bool) {
         for _ in 0..ATTEMPTS_MAX {
             let same = self.find(pair, word & TAG_MASK, fits);
@@ -238,13 +242,13 @@ impl Associations {
         }
     }
 
-    /// Returns the entry of a set that is replaced first: a free place, else the oldest entry of
-    /// the lowest kind.
+    /// Returns the place that a new entry takes: a free place, or else the oldest entry of the
+    /// lowest kind.
     fn lowest(&self, pair: PairHash, now: u64) -> Option<(&AtomicU64, u64)> {
         let words = self.set(pair).iter();
         let words = words.map(|place| (place, place.load(Ordering::Relaxed)));
         words.min_by_key(|(_, word)| {
-            // Lowest for the oldest.
+            // The oldest entry has the lowest key of its kind.
             let age = now.wrapping_sub(*word) & TIME_MASK;
             (word & KIND_MASK, TIME_MASK - age)
         })
@@ -347,7 +351,7 @@ mod tests {
         table.forget(one);
         assert_eq!(table.opener(one, NOW), None);
         assert!(table.expects(one, &expected(5), NOW));
-        // Protocol, ends and ports are all in the hash.
+        // The hash covers the protocol, and both addresses and ports.
         let base = pair(1);
         let swapped = Pair {
             local: base.peer,
@@ -377,7 +381,7 @@ mod tests {
         assert_eq!(table.opener(hash, days), Some(Direction::In));
     }
 
-    /// A flood of SYNs and of datagrams fills the table a hundred times.
+    /// The flood of SYNs and datagrams has a hundred times as many entries as the table.
     #[test]
     fn a_flood_replaces_no_connection_that_has_packets() {
         let table = table();
@@ -396,7 +400,7 @@ mod tests {
         }
         let kept = connections.iter();
         let kept = kept.filter(|hash| table.opener(**hash, NOW).is_some());
-        // A set may have more connections than seven.
+        // A few sets lose connections, because more connections than places hash to the set.
         assert!(kept.count() * 1000 > connections.len() * 999);
     }
 
@@ -425,7 +429,7 @@ mod tests {
         assert!(!table.expects(hash, &expected(5), NOW));
     }
 
-    /// Threads write to the same sets. No entry of a thread that has room is lost.
+    /// Threads write to the same sets. No entry is lost, because each set has room for all entries.
     #[test]
     fn cores_share_a_table() {
         let table = table();

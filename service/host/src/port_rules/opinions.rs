@@ -1,5 +1,5 @@
-//! A cache of what the rules say about pairs of a port and a peer, so that not each packet is
-//! compared with each rule.
+//! A cache of the rules' actions for pairs of a port and a peer, so that the filter need not
+//! compare each packet with each rule.
 
 use tidelane_mux::PortId;
 
@@ -9,7 +9,7 @@ use crate::rules::Action;
 /// Number of entries.
 const ENTRIES: usize = 1024;
 
-/// The actions of the rules for connections of one pair.
+/// The actions of the rules for connections of one pair, for each opener.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Opinions {
     /// The action for a connection that the peer opens.
@@ -18,18 +18,18 @@ pub struct Opinions {
     pub of_out: Action,
 }
 
-/// A cache of fixed size. A new entry replaces the entry in its place.
+/// A cache of fixed size. A new entry replaces the entry in the same place.
 #[derive(Debug, Default)]
 pub struct OpinionCache(Vec<Option<((PortId, Pair), Opinions)>>);
 
 impl OpinionCache {
-    /// Forgets all opinions.
+    /// Removes all opinions.
     pub fn clear(&mut self) {
         self.0.clear();
     }
 
-    /// Returns the opinions about a port and a pair, whose hash is `hash`. Calls `make` if they are
-    /// not in the cache.
+    /// Returns the opinions about a port and a pair. `hash` is the hash of the pair. Calls `make`
+    /// if the opinions are not in the cache.
     pub fn get(
         &mut self,
         hash: PairHash,

@@ -101,7 +101,7 @@ fn finish_ip_header(frame: &mut [u8]) {
     frame[24..26].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Returns an ICMP error about a segment that the port has sent with number `seq`.
+/// Returns an ICMP error about a segment that the port has sent with sequence number `seq`.
 fn icmp_about(seq: u32) -> Vec<u8> {
     icmp_quoting(&tcp(Way::Out, SYN, seq, 0))
 }
@@ -122,7 +122,7 @@ fn icmp_quoting(sent: &Sent) -> Vec<u8> {
     frame
 }
 
-/// Rules, and a port with number [`PORT`].
+/// Rules, and the port [`PORT`] with its owner.
 struct Scene {
     rules: RuleSet,
     owners: PortOwners,
@@ -147,7 +147,8 @@ impl Scene {
         scene
     }
 
-    /// Sets two rules, for connections that peers open and for those that the port opens.
+    /// Sets two rules: one for connections that peers open, and one for connections that the port
+    /// opens.
     fn set(&mut self, of_in: Action, of_out: Action) {
         let rule = |direction, action| Rule {
             action,
@@ -163,7 +164,7 @@ impl Scene {
         self.owners.rules_have_changed();
     }
 
-    /// Makes the port one of a program of this group.
+    /// Gives the port to a program of this group.
     fn own(&mut self, group: u32) {
         let credentials = Credentials {
             uid: 7,
@@ -195,12 +196,12 @@ impl Scene {
         self.judge(sent) == Verdict::Pass
     }
 
-    /// Opens a connection, from the side that sends with `way`.
+    /// Opens a connection from the side that sends with `way`.
     fn open(&mut self, way: Way) {
         self.open_from(way, 0);
     }
 
-    /// Opens a connection with other initial sequence numbers.
+    /// Opens a connection, with `offset` added to both initial sequence numbers.
     fn open_from(&mut self, way: Way, offset: u32) {
         let back = back(way);
         let (seq, ack) = numbers(way);
@@ -225,7 +226,7 @@ fn back(way: Way) -> Way {
     }
 }
 
-/// Returns the initial numbers of the sender and of the receiver.
+/// Returns the initial sequence numbers of the sender and of the receiver.
 fn numbers(way: Way) -> (u32, u32) {
     match way {
         Way::In => (THEIRS, OURS),
@@ -233,7 +234,8 @@ fn numbers(way: Way) -> (u32, u32) {
     }
 }
 
-/// Returns a scene in which only connections in one direction are accepted.
+/// Returns a scene in which the rules accept only connections in the direction `way`. The action
+/// for the other direction is `otherwise`.
 fn only(way: Way, otherwise: Action) -> Scene {
     match way {
         Way::In => Scene::new(Action::Accept, otherwise),
@@ -268,13 +270,13 @@ fn a_connection_in_an_accepted_direction_has_all_its_segments() {
                 assert!(scene.passes(data), "{way:?} {flags:?}");
             }
         }
-        // SYN-ACK and SYN are sent again if an ACK is lost.
+        // The sides retransmit SYN-ACK and SYN if an ACK is lost.
         let (seq, ack) = numbers(way);
         assert!(scene.passes(tcp(back(way), SYN_ACK, ack, seq + 1)));
         assert!(scene.passes(tcp(way, SYN, seq, 0)));
-        // The other side may not open another connection with the same ends.
+        // The other side may not open another connection of the same pair.
         assert!(!scene.passes(tcp(back(way), SYN, ack, 0)));
-        // An idle connection stays.
+        // An idle connection stays in the table.
         scene.now += Duration::from_secs(7 * 86_400);
         assert!(scene.passes(tcp(back(way), ACK, ack + 1, seq + 1)));
     }
@@ -287,14 +289,14 @@ fn a_closed_port_answers_a_syn_by_a_rst() {
         let (seq, _) = numbers(way);
         assert!(scene.passes(tcp(way, SYN, seq, 0)));
         assert!(scene.passes(tcp(back(way), RST_ACK, 0, seq + 1)));
-        // The RST has opened nothing.
+        // The RST has opened no connection.
         assert!(!scene.passes(tcp(back(way), ACK, 1, seq)));
         assert!(!scene.passes(tcp(way, ACK, seq + 1, 1)));
     }
 }
 
-/// TCP Fast Open: a SYN has data, and the answer may acknowledge the data or not. The server sends
-/// data before the last ACK of the handshake, which is lost.
+/// TCP Fast Open (RFC 7413): a SYN has data, and the answer may acknowledge the data or not. The
+/// last ACK of the handshake is lost, and the server sends data before another ACK arrives.
 #[test]
 fn data_in_the_handshake_passes() {
     for way in WAYS {
@@ -312,8 +314,8 @@ fn data_in_the_handshake_passes() {
     }
 }
 
-/// No segment leaves for a peer that has not opened a connection, and none arrives from a peer to
-/// which the port has opened none, whatever the flags.
+/// The rules accept only connections from one side. A segment of the other side does not pass
+/// without a handshake, for all values of the flags.
 #[test]
 fn a_segment_without_a_handshake_does_not_pass() {
     for way in WAYS {
@@ -335,14 +337,14 @@ fn a_segment_without_a_handshake_does_not_pass() {
                 assert_eq!(scene.judge(sent), Verdict::Refuse, "{way:?} {flags:#x}");
             }
         }
-        // Without ACK, the number means nothing.
+        // Without the ACK flag, the acknowledgment number has no meaning.
         assert!(!scene.passes(tcp(way, TcpFlags::RST, ours, theirs + 1)));
         assert!(!scene.passes(tcp(way, TcpFlags::FIN, ours, theirs + 1)));
         assert!(scene.passes(tcp(way, SYN_ACK, ours, theirs + 1)));
     }
 }
 
-/// A program that sends what it likes, to a peer that answers nothing or answers by a RST.
+/// A program sends random segments to a peer, which answers with RSTs.
 #[test]
 fn a_program_cannot_talk_to_a_refused_peer() {
     let mut scene = Scene::new(Action::Accept, Action::Drop);
@@ -435,7 +437,8 @@ fn new_rules_judge_known_connections_by_their_opener() {
     }
 }
 
-/// A connection that opened while there were no rules goes on if it does not matter who opened it.
+/// A connection that opened while there were no rules goes on only if the rules accept both sides
+/// as the opener.
 #[test]
 fn an_unknown_connection_needs_both_directions() {
     for (of_in, of_out, passes) in [
@@ -450,8 +453,8 @@ fn an_unknown_connection_needs_both_directions() {
     }
 }
 
-/// While there are no rules, the other side may use the pair again. Rules that come back judge by
-/// no opener from before.
+/// While there are no rules, the other side may open a connection of the same pair. New rules
+/// therefore must not use an opener that was recorded before.
 #[test]
 fn a_time_without_rules_makes_connections_unknown() {
     for way in WAYS {
@@ -490,7 +493,8 @@ fn a_pair_may_be_used_again_from_the_other_side() {
     }
 }
 
-/// A claim moves to a port of another program of the user, which the rules treat differently.
+/// A claim moves to a port of another program of the user. The rules have other verdicts on this
+/// program.
 #[test]
 fn the_present_program_is_judged() {
     let mut scene = Scene::new(Action::Accept, Action::Accept);
@@ -529,7 +533,7 @@ fn a_datagram_may_be_answered_for_a_while() {
         assert_eq!(scene.judge(udp(back(way))), Verdict::Refuse, "unasked");
         assert!(scene.passes(udp(way)) && scene.passes(udp(back(way))));
         assert_eq!(scene.rules.hits().iter().sum::<u64>(), 2);
-        // Answers do not prolong the time in which they pass.
+        // Answers do not prolong the time in which answers pass.
         for _ in 0..4 {
             scene.now += Duration::from_secs(30);
             assert!(scene.passes(udp(back(way))));
@@ -541,7 +545,7 @@ fn a_datagram_may_be_answered_for_a_while() {
         assert!(scene.passes(udp(way)));
         scene.now += Duration::from_secs(100);
         assert!(scene.passes(udp(back(way))));
-        // A datagram permits no segment, and a segment no datagram.
+        // A datagram does not admit segments, and a connection does not admit datagrams.
         assert!(!scene.passes(tcp(back(way), ACK, 1, 2)));
         let mut scene = only(way, Action::Refuse);
         scene.open(way);
@@ -590,7 +594,7 @@ fn icmp_errors_about_datagrams_belong_to_an_accepted_exchange() {
         assert_eq!(stray, Verdict::Drop, "the port has sent no datagram");
         assert!(scene.passes(udp(way)) && scene.passes(udp(back(way))));
         assert_eq!(scene.judge_frame(Way::In, &error), Verdict::Pass);
-        // Errors do not prolong the time in which the port may answer.
+        // ICMP errors do not prolong the time in which answers pass.
         scene.now += Duration::from_secs(110);
         assert_eq!(scene.judge_frame(Way::In, &error), Verdict::Pass);
         scene.now += Duration::from_secs(18);
@@ -602,11 +606,11 @@ fn icmp_errors_about_datagrams_belong_to_an_accepted_exchange() {
         scene.owners.rules_have_changed();
         assert_eq!(scene.judge_frame(Way::In, &error), Verdict::Drop);
     }
-    // An error about a datagram says nothing about a segment, nor the other way round.
+    // A TCP connection does not admit an ICMP error about a datagram.
     let mut scene = only(Way::Out, Action::Refuse);
     scene.open(Way::Out);
     assert_eq!(scene.judge_frame(Way::In, &error), Verdict::Drop);
-    // Without a memory of the exchange, both directions must be accepted.
+    // Without a record of the exchange, the rules must accept both directions.
     let mut scene = Scene::new(Action::Accept, Action::Accept);
     assert_eq!(scene.judge_frame(Way::In, &error), Verdict::Pass);
 }

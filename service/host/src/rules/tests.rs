@@ -1,4 +1,4 @@
-//! Tests of each condition, their order, and the counts.
+//! Tests of the conditions of rules, the order of rules, and the counts of decisions.
 
 use super::*;
 

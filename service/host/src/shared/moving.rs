@@ -1,4 +1,4 @@
-//! The move of a connection from the memory of one program to the memory of another program. The
+//! Moves of a connection from the memory of one program to the memory of another program. The
 //! *home* is the program whose memory has the connection.
 
 use std::{ops::Range, sync::Arc};
@@ -19,17 +19,18 @@ use crate::{
 
 /// Program flags that move with the connection.
 const MOVED_FLAGS: u32 = !(program_flags::CLOSE | program_flags::ABORT);
-/// The service flag of a slot whose connection has moved to another program.
+/// The service flag of a slot whose connection moves, or has moved, to another program.
 const MIGRATED: u32 = service_flags::MIGRATED;
 
-/// A program's request to move a connection that it holds into its own memory.
+/// A program's request to move a connection into its memory. The program must hold the connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Take {
     /// The connection's number.
     pub connection: u64,
     /// Context of the program that gets the connection's events from now on.
     pub context: u32,
-    /// Buffer word of the program's send buffer, which takes unacknowledged data; 0 for none.
+    /// Buffer word of the program's send buffer, which takes the unacknowledged data; 0 for no
+    /// buffer.
     pub tx_buffer: BufferWord,
 }
 
@@ -40,19 +41,21 @@ pub struct Taken {
     pub slot: u32,
     /// The slot's generation.
     pub generation: u32,
-    /// Cookie (SO_COOKIE) of the kernel socket whose listener accepted the connection, while the
-    /// listener exists.
+    /// Cookie (SO_COOKIE) of the kernel socket whose listener accepted the connection. `None` for
+    /// an active open, or if the listener no longer exists.
     pub listener: Option<u64>,
 }
 
-/// The reason for which a connection was not taken.
+/// The reason why a connection was not moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakeError {
     /// The program does not hold the connection, or already is its home.
     NotHeld,
-    /// The home is copying data from or to the buffers of the connection now.
+    /// The home is copying data from or to the buffers of the connection. The program has to try
+    /// again.
     Busy,
-    /// The send buffer is too short for the unacknowledged data, which has this many bytes.
+    /// The send buffer is too short for the unacknowledged data. The value is the length of the
+    /// data in bytes.
     BufferTooSmall(u32),
     /// The program has no free slot, or no memory for received data.
     Limit,
@@ -60,9 +63,9 @@ pub enum TakeError {
 
 /// Stream positions of the data that moves with a connection.
 struct MovedRanges {
-    /// Received and unread data, in order and out of order.
+    /// Received and unread data, in order and out of order (reassembly queue).
     unread: Vec<Range<u32>>,
-    /// Unacknowledged data.
+    /// Written and unacknowledged data.
     unacked: Range<u32>,
 }
 
@@ -76,7 +79,7 @@ struct NewHome {
 }
 
 impl<P: PacketIo> Host<P> {
-    /// Moves a connection to the program `id`, which is a holder of the connection. After an error
+    /// Moves a connection to the program `id`, which is a holder of the connection. After an error,
     /// the connection stays at its home.
     pub fn take(&mut self, now: Instant, id: ProgramId, take: Take) -> Result<Taken, TakeError> {
         self.io.now = now;
@@ -98,7 +101,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Stops reads and writes of the home, and processes the reads and writes before the stop.
+    /// Stops reads and writes of the home, and processes earlier reads and writes. Returns
+    /// [`TakeError::Busy`] if the home is copying data.
     fn stop_home(&mut self, now: Instant, place: (ProgramId, u32)) -> Result<(), TakeError> {
         self.change_flags(place, MIGRATED, 0);
         let Some(binding) = self.binding_at(place) else {
@@ -118,13 +122,14 @@ impl<P: PacketIo> Host<P> {
         Ok(())
     }
 
-    /// Returns the data that moves with a connection.
+    /// Returns the stream positions of the data that moves with a connection.
     fn moved_ranges(&mut self, place: (ProgramId, u32)) -> Result<MovedRanges, TakeError> {
         let program = self.io.programs.get_mut(place.0);
         match program.and_then(|program| program.slot_use(place.1)) {
             Some(SlotUse::Live(flow)) => {
                 let flow = *flow;
-                // The engine may have ended the flow. The end is published at the end of this step.
+                // The engine may have ended the flow in this step. The end of the step then
+                // publishes the end of the flow, and the program tries again.
                 let state = self.engine.flow(flow).ok_or(TakeError::Busy)?;
                 let acked = state.tx_acked();
                 let binding = self.io.binding(flow).ok_or(TakeError::Busy)?;
@@ -141,7 +146,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Allocates a slot and buffers at the new home, and copies the data.
+    /// Allocates a slot and a receive buffer at the new home, and copies the data.
     fn prepare_home(
         &mut self,
         id: ProgramId,
@@ -216,7 +221,7 @@ impl<P: PacketIo> Host<P> {
         if let Some(shared) = self.shared.by_number.get_mut(&take.connection) {
             shared.place = (id, new_home.slot);
         }
-        // Free the slot in which this program had the connection at an earlier time.
+        // Free the former slot of this program, which may have had the connection before.
         self.release_former_slot(take.connection, id);
         self.keep_former_slot(place, take.connection, old_context);
         self.apply_holders(self.io.now, take.connection, false);
@@ -224,7 +229,7 @@ impl<P: PacketIo> Host<P> {
         taken
     }
 
-    /// Returns the cookie of the kernel socket whose listener accepted a connection.
+    /// Returns the cookie (SO_COOKIE) of the kernel socket whose listener accepted a connection.
     fn listener_key(&mut self, place: (ProgramId, u32)) -> Option<u64> {
         let listener = self.binding_at(place)?.listener?;
         Some(self.io.listeners.get(listener)?.key)
@@ -248,7 +253,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Detaches the old slot and attaches the connection to the new one.
+    /// Detaches the connection from the old slot, and attaches the connection to the new slot.
     fn change_slots(
         &mut self,
         id: ProgramId,
@@ -273,7 +278,8 @@ impl<P: PacketIo> Host<P> {
                 if let Some(binding) = self.io.binding(flow) {
                     let publication = publish_at(binding, new_home, rx_head, tx_acked);
                     self.io.mark_dirty(flow);
-                    // Record the state as published: a move alone notifies no other holder.
+                    // Record the state as published, because a move alone need not notify the other
+                    // holders.
                     if let Some(shared) = self.shared.by_number.get_mut(&take.connection) {
                         shared.published = Some(publication);
                     }
@@ -295,7 +301,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Keeps the old slot reserved if its program still holds the connection, else frees it.
+    /// Keeps the old slot reserved if its program still holds the connection. Otherwise, frees the
+    /// slot.
     fn keep_former_slot(&mut self, place: (ProgramId, u32), connection: u64, context: u32) {
         let (home, old_slot) = place;
         let Some(shared) = self.shared.by_number.get_mut(&connection) else {
@@ -323,10 +330,10 @@ impl<P: PacketIo> Host<P> {
     }
 }
 
-/// Makes `new_home` in program `id` the home of a binding. `old_read` is the read position in the
-/// old slot.
+/// Makes `new_home` in program `id` the home of a binding. `old_read` is the program's read
+/// position in the old slot.
 fn rebind(binding: &mut Binding, id: ProgramId, take: &Take, new_home: &NewHome, old_read: u32) {
-    // After the end of a flow, the position up to which the program read is unchecked.
+    // Check the read position, because no check follows the end of a flow.
     let unread = binding.rx_head.wrapping_sub(binding.rx_read);
     if old_read.wrapping_sub(binding.rx_read) <= unread {
         binding.rx_read = old_read;
@@ -344,7 +351,8 @@ fn rebind(binding: &mut Binding, id: ProgramId, take: &Take, new_home: &NewHome,
     binding.announce = true;
 }
 
-/// Writes the state of the connection to the new slot. Returns the published part.
+/// Writes the state of the connection to the new slot. Returns the state that [`slots::publish`]
+/// has published.
 fn publish_at(
     binding: &mut Binding,
     new_home: &NewHome,

@@ -39,14 +39,14 @@ impl Core {
     }
 
     pub fn with_port(port: MemConfig) -> Self {
-        Self::made_of(EngineConfig::default(), port)
+        Self::with(EngineConfig::default(), port)
     }
 
     pub fn with_config(config: EngineConfig) -> Self {
-        Self::made_of(config, MemConfig::default())
+        Self::with(config, MemConfig::default())
     }
 
-    fn made_of(config: EngineConfig, port: MemConfig) -> Self {
+    fn with(config: EngineConfig, port: MemConfig) -> Self {
         let (near, queue) = MemPort::pair(port);
         let interface = Interface {
             link: LinkId(1),

@@ -13,8 +13,8 @@ use std::{collections::BTreeMap, fmt};
 use serde::{Deserialize, Deserializer, de};
 use tidelane_host::accounts::{Resource, User, UserId};
 
-/// Default limits, first of every user except root, then of root. A resource without a limit is
-/// bounded only by its capacity for all users.
+/// Default limits, first of every user except root, then of root. `u64::MAX` is no limit: only the
+/// capacity for all users then bounds the resource.
 const DEFAULTS: &[(Resource, u64, u64)] = &[
     (Resource::Registrations, 1024, 4096),
     (Resource::Programs, 1024, 2048),
@@ -49,7 +49,7 @@ pub struct LimitsConfig {
     users: BTreeMap<UserId, UserLimits>,
 }
 
-/// The error for a user in the file that the host does not have.
+/// The error for a user that the file names and the host does not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitsError(String);
 

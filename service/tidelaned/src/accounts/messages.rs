@@ -15,9 +15,9 @@ const SECOND: u64 = 1_000_000_000;
 pub struct Bucket {
     /// The time at which the bucket was empty last, with all payments counted. The bucket holds the
     /// tokens of the time since then. During a debt, `empty_at` lies in the future. `None` before
-    /// the first payment.
+    /// the first call of [`due`](Self::due).
     empty_at: Option<Instant>,
-    /// Nanoseconds per token.
+    /// Nanoseconds per token, by the rate of the last call of [`due`](Self::due).
     interval: u64,
 }
 
@@ -33,7 +33,9 @@ impl Bucket {
         (due > now).then_some(due)
     }
 
-    /// Takes `tokens` out of the bucket, possibly more tokens than it holds.
+    /// Takes `tokens` out of the bucket, possibly more tokens than the bucket holds. One payment
+    /// makes a debt of at most 60 s. A payment before the first call of [`due`](Self::due) is not
+    /// counted.
     pub fn pay(&mut self, tokens: u64) {
         if let Some(at) = &mut self.empty_at {
             *at += Duration::from_nanos(self.interval.saturating_mul(tokens).min(60 * SECOND));

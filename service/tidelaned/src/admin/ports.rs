@@ -1,7 +1,7 @@
 //! The list of mux ports for the admin socket: their programs, claims and counters. A mux port
 //! connects a program with a TCP/IP stack of its own to the NIC. A claim of a port is a 3-tuple
 //! (protocol, local address, local port) whose packets go to the port. Each core (polling thread of
-//! the service) counts for itself.
+//! the service) has counters of its own, and the list shows their sums.
 
 use serde_json::{Map, Value, json};
 use tidelane_host::Host;
@@ -15,7 +15,7 @@ use crate::{
     session::{OpenPort, Session},
 };
 
-/// Returns all ports, in the order of their numbers.
+/// Returns all mux ports, in the order of their numbers.
 pub(super) fn list<P: Port>(shared: &ServiceState<P>, sessions: &[&Session]) -> Value {
     let opened = |session: &&'_ Session| session.port.is_some();
     let mut sessions: Vec<&Session> = sessions.iter().copied().filter(opened).collect();

@@ -1,4 +1,5 @@
-//! Tests of captures on cores that run on the caller's thread.
+//! Tests of captures of frames, on cores that run on the caller's thread. In the service, each core
+//! is a polling thread.
 
 use std::{
     io,
@@ -47,7 +48,7 @@ impl CoreLink<MemPort> for Link {
     }
 }
 
-/// Two cores, and the other ends of their wires.
+/// Two cores, and the other ends of their links in memory.
 struct Scene {
     links: Vec<Link>,
     cores: Cores<MemPort>,
@@ -97,7 +98,7 @@ impl Scene {
         self.ask(now, &request)
     }
 
-    /// Sends a frame of `len` bytes to a core.
+    /// Sends a frame of `len` bytes to a core, and lets the core receive the frame.
     fn send(&mut self, core: usize, len: usize) {
         let wire = &mut self.wires[core];
         wire.tx_frame().expect("room")[..len].fill(1);

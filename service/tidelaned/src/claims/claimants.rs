@@ -50,10 +50,10 @@ impl Claimants {
     /// Returns the scope of the claim in the demux, or `None` without owners.
     ///
     /// [`Scope::BesideConnections`] takes precedence over [`Scope::Whole`]: if one owner leaves the
-    /// kernel's connections to the kernel, the claim does so. [`Scope::Whole`] takes precedence
-    /// over [`Scope::BesideKernel`], because only [`Scope::BesideKernel`] leaves the SYNs for a
-    /// kernel listener to the kernel. If one owner wants another scope, the service gets these
-    /// SYNs.
+    /// kernel's connections to the kernel, the demux leaves them to the kernel for all owners.
+    /// [`Scope::Whole`] takes precedence over [`Scope::BesideKernel`], because only
+    /// [`Scope::BesideKernel`] leaves the SYNs for a kernel listener to the kernel. If one owner
+    /// wants another scope, the service gets these SYNs.
     pub(super) fn scope(self) -> Option<Scope> {
         match self {
             Self {

@@ -3,8 +3,8 @@
 //! instead of the kernel.
 
 use tidelane_host::{ProgramId, accounts::Charge};
-use tidelane_steering::{PortReservation, Scope};
-use tidelane_wire::{Endpoint, protocol};
+use tidelane_steering::{Claim, PortReservation, Scope};
+use tidelane_wire::{Endpoint, IpAddress, protocol};
 
 /// The owner of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,6 +38,19 @@ impl Owner {
         }
     }
 
+    /// Returns the address that stands for all multicast groups and broadcast addresses in the
+    /// demux, if a claim of the local address `addr` has their datagrams: UDP at a wildcard
+    /// address.
+    pub(super) fn groups(self, addr: IpAddress) -> Option<IpAddress> {
+        if self.protocol() != protocol::UDP || !addr.is_unspecified() {
+            return None;
+        }
+        Some(IpAddress(match addr.is_v4() {
+            true => Claim::GROUP_V4,
+            false => Claim::GROUP_V6,
+        }))
+    }
+
     /// Returns the IP protocol of the owner's claims.
     pub fn protocol(self) -> u8 {
         match self {
@@ -63,5 +76,6 @@ pub struct Terms {
     /// therefore keeps the scope [`Scope::BesideConnections`].
     pub shared: bool,
     /// The ids, one per core (polling thread), of the program whose connections need the port.
+    /// `None` if any program's connections on the port need it.
     pub program: Option<Vec<ProgramId>>,
 }

@@ -423,3 +423,43 @@ fn a_port_that_other_sockets_share_leaves_connections_to_the_kernel() {
     );
     assert_eq!(scene.claims.next_check(), None, "the scope stays");
 }
+
+/// A UDP claim of a wildcard address has the multicast and broadcast datagrams of its IP version.
+/// Claims of one address, and of TCP, have none.
+#[test]
+fn a_wildcard_claim_of_udp_has_all_groups() {
+    let mut scene = Scene::new();
+    let port = |cookie, protocol| Owner::Port { cookie, protocol };
+    let groups = |scene: &Scene| {
+        let demux = scene.demux_claims.lock().unwrap();
+        let of = |addr, proto| Claim {
+            addr,
+            proto,
+            port: 53,
+        };
+        [Claim::GROUP_V4, Claim::GROUP_V6].map(|group| {
+            assert!(!demux.contains_key(&of(group, protocol::TCP)));
+            demux.get(&of(group, protocol::UDP)).copied()
+        })
+    };
+    let (v4, v6) = (IpAddress::UNSPECIFIED_V4, IpAddress::UNSPECIFIED_V6);
+    scene.claim(port(1, protocol::TCP), v4, 53).unwrap();
+    scene
+        .claim(port(2, protocol::UDP), FIRST_ADDRESS, 53)
+        .unwrap();
+    assert_eq!(groups(&scene), [None, None]);
+    scene
+        .claims
+        .end_claim((port(2, protocol::UDP), end(FIRST_ADDRESS, 53)))
+        .unwrap();
+    let udp = port(3, protocol::UDP);
+    scene.claim(udp, v4, 53).unwrap();
+    assert_eq!(groups(&scene), [Some(Scope::Whole), None]);
+    scene.claim(udp, v6, 53).unwrap();
+    scene.claims.set_addresses(vec![SECOND_ADDRESS]).unwrap();
+    assert_eq!(groups(&scene), [Some(Scope::Whole); 2]);
+    for addr in [v4, v6] {
+        scene.claims.end_claim((udp, end(addr, 53))).unwrap();
+    }
+    assert_eq!(groups(&scene), [None, None]);
+}

@@ -9,8 +9,8 @@
 
 use libc::c_long;
 
-/// The condition under which a call is allowed. Arguments are numbered from zero and compared as
-/// 32-bit words, which is their width in the kernel.
+/// The condition under which a call is allowed. Arguments are numbered from zero. A rule compares
+/// the low 32 bits of an argument, because the kernel uses no more of the arguments in this table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// With any arguments.
@@ -73,9 +73,9 @@ const SIGNALS: &[u32] = &[
     32,
     33,
 ];
-/// Requests of `ioctl`: interfaces by name and number; pending bytes of a socket; O_NONBLOCK; a
-/// socket's namespace; offloads of the NIC, which the service switches off if an operator has
-/// switched them on.
+/// Requests of `ioctl`: interfaces by name and number; pending bytes of a socket; O_NONBLOCK and
+/// close-on-exec; a socket's namespace; offloads of the NIC, which the service switches off if an
+/// operator has switched them on.
 const REQUESTS: &[u32] = &[
     libc::SIOCGIFINDEX as u32,
     libc::SIOCGIFNAME as u32,

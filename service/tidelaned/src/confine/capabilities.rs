@@ -34,13 +34,15 @@ pub const CAPABILITIES: &[(CapabilitySet, &str)] = &[
 /// The capability to change an open eBPF map. Only kernels before Linux 5.19 demand this
 /// capability, and only if `kernel.unprivileged_bpf_disabled` is set.
 const FOR_MAPS: CapabilitySet = CapabilitySet::BPF;
-/// The capability to set the niceness of a core (a polling thread), needed only if the limit on
-/// niceness could not be raised.
+/// The capability to set the niceness and the scheduling class of a core (a polling thread), needed
+/// only if the limits RLIMIT_NICE and RLIMIT_RTPRIO could not be raised.
 const FOR_CLASSES: CapabilitySet = CapabilitySet::SYS_NICE;
 
 /// Value of `RLIMIT_NICE` that allows the niceness -10, which a core has in the normal scheduling
 /// class: 20 + 10.
 const NICE_LIMIT: u64 = 30;
+/// Value of `RLIMIT_RTPRIO` that allows a core the lowest real-time priority.
+const PRIORITY_LIMIT: u64 = crate::sys::CORE_PRIORITY as u64;
 /// Number of capabilities that a set of 64 bits can have.
 const CAPABILITIES_MAX: u32 = 64;
 
@@ -48,7 +50,7 @@ const CAPABILITIES_MAX: u32 = 64;
 #[derive(Clone, Copy, Debug)]
 pub struct RemainingCapabilities {
     set: CapabilitySet,
-    /// True if the bounding set has been reduced as well.
+    /// True if the bounding set has been emptied.
     pub bounded: bool,
 }
 
@@ -70,17 +72,24 @@ impl RemainingCapabilities {
     }
 }
 
-/// Permanently gives up every capability that is not in [`CAPABILITIES`], in all sets.
+/// Permanently gives up every capability that is not in [`CAPABILITIES`], in all sets. [`FOR_MAPS`]
+/// and [`FOR_CLASSES`] stay where they are needed. The bounding set stays if the process has no
+/// CAP_SETPCAP.
 pub fn keep_needed() -> Result<RemainingCapabilities, ConfineError> {
     let held = capabilities(None).map_err(ConfineError::at("reading the capabilities"))?;
     let mut set = CAPABILITIES
         .iter()
         .fold(CapabilitySet::empty(), |all, (one, _)| all | *one);
-    let limit = Rlimit {
-        current: Some(NICE_LIMIT),
-        maximum: Some(NICE_LIMIT),
+    let up_to = |limit| Rlimit {
+        current: Some(limit),
+        maximum: Some(limit),
     };
-    if setrlimit(Resource::Nice, limit).is_err() {
+    let limits = [
+        (Resource::Nice, NICE_LIMIT),
+        (Resource::Rtprio, PRIORITY_LIMIT),
+    ];
+    let raised = |(resource, limit)| setrlimit(resource, up_to(limit)).is_ok();
+    if !limits.into_iter().all(raised) {
         set |= FOR_CLASSES;
     }
     // The service locks the rings of programs in memory (`Region::keep_resident`). The lock is

@@ -7,7 +7,8 @@
 //! ends the process.
 //!
 //! Since Linux 5.11 the kernel keeps a bitmap of the calls that pass with any arguments. The calls
-//! of the packet path are in this bitmap, so the kernel does not run the program for them.
+//! of the packet path are in this bitmap, so the kernel does not run the BPF program for these
+//! calls.
 
 use std::io;
 

@@ -31,6 +31,7 @@ const RIGHTS: [(u32, u32); 4] = [(1, 13), (2, 14), (3, 15), (5, 16)];
 /// First version that can deny signals to processes outside the domain, and connections to their
 /// abstract unix sockets.
 const SCOPED_SINCE: u32 = 6;
+/// The scopes for abstract unix sockets (bit 0) and for signals (bit 1).
 const SCOPES: u64 = 0b11;
 
 /// Directories that may be read.

@@ -9,8 +9,9 @@ use std::{
 
 use libc::sock_filter;
 
-/// Flags of `seccomp`: the filter applies to all threads. The flags also keep kernels before 5.16
-/// from speculation barriers, which are meant for processes that run foreign code.
+/// Flags of `seccomp`: the filter applies to all threads. SPEC_ALLOW keeps kernels before 5.16 from
+/// switching on mitigations of speculative execution (SSBD), which are meant for processes that run
+/// foreign code.
 const FILTER_FLAGS: libc::c_ulong =
     libc::SECCOMP_FILTER_FLAG_TSYNC | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
 const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;

@@ -11,8 +11,8 @@ use tidelane_wire::MacAddress;
 use super::*;
 use crate::confine::tests::{PART, child};
 
-/// Makes a core with a host on a link in memory. The core writes the heartbeat of queue 3: the time
-/// of its last step, which the service's XDP program (the demux) reads.
+/// Makes a core whose TCP/IP host is on a link in memory. The core writes the heartbeat of queue 3:
+/// the time of its last step, which the service's XDP program (the demux) reads.
 fn start_core(heartbeats: &Arc<Heartbeats>) -> CoreHandle<MemPort> {
     let (port, _far) = MemPort::pair(MemConfig::default());
     let interface = Interface {

@@ -24,8 +24,8 @@ fn threads() -> Option<DescriptorThreads> {
     Some(DescriptorThreads::new(LOOPBACK).expect("threads"))
 }
 
-fn sent(session: u64, kind: u32, descriptors: Vec<OwnedFd>) -> Sent {
-    Sent {
+fn sent(session: u64, kind: u32, descriptors: Vec<OwnedFd>) -> MessageWithDescriptors {
+    MessageWithDescriptors {
         session,
         message: new_message(kind),
         descriptors,
@@ -70,14 +70,17 @@ fn a_message_has_exactly_the_descriptors_that_it_calls_for() {
         (u32::MAX, 1),
     ] {
         threads.check(1, sent(1, kind, (0..count).map(|_| bell()).collect()));
-        let found = next(&threads).found;
-        assert!(matches!(found, Found::WrongCount), "{kind}: {found:?}");
+        let result = next(&threads).result;
+        assert!(
+            matches!(result, CheckResult::WrongCount),
+            "{kind}: {result:?}"
+        );
     }
     threads.check(1, sent(1, message::CONTEXT, vec![bell()]));
-    assert!(matches!(next(&threads).found, Found::Doorbell(_)));
+    assert!(matches!(next(&threads).result, CheckResult::Doorbell(_)));
     let file = std::fs::File::open("/dev/null").expect("a file");
     threads.check(1, sent(1, message::CONTEXT, vec![file.into()]));
-    assert!(matches!(next(&threads).found, Found::Unfit));
+    assert!(matches!(next(&threads).result, CheckResult::Unfit));
 }
 
 #[test]
@@ -90,7 +93,7 @@ fn a_socket_is_held_by_a_reservation_when_it_was_looked_at() {
     let addr = listener.local_addr().expect("its name");
     threads.check(1, sent(1, message::LISTEN, vec![listener.into()]));
     let checked = next(&threads);
-    let Found::Entitled(entitled) = checked.found else {
+    let CheckResult::Entitled(entitled) = checked.result else {
         panic!("{checked:?}");
     };
     assert!(entitled.socket.listens());
@@ -101,7 +104,7 @@ fn a_socket_is_held_by_a_reservation_when_it_was_looked_at() {
     drop(entitled);
     let listener = TcpListener::bind(addr).expect("the port is free");
     threads.check(1, sent(1, message::RESERVE, vec![listener.into()]));
-    assert!(matches!(next(&threads).found, Found::Unfit));
+    assert!(matches!(next(&threads).result, CheckResult::Unfit));
 }
 
 /// Returns a socket with unsent data and SO_LINGER, whose `close` blocks for up to `seconds`.

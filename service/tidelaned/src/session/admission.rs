@@ -14,10 +14,12 @@ const NOTES_MAX: usize = 4096;
 /// The service's decision about a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Admission {
-    /// The reason for which the program is not admitted; the program may still send the reasons for
-    /// which its sockets stay with the kernel.
+    /// The reason for which the program is not admitted, or `None` for an admitted program. A
+    /// program that is not admitted may still send the reasons for which its sockets stay with the
+    /// kernel.
     pub denied: Option<Denial>,
-    /// The network namespace in which the program's children must be.
+    /// The network namespace in which the program's children must be. `None` if the namespace
+    /// cannot be read.
     pub view: Option<NetView>,
     /// True if the kernel confirms that the program is in the service's own network namespace. The
     /// program and the service then have the same loopback interface.

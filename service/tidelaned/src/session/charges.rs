@@ -11,7 +11,8 @@ use tidelane_host::accounts::{Account, Charge, Refused, Resource, User};
 /// Number of descriptors of a session that has not registered: its socket, and the pidfd of its
 /// process.
 const DESCRIPTORS: u64 = 2;
-/// Number of connections that cost as much as one ordinary message when INHERIT copies them.
+/// Number of connections that cost as much as one ordinary message when INHERIT makes a child a
+/// further holder of them.
 const CONNECTIONS_PER_COST: u64 = 64;
 
 /// The charges of a session.
@@ -47,7 +48,8 @@ impl SessionCharges {
         match kind {
             // The service maps memory, and unmaps it at the end.
             message::REGISTER | message::OPEN_PORT => 16,
-            // The service visits all connections of the process.
+            // The service visits all connections of the process. Their number is at most the user's
+            // number.
             message::INHERIT => 16 + self.user().used(Resource::Connections) / CONNECTIONS_PER_COST,
             message::LISTEN | message::RESERVE | message::CLAIM_TUPLE => 4,
             _ => 1,
@@ -64,7 +66,7 @@ pub struct ProgramCharges {
 }
 
 impl ProgramCharges {
-    /// Charges one more program with this many cores.
+    /// Charges one more program, which has a doorbell for each of `cores` cores.
     pub fn take(account: &Arc<Account>, cores: usize) -> Result<Self, Refused> {
         Ok(Self {
             _program: account.charge(Resource::Programs, 1)?,

@@ -50,7 +50,7 @@ impl Session {
         send_message(self.socket.as_fd(), &answer, &[theirs.as_fd()])
     }
 
-    /// Handles TAKE_CONNECTION: moves a connection from the process that holds it to this process.
+    /// Handles TAKE_CONNECTION: moves a connection from the holder that uses it to this process.
     pub(super) fn take<P: Port>(
         &mut self,
         shared: &mut ServiceState<P>,
@@ -93,7 +93,8 @@ impl Session {
         send_message(self.socket.as_fd(), &answer, &[])
     }
 
-    /// Records the lifetime of an ended process that has taken over a connection.
+    /// Records the end of a child that has taken over a connection of a listener. The child's
+    /// lifetime counts from the first of these connections.
     pub(super) fn note_life<P: Port>(&self, shared: &mut ServiceState<P>) {
         if let Some((listener, since)) = self.served {
             let now = now();

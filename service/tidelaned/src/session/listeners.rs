@@ -25,7 +25,7 @@ use crate::{
 
 /// A listener that a program holds.
 pub(super) struct HeldListener {
-    /// Number by which programs know the listener.
+    /// Number by which all programs that share the kernel socket refer to the listener.
     number: u32,
     /// The listener's id on each core.
     ids: Vec<ListenerId>,
@@ -75,8 +75,8 @@ impl Registered {
         drains.then_some(refusal::FORKS)
     }
 
-    /// Returns the number of a listener that the program has to give up, because the program forks
-    /// for each connection.
+    /// Returns the number of a listener that the program has to give up. The program forks for each
+    /// connection, and the kernel gets the listener's SYNs already.
     pub(super) fn listener_to_give_up<P: Port>(&self, shared: &ServiceState<P>) -> Option<u32> {
         let mut listeners = self.listeners.iter();
         let given_up = listeners.find(|held| shared.is_drained(held.cookie, now()));

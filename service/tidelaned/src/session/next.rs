@@ -20,7 +20,8 @@ pub enum Next {
 }
 
 impl Next {
-    /// Returns the step after an answer was sent. The send fails if the peer is gone.
+    /// Returns the step after an answer was sent. The send fails if the peer is gone, or if unread
+    /// answers fill the socket's buffer.
     pub(super) fn after(answered: &io::Result<()>) -> Self {
         match answered {
             Ok(()) => Self::More,

@@ -47,9 +47,9 @@ pub struct OpenPort {
     id: PortId,
     /// Length of each packet ring in bytes.
     ring_len: u32,
-    /// A doorbell to each core.
+    /// For each core, the doorbell by which the program wakes the core.
     doorbells: Vec<Doorbell>,
-    /// The program's doorbell.
+    /// The doorbell by which the cores wake the program.
     bell: Arc<Doorbell>,
     /// The owner of the port in the form that the operator's rules use.
     owner: PortOwner,
@@ -134,18 +134,18 @@ impl OpenPort {
         let closed = shared
             .cores
             .call_each(|_| move |host: &mut Host<P>, _| host.close_port(id));
-        // A core that does not answer may still have the port, so its number stays in use.
+        // A core that does not answer may still have the port, so the port's number stays in use.
         if let Some(ends) = closed {
             shared.ports.free(id);
-            // The unmapping takes long if the program has filled much memory, so another thread
-            // does it.
+            // Unmapping takes long if the program has filled much memory, so another thread unmaps
+            // it.
             shared.reclaimer.work(move || drop((ends, self)));
         }
     }
 }
 
 impl Session {
-    /// Handles a message without descriptors of a session with a port.
+    /// Handles a message without descriptors on a session with a port.
     pub(super) fn handle_of_port<P: Port>(
         &mut self,
         shared: &mut ServiceState<P>,

@@ -1,5 +1,5 @@
-//! Ports that a program has bound in order to connect from them. The service claims such a port: it
-//! takes the port's packets instead of the kernel.
+//! Ports that a program has bound in order to connect from them. The service claims the program's
+//! address and port: their packets then go to the service instead of the kernel.
 
 use std::{io, os::fd::AsFd};
 
@@ -30,7 +30,7 @@ impl Session {
             return Ok(());
         };
         let socket = entitled.socket;
-        // An address in the request is for a connection within this host.
+        // An address in the request is the local address of a connection within this host.
         let within = IpAddress(request.local_addr);
         let addr = if !within.is_unspecified() {
             let covered = socket.local.addr.covers(within) && shared.within.has(within);

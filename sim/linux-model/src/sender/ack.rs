@@ -28,8 +28,8 @@ pub(super) struct AckEffects {
     acked_sent: Option<(u64, u64)>,
     /// Send times of the first and the last segment that this ACK newly SACKs.
     sacked_sent: Option<(u64, u64)>,
-    /// Latest transmission among the ACKed segments: its number, and the segments delivered before
-    /// it.
+    /// Latest transmission among the ACKed segments: its number, and the number of segments that
+    /// had been delivered before this transmission.
     latest: Option<(u64, u64)>,
 }
 

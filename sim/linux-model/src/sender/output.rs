@@ -78,7 +78,8 @@ impl Sender {
     }
 
     /// Returns the largest length of a super-frame in segments (`tcp_tso_autosize`). The length
-    /// corresponds to about one millisecond at the pacing rate, plus an allowance for short paths.
+    /// corresponds to about one millisecond at the pacing rate, which Linux computes even without
+    /// pacing, plus an allowance for short paths.
     fn burst_max(&self) -> u64 {
         let (cwnd, threshold) = (self.cubic.cwnd, self.cubic.ssthresh);
         let ahead = if cwnd < threshold / 2 { 2.0 } else { 1.2 };
@@ -106,7 +107,7 @@ impl Sender {
     }
 
     /// Sends one super-frame of at most half a window. Returns its length in segments. The last
-    /// segment has PSH, unless it is the only one.
+    /// segment has PSH, unless the super-frame has only one segment.
     fn send_burst(&mut self, most: u64) -> u64 {
         let cwnd = self.cubic.cwnd;
         let free = cwnd - self.scoreboard.in_flight();

@@ -49,7 +49,7 @@ impl Sender {
     }
 
     /// Undoes the window reduction if a DSACK has arrived for each retransmission. Returns true if
-    /// it was undone.
+    /// the reduction was undone.
     pub(super) fn undo_by_dsack(&mut self) -> bool {
         let all = self.undo.marker.is_some() && self.undo.undo_retrans == Some(0);
         if all {
@@ -58,7 +58,7 @@ impl Sender {
         all
     }
 
-    /// Undoes a timeout if it was spurious. Returns true if it was undone. `arrived` is true if an
+    /// Undoes a spurious timeout. Returns true if the timeout was undone. `arrived` is true if an
     /// original transmission has arrived, which proves that the timeout was spurious.
     pub(super) fn undo_loss(&mut self, arrived: bool) -> bool {
         if !arrived && !self.may_undo() {

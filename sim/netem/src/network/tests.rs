@@ -7,7 +7,7 @@ use super::*;
 
 const DELAY: Duration = Duration::from_micros(10);
 
-fn node(kind: Kind, index: u8) -> Node {
+fn node(kind: NodeKind, index: u8) -> Node {
     Node {
         kind,
         mac: MacAddress([2, 0, 0, 0, 0, index]),
@@ -63,9 +63,9 @@ fn drive(network: &mut Network) -> Vec<(Instant, usize, Vec<u8>)> {
 #[test]
 fn a_switch_forwards_by_link_address_and_changes_nothing() {
     let nodes = vec![
-        node(Kind::Host, 0),
-        node(Kind::Host, 1),
-        node(Kind::Switch, 9),
+        node(NodeKind::Host, 0),
+        node(NodeKind::Host, 1),
+        node(NodeKind::Switch, 9),
     ];
     let mut network = Network::new(nodes, &[cable(0, 2), cable(1, 2)], 1);
     let sent = frame(0, 1, 1, 64);
@@ -84,12 +84,12 @@ fn routed() -> Network {
 fn routed_with(mtu: u32) -> Network {
     // Hosts 0 and 1 are on switch 2. Routers 3 and 4 connect the switch to host 5.
     let nodes = vec![
-        node(Kind::Host, 0),
-        node(Kind::Host, 1),
-        node(Kind::Switch, 2),
-        node(Kind::Router, 3),
-        node(Kind::Router, 4),
-        node(Kind::Host, 5),
+        node(NodeKind::Host, 0),
+        node(NodeKind::Host, 1),
+        node(NodeKind::Switch, 2),
+        node(NodeKind::Router, 3),
+        node(NodeKind::Router, 4),
+        node(NodeKind::Host, 5),
     ];
     let mut cables = [
         cable(0, 2),

@@ -1,4 +1,4 @@
-//! Tests of the congestion-control rules, with figures of a fictitious sender.
+//! Tests of the congestion-control rules with a fictitious sender.
 
 use tidelane_engine::{LinkId, State, Traffic};
 use tidelane_time::Duration;
@@ -13,8 +13,7 @@ fn key() -> FlowKey {
     FlowKey::new(end(1, 5000), end(2, 80))
 }
 
-/// Returns the figures of a sender. `acked` bytes were acknowledged, and `flight` bytes are in
-/// flight.
+/// Returns the state of a sender with `acked` acknowledged bytes and `flight` bytes in flight.
 fn info(acked: u64, flight: u32, cwnd: u32, ssthresh: u32) -> FlowInfo {
     FlowInfo {
         key: key(),
@@ -71,7 +70,7 @@ fn info(acked: u64, flight: u32, cwnd: u32, ssthresh: u32) -> FlowInfo {
     }
 }
 
-/// Figures of one host that do not change.
+/// The unchanging state of a host with one connection.
 struct FixedFigures(FlowInfo);
 
 impl SenderFigures for FixedFigures {
@@ -113,7 +112,7 @@ fn two_reductions_in_one_round_trip_are_reported() {
         }
         rules
     };
-    // All data that was in flight before this step is acknowledged, so a round trip has passed.
+    // All data that was in flight before this step is acknowledged, so one RTT has passed.
     let before = flight - 3 * MSS;
     let later = info(u64::from(before), flight, flight, 5 * MSS);
     assert_eq!(check(&mut start(), later), Ok(()));
@@ -127,7 +126,7 @@ fn two_reductions_in_one_round_trip_are_reported() {
     assert_eq!(check(&mut start(), timed_out), Ok(()));
 }
 
-/// The step that reduced cwnd has also sent three segments over the local path.
+/// A step reduces cwnd, and sends three segments over the local path. The segments do not count.
 #[test]
 fn bytes_of_the_reducing_step_over_the_local_path_do_not_count() {
     let (flight, before) = (10 * MSS, 7 * MSS);
@@ -155,7 +154,7 @@ fn slow_start_that_ends_where_the_window_stands_is_no_reduction() {
     for ssthresh in [u32::MAX, flight] {
         assert_eq!(check(&mut rules, info(0, flight, flight, ssthresh)), Ok(()));
     }
-    // The first loss may follow at once. A second loss may not.
+    // A first loss may follow immediately. A second loss may not.
     let lost = info(0, flight, 14 * MSS, 14 * MSS);
     assert_eq!(check(&mut rules, lost), Ok(()));
     let again = info(0, flight, 9 * MSS, 9 * MSS);

@@ -1,4 +1,5 @@
-//! The time of a direct context in the simulator.
+//! The time source of a direct context (`app/direct`: TCP within the program's calls) in the
+//! simulator.
 
 use std::{cell::Cell, io, rc::Rc, time};
 
@@ -6,11 +7,12 @@ use tidelane_direct::TimeSource;
 use tidelane_mem_nic::{Clock, Nic};
 use tidelane_time::{Duration, Instant};
 
-/// The limit of a wait in progress: `None` without a limit.
+/// Time limit of the last wait. `None` means no limit.
 type Limit = Option<Duration>;
 
-/// The virtual clock of a context. A wait ends the call of the context, because nothing happens in
-/// the world during a call: the world runs the context again when the wait is over.
+/// The virtual clock of a context. In the simulator, time cannot pass during a call. A wait
+/// therefore ends the call with an error, and the world runs the context again when the wait is
+/// over.
 #[derive(Clone, Debug)]
 pub struct ParkedTime {
     clock: Clock,
@@ -18,7 +20,7 @@ pub struct ParkedTime {
 }
 
 impl ParkedTime {
-    /// Returns the time that `clock` has.
+    /// Creates a time source that reads `clock`.
     pub fn new(clock: &Clock) -> Self {
         Self {
             clock: Rc::clone(clock),
@@ -26,12 +28,12 @@ impl ParkedTime {
         }
     }
 
-    /// Returns the limit of the last wait.
+    /// Returns the time limit of the last wait.
     pub fn limit(&self) -> Limit {
         self.limit.get()
     }
 
-    /// Returns true if `error` is the end of a call that waits.
+    /// Returns true if `error` means that the call would wait.
     pub fn is_wait(error: &io::Error) -> bool {
         error.kind() == io::ErrorKind::WouldBlock
     }

@@ -1,4 +1,5 @@
-//! The place of a direct host in its world, and the options of its context.
+//! The place of a direct host in its world, and the options of its context. A direct host uses the
+//! direct back end of the ring API (`app/direct`), which runs TCP within the calls of a context.
 
 use std::net::SocketAddr;
 
@@ -49,12 +50,12 @@ pub fn options(spec: &DirectSpec, index: usize, rng: &Rng) -> DirectOptions {
     }
 }
 
-/// Returns an endpoint as the ring API has it.
+/// Converts an endpoint to a socket address of the ring API.
 pub fn socket(endpoint: Endpoint) -> SocketAddr {
     (std::net::IpAddr::from(endpoint.addr), endpoint.port).into()
 }
 
-/// Returns the addresses at which the context listens.
+/// Returns the addresses at which the context opens a listener.
 pub fn locals(listener: &ListenerSpec, index: usize) -> Vec<SocketAddr> {
     let at = |addr| socket(Endpoint::new(addr, listener.port));
     match listener.bound {

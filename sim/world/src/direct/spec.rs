@@ -1,4 +1,5 @@
-//! Parameters of hosts that run the direct back end, and their place in a scenario.
+//! Parameters of direct hosts, and their part in a scenario. A direct host uses the direct back end
+//! of the ring API (`app/direct`), which runs TCP within the calls of a context.
 
 use tidelane_engine::EngineConfig;
 use tidelane_mem_nic::NicConfig;
@@ -12,8 +13,8 @@ use crate::{
     scenario::{Behaviour, ListenerSpec, Scenario, Theme, new_host},
 };
 
-/// Parameters of a direct host: a host whose programs use one `DirectContext`. Its index follows
-/// the indices of Tidelane's hosts and of the smoltcp host.
+/// Parameters of a direct host, whose programs use one `DirectContext`. Its index follows the
+/// indices of Tidelane's hosts and of the smoltcp host.
 #[derive(Clone, Debug)]
 pub struct DirectSpec {
     /// MTU of the host's interface, in bytes.
@@ -22,13 +23,13 @@ pub struct DirectSpec {
     pub ipv6: bool,
     /// The host's NIC.
     pub nic: NicConfig,
-    /// Number of buffers of the context, if the NIC does not share its memory.
+    /// Number of buffers of the context. Unused if the NIC shares its memory.
     pub buffers: u32,
-    /// Length of a buffer in bytes, if the NIC does not share its memory.
+    /// Length of a buffer in bytes. Unused if the NIC shares its memory.
     pub buffer_len: u32,
-    /// Limit of buffers on one descriptor that are queued or not acknowledged.
+    /// Limit of the buffers of one descriptor that are queued or unacknowledged.
     pub send_queue_max: usize,
-    /// True if messages leave at once (TCP_NODELAY).
+    /// True if TCP_NODELAY is set.
     pub nodelay: bool,
     /// Number of received bytes that a program holds before it pauses the connection.
     pub held_max: u32,
@@ -42,7 +43,7 @@ pub struct DirectSpec {
 
 impl DirectSpec {
     fn new(rng: &mut Rng) -> Self {
-        // The windows and timers are drawn as those of Tidelane's hosts.
+        // Draw the windows and timers like those of Tidelane's hosts.
         let host = new_host(rng);
         let mut spec = Self {
             mtu: host.mtu,
@@ -69,7 +70,7 @@ impl DirectSpec {
         spec
     }
 
-    /// Returns true if the context may lack buffers for received data. The sender may then time
+    /// Returns true if the context may lack buffers for received data, so that a sender may time
     /// out.
     pub fn is_short_of_memory(&self) -> bool {
         self.nic.user_frames.min(self.buffers) < 512
@@ -77,7 +78,8 @@ impl DirectSpec {
 }
 
 impl Scenario {
-    /// Adds direct hosts to a scenario of the topic `Direct`. The topology has their links.
+    /// Adds direct hosts to a scenario with the theme `Direct`. The topology already has their
+    /// links.
     pub(crate) fn draw_direct(&mut self, rng: &mut Rng) {
         let count = match self.theme {
             Theme::Direct => rng.between(1, 3),
@@ -124,8 +126,8 @@ impl Scenario {
         }
     }
 
-    /// Chooses another client for `plan`, so that one end is on a direct host and the ends are on
-    /// two hosts.
+    /// Selects another client for `plan`, so that one end is on a direct host and the other end on
+    /// another host.
     pub(crate) fn choose_direct_client(&self, rng: &mut Rng, plan: &mut ConnectionPlan) {
         if self.theme != Theme::Direct {
             return;

@@ -1,4 +1,6 @@
-//! One connection of a direct context, as its program uses it.
+//! A connection of a direct context, with the interface that its program uses. A direct context
+//! (`app/direct`) runs TCP within the program's calls. Received data stays in the context's
+//! buffers, which the program *holds* until the program has read them.
 
 use std::{cell::RefCell, collections::VecDeque, fmt, io, rc::Rc};
 
@@ -10,16 +12,16 @@ use tidelane_rings::{Buffer, Cause, Context, Descriptor, Entry, Events};
 
 use crate::{pattern::HEADER_LEN, pipe::Pipe};
 
-/// The context of a host. The host and its streams share it.
+/// A host's context, which the host and its streams share.
 pub type Shared = Rc<RefCell<DirectContext<Nic>>>;
 
-/// Share of sends that use a received buffer again, in ppm.
+/// Probability in ppm that a send reuses a received buffer.
 const RECYCLED_PPM: u32 = 500_000;
 
-/// Limits that a program keeps.
+/// Limits that a program observes.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Number of held bytes from which on the program pauses a connection.
+    /// Number of held bytes from which the program pauses the connection.
     pub held_max: usize,
     /// Number of free buffers that the program leaves for received data.
     pub free_min: u32,
@@ -29,21 +31,21 @@ pub struct Limits {
 pub struct DirectStream {
     context: Shared,
     descriptor: Descriptor,
-    /// Received data.
+    /// Received buffers that the program holds.
     held: VecDeque<Buffer>,
     held_bytes: usize,
     limits: Limits,
-    /// A received buffer without data, for the next write.
+    /// An empty received buffer, for reuse by the next write.
     spare: Option<Buffer>,
     has_end: bool,
     cause: Option<u32>,
     is_closed: bool,
     is_paused: bool,
     lacks_memory: bool,
-    /// Longest payload of a buffer that the program sends.
+    /// Longest payload of a sent buffer in bytes.
     message_max: usize,
     rng: Rng,
-    /// Number of pauses of the connection.
+    /// Number of times that the program has paused the connection.
     pub pauses: u64,
 }
 
@@ -57,7 +59,7 @@ impl DirectStream {
             held: VecDeque::new(),
             held_bytes: 0,
             limits: Limits {
-                // The program has to see the whole header before it reads.
+                // The program must hold the whole header before it reads.
                 held_max: limits.held_max.max(HEADER_LEN as usize),
                 ..limits
             },
@@ -73,8 +75,7 @@ impl DirectStream {
         }
     }
 
-    /// Records the events of an entry of the ready list. Returns the rule that the entry breaks, if
-    /// it breaks one.
+    /// Records the events of a ready list's entry. Returns an error if the entry breaks a rule.
     pub fn record(&mut self, entry: &Entry) -> Result<(), &'static str> {
         let has = |events| entry.events.intersects(events);
         if (self.has_end || self.cause.is_some()) && has(Events::READABLE) {
@@ -99,8 +100,8 @@ impl DirectStream {
         self.held.push_back(buffer);
     }
 
-    /// Pauses the connection if the program holds too much data, and resumes it if the program has
-    /// read the data.
+    /// Pauses the connection while the program holds too much data. Resumes the connection after
+    /// the program has read the data.
     pub fn balance(&mut self) -> io::Result<()> {
         let mut context = self.context.borrow_mut();
         if !self.is_paused && self.held_bytes >= self.limits.held_max {
@@ -114,7 +115,7 @@ impl DirectStream {
         Ok(())
     }
 
-    /// Takes up to `into.len()` bytes. Keeps an empty buffer for the next write.
+    /// Reads up to `into.len()` bytes. Keeps an emptied buffer for reuse.
     fn take(&mut self, into: &mut [u8]) -> usize {
         let mut at = 0;
         while at < into.len()
@@ -132,8 +133,8 @@ impl DirectStream {
         at
     }
 
-    /// Returns an empty buffer with room for headers. `None` if the program has used its share of
-    /// the buffers: the rest is for received data.
+    /// Returns an empty buffer with headroom. Returns `None` if the remaining buffers are reserved
+    /// for received data.
     fn allocate(&mut self) -> Option<Buffer> {
         let mut context = self.context.borrow_mut();
         let pool = context.pool();
@@ -144,22 +145,21 @@ impl DirectStream {
         let Some(mut spare) = spare.filter(|_| self.rng.chance_ppm(RECYCLED_PPM)) else {
             return context.allocate(self.descriptor);
         };
-        // The data of a received buffer is overwritten from its start, so that the room for headers
-        // stays.
+        // Overwrite the received data from its start, so that the headroom for headers remains.
         let start = spare.range().start.min(spare.capacity() / 2);
         spare.set_payload(start..start);
         Some(spare)
     }
 }
 
-/// Returns the engine's number of a cause.
+/// Converts a cause to the number that a service would report (`close_cause`).
 fn number(cause: Cause) -> u32 {
     match cause {
         Cause::Reset => close_cause::RESET,
         Cause::Refused => close_cause::REFUSED,
         Cause::TimedOut => close_cause::TIMED_OUT,
         Cause::Unreachable => close_cause::HOST_UNREACHABLE,
-        Cause::Other => close_cause::ABORTED,
+        Cause::TooLong | Cause::Other => close_cause::ABORTED,
     }
 }
 
@@ -190,7 +190,7 @@ impl Pipe for DirectStream {
                 self.lacks_memory = true;
                 break;
             };
-            // The first buffer of a write always has the whole header.
+            // The first buffer of a write contains the whole header.
             let end = bytes.len().min(at + self.message_max);
             let count = buffer.append(&bytes[at..end]);
             let sent = self.context.borrow_mut().send(self.descriptor, buffer);
@@ -240,12 +240,12 @@ impl Pipe for DirectStream {
         self.has_end || self.cause.is_some()
     }
 
-    /// Returns true: a close before the handshake is complete sends the queued data first.
+    /// Returns true, because a close before the handshake is complete still sends the queued data.
     fn established(&mut self) -> bool {
         true
     }
 
-    /// Has no effect: the option belongs to the context.
+    /// Has no effect, because TCP_NODELAY is an option of the whole context.
     fn set_nodelay(&mut self) {}
 }
 

@@ -1,4 +1,5 @@
-//! The packets that a hostile program draws: genuine ones of its own 3-tuples, and forged ones.
+//! The packets of a hostile program on a port of the mux: valid packets of the program's own
+//! 3-tuples (protocol, local address, local port), and forged packets.
 
 use tidelane_mux::SendRefusal;
 use tidelane_netem::Rng;
@@ -21,7 +22,7 @@ pub const GSO_SEGMENT_MIN: u16 = 512;
 /// Destination port at which no program listens.
 const CLOSED_PORT: u16 = 9;
 
-/// The surroundings of a hostile program.
+/// The environment that a hostile program knows.
 #[derive(Clone, Debug)]
 pub struct Surroundings {
     /// Link address of the host.
@@ -30,13 +31,13 @@ pub struct Surroundings {
     pub addresses: Vec<IpAddress>,
     /// Addresses of all hosts, each with the link address of the next hop.
     pub hops: Vec<(IpAddress, MacAddress)>,
-    /// TCP ports of the host's listeners, on the service and on ports.
+    /// TCP ports of all listeners of the host, on the service and on ports.
     pub listeners: Vec<u16>,
     /// Largest frame of the NIC in bytes.
     pub frame_len_max: u32,
 }
 
-/// The draws of a hostile program.
+/// Draws the frames of a hostile program.
 pub struct Drafts<'a> {
     /// The program's port.
     pub key: PortKey,
@@ -47,7 +48,7 @@ pub struct Drafts<'a> {
 }
 
 impl Surroundings {
-    /// Returns the surroundings of the programs on ports of `host`.
+    /// Returns the environment of the programs on ports of `host`.
     pub fn new(scenario: &Scenario, host: usize) -> Self {
         let families = &Family::BOTH[..1 + usize::from(scenario.hosts[host].ipv6)];
         let own = families.iter().map(|family| address(*family, host));
@@ -59,8 +60,9 @@ impl Surroundings {
         let hosts = 0..scenario.hosts.len();
         let hops = hosts.flat_map(|to| families.iter().map(move |family| hop(*family, to)));
         let listeners = scenario.listeners.iter();
-        // A program that floods the ring of another program costs that program more than a share,
-        // as a peer on the link does.
+        // A flood of another program's ring costs that program more than a fair share, as a flood
+        // from the link does. If the run is compared with a run without hostile programs, hostile
+        // programs therefore do not know the listeners on ports.
         let is_spared = |program: usize| {
             let ports = scenario.ports.as_ref().filter(|ports| ports.is_compared);
             ports.is_some_and(|ports| ports.index_of(program).is_some())
@@ -80,7 +82,7 @@ impl Surroundings {
 }
 
 impl Drafts<'_> {
-    /// Draws a genuine packet. Returns `None` if the program has no 3-tuple.
+    /// Draws a valid packet. Returns `None` if the program has no 3-tuple.
     pub fn genuine(&self, rng: &mut Rng) -> Option<Draft> {
         let (protocol, mut local) = *rng.pick(self.tuples)?;
         if local.addr.is_unspecified() {
@@ -90,7 +92,7 @@ impl Drafts<'_> {
         let hops: Vec<_> = self.around.hops.iter().filter(is_same).collect();
         let (addr, dst_mac) = **rng.pick(&hops)?;
         let is_here = self.around.addresses.contains(&addr);
-        // A SYN to a listener would open a connection that no plan has.
+        // A SYN to a listener would open an unplanned connection.
         let (port, flags) = match is_here {
             true => (
                 *rng.pick(&self.around.listeners).unwrap_or(&CLOSED_PORT),
@@ -108,8 +110,9 @@ impl Drafts<'_> {
         })
     }
 
-    /// Draws a frame with a wrong source or an impossible destination. Returns the frame with the
-    /// reason for which the mux must refuse it.
+    /// Draws a frame with a forged source or an impossible destination. Returns the frame and the
+    /// reason for which the mux must refuse the frame. Returns `None` if the drawn frame is valid
+    /// or cannot be built.
     pub fn forged(&self, oracle: &Oracle, rng: &mut Rng) -> Option<(Draft, SendRefusal)> {
         let mut draft = self.genuine(rng)?;
         draft.flags = new_flags(rng);
@@ -158,7 +161,7 @@ impl Drafts<'_> {
         (is_wrong && draft.src.1.addr.is_v4() == dst.is_v4()).then_some((draft, refusal))
     }
 
-    /// Draws a genuine GSO frame, with its segment size.
+    /// Draws a valid GSO frame, with its segment size in bytes.
     pub fn gso(&self, rng: &mut Rng) -> Option<(Draft, u16)> {
         let mut draft = self.genuine(rng)?;
         let headers = if draft.dst.addr.is_v4() { 54 } else { 74 };

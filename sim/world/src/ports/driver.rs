@@ -1,5 +1,6 @@
-//! The driver of the mux: opens and closes ports, and moves claims. Each call goes to the mux and
-//! to the oracle, and both must agree.
+//! The driver of the mux: opens and closes ports, and moves claims of 3-tuples. The driver makes
+//! each call to the mux and to the oracle, which implements the rules of claims a second time. The
+//! results must agree.
 
 use tidelane_host::MuxPorts;
 use tidelane_mux::{PortCounters, PortId, Tuple};
@@ -10,7 +11,7 @@ use tidelane_time::Instant;
 use super::{forge, oracle::Oracle, owners::PortKey, rings::Rings};
 use crate::ledger::{Violation, violation};
 
-/// A port in the mux, with its number in the run.
+/// A port of the mux, with its number in the run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PortName {
     /// Number of the port in the run.
@@ -19,7 +20,7 @@ pub struct PortName {
     pub id: PortId,
 }
 
-/// The driver.
+/// The driver, with the oracle.
 #[derive(Debug)]
 pub struct Driver {
     /// The oracle.

@@ -1,4 +1,5 @@
-//! A program with the embedded stack on a port. The program follows the plans of its connections.
+//! A program on a port of the mux with the embedded stack (`tidelane-embedded`), which runs TCP
+//! within the program. The program follows its connections' plans.
 
 use std::{
     cell::RefCell,
@@ -30,7 +31,7 @@ const GONE_PEER_INTERVAL: Duration = Duration::from_secs(20);
 
 type Shared = Rc<RefCell<Stack<ProgramEnd>>>;
 
-/// One connection of the stack, as its program uses it.
+/// One connection of the stack, with the interface that its program uses.
 struct EmbeddedStream {
     stack: Shared,
     connection: Connection,
@@ -42,13 +43,13 @@ struct EmbeddedStream {
     closed: bool,
 }
 
-/// A connection, and the time of its program's next turn.
+/// A connection, with the time of its next turn.
 struct Open {
     end: ConnectionEnd<EmbeddedStream>,
     at: Option<Instant>,
 }
 
-/// The program.
+/// A program with the embedded stack.
 pub struct EmbeddedProgram {
     stack: Shared,
     listener: Option<Listener>,
@@ -201,14 +202,14 @@ impl EmbeddedProgram {
         self.open.is_empty() && self.starts.is_empty()
     }
 
-    /// Returns true if the stack has no connection left, and no connection in TIME-WAIT.
+    /// Returns true if the stack has no connection, not even in TIME-WAIT.
     pub fn is_over(&self) -> bool {
         let stack = self.stack.borrow();
         self.is_idle() && stack.is_empty() && stack.next_timeout().is_none()
     }
 
-    /// Returns the ends of connections that the program has not closed.
-    pub fn open_sides(&self) -> Vec<(Option<u32>, Role)> {
+    /// Returns the ends of connections that the program has not yet closed.
+    pub fn open_ends(&self) -> Vec<(Option<u32>, Role)> {
         self.open.iter().map(|open| open.end.name()).collect()
     }
 
@@ -216,11 +217,11 @@ impl EmbeddedProgram {
     pub fn describe(&self) -> String {
         let stack = self.stack.borrow();
         let timeout = stack.next_timeout();
-        let (starts, sides) = (self.starts.len(), self.open_sides());
+        let (starts, sides) = (self.starts.len(), self.open_ends());
         format!("embedded stack: {starts} to start, open {sides:?}, timeout {timeout:?}")
     }
 
-    /// Runs the stack alone, without its program.
+    /// Runs the stack without its program. Returns the time of the stack's next timer.
     pub fn poll(&mut self, now: Instant) -> Option<Instant> {
         let mut stack = self.stack.borrow_mut();
         stack.port_mut().cancel_sleep();
@@ -228,7 +229,8 @@ impl EmbeddedProgram {
         stack.next_timeout()
     }
 
-    /// Runs the program until it would sleep. Returns the time of its next timer.
+    /// Runs the program until it would sleep. Returns the time of the program's next run, if no
+    /// doorbell rings before.
     pub fn run(
         &mut self,
         now: Instant,
@@ -252,8 +254,7 @@ impl EmbeddedProgram {
             .min())
     }
 
-    /// Gives the frames that the program has published to the service. Returns true if there were
-    /// any.
+    /// Returns true if the program has published frames for the service since the last call.
     pub fn take_published(&mut self) -> bool {
         self.stack.borrow_mut().port_mut().take_published()
     }
@@ -325,8 +326,8 @@ impl EmbeddedProgram {
         }
     }
 
-    /// Gives a turn to each connection with an event or a due timer. A lost event therefore shows
-    /// as a connection without progress.
+    /// Gives a turn to each connection with an event or an expired timer. A lost event therefore
+    /// shows as a connection without progress.
     fn give_turns(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! The frames of hostile programs: genuine ones, forged ones and garbage.
+//! The frames of hostile programs: valid, forged and random frames.
 
 use tidelane_netem::Rng;
 use tidelane_wire::{
@@ -27,15 +27,15 @@ pub struct Draft {
     pub src: Tuple,
     /// Destination address and port.
     pub dst: Endpoint,
-    /// Control bits of a segment.
+    /// TCP flags of the segment. Unused in a UDP datagram.
     pub flags: TcpFlags,
     /// Length of the payload in bytes.
     pub payload_len: usize,
 }
 
 impl Draft {
-    /// Returns the frame, with right lengths and checksums. Random sequence numbers and payload
-    /// make the frame unique. Returns `None` if the two addresses differ in their version.
+    /// Returns the frame with correct lengths and checksums. A random sequence number and payload
+    /// make the frame unique. Returns `None` if the addresses have different IP versions.
     pub fn frame(&self, rng: &mut Rng) -> Option<Vec<u8>> {
         let (protocol, src) = self.src;
         let template = HeaderTemplate::new(self.mac, self.dst_mac, src.addr, self.dst.addr)?;
@@ -60,7 +60,8 @@ impl Draft {
             let pseudo = template.pseudo_header(len as u16);
             write_tcp_checksum(header, pseudo, checksum::sum(payload));
         } else {
-            // A datagram without a random payload would not be unique.
+            // A UDP header has no sequence number. Only the random payload makes the datagram
+            // unique.
             header[..2].copy_from_slice(&src.port.to_be_bytes());
             header[2..4].copy_from_slice(&self.dst.port.to_be_bytes());
             header[4..6].copy_from_slice(&(len as u16).to_be_bytes());
@@ -70,7 +71,7 @@ impl Draft {
     }
 }
 
-/// Completes a frame whose transport header is that of UDP and whose IP header names TCP.
+/// Converts a frame to UDP: the transport header is already UDP, but the IP header names TCP.
 fn into_udp(frame: &mut [u8], (src, dst): (IpAddress, IpAddress), start: usize) {
     if src.is_v4() {
         frame[V4_PROTOCOL] = UDP;
@@ -83,18 +84,18 @@ fn into_udp(frame: &mut [u8], (src, dst): (IpAddress, IpAddress), start: usize) 
     let len = (frame.len() - start) as u32;
     let pseudo = checksum::pseudo_header(src, dst, UDP, len);
     let checksum = pseudo.plus(checksum::sum(&frame[start..])).checksum();
-    // Zero means that there is no checksum (RFC 768).
+    // Zero would mean that the datagram has no checksum (RFC 768).
     let checksum = if checksum == 0 { u16::MAX } else { checksum };
     frame[start + 6..start + 8].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// Makes `frame`, a genuine frame with a TCP segment, one that no port may send.
+/// Changes a valid frame with a TCP segment into a frame that no port may send.
 pub fn spoil(rng: &mut Rng, frame: &mut Vec<u8>) {
     let is_v4 = frame[12] == 8;
     let transport = if is_v4 { 34 } else { 54 };
     match rng.below(6) {
         0 => {
-            // One wrong bit. IPv6 has no checksum of its own header.
+            // One wrong bit. The IPv6 header itself has no checksum.
             let first = if is_v4 { 14 } else { transport };
             let at = rng.between(first as u64, frame.len() as u64 - 1) as usize;
             frame[at] ^= 1 << rng.below(8);
@@ -107,13 +108,13 @@ pub fn spoil(rng: &mut Rng, frame: &mut Vec<u8>) {
             let len = rng.below(200) as usize;
             frame.resize(len, 0);
             rng.fill(frame);
-            // The source link address is not the interface's.
+            // Wrong source link address.
             if let Some(byte) = frame.get_mut(6) {
                 *byte = 0xff;
             }
         }
         3 if is_v4 => {
-            // A fragment, with a right header checksum.
+            // A fragment with a correct header checksum.
             frame[20..22].copy_from_slice(&[0x20, rng.below(8) as u8]);
             rewrite_v4_checksum(frame);
         }
@@ -126,7 +127,7 @@ pub fn spoil(rng: &mut Rng, frame: &mut Vec<u8>) {
             }
         }
         _ => {
-            // A data offset below the smallest header, or beyond the segment.
+            // A data offset below the minimum header, or beyond the segment.
             frame[transport + 12] = [0, 0x40, 0xf0][rng.below(3) as usize];
             let short = transport + TCP_HEADER_LEN;
             if frame[transport + 12] == 0xf0 && frame.len() >= transport + 60 {

@@ -1,4 +1,5 @@
-//! Headers of frames, as the oracle of ports reads them. The reader shares no code with the mux.
+//! The headers of frames, parsed for the oracle, which checks the frames of ports of the mux. The
+//! parser shares no code with the mux.
 
 use tidelane_wire::{Endpoint, IpAddress};
 
@@ -10,13 +11,13 @@ pub const TCP: u8 = 6;
 pub const UDP: u8 = 17;
 /// Length of an Ethernet header.
 const ETHERNET: usize = 14;
-/// Control bits that name a segment: SYN, RST and ACK. The mux may change the other bits when it
+/// TCP flags that identify a segment: SYN, RST and ACK. The mux may change other flags when it
 /// splits a GSO frame.
 const NAMING_FLAGS: u8 = 0b1_0110;
-/// Control bit RST.
+/// TCP flag RST.
 const RST: u8 = 0b100;
 
-/// The headers of a frame with a whole TCP or UDP packet.
+/// The headers of a frame with an unfragmented TCP or UDP packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
     /// Protocol number.
@@ -25,13 +26,13 @@ pub struct Seen<'a> {
     pub src: Endpoint,
     /// Destination address and port.
     pub dst: Endpoint,
-    /// Sequence number; zero for UDP.
+    /// Sequence number. Zero for UDP.
     seq: u32,
-    /// Acknowledgement number; zero for UDP.
+    /// Acknowledgment number. Zero for UDP.
     ack: u32,
     flags: u8,
     payload: &'a [u8],
-    /// True if the checksums of the IPv4 header and of the segment or datagram are right.
+    /// True if the IPv4 header checksum and the TCP or UDP checksum are correct.
     pub is_intact: bool,
 }
 
@@ -52,7 +53,7 @@ fn long(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// Returns the sum of the 16-bit words of `bytes` in one's complement arithmetic (RFC 1071).
+/// Returns the one's complement sum of `start` and the 16-bit words of `bytes` (RFC 1071).
 fn sum(bytes: &[u8], start: u32) -> u32 {
     let words = bytes.chunks(2);
     let sum = words.fold(start, |sum, word| {
@@ -71,7 +72,7 @@ fn ip(packet: &[u8]) -> Option<Ip<'_>> {
         4 => {
             let header_len = usize::from(packet[0] & 15) * 4;
             let header = packet.get(..header_len).filter(|_| header_len >= 20)?;
-            // More fragments, or an offset: the packet is not whole.
+            // More-fragments flag or fragment offset: the packet is a fragment.
             if word(header, 6)? & 0x3fff != 0 {
                 return None;
             }
@@ -105,8 +106,8 @@ fn frame_ip(frame: &[u8]) -> Option<Ip<'_>> {
     (word(frame, 12)? == ether_type).then_some(ip)
 }
 
-/// Reads a frame with a whole TCP or UDP packet without IPv6 extension headers. Returns `None` for
-/// any other frame.
+/// Parses a frame with an unfragmented TCP or UDP packet without IPv6 extension headers. Returns
+/// `None` for any other frame.
 pub fn read(frame: &[u8]) -> Option<Seen<'_>> {
     let ip = frame_ip(frame)?;
     let (payload, protocol) = (ip.payload, ip.protocol);
@@ -120,7 +121,7 @@ pub fn read(frame: &[u8]) -> Option<Seen<'_>> {
         _ => return None,
     };
     let addresses = sum(&ip.dst.0, sum(&ip.src.0, 0));
-    // The bytes 0xffff of mapped IPv4 addresses add nothing in one's complement arithmetic.
+    // The bytes 0xffff of IPv4-mapped addresses do not change a one's complement sum.
     let pseudo = addresses + u32::from(protocol) + payload.len() as u32;
     let is_unchecked = protocol == UDP && ip.src.is_v4() && word(payload, 6)? == 0;
     Some(Seen {
@@ -135,8 +136,8 @@ pub fn read(frame: &[u8]) -> Option<Seen<'_>> {
     })
 }
 
-/// Returns the protocol and the source of the packet that an ICMP error quotes. Returns `None` if
-/// the frame has no ICMP error.
+/// Returns the protocol and source of the packet that an ICMP error quotes. Returns `None` if the
+/// frame contains no ICMP error.
 pub fn quoted_source(frame: &[u8]) -> Option<(u8, Endpoint)> {
     let outer = frame_ip(frame)?;
     let is_error = match (outer.protocol, outer.payload.first()?) {
@@ -158,7 +159,7 @@ pub fn quoted_source(frame: &[u8]) -> Option<(u8, Endpoint)> {
     Some((protocol, Endpoint::new(src, word(quoted, start)?)))
 }
 
-/// Returns the hash of a whole frame except its destination link address.
+/// Returns the hash of a whole frame without its destination link address.
 pub fn whole(frame: &[u8]) -> u64 {
     let mut digest = Digest::default();
     digest.bytes(frame.get(6..).unwrap_or_default());
@@ -166,13 +167,14 @@ pub fn whole(frame: &[u8]) -> u64 {
 }
 
 impl Seen<'_> {
-    /// Returns true for a segment with RST.
+    /// Returns true for a TCP segment with RST.
     pub fn is_reset(&self) -> bool {
         self.protocol == TCP && self.flags & RST != 0
     }
 
-    /// Returns the print of the packet: a hash of its ends, its place in the stream and its
-    /// payload. Retransmissions of a segment have equal prints.
+    /// Returns the fingerprint of the packet: a hash of its endpoints, its sequence and
+    /// acknowledgment number, its flags SYN, RST and ACK, and its payload. An identical
+    /// retransmission has the same fingerprint.
     pub fn print(&self) -> u64 {
         self.print_of(self.seq, self.payload)
     }
@@ -190,7 +192,7 @@ impl Seen<'_> {
         digest.value()
     }
 
-    /// Returns the prints of the segments of a GSO frame, or the print of another frame.
+    /// Returns the fingerprints of the segments of a GSO frame, or of a single packet.
     /// `segment_size` is zero for a frame without GSO.
     pub fn prints(&self, segment_size: u16) -> Vec<u64> {
         if segment_size == 0 || self.payload.is_empty() {
@@ -254,7 +256,7 @@ mod tests {
             let seen = read(&genuine).expect("a packet");
             assert_eq!((seen.src, seen.dst, seen.protocol), (src, dst, TCP));
             assert!(seen.is_intact && !seen.is_reset());
-            // IPv6 has no checksum of its traffic class, flow label and hop limit.
+            // IPv6 has no checksum over its traffic class, flow label and hop limit.
             let first = if is_v6 { 14 + 40 } else { 14 };
             for bit in first * 8..genuine.len() * 8 {
                 let mut wrong = genuine.clone();

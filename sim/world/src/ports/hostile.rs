@@ -1,7 +1,7 @@
-//! A hostile program on a port.
+//! A hostile program on a port of the mux, which shares a NIC between stacks.
 //!
-//! The program knows which of its frames the mux must refuse, so that the number of refused frames
-//! can be checked until the program overwrites its own memory.
+//! The program knows which of its frames the mux must refuse. The number of refused frames can
+//! therefore be checked until the program overwrites its own memory, or until its claims change.
 
 use std::{collections::BTreeMap, ops::ControlFlow};
 
@@ -21,58 +21,57 @@ use super::{
     rings::Rings,
 };
 
-/// Headers of a segment without options in a frame with an IPv4 packet, in bytes.
+/// Length in bytes of the headers of an IPv4 segment without options, in a frame.
 const HEADERS_V4: usize = 14 + 20 + 20;
-/// Offset of the packets in a memory of a port.
+/// Offset of the packets in a port's memory, in bytes.
 const DATA: u64 = 4096;
 
 /// A kind of misbehaviour.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Harm {
-    /// Sends genuine packets as fast as the ring takes them.
+    /// Sends valid packets until the ring is full.
     Flood,
-    /// Sends from addresses, 3-tuples and link addresses that are not its own, or to impossible
-    /// destinations.
+    /// Sends from foreign addresses, 3-tuples and link addresses, or to impossible destinations.
     Forge,
-    /// Sends frames with wrong headers or checksums, and random bytes.
+    /// Sends frames with invalid headers or checksums, and random bytes.
     Garbage,
-    /// Sends genuine GSO frames.
+    /// Sends valid GSO frames.
     Gso,
-    /// Sends GSO frames that cannot be split, or from 3-tuples of others.
+    /// Sends GSO frames that cannot be split, or from foreign 3-tuples.
     GsoGarbage,
     /// Does not read for a while.
-    Deaf,
-    /// Writes impossible indices.
+    NeverReads,
+    /// Writes invalid ring indices.
     Indices,
-    /// Writes impossible lengths and segment sizes.
+    /// Writes invalid lengths and segment sizes.
     Lengths,
-    /// Overwrites frames that it has published.
+    /// Overwrites published frames.
     Change,
-    /// Fills its memory with zeros, as a hole would.
+    /// Fills its memory with zeros, as a hole in a file would.
     Zeros,
-    /// Publishes entries that it has not written, and dies.
+    /// Publishes entries without writing them, and dies.
     HalfWritten,
-    /// Dies with frames that it has not published.
+    /// Dies with unpublished frames.
     Die,
-    /// Closes its port, and opens another one.
+    /// Closes its port, and opens a new port.
     Reopen,
     /// Moves its claims to another hostile program.
     Move,
-    /// Claims 3-tuples, also those of others.
+    /// Claims 3-tuples, including foreign ones.
     Claim,
     /// Releases a claim.
     Release,
 }
 
 impl Harm {
-    /// All kinds.
+    /// All kinds of misbehaviour.
     pub const ALL: [Self; 16] = [
         Self::Flood,
         Self::Forge,
         Self::Garbage,
         Self::Gso,
         Self::GsoGarbage,
-        Self::Deaf,
+        Self::NeverReads,
         Self::Indices,
         Self::Lengths,
         Self::Change,
@@ -86,27 +85,27 @@ impl Harm {
     ];
 }
 
-/// An action of a hostile program that the driver carries out.
+/// A request of a hostile program to the driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Demand {
-    /// The program is gone, or has closed its port.
+    /// Close the port, because the program has died or wants a new port.
     Close,
-    /// The program hands its claims to another program.
+    /// Hand the claims to another program.
     Move,
-    /// The program claims a 3-tuple.
+    /// Claim a 3-tuple.
     Claim(Tuple),
-    /// The program gives a claim up.
+    /// Release a claim.
     Release(Tuple),
 }
 
-/// The action of the mux on a frame.
+/// The expected action of the mux on a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
-    /// The mux sends this number of packets.
+    /// The mux sends this many packets.
     Sent(u64),
     /// The mux refuses the frame for this reason.
     RefusedFor(SendRefusal),
-    /// The mux refuses the frame.
+    /// The mux refuses the frame for any reason.
     Refused,
 }
 
@@ -120,13 +119,15 @@ pub struct HostileProgram {
     pub rings: Rings,
     /// 3-tuples that the program has claimed.
     pub tuples: Vec<Tuple>,
-    /// True until the program overwrites its memory or its claims change. Until then, the numbers
-    /// of sent and refused packets are known.
+    /// True until the program overwrites its memory or its claims change. Until then, the expected
+    /// numbers of sent and refused packets are known.
     pub is_exact: bool,
     /// True if the program has overwritten its memory.
     pub has_overwritten: bool,
     end: ProgramEnd,
-    deaf_until: Instant,
+    /// Time until which the program reads nothing.
+    reads_again_at: Instant,
+    /// Packets that the mux must send.
     genuine: u64,
     /// Packets that the mux must refuse for a known reason.
     forged: BTreeMap<SendRefusal, u64>,
@@ -145,20 +146,20 @@ impl HostileProgram {
             tuples: Vec::new(),
             is_exact: true,
             has_overwritten: false,
-            deaf_until: Instant::ZERO,
+            reads_again_at: Instant::ZERO,
             genuine: 0,
             forged: BTreeMap::new(),
             garbage: 0,
         }
     }
 
-    /// Ends the program. None of its frames that were not published reach the mux. Returns the
-    /// rings, which outlive it.
+    /// Ends the program. Its unpublished frames never reach the mux. Returns the rings, which
+    /// outlive the program.
     pub fn end(self) -> Rings {
         self.rings
     }
 
-    /// Returns an error text if the mux has counted other packets than the program has sent.
+    /// Returns an error if the mux has counted other numbers than the program has sent.
     pub fn check_counters(&self, counters: &PortCounters) -> Result<(), String> {
         if !self.is_exact || !self.rings.are_drained() {
             return Ok(());
@@ -177,7 +178,7 @@ impl HostileProgram {
         }
     }
 
-    /// Misbehaves once. Returns the actions that the driver has to carry out.
+    /// Misbehaves once. Returns a request to the driver, if any.
     pub fn misbehave(
         &mut self,
         now: Instant,
@@ -185,7 +186,7 @@ impl HostileProgram {
         around: &Surroundings,
         (oracle, rng): (&mut Oracle, &mut Rng),
     ) -> Option<Demand> {
-        if now >= self.deaf_until {
+        if now >= self.reads_again_at {
             self.read_all();
         }
         let count = rng.between(1, 64);
@@ -198,7 +199,9 @@ impl HostileProgram {
             Harm::GsoGarbage => {
                 self.repeat(count, |program| program.send_bad_gso(around, oracle, rng));
             }
-            Harm::Deaf => self.deaf_until = now + Duration::from_micros(rng.below(100_000)),
+            Harm::NeverReads => {
+                self.reads_again_at = now + Duration::from_micros(rng.below(100_000))
+            }
             Harm::Indices => self.overwrite(|memory| {
                 let at = [0, 64][rng.below(2) as usize];
                 memory.copy_in(at, &rng.next_u32().to_ne_bytes())
@@ -239,7 +242,8 @@ impl HostileProgram {
         demand
     }
 
-    /// Repeats an action until the ring is full.
+    /// Repeats an action `count` times, or until the action breaks, for example because the ring is
+    /// full.
     fn repeat(&mut self, count: u64, mut action: impl FnMut(&mut Self) -> ControlFlow<()>) {
         for _ in 0..count {
             if action(self).is_break() {
@@ -255,7 +259,7 @@ impl HostileProgram {
         }
     }
 
-    /// Sends a frame. Breaks if there is no room.
+    /// Sends a frame. Breaks if the ring is full.
     fn send(&mut self, frame: &[u8], fate: Fate) -> ControlFlow<()> {
         let room = self.end.tx_frame();
         let Some(room) = room.and_then(|room| room.get_mut(..frame.len())) else {
@@ -325,7 +329,7 @@ impl HostileProgram {
         self.send(&frame, Fate::Refused)
     }
 
-    /// Sends a GSO frame. Breaks if there is no room.
+    /// Sends a GSO frame. Breaks if the ring is full.
     fn send_gso_frame(&mut self, frame: &[u8], size: u16, fate: Fate) -> ControlFlow<()> {
         let headers_len = frame.len().min(HEADERS_V4);
         let (headers, payload) = frame.split_at(headers_len);
@@ -394,7 +398,7 @@ impl HostileProgram {
             return ControlFlow::Continue(());
         };
         match kind {
-            // Ethernet padding.
+            // Ethernet padding after the packet.
             4 => frame.push(0),
             5 => rng.fill(&mut frame[6..]),
             _ => {}
@@ -420,7 +424,7 @@ impl HostileProgram {
         });
     }
 
-    /// Overwrites published frames with forged ones.
+    /// Overwrites published frames with forged frames.
     fn change(&mut self, around: &Surroundings, oracle: &mut Oracle, rng: &mut Rng) {
         let ring_len = u64::from(self.rings.program.ring_len);
         for _ in 0..rng.between(1, 16) {
@@ -439,7 +443,7 @@ impl HostileProgram {
         }
     }
 
-    /// Publishes entries that were never written, or only in part.
+    /// Publishes entries that are not or only partly written.
     fn publish_half_written(&mut self, rng: &mut Rng) {
         self.overwrite(|memory| {
             let mut produced = [0; 4];
@@ -450,7 +454,8 @@ impl HostileProgram {
         });
     }
 
-    /// Draws a 3-tuple to claim: one of another port, or one beside the program's own.
+    /// Draws a 3-tuple to claim: a 3-tuple that a port has claimed, the same with another address,
+    /// or one with a nearby port number if the program's own port has the claim.
     fn wish(&self, around: &Surroundings, oracle: &Oracle, rng: &mut Rng) -> Option<Tuple> {
         let all: Vec<_> = oracle.owners.all().collect();
         let (owner, protocol, mut local) = *rng.pick(&all)?;

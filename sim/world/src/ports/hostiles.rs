@@ -1,5 +1,5 @@
-//! The hostile programs of a run: their turns, and the actions that the driver carries out for
-//! them.
+//! All hostile programs on ports of the mux: their turns, and their requests to the driver, which
+//! opens and closes ports and moves the claims of 3-tuples (protocol, local address, local port).
 
 use tidelane_host::MuxPorts;
 use tidelane_mux::{PortCounters, PortId};
@@ -20,24 +20,26 @@ use super::{
 };
 use crate::ledger::{Violation, violation};
 
-/// First local port of the 3-tuples of hostile programs.
+/// First local port of the hostile programs' 3-tuples.
 const TUPLES_FIRST: u16 = 3000;
-/// Number of local ports of each hostile program.
+/// Number of local ports per hostile program.
 const TUPLES: u16 = 4;
 
-/// A hostile program, or the place of one that has no port now.
+/// A hostile program, with or without a port.
 struct Hostile {
     spec: HostileSpec,
     index: u16,
     program: Option<HostileProgram>,
-    /// True if the program is gone and the driver has not closed its port.
+    /// True if the program is gone and the driver has yet to close its port.
     is_closing: bool,
+    /// Time of the next turn.
     next: Option<Instant>,
+    /// Number of turns that remain.
     left: u32,
     rng: Rng,
 }
 
-/// All hostile programs.
+/// All hostile programs of a run.
 pub struct Hostiles {
     all: Vec<Hostile>,
     around: Surroundings,
@@ -45,7 +47,7 @@ pub struct Hostiles {
 }
 
 impl Hostiles {
-    /// Creates the programs. Each opens its port at the time of its first misbehaviour.
+    /// Creates the programs. Each program opens its port in its first turn.
     pub fn new(
         specs: &[HostileSpec],
         around: Surroundings,
@@ -75,8 +77,8 @@ impl Hostiles {
         turns.min()
     }
 
-    /// Gives a program a turn: it opens its port, misbehaves, or ends. Returns the counters of a
-    /// closed port.
+    /// Gives a program a turn, in which it opens its port, misbehaves, or ends. Returns the
+    /// counters if the port was closed.
     pub fn run(
         &mut self,
         now: Instant,
@@ -162,8 +164,8 @@ impl Hostiles {
             .iter_mut()
             .filter_map(|other| other.program.as_mut())
         {
-            // A program that claims to have read what it has not read lets the mux overwrite
-            // frames before the observer has seen them.
+            // A false read index of the program makes the mux overwrite frames that the observer of
+            // the rings has not read.
             if !program.is_exact && program.rings.are_overwritten() {
                 continue;
             }
@@ -241,7 +243,7 @@ impl Hostile {
         let last = around.addresses.last().copied().unwrap_or_default();
         let last = Endpoint::new(last, first + 2);
         for tuple in [(TCP, v4), (UDP, v4), (TCP, any), (TCP, last)] {
-            // Another hostile program may have the claim, by a move.
+            // After a move, another hostile program may have the claim.
             if driver.claim(now, mux, name, tuple)? {
                 program.tuples.push(tuple);
             }
@@ -288,8 +290,8 @@ impl Hostile {
         let (Some(name), Some(program)) = (self.name(), &mut self.program) else {
             return Ok(());
         };
-        // Only 3-tuples of hostile programs are free at times, so that no claim takes the 3-tuple
-        // of a program that starts again.
+        // Only 3-tuples of hostile programs may be claimed, so that a restarted program finds its
+        // own 3-tuple free.
         let is_hostile = (TUPLES_FIRST..2 * TUPLES_FIRST).contains(&tuple.1.port);
         let is_owned = driver.oracle.owners.overlaps(tuple.0, tuple.1);
         if !is_hostile && !is_owned {

@@ -1,4 +1,5 @@
-//! The start of a well-behaved program on a port.
+//! The start of a well-behaved program on a port of the mux. A port is the pair of packet rings
+//! between the mux and a program with its own stack.
 
 use std::collections::VecDeque;
 
@@ -13,13 +14,13 @@ use crate::{
     worker::Start,
 };
 
-/// First local port of active opens with the embedded stack. The number of the connection is added.
+/// First local port of active opens with the embedded stack. The connection number is added.
 const EMBEDDED_FIRST: u16 = 20_000;
 /// First local port of active opens with smoltcp.
 const SMOLTCP_FIRST: u16 = 39_900;
-/// Number of local ports of each program with smoltcp.
+/// Number of local ports per program with smoltcp.
 const SMOLTCP_PORTS: u16 = 256;
-/// Number of local ports of each start of a program with smoltcp.
+/// Number of local ports per start of a program with smoltcp.
 const START_PORTS: u16 = 64;
 
 /// Parameters of one start of a program on a port.
@@ -32,7 +33,7 @@ pub struct Launch<'a> {
     pub host: usize,
     /// Addresses of the host.
     pub addresses: Vec<IpAddress>,
-    /// Addresses of all hosts, each with the address of the next hop.
+    /// Addresses of all hosts, each with the address of the next hop to it.
     pub hops: Vec<(IpAddress, IpAddress)>,
     /// Local address and backlog of the program's listener.
     pub listener: Option<(Endpoint, u32)>,
@@ -94,8 +95,8 @@ impl<'a> Launch<'a> {
         }
     }
 
-    /// Returns the first local port of active opens with smoltcp. Each start has other ports,
-    /// because the peers may still have connections of an earlier start.
+    /// Returns the first local port of active opens with smoltcp. Each start uses other ports,
+    /// because peers may still have connections of an earlier start.
     pub fn smoltcp_port(&self) -> u16 {
         let start = self.earlier * START_PORTS % SMOLTCP_PORTS;
         SMOLTCP_FIRST + self.index as u16 * SMOLTCP_PORTS + start

@@ -1,9 +1,12 @@
-//! The rules of ports, checked from outside of the mux.
+//! The rules of ports, checked independently of the mux. The mux shares a NIC between the service
+//! and programs with their own stacks. A port is the pair of packet rings between one program and
+//! the mux.
 //!
 //! The oracle sees every frame that a program publishes to its port, every frame that the mux
-//! publishes to a program, and every frame of the link. It has its own record of the owners of the
-//! 3-tuples ([`Owners`]), which the driver's calls change between two steps of the service. A frame
-//! that leaves or arrives in a step is therefore checked against the owners of exactly that step.
+//! publishes to a program, and every frame on the link. The oracle records the port that owns each
+//! 3-tuple of protocol, local address and local port ([`Owners`]). The owners change only between
+//! two steps of the service, by calls of the driver. A frame that leaves or arrives in a step is
+//! therefore checked against the owners during that step.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +19,7 @@ use super::{
 };
 use crate::ledger::{Violation, violation};
 
-/// Time within which a frame that has reached the NIC reaches the port of its 3-tuple.
+/// Limit of the time between a frame's arrival at the NIC and its delivery to the port.
 const WAY_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// The sender of a frame that has left the host.
@@ -34,14 +37,14 @@ pub enum Sender {
 #[derive(Debug, Default)]
 struct Port {
     is_hostile: bool,
-    /// Frames that have reached the NIC for the port and have not reached the port: time of arrival
+    /// Frames that have arrived at the NIC and are not yet delivered to the port: time of arrival
     /// by hash.
     on_the_way: BTreeMap<u64, Instant>,
-    /// Frames that have not reached the port in time.
+    /// Number of frames that were not delivered in time.
     missing: u64,
 }
 
-/// The oracle of the ports of one host.
+/// The oracle for the ports of one host.
 #[derive(Debug)]
 pub struct Oracle {
     /// Owners of the 3-tuples.
@@ -50,20 +53,20 @@ pub struct Oracle {
     addresses: Vec<IpAddress>,
     /// Open ports.
     ports: BTreeMap<PortKey, Port>,
-    /// Ports that have published a packet, by the print of the packet.
+    /// Ports that have published a packet, by the packet's fingerprint.
     published: BTreeMap<u64, Vec<PortKey>>,
-    /// Hashes of published frames that are no whole TCP or UDP packet.
+    /// Hashes of published frames that are not a complete TCP or UDP packet.
     garbage: BTreeMap<u64, PortKey>,
-    /// Number of frames of ports that have left the host and obeyed the rules.
+    /// Number of frames of ports that have left the host according to the rules.
     pub checked_out: u64,
-    /// Number of frames that ports have received and that obeyed the rules.
+    /// Number of frames that ports have received according to the rules.
     pub checked_in: u64,
-    /// Number of segments with RST of well-behaved ports that have left the host.
+    /// Number of RST segments of well-behaved ports that have left the host.
     pub resets: u64,
 }
 
 impl Oracle {
-    /// Creates the oracle of a host with this link address and these addresses.
+    /// Creates the oracle of a host with the given link address and IP addresses.
     pub fn new(mac: MacAddress, addresses: Vec<IpAddress>) -> Self {
         Self {
             owners: Owners::default(),
@@ -87,20 +90,20 @@ impl Oracle {
         self.ports.insert(key, port);
     }
 
-    /// Records the end of a port and of its claims.
+    /// Records the close of a port and the end of its claims.
     pub fn close(&mut self, key: PortKey) {
         self.owners.release_all(key);
         self.ports.remove(&key);
     }
 
-    /// Forgets the frames on their way to a port, because its claims change.
+    /// Forgets the frames that are not yet delivered to a port, because its claims change.
     pub fn forget_arrivals(&mut self, key: PortKey) {
         if let Some(port) = self.ports.get_mut(&key) {
             port.on_the_way.clear();
         }
     }
 
-    /// Records a frame that the program of a port has published. Returns the number of packets.
+    /// Records a frame that a program has published to its port. Returns the number of packets.
     pub fn publishes(&mut self, key: PortKey, frame: &[u8], segment_size: u16) -> u64 {
         let Some(seen) = frame::read(frame) else {
             self.garbage.insert(frame::whole(frame), key);
@@ -121,7 +124,7 @@ impl Oracle {
         self.ports.get(&key).is_some_and(|port| port.is_hostile)
     }
 
-    /// Checks a frame that has left the host by its NIC. Returns the sender.
+    /// Checks a frame that has left the host through its NIC. Returns the sender.
     pub fn leaves(&mut self, now: Instant, frame: &[u8]) -> Result<Sender, Violation> {
         let Some(seen) = frame::read(frame) else {
             return match self.garbage.get(&frame::whole(frame)) {
@@ -148,16 +151,16 @@ impl Oracle {
         Ok(Sender::Good(key))
     }
 
-    /// Checks that a packet with a source on this host comes from the owner of its source 3-tuple.
-    /// Returns the owner, or `None` for a packet of the engine.
+    /// Checks that the owner of the source 3-tuple has sent the packet. Returns the owner, or
+    /// `None` if the engine has sent the packet.
     fn check_sender(&self, now: Instant, seen: &Seen<'_>) -> Result<Option<PortKey>, Violation> {
         let owner = self.owners.owner(seen.protocol, seen.src);
         let senders = self.published.get(&seen.print());
         let senders = senders.map(Vec::as_slice).unwrap_or_default();
         let broken = |rule| Err(violation(now, rule, describe(seen, owner, senders)));
         let Some(owner) = owner else {
-            // The host resets the connections of a closed port. The reset may equal an earlier one
-            // of the port.
+            // The engine resets the connections of a closed port. Such a RST may equal an earlier
+            // RST of the port.
             let is_open = |key: &PortKey| self.ports.contains_key(key);
             if senders.is_empty() || (seen.is_reset() && !senders.iter().any(is_open)) {
                 return Ok(None);
@@ -227,7 +230,7 @@ impl Oracle {
         }
     }
 
-    /// Checks that the frames for a port have reached it in time, except `overruns` frames.
+    /// Checks that the frames for a port were delivered in time, except `overruns` frames.
     pub fn check_arrivals(
         &mut self,
         now: Instant,

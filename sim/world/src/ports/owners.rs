@@ -1,19 +1,18 @@
-//! The oracle's record of the 3-tuples: which port owns which 3-tuple now. The record follows the
-//! calls of the driver, and shares no code with the claims of the mux.
+//! The oracle's record of the port that owns each 3-tuple (protocol, local address, local port).
+//! The record follows the calls of the driver, and shares no code with the claims of the mux.
 
 use std::collections::BTreeMap;
 
 use tidelane_wire::{Endpoint, IpAddress};
 
-/// Number of an open port in the run. The number is never used again, unlike the mux's number of a
-/// port.
+/// Number of a port in the run. Unlike the mux's port numbers, the number is not reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PortKey(pub u32);
 
 /// A claimed address with its owner.
 #[derive(Clone, Copy, Debug)]
 struct Owned {
-    /// Unspecified for all addresses.
+    /// The unspecified address means all addresses.
     addr: IpAddress,
     owner: PortKey,
 }
@@ -21,7 +20,7 @@ struct Owned {
 /// The owners of all 3-tuples.
 #[derive(Clone, Debug, Default)]
 pub struct Owners {
-    /// By protocol and port.
+    /// Claims by protocol and port.
     owned: BTreeMap<(u8, u16), Vec<Owned>>,
 }
 
@@ -32,7 +31,7 @@ impl Owned {
 }
 
 impl Owners {
-    /// Returns true if a claim of `key` must succeed. Records the claim if so.
+    /// Returns true, and records the claim, if a claim of `key` must succeed.
     pub fn claim(&mut self, key: PortKey, protocol: u8, local: Endpoint) -> bool {
         let addr = local.addr;
         let is_overlapped = self.overlaps(protocol, local);
@@ -46,7 +45,7 @@ impl Owners {
         !is_overlapped
     }
 
-    /// Returns true if a claim has an address in common with `local`.
+    /// Returns true if the addresses of a claim overlap with `local`.
     pub fn overlaps(&self, protocol: u8, local: Endpoint) -> bool {
         let here = self.owned.get(&(protocol, local.port));
         let overlaps = |old: &Owned| local.addr.is_unspecified() || old.covers(local.addr);
@@ -60,7 +59,7 @@ impl Owners {
         }
     }
 
-    /// Records that one claim of `from` belongs to `to` now.
+    /// Records that one claim of `from` now belongs to `to`.
     pub fn move_one(&mut self, from: PortKey, to: PortKey, protocol: u8, local: Endpoint) {
         let here = self.owned.get_mut(&(protocol, local.port));
         for old in here.into_iter().flatten() {
@@ -70,7 +69,7 @@ impl Owners {
         }
     }
 
-    /// Records that all claims of `from` belong to `to` now.
+    /// Records that all claims of `from` now belong to `to`.
     pub fn move_all(&mut self, from: PortKey, to: PortKey) {
         for old in self.owned.values_mut().flatten() {
             if old.owner == from {

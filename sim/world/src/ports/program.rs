@@ -1,4 +1,4 @@
-//! A well-behaved program on a port: its stack, its rings, and its sleep.
+//! A well-behaved program on a port of the mux, with its own TCP/IP stack and its packet rings.
 
 use std::sync::Arc;
 
@@ -14,7 +14,8 @@ use super::{
 };
 use crate::{connection_end::RunState, ledger::Violation, plan::Role, smoltcp_host::SmoltcpHost};
 
-/// Interval at which a program whose frames wait in its ring tries to send more.
+/// Interval at which a program runs again while the mux has not taken all packets of the program's
+/// ring.
 const FULL_RETRY: Duration = Duration::from_micros(50);
 
 /// The stack of a program, with the program's connections.
@@ -23,7 +24,7 @@ enum Running {
     Smoltcp(Box<SmoltcpProgram>),
 }
 
-/// A program with smoltcp. The glue copies frames between the port and smoltcp's device.
+/// A program with smoltcp, which copies frames between the port and smoltcp's device.
 struct SmoltcpProgram {
     host: SmoltcpHost,
     end: ProgramEnd,
@@ -37,13 +38,14 @@ pub struct PortProgram {
     pub id: PortId,
     /// The rings of the port.
     pub rings: Rings,
-    /// Time of the next run, or `None` while the program sleeps without a timer.
+    /// Time of the next run. `None` while the program sleeps without a timer.
     pub next: Option<Instant>,
     /// Number of packets that the program has published.
     pub published: u64,
-    /// Number of packets for the program that had no room in its ring, when last seen.
+    /// Number of packets that found no room in the program's ring, at the last check.
     pub overruns: u64,
-    /// True if the claims have moved to another port. The mux then refuses the program's packets.
+    /// True if the claims have moved to another port, so that the mux refuses the program's
+    /// packets.
     pub is_retired: bool,
     running: Running,
     doorbell: Arc<Doorbell>,
@@ -65,7 +67,7 @@ impl SmoltcpProgram {
         }
         self.host.run(now, run_state)?;
         for frame in self.host.take_frames() {
-            // A frame without room is lost, as in a NIC with a full queue.
+            // Without room, the frame is lost, as in a NIC with a full queue.
             if let Some(room) = self.end.tx_frame() {
                 room[..frame.len()].copy_from_slice(&frame);
                 self.end.tx_commit(frame.len(), TxChecksum::Done);
@@ -120,7 +122,7 @@ impl PortProgram {
         }
     }
 
-    /// Runs the program until it would sleep, and schedules the next run. A retired program runs
+    /// Runs the program until it would sleep, and schedules its next run. A retired program runs
     /// only its stack. Returns true if the program has published frames.
     pub fn run(&mut self, now: Instant, run_state: &mut RunState) -> Result<bool, Violation> {
         let due = match &mut self.running {
@@ -146,11 +148,11 @@ impl PortProgram {
         }
     }
 
-    /// Returns the ends of connections that the program has not closed.
-    pub fn open_sides(&self) -> Vec<(Option<u32>, Role)> {
+    /// Returns the ends of connections that the program has not yet closed.
+    pub fn open_ends(&self) -> Vec<(Option<u32>, Role)> {
         match &self.running {
-            Running::Embedded(program) => program.open_sides(),
-            Running::Smoltcp(program) => program.host.open_sides(),
+            Running::Embedded(program) => program.open_ends(),
+            Running::Smoltcp(program) => program.host.open_ends(),
         }
     }
 
@@ -170,7 +172,7 @@ impl PortProgram {
         }
     }
 
-    /// Returns true if the stack has no state of a connection left.
+    /// Returns true if the stack has no state of any connection.
     pub fn is_over(&self) -> bool {
         match &self.running {
             Running::Embedded(program) => program.is_over(),
@@ -178,13 +180,13 @@ impl PortProgram {
         }
     }
 
-    /// Returns true for a program with smoltcp, whose segments do not obey the wire rules.
+    /// Returns true if the program uses smoltcp, to whose segments the wire rules do not apply.
     pub fn is_smoltcp(&self) -> bool {
         matches!(self.running, Running::Smoltcp(_))
     }
 
-    /// Ends the program. None of its frames that were not published reach the mux. Returns the
-    /// rings, which outlive it.
+    /// Ends the program. Its unpublished frames never reach the mux. Returns the rings, which
+    /// outlive the program.
     pub fn end(self) -> Rings {
         self.rings
     }

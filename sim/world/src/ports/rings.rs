@@ -1,33 +1,33 @@
-//! The packet rings of a port, and an observer of both of them.
+//! The packet rings between the mux and a program (a port), with an observer of both rings.
 //!
-//! The observer reads the rings with consumers of its own, which give no room back. It keeps up,
-//! because the world lets it read after each step of the service and after each turn of a program.
+//! The observer reads the rings with its own consumers, which free no room. The world lets the
+//! observer read after each step of the service and each turn of a program, so no frame is missed.
 
 use std::sync::Arc;
 
 use tidelane_packet_ring::ServiceEnd;
 use tidelane_ring::{Corrupt, Doorbell, PacketConsumer, PortRegions, Region};
 
-/// Offsets of the two indices in a memory (`tidelane_abi::port::PortHead`).
+/// Offsets in bytes of the two indices in a memory (`tidelane_abi::port::PortHead`).
 const PRODUCED: u64 = 0;
 const CONSUMED: u64 = 64;
 /// Length of a unit of a packet ring in bytes.
 const UNIT: u32 = 16;
-/// Largest number of units that the mux needs to publish a frame: a frame of 2,048 bytes with its
-/// head, after an entry that skips the end of the ring.
+/// Largest number of units for one frame: a frame of 2,048 bytes with its head, after an entry that
+/// skips the end of the ring.
 const NEEDED_MAX: u32 = 2 * 129;
 
 /// The two packet rings of a port.
 #[derive(Debug)]
 pub struct Rings {
-    /// The memories, as the program maps them.
+    /// The memories of both rings, as the program maps them.
     pub program: PortRegions,
     from_program: PacketConsumer,
     to_program: PacketConsumer,
-    /// Index up to which the observer has seen the frames to the program.
+    /// Index up to which the observer has read the frames for the program.
     observed: u32,
-    /// True if the program has written an impossible value. The observer then reads no more frames
-    /// of the program.
+    /// True if the program has written an invalid value. The observer then reads no more frames of
+    /// the program.
     is_corrupt: bool,
     bytes: Vec<u8>,
 }
@@ -39,7 +39,7 @@ impl Rings {
         doorbell: Option<Arc<Doorbell>>,
     ) -> std::io::Result<(Self, ServiceEnd)> {
         let (service, program) = PortRegions::heap(ring_len)?;
-        // The observer's consumers write their indices here, instead of giving room back.
+        // The observer's consumers write their indices to this memory, so they free no room.
         let aside = Arc::new(Region::heap(program.own.len())?);
         let observe = |memory: &Arc<Region>| {
             PacketConsumer::new(&PortRegions {
@@ -59,8 +59,8 @@ impl Rings {
         Ok((rings, ServiceEnd::new(&service, doorbell)))
     }
 
-    /// Calls `on_frame` for each frame that the program has published since the last call, with the
-    /// segment size of the frame.
+    /// Calls `on_frame` for each frame that the program has published since the last call. The
+    /// second argument is the segment size of the frame.
     pub fn published(&mut self, mut on_frame: impl FnMut(&[u8], u16)) {
         while !self.is_corrupt {
             self.from_program.release();
@@ -74,12 +74,13 @@ impl Rings {
                 Err(Corrupt) => self.is_corrupt = true,
             }
         }
-        // The end of the ring may have been skipped without a frame after it.
+        // The program may have skipped the end of the ring without a further frame.
         self.from_program.release();
     }
 
-    /// Calls `on_frame` for each frame that the mux has published since the last call. Returns
-    /// `Corrupt` if the mux has written an impossible value.
+    /// Calls `on_frame` for each frame that the mux has published since the last call. Returns true
+    /// if there was a frame, the first error of `on_frame`, or `Corrupt` if the mux has written an
+    /// invalid value.
     pub fn delivered<E>(
         &mut self,
         mut on_frame: impl FnMut(&[u8]) -> Result<(), E>,
@@ -99,13 +100,13 @@ impl Rings {
         Ok(Ok(any))
     }
 
-    /// Returns true if the mux may have overwritten frames that the observer has not seen.
+    /// Returns true if the mux may have overwritten frames that the observer has not read.
     pub fn are_overwritten(&mut self) -> bool {
         let behind = index(&self.program.peer, PRODUCED).wrapping_sub(self.observed);
         behind + NEEDED_MAX > self.program.ring_len / UNIT
     }
 
-    /// Returns true if the mux may have had no room for a frame after its last step.
+    /// Returns true if the ring may have had no room for a frame in the mux's last step.
     pub fn may_overrun(&self) -> bool {
         let produced = index(&self.program.peer, PRODUCED);
         let unread = produced.wrapping_sub(index(&self.program.own, CONSUMED));
@@ -117,7 +118,7 @@ impl Rings {
         index(&self.program.own, PRODUCED) == index(&self.program.peer, CONSUMED)
     }
 
-    /// Returns true if nobody else has the memories.
+    /// Returns true if only the rings refer to the memories.
     pub fn are_free(&self) -> bool {
         // The observer has one clone of each memory.
         let holders = [&self.program.own, &self.program.peer].map(Arc::strong_count);

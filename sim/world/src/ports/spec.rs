@@ -1,4 +1,5 @@
-//! The parameters of ports, and their draw.
+//! The parameters of ports of the mux (packet rings of programs with their own stacks), drawn from
+//! a seed.
 
 use std::fmt;
 
@@ -14,13 +15,13 @@ use crate::{
 
 /// First TCP port of the listeners on ports.
 const LISTENERS_FIRST: u16 = 1000;
-/// Largest frame of a port in bytes, without the link header.
+/// Largest MTU of a port in bytes, without the link header.
 const PORT_MTU_MAX: u32 = 2034;
-/// Longest delay of a link in a run that is compared with another one.
+/// Largest delay of a link in a compared run: a run that is repeated without its hostile programs.
 const CALM_DELAY_MAX: Duration = Duration::from_millis(1);
-/// Backlog of listeners in such a run, which is larger than the number of connections.
+/// Backlog of listeners in a compared run, larger than the number of connections.
 const CALM_BACKLOG: u32 = 1024;
-/// Smallest packet ring of a well-behaved program in such a run, in bytes.
+/// Smallest packet ring of a well-behaved program in a compared run, in bytes.
 const CALM_RING_LEN: u32 = 1 << 19;
 
 /// The TCP/IP stack of a program on a port.
@@ -42,7 +43,8 @@ pub struct PortSpec {
     pub stack: PortStack,
     /// Length of each packet ring in bytes.
     pub ring_len: u32,
-    /// True if the claims of active opens have the unspecified address.
+    /// True if active opens claim their local port at the unspecified address instead of one
+    /// address.
     pub claims_all: bool,
 }
 
@@ -61,28 +63,28 @@ pub struct HostileSpec {
     pub harms: Vec<Harm>,
 }
 
-/// The end of a well-behaved program on a port.
+/// A planned end of a well-behaved program on a port.
 #[derive(Clone, Copy, Debug)]
 pub struct PortChange {
     /// Time of the change.
     pub at: Instant,
     /// Index of the program in [`PortsSpec::programs`].
     pub index: usize,
-    /// The way in which the program ends.
+    /// How the program ends.
     pub kind: ChangeKind,
 }
 
-/// A way in which a program on a port ends.
+/// How a program on a port ends.
 #[derive(Clone, Copy, Debug)]
 pub enum ChangeKind {
-    /// The program dies, and may start again.
+    /// The program dies and may start again.
     Death {
-        /// Time from the death to the next start.
+        /// Time from the death to the next start. `None` if the program does not start again.
         restart_after: Option<Duration>,
     },
-    /// A new version of the program takes the claims over.
+    /// A new version of the program takes over the claims.
     HandOver {
-        /// True if all claims move at once; false if they move one by one.
+        /// True if all claims move at once. False if they move one by one.
         all: bool,
         /// Time for which the old version still sends.
         lasts: Duration,
@@ -98,19 +100,18 @@ pub struct PortsSpec {
     pub programs: Vec<PortSpec>,
     /// Hostile programs.
     pub hostile: Vec<HostileSpec>,
-    /// Ends of well-behaved programs, in the order of time.
+    /// Planned ends of well-behaved programs, in the order of time.
     pub changes: Vec<PortChange>,
     /// Longest delay of the driver's answer to a request of the mux.
     pub answer_time_max: Duration,
-    /// Number of frames that the host's NIC sends between two steps; `None` for a NIC that sends
-    /// all frames.
+    /// Number of frames that the host's NIC sends between two steps. `None` means no limit.
     pub nic_rate: Option<u32>,
     /// True if the run is compared with a run without the hostile programs.
     pub is_compared: bool,
 }
 
 impl PortsSpec {
-    /// Returns true if a program on a port runs smoltcp, which has no path MTU discovery.
+    /// Returns true if a program on a port uses smoltcp, which lacks path MTU discovery.
     pub fn has_smoltcp(&self) -> bool {
         let is_smoltcp = |port: &PortSpec| matches!(port.stack, PortStack::Smoltcp(_));
         self.programs.iter().any(is_smoltcp)
@@ -147,7 +148,7 @@ impl fmt::Display for PortsSpec {
 }
 
 impl Scenario {
-    /// Adds the programs and listeners of ports to those on the service.
+    /// Adds the programs and listeners of ports to the scenario.
     pub(crate) fn add_ports(&mut self, rng: &mut Rng) {
         let host = rng.below(self.hosts.len() as u64) as usize;
         let count = match rng.below(8) {
@@ -222,7 +223,7 @@ impl Scenario {
         }
     }
 
-    /// Draws the ends of programs on ports.
+    /// Draws the planned ends of programs on ports.
     pub(crate) fn add_port_changes(&mut self, rng: &mut Rng) {
         let last = self.connections.last().map_or(0, |plan| plan.start.0);
         let Some(ports) = &mut self.ports else {
@@ -255,9 +256,8 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Removes the causes of long delays by chance, if the run is compared with a run without the
-    /// hostile programs: loss, short queues and rings, pauses, Nagle's algorithm, faults and ends
-    /// of programs.
+    /// Removes random causes of long delays from a compared run: loss, short queues and rings,
+    /// pauses, Nagle's algorithm, faults, and ends of programs.
     pub(crate) fn calm_ports(&mut self) {
         let Some(ports) = self.ports.as_mut().filter(|ports| ports.is_compared) else {
             return;
@@ -289,7 +289,8 @@ impl Scenario {
         }
     }
 
-    /// Returns the same scenario without hostile programs on ports, if the runs are compared.
+    /// Returns the same scenario without hostile programs, or `None` if the run is not compared or
+    /// has no hostile programs.
     pub(crate) fn without_hostile(&self) -> Option<Self> {
         let ports = self.ports.as_ref();
         ports.filter(|ports| ports.is_compared && !ports.hostile.is_empty())?;

@@ -1,5 +1,5 @@
-//! Network device of a smoltcp host. It converts between smoltcp's IP packets and the Ethernet
-//! frames of the links.
+//! The network device of a smoltcp host. The device converts between smoltcp's IP packets and the
+//! links' Ethernet frames.
 
 use std::collections::VecDeque;
 
@@ -17,15 +17,14 @@ use crate::{
     topology::{Topology, address, mac, mac_of},
 };
 
-/// Largest number of frames that wait for processing. The device drops further frames, as a NIC
-/// does.
+/// Limit of the frames that wait for processing. The device drops further frames, like a NIC.
 const WAITING_MAX: usize = 1024;
 
 /// The device of a smoltcp host, with its queues in both directions.
 pub struct Device {
     own: MacAddress,
     mtu: usize,
-    /// Address of each host, and the link address of the next hop to it.
+    /// Address of each host, with the link address of the next hop to it.
     hops: Vec<(IpAddress, MacAddress)>,
     /// Received packets that wait for processing.
     waiting: VecDeque<Vec<u8>>,
@@ -70,8 +69,8 @@ impl Device {
         }
     }
 
-    /// Lets smoltcp's next poll receive one packet. Drops each SYN between two endpoints for which
-    /// `known` returns true. Returns true if there was a packet.
+    /// Makes one packet available to smoltcp's next poll. Drops each SYN for whose endpoints
+    /// `known` returns true. Returns true if there is a packet.
     pub fn admit(&mut self, known: impl Fn((Endpoint, Endpoint)) -> bool) -> bool {
         while self.admitted.is_none() {
             let Some(packet) = self.waiting.pop_front() else {
@@ -107,8 +106,8 @@ fn parse(packet: &[u8]) -> Option<Packet<'_>> {
     parse_ipv4(packet).or_else(|_| parse_ipv6(packet)).ok()
 }
 
-/// Returns the endpoints of a packet, the peer's endpoint first, if the packet is a SYN without
-/// ACK.
+/// Returns the endpoints of a SYN without ACK, the peer's endpoint first. Returns `None` for any
+/// other packet.
 fn syn_ends(packet: &[u8]) -> Option<(Endpoint, Endpoint)> {
     let packet = parse(packet)?;
     let segment = parse_tcp(packet.payload).ok()?;
@@ -147,7 +146,7 @@ impl phy::RxToken for RxToken {
     }
 }
 
-/// Space for one packet that smoltcp sends.
+/// Room for one packet that smoltcp sends.
 pub struct TxToken<'a>(&'a mut Vec<Vec<u8>>);
 
 impl phy::TxToken for TxToken<'_> {

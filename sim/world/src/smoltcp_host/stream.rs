@@ -10,10 +10,10 @@ use tidelane_time::{Duration, Instant};
 use super::Sockets;
 use crate::{pipe::Pipe, plan::Role};
 
-/// Longest time of a closed stream in FIN-WAIT-2. No pause of a program is as long.
+/// Limit of the time of a closed stream in FIN-WAIT-2, longer than any pause of a program.
 const FIN_WAIT_2_MAX: Duration = Duration::from_secs(300);
 
-/// The socket of one connection, and the part of its history that smoltcp does not keep.
+/// The socket of one connection, with the history that smoltcp does not record.
 pub struct SmoltcpStream {
     sockets: Sockets,
     handle: SocketHandle,
@@ -25,9 +25,9 @@ pub struct SmoltcpStream {
     closed: bool,
     /// True if the handshake has completed at any time.
     established: bool,
-    /// True if the stream still has to close smoltcp's socket.
+    /// True if smoltcp's socket has yet to be closed.
     close_pending: bool,
-    /// Data that was read from the socket and has not been read by the program. The stream reads
+    /// Data that was taken from the socket and not yet read by the program. The stream takes data
     /// early, because smoltcp discards unread data at the end of TIME-WAIT.
     after_fin: VecDeque<u8>,
     /// Number of the connection, if it is known, and role of this end.
@@ -91,9 +91,9 @@ impl SmoltcpStream {
             let got = self.with(|socket| socket.recv_slice(&mut rest).unwrap_or(0));
             self.after_fin.extend(&rest[..got]);
         }
-        // smoltcp drops a connection that is closed before it is open, although RFC 9293 §3.10.4
-        // queues the close. In LAST-ACK, smoltcp 0.14 ignores ACKs without new data, and therefore
-        // window updates. The stream delays the close in both cases.
+        // smoltcp drops a connection that is closed before it is established, although RFC 9293
+        // §3.10.4 queues the close. In LAST-ACK, smoltcp 0.14 ignores ACKs without new data, so
+        // also window updates. In both cases, the stream delays the close.
         let unsent = state == CloseWait && self.with(|socket| socket.send_queue()) > 0;
         if self.established && !unsent && std::mem::take(&mut self.close_pending) {
             self.with(tcp::Socket::close);
@@ -110,8 +110,8 @@ impl SmoltcpStream {
         });
     }
 
-    /// Aborts the closed stream if it is in FIN-WAIT-2 for too long. smoltcp has no timer for this
-    /// state, and the FIN of a peer that has died never comes. Returns the time of the abort.
+    /// Aborts the closed stream after a long time in FIN-WAIT-2. smoltcp has no timer for this
+    /// state, and a dead peer never sends its FIN. Returns the time of the abort.
     pub fn end_fin_wait_2(&mut self, now: Instant) -> Option<Instant> {
         if self.state() != tcp::State::FinWait2 {
             return None;
@@ -141,7 +141,8 @@ impl Pipe for SmoltcpStream {
     }
 
     fn peek(&mut self, into: &mut [u8]) -> usize {
-        // Before the FIN arrives, the data is in the socket. Afterwards, all data is in the buffer.
+        // Before the FIN arrives, the data is in the socket. Afterwards, the data is in
+        // `after_fin`.
         if self.fin {
             let after_fin = self.after_fin.iter().zip(into);
             return after_fin.map(|(from, to)| *to = *from).count();

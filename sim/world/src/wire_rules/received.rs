@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// A set of ranges of positions, counted from the SYN. No two ranges touch.
+/// A set of ranges of stream positions, counted from the SYN. No two ranges touch.
 #[derive(Debug, Default)]
 pub struct Received {
     /// Maps the start of a range to its end.

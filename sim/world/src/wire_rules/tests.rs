@@ -68,8 +68,8 @@ fn over_v6(frame: &[u8]) -> Vec<u8> {
 
 const SYN_ACK: TcpFlags = TcpFlags::SYN.union(TcpFlags::ACK);
 
-/// Returns an account in which host 0, with ISS 100, has a connection with a peer with ISS 900. The
-/// peer's window is 1,000 bytes.
+/// Returns an account of a connection between host 0 (ISS 100) and a peer (ISS 900). The peer's
+/// window is 1,000 bytes.
 fn established() -> WireRules {
     let mut rules = WireRules::default();
     let syn = header(HOST, 100, 0, TcpFlags::SYN);
@@ -164,8 +164,7 @@ fn a_window_does_not_move_back() {
     assert_eq!(refused.map_err(|violation| violation.rule), Err(rule));
 }
 
-/// The unscaled window of a retransmitted SYN-ACK is not the current window. Seed 23568 found a
-/// check that compared them.
+/// A retransmitted SYN-ACK repeats the unscaled initial window, which is not the current window.
 #[test]
 fn a_syn_ack_that_is_sent_again_does_not_move_the_window_back() {
     let mut rules = WireRules::default();
@@ -231,7 +230,7 @@ fn a_stream_may_be_longer_than_its_numbers() {
         seq = seq.wrapping_add(LEN);
         assert!(incarnation.allows(&segment(101, seq, &[])).is_ok());
     }
-    // A sequence number that is far away belongs to another incarnation.
+    // A distant sequence number belongs to another incarnation.
     incarnation.record(&segment(seq.wrapping_add(1 << 31), 101, &payload), None);
     assert_eq!(
         incarnation.received.first_end(),

@@ -1,4 +1,4 @@
-//! Rules that hold over time and at the end of a run: connections make progress, and nothing leaks.
+//! Rules over time and at the end of a run: connections make progress, and no state remains.
 
 use tidelane_time::Duration;
 
@@ -12,23 +12,21 @@ use crate::{
     smoltcp_host::SmoltcpHost,
 };
 
-/// Time without progress after which a connection counts as stuck: fifteen times the longest
-/// retransmission timeout.
+/// Time without progress after which a connection counts as stuck: fifteen times the longest RTO.
 ///
-/// If an ACK is lost and arrives again minutes later, the RTT sample is minutes long (RFC 7323
+/// If an ACK is lost and a copy arrives minutes later, the RTT sample is minutes long (RFC 7323
 /// §4.1, as in Linux). Three consecutive losses then take six minutes.
 const STUCK_AFTER: Duration = Duration::from_secs(15 * 120);
-/// Time, in addition to twice the MSL, within which all state must disappear after the last
-/// connection.
+/// Time in addition to 2 MSL within which all state must disappear after the last connection.
 const DRAIN_MAX: Duration = Duration::from_secs(900);
-/// Number of steps without work that a host may take in a second. Some of these steps are normal,
-/// because the timer wheel may report a time before the next deadline.
+/// Number of idle steps that a host may take per second. Some are normal, because the timer wheel
+/// may report a time before the next deadline.
 const IDLE_STEPS_MAX: u32 = 3_000;
 
 impl World {
-    /// Counts a step of host `index` without work.
+    /// Counts a step of host `index` without work. Returns an error if there are too many.
     pub(super) fn check_sleep(&mut self, index: usize, worked: bool) -> Result<(), Violation> {
-        // One idle step after a step with work is allowed: the host finds out that it is idle.
+        // One idle step after work is allowed, because the host has to discover that it is idle.
         let was_idle = std::mem::replace(&mut self.idle[index], !worked);
         let machine = self.machines.get(index);
         let waits = machine.is_some_and(Machine::waits_for_nic);
@@ -41,7 +39,7 @@ impl World {
         Ok(())
     }
 
-    /// Checks the rules that depend on time, once per [`TICK`]. Returns true if the run is over.
+    /// Checks the rules that depend on time, once per `TICK`. Returns true if the run is over.
     pub(super) fn tick(&mut self) -> Result<bool, Violation> {
         self.next_tick = self.now + TICK;
         self.idle_steps.fill(0);
@@ -83,11 +81,11 @@ impl World {
         Ok(false)
     }
 
-    /// Returns true if the server's host aborted the connection on a timeout, after its program had
-    /// closed the connection and the peer took no more data.
+    /// Returns true if the server's host has aborted the connection on a timeout, after the program
+    /// had closed the connection and the peer accepted no more data.
     ///
     /// As in Linux, this abort sends no RST, so the client waits until its program gives up. The
-    /// simulator kills the client's program in this case.
+    /// simulator then kills the client's program.
     fn is_given_up(&self, entry: &Entry) -> bool {
         let host_of = |entry: &Entry| {
             let listener = &self.scenario.listeners[entry.plan.listener];
@@ -112,7 +110,7 @@ impl World {
         waits(&entry) && stuck.filter(waits).count() as u64 <= given_up
     }
 
-    /// Checks that the memory of `program` contains no byte of another user's connections.
+    /// Checks that the memory of `program` contains no bytes of another user's connections.
     pub(super) fn check_memory(&mut self, program: usize) -> Result<(), Violation> {
         let user = self.scenario.programs[program].user;
         let Some(process) = &self.processes[program] else {
@@ -160,8 +158,8 @@ impl World {
             && self.direct.iter().all(DirectHost::is_idle)
     }
 
-    /// Starts the drain after all connections are over. The remaining state must then disappear by
-    /// timers.
+    /// Starts the drain after the last connection is over. Timers must then remove the remaining
+    /// state.
     fn begin_drain(&mut self) -> Result<(), Violation> {
         let longest = self.msl_max();
         self.report.busy = self.now;
@@ -171,7 +169,7 @@ impl World {
         if let Some(ports) = &mut self.ports {
             let machine = &mut self.machines[ports.host];
             ports.begin_drain(self.now, machine.host.mux_ports_mut())?;
-            machine.touched(self.now);
+            machine.wake(self.now);
         }
         if self.repair.is_some() {
             self.repair();
@@ -259,7 +257,7 @@ impl World {
         for (index, process) in self.processes.iter().enumerate() {
             let Some(process) = process else { continue };
             for (at, worker) in &process.workers {
-                let sides: Vec<_> = worker.open_sides().collect();
+                let sides: Vec<_> = worker.open_ends().collect();
                 let closing = worker.closing();
                 lines.push(format!(
                     "program {index}: runs {at:?}, sides {sides:?}, closing {closing:?}"

@@ -1,4 +1,4 @@
-//! The events of direct hosts.
+//! The events of direct hosts, which run TCP within their programs (`app/direct`).
 
 use std::io;
 
@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl World {
-    /// Creates all direct hosts, whose programs start with the first events.
+    /// Creates all direct hosts. Their programs start with the first events.
     pub(super) fn start_direct(&mut self) -> io::Result<()> {
         for at in 0..self.scenario.direct.len() {
             let host = self.new_direct(at)?;
@@ -23,8 +23,7 @@ impl World {
         Ok(())
     }
 
-    /// Returns a new state of direct host `at`, whose programs open the connections that are not
-    /// opened yet.
+    /// Creates direct host `at`, whose programs open the connections that are not yet opened.
     fn new_direct(&mut self, at: usize) -> io::Result<DirectHost> {
         self.launches += 1;
         let scenario = &self.scenario;
@@ -77,7 +76,7 @@ impl World {
         Ok(())
     }
 
-    /// Injects a fault of a direct host. Returns false if the fault is of another kind.
+    /// Injects a fault of a direct host. Returns false if the fault has another kind.
     pub(super) fn inject_direct_fault(&mut self, fault: &Fault) -> Result<bool, Violation> {
         let now = self.now;
         match *fault {
@@ -110,8 +109,8 @@ impl World {
         Ok(true)
     }
 
-    /// Ends the context and the programs of direct host `at`. All of them start again after
-    /// `lasts`. If `orderly` is true, the context resets its connections first.
+    /// Ends the context and the programs of direct host `at`. Context and programs start again
+    /// after `lasts`. If `orderly` is true, the context resets its connections first.
     fn restart_direct(
         &mut self,
         at: usize,
@@ -121,7 +120,7 @@ impl World {
         let (now, index) = (self.now, self.scenario.first_direct() + at);
         let back = now + lasts + Duration(1);
         let ledger = &mut self.run_state.ledger;
-        for (id, role) in self.direct[at].open_sides() {
+        for (id, role) in self.direct[at].open_ends() {
             if let Some(id) = id.filter(|_| role == Role::Server) {
                 ledger.server_died(now, id);
             }
@@ -148,8 +147,8 @@ impl World {
         Ok(())
     }
 
-    /// Ends the client of a connection whose server's host has given up without a reset. Returns
-    /// false if the client is not on a direct host.
+    /// Ends the client of a connection whose server has timed out without a RST. Returns false if
+    /// the client is not on a direct host.
     pub(super) fn give_up_direct(&mut self, id: u32, client: usize) -> bool {
         let (now, host) = (self.now, self.scenario.programs[client].host);
         let Some(direct) = self.direct_mut(host) else {
@@ -163,7 +162,7 @@ impl World {
         true
     }
 
-    /// Returns the counters of host `host`; none for a smoltcp host.
+    /// Returns the counters of host `host`. A smoltcp host has none.
     pub(super) fn counters_of(&self, host: usize) -> Vec<(String, u64)> {
         let direct = || {
             self.direct
@@ -175,7 +174,7 @@ impl World {
         }
     }
 
-    /// Returns true if nothing is left of the connections of direct hosts.
+    /// Returns true if no state of a connection is left on direct hosts.
     pub(super) fn are_direct_over(&mut self) -> bool {
         let now = self.now;
         self.direct.iter_mut().all(|host| host.is_over(now))

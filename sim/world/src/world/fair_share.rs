@@ -1,7 +1,8 @@
-//! The comparison of a run with hostile programs on ports with the same run without them.
+//! Compares a run that has hostile programs on ports of the mux with the same run without these
+//! programs.
 //!
-//! A hostile program has the share of a port. With `n` hostile programs, a connection therefore
-//! lasts at most `n + 1` times as long as without them, and a few turns of the mux longer.
+//! Each hostile program gets the share of one port. With `n` hostile programs, a connection may
+//! therefore last `n + 1` times as long, plus a few turns of the mux.
 
 use tidelane_time::{Duration, Instant};
 
@@ -10,8 +11,8 @@ use crate::{
     scenario::Scenario,
 };
 
-/// Time in addition to the fair share: the turns of hostile programs for which single packets wait,
-/// and delayed ACKs, which are a matter of chance. The shortest retransmission timeout is longer.
+/// Time in addition to the fair share, for turns of the mux and for delayed ACKs, which depend on
+/// chance. The slack is shorter than the minimum RTO.
 const SLACK: Duration = Duration::from_millis(150);
 
 /// Start and end of a connection.
@@ -23,7 +24,7 @@ pub struct Span {
     pub end: Instant,
 }
 
-/// Spans of the compared connections by number; `None` for any other connection.
+/// Spans of the compared connections, by number. `None` for other connections.
 pub type Spans = Vec<Option<Span>>;
 
 /// Returns the spans of the connections that share the mux or its NIC with hostile programs.
@@ -47,9 +48,9 @@ pub fn spans(scenario: &Scenario, entries: &[Entry]) -> Spans {
     entries.iter().map(span).collect()
 }
 
-/// Checks that no connection lasts longer than its fair share allows. `spans` are those of the run
-/// with `hostile` hostile programs, and `alone` those of the run without them. Returns the number
-/// of compared connections.
+/// Checks that no connection lasts longer than its fair share permits. `spans` belongs to the run
+/// with `hostile` hostile programs, and `alone` to the run without them. Returns the number of
+/// compared connections.
 pub fn check(
     spans: &[Option<Span>],
     alone: &[Option<Span>],
@@ -89,7 +90,7 @@ mod tests {
         assert_eq!(check(&spans, &alone, 2), Ok(2));
         let rule = check(&spans, &alone, 1).expect_err("too long").rule;
         assert_eq!(rule, "a hostile port takes no more than its share");
-        // A retransmission timeout of a short connection is found.
+        // A retransmission timeout of a short connection exceeds the slack.
         assert!(check(&[lasting(201)], &[lasting(1)], 4).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! Injection of faults. Each fault takes effect at its time, and some faults end after a while.
+//! Injects faults. Each fault takes effect at its time, and some faults end later.
 
 use tidelane_time::{Duration, Instant};
 
@@ -30,7 +30,7 @@ impl World {
         }
         let (now, ledger) = (self.now, &mut self.run_state.ledger);
         for (_, worker) in &process.workers {
-            for (id, role) in worker.open_sides() {
+            for (id, role) in worker.open_ends() {
                 if let Some(id) = id.filter(|_| role == Role::Server) {
                     ledger.server_died(now, id);
                 }
@@ -100,7 +100,8 @@ impl World {
         self.run_state.ledger.restart_clocks(self.now);
     }
 
-    /// Stops the service and the programs of `host`. All of them start again after `lasts`.
+    /// Stops the service and the programs of `host`. Service and programs start again after
+    /// `lasts`.
     fn restart(&mut self, host: usize, lasts: Duration, orderly: bool) -> Result<(), Violation> {
         let back = self.now + lasts + Duration(1);
         let machine = &mut self.machines[host];

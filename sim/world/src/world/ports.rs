@@ -1,4 +1,4 @@
-//! The events of ports of the mux.
+//! The events of ports of the mux (packet rings of programs with their own stacks).
 
 use tidelane_time::Instant;
 
@@ -19,7 +19,7 @@ impl World {
                     let machine = &mut self.machines[ports.host];
                     let mux = machine.host.mux_ports_mut();
                     if ports.handle(self.now, event, mux, &mut self.run_state)? {
-                        machine.touched(self.now);
+                        machine.wake(self.now);
                     }
                 }
             }
@@ -27,8 +27,8 @@ impl World {
         Ok(())
     }
 
-    /// Starts program `index` on a new port. `retire` has the time for which an old version still
-    /// runs, and is true if the claims of the old version move at once.
+    /// Starts program `index` on a new port. `retire` has the time at which the old version ends,
+    /// and is true if all claims of the old version move at once.
     fn launch_port(
         &mut self,
         index: usize,
@@ -49,7 +49,7 @@ impl World {
         ports.launch(self.now, mux, &launch, retire)
     }
 
-    /// Ends a program on a port as planned.
+    /// Ends a program on a port according to the plan.
     fn change_port(&mut self) -> Result<(), Violation> {
         let (Some(ports), Some(spec)) = (&mut self.ports, &self.scenario.ports) else {
             return Ok(());

@@ -1,4 +1,5 @@
-//! Starts of the programs of a run.
+//! Starts the programs of a run. A program uses the service of its host, smoltcp, its own stack on
+//! a port of the mux, or the direct back end of the ring API, which runs TCP within the program.
 
 use tidelane_wire::Endpoint;
 
@@ -13,8 +14,8 @@ use crate::{
 };
 
 impl World {
-    /// Starts all programs: those of a smoltcp host and those on services. The programs on ports
-    /// and on direct hosts start with the first events.
+    /// Starts the programs of the smoltcp host and on services. Programs on ports and on direct
+    /// hosts start with the first events.
     pub(super) fn start_all(&mut self) -> std::io::Result<()> {
         self.start_smoltcp();
         self.start_direct()?;

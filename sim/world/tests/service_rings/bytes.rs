@@ -36,16 +36,26 @@ fn answer(server: &mut Thread, owed: &mut Vec<(Descriptor, Vec<u8>)>) {
 }
 
 /// Sends `len` bytes on each of `count` connections, and compares the answers. The network loses
-/// one frame of `lose`, or none if `lose` is zero.
-fn exchange(count: usize, len: usize, lose: u64) {
-    exchange_in(World::new(&ServiceOptions::default()), count, len, lose);
+/// one frame of `lose_one_in`, or none if `lose_one_in` is zero.
+fn exchange(count: usize, len: usize, lose_one_in: u64) {
+    exchange_in(
+        World::new(&ServiceOptions::default()),
+        count,
+        len,
+        lose_one_in,
+    );
 }
 
 /// Exchanges bytes as [`exchange`] does. `made` is a world with its client and its server.
-fn exchange_in(made: (World, Thread, Thread, Descriptor), count: usize, len: usize, lose: u64) {
+fn exchange_in(
+    made: (World, Thread, Thread, Descriptor),
+    count: usize,
+    len: usize,
+    lose_one_in: u64,
+) {
     let (mut world, mut client, mut server, _) = made;
     let pairs = connect(&mut world, &mut client, &mut server, count);
-    (world.lose, server.seen) = (lose, Default::default());
+    (world.lose_one_in, server.seen) = (lose_one_in, Default::default());
     let copies = (client.context.copies(), server.context.copies());
     let data: Vec<Vec<u8>> = (0..count).map(|seed| pattern(len, seed)).collect();
     let mut sent = vec![0; count];
@@ -79,8 +89,8 @@ fn connections_get_their_own_bytes_without_copies() {
 
 #[test]
 fn lost_frames_change_no_byte() {
-    for lose in [5, 20] {
-        exchange(20, 50_000, lose);
+    for lose_one_in in [5, 20] {
+        exchange(20, 50_000, lose_one_in);
     }
 }
 
@@ -152,9 +162,9 @@ fn echo(tx_len: u64, len: usize) -> [u64; 2] {
     [buffers, server.context.copies()]
 }
 
-/// The program sends buffers in another order than it has allocated them. It also shortens a
-/// buffer, drops a buffer, and sends a buffer on another connection. The bytes arrive in the order
-/// of the sends. Buffers that the program has not sent keep their contents meanwhile.
+/// The program sends buffers in another order than it has allocated them. The program also shortens
+/// a buffer, drops a buffer, and sends a buffer on another connection. The bytes arrive in the
+/// order of the sends. A buffer keeps its contents until the program sends the buffer.
 #[test]
 fn the_order_of_the_sends_is_the_order_of_the_stream() {
     let (mut world, mut client, mut server, _) = World::new(&ServiceOptions::default());

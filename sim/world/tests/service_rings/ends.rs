@@ -362,7 +362,8 @@ fn nothing_leaks() {
 }
 
 /// A program that waits for room on a paused connection learns at once that the connection is over,
-/// after the data that the connection has received. Otherwise the room never comes.
+/// after the data that the connection has received. Otherwise, the program would wait for ever,
+/// because a reset connection never has room.
 #[test]
 fn a_reset_ends_a_wait_for_room_in_spite_of_a_pause() {
     let (mut world, mut client, mut server, _) = World::new(&ServiceOptions::default());

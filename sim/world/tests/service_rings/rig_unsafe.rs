@@ -40,7 +40,7 @@ impl Bell for NoBell {
 /// A host (the stack of one core of a service) with one program.
 struct Machine {
     host: Host<MemPort>,
-    /// The far end of the host's port.
+    /// The far end of the host's packet port (a NIC in memory).
     far: MemPort,
     program: Program,
     id: ProgramId,
@@ -219,8 +219,8 @@ pub struct World {
     machines: [Machine; 2],
     pub now: Instant,
     rng: Rng,
-    /// One frame in `lose` frames is lost. Zero means no loss.
-    pub lose: u64,
+    /// One frame in `lose_one_in` frames is lost. Zero means no loss.
+    pub lose_one_in: u64,
     /// Number of frames on the wire so far.
     pub frames: u64,
     /// Length of the next step.
@@ -230,7 +230,8 @@ pub struct World {
 }
 
 impl World {
-    /// Makes the machines, and a thread on each. The second program listens at [`PORT`].
+    /// Makes the machines, and a thread on each. The second program listens at [`PORT`]. Returns
+    /// the world, the client's thread, the server's thread, and the listener.
     pub fn new(options: &ServiceOptions) -> (Self, Thread, Thread, Descriptor) {
         Self::with_memory(options, AREA_LEN)
     }
@@ -259,7 +260,7 @@ impl World {
             machines,
             now: Instant(1_000_000_000),
             rng: Rng::new(1),
-            lose: 0,
+            lose_one_in: 0,
             frames: 0,
             pause: STEP,
             serves: true,
@@ -289,7 +290,7 @@ impl World {
             self.machines[at].step(self.now);
             for frame in self.machines[at].sent() {
                 self.frames += 1;
-                if self.lose == 0 || self.rng.below(self.lose) > 0 {
+                if self.lose_one_in == 0 || self.rng.below(self.lose_one_in) > 0 {
                     self.machines[1 - at].receives(&frame);
                 }
             }

@@ -169,7 +169,7 @@ fn a_blocked_receiver_delays_nobody_else() {
     assert!(client.seen[&prompt].bytes == text);
 }
 
-/// A paused listener accepts nothing. Its connections wait in the backlog.
+/// A paused listener accepts nothing. The connections wait in the listener's accept queue.
 #[test]
 fn a_paused_listener_accepts_later() {
     let (mut world, mut client, mut server, listener) = World::new(&ServiceOptions::default());

@@ -60,10 +60,10 @@ pub struct Options {
     seconds: f64,
 }
 
-/// Numbers of segments that the peer sent to the forged source address.
+/// Numbers of segments that the peer sent to the source address of the frames.
 #[derive(Default)]
 struct Received {
-    /// Number of SYN segments.
+    /// Number of segments with SYN and without RST.
     syn_acks: u32,
     /// Number of RST segments.
     resets: u32,

@@ -99,8 +99,8 @@ fn punch(program: &Program, number: u32, len: u64, tally: &Mutex<Tally>) {
     );
 }
 
-/// Truncates the memory file and restores its length. Returns true if the kernel allowed the first
-/// call.
+/// Truncates the memory file to 4096 bytes, and restores its length. Returns true if the kernel
+/// allowed the truncation.
 fn shrink(memory: &OwnedFd) -> bool {
     let Ok(stat) = fstat(memory) else {
         return false;

@@ -275,7 +275,8 @@ impl Results {
         self.over_veth.get(&(server, length)).cloned()
     }
 
-    /// Returns the rows of the result: the embedded stack beside each of the other servers.
+    /// Returns the rows of the result: the embedded stack compared with each of the other servers,
+    /// its rate in bits of body per second, and its rates in memory.
     pub fn rows(&self, plan: &HttpPlan) -> Vec<Row> {
         let heading = plan.heading();
         let mut rows = Vec::new();

@@ -27,6 +27,8 @@ const PORT: u16 = 7000;
 const CONNECTIONS_PER_SERVER_MAX: u32 = 15_000;
 /// Largest number of connections from one address of the client.
 const CONNECTIONS_PER_ADDRESS_MAX: u32 = 30_000;
+/// Default of the service's `--flows-max`.
+const FLOWS_MAX_DEFAULT: u32 = 131_072;
 /// Last octet of the client's first additional address.
 const FIRST_HOST: u32 = 100;
 /// Time limit of a measurement.
@@ -88,15 +90,17 @@ struct Sample {
     programs: f64,
     /// Sum of `service` and `programs`.
     total: f64,
-    /// Growth of the kernel's slab memory, read while the connections are idle.
+    /// Growth of the kernel's slab memory, read while the connections are idle. Client and server
+    /// share the kernel, so the slab memory of both ends is included.
     slab: f64,
     /// Growth of the service's memory that remains after the client has closed the connections.
     service_closed: f64,
     /// Growth of the service's memory that remains after the servers have ended.
     service_ended: f64,
-    /// Time to open a connection.
+    /// Time to open all connections, divided by their number.
     open_us: f64,
-    /// Time of a request on an idle connection.
+    /// Time of a round of one request per connection, divided by the number of connections: the
+    /// median of the rounds. Requests overlap (`IdlePlan::at_once`), so this is no latency.
     request_us: f64,
 }
 
@@ -152,6 +156,12 @@ fn tool(wire: &Wire, side: Side, cpus: &str, tool: &str) -> Result<Program, Stop
     Ok(wire.load_tool(side, tool)?.cpus(cpus))
 }
 
+/// Returns the service's option `--flows-max`: the default, or the connections and a quarter more,
+/// whichever is larger. The servers run as root, which may have at most seven eighths of the flows.
+fn flows_max(connections: u32) -> u32 {
+    FLOWS_MAX_DEFAULT.max(connections + connections / 4)
+}
+
 /// Builds a wire, starts the service and the servers, and measures once.
 fn measure(plan: &IdlePlan, connections: u32, accelerated: bool) -> Result<Sample, Stop> {
     let wire = Wire::new()?;
@@ -167,8 +177,10 @@ fn measure(plan: &IdlePlan, connections: u32, accelerated: bool) -> Result<Sampl
         ])?;
         from.push(addr);
     }
+    let flows_max = flows_max(connections).to_string();
+    let options = ["--", "--flows-max", &flows_max];
     let service = accelerated
-        .then(|| wire.service_on(Side::Server, &plan.server_cpus, &[]))
+        .then(|| wire.service_on(Side::Server, &plan.server_cpus, &options))
         .transpose()?;
     let servers: Result<Vec<Running>, Stop> = (0..connections.div_ceil(CONNECTIONS_PER_SERVER_MAX))
         .map(|number| {
@@ -257,7 +269,8 @@ impl Sample {
 /// Reads one metric of a sample.
 type Metric = fn(&Sample) -> f64;
 
-/// Metrics of Tidelane that have no counterpart on the kernel: name, and value of a sample.
+/// Metrics of Tidelane that are reported as values: name, and value of a sample. `program_bytes` is
+/// also compared with the kernel (`PAIRS`).
 const COUNTS: &[(&str, Metric)] = &[
     ("service_bytes", |s| s.service),
     ("program_bytes", |s| s.programs),
@@ -265,7 +278,8 @@ const COUNTS: &[(&str, Metric)] = &[
     ("service_bytes_when_closed", |s| s.service_closed),
     ("service_bytes_when_ended", |s| s.service_ended),
 ];
-/// Metrics that are compared with the kernel's: name, and value of a sample. Less is better.
+/// Metrics of Tidelane that are compared with the same metrics of the kernel: name, and value of a
+/// sample. Less is better.
 const PAIRS: &[(&str, Metric)] = &[
     ("request_us", |s| s.request_us),
     ("open_us", |s| s.open_us),

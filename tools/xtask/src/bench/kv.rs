@@ -1,13 +1,22 @@
 //! Figures of key-value servers: the server on the ring API (`app/kv`) on its back ends, and
 //! memcached on the kernel and on the service.
 //!
-//! memcaslap is the client, on the kernel at the other end of a veth. Each measurement uses a new
-//! wire, which is a veth pair between two network namespaces.
+//! `tidelane-load kv-client` is the client. It compares each answer with the stored value. The
+//! client is on the kernel at the other end of a veth, or in the host of the server. In the host of
+//! the server, both ends are on the same stack: on the kernel, joined by the loopback interface, or
+//! on the service, joined in memory. Each measurement uses a new wire, which is a veth pair between
+//! two network namespaces.
 
 use std::{collections::BTreeMap, io::Write, time::Duration};
 
 use serde::Deserialize;
-use tidelane_tests::{Running, Service, Side, Stop, Wire, machine::median, tools, wire::SERVER};
+use serde_json::Value;
+use tidelane_tests::{
+    Running, Service, Side, Stop, Wire,
+    machine::median,
+    tools,
+    wire::{INTERFACE, SERVER},
+};
 
 use super::{
     plan::{Heading, Target},
@@ -35,10 +44,14 @@ pub struct KvPlan {
     pub rounds: u32,
     /// Seconds of a measurement.
     pub seconds: u32,
+    /// Path between the client and the server.
+    pub path: Path,
     /// Length of the values in bytes.
     pub value_len: u32,
     /// Numbers of connections.
     pub connections: Vec<u32>,
+    /// The servers, each compared with memcached on the kernel.
+    pub servers: Vec<Server>,
     /// CPU of the client.
     pub client_cpus: String,
     /// CPU of the server, and of the service if there is one.
@@ -48,10 +61,21 @@ pub struct KvPlan {
     pub targets: Vec<Target>,
 }
 
+/// The path between the client and the server.
+#[derive(Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Path {
+    /// A veth pair, with the client on the kernel.
+    Veth,
+    /// Within the host, with the client on the stack of the server.
+    Memory,
+}
+
 /// A server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Server {
-    /// memcached on the kernel.
+#[derive(Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "kebab-case")]
+pub enum Server {
+    /// memcached on the kernel, the baseline.
     Memcached,
     /// memcached under `tidelane run`.
     MemcachedAccelerated,
@@ -59,14 +83,10 @@ enum Server {
     IoUring,
     /// The server on the ring API, on the service.
     Service,
+    /// The server on the ring API with TCP in its process: on the queue of the interface, or within
+    /// the host on a port of the service.
+    Direct,
 }
-
-const SERVERS: [Server; 4] = [
-    Server::Memcached,
-    Server::MemcachedAccelerated,
-    Server::IoUring,
-    Server::Service,
-];
 
 impl Server {
     fn name(self) -> &'static str {
@@ -75,12 +95,17 @@ impl Server {
             Self::MemcachedAccelerated => "memcached on the service",
             Self::IoUring => "ring API on io_uring",
             Self::Service => "ring API on the service",
+            Self::Direct => "ring API, direct",
         }
     }
 
     /// Returns true if the server needs the service.
-    fn needs_service(self) -> bool {
-        matches!(self, Self::MemcachedAccelerated | Self::Service)
+    fn needs_service(self, path: Path) -> bool {
+        match self {
+            Self::Memcached | Self::IoUring => false,
+            Self::MemcachedAccelerated | Self::Service => true,
+            Self::Direct => path == Path::Memory,
+        }
     }
 }
 
@@ -88,6 +113,9 @@ impl Server {
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     requests_per_second: f64,
+    /// Mean and 99th percentile of the latency in µs.
+    mean_us: f64,
+    p99_us: f64,
     /// CPU time of the server's process, and of its service, in µs per request.
     cpu_us: f64,
 }
@@ -106,33 +134,47 @@ impl KvPlan {
             paper: self.paper.clone(),
             rounds: self.rounds,
             placement: format!(
-                "memcaslap on CPU {}; server, and with the service the service too, on CPU {}; 10 \
+                "client {} on CPU {}; server, and with the service the service too, on CPU {}; 10 \
                  % set, 90 % get, values of {} B",
-                self.client_cpus, self.server_cpus, self.value_len
+                match self.path {
+                    Path::Veth => "at the other end of a veth",
+                    Path::Memory => "within the host",
+                },
+                self.client_cpus,
+                self.server_cpus,
+                self.value_len
             ),
             targets: self.targets.clone(),
         }
+    }
+
+    /// Returns the baseline and the other servers.
+    fn all_servers(&self) -> Vec<Server> {
+        [&[Server::Memcached], &self.servers[..]].concat()
     }
 }
 
 /// Runs all rounds of a plan.
 pub fn run(plan: &KvPlan) -> Result<Results, Stop> {
-    tools::require_tools(&["memcached", "memcaslap"])?;
+    tools::require_tools(&["memcached"])?;
     plan.heading().print();
     let mut results = Results::default();
     for round in 0..plan.rounds {
         println!("round {} of {}", round + 1, plan.rounds);
         for connections in &plan.connections {
-            let mut servers = SERVERS;
+            let mut servers = plan.all_servers();
             if round % 2 == 1 {
                 servers.reverse();
             }
             for server in servers {
                 let sample = measure(plan, server, *connections)?;
                 println!(
-                    "  {connections:>3} connections, {:<25} {:>8.0} requests/s  CPU {:>5.2} us",
+                    "  {connections:>3} connections, {:<25} {:>8.0} requests/s  mean {:>7.1} us  \
+                     p99 {:>7.1} us  CPU {:>5.2} us",
                     server.name(),
                     sample.requests_per_second,
+                    sample.mean_us,
+                    sample.p99_us,
                     sample.cpu_us
                 );
                 let _ = std::io::stdout().flush();
@@ -147,7 +189,7 @@ pub fn run(plan: &KvPlan) -> Result<Results, Stop> {
 /// Starts a server, and its service if the server needs one.
 fn start(plan: &KvPlan, wire: &Wire, server: Server) -> Result<Programs, Stop> {
     let service = server
-        .needs_service()
+        .needs_service(plan.path)
         .then(|| wire.service_on(Side::Server, &plan.server_cpus, &[]))
         .transpose()?;
     let running = match server {
@@ -159,6 +201,12 @@ fn start(plan: &KvPlan, wire: &Wire, server: Server) -> Result<Programs, Stop> {
         }
         Server::IoUring => start_rings(plan, wire, "io-uring", None)?,
         Server::Service => start_rings(plan, wire, "service", service.as_ref())?,
+        Server::Direct if plan.path == Path::Memory => {
+            start_rings(plan, wire, "direct", service.as_ref())?
+        }
+        Server::Direct => {
+            start_rings(plan, wire, &format!("direct --interface {INTERFACE}"), None)?
+        }
     };
     Ok(Programs {
         server: running,
@@ -176,7 +224,7 @@ fn start_rings(
     let path = tools::binary("tidelane-kv")?;
     let program = wire.program(Side::Server, &path.to_string_lossy());
     let program = program.cpus(&plan.server_cpus).args(&format!(
-        "--backend {back_end} --listen 0.0.0.0:{PORT} --memory {MEMORY_MIB}"
+        "--backend {back_end} --listen {SERVER}:{PORT} --memory {MEMORY_MIB}"
     ));
     let program = match service {
         Some(service) => program.registering_at(service),
@@ -189,28 +237,38 @@ fn start_rings(
 fn measure(plan: &KvPlan, server: Server, connections: u32) -> Result<Sample, Stop> {
     let wire = Wire::new()?;
     let programs = start(plan, &wire, server)?;
-    let slap = wire.program(Side::Client, "memcaslap");
-    let slap = slap.cpus(&plan.client_cpus).args(&format!(
-        "-s {SERVER}:{PORT} -T 1 -c {connections} -t {}s -X {}",
+    let (side, service) = match plan.path {
+        Path::Veth => (Side::Client, None),
+        Path::Memory => (Side::Server, programs.service.as_ref()),
+    };
+    let client = wire.load_tool(side, "kv-client")?.on(service);
+    let client = client.cpus(&plan.client_cpus).args(&format!(
+        "--connect {SERVER}:{PORT} --connections {connections} --seconds {} --warmup 0 --bytes {}",
         plan.seconds, plan.value_len
     ));
     let limit = LIMIT + Duration::from_secs(plan.seconds.into());
     let before = programs.cpu_time()?;
-    let output = slap.run(limit)?.success()?.stdout;
+    let line = client.run(limit)?.json()?;
     let used = programs.cpu_time()? - before;
-    let number = |name: &str| {
-        let mut words = output.split_whitespace();
-        words.find(|word| *word == name)?;
-        words.next()?.parse::<f64>().ok()
-    };
-    let missing = || Stop::Fail(format!("{}: {output}", server.name()));
-    if number("get_misses:") != Some(0.0) {
-        return Err(missing());
+    Sample::of(&line, used)
+}
+
+impl Sample {
+    /// Returns the sample for the client's line of JSON. `used` is the CPU time of the server and
+    /// its service during the client's run.
+    fn of(line: &Value, used: Duration) -> Result<Self, Stop> {
+        let number = |value: &Value, name: &str| {
+            let number = value[name].as_f64();
+            number.ok_or_else(|| Stop::Fail(format!("no {name}: {line}")))
+        };
+        let requests = number(line, "requests")?;
+        Ok(Self {
+            requests_per_second: requests / number(line, "seconds")?,
+            mean_us: number(&line["latency_us"], "mean")?,
+            p99_us: number(&line["latency_us"], "p99")?,
+            cpu_us: used.as_secs_f64() * 1e6 / requests,
+        })
     }
-    Ok(Sample {
-        requests_per_second: number("TPS:").ok_or_else(missing)?,
-        cpu_us: used.as_secs_f64() * 1e6 / number("Ops:").ok_or_else(missing)?.max(1.0),
-    })
 }
 
 impl Results {
@@ -227,16 +285,18 @@ impl Results {
     /// Returns the rows of the result: each server beside memcached on the kernel.
     pub fn rows(&self, plan: &KvPlan) -> Vec<Row> {
         type Metric = (&'static str, bool, fn(&Sample) -> f64);
-        const METRICS: [Metric; 2] = [
+        const METRICS: [Metric; 4] = [
             ("requests_per_second", true, |sample| {
                 sample.requests_per_second
             }),
+            ("mean_us", false, |sample| sample.mean_us),
+            ("p99_us", false, |sample| sample.p99_us),
             ("server_cpu_us_per_request", false, |sample| sample.cpu_us),
         ];
         let heading = plan.heading();
         let mut rows = Vec::new();
         for connections in &plan.connections {
-            for server in &SERVERS[1..] {
+            for server in &plan.servers {
                 let case = format!("{connections} connections, {}", server.name());
                 for (name, higher, value) in METRICS {
                     let base = self.values(*connections, Server::Memcached, value);
@@ -256,6 +316,7 @@ impl Results {
             .iter()
             .map(|count| format!("{count} connections"))
             .collect();
+        let servers = plan.all_servers();
         let rate = |sample: &Sample| sample.requests_per_second;
         let of = |count: u32, server| median(&self.values(count, server, rate).unwrap_or_default());
         let groups: Vec<(&str, Vec<f64>)> = plan
@@ -263,15 +324,11 @@ impl Results {
             .iter()
             .zip(&names)
             .map(|(count, name)| {
-                let bars = SERVERS.iter().map(|server| of(*count, *server)).collect();
+                let bars = servers.iter().map(|server| of(*count, *server)).collect();
                 (name.as_str(), bars)
             })
             .collect();
-        plot::bars(
-            &plan.title,
-            "requests/s",
-            &SERVERS.map(Server::name),
-            &groups,
-        )
+        let servers: Vec<&str> = servers.iter().map(|server| server.name()).collect();
+        plot::bars(&plan.title, "requests/s", &servers, &groups)
     }
 }

@@ -6,7 +6,7 @@ use std::{fs, time::Instant};
 #[derive(Clone, Debug)]
 pub struct CpuClock {
     at: Instant,
-    /// Busy seconds of each CPU.
+    /// Busy seconds of each CPU, by its position among the `cpuN` lines of `/proc/stat`.
     busy: Vec<f64>,
 }
 
@@ -21,7 +21,8 @@ impl CpuClock {
         }
     }
 
-    /// Returns the share of time that `cpu` was busy since `earlier`.
+    /// Returns the share of time, from 0 to 1, that `cpu` was busy since `earlier`. Returns 0 for
+    /// an unknown CPU.
     pub fn busy_since(&self, earlier: &Self, cpu: usize) -> f64 {
         let seconds = self.at.duration_since(earlier.at).as_secs_f64();
         match (self.busy.get(cpu), earlier.busy.get(cpu)) {

@@ -72,7 +72,7 @@ struct Setup<'a> {
     kernel: Bench,
     /// The wire with the servers on Tidelane.
     tidelane: Option<Bench>,
-    /// The wire with the stateless AF_XDP echo.
+    /// The wire with the stateless AF_XDP echo, a program that answers each segment without TCP.
     limit: Option<Bench>,
 }
 

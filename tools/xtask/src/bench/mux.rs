@@ -53,9 +53,10 @@ pub struct MuxPlan {
 pub struct Case {
     /// Name of the case.
     pub name: String,
-    /// Direction of the packets: send, receive or between.
+    /// Direction of the packets, as the programs see it: `send` to the NIC, `receive` from the NIC,
+    /// or `between` ports.
     pub direction: String,
-    /// Length of a frame in bytes, with its check sequence.
+    /// Length of a frame in bytes, with its frame check sequence of 4 bytes.
     pub bytes: u32,
     /// Number of ports of each mux.
     pub ports: u32,

@@ -1,12 +1,13 @@
-//! The plan of a figure, from `bench/figures/NAME/plan.toml`. A figure is an experiment that
-//! compares Tidelane with the kernel's stack.
+//! The plan of a figure, from `bench/figures/NAME/plan.toml`. A figure is an experiment. Most
+//! figures compare Tidelane with the kernel's stack.
 
 use std::{fs, path::Path};
 
 use serde::Deserialize;
 
 use super::{
-    bulk::BulkPlan, http::HttpPlan, idle::IdlePlan, kv::KvPlan, mux::MuxPlan, rings::RingsPlan,
+    bulk::BulkPlan, http::HttpPlan, idle::IdlePlan, kv::KvPlan, layers::LayersPlan, mux::MuxPlan,
+    rings::RingsPlan,
 };
 
 /// The plan of a request figure: closed-loop clients that send requests to a server.
@@ -51,7 +52,8 @@ pub struct Series {
     /// in memory.
     #[serde(default)]
     pub memory: bool,
-    /// True to also measure the stateless AF_XDP echo.
+    /// True to also measure the stateless AF_XDP echo, a program that answers each segment without
+    /// TCP. Its rate is the upper limit of the wire.
     #[serde(default)]
     pub limit: bool,
 }
@@ -97,6 +99,8 @@ pub enum AnyPlan {
     Mux(MuxPlan),
     /// A figure of the ring API.
     Rings(RingsPlan),
+    /// A figure of the layers of a request.
+    Layers(LayersPlan),
     /// A figure of key-value servers.
     Kv(KvPlan),
 }
@@ -117,6 +121,7 @@ impl AnyPlan {
             Self::Http(plan) => &plan.title,
             Self::Mux(plan) => &plan.title,
             Self::Rings(plan) => &plan.title,
+            Self::Layers(plan) => &plan.title,
             Self::Kv(plan) => &plan.title,
         }
     }
@@ -124,7 +129,8 @@ impl AnyPlan {
 
 impl Plan {
     /// Applies the command-line options: the number of rounds, and the numbers of connections to
-    /// measure. An empty list selects all numbers of the plan.
+    /// measure. An empty list selects all numbers of the plan. Numbers that the plan does not have
+    /// are not measured.
     pub fn limit_to(&mut self, rounds: Option<u32>, connections: &[u32]) {
         self.rounds = rounds.unwrap_or(self.rounds).max(1);
         if !connections.is_empty() {

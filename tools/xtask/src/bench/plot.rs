@@ -14,8 +14,8 @@ const PANEL_WIDTH: f64 = 420.0;
 const PANEL_HEIGHT: f64 = 300.0;
 const MARGIN: f64 = 64.0;
 const BAR_WIDTH: f64 = 24.0;
-/// The variants that have a line, each with its colour. Readers without colour vision can
-/// distinguish the colours.
+/// The variants that have a line, each with its colour. Bars have the same colours, in this order.
+/// The colours are from the palette of Okabe and Ito, which colour-blind readers can distinguish.
 const LINES: [(Variant, &str); 6] = [
     (Variant::Kernel, "#000000"),
     (Variant::KernelNoIdle, "#999999"),
@@ -190,7 +190,7 @@ fn legend(text: &mut String, left: f64) {
     }
 }
 
-/// Returns the next round number that is not less than `value`.
+/// Returns the smallest round number that is not less than `value`, and at least 1.
 fn nice_above(value: f64) -> f64 {
     let power = 10f64.powf(value.max(1.0).log10().floor());
     [1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0]

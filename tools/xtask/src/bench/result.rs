@@ -16,9 +16,10 @@ pub enum Variant {
     Kernel,
     /// Server on Tidelane and client on the kernel, over veth.
     Tidelane,
-    /// Server on the kernel, over veth, on cores that do not go idle.
+    /// Server on the kernel, over veth, on cores that a spinning thread keeps from going idle.
     KernelNoIdle,
-    /// The stateless AF_XDP echo instead of a server, over veth.
+    /// The stateless AF_XDP echo instead of a server, over veth. It answers each segment without
+    /// TCP, so its rate is the upper limit of the wire.
     Limit,
     /// Server and client on the kernel, over loopback.
     Loopback,

@@ -1,17 +1,20 @@
 //! Figures of the ring API: the HTTP server of `app/kernel/examples/ring-http` on a back end of the
 //! ring API, compared with the same server on the kernel's sockets with epoll. The ring API (crate
 //! `tidelane-rings`) exchanges messages of many connections in one call, without copies. Its kernel
-//! back end (crate `tidelane-kernel`) uses the kernel's sockets through io_uring.
+//! back end uses the kernel's sockets through io_uring, its service back end uses the TCP of the
+//! service, and its direct back end runs TCP in the program, on an AF_XDP queue.
 //!
-//! wrk is the client, on the kernel at the other end of a veth. The server answers `GET /counters`
+//! The client is on the kernel at the other end of a veth: wrk in a closed loop, or
+//! `tidelane-load http-client` at a fixed rate. The server answers `GET /counters`
 //! with its counts. Each measurement uses a new wire, which is a veth pair between two network
 //! namespaces.
 
 use std::{collections::BTreeMap, io::Write, time::Duration};
 
 use serde::Deserialize;
+use serde_json::Value;
 use tidelane_tests::{
-    Side, Stop, Wire,
+    Program, Side, Stop, Wire,
     machine::median,
     tools,
     wire::{INTERFACE, SERVER},
@@ -26,10 +29,12 @@ use super::{
 };
 
 /// Port of the server.
-const PORT: u16 = 8080;
+pub const PORT: u16 = 8080;
 /// Time that a measurement may take longer than the plan's seconds, and time limit for the start of
 /// a server.
-const LIMIT: Duration = Duration::from_secs(30);
+pub const LIMIT: Duration = Duration::from_secs(30);
+/// Least share of the offered load that a server must answer.
+const LEAST_PART: f64 = 0.98;
 
 /// The plan of a figure of the ring API.
 #[derive(Deserialize, Debug, Clone)]
@@ -43,6 +48,9 @@ pub struct RingsPlan {
     pub rounds: u32,
     /// Seconds of a measurement.
     pub seconds: u32,
+    /// Offered load in requests per second. Without a rate, the loop is closed.
+    #[serde(default)]
+    pub rate: Option<f64>,
     /// Lengths of the response bodies in bytes.
     pub lengths: Vec<u64>,
     /// Numbers of connections.
@@ -80,7 +88,8 @@ pub enum Server {
 }
 
 impl Server {
-    fn name(self) -> &'static str {
+    /// Returns the name in the results.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Epoll => "epoll",
             Self::EpollPoll => "polling epoll",
@@ -148,11 +157,21 @@ impl RingsPlan {
             paper: self.paper.clone(),
             rounds: self.rounds,
             placement: format!(
-                "wrk on CPU {}; server on CPU {}; keep-alive",
-                self.client_cpus, self.server_cpus
+                "{} on CPU {}; server on CPU {}; keep-alive",
+                self.rate.map_or_else(
+                    || "wrk".to_owned(),
+                    |rate| format!("http-client with {rate} requests/s"),
+                ),
+                self.client_cpus,
+                self.server_cpus
             ),
             targets: self.targets.clone(),
         }
+    }
+
+    /// Returns the time limit of a client.
+    fn limit(&self) -> Duration {
+        LIMIT + Duration::from_secs(self.seconds.into())
     }
 
     /// Returns all servers with their baselines, each once.
@@ -205,52 +224,154 @@ fn print_sample((length, connections, server): Case, sample: &Sample) {
     let _ = std::io::stdout().flush();
 }
 
-/// Measures a server once.
-fn measure(plan: &RingsPlan, (length, connections, server): Case) -> Result<Sample, Stop> {
-    let wire = Wire::new()?;
-    let programs = start(plan, &wire, server)?;
+/// Rate and latency that a client has measured.
+pub struct ClientReport {
+    /// Requests per second.
+    pub requests_per_second: f64,
+    mean_us: f64,
+    p99_us: f64,
+}
+
+impl ClientReport {
+    /// Reads the report of a client at a fixed rate. Fails if the server did not answer this rate.
+    pub fn at_rate(line: &Value, rate: f64) -> Result<Self, Stop> {
+        let number = |value: &Value, name: &str| {
+            let number = value[name].as_f64();
+            number.ok_or_else(|| Stop::Fail(format!("no {name}: {line}")))
+        };
+        let report = Self {
+            requests_per_second: number(line, "rps")?,
+            mean_us: number(&line["latency_us"], "mean")?,
+            p99_us: number(&line["latency_us"], "p99")?,
+        };
+        if report.requests_per_second < LEAST_PART * rate {
+            return Err(Stop::Fail(format!("the rate was not reached: {line}")));
+        }
+        Ok(report)
+    }
+}
+
+/// The load of a client at a fixed rate.
+pub struct Load {
+    /// Length of the response bodies in bytes.
+    pub length: u64,
+    /// Number of connections.
+    pub connections: u32,
+    /// Seconds of load.
+    pub seconds: u32,
+    /// CPU of the client.
+    pub cpus: String,
+}
+
+impl Load {
+    /// Returns the client, which offers `rate` requests per second.
+    pub fn client_at(&self, wire: &Wire, rate: f64) -> Result<Program, Stop> {
+        let client = wire.load_tool(Side::Client, "http-client")?;
+        Ok(client.cpus(&self.cpus).args(&format!(
+            "--connect {SERVER}:{PORT} --path /{} --connections {} --seconds {} --rate {rate}",
+            self.length, self.connections, self.seconds
+        )))
+    }
+}
+
+/// The counts of a server.
+pub struct Counts {
+    /// Number of answered requests, at least 1.
+    pub requests: f64,
+    /// System calls per request.
+    pub calls: f64,
+    /// Mean and standard deviation of the ready descriptors per cycle.
+    pub ready: (f64, f64),
+}
+
+impl Counts {
+    /// Asks the server for its counts.
+    pub fn read(wire: &Wire) -> Result<Self, Stop> {
+        let curl = wire.program(Side::Client, "curl").args("-sS --max-time 10");
+        let curl = curl.arg(format!("http://{SERVER}:{PORT}/counters"));
+        let counts = curl.run(LIMIT)?.success()?.json()?;
+        let number = |name: &str| {
+            let found = counts[name].as_f64();
+            found.ok_or_else(|| Stop::Fail(format!("no {name} in {counts}")))
+        };
+        let requests = number("requests")?.max(1.0);
+        Ok(Self {
+            requests,
+            calls: number("system_calls")? / requests,
+            ready: (number("ready_mean")?, number("ready_deviation")?),
+        })
+    }
+}
+
+/// Runs the client in a closed loop.
+fn run_wrk(
+    plan: &RingsPlan,
+    wire: &Wire,
+    url: &str,
+    connections: u32,
+) -> Result<ClientReport, Stop> {
     let wrk = wire.program(Side::Client, "wrk").cpus(&plan.client_cpus);
     let wrk = wrk.args("-t 1 --timeout 10s --latency");
     let wrk = wrk.arg("-c").arg(connections);
-    let wrk = wrk.arg("-d").arg(format!("{}s", plan.seconds));
-    let wrk = wrk.arg(format!("http://{SERVER}:{PORT}/{length}"));
-    let limit = LIMIT + Duration::from_secs(plan.seconds.into());
-    let before = programs.cpu_time()?;
-    let output = wrk.run(limit)?.success()?.stdout;
-    let used = programs.cpu_time()? - before;
-    let report = WrkReport::parse(&output)
-        .map_err(|reason| Stop::Fail(format!("{}: {reason}", server.name())))?;
-    let missing = || Stop::Fail(format!("{}: no latency in {output}", server.name()));
-    let curl = wire.program(Side::Client, "curl").args("-sS --max-time 10");
-    let curl = curl.arg(format!("http://{SERVER}:{PORT}/counters"));
-    let counts = curl.run(LIMIT)?.success()?.json()?;
-    let number = |name: &str| {
-        let found = counts[name].as_f64();
-        found.ok_or_else(|| Stop::Fail(format!("no {name} in {counts}")))
-    };
-    let requests = number("requests")?.max(1.0);
-    Ok(Sample {
+    let wrk = wrk.arg("-d").arg(format!("{}s", plan.seconds)).arg(url);
+    let output = wrk.run(plan.limit())?.success()?.stdout;
+    let report = WrkReport::parse(&output).map_err(Stop::Fail)?;
+    let missing = || Stop::Fail(format!("no latency in {output}"));
+    Ok(ClientReport {
         requests_per_second: report.requests_per_second,
         mean_us: report.mean_us.ok_or_else(missing)?,
         p99_us: report.p99_us.ok_or_else(missing)?,
-        cpu_us: used.as_secs_f64() * 1e6 / requests,
-        calls: number("system_calls")? / requests,
-        ready: (number("ready_mean")?, number("ready_deviation")?),
     })
 }
 
-/// Starts a server, and its service if the server needs one.
-fn start(plan: &RingsPlan, wire: &Wire, server: Server) -> Result<Programs, Stop> {
+/// Measures a server once.
+fn measure(plan: &RingsPlan, (length, connections, server): Case) -> Result<Sample, Stop> {
+    let wire = Wire::new()?;
+    let time = Duration::from_secs(plan.seconds.into());
+    let programs = start(&wire, server, time, &plan.server_cpus)?;
+    let before = programs.cpu_time()?;
+    let report = match plan.rate {
+        None => {
+            let url = format!("http://{SERVER}:{PORT}/{length}");
+            run_wrk(plan, &wire, &url, connections)
+        }
+        Some(rate) => {
+            let load = Load {
+                length,
+                connections,
+                seconds: plan.seconds,
+                cpus: plan.client_cpus.clone(),
+            };
+            let line = load.client_at(&wire, rate)?.run(plan.limit())?.success()?;
+            ClientReport::at_rate(&line.json()?, rate)
+        }
+    };
+    let report = report.map_err(|stop| Stop::Fail(format!("{}: {stop:?}", server.name())))?;
+    let used = programs.cpu_time()? - before;
+    let counts = Counts::read(&wire)?;
+    Ok(Sample {
+        requests_per_second: report.requests_per_second,
+        mean_us: report.mean_us,
+        p99_us: report.p99_us,
+        cpu_us: used.as_secs_f64() * 1e6 / counts.requests,
+        calls: counts.calls,
+        ready: counts.ready,
+    })
+}
+
+/// Starts a server on these CPUs for a measurement of this time, and its service if the server
+/// needs one.
+pub fn start(wire: &Wire, server: Server, time: Duration, cpus: &str) -> Result<Programs, Stop> {
     let (example, arguments) = server.command();
     let path = tools::binary(example)?;
     let program = wire.program(Side::Server, &path.to_string_lossy());
-    let seconds = u64::from(plan.seconds) + LIMIT.as_secs();
-    let program = program.cpus(&plan.server_cpus).args(&format!(
+    let seconds = (time + LIMIT).as_secs();
+    let program = program.cpus(cpus).args(&format!(
         "--listen {SERVER}:{PORT} --seconds {seconds} {arguments}"
     ));
     let (program, service) = match server {
         Server::Service => {
-            let service = wire.service_on(Side::Server, &plan.server_cpus, &[])?;
+            let service = wire.service_on(Side::Server, cpus, &[])?;
             (program.registering_at(&service), Some(service))
         }
         _ => (program, None),
@@ -321,7 +442,8 @@ impl Results {
             .collect()
     }
 
-    /// Returns the plot: a group of bars for each case, with one bar for each server.
+    /// Returns the plot: a group of bars for each case, with one bar for each server. The bars show
+    /// the rate, or at a fixed rate the CPU time.
     pub fn svg(&self, plan: &RingsPlan) -> String {
         let servers = plan.all_servers();
         let cases: Vec<(u64, u32)> = plan
@@ -333,7 +455,10 @@ impl Results {
             .iter()
             .map(|(length, count)| format!("{length} B, {count}"))
             .collect();
-        let rate = |sample: &Sample| sample.requests_per_second;
+        let shown: (&str, fn(&Sample) -> f64) = match plan.rate {
+            None => ("requests/s", |sample| sample.requests_per_second),
+            Some(_) => ("us of the server's CPU per request", |sample| sample.cpu_us),
+        };
         let groups: Vec<(&str, Vec<f64>)> = cases
             .iter()
             .zip(&names)
@@ -341,7 +466,7 @@ impl Results {
                 let of = |server: &Server| {
                     median(
                         &self
-                            .values((*length, *count, *server), rate)
+                            .values((*length, *count, *server), shown.1)
                             .unwrap_or_default(),
                     )
                 };
@@ -349,6 +474,6 @@ impl Results {
             })
             .collect();
         let names: Vec<&str> = servers.iter().map(|server| server.name()).collect();
-        plot::bars(&plan.title, "requests/s", &names, &groups)
+        plot::bars(&plan.title, shown.0, &names, &groups)
     }
 }

@@ -27,19 +27,19 @@ pub struct Row {
     pub target: Option<f64>,
 }
 
-/// The comparison of Tidelane with the kernel in one metric.
+/// The comparison of Tidelane with the kernel, or with another baseline, in one metric.
 #[derive(Clone, Copy, Debug)]
 pub struct Pair {
-    /// Median of the kernel's values.
+    /// Median of the values of the kernel or other baseline.
     pub kernel: f64,
     /// Median of Tidelane's values.
     pub tidelane: f64,
-    /// Median, least and largest of the rounds' ratios of Tidelane to the kernel.
+    /// Median, least and largest of the rounds' ratios of Tidelane's value to the baseline's.
     pub ratio: [f64; 3],
 }
 
 impl Row {
-    /// Returns true if the target was reached, or `None` if the row has no target.
+    /// Returns true if the target was reached. Returns `None` if the row has no target.
     pub fn reached(&self) -> Option<bool> {
         let target = self.target?;
         let got = self.pair.map(|pair| pair.ratio[0]).or(self.value)?;
@@ -84,7 +84,8 @@ pub fn pair_row(
     })
 }
 
-/// Returns a row without a comparison.
+/// Returns a row without a comparison, with the median of `values`, one value for each round. More
+/// counts as better.
 pub fn value_row(heading: &Heading, case: &str, metric: &str, values: &[f64]) -> Row {
     Row {
         case: case.to_owned(),

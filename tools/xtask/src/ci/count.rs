@@ -7,8 +7,8 @@ pub struct Counts {
     pub passed: usize,
     /// Number of failed tests.
     pub failed: usize,
-    /// Names of the failed tests, each as `STEP: TEST`. If the output names no failed test, the
-    /// list has the name of the step.
+    /// Names of the failed tests, each as `STEP: TEST`. If the output does not name every failed
+    /// test, the list also has the name of the step.
     pub failures: Vec<String>,
     /// Names of the skipped tests, each with the reason.
     pub skips: Vec<(String, String)>,

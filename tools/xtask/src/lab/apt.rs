@@ -1,7 +1,7 @@
 //! Downloads Debian packages with apt for `cargo xtask lab`, and unpacks them below `target/lab`.
 //!
-//! Apt uses the archive that this machine's sources name, but separate package lists. No package is
-//! installed, and this machine's package lists do not change.
+//! Apt uses the Debian archive that this machine's sources name, but package lists of its own. No
+//! package is installed, and this machine's package lists do not change.
 
 use std::{
     fs, io,
@@ -22,20 +22,20 @@ pub enum Installed {
     AsHere,
 }
 
-/// Apt with separate package lists and downloads.
+/// Apt with its own package lists and downloads, apart from those of this machine.
 #[derive(Debug)]
 pub struct Apt {
     /// Folder of the lists, the downloads and the unpacked packages.
     home: PathBuf,
     /// Options of every apt command.
     options: Vec<String>,
-    /// Time at which apt commands are ended.
+    /// Deadline of all apt commands. `timeout` ends a command that still runs at this time.
     end: Instant,
 }
 
 impl Apt {
-    /// Returns an apt for the packages of the Debian releases `suites`, with its files below
-    /// `home`, and downloads the package lists. Commands fail after `end`.
+    /// Downloads the package lists of the Debian releases `suites` to a folder below `home`.
+    /// Returns the apt with these lists. Commands fail after `end`.
     pub fn new(
         home: &Path,
         suites: &[&str],
@@ -58,7 +58,7 @@ impl Apt {
             own("Dir::Etc::sourceparts", nothing),
             own("Dir::Etc::preferencesparts", nothing),
             "Acquire::Languages=none".to_owned(),
-            // Ignore packages of other architectures and releases.
+            // Ignore packages of other architectures.
             "APT::Architectures=amd64".to_owned(),
         ];
         if installed == Installed::Nothing {
@@ -79,7 +79,7 @@ impl Apt {
     fn command(&self, program: &str) -> Command {
         let left = self.end.saturating_duration_since(Instant::now());
         let mut command = Command::new("timeout");
-        // A limit of 0 would mean no limit to `timeout`.
+        // `timeout 0` would run the command without a time limit.
         command.arg(left.as_secs().max(1).to_string()).arg(program);
         command.args(&self.options);
         command
@@ -121,7 +121,8 @@ impl Apt {
     }
 }
 
-/// Returns the folder of the packages unpacked below `home`, if it is complete.
+/// Returns the folder of the packages unpacked below `home`, or `None` if the packages are not all
+/// unpacked.
 pub fn root(home: &Path) -> Option<PathBuf> {
     Some(home.join(ROOT)).filter(|path| path.is_dir())
 }
@@ -132,8 +133,8 @@ fn names_after(mark: &str, text: &str) -> Vec<String> {
     names.map(|(_, name)| name.trim().to_owned()).collect()
 }
 
-/// Returns the packages that a simulated run of apt-get installs, as `NAME=VERSION`. The output has
-/// lines like `Inst NAME [PRESENT VERSION] (VERSION RELEASE [ARCHITECTURE])`.
+/// Returns the packages that a simulated run of apt-get installs, as `NAME=VERSION`. `text` is the
+/// output of apt-get, with lines `Inst NAME [INSTALLED VERSION] (VERSION RELEASE [ARCHITECTURE])`.
 fn installations(text: &str) -> Vec<String> {
     let lines = text.lines().filter_map(|line| line.strip_prefix("Inst "));
     let parts = lines.filter_map(|line| {
@@ -178,7 +179,8 @@ fn sources_of(suites: &[&str]) -> Result<String, String> {
     Ok(lines.collect())
 }
 
-/// Runs a command to its end and returns its standard output.
+/// Runs a command to its end and returns its standard output. If the command fails, returns the
+/// last line of its standard error.
 pub fn run(command: &mut Command) -> Result<String, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().map_err(|error| match error.kind() {

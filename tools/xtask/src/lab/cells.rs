@@ -116,7 +116,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Parses one line. Returns a test and its result if this line completes them.
+    /// Parses one line. Returns the test and its result if the line is the end of a result.
     pub fn line(&mut self, line: &str) -> Option<(String, Cell)> {
         if let Some((name, seconds, text)) = &mut self.failed {
             if !line.starts_with(OUTPUT_END) {
@@ -186,7 +186,8 @@ pub fn print_table(kernels: &[&str], nics: &[Nic], tests: &[&'static str], resul
     }
 }
 
-/// Returns the columns of the table for `tests`: each heading with its tests.
+/// Returns the columns of the table for `tests`: each heading with its tests. Adjacent tests with
+/// the same heading share a column.
 fn columns(tests: &[&'static str]) -> Vec<(&'static str, Vec<&'static str>)> {
     let mut columns: Vec<(&str, Vec<&str>)> = Vec::new();
     for (name, heading, _) in TESTS.iter().filter(|(name, ..)| tests.contains(name)) {

@@ -2,9 +2,9 @@
 //!
 //! The laboratory uses the installed emulator if this emulator has all devices that the tests need.
 //! Otherwise the laboratory fetches a newer emulator from the backports of this machine's Debian
-//! release. The newer emulator is not installed. Its packages are unpacked to a folder, and the
-//! emulator runs from this folder. Libraries and firmware come from the folder. A library that the
-//! folder lacks comes from this machine.
+//! release. The newer emulator is not installed. The laboratory unpacks its packages to a folder,
+//! and the emulator takes libraries and firmware from this folder. A library that the folder lacks
+//! comes from this machine.
 
 use std::{
     ffi::OsString,
@@ -32,7 +32,7 @@ const FIRMWARE: [&str; 3] = ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipx
 pub struct Emulator {
     /// Folder of the unpacked packages. `None` for the installed emulator.
     root: Option<PathBuf>,
-    /// Reason why a newer emulator could not be fetched, if this was tried.
+    /// Reason why a newer emulator could not be fetched. `None` if no fetch was tried.
     no_newer: Option<String>,
 }
 

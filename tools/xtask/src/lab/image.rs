@@ -12,8 +12,8 @@ use super::{cpio::Archive, kernels::Kernel};
 /// Modules that are needed to mount the root. The guest loads other modules from the root.
 const MODULES: [&str; 4] = ["virtio_pci", "9pnet_virtio", "9p", "overlay"];
 
-/// The script `init`: mounts the root under an overlay in memory, and switches to it. `@GUEST@` is
-/// the script to run then.
+/// The script `init`: mounts the host's root under an overlay in memory, switches to this root, and
+/// then runs the script `@GUEST@`.
 const INIT: &str = r#"#!/bin/busybox sh
 /bin/busybox --install -s /bin
 mount -t devtmpfs none /dev

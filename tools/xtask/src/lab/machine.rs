@@ -50,8 +50,8 @@ pub struct Plan<'a> {
     pub taps: Vec<usize>,
     /// Kernel modules that the machine loads in addition to `MODULES`.
     pub modules: Vec<&'static str>,
-    /// Shell commands to run. Their output to descriptor 3 is the output that [`Machine::line`]
-    /// returns.
+    /// Shell commands to run. [`Machine::line`] returns the lines that the commands write to
+    /// descriptor 3.
     pub commands: String,
     /// Folder for the machine's files and logs.
     pub directory: PathBuf,

@@ -53,7 +53,7 @@ const TESTS: [(&str, &str); 6] = [
     ("machines::loss_before_a_kernel_client", "client, loss"),
     ("machines::loss_before_a_kernel_server", "server, loss"),
 ];
-/// Kernel modules for loss of incoming frames, which tests redirect to an `ifb` interface with
+/// Kernel modules with which the tests drop incoming frames: a redirect to an `ifb` interface with
 /// netem.
 const MODULES: [&str; 3] = ["ifb", "act_mirred", "cls_matchall"];
 /// Longest wait for a line of one machine, before the other machine's output is read.

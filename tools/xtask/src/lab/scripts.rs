@@ -41,7 +41,8 @@ pub struct Options {
 enum ScriptResult {
     /// The kernel behaves as the script says.
     Passed,
-    /// The kernel behaves differently, for the reason in a remark of the script.
+    /// The kernel behaves differently, or lacks a setting that the script uses. A remark of the
+    /// script has the reason.
     Remarked(String),
     /// The script did not run, for this reason.
     Ignored(String),

@@ -1,8 +1,8 @@
 //! Checks the citations between requirements and code.
 //!
-//! The code and tests that a requirement cites must exist. A cited packet script must be one that
-//! the TCP engine (`proto/engine`) passes. The list of RFC 9293 must contain each id, such as
-//! MUST-18, that code and packet scripts cite.
+//! The code and tests that a requirement cites must exist. The TCP engine (`proto/engine`) must
+//! pass each cited packet script. The list of RFC 9293 must contain each id, such as MUST-18, that
+//! code below `proto` and packet scripts cite.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::source::{SourceFile, code_only};
 
 /// Folder of the packet scripts, `rfcNNNN/name.pkt`.
 const SCRIPTS: &str = "tests/conformance/scripts/";
-/// Start of the remark in a script that the engine does not pass.
+/// Start of a remark in a packet script. The engine does not pass a script with this remark.
 const LACKS: &str = "// engine: lacks:";
 /// Folders whose tests are named in a list instead of marked with `#[test]`. An entry has the
 /// folder and the file with the list.
@@ -114,8 +114,8 @@ impl<'a> Tree<'a> {
         has(&file.text) && self.files.get(list).is_some_and(|list| has(&list.text))
     }
 
-    /// Returns a message for each id of RFC 9293 in code and scripts that is not in the list of its
-    /// requirements.
+    /// Returns a message for each id, such as MUST-18, in code below `proto` or in a packet script
+    /// that the list of RFC 9293 does not have.
     pub fn check_ids(&self, specs: &[Spec]) -> Vec<String> {
         let Some(spec) = specs.iter().find(|spec| spec.rfc == IDS_OF) else {
             return Vec::new();

@@ -1,14 +1,15 @@
-//! Checks that each promise in the tables of `docs/security.md` names an existing test.
+//! Checks that each security promise in the tables of `docs/security.md` names an existing test.
 
 use super::citations::Tree;
 use crate::source::SourceFile;
 
 /// Path of the page with the tables of promises.
 const PAGE: &str = "docs/security.md";
-/// Start of the heading row of a table of promises.
+/// Start of the header row of a table of promises.
 const HEAD: &str = "| asset | attacker | promise |";
 
-/// Returns a message for each row that names no test or a test that does not exist.
+/// Returns a message for each row that names no test, and for each named test that does not exist.
+/// Also returns a message for a row that does not have five columns.
 pub fn messages(files: &[SourceFile], tree: &Tree<'_>) -> Vec<String> {
     let Some(page) = files.iter().find(|file| file.path == PAGE) else {
         return vec![format!("{PAGE}: no such file")];
@@ -20,7 +21,7 @@ pub fn messages(files: &[SourceFile], tree: &Tree<'_>) -> Vec<String> {
     rows.into_iter().flat_map(|row| check(row, tree)).collect()
 }
 
-/// Returns the rows of all tables of promises.
+/// Returns the rows of all tables of promises, without the header rows.
 fn rows(text: &str) -> impl Iterator<Item = &str> {
     let mut inside = false;
     text.lines().filter(move |line| {

@@ -110,7 +110,7 @@ fn fragments_over_ipv6() {
         assert_eq!(seen(id, 8, TCP, extensions, 80), KERNELS);
         assert_eq!(seen(id, 1, TCP, extensions, 80), CLAIMED);
         assert_eq!(seen(id, 8, TCP, extensions, 9), CLAIMED);
-        // The first fragment names the protocol; later ones need not repeat it (RFC 8200 §4.5).
+        // The first fragment names the protocol. Later fragments may name another (RFC 8200 §4.5).
         assert_eq!(seen(id, 8 | 1, UDP, extensions, 9), CLAIMED);
         assert_eq!(seen(id, 1, ipv6::ICMPV6, extensions, 80), KERNELS);
         assert_eq!(seen(id, 8, ipv6::ICMPV6, extensions, 80), KERNELS);

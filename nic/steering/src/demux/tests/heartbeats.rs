@@ -1,6 +1,7 @@
 //! Tests of the heartbeats that the demux checks. The demux is the XDP program that redirects
-//! frames to a core, a polling thread of the service. A core without a heartbeat gets no new
-//! connections, and after 30 seconds no frames.
+//! frames to a core, a polling thread of the service. If a core has no heartbeat for 800 ms, the
+//! kernel keeps the packets for which it has a socket. After 30 seconds, the kernel gets all
+//! frames.
 
 use rustix::time::{ClockId, clock_gettime};
 

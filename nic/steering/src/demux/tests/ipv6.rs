@@ -56,7 +56,7 @@ pub fn ipv6(proto: u8, source: [u8; 16], dest: [u8; 16], extensions: &[(u8, u8)]
     packet
 }
 
-fn transport(proto: u8, dest: [u8; 16], dest_port: u16, extensions: &[(u8, u8)]) -> Vec<u8> {
+pub fn transport(proto: u8, dest: [u8; 16], dest_port: u16, extensions: &[(u8, u8)]) -> Vec<u8> {
     let mut packet = ipv6(proto, PEER, dest, extensions);
     packet.extend(4000u16.to_be_bytes());
     packet.extend(dest_port.to_be_bytes());

@@ -36,7 +36,7 @@ use crate::{
 const LOOPBACK: u32 = 1;
 const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
 const HERE: IpAddress = IpAddress::from_v4([127, 0, 0, 1]);
-/// Users of programs, which are not root.
+/// Uids of the users of programs. Neither is root.
 const ALICE: u32 = 65_000;
 const BOB: u32 = 65_001;
 
@@ -578,7 +578,8 @@ fn ports_memory_and_claims_are_limited() {
     scene.check_empty();
 }
 
-/// Ports open with and without rules, and the ports of a user share what the rules remember.
+/// Ports open with and without rules. The ports of a user share one table of connections, which the
+/// rules use.
 #[test]
 fn ports_open_while_there_are_rules() {
     let Some(mut scene) = Scene::new() else {

@@ -1,3 +1,5 @@
+//! Tests of the oracle with frames of two well-behaved ports, a hostile port and the engine.
+
 use tidelane_netem::Rng;
 use tidelane_wire::{Endpoint, TcpFlags};
 
@@ -20,7 +22,7 @@ fn local(port: u16) -> Endpoint {
     Endpoint::new(LOCAL, port)
 }
 
-/// An oracle with three ports, which own the TCP ports 1000, 1001 and 1002.
+/// Returns an oracle with three ports, which own the TCP ports 1000, 1001 and 1002.
 fn oracle() -> Oracle {
     let mut oracle = Oracle::new(MAC, vec![LOCAL]);
     for (key, port) in [(GOOD, 1000), (OTHER, 1001), (HOSTILE, 1002)] {
@@ -68,13 +70,13 @@ fn each_frame_leaves_from_the_owner_of_its_source() {
     let genuine = frame(1000, TcpFlags::ACK);
     assert_eq!(oracle.publishes(GOOD, &genuine, 0), 1);
     assert_eq!(oracle.leaves(NOW, &genuine), Ok(Sender::Good(GOOD)));
-    // The claim moves. The same frame may not leave any more.
+    // After the claim has moved, the same frame may not leave.
     oracle.owners.move_all(GOOD, OTHER);
     let own = "a port sends only from its own 3-tuples";
     assert_eq!(rule(oracle.leaves(NOW, &genuine)), own);
     oracle.owners.release_all(OTHER);
     assert_eq!(rule(oracle.leaves(NOW, &genuine)), own);
-    // The engine's frames have 3-tuples that no port owns.
+    // No port owns the 3-tuples of the engine's frames.
     assert_eq!(
         oracle.leaves(NOW, &frame(80, TcpFlags::ACK)),
         Ok(Sender::Engine)
@@ -98,7 +100,7 @@ fn a_frame_of_another_port_or_of_the_engine_is_found() {
         rule(oracle.leaves(NOW, &frame(1001, TcpFlags::ACK))),
         "nobody else sends from a port's 3-tuple"
     );
-    // A hostile program changes its memory, so the oracle does not know all of its own frames.
+    // A hostile program may change its published frames, so the oracle cannot know all of them.
     let own = frame(1002, TcpFlags::RST);
     assert_eq!(oracle.leaves(NOW, &own), Ok(Sender::Hostile));
 }
@@ -147,7 +149,8 @@ fn each_frame_reaches_the_owner_of_its_destination() {
     assert_eq!(oracle.checked_in, 2);
 }
 
-/// A frame that a port sends to another port of the host never reaches the link.
+/// A frame between two ports of the host never leaves through the NIC, so the oracle checks the
+/// sender when the frame reaches the other port.
 #[test]
 fn a_forged_frame_to_a_port_of_the_host_is_found() {
     let mut oracle = oracle();
@@ -180,7 +183,7 @@ fn a_frame_that_does_not_reach_its_port_is_found() {
     assert_eq!(oracle.check_arrivals(NOW, GOOD, 0), Ok(()));
     assert_eq!(oracle.reaches(NOW, GOOD, &frames[0]), Ok(()));
     assert_eq!(oracle.check_arrivals(late, GOOD, 0), Ok(()));
-    // The other port may have lost one frame because its ring was full.
+    // The other port may have lost one frame due to a full ring.
     assert_eq!(oracle.check_arrivals(late, OTHER, 1), Ok(()));
     let missing = oracle.check_arrivals(late, OTHER, 0);
     assert_eq!(rule(missing), "the mux loses no packet for a port");

@@ -14,12 +14,14 @@ use crate::{
 
 /// Number of connections that a program opens.
 const CONNECTIONS: u32 = 8;
-/// Number of bytes that are attacked at the start of each part of a region.
+/// Number of bytes at the start of a part of the region into which `holes` punches holes.
+/// `scribbling` writes only to the first sixteenth of these bytes.
 const PART_LEN: u64 = 1 << 20;
 /// Size of a page, in bytes.
 const PAGE: u64 = 4096;
 
-/// The attack `holes`: punches holes into each part of the region while the service uses it.
+/// The attack `holes`: punches holes into the start of the region, of the receive buffers and of
+/// the send buffers, while the service uses them.
 pub fn holes(target: &Target, options: &Options, until: Instant) -> Counts {
     misuse(target, options, until, |program, _, _| {
         let layout = program.region.layout();
@@ -37,7 +39,8 @@ pub fn holes(target: &Target, options: &Options, until: Instant) -> Counts {
     })
 }
 
-/// The attack `scribbling`: writes random values to random places of the region.
+/// The attack `scribbling`: writes random values to random places near the start of the region, of
+/// the slots (the records of connections), of the receive buffers and of the send buffers.
 pub fn scribbling(target: &Target, options: &Options, until: Instant) -> Counts {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     misuse(target, options, until, move |program, rings, turn| {
@@ -61,8 +64,8 @@ pub fn scribbling(target: &Target, options: &Options, until: Instant) -> Counts 
 }
 
 /// Registers a program, opens connections, and calls `act` between transfers of data until the
-/// deadline `until`. Begins again when the registration ends. The last argument of `act` is the
-/// number of earlier calls with this program.
+/// deadline `until`. Begins again with a new program when `act` returns [`Failure::HungUp`]. The
+/// last argument of `act` is the number of earlier calls with this program.
 fn misuse(
     target: &Target,
     options: &Options,
@@ -98,8 +101,8 @@ fn misuse(
     counts
 }
 
-/// Sends data on each new connection, reads the data that arrived on all connections, and adds the
-/// new ones to `connections`.
+/// Sends data on each new connection, adds the new connections to `connections`, and reads the data
+/// that arrived on all connections.
 fn carry(program: &Program, rings: &mut Rings, connections: &mut Vec<Connection>) {
     for event in rings.events() {
         if let Event::Started(connection) = event {

@@ -14,8 +14,8 @@ use crate::bench::machine::CpuClock;
 
 /// Port of the sink.
 const PORT: u16 = 7000;
-/// Seconds that a measurement may take longer than planned, because a slow machine opens
-/// connections slowly.
+/// Seconds that a measurement may take longer than planned. A slow machine opens connections
+/// slowly.
 const GRACE: f64 = 25.0;
 
 /// The values of one measurement.
@@ -25,11 +25,14 @@ pub struct Sample {
     pub goodput_bps: f64,
     /// Jain's fairness index of the flows' goodput.
     pub jain: f64,
-    /// Segments that the sender retransmitted in the whole run.
+    /// Segments that the sender's stack retransmitted, from the start of the sender until the sink
+    /// has ended. The warm-up is included.
     pub retransmitted: f64,
-    /// DSACK blocks that the sender received. Each reports a needless retransmission.
+    /// DSACK blocks that the sender's stack received in this time. Each block reports a needless
+    /// retransmission.
     pub needless: f64,
-    /// Mean number of busy CPUs.
+    /// Mean number of busy CPUs among the sender's and the receiver's, in the middle 80 % of the
+    /// counted time.
     pub busy: f64,
 }
 
@@ -137,7 +140,8 @@ impl Bench {
     }
 }
 
-/// Builds the wire of a case, and starts the program that drops and delays packets if there is one.
+/// Builds the wire of a case. If the packets pass through a middle namespace, also starts the
+/// program there that forwards them, and drops and delays the given shares of them.
 fn make_wire(plan: &BulkPlan, case: &Case) -> Result<(Wire, Option<Running>), Stop> {
     let middle = case.middle || !case.is_clean();
     let options = WireOptions {

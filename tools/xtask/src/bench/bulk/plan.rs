@@ -26,10 +26,11 @@ pub struct BulkPlan {
     pub receiver_cpus: String,
     /// Number of flows.
     pub flows: u32,
-    /// True if segmentation offload (TSO, GSO, GRO) is on at both ends.
+    /// False to switch TSO and GSO off at both ends. True leaves the settings as they are. The
+    /// field has no effect on GRO.
     pub offloads: bool,
-    /// Rate of the token bucket in Mbit/s, on the wires with a middle namespace. `None` means no
-    /// limit.
+    /// Rate of the token bucket in Mbit/s, on each wire with a middle namespace (`Case::middle`).
+    /// `None` means no limit.
     #[serde(default)]
     pub bottleneck_mbit: Option<u32>,
     /// Pairings to compare with kernel to kernel, which is always measured.
@@ -69,7 +70,8 @@ pub struct Case {
     /// Packets per million in each direction that are delayed, so that later packets overtake them.
     #[serde(default)]
     pub reorder_ppm: u32,
-    /// True if the packets pass through a namespace between the ends, even without loss and delay.
+    /// True if the packets pass through a third namespace between the ends, even without loss and
+    /// delay. A wire with loss or delay always has this namespace.
     #[serde(default)]
     pub middle: bool,
 }

@@ -1,5 +1,5 @@
-//! Messages with descriptors. Another thread checks the descriptors before the control thread
-//! handles the message.
+//! Messages with descriptors on a session, which is a program's connection to the service. Another
+//! thread checks the descriptors before the control thread handles the message.
 
 use std::os::fd::OwnedFd;
 
@@ -8,7 +8,7 @@ use tidelane_abi::{Message, message, refusal};
 use super::{Next, Session};
 use crate::{
     core::Port,
-    descriptors::{CheckedMessage, Found, Sent},
+    descriptors::{CheckResult, CheckedMessage, MessageWithDescriptors},
     service_state::ServiceState,
 };
 
@@ -20,7 +20,7 @@ impl Session {
         message: Message,
         descriptors: Vec<OwnedFd>,
     ) {
-        let sent = Sent {
+        let sent = MessageWithDescriptors {
             session: self.number,
             message,
             descriptors,
@@ -35,20 +35,28 @@ impl Session {
         shared: &mut ServiceState<P>,
         checked: CheckedMessage,
     ) -> Next {
-        let CheckedMessage { message, found, .. } = checked;
+        let CheckedMessage {
+            message, result, ..
+        } = checked;
         let kind = message.kind;
         let is_of_port = matches!(kind, message::OPEN_PORT | message::CLAIM_TUPLE);
-        let done = match (kind, found) {
+        let done = match (kind, result) {
             _ if self.registered.is_none() && !is_of_port => self.answer(kind, refusal::MALFORMED),
             // Tidelane's library never sends a message with the wrong number of descriptors, so the
             // program is hostile, and its session ends.
-            (_, Found::WrongCount) => return Next::End,
-            (message::OPEN_PORT, Found::Doorbell(bell)) => self.open_port(shared, &message, bell),
-            (message::CLAIM_TUPLE, Found::Proof(proof)) => self.claim_tuple(shared, *proof),
-            (message::CLAIM_TUPLE, Found::Shared) => self.answer(kind, refusal::IN_USE),
-            (message::CONTEXT, Found::Doorbell(bell)) => self.context(shared, &message, bell),
-            (message::LISTEN, Found::Entitled(socket)) => self.listen(shared, &message, *socket),
-            (message::RESERVE, Found::Entitled(socket)) => self.reserve(shared, &message, *socket),
+            (_, CheckResult::WrongCount) => return Next::End,
+            (message::OPEN_PORT, CheckResult::Doorbell(bell)) => {
+                self.open_port(shared, &message, bell)
+            }
+            (message::CLAIM_TUPLE, CheckResult::Proof(proof)) => self.claim_tuple(shared, *proof),
+            (message::CLAIM_TUPLE, CheckResult::Shared) => self.answer(kind, refusal::IN_USE),
+            (message::CONTEXT, CheckResult::Doorbell(bell)) => self.context(shared, &message, bell),
+            (message::LISTEN, CheckResult::Entitled(socket)) => {
+                self.listen(shared, &message, *socket)
+            }
+            (message::RESERVE, CheckResult::Entitled(socket)) => {
+                self.reserve(shared, &message, *socket)
+            }
             (message::CONTEXT | message::OPEN_PORT, _) => self.answer(kind, refusal::MALFORMED),
             _ => self.answer(kind, refusal::NOT_ENTITLED),
         };

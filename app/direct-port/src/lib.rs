@@ -1,0 +1,131 @@
+//! The direct back end of the ring API on a port of the Tidelane service.
+//!
+//! [`open`] opens a port of the service whose socket `TIDELANE_SOCKET` names, claims the listener's
+//! address and port, and opens a [`DirectContext`] on the port. TCP runs in the program. The
+//! service forwards the port's packets to and from the NIC, other ports, and the sockets of
+//! programs on the service. The program needs no privilege, except that the service's rules admit
+//! it.
+//!
+//! [`DirectContext`]: tidelane_direct::DirectContext
+#![forbid(unsafe_code)]
+
+use std::{io, net::SocketAddr, time::Duration};
+
+use rustix::rand::{GetRandomFlags, getrandom};
+use tidelane_direct::{DirectContext, DirectOptions, FnTime};
+use tidelane_embedded::{IpAddress, MacAddress, SocketOptions};
+use tidelane_port::{Port, PortConfig};
+use tidelane_rings::Context;
+
+/// Length in bytes of the packet ring of each direction.
+const RING_LEN: u32 = 1 << 20;
+
+/// Parameters of a context on a port.
+#[derive(Clone, Debug)]
+pub struct PortOptions {
+    /// Name of the port in `tidelane port list`.
+    pub name: String,
+    /// Address and port of the only listener. The address must be one of the service's interface.
+    pub listen: SocketAddr,
+    /// Number of buffers, at most 32,768.
+    pub buffers: u32,
+    /// Limit of the buffers of one descriptor that are queued or unacknowledged.
+    pub send_queue_max: usize,
+    /// Options of all connections. By default, segments are sent without delay (TCP_NODELAY).
+    pub tcp: SocketOptions,
+}
+
+impl PortOptions {
+    /// Returns the parameters of a context with 8,192 buffers, which listens on `listen`.
+    pub fn new(name: impl Into<String>, listen: SocketAddr) -> Self {
+        Self {
+            name: name.into(),
+            listen,
+            buffers: 8192,
+            send_queue_max: 256,
+            tcp: SocketOptions {
+                nodelay: true,
+                ..SocketOptions::default()
+            },
+        }
+    }
+
+    /// Returns the parameters of the context. `secret` keys the initial sequence numbers.
+    fn of_context(&self, secret: [u8; 16], mac: [u8; 6]) -> DirectOptions {
+        let address = match self.listen {
+            SocketAddr::V4(v4) => IpAddress::from_v4(v4.ip().octets()),
+            SocketAddr::V6(v6) => IpAddress(v6.ip().octets()),
+        };
+        let mut options = DirectOptions {
+            buffers: self.buffers,
+            send_queue_max: self.send_queue_max,
+            ..DirectOptions::new(address, secret)
+        };
+        options.stack.options = self.tcp;
+        options.stack.mac = MacAddress(mac);
+        // Other stacks use the address, too, so packets with this source are not spoofed.
+        // The service drops packets with forged sources.
+        options.stack.shared_addresses = true;
+        options
+    }
+}
+
+/// Opens a context on a port of the service. Fails if the address is unspecified, or with the
+/// errors of [`Port::open`] and [`Port::bind_tcp`]. After the service has ended, the calls of the
+/// context fail with `ConnectionAborted`.
+pub fn open(options: &PortOptions) -> io::Result<impl Context> {
+    if options.listen.ip().is_unspecified() {
+        let text = "the listener needs an address of the service's interface";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    let mut port = Port::open(&PortConfig {
+        ring_len: RING_LEN,
+        ..PortConfig::new(&options.name)
+    })?;
+    // The service reserves the TCP port in the kernel, so the socket is no longer needed.
+    drop(port.bind_tcp(options.listen)?);
+    let mut secret = [0; 16];
+    getrandom(&mut secret, GetRandomFlags::empty())?;
+    let of_context = options.of_context(secret, port.mac());
+    let wait = FnTime::new(|port: &mut Port, limit: Option<Duration>| {
+        port.wait(limit)?;
+        match port.is_closed() {
+            true => Err(io::Error::new(
+                io::ErrorKind::ConnectionAborted,
+                "the service has ended",
+            )),
+            false => Ok(()),
+        }
+    });
+    DirectContext::open(&of_context, port, wait)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_without_an_address_is_refused() {
+        for listen in ["0.0.0.0:80", "[::]:80"] {
+            let listen = listen.parse().expect("an address");
+            let error = open(&PortOptions::new("test", listen)).err();
+            let kind = error.map(|error| error.kind());
+            assert_eq!(kind, Some(io::ErrorKind::InvalidInput), "{listen}");
+        }
+    }
+
+    #[test]
+    fn the_context_has_the_address_of_the_listener_and_the_given_limits() {
+        let listen = "192.0.2.1:80".parse().expect("an address");
+        let mut options = PortOptions::new("test", listen);
+        options.buffers = 100;
+        options.send_queue_max = 7;
+        options.tcp.keepalive = true;
+        let of_context = options.of_context([1; 16], [2; 6]);
+        assert_eq!(of_context.buffers, 100);
+        assert_eq!(of_context.send_queue_max, 7);
+        assert!(of_context.stack.options.keepalive && of_context.stack.options.nodelay);
+        assert!(of_context.stack.shared_addresses);
+        assert_eq!(of_context.stack.mac, MacAddress([2; 6]));
+    }
+}

@@ -1,0 +1,358 @@
+//! The UDP sockets of a context.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    mem,
+    net::{IpAddr, SocketAddr},
+};
+
+use tidelane_embedded::Addresses;
+use tidelane_engine::{Endpoint, IpAddress};
+use tidelane_rings::{Buffer, Cause, Descriptor, Events, ReadyList};
+use tidelane_wire::{DropReason, MacAddress};
+
+use crate::{ip::address_of, loans_unsafe::SentBuffer, supply::Purpose};
+
+/// Limit of the received datagrams that wait on one socket.
+const WAITING_MAX: usize = 512;
+/// Number of the latest senders whose link addresses a socket knows at least. The senders of all
+/// datagrams that wait are among these.
+const SENDERS_MIN: usize = WAITING_MAX;
+
+/// Number of a UDP socket of a context.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct DatagramSocketId(u32);
+
+/// A datagram to send.
+#[derive(Debug)]
+pub struct OutgoingDatagram {
+    /// Destination address and port.
+    pub peer: Endpoint,
+    /// The payload.
+    pub buffer: SentBuffer,
+    /// Link address of the next hop, unless a frame of the receiver has another one.
+    pub next_hop: Option<MacAddress>,
+}
+
+/// Link addresses of the latest senders of a socket, in bounded memory: a sender can forge its IP
+/// address.
+#[derive(Debug, Default)]
+struct Senders {
+    /// Senders since `earlier` was filled; fewer than [`SENDERS_MIN`].
+    latest: HashMap<IpAddress, MacAddress>,
+    earlier: HashMap<IpAddress, MacAddress>,
+}
+
+impl Senders {
+    fn note(&mut self, address: IpAddress, mac: MacAddress) {
+        if self.latest.get(&address) == Some(&mac) {
+            return;
+        }
+        self.latest.insert(address, mac);
+        if self.latest.len() >= SENDERS_MIN {
+            self.earlier = mem::take(&mut self.latest);
+        }
+    }
+
+    fn get(&self, address: IpAddress) -> Option<MacAddress> {
+        let latest = self.latest.get(&address);
+        latest.or_else(|| self.earlier.get(&address)).copied()
+    }
+}
+
+/// A UDP socket.
+#[derive(Debug)]
+pub struct DatagramSocket {
+    /// Local address and port. The address may be unspecified.
+    pub local: Endpoint,
+    /// The program's descriptor. `None` after the close.
+    pub descriptor: Option<Descriptor>,
+    /// True while the program has paused receiving.
+    pub is_paused: bool,
+    /// Received datagrams that the program has not taken, oldest first.
+    received: VecDeque<(SocketAddr, Buffer)>,
+    /// Datagrams to send, oldest first.
+    queue: VecDeque<OutgoingDatagram>,
+    /// Link addresses of the latest senders, for answers to them.
+    senders: Senders,
+    /// Cause of the last failed send, until an event reports it.
+    failure: Option<Cause>,
+    /// True if a datagram was refused, so that the socket must report WRITABLE when it has room.
+    owes_writable: bool,
+    /// True if the socket is in the list of sockets with events.
+    is_touched: bool,
+    /// True if the socket is in the list of sockets with data to send.
+    is_dirty: bool,
+}
+
+impl DatagramSocket {
+    fn new(local: Endpoint) -> Self {
+        Self {
+            local,
+            descriptor: None,
+            is_paused: false,
+            received: VecDeque::new(),
+            queue: VecDeque::new(),
+            senders: Senders::default(),
+            failure: None,
+            owes_writable: false,
+            is_touched: false,
+            is_dirty: false,
+        }
+    }
+
+    /// Returns true if the socket accepts another received datagram.
+    fn has_room(&self) -> bool {
+        self.received.len() < WAITING_MAX && self.descriptor.is_some()
+    }
+
+    /// Returns the source address for datagrams to `peer`. An unspecified local address stands for
+    /// the first of `addresses` of the peer's IP version. Returns `None` if there is no address.
+    pub fn source_for(&self, peer: IpAddress, addresses: &Addresses) -> Option<IpAddress> {
+        match self.local.addr.is_unspecified() {
+            true => addresses.first_for(peer),
+            false => Some(self.local.addr),
+        }
+    }
+
+    /// Returns the link address of a recent sender.
+    pub fn sender(&self, address: IpAddress) -> Option<MacAddress> {
+        self.senders.get(address)
+    }
+
+    /// Returns true if `limit` datagrams wait for sending. The socket then owes the event WRITABLE.
+    pub fn is_full(&mut self, limit: usize) -> bool {
+        let is_full = self.queue.len() >= limit;
+        self.owes_writable |= is_full;
+        is_full
+    }
+
+    /// Records that a datagram could not be sent.
+    fn fail(&mut self, cause: Cause) {
+        self.failure = Some(cause);
+    }
+
+    /// Adds the events of the socket to the list. `send_queue_max` is the limit of queued
+    /// datagrams.
+    fn report(&mut self, list: &mut ReadyList, send_queue_max: usize) {
+        self.is_touched = false;
+        let Some(descriptor) = self.descriptor else {
+            return;
+        };
+        if !self.is_paused {
+            for (sender, buffer) in self.received.drain(..) {
+                list.add_datagram(descriptor, sender, buffer);
+            }
+        }
+        if let Some(cause) = self.failure.take() {
+            list.add_send_failed(descriptor, cause);
+        }
+        if self.queue.len() < send_queue_max && mem::take(&mut self.owes_writable) {
+            list.add_events(descriptor, Events::WRITABLE);
+        }
+    }
+}
+
+/// Result of the attempt to send a datagram.
+pub enum Sent {
+    /// The datagram is sent.
+    Done,
+    /// The port has no free frame. The datagram stays queued.
+    Blocked,
+    /// The datagram cannot be sent for this cause.
+    Failed(Cause),
+}
+
+/// The UDP sockets of a context.
+#[derive(Debug, Default)]
+pub struct DatagramSockets {
+    /// Sockets by number.
+    places: Vec<Option<DatagramSocket>>,
+    /// Numbers without a socket.
+    free: Vec<u32>,
+    /// Open sockets by local address and port.
+    by_local: HashMap<Endpoint, DatagramSocketId>,
+    /// Sockets with events.
+    touched: Vec<DatagramSocketId>,
+    /// Sockets with data to send.
+    dirty: VecDeque<DatagramSocketId>,
+}
+
+impl DatagramSockets {
+    /// Opens a socket. Returns `None` if another socket uses the port at the same address. The
+    /// unspecified address conflicts with all addresses of its IP version.
+    pub fn open(&mut self, local: Endpoint) -> Option<DatagramSocketId> {
+        let versions = |addr: IpAddress| (addr.is_v4(), addr.is_unspecified());
+        let clashes = |other: &Endpoint| {
+            let (own_v4, own_any) = versions(local.addr);
+            let (other_v4, other_any) = versions(other.addr);
+            let is_same = own_v4 == other_v4 && (own_any || other_any);
+            other.port == local.port && (is_same || other.addr == local.addr)
+        };
+        if self.by_local.keys().any(clashes) {
+            return None;
+        }
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.places.push(None);
+            self.places.len() as u32 - 1
+        });
+        let id = DatagramSocketId(number);
+        self.places[number as usize] = Some(DatagramSocket::new(local));
+        self.by_local.insert(local, id);
+        Some(id)
+    }
+
+    /// Returns a socket.
+    pub fn get_mut(&mut self, id: DatagramSocketId) -> Option<&mut DatagramSocket> {
+        self.places.get_mut(id.0 as usize)?.as_mut()
+    }
+
+    /// Returns the socket that receives datagrams to `local`. An exact address has precedence over
+    /// the unspecified address.
+    fn find(&self, local: Endpoint) -> Option<DatagramSocketId> {
+        let any = match local.addr.is_v4() {
+            true => IpAddress::from_v4([0; 4]),
+            false => IpAddress([0; 16]),
+        };
+        let exact = self.by_local.get(&local);
+        exact
+            .or_else(|| self.by_local.get(&Endpoint::new(any, local.port)))
+            .copied()
+    }
+
+    /// Returns true if no socket uses `port`.
+    pub fn is_port_free(&self, port: u16) -> bool {
+        self.by_local.keys().all(|local| local.port != port)
+    }
+
+    /// Closes a socket. Queued datagrams are still sent, unless `drops_queue` is true.
+    pub fn close(&mut self, id: DatagramSocketId, drops_queue: bool) {
+        let Some(socket) = self.get_mut(id) else {
+            return;
+        };
+        socket.descriptor = None;
+        socket.received.clear();
+        if drops_queue {
+            socket.queue.clear();
+        }
+        let (local, is_over) = (socket.local, socket.queue.is_empty() && !socket.is_dirty);
+        self.by_local.remove(&local);
+        if is_over {
+            self.remove(id);
+        }
+    }
+
+    fn remove(&mut self, id: DatagramSocketId) {
+        self.touched.retain(|touched| *touched != id);
+        self.places[id.0 as usize] = None;
+        self.free.push(id.0);
+    }
+
+    /// Marks a socket with events.
+    pub fn touch(&mut self, id: DatagramSocketId) {
+        if let Some(socket) = self.get_mut(id)
+            && !mem::replace(&mut socket.is_touched, true)
+        {
+            self.touched.push(id);
+        }
+    }
+
+    /// Returns true if a socket has events to report.
+    pub fn has_events(&self) -> bool {
+        !self.touched.is_empty()
+    }
+
+    /// Admits a datagram to `local`, from the IP address `sender` and the link address `mac`.
+    /// Returns the receiving socket, and the purpose for which the datagram may take a buffer.
+    ///
+    /// # Errors
+    ///
+    /// `NoListener` if no socket matches. `RxBufferFull` if the socket's receive queue is full.
+    pub fn admit(
+        &mut self,
+        local: Endpoint,
+        sender: IpAddr,
+        mac: MacAddress,
+    ) -> Result<(DatagramSocketId, Purpose), DropReason> {
+        let id = self.find(local).ok_or(DropReason::NoListener)?;
+        let socket = self.get_mut(id).ok_or(DropReason::NoListener)?;
+        if !socket.has_room() {
+            return Err(DropReason::RxBufferFull);
+        }
+        socket.senders.note(address_of(sender), mac);
+        let purpose = match socket.is_paused {
+            true => Purpose::Waiting,
+            false => Purpose::Prompt,
+        };
+        Ok((id, purpose))
+    }
+
+    /// Appends a received datagram to the socket's receive queue.
+    pub fn receive(&mut self, id: DatagramSocketId, sender: SocketAddr, buffer: Buffer) {
+        if let Some(socket) = self.get_mut(id) {
+            socket.received.push_back((sender, buffer));
+            self.touch(id);
+        }
+    }
+
+    /// Appends a datagram to the socket's send queue.
+    pub fn queue(&mut self, id: DatagramSocketId, datagram: OutgoingDatagram) {
+        let Some(socket) = self.get_mut(id) else {
+            return;
+        };
+        socket.queue.push_back(datagram);
+        if !mem::replace(&mut socket.is_dirty, true) {
+            self.dirty.push_back(id);
+        }
+    }
+
+    /// Calls `send` for each queued datagram until the port is full. Returns true if the queues are
+    /// empty.
+    pub fn send_all(
+        &mut self,
+        mut send: impl FnMut(&DatagramSocket, &mut OutgoingDatagram) -> Sent,
+    ) -> bool {
+        while let Some(id) = self.dirty.front().copied() {
+            while let Some(socket) = self.get_mut(id)
+                && let Some(mut datagram) = socket.queue.pop_front()
+            {
+                match send(socket, &mut datagram) {
+                    Sent::Done => {}
+                    Sent::Blocked => {
+                        socket.queue.push_front(datagram);
+                        return false;
+                    }
+                    Sent::Failed(cause) => socket.fail(cause),
+                }
+            }
+            self.dirty.pop_front();
+            self.end_sends(id);
+        }
+        true
+    }
+
+    /// Finishes a socket whose send queue is empty: frees it if it is closed, or marks its events.
+    fn end_sends(&mut self, id: DatagramSocketId) {
+        let Some(socket) = self.get_mut(id) else {
+            return;
+        };
+        socket.is_dirty = false;
+        let has_event = socket.owes_writable || socket.failure.is_some();
+        if socket.descriptor.is_none() {
+            self.remove(id);
+        } else if has_event {
+            self.touch(id);
+        }
+    }
+
+    /// Adds the events of all sockets to the list.
+    pub fn report(&mut self, list: &mut ReadyList, send_queue_max: usize) {
+        let mut touched = mem::take(&mut self.touched);
+        for id in touched.drain(..) {
+            if let Some(socket) = self.get_mut(id) {
+                socket.report(list, send_queue_max);
+            }
+        }
+        self.touched = touched;
+    }
+}

@@ -1,0 +1,33 @@
+//! A received payload that waits for the exchange of its frame for a buffer.
+
+use std::net::SocketAddr;
+
+use tidelane_engine::FlowId;
+use tidelane_rings::Buffer;
+
+use crate::datagrams::DatagramSocketId;
+
+/// The socket that receives a payload.
+#[derive(Clone, Copy, Debug)]
+pub enum Receiver {
+    /// A connection, and the stream position of the payload.
+    Connection { flow: FlowId, pos: u32 },
+    /// A UDP socket, and the sender of the datagram.
+    DatagramSocket {
+        id: DatagramSocketId,
+        sender: SocketAddr,
+    },
+}
+
+/// A payload that a socket has accepted and that is still in its frame.
+#[derive(Debug)]
+pub struct Placed {
+    /// The receiving socket.
+    pub receiver: Receiver,
+    /// Offset of the payload in the frame.
+    pub offset: usize,
+    /// Length of the payload in bytes.
+    pub len: usize,
+    /// The buffer that the port gets in exchange for the frame.
+    pub spare: Buffer,
+}

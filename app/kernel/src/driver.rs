@@ -1,0 +1,387 @@
+//! The sockets of a context, and the io_uring requests of each socket.
+
+use std::{io, net::SocketAddr, os::fd::OwnedFd};
+
+use tidelane_rings::{Buffer, Descriptor, Events, ReadyList, Wait};
+
+use crate::{
+    request_unsafe::{Datagram, Request, RequestId},
+    socket::{Phase, Socket, cause_of},
+    sockets::Sockets,
+    uring_unsafe::{Completion, Uring},
+};
+
+/// The sockets of a context, and the io_uring that carries their requests.
+pub struct Driver {
+    uring: Uring,
+    pub sockets: Sockets,
+    /// Sockets with data to send, a shutdown or a close.
+    dirty: Vec<Descriptor>,
+    /// Sockets whose receive failed with ENOBUFS, because the kernel had no free buffer.
+    starved: Vec<Descriptor>,
+    /// Sockets that refused a buffer and have room again. The next list reports WRITABLE for them.
+    writable: Vec<Descriptor>,
+    /// Limit of the buffers that wait for sending on one descriptor.
+    send_queue_max: usize,
+}
+
+impl Driver {
+    /// Returns a driver without sockets.
+    pub fn new(uring: Uring, send_queue_max: usize) -> Self {
+        Self {
+            uring,
+            sockets: Sockets::default(),
+            dirty: Vec::new(),
+            starved: Vec::new(),
+            writable: Vec::new(),
+            send_queue_max,
+        }
+    }
+
+    /// Queues a request of a socket. Returns the number of the request.
+    pub fn push(&mut self, descriptor: Descriptor, request: Request) -> io::Result<RequestId> {
+        self.uring.push(descriptor, request)
+    }
+
+    /// Submits the queued requests, and waits for a completion as `wait` says.
+    pub fn enter(&mut self, wait: Wait) -> io::Result<()> {
+        self.uring.enter(wait)
+    }
+
+    /// Takes the next completion.
+    pub fn next(&mut self) -> Option<Completion> {
+        self.uring.next()
+    }
+
+    /// Returns the number of `io_uring_enter` calls.
+    pub fn enters(&self) -> u64 {
+        self.uring.enters()
+    }
+
+    /// Restarts the receive of each socket for which the kernel had no buffer.
+    pub fn restart_starved(&mut self) -> io::Result<()> {
+        for descriptor in std::mem::take(&mut self.starved) {
+            self.start_input(descriptor)?;
+        }
+        Ok(())
+    }
+
+    /// Returns true if the next list reports WRITABLE for a socket.
+    pub fn has_writable(&self) -> bool {
+        !self.writable.is_empty()
+    }
+
+    /// Adds the due WRITABLE events to the list.
+    pub fn report_writable(&mut self, list: &mut ReadyList) {
+        for descriptor in std::mem::take(&mut self.writable) {
+            if let Some(socket) = self.sockets.get_mut(descriptor)
+                && (socket.can_queue() || socket.can_queue_datagram())
+                && std::mem::take(&mut socket.owes_writable)
+            {
+                list.add_events(descriptor, Events::WRITABLE);
+            }
+        }
+    }
+
+    /// Starts to accept or to receive, unless the socket is paused, over, or already has an input
+    /// request.
+    pub fn start_input(&mut self, descriptor: Descriptor) -> io::Result<()> {
+        let socket = self.sockets.get_mut(descriptor);
+        match socket.and_then(|socket| socket.next_input()) {
+            Some(request) => self.start_as_input(descriptor, request),
+            None => Ok(()),
+        }
+    }
+
+    /// Starts a request that accepts, connects or receives, as the input request of the socket.
+    pub fn start_as_input(&mut self, descriptor: Descriptor, request: Request) -> io::Result<()> {
+        if let Some(socket) = self.sockets.get_mut(descriptor) {
+            socket.outstanding += 1;
+            socket.input = Some(self.uring.push(descriptor, request)?);
+        }
+        Ok(())
+    }
+
+    /// Marks a socket that has data to send, a shutdown or a close.
+    pub fn mark_dirty(&mut self, descriptor: Descriptor) {
+        if let Some(socket) = self.sockets.get_mut(descriptor)
+            && !std::mem::replace(&mut socket.is_dirty, true)
+        {
+            self.dirty.push(descriptor);
+        }
+    }
+
+    /// Starts the sends and closes of all marked sockets. Returns true if a request was started.
+    /// The kernel completes each of these requests when it is submitted.
+    pub fn start_sends(&mut self) -> io::Result<bool> {
+        let mut is_any = false;
+        for descriptor in std::mem::take(&mut self.dirty) {
+            let Some(socket) = self.sockets.get_mut(descriptor) else {
+                continue;
+            };
+            socket.is_dirty = false;
+            let mut has_sends = false;
+            while let Some(request) = socket.next_send() {
+                self.uring.push(descriptor, request)?;
+                has_sends = true;
+            }
+            is_any |= has_sends || self.finish_output(descriptor)?;
+        }
+        Ok(is_any)
+    }
+
+    /// Performs a shutdown or close of the program once all data is sent. Returns true if a request
+    /// was started.
+    fn finish_output(&mut self, descriptor: Descriptor) -> io::Result<bool> {
+        let Some(socket) = self.sockets.get_mut(descriptor) else {
+            return Ok(false);
+        };
+        let is_done = socket.queued() == 0 && !socket.is_sending();
+        let is_over = is_done || socket.phase == Phase::Failed;
+        if socket.is_closing && is_over {
+            return self.start_close(descriptor);
+        }
+        if socket.is_shut_down && is_done && socket.phase == Phase::Open {
+            // `shutdown` fails only if the connection is over. The receive reports the end.
+            let _ = socket.shut_down_now();
+        }
+        Ok(false)
+    }
+
+    /// Cancels the requests of a socket, and closes the kernel's descriptor. Returns true if a
+    /// request was started.
+    fn start_close(&mut self, descriptor: Descriptor) -> io::Result<bool> {
+        let Some(socket) = self.sockets.get_mut(descriptor) else {
+            return Ok(false);
+        };
+        socket.drop_queue();
+        let Some(raw) = socket.take_fd() else {
+            return Ok(false);
+        };
+        let ended = [socket.input.take(), socket.room.take()];
+        let ended: Vec<_> = ended.into_iter().flatten().collect();
+        socket.outstanding += 1 + ended.len() as u32;
+        for request in ended {
+            self.uring.push(descriptor, Request::Cancel(request))?;
+        }
+        self.uring.push(descriptor, Request::Close(raw))?;
+        Ok(true)
+    }
+
+    /// Processes one completion, and adds its events to the list.
+    pub fn complete(&mut self, done: Completion, list: &mut ReadyList) -> io::Result<()> {
+        let descriptor = done.descriptor;
+        let Some(socket) = self.sockets.get_mut(descriptor) else {
+            return Ok(());
+        };
+        let is_closing = socket.is_closing;
+        let Some(request) = done.ended else {
+            if let Some(buffer) = done.buffer.filter(|_| !is_closing) {
+                add_data(list, descriptor, buffer, done.sender);
+            }
+            return self.accept(descriptor, done.accepted, list);
+        };
+        socket.outstanding -= 1;
+        match request {
+            Request::Accept(_) => {
+                socket.end_accept(done.result);
+                self.accept(descriptor, done.accepted, list)?;
+                self.start_input(descriptor)?;
+            }
+            Request::Pause(_) => {
+                socket.end_accept(0);
+                self.start_input(descriptor)?;
+            }
+            Request::Receive(_) | Request::ReceiveFrom(..) => {
+                socket.input = None;
+                if let Some(buffer) = done.buffer.filter(|_| !is_closing) {
+                    add_data(list, descriptor, buffer, done.sender);
+                }
+                if !is_closing {
+                    self.end_receive(descriptor, done.result, list)?;
+                }
+            }
+            Request::Send(_, message) => {
+                self.end_send(descriptor, message.into_buffers(), done.result, list)?;
+            }
+            Request::SendTo(_, datagram) => {
+                self.end_datagram(descriptor, datagram, done.result, list)?;
+            }
+            Request::AwaitRoom(_) => {
+                socket.room = None;
+                self.mark_dirty(descriptor);
+            }
+            Request::Connect(..) => {
+                socket.input = None;
+                self.end_connect(descriptor, done.result, list)?;
+            }
+            Request::Cancel(_) | Request::Close(_) => {}
+        }
+        self.sockets.remove_if_over(descriptor);
+        Ok(())
+    }
+
+    /// Adds an accepted connection to the list, and starts to receive from the peer.
+    fn accept(
+        &mut self,
+        listener: Descriptor,
+        accepted: Option<OwnedFd>,
+        list: &mut ReadyList,
+    ) -> io::Result<()> {
+        let is_open = self.sockets.get(listener).is_some_and(Socket::is_open);
+        let Some(fd) = accepted.filter(|_| is_open) else {
+            return Ok(());
+        };
+        let descriptor = self.sockets.add(fd, Phase::Open);
+        list.add_accepted(descriptor, listener);
+        self.start_input(descriptor)
+    }
+
+    /// Processes the end of a receive: end of stream, an error, or ENOBUFS (no free buffer).
+    fn end_receive(
+        &mut self,
+        descriptor: Descriptor,
+        result: i32,
+        list: &mut ReadyList,
+    ) -> io::Result<()> {
+        match result {
+            0 => {
+                if let Some(socket) = self.sockets.get_mut(descriptor) {
+                    socket.is_ended = true;
+                }
+                list.add_events(descriptor, Events::END);
+            }
+            1.. => self.start_input(descriptor)?,
+            _ if -result == libc::ENOBUFS => self.starved.push(descriptor),
+            // `pause` has cancelled the receive. If the program has resumed the socket since, the
+            // receive starts again.
+            _ if -result == libc::ECANCELED => self.start_input(descriptor)?,
+            _ => self.fail(descriptor, -result, list),
+        }
+        Ok(())
+    }
+
+    /// Processes the end of a send. A payload for which the socket had no room returns to the
+    /// queue.
+    fn end_send(
+        &mut self,
+        descriptor: Descriptor,
+        buffers: Vec<Buffer>,
+        result: i32,
+        list: &mut ReadyList,
+    ) -> io::Result<()> {
+        let Some(socket) = self.sockets.get_mut(descriptor) else {
+            return Ok(());
+        };
+        socket.is_sending = false;
+        let total: usize = buffers.iter().map(Buffer::len).sum();
+        let sent = match result {
+            0.. => result as usize,
+            _ if -result == libc::EAGAIN => 0,
+            _ => {
+                self.fail(descriptor, -result, list);
+                return Ok(());
+            }
+        };
+        if sent < total {
+            socket.put_back(buffers, sent);
+            return self.await_room(descriptor);
+        }
+        self.continue_sends(descriptor);
+        Ok(())
+    }
+
+    /// Processes the end of a `sendmsg` of one datagram. A datagram without room stays queued.
+    fn end_datagram(
+        &mut self,
+        descriptor: Descriptor,
+        datagram: Datagram,
+        result: i32,
+        list: &mut ReadyList,
+    ) -> io::Result<()> {
+        let Some(socket) = self.sockets.get_mut(descriptor) else {
+            return Ok(());
+        };
+        let had_room = -result != libc::EAGAIN;
+        if had_room && result < 0 && socket.is_open() {
+            list.add_send_failed(descriptor, cause_of(-result));
+        }
+        if socket.end_datagram(datagram, had_room) {
+            return self.await_room(descriptor);
+        }
+        self.continue_sends(descriptor);
+        Ok(())
+    }
+
+    /// Starts a poll request that waits for room in the socket's send buffer.
+    fn await_room(&mut self, descriptor: Descriptor) -> io::Result<()> {
+        if let Some(socket) = self.sockets.get_mut(descriptor) {
+            socket.outstanding += 1;
+            let request = Request::AwaitRoom(socket.raw());
+            socket.room = Some(self.uring.push(descriptor, request)?);
+        }
+        Ok(())
+    }
+
+    /// Marks the socket for its next send, and makes WRITABLE due if a refused sender has room
+    /// again.
+    fn continue_sends(&mut self, descriptor: Descriptor) {
+        let queue_max = self.send_queue_max;
+        if let Some(socket) = self.sockets.get_mut(descriptor)
+            && socket.owes_writable
+            && socket.queued() < queue_max
+        {
+            self.writable.push(descriptor);
+        }
+        self.mark_dirty(descriptor);
+    }
+
+    fn end_connect(
+        &mut self,
+        descriptor: Descriptor,
+        result: i32,
+        list: &mut ReadyList,
+    ) -> io::Result<()> {
+        if result < 0 {
+            self.fail(descriptor, -result, list);
+            return Ok(());
+        }
+        self.mark_dirty(descriptor);
+        let Some(socket) = self.sockets.get_mut(descriptor) else {
+            return Ok(());
+        };
+        socket.phase = Phase::Open;
+        if socket.is_closing {
+            return Ok(());
+        }
+        list.add_events(descriptor, Events::CONNECTED);
+        self.start_input(descriptor)
+    }
+
+    /// Drops the queue of a failed connection, and reports CLOSED once.
+    fn fail(&mut self, descriptor: Descriptor, errno: i32, list: &mut ReadyList) {
+        let Some(socket) = self.sockets.get_mut(descriptor) else {
+            return;
+        };
+        socket.drop_queue();
+        let before = std::mem::replace(&mut socket.phase, Phase::Failed);
+        if socket.is_closing {
+            self.mark_dirty(descriptor);
+        } else if before != Phase::Failed {
+            list.add_closed(descriptor, cause_of(errno));
+        }
+    }
+}
+
+/// Adds received data to the list, as a datagram if `sender` is known.
+fn add_data(
+    list: &mut ReadyList,
+    descriptor: Descriptor,
+    buffer: Buffer,
+    sender: Option<SocketAddr>,
+) {
+    match sender {
+        Some(sender) => list.add_datagram(descriptor, sender, buffer),
+        None => list.add_buffer(descriptor, buffer),
+    }
+}

@@ -1,0 +1,188 @@
+//! io_uring requests, and the memory that each request lends to the kernel.
+//!
+//! A request owns the buffers, addresses and headers that the kernel accesses. The addresses of
+//! this memory are stable while the request moves.
+
+use std::{net::SocketAddr, os::fd::RawFd};
+
+use io_uring::{
+    opcode, squeue,
+    types::{Fd, Timespec},
+};
+use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, iovec, msghdr};
+use tidelane_rings::Buffer;
+
+use crate::address::{SocketAddress, address_of};
+
+/// Identifier of the only group of provided buffers.
+pub const GROUP: u16 = 0;
+/// Limit of the buffers of one stream send, and of the datagrams of a socket that the kernel has.
+pub const SEND_BUFFERS_MAX: usize = 64;
+/// Bytes before the sender's address in a received datagram (`struct io_uring_recvmsg_out`).
+const DATAGRAM_HEAD: usize = 16;
+/// Bytes that the kernel reserves for the sender's address of a received datagram.
+const SENDER_LEN: usize = size_of::<libc::sockaddr_in6>();
+/// Number of a request, unique among the requests of a ring (the `user_data` of io_uring).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestId(pub u64);
+
+/// A request to the kernel: one io_uring operation.
+#[derive(Debug)]
+pub enum Request {
+    /// Accepts connections until an accept fails (multishot).
+    Accept(RawFd),
+    /// Receives stream data into provided buffers until the end of the stream or an error
+    /// (multishot).
+    Receive(RawFd),
+    /// Sends the payloads of buffers, as far as the socket has room (MSG_DONTWAIT). The kernel
+    /// completes the request during its submission.
+    Send(RawFd, Message),
+    /// Receives datagrams into provided buffers until a receive fails (multishot).
+    ReceiveFrom(RawFd, Box<DatagramForm>),
+    /// Sends a datagram if the socket has room (MSG_DONTWAIT). The kernel completes the request
+    /// during its submission.
+    SendTo(RawFd, Datagram),
+    /// Polls until the socket has room to send.
+    AwaitRoom(RawFd),
+    /// Completes after a time.
+    Pause(Box<Timespec>),
+    /// Connects to an address.
+    Connect(RawFd, Box<SocketAddress>),
+    /// Cancels another request. The kernel completes the cancel during its submission.
+    Cancel(RequestId),
+    /// Closes a descriptor. The kernel completes the close during its submission.
+    Close(RawFd),
+}
+
+/// Payloads of the buffers of one `sendmsg`.
+#[derive(Debug)]
+pub struct Message {
+    buffers: Vec<Buffer>,
+    parts: Box<Parts>,
+}
+
+/// The `msghdr` and the vector of payloads to which it points.
+#[derive(Debug)]
+struct Parts {
+    header: msghdr,
+    payloads: Vec<iovec>,
+}
+
+impl Message {
+    /// Returns a message of at most [`SEND_BUFFERS_MAX`] buffers.
+    pub fn new(buffers: Vec<Buffer>) -> Self {
+        let payloads = buffers.iter().map(|buffer| {
+            let payload = buffer.payload();
+            iovec {
+                iov_base: payload.as_ptr().cast_mut().cast(),
+                iov_len: payload.len(),
+            }
+        });
+        let payloads = payloads.collect();
+        // SAFETY: all zero is a valid `msghdr`: no name, no parts and no control data.
+        let header = unsafe { std::mem::zeroed() };
+        let mut parts = Box::new(Parts { header, payloads });
+        parts.header.msg_iov = parts.payloads.as_mut_ptr();
+        parts.header.msg_iovlen = parts.payloads.len();
+        Self { buffers, parts }
+    }
+
+    /// Returns the buffers.
+    pub fn into_buffers(self) -> Vec<Buffer> {
+        self.buffers
+    }
+}
+
+/// The `msghdr` of a multishot `recvmsg`. The `msghdr` reserves room for the sender's address, and
+/// none for control data.
+#[derive(Debug)]
+pub struct DatagramForm(msghdr);
+
+impl DatagramForm {
+    /// Returns a `msghdr` with room for the sender's address.
+    pub fn new() -> Box<Self> {
+        // SAFETY: all zero is a valid `msghdr`: no name, no parts and no control data.
+        let mut header: msghdr = unsafe { std::mem::zeroed() };
+        header.msg_namelen = SENDER_LEN as u32;
+        Box::new(Self(header))
+    }
+}
+
+/// A datagram to send, with its peer.
+#[derive(Debug)]
+pub struct Datagram {
+    message: Message,
+    /// The address to which the header of the message points.
+    peer: Box<SocketAddress>,
+}
+
+impl Datagram {
+    /// Returns a datagram to `peer` with the payload of `buffer`.
+    pub fn new(peer: SocketAddr, buffer: Buffer) -> Self {
+        let mut message = Message::new(vec![buffer]);
+        let peer = Box::new(SocketAddress::from(peer));
+        let (pointer, len) = peer.as_raw();
+        message.parts.header.msg_name = pointer.cast_mut().cast();
+        message.parts.header.msg_namelen = len;
+        Self { message, peer }
+    }
+
+    /// Returns the peer and the buffer.
+    pub fn into_parts(self) -> Option<(SocketAddr, Buffer)> {
+        let buffer = self.message.into_buffers().pop()?;
+        Some((self.peer.to_address(), buffer))
+    }
+}
+
+/// Reads the header that the kernel has stored before a received datagram. Reduces the buffer to
+/// the datagram's payload, and returns the sender. Returns `None` if the kernel has truncated the
+/// datagram because the datagram was longer than the buffer.
+pub fn strip_head(buffer: &mut Buffer) -> Option<SocketAddr> {
+    let bytes = buffer.payload();
+    let word = |at: usize| Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
+    let (name_len, payload_len, flags) = (word(0)?, word(8)?, word(12)?);
+    let name_end = DATAGRAM_HEAD + (name_len as usize).min(SENDER_LEN);
+    let sender = address_of(bytes.get(DATAGRAM_HEAD..name_end)?)?;
+    let start = (DATAGRAM_HEAD + SENDER_LEN) as u32;
+    let end = start.checked_add(payload_len)?;
+    if flags & libc::MSG_TRUNC as u32 != 0 || end > buffer.range().end {
+        return None;
+    }
+    buffer.set_payload(start..end);
+    Some(sender)
+}
+
+/// Returns the submission queue entry of a request.
+pub fn entry_of(request: &Request) -> squeue::Entry {
+    match request {
+        Request::Accept(socket) => opcode::AcceptMulti::new(Fd(*socket))
+            .flags(libc::SOCK_CLOEXEC)
+            .build(),
+        Request::Receive(socket) => opcode::RecvMulti::new(Fd(*socket), GROUP).build(),
+        // MSG_DONTWAIT makes a send without room fail with EAGAIN, so the request completes at
+        // once.
+        Request::Send(socket, message) => {
+            opcode::SendMsg::new(Fd(*socket), &raw const message.parts.header)
+                .flags((MSG_DONTWAIT | MSG_NOSIGNAL) as u32)
+                .build()
+        }
+        Request::ReceiveFrom(socket, form) => {
+            opcode::RecvMsgMulti::new(Fd(*socket), &raw const form.0, GROUP).build()
+        }
+        Request::SendTo(socket, datagram) => {
+            opcode::SendMsg::new(Fd(*socket), &raw const datagram.message.parts.header)
+                .flags((MSG_DONTWAIT | MSG_NOSIGNAL) as u32)
+                .build()
+        }
+        Request::AwaitRoom(socket) => {
+            opcode::PollAdd::new(Fd(*socket), libc::POLLOUT as u32).build()
+        }
+        Request::Pause(time) => opcode::Timeout::new(&raw const **time).build(),
+        Request::Connect(socket, address) => {
+            let (pointer, len) = address.as_raw();
+            opcode::Connect::new(Fd(*socket), pointer, len).build()
+        }
+        Request::Cancel(other) => opcode::AsyncCancel::new(other.0).build(),
+        Request::Close(socket) => opcode::Close::new(Fd(*socket)).build(),
+    }
+}

@@ -1,0 +1,249 @@
+//! The UDP sockets of a context. The service carries no UDP, so these sockets are the kernel's.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io, mem,
+    net::SocketAddr,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use rustix::{
+    io::Errno,
+    net::{
+        AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recvfrom, sendto,
+        socket_with,
+    },
+};
+use tidelane_rings::{Buffer, Cause, Descriptor, Events, Pool, ReadyList, SendError, SendRefusal};
+
+/// Limit of datagrams that one call receives on one socket.
+const RECEIVED_MAX: usize = 64;
+/// Longest payload of a UDP datagram over IPv4 in bytes.
+const DATAGRAM_MAX: usize = 65_507;
+
+/// A UDP socket of the kernel.
+#[derive(Debug)]
+struct DatagramSocket {
+    socket: OwnedFd,
+    /// True while the program does not want to receive.
+    is_paused: bool,
+    /// True unless the last receive found no datagram, and none has arrived since.
+    may_be_readable: bool,
+    /// True from a send without room until the kernel reports room.
+    is_blocked: bool,
+    /// Datagrams to send, oldest first, each with its receiver.
+    queue: VecDeque<(Buffer, SocketAddr)>,
+    /// Cause of the last failed send, until an event reports it.
+    failure: Option<Cause>,
+    /// True if a buffer was refused, so that WRITABLE is due when there is room.
+    owes_writable: bool,
+    /// Cause of an error of the socket, until an event reports it.
+    end: Option<Cause>,
+}
+
+impl DatagramSocket {
+    fn open(local: SocketAddr) -> io::Result<Self> {
+        let family = match local {
+            SocketAddr::V4(_) => AddressFamily::INET,
+            SocketAddr::V6(_) => AddressFamily::INET6,
+        };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(family, SocketType::DGRAM, flags, None)?;
+        bind(&socket, &local)?;
+        Ok(Self {
+            socket,
+            is_paused: false,
+            may_be_readable: true,
+            is_blocked: false,
+            queue: VecDeque::new(),
+            failure: None,
+            owes_writable: false,
+            end: None,
+        })
+    }
+
+    /// Sends the datagrams that wait, until the socket has no room. Returns the number of system
+    /// calls.
+    fn transmit(&mut self) -> u64 {
+        let mut calls = 0;
+        while !self.is_blocked
+            && let Some((buffer, peer)) = self.queue.front()
+        {
+            calls += 1;
+            match sendto(&self.socket, buffer.payload(), SendFlags::NOSIGNAL, peer) {
+                Ok(_) => {}
+                Err(Errno::AGAIN) => {
+                    self.is_blocked = true;
+                    break;
+                }
+                Err(Errno::INTR) => continue,
+                Err(error) => self.failure = Some(cause_of(error)),
+            }
+            self.queue.pop_front();
+        }
+        calls
+    }
+
+    /// Adds received datagrams to the list. Returns the number of system calls.
+    fn receive(&mut self, descriptor: Descriptor, pool: &Pool, list: &mut ReadyList) -> u64 {
+        let mut calls = 0;
+        while self.may_be_readable && !self.is_paused && calls < RECEIVED_MAX as u64 {
+            let Some(mut buffer) = pool.allocate() else {
+                break;
+            };
+            calls += 1;
+            let room = buffer.bytes_mut();
+            match recvfrom(&self.socket, &mut *room, RecvFlags::TRUNC) {
+                // A datagram longer than the buffer is dropped.
+                Ok((copied, len, sender)) if copied == len => {
+                    buffer.set_payload(0..len as u32);
+                    let sender = sender.and_then(|sender| SocketAddr::try_from(sender).ok());
+                    if let Some(sender) = sender {
+                        list.add_datagram(descriptor, sender, buffer);
+                    }
+                }
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => self.may_be_readable = false,
+                Err(error) => {
+                    self.may_be_readable = false;
+                    self.end = Some(cause_of(error));
+                }
+            }
+        }
+        calls
+    }
+
+    /// Adds the other events to the list.
+    fn report(&mut self, descriptor: Descriptor, queue_max: usize, list: &mut ReadyList) {
+        if let Some(cause) = self.failure.take() {
+            list.add_send_failed(descriptor, cause);
+        }
+        if self.queue.len() < queue_max && mem::take(&mut self.owes_writable) {
+            list.add_events(descriptor, Events::WRITABLE);
+        }
+        if let Some(cause) = self.end.take() {
+            list.add_closed(descriptor, cause);
+        }
+    }
+}
+
+fn cause_of(error: Errno) -> Cause {
+    match error {
+        Errno::CONNREFUSED => Cause::Refused,
+        Errno::NETUNREACH | Errno::HOSTUNREACH => Cause::Unreachable,
+        Errno::MSGSIZE => Cause::TooLong,
+        _ => Cause::Other,
+    }
+}
+
+/// The UDP sockets of a context, by descriptor.
+#[derive(Debug, Default)]
+pub struct Datagrams {
+    open: BTreeMap<Descriptor, DatagramSocket>,
+    /// Closed sockets whose last datagrams wait for room.
+    closing: Vec<DatagramSocket>,
+}
+
+impl Datagrams {
+    /// Returns true if the context has no UDP socket.
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty() && self.closing.is_empty()
+    }
+
+    /// Opens a socket.
+    pub fn bind(&mut self, descriptor: Descriptor, local: SocketAddr) -> io::Result<()> {
+        self.open.insert(descriptor, DatagramSocket::open(local)?);
+        Ok(())
+    }
+
+    /// Returns the kernel's socket.
+    pub fn socket(&self, descriptor: Descriptor) -> Option<BorrowedFd<'_>> {
+        Some(self.open.get(&descriptor)?.socket.as_fd())
+    }
+
+    /// Queues a datagram.
+    pub fn send_to(
+        &mut self,
+        descriptor: Descriptor,
+        buffer: Buffer,
+        peer: SocketAddr,
+        queue_max: usize,
+    ) -> Result<(), SendError> {
+        let refusal = match self.open.get_mut(&descriptor) {
+            None => SendRefusal::NotConnected,
+            Some(_) if buffer.len() > DATAGRAM_MAX => SendRefusal::TooLong,
+            Some(socket) if socket.queue.len() >= queue_max => {
+                socket.owes_writable = true;
+                SendRefusal::Full
+            }
+            Some(socket) => {
+                socket.queue.push_back((buffer, peer));
+                return Ok(());
+            }
+        };
+        Err(SendError { buffer, refusal })
+    }
+
+    /// Notes that a socket may have datagrams and room.
+    pub fn on_ready(&mut self, descriptor: Descriptor) {
+        if let Some(socket) = self.open.get_mut(&descriptor) {
+            socket.may_be_readable = true;
+            socket.is_blocked = false;
+        }
+    }
+
+    /// Stops receiving on a socket, or receives again.
+    pub fn set_paused(&mut self, descriptor: Descriptor, is_paused: bool) {
+        if let Some(socket) = self.open.get_mut(&descriptor) {
+            socket.is_paused = is_paused;
+        }
+    }
+
+    /// Sends the datagrams that wait. Returns the number of system calls.
+    pub fn transmit(&mut self) -> u64 {
+        let mut calls = 0;
+        for socket in self.open.values_mut() {
+            calls += socket.transmit();
+        }
+        self.closing.retain_mut(|socket| {
+            // The kernel does not report the room of a closed socket.
+            socket.is_blocked = false;
+            calls += socket.transmit();
+            !socket.queue.is_empty()
+        });
+        calls
+    }
+
+    /// Adds received datagrams and events to the list. Returns the number of system calls.
+    pub fn receive(&mut self, pool: &Pool, queue_max: usize, list: &mut ReadyList) -> u64 {
+        let mut calls = 0;
+        for (descriptor, socket) in &mut self.open {
+            calls += socket.receive(*descriptor, pool, list);
+            socket.report(*descriptor, queue_max, list);
+        }
+        calls
+    }
+
+    /// Returns true if a call has work that no event of the kernel announces: datagrams that lacked
+    /// a buffer, and the last datagrams of closed sockets.
+    pub fn has_waiting(&self) -> bool {
+        let mut open = self.open.values();
+        !self.closing.is_empty() || open.any(|s| s.may_be_readable && !s.is_paused)
+    }
+
+    /// Returns true if a datagram can be sent.
+    pub fn can_transmit(&self) -> bool {
+        let mut open = self.open.values();
+        open.any(|socket| !socket.is_blocked && !socket.queue.is_empty())
+    }
+
+    /// Closes a socket. The datagrams that wait for sending are sent first, unless `drops_queue`.
+    pub fn close(&mut self, descriptor: Descriptor, drops_queue: bool) {
+        if let Some(socket) = self.open.remove(&descriptor)
+            && !drops_queue
+            && !socket.queue.is_empty()
+        {
+            self.closing.push(socket);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! The precedence of a starved core (a polling thread). A core in the idle scheduling class may
+//! wait for a long time behind programs that do not sleep. The core's watchdog then moves the core
+//! to the real-time class for a while. The normal class would not suffice: the kernel compares the
+//! scheduling groups of two threads first (cgroups, and the groups of sessions, `sched_autogroup`),
+//! and the niceness counts only within a group.
+//!
+//! A core with much work could keep its CPU in the real-time class. A core that uses more than half
+//! of its CPU therefore shares the CPU with the programs for the next period, in the normal class.
+//! The kernel limits its own packet processing in the same way: softirqs that run for too long move
+//! to ksoftirqd.
+
+use tidelane_time::{Duration, Instant};
+
+use crate::sys::Class;
+
+/// Length of one period of precedence.
+pub const PERIOD: Duration = Duration::from_millis(100);
+/// CPU time in one period of precedence above which the core shares the CPU in the next period.
+const SHARE: Duration = Duration(PERIOD.0 / 2);
+/// Mean length of a core's waits for its CPU above which the core counts as starved. The waits of a
+/// core behind a program that sleeps often, such as a busy server, are shorter.
+const LONG_WAIT: Duration = Duration::from_millis(1);
+
+/// The periods of precedence of a core, as the core's thread sees them.
+#[derive(Debug, Default)]
+pub struct Boost {
+    /// The present period, or `None` while the core is in the idle class.
+    period: Option<Period>,
+}
+
+#[derive(Debug)]
+struct Period {
+    end: Instant,
+    /// CPU time of the core at the start of a period in the real-time class. `None` in a period in
+    /// the normal class.
+    used_before: Option<Duration>,
+}
+
+impl Boost {
+    /// Starts a period in the real-time class. `used` is the CPU time of the core so far.
+    pub fn begin(&mut self, now: Instant, used: Duration) {
+        self.period = Some(Period {
+            end: now + PERIOD,
+            used_before: Some(used),
+        });
+    }
+
+    /// Returns true if the core is in a period.
+    pub fn is_active(&self) -> bool {
+        self.period.is_some()
+    }
+
+    /// Returns the class to which the core moves because its period is over. Returns `None` if no
+    /// period is over. `used` returns the CPU time of the core so far.
+    pub fn next_class(&mut self, now: Instant, used: impl FnOnce() -> Duration) -> Option<Class> {
+        let period = self.period.take_if(|period| now >= period.end)?;
+        let shares = period
+            .used_before
+            .is_some_and(|before| used().0.saturating_sub(before.0) > SHARE.0);
+        if !shares {
+            return Some(Class::Idle);
+        }
+        self.period = Some(Period {
+            end: now + PERIOD,
+            used_before: None,
+        });
+        Some(Class::Normal)
+    }
+}
+
+/// The completed waits of a thread for a CPU, as `/proc/self/task/TID/schedstat` counts them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuWaits {
+    /// Sum of the waits.
+    pub time: Duration,
+    /// Number of times that the thread got a CPU.
+    pub count: u64,
+}
+
+impl CpuWaits {
+    /// Returns true if a thread with these waits, which had the waits `before` at an earlier check,
+    /// is starved: its mean wait was long, and the waits took more than a quarter of `interval`.
+    pub fn show_starvation(self, before: Self, interval: Duration) -> bool {
+        let time = self.time.0.saturating_sub(before.time.0);
+        let count = self.count.saturating_sub(before.count).max(1);
+        time > interval.0 / 4 && time / count >= LONG_WAIT.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Instant = Instant(7_000_000_000);
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn a_core_with_little_work_returns_to_the_idle_class() {
+        let mut boost = Boost::default();
+        boost.begin(START, ms(400));
+        assert!(boost.is_active());
+        assert_eq!(boost.next_class(START + ms(99), || unreachable!()), None);
+        let used = ms(400) + SHARE;
+        assert_eq!(boost.next_class(START + PERIOD, || used), Some(Class::Idle));
+        assert!(!boost.is_active());
+        assert_eq!(boost.next_class(START + ms(500), || used), None);
+    }
+
+    #[test]
+    fn a_core_that_keeps_its_cpu_shares_the_cpu_in_every_second_period() {
+        let mut boost = Boost::default();
+        let mut now = START;
+        let mut used = ms(0);
+        for _ in 0..5 {
+            boost.begin(now, used);
+            now += PERIOD;
+            used += PERIOD;
+            assert_eq!(boost.next_class(now, || used), Some(Class::Normal));
+            assert!(boost.is_active());
+            now += PERIOD;
+            used += PERIOD;
+            // The kernel bounds the CPU time in the normal class, so its amount does not matter.
+            assert_eq!(boost.next_class(now, || used), Some(Class::Idle));
+            assert!(!boost.is_active());
+        }
+    }
+
+    #[test]
+    fn few_long_waits_are_starvation_and_many_short_ones_are_not() {
+        let interval = ms(4);
+        let before = CpuWaits {
+            time: ms(900),
+            count: 1_000,
+        };
+        let after = |time, count| CpuWaits {
+            time: before.time + time,
+            count: before.count + count,
+        };
+        assert!(after(ms(3), 1).show_starvation(before, interval));
+        assert!(after(ms(3), 3).show_starvation(before, interval));
+        // A busy server that sleeps after each request.
+        assert!(!after(ms(3), 60).show_starvation(before, interval));
+        assert!(!after(ms(1), 1).show_starvation(before, interval));
+        assert!(!before.show_starvation(before, interval));
+        // A wait that is counted late spans several intervals.
+        assert!(after(ms(30), 1).show_starvation(before, interval));
+    }
+}

@@ -1,0 +1,191 @@
+//! Figures of the layers of a request: the CPU time that each layer of the stack takes for a
+//! request to the HTTP server of `app/kernel/examples/ring-http`, on each back end of the ring API
+//! and on the kernel's sockets with epoll (StackMap, table 1).
+//!
+//! `tidelane-load http-client` offers a fixed load from the other end of a veth. Meanwhile `perf`
+//! samples the call chains of both CPUs at a fixed frequency. Each sample belongs to one layer:
+//! see [`profile`]. A veth delivers a packet on the CPU of the packet's sender, so the softirqs of
+//! the client's CPU receive the packets for the server.
+
+mod profile;
+
+use std::{collections::BTreeMap, io::Write, thread, time::Duration};
+
+use serde::Deserialize;
+use tidelane_tests::{Side, Stop, Wire, machine::median, tools};
+
+use super::{
+    plan::Heading,
+    plot,
+    rings::{self, LIMIT, Server},
+    rows::{Row, value_row},
+};
+use profile::Layer;
+
+/// Samples per second and CPU.
+const FREQUENCY: u32 = 1999;
+/// Time that the load runs before the first sample, and again after the last sample.
+const MARGIN: Duration = Duration::from_secs(1);
+
+/// The plan of a figure of layers.
+#[derive(Deserialize, Debug, Clone)]
+#[serde(deny_unknown_fields)]
+pub struct LayersPlan {
+    /// Title of the table, one line.
+    pub title: String,
+    /// Source in the literature, and its result.
+    pub paper: String,
+    /// Number of rounds; each measures every server.
+    pub rounds: u32,
+    /// Seconds of samples in a measurement.
+    pub seconds: u32,
+    /// Offered load in requests per second.
+    pub rate: f64,
+    /// Length of the response bodies in bytes.
+    pub length: u64,
+    /// Number of connections.
+    pub connections: u32,
+    /// The servers.
+    pub servers: Vec<Server>,
+    /// CPU of the client.
+    pub client_cpu: u32,
+    /// CPU of the server.
+    pub server_cpu: u32,
+}
+
+impl LayersPlan {
+    /// Returns the parts that the plans of all kinds of figures have.
+    pub fn heading(&self) -> Heading {
+        Heading {
+            title: self.title.clone(),
+            paper: self.paper.clone(),
+            rounds: self.rounds,
+            placement: format!(
+                "http-client with {} requests/s on {} connections on CPU {}; server on CPU {}",
+                self.rate, self.connections, self.client_cpu, self.server_cpu
+            ),
+            targets: Vec::new(),
+        }
+    }
+}
+
+/// One measurement: microseconds per request of each layer, and system calls per request.
+#[derive(Clone, Debug, Default)]
+struct Sample {
+    layers: BTreeMap<Layer, f64>,
+    calls: f64,
+}
+
+/// The results, in the order of the rounds.
+#[derive(Debug, Default)]
+pub struct Results {
+    samples: BTreeMap<Server, Vec<Sample>>,
+}
+
+/// Runs all rounds of a plan.
+pub fn run(plan: &LayersPlan) -> Result<Results, Stop> {
+    tools::require_tools(&["perf", "curl"])?;
+    plan.heading().print();
+    let mut results = Results::default();
+    for round in 0..plan.rounds {
+        println!("round {} of {}", round + 1, plan.rounds);
+        let mut servers = plan.servers.clone();
+        if round % 2 == 1 {
+            servers.reverse();
+        }
+        for server in servers {
+            let sample = measure(plan, server)?;
+            let total: f64 = sample.layers.values().sum();
+            println!(
+                "  {:<17} {total:>6.2} us  {:>5.3} calls",
+                server.name(),
+                sample.calls
+            );
+            let _ = std::io::stdout().flush();
+            results.samples.entry(server).or_default().push(sample);
+        }
+    }
+    Ok(results)
+}
+
+/// Measures a server once.
+fn measure(plan: &LayersPlan, server: Server) -> Result<Sample, Stop> {
+    let wire = Wire::new()?;
+    let seconds = Duration::from_secs(plan.seconds.into());
+    let whole = seconds + 2 * MARGIN;
+    let _programs = rings::start(&wire, server, whole, &plan.server_cpu.to_string())?;
+    let load = rings::Load {
+        length: plan.length,
+        connections: plan.connections,
+        seconds: whole.as_secs() as u32,
+        cpus: plan.client_cpu.to_string(),
+    };
+    let client = load.client_at(&wire, plan.rate)?.spawn()?;
+    thread::sleep(MARGIN);
+    let record = wire.scratch().join("perf.data");
+    let perf = wire.program(Side::Server, "perf").args(&format!(
+        "record --quiet -e cpu-clock -F {FREQUENCY} -a -g -o {} -- sleep {}",
+        record.display(),
+        plan.seconds
+    ));
+    let perf = perf.cpus(&plan.client_cpu.to_string());
+    perf.run(seconds + LIMIT)?.success()?;
+    let line = client.wait(whole + LIMIT)?.success()?.json()?;
+    let rate = rings::ClientReport::at_rate(&line, plan.rate)?.requests_per_second;
+    let script = wire.program(Side::Server, "perf").args(&format!(
+        "script -i {} --no-inline -F comm,cpu,ip,sym,dso",
+        record.display()
+    ));
+    let text = script.run(2 * LIMIT)?.success()?.stdout;
+    let counts = profile::count(&text, plan.server_cpu);
+    let sample_us = 1e6 / f64::from(FREQUENCY);
+    let requests = rate * seconds.as_secs_f64();
+    let us = |count: u64| count as f64 * sample_us / requests;
+    Ok(Sample {
+        layers: counts.into_iter().map(|(l, n)| (l, us(n))).collect(),
+        calls: rings::Counts::read(&wire)?.calls,
+    })
+}
+
+impl Results {
+    fn values(&self, server: Server, layer: Layer) -> Vec<f64> {
+        let samples = self.samples.get(&server).into_iter().flatten();
+        let values = samples.map(|sample| sample.layers.get(&layer).copied().unwrap_or_default());
+        values.collect()
+    }
+
+    /// Returns the rows of the result: the microseconds of each layer, and their sum, for each
+    /// server.
+    pub fn rows(&self, plan: &LayersPlan) -> Vec<Row> {
+        let heading = plan.heading();
+        let mut rows = Vec::new();
+        for (server, samples) in &self.samples {
+            for layer in Layer::ALL {
+                let values = self.values(*server, layer);
+                if values.iter().any(|value| *value > 0.0) {
+                    let metric = format!("{}_us", layer.name());
+                    rows.push(value_row(&heading, server.name(), &metric, &values));
+                }
+            }
+            let totals = samples.iter().map(|sample| sample.layers.values().sum());
+            let totals: Vec<f64> = totals.collect();
+            rows.push(value_row(&heading, server.name(), "total_us", &totals));
+            let calls: Vec<f64> = samples.iter().map(|sample| sample.calls).collect();
+            let metric = "system_calls_per_request";
+            rows.push(value_row(&heading, server.name(), metric, &calls));
+        }
+        rows
+    }
+
+    /// Returns the plot: a group of bars for each layer, with one bar for each server.
+    pub fn svg(&self, plan: &LayersPlan) -> String {
+        let servers: Vec<Server> = self.samples.keys().copied().collect();
+        let names: Vec<&str> = servers.iter().map(|server| server.name()).collect();
+        let of = |layer: Layer| -> Vec<f64> {
+            let medians = servers.iter().map(|s| median(&self.values(*s, layer)));
+            medians.collect()
+        };
+        let groups = Layer::ALL.map(|layer| (layer.name(), of(layer)));
+        plot::bars(&plan.title, "us per request", &names, &groups)
+    }
+}
