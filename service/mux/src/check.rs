@@ -47,8 +47,8 @@ pub struct Ends {
     pub dst: Endpoint,
 }
 
-/// Returns true if packets to `addr` are for several hosts. `broadcasts` are the broadcast addresses
-/// of the interface's networks.
+/// Returns true if packets to `addr` are for several hosts. `broadcasts` are the broadcast
+/// addresses of the interface's networks.
 #[inline]
 pub fn is_to_many(addr: IpAddress, broadcasts: &[IpAddress]) -> bool {
     addr.is_multicast_or_broadcast() || broadcasts.contains(&addr)
