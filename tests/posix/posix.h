@@ -1,4 +1,5 @@
-/* Functions and macros for the test cases: output, commands to the peer, and waiting. */
+/* Functions and macros for the cases of the POSIX tests: output, commands to the peer, and waiting.
+ * The peer (peer.c) is a program at the other end of the connections of the cases. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -34,10 +35,10 @@
 
 #include "pattern.h"
 
-/* Prints a line. The runner compares the lines of the two stacks. */
+/* Prints a line. The output of a case must be the same on the kernel's stack and on Tidelane. */
 #define say(...) (printf(__VA_ARGS__), putchar('\n'), fflush(stdout))
 
-/* Makes a call. Prints the call, its result, and the name of its error. */
+/* Makes a call. Prints the call, its result, and the name of its error, if there is one. */
 #define show(call)                                                                     \
 	do {                                                                           \
 		errno = 0;                                                             \
@@ -58,7 +59,7 @@
 /* Time limit in milliseconds for an event that must occur, even on a busy machine. */
 #define PATIENCE 60000
 
-/* Waits until the condition holds, and checks it every millisecond. */
+/* Checks the condition every millisecond until it holds. Ends the case after PATIENCE. */
 #define await(condition)                                                                \
 	do {                                                                           \
 		long deadline_ = now_ms() + PATIENCE;                                  \
@@ -79,42 +80,44 @@ struct answer {
 struct answer peer(const char *format, ...);
 /* Sends a command to the peer, which must succeed. Returns the first number of the answer. */
 long peer_must(const char *format, ...);
-/* Makes the peer send `count` bytes of the pattern `seed` on its descriptor `fd`, and waits until
- * the peer's stack has taken them. */
+/* Makes the peer send `count` bytes of the pattern (pattern.h) with `seed` on its descriptor `fd`.
+ * Waits until the peer's sends have returned. */
 void peer_sends(int fd, long count, unsigned seed);
-/* Makes the peer receive `count` bytes of the pattern `seed`, or all bytes if `count` is -1, and
- * waits. Returns the number of received bytes and the error. */
+/* Makes the peer receive `count` bytes of the pattern with `seed`, or all bytes up to the end of
+ * the stream if `count` is -1. Waits until the peer is done. `first` in the answer is the number
+ * of received bytes. `second` is errno, EBADMSG for a wrong byte, or 0. */
 struct answer peer_receives(int fd, long count, unsigned seed);
 
-/* Returns a new listener of this program at all addresses, and its port in `port`. */
+/* Returns a new listener of this program at all IPv4 addresses. `flags` are flags of `socket`, such
+ * as SOCK_NONBLOCK. Stores the listener's port in `port`. */
 int own_listener(int flags, int *port);
 /* Makes the peer connect to `port` of this program. Returns the peer's descriptor. */
 int peer_connects(int port);
-/* Returns a connection that this program has accepted with `flags`. Stores the peer's descriptor of
- * the connection in `peer_fd`. */
+/* Returns a new connection that the peer has opened. `flags` are flags of `accept4`. Stores the
+ * peer's descriptor of the connection in `peer_fd`. */
 int accepted(int flags, int *peer_fd);
-/* Returns a connection that this program has opened. Stores the peer's descriptor of the connection
- * in `peer_fd`. */
+/* Returns a new connection that this program has opened. Stores the peer's descriptor of the
+ * connection in `peer_fd`. */
 int connected(int *peer_fd);
 /* Returns the address of a new listener of the peer. Stores the peer's descriptor of the listener
  * in `fd`. */
 struct sockaddr_in peer_listener(int *fd);
 
-/* Waits until poll reports POLLIN. */
+/* Waits until poll reports POLLIN for `fd`. */
 void wait_readable(int fd);
-/* Waits until poll reports all of `events`. POLLHUP and POLLERR can be among them. */
+/* Waits until poll reports all of `events` for `fd`. `events` may include POLLHUP and POLLERR. */
 void await_events(int fd, short events);
 /* Sleeps for 50 ms, so that data in flight most likely arrives. The pause may be too short on a
  * busy machine, and the output of a case must not depend on it. */
 void pause_briefly(void);
 /* Waits until the thread `tid` of this process sleeps. */
 void await_asleep(pid_t tid);
-/* Calls accept on `listener` when no connection waits. Tidelane's service (`tidelaned`) distributes
- * connections only to processes that have called accept. */
+/* Calls accept on `listener`, which must have no pending connection, without waiting. Tidelane's
+ * service (`tidelaned`) distributes connections only to processes that have called accept. */
 void want_connections(int listener);
-/* Reads `count` bytes, which must be the pattern `seed`. */
+/* Reads `count` bytes, which must be the pattern with `seed`. */
 void read_exactly(int fd, long count, unsigned seed);
-/* Writes `count` bytes of the pattern `seed`. */
+/* Writes `count` bytes of the pattern with `seed`. */
 void write_exactly(int fd, long count, unsigned seed);
 /* Returns the time in milliseconds (CLOCK_MONOTONIC). */
 long now_ms(void);

@@ -1,4 +1,5 @@
-//! Claims of ports, on a link in memory and with a fake kernel.
+//! Tests of the TCP and UDP ports that a [`NicContext`] claims, on a link in memory and with a fake
+//! kernel. A claim reserves a port in the kernel, and steers the port's packets to the context.
 
 use std::{
     cell::{Cell, RefCell},
@@ -15,33 +16,41 @@ use tidelane_embedded::{Duration, Instant, MemConfig, MemPort};
 use tidelane_rings::{Context, Descriptor, Events, ListenOptions, ReadyList, Wait};
 use tidelane_wire::{IpAddress, MacAddress};
 
-/// Addresses of the client and of the server.
+/// IP addresses of the client and of the server.
 const ADDRESSES: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 2]];
+/// Link addresses of the client and of the server.
 const LINKS: [MacAddress; 2] = [
     MacAddress([2, 0, 0, 0, 0, 1]),
     MacAddress([2, 0, 0, 0, 0, 2]),
 ];
-/// First port that the fake kernel selects.
+/// First port that the fake kernel selects. The fake kernel then counts up.
 const FIRST_PORT: u16 = 40_000;
 
-/// State of a fake kernel, and the calls to it.
+/// State of a fake kernel.
 #[derive(Default)]
 struct Calls {
+    /// Claims of TCP ports.
     claims: BTreeSet<(IpAddress, u16)>,
+    /// Claims of UDP ports.
     datagram_claims: BTreeSet<(IpAddress, u16)>,
     /// Ports that a kernel socket uses.
     used: BTreeSet<u16>,
     /// Addresses at which every claim is refused.
     refused: BTreeSet<IpAddress>,
+    /// Number of TCP claims from which on every claim is refused.
     claims_max: usize,
+    /// Port that the fake kernel selects next.
     next_port: u16,
-    /// Link address of every next hop.
+    /// Link address of every next hop. `None` if no next hop answers.
     next_hop: Option<MacAddress>,
+    /// Number of calls of `next_hop`.
     look_ups: usize,
+    /// True after the context has dropped the fake kernel.
     is_gone: bool,
 }
 
 impl Calls {
+    /// Returns the claims of a protocol.
     fn of(&mut self, transport: Transport) -> &mut BTreeSet<(IpAddress, u16)> {
         match transport {
             Transport::Tcp => &mut self.claims,
@@ -50,7 +59,7 @@ impl Calls {
     }
 }
 
-/// A fake kernel.
+/// A fake kernel, which shares its state with the test.
 struct FakeKernel(Rc<RefCell<Calls>>);
 
 impl Drop for FakeKernel {
@@ -98,7 +107,7 @@ impl Kernel for FakeKernel {
     }
 }
 
-/// A virtual clock. Each wait advances the clock by the time limit of the wait.
+/// A virtual clock. Each wait advances the clock by 1 ms, whatever the time limit of the wait.
 struct VirtualTime(Rc<Cell<Instant>>);
 
 impl<P> TimeSource<P> for VirtualTime {
@@ -112,7 +121,7 @@ impl<P> TimeSource<P> for VirtualTime {
     }
 }
 
-/// A context, its event list, and the state of its fake kernel.
+/// One end of the link: a context, its ready list, and the state of its fake kernel.
 struct End {
     context: NicContext<MemPort, FakeKernel>,
     list: ReadyList,
@@ -123,22 +132,24 @@ impl End {
     fn sync(&mut self) {
         self.context
             .sync(&mut self.list, Wait::For(time::Duration::from_millis(1)))
-            .expect("a link");
+            .expect("a working link");
     }
 
-    /// Returns the first descriptor of the list with one of these events.
+    /// Returns the first descriptor in the ready list that has at least one of `events`.
     fn with(&self, events: Events) -> Option<Descriptor> {
         let entries = (0..self.list.len()).map(|at| self.list.entry(at));
         let mut found = entries.filter(|entry| entry.events.intersects(events));
         found.next().map(|entry| entry.descriptor)
     }
 
+    /// Returns the claimed TCP ports.
     fn claims(&self) -> Vec<(IpAddress, u16)> {
         self.calls.borrow().claims.iter().copied().collect()
     }
 }
 
-/// Returns a client and a server on one link. `extra` are additional addresses of the server.
+/// Returns a client (index 0) and a server (index 1) on one link. `extra` are additional addresses
+/// of the server.
 fn pair(extra: &[IpAddress]) -> [End; 2] {
     let clock = Rc::new(Cell::new(Instant::from_secs(1)));
     let (near, far) = MemPort::pair(MemConfig::default());
@@ -159,15 +170,16 @@ fn pair(extra: &[IpAddress]) -> [End; 2] {
         }));
         let kernel = FakeKernel(Rc::clone(&calls));
         let time = VirtualTime(Rc::clone(&clock));
-        let port = ports[end].take().expect("one of each");
+        let port = ports[end].take().expect("an unused port");
         End {
-            context: NicContext::new(&options, port, time, kernel).expect("possible"),
+            context: NicContext::new(&options, port, time, kernel).expect("valid options"),
             list: ReadyList::new(),
             calls,
         }
     })
 }
 
+/// Returns the server's first address with `port`.
 fn server(port: u16) -> SocketAddr {
     (ADDRESSES[1], port).into()
 }
@@ -232,8 +244,8 @@ fn close(ends: &mut [End; 2], (client, accepted): (Descriptor, Descriptor)) {
     panic!("the connection stays");
 }
 
-/// A listener claims its port, and a connection claims a port that the kernel selects. Later
-/// connections reuse the port. The claims end with the context.
+/// A listener claims its port, and a connect claims a port that the kernel selects. Later connects
+/// reuse the port after its connection has ended. The claims end with the context.
 #[test]
 fn ports_are_claimed_once() {
     let mut ends = pair(&[]);
@@ -248,12 +260,12 @@ fn ports_are_claimed_once() {
         assert_eq!(ends[0].claims(), [(client, FIRST_PORT)], "round {round}");
         assert_eq!(ends[0].calls.borrow().look_ups, round);
     }
-    // Connections and the claim outlive the listener.
+    // The listener's connections and claim stay after the listener is closed.
     let (near, far) = connect(&mut ends);
     ends[1].context.close(listener);
     transfer(&mut ends, 0, (near, far));
     assert_eq!(ends[1].claims(), [(server_address, 80)]);
-    listen(&mut ends[1], server(80)).expect("the port of the same context");
+    listen(&mut ends[1], server(80)).expect("a port that this context has claimed");
     close(&mut ends, (near, far));
     let calls = Rc::clone(&ends[1].calls);
     assert!(!calls.borrow().is_gone);
@@ -278,8 +290,8 @@ fn the_end_of_a_context_resets_its_connections() {
     panic!("no reset arrives");
 }
 
-/// Concurrent connections to one peer use different ports. If no port is left, a connect fails and
-/// claims nothing. A later connect reuses a port that is free again.
+/// Concurrent connections to one peer use different local ports. If the kernel refuses a further
+/// claim, a connect fails. A later connect reuses the port of a connection that has ended.
 #[test]
 fn opens_beyond_the_ports_fail_until_a_port_is_free() {
     let mut ends = pair(&[]);
@@ -291,8 +303,8 @@ fn opens_beyond_the_ports_fail_until_a_port_is_free() {
         let refused = ends[0].context.connect(server(80)).expect_err("no port");
         assert_eq!(refused.kind(), io::ErrorKind::QuotaExceeded);
     }
-    // The same ports are free for another peer.
-    let other = ends[0].context.connect(server(81)).expect("another peer");
+    // A connection to another port of the peer can use the same local ports.
+    let other = ends[0].context.connect(server(81)).expect("another port");
     ends[0].context.abort(other);
     for at in [3, 30, 0] {
         close(&mut ends, open.swap_remove(at));
@@ -320,10 +332,10 @@ fn a_listener_claims_all_its_addresses() {
     assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
     assert_eq!(end.claims(), []);
     end.calls.borrow_mut().refused.clear();
-    listen(end, any_v4).expect("no listener is there");
+    listen(end, any_v4).expect("a free port");
     assert_eq!(end.claims(), [(first, 80), (v4, 80)]);
-    // A refused listener adds no claim, and keeps the claims of the other listener.
-    let refused = listen(end, any_v6).expect_err("it covers IPv4, too");
+    // A refused listener adds no claim, and does not remove the claims of the other listener.
+    let refused = listen(end, any_v6).expect_err("[::] covers IPv4, too");
     assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
     assert_eq!(end.claims(), [(first, 80), (v4, 80)]);
     let other_port: SocketAddr = ([0_u16; 8], 81).into();
@@ -362,14 +374,15 @@ fn an_unreachable_peer_is_an_error_of_the_open() {
     assert!(ends[0].context.direct().has_no_connections());
 }
 
-/// Queues a datagram.
+/// Queues a datagram from the socket `from` to `peer`.
 fn send_datagram(end: &mut End, from: Descriptor, payload: &[u8], peer: SocketAddr) {
     let mut buffer = end.context.pool().allocate().expect("free");
     assert_eq!(buffer.append(payload), payload.len());
     end.context.send_to(from, buffer, peer).expect("room");
 }
 
-/// Runs both ends until `end` has a datagram. Returns the sender and the payload.
+/// Runs both ends until the end with the index `at` receives a datagram. Returns the sender and the
+/// payload.
 fn await_datagram(ends: &mut [End; 2], at: usize) -> (SocketAddr, Vec<u8>) {
     for _ in 0..1000 {
         ends.iter_mut().for_each(End::sync);
@@ -380,8 +393,9 @@ fn await_datagram(ends: &mut [End; 2], at: usize) -> (SocketAddr, Vec<u8>) {
     panic!("no datagram");
 }
 
-/// A UDP socket claims its port until the close. The kernel is asked for the neighbour of a peer
-/// that has sent nothing; a sender is answered at the source of its frame.
+/// A UDP socket claims its port until the socket is closed. The context looks up the next hop in
+/// the kernel only for a peer that has sent nothing. Answers to a sender go to the source link
+/// address of the sender's frame.
 #[test]
 fn a_udp_socket_claims_its_port() {
     let mut ends = pair(&[]);
@@ -411,7 +425,7 @@ fn a_udp_socket_claims_its_port() {
     assert_eq!(ends[1].claims(), [(server_address, 53)]);
 }
 
-/// A datagram to a peer that cannot be reached fails, and the socket stays.
+/// A datagram to an unreachable peer fails. The socket can still send to a reachable peer.
 #[test]
 fn a_datagram_to_an_unreachable_peer_fails() {
     let mut ends = pair(&[]);
@@ -426,8 +440,8 @@ fn a_datagram_to_an_unreachable_peer_fails() {
     assert_eq!(await_datagram(&mut ends, 1).1, b"there");
 }
 
-/// A socket at an unspecified address claims the port at all addresses of its IP version, also a
-/// port of the kernel's choice. A failure leaves no claims.
+/// A UDP socket at an unspecified address claims its port at all addresses of the IP version, even
+/// if the kernel selects the port. If one claim fails, no claim remains.
 #[test]
 fn a_udp_socket_claims_all_its_addresses() {
     let second = IpAddress::from_v4([10, 0, 0, 3]);
@@ -437,7 +451,7 @@ fn a_udp_socket_claims_all_its_addresses() {
     let end = &mut ends[1];
     let claims = |end: &End| end.calls.borrow().datagram_claims.clone();
     let any_v4 = |port: u16| SocketAddr::from(([0; 4], port));
-    // The first choice of the kernel is in use at the second address.
+    // The port that the kernel selects first is in use at the second address.
     let other = (second, FIRST_PORT);
     end.calls.borrow_mut().datagram_claims.insert(other);
     let bound = end.context.bind(any_v4(0)).expect("another port");

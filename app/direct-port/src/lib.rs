@@ -1,10 +1,13 @@
-//! The direct back end of the ring API on a port of the Tidelane service.
+//! The direct back end of the ring API (`tidelane-rings`) on a packet port of the Tidelane service
+//! (the process `tidelaned`).
 //!
-//! [`open`] opens a port of the service whose socket `TIDELANE_SOCKET` names, claims the listener's
-//! address and port, and opens a [`DirectContext`] on the port. TCP runs in the program. The
-//! service forwards the port's packets to and from the NIC, other ports, and the sockets of
-//! programs on the service. The program needs no privilege, except that the service's rules admit
-//! it.
+//! A packet port is shared memory through which a program with a TCP/IP stack of its own exchanges
+//! packets with the service. [`open`] opens a packet port, claims the listener's address and TCP
+//! port, and opens a [`DirectContext`] on the packet port. The environment variable
+//! `TIDELANE_SOCKET` names the service's socket. TCP runs in the program. The service forwards the
+//! packets between the packet port on one side, and the NIC, other packet ports and the sockets of
+//! programs on the service on the other side. The program needs no privilege, but the service's
+//! rules must admit the program.
 //!
 //! [`DirectContext`]: tidelane_direct::DirectContext
 #![forbid(unsafe_code)]
@@ -17,26 +20,27 @@ use tidelane_embedded::{IpAddress, MacAddress, SocketOptions};
 use tidelane_port::{Port, PortConfig};
 use tidelane_rings::Context;
 
-/// Length in bytes of the packet ring of each direction.
+/// Length in bytes of the packet port's ring for each direction.
 const RING_LEN: u32 = 1 << 20;
 
-/// Parameters of a context on a port.
+/// Parameters of a context on a packet port.
 #[derive(Clone, Debug)]
 pub struct PortOptions {
-    /// Name of the port in `tidelane port list`.
+    /// Name of the packet port in `tidelane port list`.
     pub name: String,
-    /// Address and port of the only listener. The address must be one of the service's interface.
+    /// Address and TCP port of the only listener. The address must be an address of the service's
+    /// interface.
     pub listen: SocketAddr,
-    /// Number of buffers, at most 32,768.
+    /// Number of buffers in the context's pool, at most 32,768.
     pub buffers: u32,
-    /// Limit of the buffers of one descriptor that are queued or unacknowledged.
+    /// Maximum number of buffers that wait on one connection to be sent or acknowledged.
     pub send_queue_max: usize,
-    /// Options of all connections. By default, segments are sent without delay (TCP_NODELAY).
+    /// Options of all connections. TCP_NODELAY is on by default.
     pub tcp: SocketOptions,
 }
 
 impl PortOptions {
-    /// Returns the parameters of a context with 8,192 buffers, which listens on `listen`.
+    /// Returns the parameters of a context that has 8,192 buffers and listens at `listen`.
     pub fn new(name: impl Into<String>, listen: SocketAddr) -> Self {
         Self {
             name: name.into(),
@@ -50,7 +54,8 @@ impl PortOptions {
         }
     }
 
-    /// Returns the parameters of the context. `secret` keys the initial sequence numbers.
+    /// Returns the parameters of the [`DirectContext`]. `secret` keys the initial sequence numbers.
+    /// `mac` is the MAC address of the packet port.
     fn of_context(&self, secret: [u8; 16], mac: [u8; 6]) -> DirectOptions {
         let address = match self.listen {
             SocketAddr::V4(v4) => IpAddress::from_v4(v4.ip().octets()),
@@ -63,16 +68,20 @@ impl PortOptions {
         };
         options.stack.options = self.tcp;
         options.stack.mac = MacAddress(mac);
-        // Other stacks use the address, too, so packets with this source are not spoofed.
-        // The service drops packets with forged sources.
+        // Other stacks share the address, so the stack must accept packets whose source is its own
+        // address. The service drops packets with forged sources.
         options.stack.shared_addresses = true;
         options
     }
 }
 
-/// Opens a context on a port of the service. Fails if the address is unspecified, or with the
-/// errors of [`Port::open`] and [`Port::bind_tcp`]. After the service has ended, the calls of the
+/// Opens a context on a packet port of the service. After the service has ended, the calls of the
 /// context fail with `ConnectionAborted`.
+///
+/// # Errors
+///
+/// `InvalidInput` if the listener's address is unspecified. Otherwise, the errors of
+/// [`Port::open`], [`Port::bind_tcp`], `getrandom` and [`DirectContext::open`].
 pub fn open(options: &PortOptions) -> io::Result<impl Context> {
     if options.listen.ip().is_unspecified() {
         let text = "the listener needs an address of the service's interface";
@@ -82,7 +91,7 @@ pub fn open(options: &PortOptions) -> io::Result<impl Context> {
         ring_len: RING_LEN,
         ..PortConfig::new(&options.name)
     })?;
-    // The service reserves the TCP port in the kernel, so the socket is no longer needed.
+    // The service keeps the TCP port reserved in the kernel, so the kernel socket may be closed.
     drop(port.bind_tcp(options.listen)?);
     let mut secret = [0; 16];
     getrandom(&mut secret, GetRandomFlags::empty())?;

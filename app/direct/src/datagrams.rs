@@ -1,4 +1,4 @@
-//! The UDP sockets of a context.
+//! The UDP sockets of a context, with their receive queues and send queues.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -13,10 +13,10 @@ use tidelane_wire::{DropReason, MacAddress};
 
 use crate::{ip::address_of, loans_unsafe::SentBuffer, supply::Purpose};
 
-/// Limit of the received datagrams that wait on one socket.
+/// Maximum number of datagrams in the receive queue of a socket.
 const WAITING_MAX: usize = 512;
-/// Number of the latest senders whose link addresses a socket knows at least. The senders of all
-/// datagrams that wait are among these.
+/// Minimum number of latest senders whose link addresses a socket remembers. The number covers the
+/// senders of all datagrams in the receive queue.
 const SENDERS_MIN: usize = WAITING_MAX;
 
 /// Number of a UDP socket of a context.
@@ -30,16 +30,18 @@ pub struct OutgoingDatagram {
     pub peer: Endpoint,
     /// The payload.
     pub buffer: SentBuffer,
-    /// Link address of the next hop, unless a frame of the receiver has another one.
+    /// Link address of the next hop, or `None` if the caller does not know it. If `peer` is among
+    /// the latest senders, the source link address of its frame has precedence.
     pub next_hop: Option<MacAddress>,
 }
 
-/// Link addresses of the latest senders of a socket, in bounded memory: a sender can forge its IP
-/// address.
+/// Link addresses of the latest senders to a socket. The number of entries is bounded, because an
+/// attacker can send from any number of forged IP addresses.
 #[derive(Debug, Default)]
 struct Senders {
-    /// Senders since `earlier` was filled; fewer than [`SENDERS_MIN`].
+    /// Senders since `earlier` was last replaced, fewer than [`SENDERS_MIN`].
     latest: HashMap<IpAddress, MacAddress>,
+    /// The previous [`SENDERS_MIN`] senders.
     earlier: HashMap<IpAddress, MacAddress>,
 }
 
@@ -75,13 +77,14 @@ pub struct DatagramSocket {
     queue: VecDeque<OutgoingDatagram>,
     /// Link addresses of the latest senders, for answers to them.
     senders: Senders,
-    /// Cause of the last failed send, until an event reports it.
+    /// Cause of the last failed send. `None` after an event has reported the cause.
     failure: Option<Cause>,
-    /// True if a datagram was refused, so that the socket must report WRITABLE when it has room.
+    /// True if a datagram was refused because the send queue was full. The socket then reports
+    /// WRITABLE as soon as the queue has room.
     owes_writable: bool,
-    /// True if the socket is in the list of sockets with events.
+    /// True if the socket is in `DatagramSockets::touched`.
     is_touched: bool,
-    /// True if the socket is in the list of sockets with data to send.
+    /// True if the socket is in `DatagramSockets::dirty`.
     is_dirty: bool,
 }
 
@@ -101,13 +104,14 @@ impl DatagramSocket {
         }
     }
 
-    /// Returns true if the socket accepts another received datagram.
+    /// Returns true if the socket is open and its receive queue is not full.
     fn has_room(&self) -> bool {
         self.received.len() < WAITING_MAX && self.descriptor.is_some()
     }
 
-    /// Returns the source address for datagrams to `peer`. An unspecified local address stands for
-    /// the first of `addresses` of the peer's IP version. Returns `None` if there is no address.
+    /// Returns the source address for datagrams to `peer`. If the local address is unspecified,
+    /// returns the first of `addresses` that has the IP version of `peer`, or `None` if there is
+    /// none.
     pub fn source_for(&self, peer: IpAddress, addresses: &Addresses) -> Option<IpAddress> {
         match self.local.addr.is_unspecified() {
             true => addresses.first_for(peer),
@@ -115,25 +119,27 @@ impl DatagramSocket {
         }
     }
 
-    /// Returns the link address of a recent sender.
+    /// Returns the link address of the sender with the IP address `address`. Returns `None` if
+    /// `address` is not among the latest senders.
     pub fn sender(&self, address: IpAddress) -> Option<MacAddress> {
         self.senders.get(address)
     }
 
-    /// Returns true if `limit` datagrams wait for sending. The socket then owes the event WRITABLE.
+    /// Returns true if the send queue has `limit` datagrams or more. The socket then reports
+    /// WRITABLE as soon as the queue has room.
     pub fn is_full(&mut self, limit: usize) -> bool {
         let is_full = self.queue.len() >= limit;
         self.owes_writable |= is_full;
         is_full
     }
 
-    /// Records that a datagram could not be sent.
+    /// Records the cause for which a datagram could not be sent.
     fn fail(&mut self, cause: Cause) {
         self.failure = Some(cause);
     }
 
-    /// Adds the events of the socket to the list. `send_queue_max` is the limit of queued
-    /// datagrams.
+    /// Moves received datagrams and events of the socket to `list`. `send_queue_max` is the limit
+    /// of the send queue.
     fn report(&mut self, list: &mut ReadyList, send_queue_max: usize) {
         self.is_touched = false;
         let Some(descriptor) = self.descriptor else {
@@ -157,7 +163,7 @@ impl DatagramSocket {
 pub enum Sent {
     /// The datagram is sent.
     Done,
-    /// The port has no free frame. The datagram stays queued.
+    /// The packet interface has no free frame. The datagram stays queued.
     Blocked,
     /// The datagram cannot be sent for this cause.
     Failed(Cause),
@@ -166,21 +172,21 @@ pub enum Sent {
 /// The UDP sockets of a context.
 #[derive(Debug, Default)]
 pub struct DatagramSockets {
-    /// Sockets by number.
+    /// Sockets by number, including closed sockets with datagrams to send.
     places: Vec<Option<DatagramSocket>>,
     /// Numbers without a socket.
     free: Vec<u32>,
     /// Open sockets by local address and port.
     by_local: HashMap<Endpoint, DatagramSocketId>,
-    /// Sockets with events.
+    /// Sockets with received datagrams or events for the next [`report`](Self::report).
     touched: Vec<DatagramSocketId>,
-    /// Sockets with data to send.
+    /// Sockets with queued datagrams to send.
     dirty: VecDeque<DatagramSocketId>,
 }
 
 impl DatagramSockets {
-    /// Opens a socket. Returns `None` if another socket uses the port at the same address. The
-    /// unspecified address conflicts with all addresses of its IP version.
+    /// Opens a socket at `local`. Returns `None` if another socket uses the same UDP port at the
+    /// same address. The unspecified address conflicts with all addresses of its IP version.
     pub fn open(&mut self, local: Endpoint) -> Option<DatagramSocketId> {
         let versions = |addr: IpAddress| (addr.is_v4(), addr.is_unspecified());
         let clashes = |other: &Endpoint| {
@@ -202,7 +208,7 @@ impl DatagramSockets {
         Some(id)
     }
 
-    /// Returns a socket.
+    /// Returns the socket with this number.
     pub fn get_mut(&mut self, id: DatagramSocketId) -> Option<&mut DatagramSocket> {
         self.places.get_mut(id.0 as usize)?.as_mut()
     }
@@ -220,7 +226,7 @@ impl DatagramSockets {
             .copied()
     }
 
-    /// Returns true if no socket uses `port`.
+    /// Returns true if no open socket uses the UDP port `port`.
     pub fn is_port_free(&self, port: u16) -> bool {
         self.by_local.keys().all(|local| local.port != port)
     }
@@ -242,13 +248,14 @@ impl DatagramSockets {
         }
     }
 
+    /// Frees the number of a socket.
     fn remove(&mut self, id: DatagramSocketId) {
         self.touched.retain(|touched| *touched != id);
         self.places[id.0 as usize] = None;
         self.free.push(id.0);
     }
 
-    /// Marks a socket with events.
+    /// Makes the next [`report`](Self::report) include the socket.
     pub fn touch(&mut self, id: DatagramSocketId) {
         if let Some(socket) = self.get_mut(id)
             && !mem::replace(&mut socket.is_touched, true)
@@ -257,13 +264,14 @@ impl DatagramSockets {
         }
     }
 
-    /// Returns true if a socket has events to report.
+    /// Returns true if a socket has received datagrams or events to report.
     pub fn has_events(&self) -> bool {
         !self.touched.is_empty()
     }
 
-    /// Admits a datagram to `local`, from the IP address `sender` and the link address `mac`.
-    /// Returns the receiving socket, and the purpose for which the datagram may take a buffer.
+    /// Finds the socket for a received datagram to `local`, and records the sender's IP address
+    /// `sender` and link address `mac`. Returns the socket, and the purpose of the buffer that
+    /// will hold the datagram.
     ///
     /// # Errors
     ///
@@ -306,8 +314,8 @@ impl DatagramSockets {
         }
     }
 
-    /// Calls `send` for each queued datagram until the port is full. Returns true if the queues are
-    /// empty.
+    /// Calls `send` for each queued datagram until `send` returns [`Sent::Blocked`]. Returns true
+    /// if all send queues are empty.
     pub fn send_all(
         &mut self,
         mut send: impl FnMut(&DatagramSocket, &mut OutgoingDatagram) -> Sent,
@@ -331,7 +339,8 @@ impl DatagramSockets {
         true
     }
 
-    /// Finishes a socket whose send queue is empty: frees it if it is closed, or marks its events.
+    /// Updates a socket after its last queued datagram was sent. Frees the socket if it is closed.
+    /// Otherwise, makes the next [`report`](Self::report) include its events.
     fn end_sends(&mut self, id: DatagramSocketId) {
         let Some(socket) = self.get_mut(id) else {
             return;
@@ -345,7 +354,8 @@ impl DatagramSockets {
         }
     }
 
-    /// Adds the events of all sockets to the list.
+    /// Moves received datagrams and events of all sockets to `list`. `send_queue_max` is the limit
+    /// of each send queue.
     pub fn report(&mut self, list: &mut ReadyList, send_queue_max: usize) {
         let mut touched = mem::take(&mut self.touched);
         for id in touched.drain(..) {

@@ -3,14 +3,15 @@
 //! A slot is the record of one connection in the memory that a program shares with the service. The
 //! program writes one half of the slot, and the service writes the other half. The program may
 //! write any value, and no function of this module validates loaded values. Positions are stream
-//! positions: byte counts modulo 2^32.
+//! positions: byte counts modulo 2^32. The word of a buffer ([`BufferWord`]) encodes the offset and
+//! the size of the buffer in the shared memory.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use tidelane_abi::BufferWord;
 use tidelane_ring::SlotView;
 
-/// The values of a slot's program half, each read once.
+/// The values in the program's half of a slot, each read once.
 #[derive(Clone, Copy, Debug)]
 pub struct ProgramView {
     /// Generation of the slot for which the program wrote these values.
@@ -44,12 +45,12 @@ pub fn read_program(slot: SlotView<'_>) -> ProgramView {
     }
 }
 
-/// Returns the position up to which the program has read.
+/// Reads the position up to which the program has read.
 pub fn rx_read(slot: SlotView<'_>) -> u32 {
     slot.program().rx_read.load(Acquire)
 }
 
-/// Publishes the word of a receive buffer. Later stores of `rx_head` refer to this buffer.
+/// Publishes the word of the receive buffer. Later values of `rx_head` refer to this buffer.
 pub fn set_rx_buffer(slot: SlotView<'_>, word: BufferWord) {
     slot.service().rx_buffer.store(word, Release);
 }
@@ -60,10 +61,10 @@ pub fn set_tx_buffer_seen(slot: SlotView<'_>, word: BufferWord) {
     slot.service().tx_buffer_seen.store(word, Release);
 }
 
-/// The state of a connection that [`publish`] shows to the program at the end of a step.
+/// The state of a connection that [`publish`] shows to the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Publication {
-    /// Position up to which the host has received data in order.
+    /// Position up to which the TCP/IP host has received data in order.
     pub rx_head: u32,
     /// Position up to which the peer has acknowledged data.
     pub tx_acked: u32,
@@ -73,8 +74,8 @@ pub struct Publication {
     pub cause: u32,
 }
 
-/// Publishes positions and state. Stores the flags last, because the end of the stream (FIN) refers
-/// to `rx_head`.
+/// Publishes the state of a connection. Stores the flags last, because the flag for a received FIN
+/// marks `rx_head` as the end of the stream.
 pub fn publish(slot: SlotView<'_>, publication: &Publication) {
     let half = slot.service();
     half.tx_acked.store(publication.tx_acked, Release);
@@ -83,14 +84,14 @@ pub fn publish(slot: SlotView<'_>, publication: &Publication) {
     half.flags.store(publication.flags, Release);
 }
 
-/// Publishes the limit in bytes of the data that the program has written and the peer has not
-/// acknowledged.
+/// Publishes the size limit in bytes of the send buffer. The send buffer holds the data that the
+/// program has written and the peer has not acknowledged.
 pub fn set_tx_limit(slot: SlotView<'_>, tx_limit: u32) {
     slot.service().tx_limit.store(tx_limit, Relaxed);
 }
 
-/// Publishes the receive window in bytes. The window determines when the program announces its
-/// reads.
+/// Publishes the limit of the receive window in bytes. The program informs the service of its reads
+/// after each quarter of the limit.
 pub fn set_rx_window(slot: SlotView<'_>, rx_window: u32) {
     slot.service().rx_window.store(rx_window, Relaxed);
 }
@@ -100,19 +101,23 @@ pub fn set_tx_sent(slot: SlotView<'_>, tx_sent: u32) {
     slot.service().tx_sent.store(tx_sent, Release);
 }
 
-/// Publishes an error that did not end the connection. The caller publishes the flags later.
+/// Publishes an error that did not end the connection, encoded as
+/// [`tidelane_abi::ServiceHalf::soft_error`]. The caller publishes the flags later.
 pub fn set_soft_error(slot: SlotView<'_>, word: u32) {
     slot.service().soft_error.store(word, Release);
 }
 
-/// Publishes the state of urgent data. The caller marks the word of the receive buffer later.
+/// Publishes the last urgent byte, encoded as [`tidelane_abi::ServiceHalf::urgent`], and the
+/// position `before` of the previous urgent byte. The caller then publishes the word of the receive
+/// buffer with the flag [`tidelane_abi::buffer_word::URGENT`].
 pub fn set_urgent(slot: SlotView<'_>, word: u64, before: u32) {
     let half = slot.service();
     half.urgent_before.store(before, Relaxed);
     half.urgent.store(word, Release);
 }
 
-/// Clears both halves for a new connection. Returns the new generation, which is odd.
+/// Clears both halves for a new connection, except the values of [`set_rx_window`] and
+/// [`set_tx_limit`]. Returns the new generation, which is odd because the slot is in use.
 pub fn begin_use(slot: SlotView<'_>) -> u32 {
     let program = slot.program();
     program.tx_buffer.store(0, Relaxed);
@@ -142,7 +147,7 @@ pub fn begin_use(slot: SlotView<'_>) -> u32 {
     generation
 }
 
-/// The state with which a moved connection continues in a new slot.
+/// The state with which a connection continues in a new slot after it moved to another process.
 #[derive(Clone, Copy, Debug)]
 pub struct Resumption {
     /// Bits of [`tidelane_abi::program_flags`].
@@ -157,8 +162,8 @@ pub struct Resumption {
     pub rx_buffer: BufferWord,
 }
 
-/// Writes the state of a moved connection to both halves of a slot. The caller has called
-/// [`begin_use`].
+/// Writes the state of a moved connection to both halves of a slot. The caller calls [`begin_use`]
+/// first.
 pub fn resume_use(slot: SlotView<'_>, resumption: &Resumption) {
     let program = slot.program();
     program.flags.store(resumption.flags, Relaxed);
@@ -183,8 +188,9 @@ pub fn generation(slot: SlotView<'_>) -> u32 {
     slot.service().generation.load(Relaxed)
 }
 
-/// Returns true if the program is copying data from or to the buffers. The caller calls
-/// [`add_flags`] first: a program that is not copying then sees the flags before its next copy.
+/// Returns true if the program is copying data of a connection with the flag SHARED from or to the
+/// buffers. The caller sets the flag MIGRATED first ([`add_flags`]). A program that is not copying
+/// then sees the flag before its next copy.
 pub fn is_held(slot: SlotView<'_>) -> bool {
     slot.program().busy.load(SeqCst) != 0
 }

@@ -54,7 +54,7 @@ const AREA_LEN: u64 = 4 << 30;
 /// Number of bytes of unread answers that the kernel buffers. A session with more unread answers
 /// ends.
 const ANSWERS_LEN_MAX: usize = 8192;
-/// Largest number of messages that are read from a session in a row. Other sessions then get their
+/// Maximum number of messages that are read from a session in a row. Other sessions then get their
 /// turn.
 const MESSAGES_PER_TURN: usize = 32;
 
@@ -67,8 +67,8 @@ pub struct Registered {
     doorbells: Vec<Doorbell>,
     listeners: Vec<listeners::HeldListener>,
     charges: ProgramCharges,
-    /// The files of the region, the memory that program and service share. `None` once the program
-    /// has mapped and sealed the files.
+    /// The memory files of the region that the program and the service share. `None` once the
+    /// program has mapped and sealed the files.
     unsealed: Option<Memories>,
 }
 
@@ -105,7 +105,7 @@ pub struct Session {
     pub admission: Admission,
     /// Name of the program, for listings.
     pub name: String,
-    /// Sockets that are not accelerated: inode and reason.
+    /// Inodes of sockets that the kernel handles instead of the service, each with the reason.
     pub notes: Vec<(u64, u32)>,
     charges: SessionCharges,
     /// For a child: the SO_COOKIE of the listener whose connection the child first took over, and
@@ -160,7 +160,7 @@ impl Session {
         self.registered.as_ref()?.ids.get(core).copied()
     }
 
-    /// Makes the session of a future child of `parent`. Also returns the child's socket.
+    /// Makes the session of a future child of `parent`. Also returns the child's end of the socket.
     fn of_child(
         number: u64,
         charges: SessionCharges,
@@ -174,8 +174,8 @@ impl Session {
         )?;
         rustix::io::ioctl_fionbio(&socket, true)?;
         sockopt::set_socket_send_buffer_size(&socket, ANSWERS_LEN_MAX)?;
-        // The kernel reports the sender of each message, because the child, another process, will
-        // send messages.
+        // Messages come from the child, not from the process that gets the socket now. With
+        // SO_PASSCRED, the kernel reports the sender of each message.
         sockopt::set_socket_passcred(&socket, true)?;
         let child = Self {
             number,
@@ -213,9 +213,9 @@ impl Session {
         number
     }
 
-    /// Returns true if the session may stay open although its program has not registered in time:
-    /// the session is in use, it belongs to a child, or its program is not admitted and reports why
-    /// sockets stay with the kernel.
+    /// Returns true if the session may stay open after the time limit for registration. Sessions in
+    /// use and sessions of children may stay. A program that is not admitted may stay, because the
+    /// program reports why its sockets stay with the kernel.
     pub fn may_stay(&self) -> bool {
         self.is_in_use() || self.is_child || self.admission.denied.is_some()
     }
@@ -484,8 +484,8 @@ impl Session {
     }
 }
 
-/// Answers the first message of a program whose user may have no more sessions. Returns the
-/// message's descriptors.
+/// Reads the first message of a program whose user has reached a limit, and answers with the limit
+/// as the reason. Returns the message's descriptors.
 fn turn_away(socket: BorrowedFd<'_>, refused: Refused) -> Vec<OwnedFd> {
     // If the socket were closed with unread messages, the program would get ECONNRESET instead of
     // the answer.

@@ -1,4 +1,6 @@
-//! Tests of the client with a fake service: over memory, and over the registration socket.
+//! Tests of the client library (`tidelane-client`) with a fake service. The tests of `session`
+//! connect to the fake service through a registration socket. The other tests only share memory
+//! with the fake service.
 
 mod contexts;
 mod cores;

@@ -7,8 +7,8 @@ use crate::{
     sys::{Handled, TO_KERNEL},
 };
 
-/// Carries out `recv` with MSG_OOB: passes the urgent byte to `put`, unless `wanted` is 0. Returns
-/// the number of bytes passed. Never waits.
+/// Carries out `recv` of `wanted` bytes with MSG_OOB. Passes the urgent byte to `put`, unless
+/// `wanted` is 0. Returns the number of bytes passed. Never waits.
 pub fn recv(
     socket: &'static Socket,
     fd: RawFd,
@@ -37,12 +37,14 @@ pub fn at_mark(socket: &'static Socket, fd: RawFd) -> Handled {
     let mut inner = socket.enter(fd)?;
     match inner.connection() {
         Some(connection) => Some(Ok(connection.stream.at_mark().into())),
-        // The kernel socket is never at an urgent mark, so the kernel returns 0.
+        // The kernel answers for its own connections. For a socket without a connection, the
+        // kernel returns 0.
         None => TO_KERNEL,
     }
 }
 
-/// Carries out `ioctl` FIONREAD: returns the number of bytes that one call can read now.
+/// Carries out `ioctl` FIONREAD: returns the number of unread bytes. Without SO_OOBINLINE, the
+/// count ends at the urgent byte.
 pub fn readable(socket: &'static Socket, fd: RawFd) -> Handled {
     let mut inner = socket.enter(fd)?;
     match inner.connection() {

@@ -1,6 +1,6 @@
-//! Periodic check of the age of TS.Recent in all flows (RFC 7323 §5.5). PAWS must not reject a
-//! segment because of a TS.Recent that is older than 24 days: the peer's timestamp clock may have
-//! wrapped since.
+//! Periodic check of the age of TS.Recent in all flows (RFC 7323 §5.5). PAWS must not compare a
+//! segment with a TS.Recent that is older than 24 days. The peer's timestamp clock may have
+//! advanced by half of its range since then, so that the sign of the difference is wrong.
 
 use tidelane_flow::FlowId;
 use tidelane_slowpath::TS_RECENT_CHECK_INTERVAL;
@@ -12,15 +12,17 @@ use super::Engine;
 pub(super) const TS_RECENT_CHECK: FlowId = FlowId(u32::MAX);
 
 impl Engine {
-    /// Starts the timer of the next check. Without flows, the timer does not run.
+    /// Starts the timer of the next check. Called only if a flow exists, so that the timer does not
+    /// run without flows.
     pub(super) fn schedule_ts_recent_check(&mut self, now: Instant) {
         self.ts_recent_timer = self
             .wheel
             .insert(now + TS_RECENT_CHECK_INTERVAL, TS_RECENT_CHECK);
     }
 
-    /// Records for each flow if a segment has arrived since the last check, and restarts the timer
-    /// if flows exist. PAWS computes the age of TS.Recent from this record.
+    /// Records the time `now` for each flow on which a segment has arrived since the last check.
+    /// PAWS computes the age of TS.Recent from the recorded time. Restarts the timer if flows
+    /// exist.
     #[inline(never)]
     pub(super) fn check_ts_recent_ages(&mut self, now: Instant) {
         for (id, flow) in self.table.iter() {
