@@ -1,20 +1,21 @@
-//! The command `stats`.
+//! The command `stats` of memcached's protocol, which reports counters and settings.
 
 use std::fmt::{Display, Write};
 
 use crate::{kv::Counts, output::Output, tokens::Tokens, turn::Turn};
 
-/// The text of an answer under construction.
+/// The lines `STAT name value` of an answer.
 struct Lines(String);
 
 impl Lines {
+    /// Appends a line.
     fn add(&mut self, name: &str, value: impl Display) {
         // A write to a string does not fail.
         let _ = write!(self.0, "STAT {name} {value}\r\n");
     }
 }
 
-/// Answers `stats`, `stats settings` and `stats reset`.
+/// Answers `stats`, `stats settings` and `stats reset`. Any other argument gets `ERROR`.
 pub fn answer(turn: &mut Turn<'_, impl Output>, tokens: &Tokens<'_>) {
     let mut lines = Lines(String::new());
     match (tokens.len(), tokens.get(1)) {
@@ -34,6 +35,7 @@ pub fn answer(turn: &mut Turn<'_, impl Output>, tokens: &Tokens<'_>) {
     turn.out.line("END");
 }
 
+/// Adds the statistics of the process and of its connections.
 fn server(turn: &Turn<'_, impl Output>, lines: &mut Lines) {
     let (kv, now) = (&*turn.kv, turn.now);
     let connections = &kv.connections;
@@ -52,6 +54,7 @@ fn server(turn: &Turn<'_, impl Output>, lines: &mut Lines) {
     lines.add("threads", 1);
 }
 
+/// Adds the counters of commands.
 fn commands(counts: &Counts, lines: &mut Lines) {
     let all = [
         ("cmd_get", counts.cmd_get),
@@ -80,6 +83,7 @@ fn commands(counts: &Counts, lines: &mut Lines) {
     }
 }
 
+/// Adds the statistics of the stored items and of their memory.
 fn items(turn: &Turn<'_, impl Output>, lines: &mut Lines) {
     let (kv, counts) = (&*turn.kv, turn.kv.store.counts());
     lines.add("get_expired", counts.get_expired);
@@ -94,6 +98,7 @@ fn items(turn: &Turn<'_, impl Output>, lines: &mut Lines) {
     lines.add("reclaimed", counts.reclaimed);
 }
 
+/// Adds the settings, by the names of memcached's `stats settings`.
 fn settings(turn: &Turn<'_, impl Output>, lines: &mut Lines) {
     let kv = &*turn.kv;
     lines.add("maxbytes", kv.memory);

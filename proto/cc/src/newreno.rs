@@ -1,4 +1,5 @@
-//! NewReno: RFC 5681 with appropriate byte counting (RFC 3465).
+//! NewReno: the congestion window of RFC 5681, with appropriate byte counting (RFC 3465). The
+//! caller runs fast recovery (RFC 6582).
 
 use tidelane_time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use crate::{CongestionControl, Window};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NewReno {
     window: Window,
-    /// Bytes acknowledged in congestion avoidance since cwnd last grew.
+    /// Bytes acknowledged in congestion avoidance that have not yet grown cwnd.
     bytes_acked: u32,
 }
 
@@ -37,8 +38,9 @@ impl CongestionControl for NewReno {
             return self.window.on_ack_without_growth();
         }
         let acked_bytes = self.window.slow_start(acked_bytes);
-        // RFC 5681 §3.1: cwnd grows by one SMSS per acknowledged cwnd. The remainder is bounded,
-        // because one ACK after a reduction may cover many windows.
+        // RFC 5681 §3.1: cwnd grows by one SMSS after each cwnd of acknowledged bytes. At most one
+        // cwnd of bytes remains counted, because one ACK after a reduction may cover many times
+        // cwnd.
         self.bytes_acked = self.bytes_acked.saturating_add(acked_bytes);
         if self.bytes_acked >= self.window.cwnd() {
             self.bytes_acked = (self.bytes_acked - self.window.cwnd()).min(self.window.cwnd());

@@ -1,5 +1,6 @@
-//! Doorbells of ports whose program runs in the process of the mux. The program's end rings the
-//! doorbell after each flush, so that a step of the mux need not poll idle ports.
+//! Doorbells of mux ports whose program runs in the same process as the mux. A mux port is a pair
+//! of packet rings, with one end for the program and one end for the mux. The program's end rings
+//! the doorbell after each flush, so that the mux need not poll idle ports.
 
 use std::sync::{
     Arc,
@@ -10,7 +11,7 @@ use tidelane_packet_io::{Capabilities, PacketIo, TxChecksum};
 
 use crate::claims::PortId;
 
-/// Ports per word of the set.
+/// Number of ports in a word of [`ReadySet`].
 const BITS: usize = u64::BITS as usize;
 
 /// The set of ports that may have packets for the mux, with one bit for each port.
@@ -20,7 +21,7 @@ pub struct ReadySet {
 }
 
 impl ReadySet {
-    /// Makes a set for `ports` ports.
+    /// Makes an empty set for the port numbers below `ports`.
     pub fn new(ports: usize) -> Self {
         let words = (0..ports.div_ceil(BITS)).map(|_| AtomicU64::new(0));
         Self {
@@ -28,7 +29,7 @@ impl ReadySet {
         }
     }
 
-    /// Adds a port. Ignores a number beyond the set.
+    /// Adds a port. Ignores a port number beyond the limit of [`new`](Self::new).
     pub fn add(&self, port: PortId) {
         let at = port.0 as usize;
         if let Some(word) = self.words.get(at / BITS) {
@@ -36,7 +37,7 @@ impl ReadySet {
         }
     }
 
-    /// Moves all ports of the set to `ports`.
+    /// Appends all ports of the set to `ports`, and empties the set.
     pub fn take(&self, ports: &mut Vec<PortId>) {
         for (at, word) in self.words.iter().enumerate() {
             if word.load(Ordering::Relaxed) == 0 {
@@ -62,7 +63,7 @@ pub struct Doorbell {
 }
 
 impl Doorbell {
-    /// Tells the mux that the port has packets.
+    /// Tells the mux that the port may have packets.
     pub fn ring(&self) {
         self.set.add(self.port);
     }
@@ -75,7 +76,7 @@ pub struct MuxPort<P> {
 }
 
 impl<P> MuxPort<P> {
-    /// Joins the program's end of the packet rings with the port's doorbell.
+    /// Makes the program's end from `inner`, an end of the packet rings, and the port's doorbell.
     pub fn new(inner: P, doorbell: Doorbell) -> Self {
         Self { inner, doorbell }
     }
@@ -86,7 +87,7 @@ impl<P: PacketIo> PacketIo for MuxPort<P> {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            // The mux refuses packets with partial checksums.
+            // The mux refuses packets with partial checksums. `MuxPort` forwards no GSO frames.
             tx_checksum: false,
             tx_gso_len_max: 0,
             rx_checksum_may_be_partial: self.doorbell.partial_checksums,
@@ -138,7 +139,7 @@ mod tests {
         for port in [3, 64, 1023, 3] {
             set.add(PortId(port));
         }
-        // The set ignores a number beyond its end.
+        // The set ignores a port number beyond its limit.
         set.add(PortId(5000));
         let mut ports = Vec::new();
         set.take(&mut ports);

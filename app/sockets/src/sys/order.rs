@@ -1,19 +1,21 @@
-//! The lock order. Debug builds assert that each thread takes its locks in this order. If all
-//! threads do so, no deadlock is possible.
+//! The order in which a thread takes the locks of this crate. Debug builds check the order. If all
+//! threads keep the order, these locks cannot deadlock.
 
 /// A lock's position in the lock order: a thread that holds a lock takes only locks of higher rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Rank {
-    /// The interest list and the ready list of an epoll instance.
+    /// The lock of an epoll instance, which protects the interest list and the ready list.
     Interest,
-    /// A socket.
+    /// The lock of a socket, which protects the socket's state.
     Socket,
-    /// The registration of this process with the service (the process `tidelaned`).
+    /// The lock that a thread holds while it registers this process with the service (the process
+    /// `tidelaned`).
     Session,
-    /// The ring of a channel, over which this process and the service exchange requests and events.
+    /// The lock of a channel's ring, over which this process and the service exchange requests and
+    /// events.
     Ring,
-    /// All other locks. No lock is taken while one of these is held.
+    /// Any other lock. A thread that holds a lock of this rank takes no further lock.
     Leaf,
 }
 
@@ -28,12 +30,12 @@ mod checked {
         static HELD: [Cell<u32>; Rank::Leaf as usize + 1] = const { [const { Cell::new(0) }; 5] };
     }
 
-    /// Records that the thread holds a lock.
+    /// A record that this thread holds a lock. The record ends when the value is dropped.
     #[derive(Debug)]
     pub struct Held(Rank);
 
     impl Held {
-        /// Records a lock of this rank.
+        /// Records that this thread holds a lock of `rank`.
         ///
         /// # Panics
         ///
@@ -49,8 +51,8 @@ mod checked {
             Self::new_unordered(rank)
         }
 
-        /// Records a lock of this rank without checking the order, for `try_lock`. A thread that
-        /// does not wait for a lock cannot deadlock.
+        /// Records that this thread holds a lock of `rank`, without a check of the order.
+        /// `try_lock` uses this function, because `try_lock` does not wait for the lock.
         pub fn new_unordered(rank: Rank) -> Self {
             HELD.with(|held| held[rank as usize].set(held[rank as usize].get() + 1));
             Self(rank)
@@ -67,7 +69,7 @@ mod checked {
 #[cfg(debug_assertions)]
 pub(crate) use checked::Held;
 
-/// Does nothing in release builds.
+/// The empty record of release builds, which do not check the order.
 #[cfg(not(debug_assertions))]
 #[derive(Debug)]
 pub(crate) struct Held;
@@ -97,7 +99,7 @@ mod tests {
         let (_a, _b, _c) = (interest.lock(), socket.lock(), ring.lock());
         drop((_a, _b, _c));
         let (_a, _c) = (interest.lock(), ring.lock());
-        // `try_lock` may be called against the order, because it does not wait.
+        // A thread may call `try_lock` against the order, because `try_lock` does not wait.
         assert!(socket.try_lock().is_some());
     }
 

@@ -1,5 +1,5 @@
-//! Copies of the kernel's tables of links, addresses and neighbors. Each netlink message of the
-//! kernel updates a table.
+//! Copies of the kernel's tables of links, addresses and neighbors. The kernel's rtnetlink messages
+//! about new, changed and deleted entries update the copies.
 
 use std::collections::BTreeMap;
 
@@ -20,14 +20,15 @@ use super::{
 pub struct AddressRecord {
     /// Index of the link.
     pub ifindex: u32,
-    /// The address.
+    /// The address, which belongs to this machine.
     pub addr: Address,
-    /// Length of the network prefix in the 16-byte form (120 for an IPv4 /24).
+    /// Length of the network prefix in bits. The length of an IPv4 prefix includes the 96 bits of
+    /// the IPv4-mapped form, so that a /24 has 120.
     pub prefix_len: u8,
 }
 
 impl AddressRecord {
-    /// Returns true if `other` is in this address's network.
+    /// Returns true if `other` has the network prefix of this address.
     pub fn contains(&self, other: &Address) -> bool {
         let kept = u32::from(self.prefix_len.min(128));
         let different = u128::from_be_bytes(self.addr) ^ u128::from_be_bytes(*other);
@@ -38,36 +39,38 @@ impl AddressRecord {
 /// State of a neighbor entry (`NUD_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NeighborState {
-    /// In resolution, without an answer (INCOMPLETE).
+    /// The kernel is resolving the address and has no answer yet (INCOMPLETE).
     Incomplete,
-    /// Confirmed recently (REACHABLE).
+    /// The neighbor was confirmed recently (REACHABLE).
     Reachable,
-    /// Not confirmed recently (STALE): usable, but the caller should request confirmation.
+    /// The neighbor was not confirmed recently (STALE). The address is usable, but the caller
+    /// should request a confirmation.
     Stale,
-    /// Used while stale, confirmation follows (DELAY).
+    /// The stale entry was used (DELAY). The kernel requests a confirmation soon.
     Delay,
-    /// Confirmation requested (PROBE).
+    /// The kernel has requested a confirmation (PROBE).
     Probe,
-    /// No answer (FAILED).
+    /// The neighbor did not answer (FAILED).
     Failed,
-    /// Permanent, or without resolution (NOARP).
+    /// The entry needs no resolution: an entry of an administrator (PERMANENT), or an entry of a
+    /// link or address without ARP (NOARP).
     Permanent,
-    /// Entry without a state (NONE).
+    /// The entry has no state (NONE), or a state that this module does not know.
     None,
 }
 
-/// A neighbor entry.
+/// An entry of the neighbor table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbor {
-    /// Link-layer address; `None` if the kernel does not know the address.
+    /// Link-layer address. `None` if the kernel does not know a link-layer address of six bytes.
     pub mac: Option<MacAddress>,
     /// State of the entry.
     pub state: NeighborState,
 }
 
 impl Neighbor {
-    /// Returns the link-layer address to which frames are sent. Returns `None` if the kernel has no
-    /// valid address of the neighbor.
+    /// Returns the link-layer address to which frames for the neighbor are sent. Returns `None` if
+    /// the kernel has no valid link-layer address.
     pub fn usable_mac(&self) -> Option<MacAddress> {
         use NeighborState::{Failed, Incomplete, None as Unknown};
         match self.state {
@@ -77,17 +80,19 @@ impl Neighbor {
     }
 }
 
-/// The copies of the tables: links by index, addresses in the kernel's order, and neighbors by link
-/// and address.
+/// The copies of the tables.
 #[derive(Default)]
 pub(super) struct Tables {
+    /// Links by interface index.
     pub(super) links: BTreeMap<u32, LinkRecord>,
+    /// Addresses in the order of the kernel's dump. New addresses follow at the end.
     pub(super) addresses: Vec<AddressRecord>,
+    /// Neighbors by interface index and IP address.
     pub(super) neighbors: BTreeMap<(u32, Address), Neighbor>,
 }
 
 impl Tables {
-    /// Applies one message. Returns the change if a table changed.
+    /// Applies one rtnetlink message. Returns the change, or `None` if no table changed.
     pub(super) fn apply(&mut self, message: RouteNetlinkMessage) -> Option<Change> {
         match message {
             RouteNetlinkMessage::NewLink(link) => self.apply_link(&link),
@@ -177,6 +182,8 @@ impl Tables {
     }
 }
 
+/// Returns the address in a message. Returns `None` for an address that must not be used, and for
+/// an address that is neither IPv4 nor IPv6.
 fn address_record(message: &AddressMessage) -> Option<AddressRecord> {
     let bits_before = match message.header.family {
         AddressFamily::Inet => 96,
@@ -212,6 +219,8 @@ fn address_record(message: &AddressMessage) -> Option<AddressRecord> {
     })
 }
 
+/// Returns the IP address of the neighbor in a message. Returns `None` if the message has no IP
+/// address.
 fn neighbor_address(message: &NeighbourMessage) -> Option<Address> {
     message
         .attributes
@@ -225,8 +234,8 @@ fn neighbor_address(message: &NeighbourMessage) -> Option<Address> {
         })
 }
 
-/// Returns the state of the neighbor entry in a message. Returns `None` for a message of another
-/// type.
+/// Returns the state of the neighbor entry in a message. Returns `None` if the message is not
+/// RTM_NEWNEIGH.
 pub(super) fn neighbor_state_in(message: &RouteNetlinkMessage) -> Option<NeighborState> {
     match message {
         RouteNetlinkMessage::NewNeighbour(neighbor) => Some(neighbor_state(neighbor)),

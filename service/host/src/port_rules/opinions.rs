@@ -1,15 +1,19 @@
-//! A cache of the rules' actions for pairs of a port and a peer, so that the filter need not
-//! compare each packet with each rule.
+//! A cache of the actions that the rules give to the connections of ports. With the cache, the
+//! filter does not compare each packet with each rule.
+//!
+//! An *opinion* is the action of the rules for a connection, looked up without counting a match of
+//! a rule. A rule may apply to only one direction: connections that the peer opens, or connections
+//! that the port opens. Each 5-tuple ([`Pair`]) of a port therefore has two opinions.
 
 use tidelane_mux::PortId;
 
 use super::associations::{Pair, PairHash};
 use crate::rules::Action;
 
-/// Number of entries.
+/// Number of entries of the cache.
 const ENTRIES: usize = 1024;
 
-/// The actions of the rules for connections of one pair, for each opener.
+/// The opinions on the connections of one port with one 5-tuple.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Opinions {
     /// The action for a connection that the peer opens.
@@ -18,7 +22,8 @@ pub struct Opinions {
     pub of_out: Action,
 }
 
-/// A cache of fixed size. A new entry replaces the entry in the same place.
+/// A direct-mapped cache of `ENTRIES` entries: the hash of a 5-tuple selects the entry. New
+/// opinions replace the opinions in the selected entry.
 #[derive(Debug, Default)]
 pub struct OpinionCache(Vec<Option<((PortId, Pair), Opinions)>>);
 
@@ -28,8 +33,9 @@ impl OpinionCache {
         self.0.clear();
     }
 
-    /// Returns the opinions about a port and a pair. `hash` is the hash of the pair. Calls `make`
-    /// if the opinions are not in the cache.
+    /// Returns the opinions on the port and the 5-tuple of `key`. `hash` is the hash of the
+    /// 5-tuple. If the cache does not have the opinions, the function calls `make` and stores the
+    /// result.
     pub fn get(
         &mut self,
         hash: PairHash,

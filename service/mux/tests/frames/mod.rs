@@ -7,24 +7,31 @@ use tidelane_wire::{
     TcpFlags, TcpOptions, checksum, emit_tcp, write_tcp_checksum,
 };
 
+/// MAC address of the NIC and of all ports.
 pub const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
+/// MAC address of the peer, the remote host on the link.
 pub const PEER_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
+/// IP address of the NIC and of all ports.
 pub const LOCAL: IpAddress = IpAddress::from_v4([10, 0, 0, 1]);
+/// IP address of the peer.
 pub const PEER: IpAddress = IpAddress::from_v4([10, 0, 0, 2]);
 
-/// A frame of one TCP segment with one payload byte.
+/// The fields of a frame that carries one TCP segment with one payload byte. The destination MAC
+/// address is always [`PEER_MAC`].
 #[derive(Clone, Copy)]
 pub struct Sent {
     /// Source MAC address.
     pub mac: MacAddress,
+    /// Source address and TCP port.
     pub src: Endpoint,
+    /// Destination address and TCP port.
     pub dst: Endpoint,
     /// The payload byte.
     pub payload: u8,
 }
 
 impl Sent {
-    /// Returns a frame from `port` of the local address to the peer.
+    /// Returns the fields of a frame from TCP port `port` of the local address to the peer.
     pub fn out(port: u16) -> Self {
         Self {
             mac: MAC,
@@ -34,7 +41,7 @@ impl Sent {
         }
     }
 
-    /// Returns a frame from the peer to `port` of the local address.
+    /// Returns the fields of a frame from the peer to TCP port `port` of the local address.
     pub fn to(port: u16) -> Self {
         Self {
             mac: PEER_MAC,
@@ -44,6 +51,7 @@ impl Sent {
         }
     }
 
+    /// Returns the bytes of the frame, with a complete TCP checksum.
     pub fn frame(&self) -> Vec<u8> {
         let (src, dst) = (self.src, self.dst);
         let template = HeaderTemplate::new(self.mac, PEER_MAC, src.addr, dst.addr).unwrap();
@@ -72,7 +80,7 @@ impl Sent {
     }
 }
 
-/// Sends `frame` if there is room. Returns true if the frame was sent.
+/// Sends `frame` if `port` has a free transmit frame. Returns true if `frame` was sent.
 pub fn send(port: &mut impl PacketIo, frame: &[u8]) -> bool {
     let Some(room) = port.tx_frame() else {
         return false;
@@ -83,7 +91,7 @@ pub fn send(port: &mut impl PacketIo, frame: &[u8]) -> bool {
     true
 }
 
-/// Receives all waiting frames.
+/// Returns all frames that `port` has received, oldest first.
 pub fn receive(port: &mut impl PacketIo) -> Vec<Vec<u8>> {
     let mut burst = port.new_burst();
     let mut frames = Vec::new();

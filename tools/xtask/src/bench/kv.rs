@@ -1,11 +1,14 @@
 //! Figures of key-value servers: the server on the ring API (`app/kv`) on its back ends, and
 //! memcached on the kernel and on the service.
 //!
-//! `tidelane-load kv-client` is the client. It compares each answer with the stored value. The
-//! client is on the kernel at the other end of a veth, or in the host of the server. In the host of
-//! the server, both ends are on the same stack: on the kernel, joined by the loopback interface, or
-//! on the service, joined in memory. Each measurement uses a new wire, which is a veth pair between
-//! two network namespaces.
+//! The client is `tidelane-load kv-client`, which compares each answer with the stored value. Each
+//! measurement uses a new wire, which is a veth pair between two network namespaces. The field
+//! `path` of the plan places the client:
+//!
+//! - `veth`: the client uses the kernel's stack in the other namespace.
+//! - `memory`: the client runs in the server's namespace. If the server is on the kernel, the
+//!   client uses the kernel too, over the loopback interface. If the server uses the service, the
+//!   client uses the same service, which joins the two ends in memory.
 
 use std::{collections::BTreeMap, io::Write, time::Duration};
 
@@ -25,14 +28,14 @@ use super::{
     rows::{Row, pair_row},
 };
 
-/// Port of the server.
+/// TCP port of the server.
 const PORT: u16 = 11211;
 /// Memory of the server for items, in MiB.
 const MEMORY_MIB: u32 = 256;
-/// Time limit of a measurement, besides its own seconds.
+/// Time limit for the server to start, and for a measurement beyond the plan's seconds.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The plan of a figure of key-value servers.
+/// The plan of a figure that compares key-value servers.
 #[derive(Deserialize, Debug, Clone)]
 #[serde(deny_unknown_fields)]
 pub struct KvPlan {
@@ -40,21 +43,21 @@ pub struct KvPlan {
     pub title: String,
     /// Source in the literature, and its result.
     pub paper: String,
-    /// Number of rounds; each measures every case with every server.
+    /// Number of rounds. A round measures each server once with each number of connections.
     pub rounds: u32,
-    /// Seconds of a measurement.
+    /// Duration of a measurement in seconds.
     pub seconds: u32,
     /// Path between the client and the server.
     pub path: Path,
     /// Length of the values in bytes.
     pub value_len: u32,
-    /// Numbers of connections.
+    /// Numbers of connections of the client. Each number has rows of its own in the table.
     pub connections: Vec<u32>,
-    /// The servers, each compared with memcached on the kernel.
+    /// Servers to compare with memcached on the kernel, which is always measured.
     pub servers: Vec<Server>,
-    /// CPU of the client.
+    /// CPUs of the client, separated by commas.
     pub client_cpus: String,
-    /// CPU of the server, and of the service if there is one.
+    /// CPUs of the server and of its service, separated by commas.
     pub server_cpus: String,
     /// Targets for single rows.
     #[serde(default, rename = "target")]
@@ -65,30 +68,33 @@ pub struct KvPlan {
 #[derive(Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Path {
-    /// A veth pair, with the client on the kernel.
+    /// A veth pair. The client uses the kernel's stack.
     Veth,
-    /// Within the host, with the client on the stack of the server.
+    /// Within the host: the loopback interface if the server is on the kernel, or else the memory
+    /// of the service.
     Memory,
 }
 
-/// A server.
+/// A key-value server, with the stack that carries its connections.
 #[derive(Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "kebab-case")]
 pub enum Server {
     /// memcached on the kernel, the baseline.
     Memcached,
-    /// memcached under `tidelane run`.
+    /// memcached on the service, by `tidelane run`.
     MemcachedAccelerated,
-    /// The server on the ring API, on the kernel's TCP through io_uring.
+    /// The server on the ring API, with the kernel's TCP through io_uring.
     IoUring,
-    /// The server on the ring API, on the service.
+    /// The server on the ring API, with TCP in the service.
     Service,
-    /// The server on the ring API with TCP in its process: on the queue of the interface, or within
-    /// the host on a port of the service.
+    /// The server on the ring API, with TCP in the server's process. On [`Path::Veth`], the server
+    /// owns the queue of the veth interface. On [`Path::Memory`], the server has a port of the
+    /// service's mux.
     Direct,
 }
 
 impl Server {
+    /// Returns the name in the table.
     fn name(self) -> &'static str {
         match self {
             Self::Memcached => "memcached on the kernel",
@@ -113,16 +119,19 @@ impl Server {
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     requests_per_second: f64,
-    /// Mean and 99th percentile of the latency in µs.
+    /// Mean latency of a request in µs.
     mean_us: f64,
+    /// 99th percentile of the latency of the requests in µs.
     p99_us: f64,
-    /// CPU time of the server's process, and of its service, in µs per request.
+    /// CPU time of the server's process and of its service, in µs per request. On [`Path::Memory`],
+    /// the service also carries the client's end of the connections.
     cpu_us: f64,
 }
 
-/// The results, in the order of the rounds.
+/// The results of all rounds.
 #[derive(Debug, Default)]
 pub struct Results {
+    /// The samples of each number of connections with each server, in the order of the rounds.
     samples: BTreeMap<(u32, Server), Vec<Sample>>,
 }
 
@@ -148,13 +157,13 @@ impl KvPlan {
         }
     }
 
-    /// Returns the baseline and the other servers.
+    /// Returns the servers to measure: memcached on the kernel, and then the plan's servers.
     fn all_servers(&self) -> Vec<Server> {
         [&[Server::Memcached], &self.servers[..]].concat()
     }
 }
 
-/// Runs all rounds of a plan.
+/// Runs all rounds of a plan. Every second round measures the servers in reverse order.
 pub fn run(plan: &KvPlan) -> Result<Results, Stop> {
     tools::require_tools(&["memcached"])?;
     plan.heading().print();
@@ -186,7 +195,7 @@ pub fn run(plan: &KvPlan) -> Result<Results, Stop> {
     Ok(results)
 }
 
-/// Starts a server, and its service if the server needs one.
+/// Starts a server on the CPUs of the plan, and its service if the server needs a service.
 fn start(plan: &KvPlan, wire: &Wire, server: Server) -> Result<Programs, Stop> {
     let service = server
         .needs_service(plan.path)
@@ -214,7 +223,7 @@ fn start(plan: &KvPlan, wire: &Wire, server: Server) -> Result<Programs, Stop> {
     })
 }
 
-/// Starts the server on the ring API.
+/// Starts the server on the ring API (`tidelane-kv`) with the options `back_end`.
 fn start_rings(
     plan: &KvPlan,
     wire: &Wire,
@@ -233,7 +242,7 @@ fn start_rings(
     program.spawn_ready(LIMIT)
 }
 
-/// Measures a server once.
+/// Measures a server once with this number of connections, on a new wire.
 fn measure(plan: &KvPlan, server: Server, connections: u32) -> Result<Sample, Stop> {
     let wire = Wire::new()?;
     let programs = start(plan, &wire, server)?;
@@ -254,8 +263,9 @@ fn measure(plan: &KvPlan, server: Server, connections: u32) -> Result<Sample, St
 }
 
 impl Sample {
-    /// Returns the sample for the client's line of JSON. `used` is the CPU time of the server and
-    /// its service during the client's run.
+    /// Returns the sample of a measurement. `line` is the JSON that the client printed. `used` is
+    /// the CPU time of the server and its service during the client's run, in which the client also
+    /// connects and stores the initial values.
     fn of(line: &Value, used: Duration) -> Result<Self, Stop> {
         let number = |value: &Value, name: &str| {
             let number = value[name].as_f64();
@@ -272,6 +282,8 @@ impl Sample {
 }
 
 impl Results {
+    /// Returns one value of each sample, in the order of the rounds. Returns `None` if there is no
+    /// sample.
     fn values(
         &self,
         connections: u32,
@@ -282,8 +294,9 @@ impl Results {
         Some(samples.iter().map(value).collect())
     }
 
-    /// Returns the rows of the result: each server beside memcached on the kernel.
+    /// Returns the rows of the table, which compare each server with memcached on the kernel.
     pub fn rows(&self, plan: &KvPlan) -> Vec<Row> {
+        /// Name of a metric, true if a higher value is better, and the metric's value in a sample.
         type Metric = (&'static str, bool, fn(&Sample) -> f64);
         const METRICS: [Metric; 4] = [
             ("requests_per_second", true, |sample| {
@@ -308,8 +321,8 @@ impl Results {
         rows
     }
 
-    /// Returns the plot: a group of bars for each number of connections, with one bar for each
-    /// server.
+    /// Returns the bar chart of the requests per second. Each number of connections has a group of
+    /// bars, with one bar for each server.
     pub fn svg(&self, plan: &KvPlan) -> String {
         let names: Vec<String> = plan
             .connections

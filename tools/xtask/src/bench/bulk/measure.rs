@@ -1,5 +1,6 @@
-//! Measures one case with one pairing of stacks, on a new wire. A wire is a veth pair between two
-//! network namespaces.
+//! Measures bulk transfer from a sender to a receiver, on a new wire for each measurement. A wire
+//! is a veth pair between two network namespaces. The case gives the impairments of the wire. The
+//! pairing gives the stack of each end.
 
 use std::{thread, time::Duration};
 
@@ -12,27 +13,27 @@ use tidelane_tests::{
 use super::plan::{BulkPlan, Case, Pairing};
 use crate::bench::machine::CpuClock;
 
-/// Port of the sink.
+/// TCP port of the sink, the receiving program.
 const PORT: u16 = 7000;
-/// Seconds that a measurement may take longer than planned. A slow machine opens connections
+/// Seconds that a measurement may take beyond the plan, because a slow machine opens connections
 /// slowly.
 const GRACE: f64 = 25.0;
 
 /// The values of one measurement.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sample {
-    /// Bits per second that the receiving program read on all flows.
+    /// Bits per second that the receiving program read, summed over all flows.
     pub goodput_bps: f64,
     /// Jain's fairness index of the flows' goodput.
     pub jain: f64,
-    /// Segments that the sender's stack retransmitted, from the start of the sender until the sink
-    /// has ended. The warm-up is included.
+    /// Number of segments that the sender's stack retransmitted from the start of the sender to the
+    /// end of the sink, including the warm-up.
     pub retransmitted: f64,
-    /// DSACK blocks that the sender's stack received in this time. Each block reports a needless
-    /// retransmission.
+    /// Number of DSACK blocks that the sender's stack received in the time of `retransmitted`. The
+    /// wire duplicates no packets, so each block reports a spurious retransmission.
     pub needless: f64,
-    /// Mean number of busy CPUs among the sender's and the receiver's, in the middle 80 % of the
-    /// counted time.
+    /// Mean number of busy CPUs during the middle 80 % of the counted time, out of the CPUs of both
+    /// ends.
     pub busy: f64,
 }
 
@@ -41,15 +42,19 @@ const SENDER: Side = Side::Client;
 /// Side of the wire on which the receiver runs.
 const RECEIVER: Side = Side::Server;
 
-/// One wire with its services. The order of the fields makes the services drop before the wire.
+/// A wire, with the services and the forwarding program that run on it. The order of the fields
+/// makes the services and the program drop before the wire.
 struct Bench {
+    /// The sender's service. `None` if the sender is on the kernel.
     sender: Option<Service>,
+    /// The receiver's service. `None` if the receiver is on the kernel.
     receiver: Option<Service>,
+    /// The program that forwards packets in the middle namespace, if there is one.
     _impair: Option<Running>,
     wire: Wire,
 }
 
-/// Builds the wire, starts the services and programs, and measures once.
+/// Measures one case with one pairing of stacks.
 pub fn measure(plan: &BulkPlan, case: &Case, pairing: Pairing) -> Result<Sample, Stop> {
     let bench = Bench::new(plan, case, pairing)?;
     let sink = bench.sink(plan)?;
@@ -82,6 +87,7 @@ pub fn measure(plan: &BulkPlan, case: &Case, pairing: Pairing) -> Result<Sample,
 }
 
 impl Bench {
+    /// Builds the wire of a case, and starts the services of a pairing.
     fn new(plan: &BulkPlan, case: &Case, pairing: Pairing) -> Result<Self, Stop> {
         let (wire, impair) = make_wire(plan, case)?;
         let options = ["--congestion", &plan.congestion];
@@ -118,8 +124,8 @@ impl Bench {
         Ok(tool.arg("--seconds").arg(seconds).on(self.sender.as_ref()))
     }
 
-    /// Returns the counters of the sender's stack: retransmitted segments, and received DSACK
-    /// blocks.
+    /// Returns two counters of the sender's stack: the number of retransmitted segments, and the
+    /// number of received DSACK blocks.
     fn retransmissions(&self) -> Result<(f64, f64), Stop> {
         if let Some(service) = &self.sender {
             let counters = service.counters()?;
@@ -140,8 +146,9 @@ impl Bench {
     }
 }
 
-/// Builds the wire of a case. If the packets pass through a middle namespace, also starts the
-/// program there that forwards them, and drops and delays the given shares of them.
+/// Builds the wire of a case. If the wire has a third namespace between the ends, the function also
+/// starts `tidelane-impair` in this namespace. `tidelane-impair` forwards the packets, and drops
+/// and delays the shares of packets that `case` gives.
 fn make_wire(plan: &BulkPlan, case: &Case) -> Result<(Wire, Option<Running>), Stop> {
     let middle = case.middle || !case.is_clean();
     let options = WireOptions {
@@ -171,7 +178,7 @@ fn make_wire(plan: &BulkPlan, case: &Case) -> Result<(Wire, Option<Running>), St
 }
 
 /// Returns the counter `name` of `group` from the text of `/proc/net/snmp` or `/proc/net/netstat`.
-/// Each group has a line of names and then a line of values.
+/// Each group, such as `Tcp:`, has a line of names and then a line of values.
 fn counter(text: &str, group: &str, name: &str) -> Option<f64> {
     let mut lines = text.lines().filter(|line| line.starts_with(group));
     let (names, values) = (lines.next()?, lines.next()?);
