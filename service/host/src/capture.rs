@@ -86,9 +86,7 @@ impl<P: PacketIo> Host<P> {
         let tap = || Tap::new(options, move |frame| filter.selects(frame));
         match point {
             CapturePoint::Nic => {
-                for queue in &mut self.io.ports {
-                    queue.open_tap(number, tap());
-                }
+                self.io.links.open_tap(number, tap);
                 true
             }
             CapturePoint::Port(id) => match self.mux_ports.end_mut(id) {
@@ -105,13 +103,7 @@ impl<P: PacketIo> Host<P> {
     /// number, or if the port of the mux is closed.
     pub fn take_capture(&mut self, number: u64, point: CapturePoint) -> Option<Captured> {
         match point {
-            CapturePoint::Nic => {
-                let mut all = Captured::default();
-                for queue in &mut self.io.ports {
-                    all.append(queue.take_tap(number)?);
-                }
-                Some(all)
-            }
+            CapturePoint::Nic => self.io.links.take_tap(number),
             CapturePoint::Port(id) => self.mux_ports.end_mut(id)?.take_tap(number),
         }
     }
@@ -119,11 +111,7 @@ impl<P: PacketIo> Host<P> {
     /// Ends a capture.
     pub fn close_capture(&mut self, number: u64, point: CapturePoint) {
         match point {
-            CapturePoint::Nic => {
-                for queue in &mut self.io.ports {
-                    queue.close_tap(number);
-                }
-            }
+            CapturePoint::Nic => self.io.links.close_tap(number),
             CapturePoint::Port(id) => {
                 if let Some(end) = self.mux_ports.end_mut(id) {
                     end.close_tap(number);

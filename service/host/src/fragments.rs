@@ -2,7 +2,7 @@
 
 use tidelane_engine::LinkId;
 use tidelane_fragments::{Reassembler, TimedOutPacket};
-use tidelane_packet_io::{PacketIo, TxChecksum};
+use tidelane_packet_io::PacketIo;
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{DropReason, FrameHeaders, IpFields, emit_time_exceeded, parse_fragment};
 
@@ -84,9 +84,6 @@ impl<P: PacketIo> Host<P> {
         let Some(src_mac) = self.io.mac_for_reply(first.src, Some(first.src_mac)) else {
             return false;
         };
-        let Some(port) = self.io.ports.first_mut() else {
-            return false;
-        };
         let dst_mac = self.io.routes.interface.mac;
         let first = &FrameHeaders {
             src_mac,
@@ -95,14 +92,9 @@ impl<P: PacketIo> Host<P> {
         };
         let ttl = IpFields::default().hop_limit;
         let ip_id = stray_ip_id(&self.io.secret, first.src, now);
-        let room = port.tx_frame();
-        let len = room.and_then(|frame| emit_time_exceeded(frame, first, packet, (ttl, ip_id)));
-        let Some(len) = len else {
-            return false;
-        };
-        port.tx_commit(len, TxChecksum::Done);
-        self.io.tx_queued = true;
-        self.io.counters.out_time_excds += 1;
-        true
+        let links = &mut self.io.links;
+        let sent = links.send_frame(|frame| emit_time_exceeded(frame, first, packet, (ttl, ip_id)));
+        self.io.counters.out_time_excds += u64::from(sent);
+        sent
     }
 }

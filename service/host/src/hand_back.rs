@@ -16,8 +16,8 @@ use tidelane_wire::{
 
 use crate::{
     Host, HostRequest,
-    io::{HostIo, LOCAL_PATH_LINK},
-    mux_link::MUX_LINK,
+    io::HostIo,
+    links::{LOCAL_PATH_LINK, MUX_LINK},
 };
 
 /// Limit of frames that wait for the driver. The service answers further segments with a RST.

@@ -8,10 +8,10 @@ use tidelane_engine::{
     Admission, Driver, Event, FlowId, FlowRoute, IpChange, LinkId, ListenerId, NewFlow, Origin,
     SegmentOut, TxFull, Verdict,
 };
-use tidelane_packet_io::{PacketIo, Tapped};
+use tidelane_packet_io::PacketIo;
 use tidelane_ring::{Region, SlotHandle, StreamBuffer};
 use tidelane_time::Instant;
-use tidelane_wire::{ETHERNET_HEADER_LEN, FRAME_HEADERS_LEN_MAX, FlowKey, MacAddress, TcpFlags};
+use tidelane_wire::{FlowKey, MacAddress, TcpFlags};
 
 use crate::{
     HostCounters, HostRequest,
@@ -23,36 +23,25 @@ use crate::{
     hand_back::HandBack,
     hash::label_seed,
     journal::JournalWriter,
-    late_resets::LateResets,
+    links::{Links, Source, is_cut, memory_mtu},
     listeners::Listeners,
-    local_path::{self, LocalPath},
     local_ports::LocalPorts,
     memory::{Staging, StreamMemory},
-    mux_link::{self, MUX_LINK, MuxLink},
     program::Programs,
     routes::Routes,
     rules::RuleSet,
-    transmit::{Source, is_cut, transmitter},
     within_host::AddressesWithin,
 };
 
-/// Link number of the local path, which joins programs of this host. NIC queue `n` is link `n + 1`.
-pub const LOCAL_PATH_LINK: LinkId = LinkId(0);
 /// Size in bytes of the staging area, which has the receive buffers of connections before accept.
 const STAGING_LEN: u64 = 256 << 20;
-/// Largest length in bytes of the Ethernet, IP and TCP headers of a frame together.
-const HEADERS_LEN_MAX: u32 = (FRAME_HEADERS_LEN_MAX + 60) as u32;
 /// Limit of requests that wait for the driver. The host drops further requests.
 const REQUESTS_MAX: usize = 4096;
 
 /// All state of a host except the engine, which calls this type through [`Driver`].
-pub struct HostIo<P> {
-    /// Ports, one per NIC queue.
-    pub ports: Vec<Tapped<P>>,
-    /// The local path: segments between programs of this host.
-    pub local_path: LocalPath,
-    /// The link to the ports of the mux.
-    pub mux_link: MuxLink,
+pub struct HostIo<P: PacketIo> {
+    /// NIC queues, local path, and the link to the ports of the mux.
+    pub links: Links<P>,
     /// The interface's routes and neighbours.
     pub routes: Routes,
     /// The host's addresses that are on other interfaces than the served interface.
@@ -97,17 +86,8 @@ pub struct HostIo<P> {
     pub opens_without_path: bool,
     /// Requests to the driver.
     pub requests: VecDeque<HostRequest>,
-    /// True if a port has a frame that is not flushed.
-    pub tx_queued: bool,
-    /// True if a port or the local path had no room for a segment. The engine then has to resume
-    /// sending.
-    pub blocked: bool,
-    /// RSTs of ended flows for which a link had no room.
-    pub late_resets: LateResets,
     /// Received segments without a flow, which may belong to connections of the kernel.
     pub(crate) hand_back: HandBack,
-    /// Payload limit in bytes of a GSO frame on all ports; zero if a port has no GSO.
-    super_payload_max: u32,
     /// Seed of IPv6 flow labels (RFC 6437).
     pub(crate) label_seed: [u64; 2],
     /// Secret key of the hashes that make IP identifications.
@@ -117,16 +97,12 @@ pub struct HostIo<P> {
 impl<P: PacketIo> HostIo<P> {
     /// Returns the environment of a host without programs.
     pub fn new(ports: Vec<P>, mut routes: Routes, secret: [u8; 16]) -> std::io::Result<Self> {
-        routes.interface.mtu = routes.interface.mtu.min(mtu_of(&ports));
+        let links = Links::new(ports);
+        routes.interface.mtu = routes.interface.mtu.min(links.nic_mtu_max());
         let region = Region::heap(STAGING_LEN)?;
         let staging = Staging::new(region, StreamMemory::default());
-        let super_len = ports.iter().map(|port| port.capabilities().tx_gso_len_max);
-        let super_payload_max = super_len.min().unwrap_or(0).saturating_sub(HEADERS_LEN_MAX);
         Ok(Self {
-            ports: ports.into_iter().map(Tapped::of_nic).collect(),
-            super_payload_max,
-            local_path: LocalPath::default(),
-            mux_link: MuxLink::default(),
+            links,
             routes,
             within: AddressesWithin::default(),
             programs: Programs::default(),
@@ -149,18 +125,10 @@ impl<P: PacketIo> HostIo<P> {
             rules: RuleSet::default(),
             opens_without_path: false,
             requests: VecDeque::new(),
-            tx_queued: false,
-            blocked: false,
-            late_resets: LateResets::default(),
             hand_back: HandBack::default(),
             label_seed: label_seed(secret),
             secret,
         })
-    }
-
-    /// Returns the largest MTU that all ports support.
-    pub fn ports_mtu(&self) -> u32 {
-        mtu_of(&self.ports)
     }
 
     /// Queues a request to the driver.
@@ -201,16 +169,14 @@ impl<P: PacketIo> HostIo<P> {
     #[inline(never)]
     fn transmit_local(&mut self, flow: FlowId, out: &SegmentOut) -> Result<(), TxFull> {
         let (bindings, programs) = (&self.bindings, &self.programs);
-        let pushed = self.local_path.push(out, |payload| {
+        self.links.transmit_local(out, |payload| {
             if let Some(Some(binding)) = bindings.get(flow.index())
                 && let Some(buffer) = binding.tx
                 && let Some(program) = programs.get(binding.home)
             {
                 buffer.read(program.region.region(), out.payload_pos, payload);
             }
-        });
-        self.blocked |= !pushed;
-        pushed.then_some(()).ok_or(TxFull)
+        })
     }
 
     /// Implements [`Driver::place`] for a flow whose receive buffer has to be allocated or
@@ -245,7 +211,8 @@ impl<P: PacketIo> Driver for HostIo<P> {
                     let Some(source) = source_of(out, &binding.home_slot, binding.tx) else {
                         return Self::never_written();
                     };
-                    return transmitter!(self).transmit_single(out, template, source);
+                    let counters = &mut self.counters;
+                    return self.links.transmit_single(counters, out, template, source);
                 }
                 Path::Local => return self.transmit_local(flow, out),
                 _ => {}
@@ -282,7 +249,7 @@ impl<P: PacketIo> Driver for HostIo<P> {
             Some(Some(Binding {
                 path: Path::Port { .. } | Path::Waiting { .. },
                 ..
-            })) => self.super_payload_max,
+            })) => self.links.super_payload_max(),
             _ => 0,
         }
     }
@@ -321,11 +288,7 @@ impl<P: PacketIo> Driver for HostIo<P> {
     }
 
     fn route(&mut self, _key: &FlowKey, link: LinkId) -> FlowRoute {
-        let mtu = match link {
-            LOCAL_PATH_LINK => local_path::MTU,
-            MUX_LINK => mux_link::MTU,
-            _ => self.routes.interface.mtu,
-        };
+        let mtu = memory_mtu(link).unwrap_or(self.routes.interface.mtu);
         FlowRoute { link, mtu }
     }
 }
@@ -366,10 +329,8 @@ impl<P: PacketIo> HostIo<P> {
                 let Some(source) = source_of(out, &binding.home_slot, binding.tx) else {
                     return Self::never_written();
                 };
-                let state = (&mut self.tx_queued, &mut self.blocked);
-                return self
-                    .mux_link
-                    .transmit(&mut self.counters, state, out, template, source);
+                let counters = &mut self.counters;
+                return self.links.transmit_to_mux(counters, out, template, source);
             }
         };
         if out.flags.contains(TcpFlags::SYN) && hop.is_none() {
@@ -383,9 +344,29 @@ impl<P: PacketIo> HostIo<P> {
             return Self::never_written();
         };
         if out.flags.contains(TcpFlags::SYN | TcpFlags::ACK) {
-            return transmitter!(self).transmit_syn_ack(out, template);
+            return self
+                .links
+                .transmit_syn_ack(&mut self.counters, out, template);
         }
-        transmitter!(self).transmit(out, template, source)
+        self.links
+            .transmit(&mut self.counters, out, template, source)
+    }
+
+    /// Keeps the RST of a flow for the next step. The flow must still have its binding.
+    #[cold]
+    fn put_off_reset(&mut self, out: &SegmentOut) {
+        let binding = out.flow().and_then(|flow| self.bindings.get(flow.index()));
+        let Some(Some(binding)) = binding else {
+            return;
+        };
+        match &binding.path {
+            Path::Port { template, .. } | Path::Mux { template } => {
+                self.links.put_off_reset(out, Some(*template));
+            }
+            Path::Local => self.links.put_off_reset(out, None),
+            // The neighbour is unknown, or a rule drops the segments of the flow.
+            Path::Waiting { .. } | Path::Nowhere => {}
+        }
     }
 
     /// Drops a segment with payload whose flow has no send buffer. The engine never sends payload
@@ -489,11 +470,4 @@ pub fn failed_event(cookie: u64, cause: u32) -> ControlEvent {
         syn_room: 0,
         reserved: [0; 8],
     }
-}
-
-/// Returns the largest MTU that all of `ports` support.
-fn mtu_of<P: PacketIo>(ports: &[P]) -> u32 {
-    let frame_len = |port: &P| port.capabilities().tx_frame_len_max;
-    let frame_len = ports.iter().map(frame_len).min().unwrap_or(u32::MAX);
-    frame_len.saturating_sub(ETHERNET_HEADER_LEN as u32)
 }

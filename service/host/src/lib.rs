@@ -38,12 +38,10 @@ mod idle_pages;
 mod ingress;
 mod io;
 mod journal;
-mod late_resets;
+mod links;
 mod listeners;
-mod local_path;
 mod local_ports;
 mod memory;
-mod mux_link;
 mod mux_ports;
 mod options;
 mod paths;
@@ -61,7 +59,6 @@ mod shared;
 mod siblings;
 mod slots;
 mod strays;
-mod transmit;
 mod urgent;
 mod within_host;
 
@@ -90,8 +87,8 @@ pub use crate::{
     hand_back::Stray,
     idle_pages::IdlePages,
     ingress::{IngressPolicy, KernelRoute, ReversePathFilter, SourceChecks, Way},
-    io::LOCAL_PATH_LINK,
     journal::{FlowJournal, JournalEntry, JournalMemory},
+    links::LOCAL_PATH_LINK,
     memory::{MemoryLimits, StreamMemory},
     mux_ports::{MUX_PORTS_MAX, MuxPorts},
     port_rules::{Associations, PortOwner},
@@ -209,10 +206,6 @@ pub struct Host<P: PacketIo> {
     port_owners: PortOwners,
     /// Number of connections that programs of this core have had so far.
     connections: u64,
-    /// A burst for each port; `None` while the host processes its frames.
-    bursts: Vec<Option<P::Burst>>,
-    /// Consecutive steps in which a port had a full burst.
-    full_bursts: usize,
     /// Due time of the timers that the host holds back, and the time at which the hold ends.
     held: Option<(Instant, Instant)>,
     /// True if events still wait for room in a context's ring.
@@ -252,7 +245,6 @@ impl<P: PacketIo> Host<P> {
         Ok(Self {
             rx_window_max: config.rx_window_max,
             engine: Engine::new(config, secret),
-            bursts: io.ports.iter().map(|port| Some(port.new_burst())).collect(),
             io,
             base_options,
             parked: VecDeque::new(),
@@ -263,7 +255,6 @@ impl<P: PacketIo> Host<P> {
             mux_ports,
             port_owners: PortOwners::default(),
             connections: 0,
-            full_bursts: 0,
             held: None,
             backlogged: false,
             has_unassigned: false,
@@ -294,13 +285,13 @@ impl<P: PacketIo> Host<P> {
         let mut worked = self.receive_ports(now);
         worked |= self.siblings.is_some() && self.receive_handed_over(now);
         worked |= !self.mux_ports.is_empty() && self.serve_mux_ports(now);
-        if !self.io.local_path.is_empty() {
+        if self.io.links.has_segments() {
             self.receive_local(now);
             worked = true;
         }
         worked |= self.poll_requests(now);
-        if std::mem::take(&mut self.io.blocked) {
-            self.io.send_late_resets();
+        if self.io.links.take_blocked() {
+            self.io.links.send_late_resets(&mut self.io.counters);
             self.engine.resume_transmit();
         }
         self.run_timers(now);
@@ -308,11 +299,11 @@ impl<P: PacketIo> Host<P> {
         if self.has_changes() {
             self.publish(now);
         }
-        if self.io.tx_queued {
-            self.flush_ports(now);
+        if self.io.links.has_queued() {
+            self.flush_links(now);
         }
         self.ring_doorbells(now);
-        worked || !self.io.local_path.is_empty()
+        worked || self.io.links.has_segments()
     }
 
     /// Sends the ACKs that the engine owes. Each part of a step is a separate function, because the
@@ -324,19 +315,15 @@ impl<P: PacketIo> Host<P> {
 
     /// Passes queued frames to the links. If a link has no room for frames, the next step offers
     /// these frames again.
-    fn flush_ports(&mut self, now: Instant) {
-        self.io.tx_queued = false;
-        if !self.io.mux_link.to_ports.is_empty() {
+    fn flush_links(&mut self, now: Instant) {
+        if self.io.links.mux_link().has_frames_to_ports() {
             self.send_to_mux_ports(now);
         }
-        for port in &mut self.io.ports {
-            port.tx_flush();
-            self.io.tx_queued |= port.tx_pending();
-        }
+        self.io.links.flush();
     }
 
     fn run_timers(&mut self, now: Instant) {
-        if self.engine.is_due(now) && !self.frames_wait() && !self.is_held(now) {
+        if self.engine.is_due(now) && !self.io.links.frames_wait() && !self.is_held(now) {
             self.engine.advance_time(now, &mut self.io);
         }
         if self.parked_deadline().is_some_and(|at| at <= now) {
@@ -382,7 +369,7 @@ impl<P: PacketIo> Host<P> {
     /// occurs.
     pub fn next_timeout(&self) -> Option<Instant> {
         let undone = !(self.io.dirty.is_empty() && self.io.released.is_empty());
-        let soon = (self.backlogged || self.io.blocked || self.io.tx_queued || undone)
+        let soon = (self.backlogged || self.io.links.has_waiting() || undone)
             .then(|| self.io.now + RETRY_INTERVAL);
         let sweep = self.sweep_due();
         [
@@ -411,7 +398,7 @@ impl<P: PacketIo> Host<P> {
     /// Returns true if a step would find work now. A driver calls this function after it has
     /// announced its sleep and before it sleeps, so that no work waits for a sleeping core.
     pub fn has_work(&self) -> bool {
-        !self.io.local_path.is_empty()
+        self.io.links.has_segments()
             || self.siblings.as_ref().is_some_and(Siblings::has_work)
             || self.io.programs.contexts.next_with_requests(0).is_some()
             || self.mux_ports.has_work()

@@ -4,7 +4,7 @@
 //! The host gives a received frame to the port that has claimed the frame's destination. The engine
 //! of the host gets only the other frames. The first NIC queue of this core sends the frames of the
 //! ports. Frames between ports and sockets of the service pass over the link in memory
-//! (`mux_link.rs`).
+//! (`links/mux_link.rs`).
 
 use tidelane_engine::{Arrival, FlowRoute, LinkId};
 use tidelane_mux::{Egress, Filter, GsoFrame, PortId, Ports, Reception, Verdict, Way, copy_to};
@@ -18,7 +18,7 @@ use tidelane_wire::{
 
 use crate::{
     Host, HostRequest,
-    mux_link::{self, FrameQueue, MUX_LINK},
+    links::{MUX_LINK, MUX_ROUTE, MuxLink, MuxQueue, MuxWays},
     port_rules::{PortOwner, PortRules},
 };
 
@@ -35,15 +35,10 @@ pub type MuxPorts = Ports<Tapped<ServiceEnd>>;
 /// The destinations of the packets that leave the mux: a NIC queue, and the link to the engine.
 struct Ways<'a, P> {
     queue: &'a mut P,
-    to_engine: &'a mut FrameQueue,
-    /// Frames between ports that the rules of the receiving port have refused.
-    refused: &'a mut FrameQueue,
+    mux_link: &'a mut MuxLink,
     rules: PortRules<'a>,
     /// True if the NIC queue took a frame.
     sent: bool,
-    /// Time since which the NIC queue has had no room. `None` if the queue had room at the last
-    /// attempt.
-    full_since: &'a mut Option<Instant>,
 }
 
 impl<P: PacketIo> Ways<'_, P> {
@@ -51,7 +46,7 @@ impl<P: PacketIo> Ways<'_, P> {
     fn has_room(&mut self) -> bool {
         let has_room = self.queue.tx_frame().is_some();
         if has_room {
-            *self.full_since = None;
+            self.mux_link.note_nic_room();
         }
         has_room
     }
@@ -87,19 +82,19 @@ impl<P: PacketIo> Egress for Ways<'_, P> {
         if self.has_room() {
             return false;
         }
-        let since = *self.full_since.get_or_insert(self.rules.now);
-        self.rules.now - since < NIC_WAIT_MAX
+        let now = self.rules.now;
+        now - self.mux_link.note_nic_full(now) < NIC_WAIT_MAX
     }
 
     /// Queues the packet for the engine. A port can reach sockets of the service, but no sockets of
     /// the kernel.
     fn give_to_host(&mut self, frame: &[u8]) -> bool {
-        copy_to(self.to_engine, frame)
+        self.mux_link.push(MuxQueue::ToEngine, frame)
     }
 
     /// Queues the packet for an answer. If the queue has no room, the packet gets no answer.
     fn answer_refused(&mut self, frame: &[u8]) {
-        copy_to(self.refused, frame);
+        self.mux_link.push(MuxQueue::Refused, frame);
     }
 }
 
@@ -208,10 +203,7 @@ impl<P: PacketIo> Host<P> {
     pub(crate) fn route_to_port(&self, peer: Endpoint) -> Option<FlowRoute> {
         let is_claimed = self.io.routes.is_local(peer.addr)
             && self.mux_ports.claims().owner(protocol::TCP, peer).is_some();
-        is_claimed.then_some(FlowRoute {
-            link: MUX_LINK,
-            mtu: mux_link::MTU,
-        })
+        is_claimed.then_some(MUX_ROUTE)
     }
 
     /// Sends packets of ports, and publishes the packets that ports received in this step. Returns
@@ -221,9 +213,7 @@ impl<P: PacketIo> Host<P> {
     pub(crate) fn serve_mux_ports(&mut self, now: Instant) -> bool {
         // Without turns of the engine, a port that floods the NIC would take all of its room in
         // each step.
-        let is_turn_of_engine = self.io.blocked && !self.io.mux_link.engine_had_turn;
-        self.io.mux_link.engine_had_turn = is_turn_of_engine;
-        let worked = match is_turn_of_engine {
+        let worked = match self.io.links.is_turn_of_engine() {
             true => self.mux_ports.has_work(),
             false => self.take_port_turns(now),
         };
@@ -240,13 +230,12 @@ impl<P: PacketIo> Host<P> {
     /// Sends packets of ports. Returns true if a port has sent a packet.
     #[inline]
     fn take_port_turns(&mut self, now: Instant) -> bool {
-        let Some(queue) = self.io.ports.first_mut() else {
+        let Some(MuxWays { queue, mux_link }) = self.io.links.mux_ways() else {
             return false;
         };
         let mut ways = Ways {
             queue,
-            to_engine: &mut self.io.mux_link.from_ports,
-            refused: &mut self.io.mux_link.refused,
+            mux_link,
             rules: PortRules {
                 rules: &mut self.io.rules,
                 owners: &mut self.port_owners,
@@ -254,42 +243,41 @@ impl<P: PacketIo> Host<P> {
                 now,
             },
             sent: false,
-            full_since: &mut self.io.mux_link.full_since,
         };
-        if ways.full_since.is_some() {
+        if ways.mux_link.is_nic_full() {
             ways.has_room();
         }
         let count = self.mux_ports.take_turns(now, &mut ways);
-        self.io.tx_queued |= ways.sent;
+        if ways.sent {
+            self.io.links.note_queued();
+        }
         count > 0
     }
 
     /// Receives the packets of ports for sockets of the service.
     fn receive_from_mux_ports(&mut self, now: Instant) {
-        if self.io.mux_link.from_ports.is_empty() {
+        let Some(frames) = self.io.links.mux_link().take(MuxQueue::ToEngine) else {
             return;
-        }
-        let mut frames = std::mem::take(&mut self.io.mux_link.from_ports);
+        };
         for frame in frames.iter() {
             self.receive_frame(now, MUX_LINK, frame, false);
         }
         self.io.arrival = None;
-        frames.clear();
-        self.io.mux_link.from_ports = frames;
+        let mux_link = self.io.links.mux_link();
+        mux_link.recycle(MuxQueue::ToEngine, frames);
         self.send_batches();
     }
 
     /// Answers the packets between ports that the rules have refused.
     fn answer_refused_ports(&mut self, now: Instant) {
-        if self.io.mux_link.refused.is_empty() {
+        let Some(frames) = self.io.links.mux_link().take(MuxQueue::Refused) else {
             return;
-        }
-        let mut frames = std::mem::take(&mut self.io.mux_link.refused);
+        };
         for frame in frames.iter() {
             self.answer_refused(now, MUX_LINK, frame, false);
         }
-        frames.clear();
-        self.io.mux_link.refused = frames;
+        let mux_link = self.io.links.mux_link();
+        mux_link.recycle(MuxQueue::Refused, frames);
     }
 
     /// Gives the frames of the engine to the ports that have claimed their destinations. If no port
@@ -298,7 +286,9 @@ impl<P: PacketIo> Host<P> {
     #[cold]
     #[inline(never)]
     pub(crate) fn send_to_mux_ports(&mut self, now: Instant) {
-        let mut frames = std::mem::take(&mut self.io.mux_link.to_ports);
+        let Some(frames) = self.io.links.mux_link().take(MuxQueue::ToPorts) else {
+            return;
+        };
         for frame in frames.iter() {
             let mut rules = PortRules {
                 rules: &mut self.io.rules,
@@ -310,9 +300,9 @@ impl<P: PacketIo> Host<P> {
                 self.answer_without_port(now, frame);
             }
         }
-        frames.clear();
         // The RSTs have queued no new frames, because the engine does not answer a RST.
-        self.io.mux_link.to_ports = frames;
+        let mux_link = self.io.links.mux_link();
+        mux_link.recycle(MuxQueue::ToPorts, frames);
         self.mux_ports.flush();
     }
 

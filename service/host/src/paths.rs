@@ -10,8 +10,8 @@ use crate::{
     binding::{Binding, Path},
     hash::first_ip_id,
     hops::HopId,
-    io::{HostIo, LOCAL_PATH_LINK},
-    mux_link::MUX_LINK,
+    io::HostIo,
+    links::{LOCAL_PATH_LINK, MUX_LINK},
     slots,
 };
 
@@ -190,7 +190,7 @@ impl<P: PacketIo> HostIo<P> {
                     template.set_link(from, mac);
                     let (hop, template) = (Some(*hop), *template);
                     binding.path = Path::Port { hop, template };
-                    self.blocked = true;
+                    self.links.note_blocked();
                 }
             }
         }
@@ -214,7 +214,9 @@ impl<P: PacketIo> HostIo<P> {
                 continue;
             }
             let path = self.path_over_hop(template.peer(), template);
-            self.blocked |= matches!(path, Path::Port { .. });
+            if matches!(path, Path::Port { .. }) {
+                self.links.note_blocked();
+            }
             if let Some(Some(binding)) = self.bindings.get_mut(index) {
                 let mut before = std::mem::replace(&mut binding.path, path);
                 self.leave_hop(&mut before);

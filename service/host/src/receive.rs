@@ -1,19 +1,20 @@
 //! Receives frames from the NIC queues and from other cores, and segments of the local path.
 
 use tidelane_engine::{Arrival, LinkId};
-use tidelane_packet_io::{BURST_MAX, Burst, PacketIo};
+use tidelane_packet_io::{Burst, PacketIo};
 use tidelane_time::Instant;
 use tidelane_wire::{
     DropReason, Endpoint, FlowKey, IcmpError, IpAddress, Packet, RawSegment, parse_frame,
     parse_frame_v4, parse_icmp_error, parse_icmpv6_error, protocol, tcp_checksum_ok,
 };
 
-use crate::{Host, Siblings, io::LOCAL_PATH_LINK, mux_link::MUX_LINK};
+use crate::{
+    Host, Siblings,
+    links::{LOCAL_PATH_LINK, MUX_LINK},
+};
 
 /// Link number of the first port (NIC queue) of this core.
 const OWN_LINK: LinkId = LinkId(1);
-/// Number of bursts that fill the RX ring of a port, which has 2048 frames.
-const RING_BURSTS: usize = 2048 / BURST_MAX;
 /// Limit of batches from other cores that one step receives.
 const BATCHES_PER_STEP_MAX: usize = 8;
 
@@ -22,37 +23,23 @@ impl<P: PacketIo> Host<P> {
     #[inline]
     pub(crate) fn receive_ports(&mut self, now: Instant) -> bool {
         let mut most = 0;
-        for index in 0..self.io.ports.len() {
-            if let Some(port) = self.io.ports.get_mut(index)
-                && let Some(Some(burst)) = self.bursts.get_mut(index)
-            {
-                let received = port.rx_burst(burst, BURST_MAX);
-                if received > 0 {
-                    self.receive_burst(now, index);
-                    most = most.max(received);
-                }
+        for index in 0..self.io.links.nic_queues() {
+            let received = self.io.links.rx_burst(index);
+            if received > 0 {
+                self.receive_burst(now, index);
+                most = most.max(received);
             }
         }
-        let full = most == BURST_MAX;
-        self.full_bursts = if full { self.full_bursts + 1 } else { 0 };
+        self.io.links.note_longest_burst(most);
         most > 0
-    }
-
-    /// Returns true if a port's ring may still have frames that arrived before a timer was due. An
-    /// ACK among these frames makes a retransmission needless. A ring that is never empty delays
-    /// timers for at most one pass over the ring.
-    pub(crate) fn frames_wait(&self) -> bool {
-        (1..RING_BURSTS).contains(&self.full_bursts)
     }
 
     /// Processes the burst of port `index`, and then releases the frames to the port.
     #[inline(never)]
     fn receive_burst(&mut self, now: Instant, index: usize) {
-        let burst = self.bursts.get_mut(index).and_then(Option::take);
-        let (Some(port), Some(mut burst)) = (self.io.ports.get(index), burst) else {
+        let Some((burst, partial_allowed)) = self.io.links.take_burst(index) else {
             return;
         };
-        let partial_allowed = port.capabilities().rx_checksum_may_be_partial;
         let link = LinkId(index as u16 + 1);
         if self.mux_ports.is_empty() {
             for frame in burst.iter() {
@@ -66,12 +53,7 @@ impl<P: PacketIo> Host<P> {
         }
         self.io.arrival = None;
         self.io.counters.in_frames += burst.len() as u64;
-        if let Some(port) = self.io.ports.get_mut(index) {
-            port.rx_release(&mut burst);
-        }
-        if let Some(place) = self.bursts.get_mut(index) {
-            *place = Some(burst);
-        }
+        self.io.links.release(index, burst);
         self.send_batches();
     }
 
@@ -278,7 +260,7 @@ impl<P: PacketIo> Host<P> {
     /// other.
     #[inline(never)]
     pub(crate) fn receive_local(&mut self, now: Instant) {
-        let batch = self.io.local_path.take();
+        let batch = self.io.links.take_segments();
         for (key, out, segment) in batch.iter() {
             self.io.counters.memory_segments += 1;
             let arrival = Arrival {
@@ -289,7 +271,7 @@ impl<P: PacketIo> Host<P> {
             self.engine
                 .segment_arrives(now, &arrival, &segment, &mut self.io);
         }
-        self.io.local_path.recycle(batch);
+        self.io.links.recycle(batch);
     }
 }
 

@@ -373,7 +373,7 @@ impl<P: PacketIo> Host<P> {
     /// Sets the interface's MTU in bytes, also for open connections. Limits the value to the
     /// largest MTU that all ports support.
     pub fn set_mtu(&mut self, now: Instant, mtu: u32) {
-        let mtu = mtu.min(self.io.ports_mtu());
+        let mtu = mtu.min(self.io.links.nic_mtu_max());
         let interface = &mut self.io.routes.interface;
         if std::mem::replace(&mut interface.mtu, mtu) == mtu {
             return;
@@ -410,7 +410,7 @@ impl<P: PacketIo> Host<P> {
             self.engine.abort(now, flow, &mut self.io);
         }
         self.publish(now);
-        self.io.ports.iter_mut().for_each(PacketIo::tx_flush);
+        self.io.links.flush();
         self.ring_doorbells(now);
     }
 

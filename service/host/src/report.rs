@@ -41,11 +41,7 @@ impl<P: PacketIo> Host<P> {
     /// true if a received frame may have a partial checksum (only the pseudo-header sum).
     pub fn frame_terms(&self) -> (u32, bool) {
         let frame_len_max = self.io.routes.interface.mtu + ETHERNET_HEADER_LEN as u32;
-        let mut ports = self.io.ports.iter().map(PacketIo::capabilities);
-        (
-            frame_len_max,
-            ports.any(|port| port.rx_checksum_may_be_partial),
-        )
+        (frame_len_max, self.io.links.checksum_may_be_partial())
     }
 
     /// Returns all listeners, and then all connections except connections in TIME-WAIT.
@@ -120,10 +116,7 @@ impl<P: PacketIo> Host<P> {
         let reasm = self.fragments.reassembler.counters();
         let mut all = vec![
             ("in_frames".to_owned(), own.in_frames),
-            (
-                "rx_overruns".to_owned(),
-                self.io.ports.iter().map(PacketIo::rx_overruns).sum(),
-            ),
+            ("rx_overruns".to_owned(), self.io.links.rx_overruns()),
             ("handed_over".to_owned(), own.handed_over),
             ("memory_segments".to_owned(), own.memory_segments),
             ("out_frames".to_owned(), own.out_segments),

@@ -15,9 +15,9 @@ use crate::{
     contexts::Context,
     ephemeral_ports::Choice,
     ingress::can_be_a_host,
-    io::{LOCAL_PATH_LINK, failed_event, slot_event},
+    io::{failed_event, slot_event},
+    links::{LOCAL_PATH_LINK, LOCAL_PATH_ROUTE},
     listeners::Acceptor,
-    local_path,
     options::{opened_with, options_of},
     program::ProgramId,
     rules::Action,
@@ -393,10 +393,7 @@ impl<P: PacketIo> Host<P> {
             if self.engine.listener_at(peer).is_none() {
                 return Err(Start::Kernel(not_accelerated::ROUTE));
             }
-            return Ok(FlowRoute {
-                link: LOCAL_PATH_LINK,
-                mtu: local_path::MTU,
-            });
+            return Ok(LOCAL_PATH_ROUTE);
         }
         // For martians, other addresses of this host and multicast groups, the program gets the
         // result of the kernel's `connect`.

@@ -6,9 +6,8 @@ use tidelane_packet_io::PacketIo;
 use tidelane_wire::{DropReason, FlowKey, HeaderTemplate, IpAddress, IpFields, MacAddress};
 
 use crate::{
-    io::{HostIo, LOCAL_PATH_LINK},
-    mux_link::MUX_LINK,
-    transmit::transmitter,
+    io::HostIo,
+    links::{LOCAL_PATH_LINK, MUX_LINK},
 };
 
 impl<P: PacketIo> HostIo<P> {
@@ -57,11 +56,7 @@ impl<P: PacketIo> HostIo<P> {
         fields: IpFields,
     ) -> Result<(), TxFull> {
         if out.link == LOCAL_PATH_LINK {
-            return self
-                .local_path
-                .push(out, |_| ())
-                .then_some(())
-                .ok_or(TxFull);
+            return self.links.transmit_local(out, |_| ());
         }
         let from = self.routes.interface.mac;
         let to = match out.link {
@@ -79,11 +74,12 @@ impl<P: PacketIo> HostIo<P> {
         template.set_fields(fields);
         // An answer without a flow has the DF flag and identification zero, as in Linux.
         if out.link == MUX_LINK {
-            let state = (&mut self.tx_queued, &mut self.blocked);
+            let counters = &mut self.counters;
             return self
-                .mux_link
-                .transmit(&mut self.counters, state, out, &mut template, None);
+                .links
+                .transmit_to_mux(counters, out, &mut template, None);
         }
-        transmitter!(self).transmit(out, &mut template, None)
+        self.links
+            .transmit(&mut self.counters, out, &mut template, None)
     }
 }

@@ -11,7 +11,9 @@ use tidelane_engine::{Endpoint, FlowRoute, IpAddress};
 use tidelane_packet_io::PacketIo;
 
 use crate::{
-    Host, ProgramId, io::LOCAL_PATH_LINK, local_path, mux_link::MUX_LINK, requests::Start,
+    Host, ProgramId,
+    links::{LOCAL_PATH_LINK, LOCAL_PATH_ROUTE, MUX_LINK},
+    requests::Start,
 };
 
 /// Source address of connections to `127.0.0.0/8`.
@@ -90,10 +92,7 @@ impl<P: PacketIo> Host<P> {
         let allowed = self.io.programs.get(program)?.within_host;
         let id = self.engine.listener_at(peer)?;
         let wanted = self.io.listeners.get(id)?.within_host;
-        (allowed && wanted).then_some(FlowRoute {
-            link: LOCAL_PATH_LINK,
-            mtu: local_path::MTU,
-        })
+        (allowed && wanted).then_some(LOCAL_PATH_ROUTE)
     }
 
     /// Returns the source address of a program's connection to `peer` over `route`.

@@ -13,7 +13,7 @@ use crate::HostCounters;
 /// Offset of the checksum in a TCP header.
 const TCP_CHECKSUM_AT: u16 = 16;
 
-/// The parts of a host that a transmission over a port borrows.
+/// The parts of the links that a transmission over a port borrows.
 pub struct Transmitter<'a, P> {
     /// The ports, one per NIC queue.
     pub ports: &'a mut [P],
@@ -24,20 +24,6 @@ pub struct Transmitter<'a, P> {
     /// Set to true when a port has no room.
     pub blocked: &'a mut bool,
 }
-
-/// Borrows the parts of a host for a transmission, while other parts are in use.
-macro_rules! transmitter {
-    ($io:ident) => {
-        $crate::transmit::Transmitter {
-            ports: &mut $io.ports,
-            counters: &mut $io.counters,
-            queued: &mut $io.tx_queued,
-            blocked: &mut $io.blocked,
-        }
-    };
-}
-
-pub(crate) use transmitter;
 
 /// The source of a payload: the memory of a program, and the send buffer there. `None` for a
 /// segment without payload.

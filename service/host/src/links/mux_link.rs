@@ -2,22 +2,20 @@
 //! sockets on the service and programs with TCP/IP stacks of their own reach each other over this
 //! link.
 
-use tidelane_engine::{LinkId, SegmentOut, TxFull};
+use tidelane_engine::{FlowRoute, LinkId};
+use tidelane_mux::copy_to;
 use tidelane_packet_io::{Burst, Capabilities, PacketIo, TxChecksum};
 use tidelane_time::Instant;
-use tidelane_wire::HeaderTemplate;
-
-use crate::{
-    HostCounters,
-    transmit::{Source, Transmitter},
-};
 
 /// Number of the link to the ports of the mux.
 pub const MUX_LINK: LinkId = LinkId(u16::MAX);
 /// Length in bytes of the largest frame of the link.
 const FRAME_LEN_MAX: usize = 2048;
-/// MTU of the link in bytes: the largest frame without its Ethernet header.
-pub const MTU: u32 = FRAME_LEN_MAX as u32 - 14;
+/// The route over the link. The MTU is the length of the largest frame without its Ethernet header.
+pub const MUX_ROUTE: FlowRoute = FlowRoute {
+    link: MUX_LINK,
+    mtu: FRAME_LEN_MAX as u32 - 14,
+};
 /// Limit of frames that wait in each direction.
 const FRAMES_MAX: usize = 1024;
 
@@ -63,7 +61,7 @@ impl Burst for FrameQueue {
     }
 }
 
-/// The queue is the port of a [`Transmitter`]. The queue receives no frames.
+/// The queue is the port of a `Transmitter`. The queue receives no frames.
 impl PacketIo for FrameQueue {
     type Burst = Self;
 
@@ -106,44 +104,98 @@ impl PacketIo for FrameQueue {
     fn tx_flush(&mut self) {}
 }
 
+/// A queue of the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MuxQueue {
+    /// Frames from the engine to ports of the mux.
+    ToPorts,
+    /// Frames from ports of the mux to the engine.
+    ToEngine,
+    /// Frames between ports that the operator's rules have refused. The host answers these frames.
+    Refused,
+}
+
 /// The frames that wait on the link, in both directions.
 #[derive(Default)]
 pub struct MuxLink {
-    /// Frames from the engine to ports of the mux.
-    pub to_ports: FrameQueue,
-    /// Frames from ports of the mux to the engine.
-    pub from_ports: FrameQueue,
-    /// Frames between ports that the operator's rules have refused. The host answers these frames.
-    pub refused: FrameQueue,
+    to_ports: FrameQueue,
+    to_engine: FrameQueue,
+    refused: FrameQueue,
     /// True if the last step gave the ports no turns, so that the engine could send packets that
     /// had waited for room in the NIC.
-    pub engine_had_turn: bool,
+    engine_had_turn: bool,
     /// Time since which the NIC has had no room for packets of ports. `None` if the NIC had room at
     /// the last attempt.
-    pub full_since: Option<Instant>,
+    full_since: Option<Instant>,
 }
 
 impl MuxLink {
-    /// Queues `out` for the port that has claimed its destination. Sets `queued` to true if the
-    /// link has a frame to deliver, and `blocked` to true if the link has no room.
-    pub fn transmit(
-        &mut self,
-        counters: &mut HostCounters,
-        (queued, blocked): (&mut bool, &mut bool),
-        out: &SegmentOut,
-        template: &mut HeaderTemplate,
-        source: Source<'_>,
-    ) -> Result<(), TxFull> {
-        let transmitter = Transmitter {
-            ports: std::slice::from_mut(&mut self.to_ports),
-            counters,
-            queued,
-            blocked,
-        };
-        // The queue is the only port of this transmitter, and has link number 1 there.
-        let mut out = *out;
-        out.link = LinkId(1);
-        transmitter.transmit_single(&out, template, source)
+    #[inline(always)]
+    fn queue(&mut self, queue: MuxQueue) -> &mut FrameQueue {
+        match queue {
+            MuxQueue::ToPorts => &mut self.to_ports,
+            MuxQueue::ToEngine => &mut self.to_engine,
+            MuxQueue::Refused => &mut self.refused,
+        }
+    }
+
+    /// Copies a frame to a queue. Returns false if the queue has no room.
+    #[inline]
+    pub fn push(&mut self, queue: MuxQueue, frame: &[u8]) -> bool {
+        copy_to(self.queue(queue), frame)
+    }
+
+    /// Returns true if a frame waits for the ports of the mux.
+    #[inline]
+    pub fn has_frames_to_ports(&self) -> bool {
+        !self.to_ports.is_empty()
+    }
+
+    /// Takes the frames of a queue. Returns `None` if no frame waits. The caller then passes the
+    /// frames to [`recycle`](Self::recycle).
+    #[inline]
+    pub fn take(&mut self, queue: MuxQueue) -> Option<FrameQueue> {
+        let queue = self.queue(queue);
+        (!queue.is_empty()).then(|| std::mem::take(queue))
+    }
+
+    /// Takes processed frames back, and keeps their memory for later frames. Loses the frames that
+    /// the queue got meanwhile.
+    #[inline]
+    pub fn recycle(&mut self, queue: MuxQueue, mut frames: FrameQueue) {
+        frames.clear();
+        *self.queue(queue) = frames;
+    }
+
+    /// Returns the queue to the ports as the only port of a `Transmitter`.
+    pub fn as_port(&mut self) -> &mut [FrameQueue] {
+        std::slice::from_mut(&mut self.to_ports)
+    }
+
+    /// Returns true if this step gives the ports no turns. The engine and the ports alternate while
+    /// `engine_waits` is true: while the engine waits for room in the NIC.
+    pub fn is_turn_of_engine(&mut self, engine_waits: bool) -> bool {
+        self.engine_had_turn = engine_waits && !self.engine_had_turn;
+        self.engine_had_turn
+    }
+
+    /// Returns true if the NIC had no room for a packet of a port at the last attempt.
+    #[inline]
+    pub fn is_nic_full(&self) -> bool {
+        self.full_since.is_some()
+    }
+
+    /// Records that the NIC has room for packets of ports.
+    #[inline]
+    pub fn note_nic_room(&mut self) {
+        self.full_since = None;
+    }
+
+    /// Records that the NIC has no room for packets of ports. Returns the time since which the NIC
+    /// has had no room.
+    #[inline]
+    pub fn note_nic_full(&mut self, now: Instant) -> Instant {
+        *self.full_since.get_or_insert(now)
     }
 }
 

@@ -7,16 +7,21 @@
 //! Two batches alternate: the engine fills one batch while the host delivers the other batch. If a
 //! delivery causes segments, the next step delivers these segments.
 
-use tidelane_engine::SegmentOut;
+use tidelane_engine::{FlowRoute, LinkId, SegmentOut};
 use tidelane_wire::{FlowKey, Segment};
 
+/// Link number of the local path, which joins programs of this host. NIC queue `n` is link `n + 1`.
+pub const LOCAL_PATH_LINK: LinkId = LinkId(0);
 /// Limit of segments in a batch.
 const SEGMENTS_MAX: usize = 4096;
 /// Limit of payload bytes in a batch.
 const PAYLOAD_MAX: usize = 4 << 20;
 
-/// MTU of the local path in bytes: the largest value of IPv4's total length field.
-pub const MTU: u32 = 65_535;
+/// The route over the local path. The MTU is the largest value of IPv4's total length field.
+pub const LOCAL_PATH_ROUTE: FlowRoute = FlowRoute {
+    link: LOCAL_PATH_LINK,
+    mtu: 65_535,
+};
 
 /// Segments that one step delivers, oldest first.
 #[derive(Default)]
