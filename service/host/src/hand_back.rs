@@ -143,7 +143,7 @@ impl<P: PacketIo> Host<P> {
         let before = self.io.hand_back.frames.len();
         self.io.hand_back.keep(frames);
         if before == 0 && !self.io.hand_back.frames.is_empty() {
-            self.io.request(HostRequest::Strays);
+            self.io.requests.push(HostRequest::Strays);
         }
     }
 }

@@ -77,7 +77,7 @@ impl<P: PacketIo> Host<P> {
             found |= program.rx.check_idle();
         }
         if found {
-            self.io.request(HostRequest::IdleMemory);
+            self.io.requests.push(HostRequest::IdleMemory);
         }
     }
 }

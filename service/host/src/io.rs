@@ -1,8 +1,6 @@
 //! The engine's environment ([`Driver`]): all state of a host except the engine. In other comments,
 //! the *driver* of the host is not this trait, but the daemon or the simulator that steps the host.
 
-use std::collections::VecDeque;
-
 use tidelane_abi::{ConnectionIds, ControlEvent, control_event, service_flags};
 use tidelane_engine::{
     Admission, Driver, Event, FlowId, FlowRoute, IpChange, LinkId, ListenerId, NewFlow, Origin,
@@ -14,11 +12,12 @@ use tidelane_time::Instant;
 use tidelane_wire::{FlowKey, MacAddress, TcpFlags};
 
 use crate::{
-    HostCounters, HostRequest,
+    HostCounters,
     accounts::Ledger,
     admission::Prepaid,
     binding::{Binding, Path, STAGING},
     buffered_flows::BufferedFlows,
+    driver_requests::DriverRequests,
     ephemeral_ports::EphemeralPorts,
     hand_back::HandBack,
     hash::label_seed,
@@ -35,8 +34,6 @@ use crate::{
 
 /// Size in bytes of the staging area, which has the receive buffers of connections before accept.
 const STAGING_LEN: u64 = 256 << 20;
-/// Limit of requests that wait for the driver. The host drops further requests.
-const REQUESTS_MAX: usize = 4096;
 
 /// All state of a host except the engine, which calls this type through [`Driver`].
 pub struct HostIo<P: PacketIo> {
@@ -85,7 +82,7 @@ pub struct HostIo<P: PacketIo> {
     /// True during an active open that a rule drops: the new flow gets [`Path::Nowhere`].
     pub opens_without_path: bool,
     /// Requests to the driver.
-    pub requests: VecDeque<HostRequest>,
+    pub requests: DriverRequests,
     /// Received segments without a flow, which may belong to connections of the kernel.
     pub(crate) hand_back: HandBack,
     /// Seed of IPv6 flow labels (RFC 6437).
@@ -124,18 +121,11 @@ impl<P: PacketIo> HostIo<P> {
             counters: HostCounters::default(),
             rules: RuleSet::default(),
             opens_without_path: false,
-            requests: VecDeque::new(),
+            requests: DriverRequests::default(),
             hand_back: HandBack::default(),
             label_seed: label_seed(secret),
             secret,
         })
-    }
-
-    /// Queues a request to the driver.
-    pub fn request(&mut self, request: HostRequest) {
-        if self.requests.len() < REQUESTS_MAX {
-            self.requests.push_back(request);
-        }
     }
 
     /// Returns the binding of `flow`.

@@ -27,6 +27,7 @@ mod buffered_flows;
 mod capture;
 mod congestion;
 mod contexts;
+mod driver_requests;
 mod ephemeral_ports;
 mod fast_open;
 mod fragments;
@@ -67,7 +68,7 @@ use std::collections::VecDeque;
 use tidelane_engine::{Engine, EngineConfig, SocketOptions};
 use tidelane_packet_io::PacketIo;
 use tidelane_time::{Duration, Instant};
-use tidelane_wire::{DropReason, Endpoint, IpAddress};
+use tidelane_wire::DropReason;
 
 use crate::{
     accounts::Resource,
@@ -82,6 +83,7 @@ pub use crate::{
     capture::{CaptureFilter, CapturePoint},
     congestion::AllowedCongestion,
     contexts::Bell,
+    driver_requests::HostRequest,
     ephemeral_ports::PORTS_PER_REQUEST,
     fast_open::ListenerFastOpen,
     hand_back::Stray,
@@ -108,36 +110,6 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 const LATE_MIN: Duration = Duration::from_millis(2);
 /// Limit of the time for which the host holds late timers back.
 const HOLD_MAX: Duration = Duration::from_millis(10);
-
-/// A request of the host to its driver, taken by [`Host::take_request`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HostRequest {
-    /// Have the kernel resolve or confirm this neighbour; [`Host::set_neighbour`] answers.
-    Resolve {
-        /// The neighbour's address.
-        addr: IpAddress,
-    },
-    /// Reserve [`PORTS_PER_REQUEST`] more ports at this address; [`Host::add_ports`] answers.
-    MorePorts {
-        /// The local address.
-        addr: IpAddress,
-    },
-    /// Take the segments that may belong to kernel connections, with [`Host::take_strays`].
-    Strays,
-    /// Close the ports of the mux whose programs have corrupted the packet rings.
-    /// [`MuxPorts::take_corrupt`] of [`Host::mux_ports_mut`] returns these ports.
-    CorruptPorts,
-    /// Return pages of free receive memory to the system, with [`Host::take_idle_pages`].
-    IdleMemory,
-    /// Ask [`Host::give_up`] whether a connection still needs a reserved port. A connection from
-    /// the port, possibly the last connection, has ended.
-    PortIdle {
-        /// The program that had reserved the port.
-        program: ProgramId,
-        /// Local address and port.
-        endpoint: Endpoint,
-    },
-}
 
 /// Counters of a host, in addition to the counters of its engine.
 #[derive(Clone, Debug)]
@@ -392,7 +364,7 @@ impl<P: PacketIo> Host<P> {
 
     /// Takes the next request to the driver.
     pub fn take_request(&mut self) -> Option<HostRequest> {
-        self.io.requests.pop_front()
+        self.io.requests.pop()
     }
 
     /// Returns true if a step would find work now. A driver calls this function after it has

@@ -220,9 +220,8 @@ impl<P: PacketIo> Host<P> {
         self.receive_from_mux_ports(now);
         self.answer_refused_ports(now);
         self.mux_ports.flush();
-        let request = HostRequest::CorruptPorts;
-        if self.mux_ports.has_corrupt() && !self.io.requests.contains(&request) {
-            self.io.request(request);
+        if self.mux_ports.has_corrupt() {
+            self.io.requests.push_once(HostRequest::CorruptPorts);
         }
         worked
     }

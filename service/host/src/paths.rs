@@ -91,7 +91,7 @@ impl<P: PacketIo> HostIo<P> {
     /// Asks the kernel to resolve or confirm a neighbour in use, if a request is due.
     pub(crate) fn use_hop(&mut self, hop: HopId) {
         if let Some(addr) = self.routes.hops.use_at(hop, self.now) {
-            self.request(HostRequest::Resolve { addr });
+            self.requests.push(HostRequest::Resolve { addr });
         }
     }
 
@@ -156,7 +156,7 @@ impl<P: PacketIo> HostIo<P> {
         if let Some(hop) = hop {
             let addr = self.routes.hops.note_probe(hop, self.now);
             self.counters.path_doubts += 1;
-            self.request(HostRequest::Resolve { addr });
+            self.requests.push(HostRequest::Resolve { addr });
         }
     }
 

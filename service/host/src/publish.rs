@@ -180,7 +180,9 @@ impl<P: PacketIo> Host<P> {
         self.io.journal.clear(flow);
         if let Some((program, endpoint)) = binding.reserved.take() {
             self.io.local_ports.end_reserved(program, endpoint);
-            self.io.request(HostRequest::PortIdle { program, endpoint });
+            self.io
+                .requests
+                .push(HostRequest::PortIdle { program, endpoint });
         }
         self.io.leave_hop(&mut binding.path);
         let Some(program) = self.io.programs.get_mut(binding.home) else {

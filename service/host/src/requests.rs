@@ -404,7 +404,7 @@ impl<P: PacketIo> Host<P> {
             return Err(Start::Failed(close_cause::NET_UNREACHABLE));
         };
         if let Some(addr) = self.io.routes.hops.use_at(hop, now) {
-            self.io.request(HostRequest::Resolve { addr });
+            self.io.requests.push(HostRequest::Resolve { addr });
         }
         if self.io.routes.hops.get(hop).mac.is_none() {
             return Err(Start::Wait);
@@ -447,7 +447,7 @@ impl<P: PacketIo> Host<P> {
             exhausted,
         } = self.io.ephemeral_ports.choose(addr, peer, is_free);
         if ask {
-            self.io.request(HostRequest::MorePorts { addr });
+            self.io.requests.push(HostRequest::MorePorts { addr });
         }
         match port {
             Some(port) => Ok(Endpoint { addr, port }),
