@@ -14,7 +14,8 @@ use tidelane_time::Instant;
 use crate::{
     Host,
     buffer_copy::BufferIn,
-    io::{HostIo, slot_event},
+    contexts::slot_event,
+    io::HostIo,
     listeners::{Acceptor, Member},
     slots,
 };

@@ -7,8 +7,7 @@ use tidelane_packet_io::PacketIo;
 use tidelane_wire::{DropReason, Endpoint, FlowKey};
 
 use crate::{
-    accounts::{Account, Charge, Resource, Weight},
-    ephemeral_ports::PortShare,
+    accounts::{Account, Charge, Resource},
     io::HostIo,
     program::ProgramId,
     rules::{Action, Credentials, Direction, Opening},
@@ -111,17 +110,6 @@ impl<P: PacketIo> HostIo<P> {
         if let Some(binding) = self.binding(flow) {
             (binding.charge, binding.half_open) = (charge, half_open);
             binding.owner = owner;
-        }
-    }
-
-    /// Returns the ephemeral ports from which `program` may connect.
-    pub(crate) fn port_share(&self, program: ProgramId) -> PortShare {
-        let program = self.programs.get(program);
-        match program.map(|program| program.account.user()) {
-            Some(user) if user.weight() == Weight::User => {
-                PortShare::of_user(user.id(), self.label_seed)
-            }
-            _ => PortShare::ALL,
         }
     }
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use tidelane_abi::{BufferWord, close_cause, service_flags};
 use tidelane_engine::{FlowId, ListenerId};
 use tidelane_ring::{Region, SlotHandle, SlotView, StreamBuffer};
-use tidelane_wire::{Endpoint, HeaderTemplate};
+use tidelane_wire::Endpoint;
 
 use crate::{
-    accounts::Charge, hops::HopId, memory::Buffers, program::ProgramId, rules::Credentials, slots,
-    urgent::Urgent,
+    accounts::Charge, memory::Buffers, neighbours::Path, program::ProgramId, rules::Credentials,
+    slots, urgent::Urgent,
 };
 
 /// The home of a connection before accept. The number stands for the staging area, which is the
@@ -17,57 +17,6 @@ use crate::{
 pub const STAGING: ProgramId = ProgramId(0);
 /// Binary logarithm of the smallest receive buffer in bytes: 4 KiB.
 const RX_LOG2_FIRST: u8 = 12;
-
-/// The path of a flow's frames to its peer.
-#[derive(Clone, Copy, Debug)]
-pub enum Path {
-    /// Over the local path, to a program of this host.
-    Local,
-    /// Through a port, to a neighbour.
-    Port {
-        /// The neighbour, which the path holds (a counted reference). `None` during the handshake
-        /// of a passive open: segments then go to the link address from which the SYN came.
-        hop: Option<HopId>,
-        /// Ethernet and IP header with the last known link address.
-        template: HeaderTemplate,
-    },
-    /// Through a port as soon as the kernel has resolved the neighbour. Until then, the host sends
-    /// no segment of the flow.
-    Waiting {
-        /// The neighbour, which the path holds (a counted reference). `None` if there is no route,
-        /// or if the table of neighbours is full.
-        hop: Option<HopId>,
-        /// Ethernet and IP header without a link address.
-        template: HeaderTemplate,
-    },
-    /// Over the link in memory to the ports of the mux.
-    Mux {
-        /// Ethernet and IP header, with the interface's link address at both ends.
-        template: HeaderTemplate,
-    },
-    /// No path: a rule of the operator drops the SYNs of the program.
-    Nowhere,
-}
-
-impl Path {
-    /// Returns the header template of a path over a NIC or to the mux. `None` for the other paths.
-    pub fn template_mut(&mut self) -> Option<&mut HeaderTemplate> {
-        match self {
-            Self::Local | Self::Nowhere => None,
-            Self::Port { template, .. }
-            | Self::Waiting { template, .. }
-            | Self::Mux { template } => Some(template),
-        }
-    }
-
-    /// Returns the neighbour that the path holds. `None` if the path holds no neighbour.
-    pub fn hop_mut(&mut self) -> Option<&mut HopId> {
-        match self {
-            Self::Local | Self::Mux { .. } | Self::Nowhere => None,
-            Self::Port { hop, .. } | Self::Waiting { hop, .. } => hop.as_mut(),
-        }
-    }
-}
 
 /// The host's record of a flow: the program whose memory holds the connection, the slot, the
 /// buffers and the path.

@@ -5,7 +5,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use tidelane_abi::{ControlEvent, ControlRequest};
+use tidelane_abi::{ControlEvent, ControlRequest, control_event};
 use tidelane_ring::{
     ControlEventProducer, ControlRequestConsumer, Corrupt, DataEventProducer, DataRequestConsumer,
     ProgramRegion, PushError, sleep, words::DataWord,
@@ -325,5 +325,34 @@ impl Contexts {
             entry.context.has_events
         });
         stuck
+    }
+}
+
+/// Returns a control event about a slot.
+pub fn slot_event(kind: u32, slot: u32, generation: u32, cookie: u64) -> ControlEvent {
+    ControlEvent {
+        kind,
+        slot,
+        cookie,
+        generation,
+        cause: 0,
+        listener: 0,
+        syn_room: 0,
+        reserved: [0; 8],
+    }
+}
+
+/// Returns the control event of a failed active open. `cause` is a `close_cause`.
+pub fn failed_event(cookie: u64, cause: u32) -> ControlEvent {
+    let kind = control_event::CONNECT_FAILED;
+    ControlEvent {
+        kind,
+        slot: 0,
+        cookie,
+        generation: 0,
+        cause,
+        listener: 0,
+        syn_room: 0,
+        reserved: [0; 8],
     }
 }

@@ -19,7 +19,10 @@ use std::{
 use siphasher::sip::SipHasher13;
 use tidelane_wire::{Endpoint, FlowKey, IpAddress};
 
-use crate::{accounts::UserId, hash::FixedState};
+use crate::{
+    accounts::{User, UserId, Weight},
+    hash::{FixedState, label_seed},
+};
 
 /// Number of ports in one request to the driver.
 pub const PORTS_PER_REQUEST: u32 = 64;
@@ -50,7 +53,7 @@ impl PortShare {
     pub const ALL: Self = Self { seed: None };
 
     /// Returns the share of `user`. `seed` is the host's secret seed.
-    pub fn of_user(user: UserId, seed: [u64; 2]) -> Self {
+    fn of_user(user: UserId, seed: [u64; 2]) -> Self {
         // Spread the uid over 64 bits, because the hash mixes the seed with the ports.
         let UserId(uid) = user;
         let salt = u64::from(uid).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -91,6 +94,8 @@ pub struct EphemeralPorts {
     pools: HashMap<IpAddress, AddressPorts, FixedState>,
     /// Key of the two hashes.
     secret: [u8; 16],
+    /// Key of the hash that gives each user a share of the ports.
+    share_seed: [u64; 2],
     /// Counters of how far the searches have advanced. Peers with the same hash share a counter.
     perturb: Box<[u32]>,
 }
@@ -106,7 +111,16 @@ impl EphemeralPorts {
         Self {
             pools: HashMap::default(),
             secret,
+            share_seed: label_seed(secret),
             perturb: (0..PERTURB_LEN).map(&mut random).collect(),
+        }
+    }
+
+    /// Returns the ports from which `user` may connect.
+    pub fn share_of(&self, user: &User) -> PortShare {
+        match user.weight() {
+            Weight::User => PortShare::of_user(user.id(), self.share_seed),
+            _ => PortShare::ALL,
         }
     }
 

@@ -6,7 +6,7 @@ use tidelane_packet_io::PacketIo;
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{DropReason, FrameHeaders, IpFields, emit_time_exceeded, parse_fragment};
 
-use crate::{Host, Siblings, hash::stray_ip_id};
+use crate::{Host, Siblings};
 
 /// Minimum time between two ICMP errors about incomplete packets.
 const ERROR_INTERVAL: Duration = Duration::from_millis(100);
@@ -39,10 +39,10 @@ impl<P: PacketIo> Host<P> {
             self.hand_to(core, link, frame, partial_allowed);
             return Ok(());
         }
-        if !self.io.routes.is_local(id.dst) {
+        if !self.io.neighbours.routes().is_local(id.dst) {
             return Err(DropReason::NotOurs);
         }
-        self.io.routes.check_source(id.src)?;
+        self.io.neighbours.routes().check_source(id.src)?;
         let Some(whole) = self.fragments.reassembler.push(now, &fragment)? else {
             return Ok(());
         };
@@ -81,17 +81,19 @@ impl<P: PacketIo> Host<P> {
         let Some((first, packet)) = &timed_out.first else {
             return false;
         };
-        let Some(src_mac) = self.io.mac_for_reply(first.src, Some(first.src_mac)) else {
+        let (neighbours, requests) = (&mut self.io.neighbours, &mut self.io.requests);
+        let back = Some(first.src_mac);
+        let Some(src_mac) = neighbours.mac_for_reply_to(now, first.src, back, requests) else {
             return false;
         };
-        let dst_mac = self.io.routes.interface.mac;
+        let dst_mac = neighbours.routes().interface().mac;
         let first = &FrameHeaders {
             src_mac,
             dst_mac,
             ..*first
         };
         let ttl = IpFields::default().hop_limit;
-        let ip_id = stray_ip_id(&self.io.secret, first.src, now);
+        let ip_id = neighbours.stray_ip_id(first.src, now);
         let links = &mut self.io.links;
         let sent = links.send_frame(|frame| emit_time_exceeded(frame, first, packet, (ttl, ip_id)));
         self.io.counters.out_time_excds += u64::from(sent);

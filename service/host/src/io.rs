@@ -1,34 +1,34 @@
 //! The engine's environment ([`Driver`]): all state of a host except the engine. In other comments,
 //! the *driver* of the host is not this trait, but the daemon or the simulator that steps the host.
 
-use tidelane_abi::{ConnectionIds, ControlEvent, control_event, service_flags};
+use tidelane_abi::service_flags;
 use tidelane_engine::{
-    Admission, Driver, Event, FlowId, FlowRoute, IpChange, LinkId, ListenerId, NewFlow, Origin,
-    SegmentOut, TxFull, Verdict,
+    Admission, CloseCause, Driver, Event, FlowId, FlowRoute, IpChange, LinkId, ListenerId, NewFlow,
+    Origin, SegmentOut, TxFull, Verdict,
 };
 use tidelane_packet_io::PacketIo;
 use tidelane_ring::{Region, SlotHandle, StreamBuffer};
 use tidelane_time::Instant;
-use tidelane_wire::{FlowKey, MacAddress, TcpFlags};
+use tidelane_wire::{DropReason, FlowKey, TcpFlags};
 
 use crate::{
     HostCounters,
     accounts::Ledger,
     admission::Prepaid,
-    binding::{Binding, Path, STAGING},
+    binding::{Binding, STAGING},
     buffered_flows::BufferedFlows,
     driver_requests::DriverRequests,
     ephemeral_ports::EphemeralPorts,
     hand_back::HandBack,
-    hash::label_seed,
     journal::JournalWriter,
     links::{Links, Source, is_cut, memory_mtu},
     listeners::Listeners,
     local_ports::LocalPorts,
     memory::{Staging, StreamMemory},
+    neighbours::{Interface, Neighbours, Path},
     program::Programs,
-    routes::Routes,
     rules::RuleSet,
+    slots,
     within_host::AddressesWithin,
 };
 
@@ -40,7 +40,7 @@ pub struct HostIo<P: PacketIo> {
     /// NIC queues, local path, and the link to the ports of the mux.
     pub links: Links<P>,
     /// The interface's routes and neighbours.
-    pub routes: Routes,
+    pub neighbours: Neighbours,
     /// The host's addresses that are on other interfaces than the served interface.
     pub within: AddressesWithin,
     /// Registered programs.
@@ -71,8 +71,6 @@ pub struct HostIo<P: PacketIo> {
     pub staging: Staging,
     /// The memory for received data of all cores.
     pub stream_memory: StreamMemory,
-    /// Link address of the sender of the present frame.
-    pub arrival: Option<MacAddress>,
     /// The time of this step.
     pub now: Instant,
     /// Counters of frames, drops and events.
@@ -85,22 +83,18 @@ pub struct HostIo<P: PacketIo> {
     pub requests: DriverRequests,
     /// Received segments without a flow, which may belong to connections of the kernel.
     pub(crate) hand_back: HandBack,
-    /// Seed of IPv6 flow labels (RFC 6437).
-    pub(crate) label_seed: [u64; 2],
-    /// Secret key of the hashes that make IP identifications.
-    pub(crate) secret: [u8; 16],
 }
 
 impl<P: PacketIo> HostIo<P> {
     /// Returns the environment of a host without programs.
-    pub fn new(ports: Vec<P>, mut routes: Routes, secret: [u8; 16]) -> std::io::Result<Self> {
+    pub fn new(ports: Vec<P>, mut interface: Interface, secret: [u8; 16]) -> std::io::Result<Self> {
         let links = Links::new(ports);
-        routes.interface.mtu = routes.interface.mtu.min(links.nic_mtu_max());
+        interface.mtu = interface.mtu.min(links.nic_mtu_max());
         let region = Region::heap(STAGING_LEN)?;
         let staging = Staging::new(region, StreamMemory::default());
         Ok(Self {
             links,
-            routes,
+            neighbours: Neighbours::new(interface, secret),
             within: AddressesWithin::default(),
             programs: Programs::default(),
             ledger: Ledger::default(),
@@ -116,15 +110,12 @@ impl<P: PacketIo> HostIo<P> {
             released: Vec::new(),
             staging,
             stream_memory: StreamMemory::default(),
-            arrival: None,
             now: Instant(0),
             counters: HostCounters::default(),
             rules: RuleSet::default(),
             opens_without_path: false,
             requests: DriverRequests::default(),
             hand_back: HandBack::default(),
-            label_seed: label_seed(secret),
-            secret,
         })
     }
 
@@ -278,12 +269,61 @@ impl<P: PacketIo> Driver for HostIo<P> {
     }
 
     fn route(&mut self, _key: &FlowKey, link: LinkId) -> FlowRoute {
-        let mtu = memory_mtu(link).unwrap_or(self.routes.interface.mtu);
+        let mtu = memory_mtu(link).unwrap_or(self.neighbours.routes().interface().mtu);
         FlowRoute { link, mtu }
     }
 }
 
 impl<P: PacketIo> HostIo<P> {
+    /// Makes the binding of a new flow, with the path to the flow's peer.
+    fn bind_new(&mut self, flow: FlowId, key: &FlowKey, link: LinkId) -> &mut Binding {
+        let path = match self.opens_without_path {
+            true => Path::Nowhere,
+            false => (self.neighbours).path_to(self.now, key, link, &mut self.requests),
+        };
+        if self.bindings.len() <= flow.index() {
+            self.bindings.resize_with(flow.index() + 1, || None);
+        }
+        self.local_ports.begin(key.local.port);
+        self.bindings[flow.index()].insert(Binding::new(path, key.local.port))
+    }
+
+    /// Applies a changed link address of a neighbour or of the interface to the paths of all flows.
+    /// Flows that waited for the neighbour can now send.
+    pub fn refresh_paths(&mut self) {
+        for binding in self.bindings.iter_mut().flatten() {
+            if self.neighbours.refresh(&mut binding.path) {
+                self.links.note_blocked();
+            }
+        }
+    }
+
+    /// Applies changed routes to the paths of all flows.
+    pub fn reroute_paths(&mut self) {
+        for binding in self.bindings.iter_mut().flatten() {
+            let (path, requests) = (&mut binding.path, &mut self.requests);
+            if self.neighbours.reroute(self.now, path, requests) {
+                self.links.note_blocked();
+            }
+        }
+    }
+
+    /// Records a soft error (RFC 9293 §3.9.2.2), which does not end `flow`. Before accept, no
+    /// program learns of the error.
+    fn note_soft_error(&mut self, flow: FlowId, cause: CloseCause) {
+        let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
+            return;
+        };
+        binding.soft_error = (binding.soft_error & !0xff).wrapping_add(1 << 8) | cause.to_u32();
+        let Some(program) = self.programs.get(binding.home) else {
+            return;
+        };
+        if let Some(slot) = program.region.slot(binding.slot) {
+            slots::set_soft_error(slot, binding.soft_error);
+            binding.service_flags |= service_flags::SOFT_ERROR;
+        }
+    }
+
     /// Implements [`Driver::transmit`] for all segments except a single segment over a NIC to a
     /// known neighbour: bursts, SYNs, answers without a flow, and segments of flows with another
     /// path.
@@ -314,7 +354,12 @@ impl<P: PacketIo> HostIo<P> {
             Path::Port { hop, template } => (hop, template),
             Path::Local => return self.transmit_local(flow, out),
             Path::Nowhere => return Ok(()),
-            Path::Waiting { .. } => return Err(self.wait_for_hop(flow)),
+            Path::Waiting { .. } => {
+                let path = &binding.path;
+                self.neighbours.use_path(self.now, path, &mut self.requests);
+                self.counters.drops[DropReason::NoNeighbor.index()] += 1;
+                return Err(TxFull);
+            }
             Path::Mux { template } => {
                 let Some(source) = source_of(out, &binding.home_slot, binding.tx) else {
                     return Self::never_written();
@@ -324,11 +369,7 @@ impl<P: PacketIo> HostIo<P> {
             }
         };
         if out.flags.contains(TcpFlags::SYN) && hop.is_none() {
-            // The link address for the peer may have changed since the peer's first SYN.
-            let to = self.routes.known_mac(out.key.peer.addr).or(self.arrival);
-            if let Some(to) = to {
-                template.set_link(self.routes.interface.mac, to);
-            }
+            self.neighbours.readdress(out.key.peer.addr, template);
         }
         let Some(source) = source_of(out, &binding.home_slot, binding.tx) else {
             return Self::never_written();
@@ -377,14 +418,20 @@ impl<P: PacketIo> HostIo<P> {
         };
         match event {
             Event::Progress { .. } => {}
-            Event::NegativeAdvice => return self.probe_neighbour(flow),
+            Event::NegativeAdvice => {
+                let (path, requests) = (&binding.path, &mut self.requests);
+                let probed = self.neighbours.probe_neighbour(self.now, path, requests);
+                self.counters.path_doubts += u64::from(probed);
+                return;
+            }
             Event::Connected => binding.service_flags |= service_flags::ESTABLISHED,
             Event::Accepted(listener) => {
                 binding.service_flags |= service_flags::ESTABLISHED;
                 binding.listener = Some(listener);
                 binding.half_open = None;
                 self.accepted.push((flow, listener));
-                self.join_hop(flow);
+                let (path, requests) = (&mut binding.path, &mut self.requests);
+                self.neighbours.join(self.now, path, requests);
             }
             Event::PeerClosed => binding.service_flags |= service_flags::FIN_RECEIVED,
             Event::FinAcked => binding.service_flags |= service_flags::FIN_ACKED,
@@ -416,48 +463,5 @@ fn source_of<'s>(
         _ if out.payload_len == 0 => Some(None),
         (Some(slot), Some(buffer)) => Some(Some((&**slot.region(), buffer))),
         _ => None,
-    }
-}
-
-/// Returns the identity of a flow as the slot shows it: addresses, ports, MSS and connection
-/// number.
-pub fn ids_of(key: &FlowKey, connection: u64, mss: u32) -> ConnectionIds {
-    ConnectionIds {
-        local_addr: key.local.addr.0,
-        peer_addr: key.peer.addr.0,
-        local_port: key.local.port,
-        peer_port: key.peer.port,
-        mss,
-        connection,
-        reserved: [0; 2],
-    }
-}
-
-/// Returns a control event about a slot.
-pub fn slot_event(kind: u32, slot: u32, generation: u32, cookie: u64) -> ControlEvent {
-    ControlEvent {
-        kind,
-        slot,
-        cookie,
-        generation,
-        cause: 0,
-        listener: 0,
-        syn_room: 0,
-        reserved: [0; 8],
-    }
-}
-
-/// Returns the control event of a failed active open. `cause` is a `close_cause`.
-pub fn failed_event(cookie: u64, cause: u32) -> ControlEvent {
-    let kind = control_event::CONNECT_FAILED;
-    ControlEvent {
-        kind,
-        slot: 0,
-        cookie,
-        generation: 0,
-        cause,
-        listener: 0,
-        syn_room: 0,
-        reserved: [0; 8],
     }
 }

@@ -30,7 +30,7 @@ use tidelane_packet_io::PacketIo;
 use tidelane_ring::Region;
 use tidelane_wire::{Endpoint, FlowKey, IpAddress, SeqNumber};
 
-use crate::{Host, binding::Path};
+use crate::{Host, neighbours::Path};
 
 /// Size of an entry in bytes.
 const ENTRY: u64 = 64;

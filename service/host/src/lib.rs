@@ -34,9 +34,7 @@ mod fragments;
 mod give_back;
 mod hand_back;
 mod hash;
-mod hops;
 mod idle_pages;
-mod ingress;
 mod io;
 mod journal;
 mod links;
@@ -44,17 +42,15 @@ mod listeners;
 mod local_ports;
 mod memory;
 mod mux_ports;
+mod neighbours;
 mod options;
-mod paths;
 mod port_rules;
-mod prefixes;
 mod program;
 mod publish;
 mod receive;
 mod registry;
 mod report;
 mod requests;
-mod routes;
 mod rules;
 mod shared;
 mod siblings;
@@ -76,7 +72,6 @@ use crate::{
     io::HostIo,
     port_rules::PortOwners,
     requests::{PARKED_MAX, Parked},
-    routes::Routes,
     shared::{HOLDS_MAX, SharedConnections},
 };
 pub use crate::{
@@ -88,16 +83,17 @@ pub use crate::{
     fast_open::ListenerFastOpen,
     hand_back::Stray,
     idle_pages::IdlePages,
-    ingress::{IngressPolicy, KernelRoute, ReversePathFilter, SourceChecks, Way},
     journal::{FlowJournal, JournalEntry, JournalMemory},
     links::LOCAL_PATH_LINK,
     memory::{MemoryLimits, StreamMemory},
     mux_ports::{MUX_PORTS_MAX, MuxPorts},
+    neighbours::{
+        IngressPolicy, Interface, KernelRoute, ReversePathFilter, Route, SourceChecks, Way,
+    },
     port_rules::{Associations, PortOwner},
     program::ProgramId,
     registry::{Listen, ListenError},
     report::{SocketReport, SocketState},
-    routes::{Interface, Route},
     rules::{Action, BadPrefix, Credentials, Direction, Opening, Prefix, Rule, RuleSet},
     shared::{Holder, Take, TakeError, Taken},
     siblings::{CoreIndex, Siblings},
@@ -199,7 +195,7 @@ impl<P: PacketIo> Host<P> {
         interface: Interface,
         ports: Vec<P>,
     ) -> std::io::Result<Self> {
-        let io = HostIo::new(ports, Routes::new(interface, secret), secret)?;
+        let io = HostIo::new(ports, interface, secret)?;
         io.ledger
             .set_capacity(Resource::Connections, config.flows_max.into());
         io.ledger
@@ -208,7 +204,7 @@ impl<P: PacketIo> Host<P> {
         io.ledger.set_capacity(Resource::Holds, HOLDS_MAX);
         io.ledger
             .set_capacity(Resource::StagedBytes, io.staging.region.len());
-        let interface = &io.routes.interface;
+        let interface = io.neighbours.routes().interface();
         let mux_ports = MuxPorts::new(interface.mac, interface.addresses.clone(), MUX_PORTS_MAX);
         let base_options = SocketOptions {
             ip: config.ip,

@@ -129,10 +129,11 @@ impl<P: PacketIo> Host<P> {
     /// Sets the link address, the IP addresses from which ports may send, and the broadcast
     /// addresses.
     pub(crate) fn set_mux_link(&mut self) {
-        let interface = &self.io.routes.interface;
+        let routes = self.io.neighbours.routes();
+        let interface = routes.interface();
         self.mux_ports
             .set_link(interface.mac, interface.addresses.clone());
-        self.mux_ports.set_broadcasts(self.io.routes.broadcasts());
+        self.mux_ports.set_broadcasts(routes.broadcasts());
     }
 
     /// Receives a burst while ports of the mux are open. Gives each frame to the port that has
@@ -194,14 +195,14 @@ impl<P: PacketIo> Host<P> {
             link,
             ecn: Ecn::NotEct,
         };
-        self.io.arrival = Some(packet.src_mac);
+        self.io.neighbours.begin_frame(&packet.src_mac);
         self.engine
             .answer_refused(now, &arrival, &segment, &mut self.io);
     }
 
     /// Returns the route to a port that has claimed `peer`, an address of the interface.
     pub(crate) fn route_to_port(&self, peer: Endpoint) -> Option<FlowRoute> {
-        let is_claimed = self.io.routes.is_local(peer.addr)
+        let is_claimed = self.io.neighbours.routes().is_local(peer.addr)
             && self.mux_ports.claims().owner(protocol::TCP, peer).is_some();
         is_claimed.then_some(MUX_ROUTE)
     }
@@ -261,7 +262,7 @@ impl<P: PacketIo> Host<P> {
         for frame in frames.iter() {
             self.receive_frame(now, MUX_LINK, frame, false);
         }
-        self.io.arrival = None;
+        self.io.neighbours.end_frames();
         let mux_link = self.io.links.mux_link();
         mux_link.recycle(MuxQueue::ToEngine, frames);
         self.send_batches();

@@ -12,7 +12,7 @@ use tidelane_time::Instant;
 use crate::{
     Host, HostRequest,
     binding::{SlotUse, cause_or_finished},
-    io::{HostIo, ids_of},
+    io::HostIo,
     program::ProgramId,
     slots::{self, Publication},
 };
@@ -99,7 +99,7 @@ impl<P: PacketIo> Host<P> {
             self.connections += 1;
             binding.connection = self.core_index.connection(self.connections);
         }
-        let ids = ids_of(&key, binding.connection, mss);
+        let ids = slots::ids_of(&key, binding.connection, mss);
         let window = state.rx_window();
         let limit = self.engine.autotuned_send_buffer(flow, state);
         let Some(program) = programs.get_mut(id) else {
@@ -184,7 +184,7 @@ impl<P: PacketIo> Host<P> {
                 .requests
                 .push(HostRequest::PortIdle { program, endpoint });
         }
-        self.io.leave_hop(&mut binding.path);
+        self.io.neighbours.leave(&mut binding.path);
         let Some(program) = self.io.programs.get_mut(binding.home) else {
             binding.free_rx(&mut self.io.staging.of(None).1);
             if let Some(listener) = binding.listener {

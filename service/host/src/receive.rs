@@ -51,7 +51,7 @@ impl<P: PacketIo> Host<P> {
         if self.io.hand_back.is_asked() {
             self.hand_back(burst.iter());
         }
-        self.io.arrival = None;
+        self.io.neighbours.end_frames();
         self.io.counters.in_frames += burst.len() as u64;
         self.io.links.release(index, burst);
         self.send_batches();
@@ -87,7 +87,7 @@ impl<P: PacketIo> Host<P> {
                 siblings.recycle(next);
             }
         }
-        self.io.arrival = None;
+        self.io.neighbours.end_frames();
         if any {
             // A packet that this core has reassembled may belong to a flow of another core.
             self.send_batches();
@@ -181,7 +181,7 @@ impl<P: PacketIo> Host<P> {
         match packet.protocol {
             protocol::TCP => self.receive_tcp(now, link, packet, partial_allowed),
             protocol::ICMP | protocol::ICMPV6 => {
-                self.io.arrival = Some(packet.src_mac);
+                self.io.neighbours.begin_frame(&packet.src_mac);
                 self.receive_icmp(now, &packet)
             }
             _ => Err(DropReason::UnsupportedProtocol),
@@ -196,16 +196,16 @@ impl<P: PacketIo> Host<P> {
         packet: Packet<'_, A>,
         partial_allowed: bool,
     ) -> Result<(), DropReason> {
-        self.io.arrival = Some(packet.src_mac);
+        self.io.neighbours.begin_frame(&packet.src_mac);
         // Use closures, so that the conversion happens where the value is needed.
         let (src, dst) = (|| packet.src.into(), || packet.dst.into());
-        if !self.io.routes.is_local(dst()) {
+        if !self.io.neighbours.routes().is_local(dst()) {
             return Err(DropReason::NotOurs);
         }
         // Connections between addresses of this host use the local path, or the link to the ports
         // of the mux. `HostIo::check_source` checks other sources, but only for segments without a
         // flow.
-        if self.io.routes.is_local_unlikely(src()) && link != MUX_LINK {
+        if self.io.neighbours.routes().is_local_unlikely(src()) && link != MUX_LINK {
             return Err(DropReason::MartianSource);
         }
         if !tcp_checksum_ok(src(), dst(), packet.payload, partial_allowed) {
@@ -244,12 +244,12 @@ impl<P: PacketIo> Host<P> {
         let error = icmp_error(packet)?;
         // Process only errors for addresses of the interface, so that no ICMP error ends a
         // connection within the host.
-        if error.key.local.addr != packet.dst || !self.io.routes.is_local(packet.dst) {
+        if error.key.local.addr != packet.dst || !self.io.neighbours.routes().is_local(packet.dst) {
             return Err(DropReason::NotOurs);
         }
-        self.io.routes.check_source(packet.src)?;
+        self.io.neighbours.routes().check_source(packet.src)?;
         // No ICMP error quotes a genuine segment of the local path, which has no routers.
-        if self.io.routes.is_local(error.key.peer.addr) {
+        if self.io.neighbours.routes().is_local(error.key.peer.addr) {
             return Err(DropReason::MartianSource);
         }
         self.engine.icmp_error(now, &error, &mut self.io);

@@ -345,14 +345,16 @@ impl<P: PacketIo> Host<P> {
     /// Replaces the interface's addresses and routes.
     pub fn set_routes(&mut self, now: Instant, addresses: Vec<IpAddress>, routes: Vec<Route>) {
         self.io.now = now;
-        let before = self.io.routes.set_addresses(addresses);
+        let table = self.io.neighbours.routes_mut();
+        let before = table.set_addresses(addresses);
+        let differ = table.set_routes(routes);
         for addr in before {
-            if !self.io.routes.is_local(addr) {
+            if !table.is_local(addr) {
                 self.io.ephemeral_ports.remove_address(addr);
             }
         }
-        if self.io.routes.set_routes(routes) {
-            self.io.find_paths_again();
+        if differ {
+            self.io.reroute_paths();
         }
         self.set_mux_link();
         self.retry_parked(now);
@@ -360,12 +362,12 @@ impl<P: PacketIo> Host<P> {
 
     /// Sets the source address checks for new flows. Existing flows go on, as in the kernel.
     pub fn set_ingress(&mut self, ingress: IngressPolicy) {
-        self.io.routes.set_ingress(ingress);
+        self.io.neighbours.routes_mut().set_ingress(ingress);
     }
 
     /// Sets the interface's link address.
     pub fn set_link_address(&mut self, mac: MacAddress) {
-        self.io.routes.interface.mac = mac;
+        self.io.neighbours.routes_mut().set_link_address(mac);
         self.set_mux_link();
         self.io.refresh_paths();
     }
@@ -374,12 +376,11 @@ impl<P: PacketIo> Host<P> {
     /// largest MTU that all ports support.
     pub fn set_mtu(&mut self, now: Instant, mtu: u32) {
         let mtu = mtu.min(self.io.links.nic_mtu_max());
-        let interface = &mut self.io.routes.interface;
-        if std::mem::replace(&mut interface.mtu, mtu) == mtu {
+        if !self.io.neighbours.routes_mut().set_mtu(mtu) {
             return;
         }
         self.io.now = now;
-        let link = interface.link;
+        let link = self.io.neighbours.routes().interface().link;
         let all: Vec<FlowId> = self.engine.flows().collect();
         for flow in all {
             let state = self.engine.flow(flow);
@@ -393,10 +394,10 @@ impl<P: PacketIo> Host<P> {
     /// resolved the neighbour.
     pub fn set_neighbour(&mut self, now: Instant, addr: IpAddress, mac: Option<MacAddress>) {
         self.io.now = now;
-        let Some(hop) = self.io.routes.hops.set_neighbour(addr, mac) else {
+        let Some(is_used) = self.io.neighbours.set_neighbour(addr, mac) else {
             return;
         };
-        if self.io.routes.hops.is_used(hop) {
+        if is_used {
             self.io.refresh_paths();
         }
         self.retry_parked(now);

@@ -40,7 +40,8 @@ impl<P: PacketIo> Host<P> {
     /// Returns the length in bytes of the largest frame that the interface sends. The boolean is
     /// true if a received frame may have a partial checksum (only the pseudo-header sum).
     pub fn frame_terms(&self) -> (u32, bool) {
-        let frame_len_max = self.io.routes.interface.mtu + ETHERNET_HEADER_LEN as u32;
+        let frame_len_max =
+            self.io.neighbours.routes().interface().mtu + ETHERNET_HEADER_LEN as u32;
         (frame_len_max, self.io.links.checksum_may_be_partial())
     }
 

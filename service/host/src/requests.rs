@@ -12,12 +12,11 @@ use crate::{
     AllowedCongestion, Host, HostRequest,
     accounts::{Charge, Refused, Resource},
     binding::SlotUse,
-    contexts::Context,
-    ephemeral_ports::Choice,
-    ingress::can_be_a_host,
-    io::{failed_event, slot_event},
+    contexts::{Context, failed_event, slot_event},
+    ephemeral_ports::{Choice, PortShare},
     links::{LOCAL_PATH_LINK, LOCAL_PATH_ROUTE},
     listeners::Acceptor,
+    neighbours::can_be_a_host,
     options::{opened_with, options_of},
     program::ProgramId,
     rules::Action,
@@ -389,7 +388,7 @@ impl<P: PacketIo> Host<P> {
     }
 
     fn route_to(&mut self, now: Instant, peer: Endpoint) -> Result<FlowRoute, Start> {
-        if self.io.routes.is_local(peer.addr) {
+        if self.io.neighbours.routes().is_local(peer.addr) {
             if self.engine.listener_at(peer).is_none() {
                 return Err(Start::Kernel(not_accelerated::ROUTE));
             }
@@ -397,19 +396,17 @@ impl<P: PacketIo> Host<P> {
         }
         // For martians, other addresses of this host and multicast groups, the program gets the
         // result of the kernel's `connect`.
-        if !self.io.routes.leads_out(peer.addr) || !can_be_a_host(peer.addr) {
+        if !self.io.neighbours.routes().leads_out(peer.addr) || !can_be_a_host(peer.addr) {
             return Err(Start::Kernel(not_accelerated::ROUTE));
         }
-        let Some(hop) = self.io.routes.hop_to(peer.addr) else {
+        let (neighbours, requests) = (&mut self.io.neighbours, &mut self.io.requests);
+        let Some(hop) = neighbours.next_hop(now, peer.addr, requests) else {
             return Err(Start::Failed(close_cause::NET_UNREACHABLE));
         };
-        if let Some(addr) = self.io.routes.hops.use_at(hop, now) {
-            self.io.requests.push(HostRequest::Resolve { addr });
-        }
-        if self.io.routes.hops.get(hop).mac.is_none() {
+        if hop.mac.is_none() {
             return Err(Start::Wait);
         }
-        let interface = &self.io.routes.interface;
+        let interface = self.io.neighbours.routes().interface();
         Ok(FlowRoute {
             link: interface.link,
             mtu: interface.mtu,
@@ -435,7 +432,11 @@ impl<P: PacketIo> Host<P> {
             };
         }
         let (engine, now) = (&self.engine, self.io.now);
-        let share = self.io.port_share(program);
+        let owner = self.io.programs.get(program);
+        let user = owner.map(|program| program.account.user());
+        let share = user.map_or(PortShare::ALL, |user| {
+            self.io.ephemeral_ports.share_of(user)
+        });
         let is_free = |port| {
             let local = Endpoint { addr, port };
             let key = FlowKey { local, peer };

@@ -8,8 +8,9 @@
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-use tidelane_abi::BufferWord;
+use tidelane_abi::{BufferWord, ConnectionIds};
 use tidelane_ring::SlotView;
+use tidelane_wire::FlowKey;
 
 /// The values in the program's half of a slot, each read once.
 #[derive(Clone, Copy, Debug)]
@@ -199,4 +200,18 @@ pub fn is_held(slot: SlotView<'_>) -> bool {
 pub fn end_use(slot: SlotView<'_>) {
     let generation = slot.service().generation.load(Relaxed).wrapping_add(1) & !1;
     slot.service().generation.store(generation, Release);
+}
+
+/// Returns the identity of a flow as the slot shows it: addresses, ports, MSS and connection
+/// number.
+pub fn ids_of(key: &FlowKey, connection: u64, mss: u32) -> ConnectionIds {
+    ConnectionIds {
+        local_addr: key.local.addr.0,
+        peer_addr: key.peer.addr.0,
+        local_port: key.local.port,
+        peer_port: key.peer.port,
+        mss,
+        connection,
+        reserved: [0; 2],
+    }
 }

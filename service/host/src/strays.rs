@@ -3,7 +3,7 @@
 
 use tidelane_engine::{LinkId, SegmentOut, TxFull, Verdict};
 use tidelane_packet_io::PacketIo;
-use tidelane_wire::{DropReason, FlowKey, HeaderTemplate, IpAddress, IpFields, MacAddress};
+use tidelane_wire::{DropReason, FlowKey, HeaderTemplate, IpFields};
 
 use crate::{
     io::HostIo,
@@ -11,27 +11,6 @@ use crate::{
 };
 
 impl<P: PacketIo> HostIo<P> {
-    /// Returns the link address for an answer to a frame without a flow: the address of the
-    /// neighbour on the path to `peer`. While the kernel has not resolved the neighbour, returns
-    /// `arrival`, the source address of the frame. If the neighbour is an unresolved router, asks
-    /// the kernel to resolve the router, and returns `None`. The caller then drops the answer.
-    pub(crate) fn mac_for_reply(
-        &mut self,
-        peer: IpAddress,
-        arrival: Option<MacAddress>,
-    ) -> Option<MacAddress> {
-        if let Some(known) = self.routes.known_mac(peer) {
-            return Some(known);
-        }
-        if self.routes.is_routed(peer) {
-            if let Some(router) = self.routes.hop_to(peer) {
-                self.use_hop(router);
-            }
-            return None;
-        }
-        arrival.filter(|_| self.routes.leads_out(peer))
-    }
-
     /// Returns the verdict on a segment without a flow, by its source address. Counts a dropped
     /// segment.
     pub(crate) fn check_source(&mut self, key: &FlowKey, link: LinkId) -> Verdict {
@@ -39,7 +18,7 @@ impl<P: PacketIo> HostIo<P> {
         if link == LOCAL_PATH_LINK || link == MUX_LINK {
             return Verdict::Accept;
         }
-        match self.routes.check_peer(key.peer.addr) {
+        match self.neighbours.routes().check_peer(key.peer.addr) {
             Ok(()) => Verdict::Accept,
             Err(reason) => {
                 self.counters.drops[reason.index()] += 1;
@@ -58,10 +37,13 @@ impl<P: PacketIo> HostIo<P> {
         if out.link == LOCAL_PATH_LINK {
             return self.links.transmit_local(out, |_| ());
         }
-        let from = self.routes.interface.mac;
+        let from = self.neighbours.routes().interface().mac;
         let to = match out.link {
             MUX_LINK => Some(from),
-            _ => self.mac_for_reply(out.key.peer.addr, self.arrival),
+            _ => {
+                let (peer, requests) = (out.key.peer.addr, &mut self.requests);
+                self.neighbours.mac_for_reply(self.now, peer, requests)
+            }
         };
         let Some(mac) = to else {
             self.counters.drops[DropReason::NoNeighbor.index()] += 1;

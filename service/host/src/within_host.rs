@@ -67,7 +67,7 @@ impl<P: PacketIo> Host<P> {
         let before = std::mem::replace(&mut self.io.within, addresses);
         let sources = before.single.into_iter().chain([LOCALHOST_V4]);
         for addr in sources {
-            if !self.io.within.has_pool(addr) && !self.io.routes.is_local(addr) {
+            if !self.io.within.has_pool(addr) && !self.io.neighbours.routes().is_local(addr) {
                 self.io.ephemeral_ports.remove_address(addr);
             }
         }
@@ -109,7 +109,7 @@ impl<P: PacketIo> Host<P> {
         }
         let unreachable = Start::Failed(close_cause::NET_UNREACHABLE);
         if !wanted.is_unspecified() {
-            return match self.io.routes.is_local(wanted) {
+            return match self.io.neighbours.routes().is_local(wanted) {
                 true => Ok(wanted),
                 false => Err(unreachable),
             };
@@ -117,7 +117,7 @@ impl<P: PacketIo> Host<P> {
         if route.link == LOCAL_PATH_LINK || route.link == MUX_LINK {
             return Ok(peer.addr);
         }
-        let found = self.io.routes.lookup(peer.addr);
+        let found = self.io.neighbours.routes().lookup(peer.addr);
         found.map(|found| found.source).ok_or(unreachable)
     }
 

@@ -8,7 +8,7 @@
 
 use tidelane_wire::{DropReason, IpAddress};
 
-use crate::prefixes::Prefixes;
+use super::prefixes::Prefixes;
 
 /// The target of a kernel route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,8 +3,7 @@
 use tidelane_engine::LinkId;
 use tidelane_wire::{DropReason, IpAddress, MacAddress};
 
-use crate::{
-    hops::{HopId, Hops},
+use super::{
     ingress::{IngressPolicy, KernelRoute, SourceChecks, Way},
     prefixes::Prefixes,
 };
@@ -35,12 +34,9 @@ pub struct Interface {
     pub addresses: Vec<IpAddress>,
 }
 
-/// The routes and neighbours of the served interface, and its source address checks.
+/// The routes of the served interface, and its source address checks.
 pub struct Routes {
-    /// The interface.
-    pub interface: Interface,
-    /// The neighbours on the interface's link.
-    pub hops: Hops,
+    interface: Interface,
     routes: Vec<Route>,
     by_prefix: Prefixes<Route>,
     /// Source address checks of received packets.
@@ -53,19 +49,33 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Returns a table without routes. `secret` is the key for hashes of addresses that peers
-    /// choose.
-    pub fn new(interface: Interface, secret: [u8; 16]) -> Self {
+    /// Returns a table without routes.
+    pub fn new(interface: Interface) -> Self {
         let last_bytes = last_bytes_of(&interface.addresses);
         Self {
             interface,
-            hops: Hops::new(secret),
             routes: Vec::new(),
             by_prefix: Prefixes::default(),
             ingress: IngressPolicy::default(),
             has_policy: false,
             last_bytes,
         }
+    }
+
+    /// Returns the interface.
+    #[inline]
+    pub fn interface(&self) -> &Interface {
+        &self.interface
+    }
+
+    /// Sets the interface's link address.
+    pub fn set_link_address(&mut self, mac: MacAddress) {
+        self.interface.mac = mac;
+    }
+
+    /// Sets the interface's MTU in bytes. Returns false if the interface already has this MTU.
+    pub fn set_mtu(&mut self, mtu: u32) -> bool {
+        std::mem::replace(&mut self.interface.mtu, mtu) != mtu
     }
 
     /// Replaces all addresses of the interface, and returns the old addresses.
@@ -155,33 +165,19 @@ impl Routes {
         self.by_prefix.lookup(addr)
     }
 
-    /// Returns the next hop to `addr`, and true if the next hop is a router.
-    fn next_hop(&self, addr: IpAddress) -> Option<(IpAddress, bool)> {
+    /// Returns the next hop to `addr`: a router, or `addr` itself.
+    pub fn next_hop(&self, addr: IpAddress) -> Option<IpAddress> {
         if addr.is_link_local_v6() {
-            return Some((addr, false));
+            return Some(addr);
         }
-        let gateway = self.lookup(addr)?.gateway;
-        Some((gateway.unwrap_or(addr), gateway.is_some()))
+        Some(self.lookup(addr)?.gateway.unwrap_or(addr))
     }
 
     /// Returns true if the path to `addr` leads over a router. Routers are few, because only the
     /// kernel's routes name routers. In contrast, any packet can name a neighbour.
     pub fn is_routed(&self, addr: IpAddress) -> bool {
-        matches!(self.next_hop(addr), Some((_, true)))
-    }
-
-    /// Returns the next hop to `addr`, and adds a new next hop to the table of neighbours. Returns
-    /// `None` if there is no route, or if the table is full of neighbours in use.
-    pub fn hop_to(&mut self, addr: IpAddress) -> Option<HopId> {
-        let (next, _) = self.next_hop(addr)?;
-        self.hops.find_or_make(next)
-    }
-
-    /// Returns the link address of the next hop to `addr`. Returns `None` until the kernel has
-    /// resolved the next hop.
-    pub fn known_mac(&self, addr: IpAddress) -> Option<MacAddress> {
-        let (next, _) = self.next_hop(addr)?;
-        self.hops.get(self.hops.find(next)?).mac
+        let route = self.lookup(addr).filter(|_| !addr.is_link_local_v6());
+        route.is_some_and(|route| route.gateway.is_some())
     }
 }
 
@@ -204,7 +200,7 @@ mod tests {
             mtu: 1500,
             addresses: vec![v4(10, 0, 0, 1)],
         };
-        let mut routes = Routes::new(interface, [0; 16]);
+        let mut routes = Routes::new(interface);
         let route = |prefix, len, gateway| Route {
             prefix,
             prefix_len: len,

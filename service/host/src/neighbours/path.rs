@@ -1,0 +1,56 @@
+//! The path of a flow's frames to its peer.
+
+use tidelane_wire::HeaderTemplate;
+
+use super::hops::HopId;
+
+/// The path of a flow's frames to its peer.
+#[derive(Clone, Copy, Debug)]
+pub enum Path {
+    /// Over the local path, to a program of this host.
+    Local,
+    /// Through a port, to a neighbour.
+    Port {
+        /// The neighbour, which the path holds (a counted reference). `None` during the handshake
+        /// of a passive open: segments then go to the link address from which the SYN came.
+        hop: Option<HopId>,
+        /// Ethernet and IP header with the last known link address.
+        template: HeaderTemplate,
+    },
+    /// Through a port as soon as the kernel has resolved the neighbour. Until then, the host sends
+    /// no segment of the flow.
+    Waiting {
+        /// The neighbour, which the path holds (a counted reference). `None` if there is no route,
+        /// or if the table of neighbours is full.
+        hop: Option<HopId>,
+        /// Ethernet and IP header without a link address.
+        template: HeaderTemplate,
+    },
+    /// Over the link in memory to the ports of the mux.
+    Mux {
+        /// Ethernet and IP header, with the interface's link address at both ends.
+        template: HeaderTemplate,
+    },
+    /// No path: a rule of the operator drops the SYNs of the program.
+    Nowhere,
+}
+
+impl Path {
+    /// Returns the header template of a path over a NIC or to the mux. `None` for the other paths.
+    pub fn template_mut(&mut self) -> Option<&mut HeaderTemplate> {
+        match self {
+            Self::Local | Self::Nowhere => None,
+            Self::Port { template, .. }
+            | Self::Waiting { template, .. }
+            | Self::Mux { template } => Some(template),
+        }
+    }
+
+    /// Returns the neighbour that the path holds. `None` if the path holds no neighbour.
+    pub fn hop(&self) -> Option<HopId> {
+        match self {
+            Self::Local | Self::Mux { .. } | Self::Nowhere => None,
+            Self::Port { hop, .. } | Self::Waiting { hop, .. } => *hop,
+        }
+    }
+}
