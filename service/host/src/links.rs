@@ -36,10 +36,7 @@ const RING_BURSTS: usize = 2048 / BURST_MAX;
 /// Input: [`rx_burst`](Self::rx_burst), [`take_segments`](Self::take_segments). Output:
 /// [`transmit`](Self::transmit) and its variants, [`flush`](Self::flush).
 pub struct Links<P: PacketIo> {
-    /// Ports, one per NIC queue.
-    ports: Vec<Tapped<P>>,
-    /// A burst for each port; `None` while the host processes its frames.
-    bursts: Vec<Option<P::Burst>>,
+    nic_queues: Vec<NicQueue<P>>,
     /// Consecutive steps in which a port had a full burst.
     full_bursts: usize,
     local_path: LocalPath,
@@ -52,6 +49,13 @@ pub struct Links<P: PacketIo> {
     blocked: bool,
     /// Payload limit in bytes of a GSO frame on all ports; zero if a port has no GSO.
     super_payload_max: u32,
+}
+
+/// A NIC queue.
+struct NicQueue<P: PacketIo> {
+    port: Tapped<P>,
+    /// The received frames; `None` while the host processes the frames.
+    burst: Option<P::Burst>,
 }
 
 /// The links that the packets of the mux's ports use.
@@ -68,8 +72,7 @@ impl<P: PacketIo> Links<P> {
         let super_len = ports.iter().map(|port| port.capabilities().tx_gso_len_max);
         let super_payload_max = super_len.min().unwrap_or(0).saturating_sub(HEADERS_LEN_MAX);
         Self {
-            bursts: ports.iter().map(|port| Some(port.new_burst())).collect(),
-            ports: ports.into_iter().map(Tapped::of_nic).collect(),
+            nic_queues: ports.into_iter().map(NicQueue::new).collect(),
             full_bursts: 0,
             local_path: LocalPath::default(),
             mux_link: MuxLink::default(),
@@ -82,8 +85,9 @@ impl<P: PacketIo> Links<P> {
 
     /// Returns the largest MTU that all NIC queues support.
     pub fn nic_mtu_max(&self) -> u32 {
-        let frame_len = |port: &Tapped<P>| port.capabilities().tx_frame_len_max;
-        let frame_len = self.ports.iter().map(frame_len).min().unwrap_or(u32::MAX);
+        let frame_len = |queue: &NicQueue<P>| queue.port.capabilities().tx_frame_len_max;
+        let frame_len = self.nic_queues.iter().map(frame_len).min();
+        let frame_len = frame_len.unwrap_or(u32::MAX);
         frame_len.saturating_sub(ETHERNET_HEADER_LEN as u32)
     }
 
@@ -94,49 +98,42 @@ impl<P: PacketIo> Links<P> {
 
     /// Returns true if a received frame may have a partial checksum (only the pseudo-header sum).
     pub fn checksum_may_be_partial(&self) -> bool {
-        let mut ports = self.ports.iter().map(PacketIo::capabilities);
-        ports.any(|port| port.rx_checksum_may_be_partial)
+        let partial = |queue: &NicQueue<P>| queue.port.capabilities().rx_checksum_may_be_partial;
+        self.nic_queues.iter().any(partial)
     }
 
     /// Returns the number of frames that the NIC queues lost, because their RX rings were full.
     pub fn rx_overruns(&self) -> u64 {
-        self.ports.iter().map(PacketIo::rx_overruns).sum()
+        let overruns = |queue: &NicQueue<P>| queue.port.rx_overruns();
+        self.nic_queues.iter().map(overruns).sum()
     }
 
-    /// Returns the number of NIC queues.
+    /// Receives a burst from NIC queue `index`. Returns the number of frames. Returns `None` if
+    /// there is no queue with this index.
     #[inline]
-    pub fn nic_queues(&self) -> usize {
-        self.ports.len()
-    }
-
-    /// Receives a burst from NIC queue `index`. Returns the number of frames.
-    #[inline]
-    pub fn rx_burst(&mut self, index: usize) -> usize {
-        match (self.ports.get_mut(index), self.bursts.get_mut(index)) {
-            (Some(port), Some(Some(burst))) => port.rx_burst(burst, BURST_MAX),
-            _ => 0,
-        }
+    pub fn rx_burst(&mut self, index: usize) -> Option<usize> {
+        let NicQueue { port, burst } = self.nic_queues.get_mut(index)?;
+        let burst = burst.as_mut();
+        Some(burst.map_or(0, |burst| port.rx_burst(burst, BURST_MAX)))
     }
 
     /// Takes the burst of NIC queue `index`. The boolean is true if the frames may have a partial
     /// checksum. The caller then passes the burst to [`release`](Self::release).
     #[inline]
     pub fn take_burst(&mut self, index: usize) -> Option<(P::Burst, bool)> {
-        let burst = self.bursts.get_mut(index).and_then(Option::take);
-        let (Some(port), Some(burst)) = (self.ports.get(index), burst) else {
-            return None;
-        };
-        Some((burst, port.capabilities().rx_checksum_may_be_partial))
+        let NicQueue { port, burst } = self.nic_queues.get_mut(index)?;
+        Some((
+            burst.take()?,
+            port.capabilities().rx_checksum_may_be_partial,
+        ))
     }
 
     /// Returns the frames of a processed burst to NIC queue `index`.
     #[inline]
     pub fn release(&mut self, index: usize, mut burst: P::Burst) {
-        if let Some(port) = self.ports.get_mut(index) {
-            port.rx_release(&mut burst);
-        }
-        if let Some(place) = self.bursts.get_mut(index) {
-            *place = Some(burst);
+        if let Some(queue) = self.nic_queues.get_mut(index) {
+            queue.port.rx_release(&mut burst);
+            queue.burst = Some(burst);
         }
     }
 
@@ -181,7 +178,7 @@ impl<P: PacketIo> Links<P> {
     #[inline]
     pub fn mux_ways(&mut self) -> Option<MuxWays<'_, P>> {
         Some(MuxWays {
-            queue: self.ports.first_mut()?,
+            queue: &mut self.nic_queues.first_mut()?.port,
             mux_link: &mut self.mux_link,
         })
     }
@@ -192,15 +189,21 @@ impl<P: PacketIo> Links<P> {
         self.mux_link.is_turn_of_engine(self.blocked)
     }
 
-    /// Borrows the parts of the links that a transmission over a NIC queue uses.
+    /// Borrows the parts of the links that a transmission over the NIC queue `link` uses. Returns
+    /// `None` if the host has no NIC queue with this number.
     #[inline(always)]
-    fn nic<'a>(&'a mut self, counters: &'a mut HostCounters) -> Transmitter<'a, Tapped<P>> {
-        Transmitter {
-            ports: &mut self.ports,
+    fn nic<'a>(
+        &'a mut self,
+        link: LinkId,
+        counters: &'a mut HostCounters,
+    ) -> Option<Transmitter<'a, Tapped<P>>> {
+        let index = usize::from(link.0).wrapping_sub(1);
+        Some(Transmitter {
+            port: &mut self.nic_queues.get_mut(index)?.port,
             counters,
             queued: &mut self.queued,
             blocked: &mut self.blocked,
-        }
+        })
     }
 
     /// Sends `out` over its NIC queue, with payload from `source`. Cuts a segment that is longer
@@ -213,7 +216,10 @@ impl<P: PacketIo> Links<P> {
         template: &mut HeaderTemplate,
         source: Source<'_>,
     ) -> Result<(), TxFull> {
-        self.nic(counters).transmit(out, template, source)
+        match self.nic(out.link, counters) {
+            Some(nic) => nic.transmit(out, template, source),
+            None => Ok(()),
+        }
     }
 
     /// Sends `out` over its NIC queue in one frame. The payload must fit into one segment.
@@ -225,7 +231,10 @@ impl<P: PacketIo> Links<P> {
         template: &mut HeaderTemplate,
         source: Source<'_>,
     ) -> Result<(), TxFull> {
-        self.nic(counters).transmit_single(out, template, source)
+        match self.nic(out.link, counters) {
+            Some(nic) => nic.transmit_single(out, template, source),
+            None => Ok(()),
+        }
     }
 
     /// Sends a SYN-ACK over its NIC queue.
@@ -236,7 +245,10 @@ impl<P: PacketIo> Links<P> {
         out: &SegmentOut,
         template: &HeaderTemplate,
     ) -> Result<(), TxFull> {
-        self.nic(counters).transmit_syn_ack(out, template)
+        match self.nic(out.link, counters) {
+            Some(nic) => nic.transmit_syn_ack(out, template),
+            None => Ok(()),
+        }
     }
 
     /// Queues `out` for the port of the mux that has claimed its destination.
@@ -247,16 +259,13 @@ impl<P: PacketIo> Links<P> {
         template: &mut HeaderTemplate,
         source: Source<'_>,
     ) -> Result<(), TxFull> {
-        let transmitter = Transmitter {
-            ports: self.mux_link.as_port(),
+        let mux_link = Transmitter {
+            port: self.mux_link.as_port(),
             counters,
             queued: &mut self.queued,
             blocked: &mut self.blocked,
         };
-        // The queue is the only port of this transmitter, and has link number 1 there.
-        let mut out = *out;
-        out.link = LinkId(1);
-        transmitter.transmit_single(&out, template, source)
+        mux_link.transmit_single(out, template, source)
     }
 
     /// Queues `out` for delivery over the local path. `fill` writes the payload.
@@ -274,7 +283,7 @@ impl<P: PacketIo> Links<P> {
     /// Sends a frame that `write` writes over the first NIC queue. `write` returns the length of
     /// the frame, or `None` if the frame does not fit. Returns false if no frame was sent.
     pub fn send_frame(&mut self, write: impl FnOnce(&mut [u8]) -> Option<usize>) -> bool {
-        let Some(port) = self.ports.first_mut() else {
+        let Some(NicQueue { port, .. }) = self.nic_queues.first_mut() else {
             return false;
         };
         let Some(len) = port.tx_frame().and_then(write) else {
@@ -328,7 +337,7 @@ impl<P: PacketIo> Links<P> {
     #[inline]
     pub fn flush(&mut self) {
         self.queued = false;
-        for port in &mut self.ports {
+        for NicQueue { port, .. } in &mut self.nic_queues {
             port.tx_flush();
             self.queued |= port.tx_pending();
         }
@@ -352,7 +361,7 @@ impl<P: PacketIo> Links<P> {
 
     /// Starts a capture on all NIC queues. `tap` makes the buffer of each queue.
     pub fn open_tap(&mut self, capture: u64, tap: impl Fn() -> Tap) {
-        for port in &mut self.ports {
+        for NicQueue { port, .. } in &mut self.nic_queues {
             port.open_tap(capture, tap());
         }
     }
@@ -360,7 +369,7 @@ impl<P: PacketIo> Links<P> {
     /// Takes the frames that a capture has copied. Returns `None` if the capture does not exist.
     pub fn take_tap(&mut self, capture: u64) -> Option<Captured> {
         let mut all = Captured::default();
-        for port in &mut self.ports {
+        for NicQueue { port, .. } in &mut self.nic_queues {
             all.append(port.take_tap(capture)?);
         }
         Some(all)
@@ -368,8 +377,17 @@ impl<P: PacketIo> Links<P> {
 
     /// Ends a capture on all NIC queues.
     pub fn close_tap(&mut self, capture: u64) {
-        for port in &mut self.ports {
+        for NicQueue { port, .. } in &mut self.nic_queues {
             port.close_tap(capture);
+        }
+    }
+}
+
+impl<P: PacketIo> NicQueue<P> {
+    fn new(port: P) -> Self {
+        Self {
+            burst: Some(port.new_burst()),
+            port: Tapped::of_nic(port),
         }
     }
 }

@@ -22,13 +22,13 @@ impl<P: PacketIo> Host<P> {
     /// Receives one burst from each port. Returns true if there was a frame.
     #[inline]
     pub(crate) fn receive_ports(&mut self, now: Instant) -> bool {
-        let mut most = 0;
-        for index in 0..self.io.links.nic_queues() {
-            let received = self.io.links.rx_burst(index);
+        let (mut index, mut most) = (0, 0);
+        while let Some(received) = self.io.links.rx_burst(index) {
             if received > 0 {
                 self.receive_burst(now, index);
                 most = most.max(received);
             }
+            index += 1;
         }
         self.io.links.note_longest_burst(most);
         most > 0

@@ -167,9 +167,9 @@ impl MuxLink {
         *self.queue(queue) = frames;
     }
 
-    /// Returns the queue to the ports as the only port of a `Transmitter`.
-    pub fn as_port(&mut self) -> &mut [FrameQueue] {
-        std::slice::from_mut(&mut self.to_ports)
+    /// Returns the queue to the ports, to which a `Transmitter` writes frames.
+    pub fn as_port(&mut self) -> &mut FrameQueue {
+        &mut self.to_ports
     }
 
     /// Returns true if this step gives the ports no turns. The engine and the ports alternate while

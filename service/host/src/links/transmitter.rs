@@ -15,8 +15,8 @@ const TCP_CHECKSUM_AT: u16 = 16;
 
 /// The parts of the links that a transmission over a port borrows.
 pub struct Transmitter<'a, P> {
-    /// The ports, one per NIC queue.
-    pub ports: &'a mut [P],
+    /// The port that sends the segment.
+    pub port: &'a mut P,
     /// Counters of frames and drops.
     pub counters: &'a mut HostCounters,
     /// Set to true when a port takes a frame.
@@ -68,10 +68,7 @@ impl<P: PacketIo> Transmitter<'_, P> {
         template: &mut HeaderTemplate,
         source: Source<'_>,
     ) -> Result<(), TxFull> {
-        let link = usize::from(out.link.0).wrapping_sub(1);
-        let Some(port) = self.ports.get_mut(link) else {
-            return Ok(());
-        };
+        let port = self.port;
         let checksum_by_port = port.capabilities().tx_checksum;
         let Some(frame) = port.tx_frame() else {
             *self.blocked = true;
@@ -125,10 +122,7 @@ impl<P: PacketIo> Transmitter<'_, P> {
         region: &ProgramRegion,
         buffer: StreamBuffer,
     ) -> Result<(), TxFull> {
-        let link = usize::from(out.link.0).wrapping_sub(1);
-        let Some(port) = self.ports.get_mut(link) else {
-            return Ok(());
-        };
+        let port = self.port;
         let segments = out.payload_len.div_ceil(u32::from(out.segment_size.max(1)));
         let room = port.capabilities().tx_gso_len_max as usize;
         let len = out.payload_len as usize;
