@@ -107,10 +107,10 @@ impl<P: PacketIo> Host<P> {
             cookie,
         } = acceptor;
         self.attach(flow, program, context, slot, generation);
-        if let Some(binding) = self.io.binding(flow) {
+        if let Some(binding) = self.io.bindings.get_mut(flow) {
             binding.announce = true;
         }
-        self.io.mark_dirty(flow);
+        self.io.bindings.mark_dirty(flow);
         let Some(listener) = self.io.listeners.get_mut(id) else {
             return true;
         };
@@ -162,7 +162,7 @@ impl<P: PacketIo> HostIo<P> {
         flow: FlowId,
         acceptor: &Acceptor,
     ) -> Option<(u32, u32)> {
-        let binding = self.bindings.get_mut(flow.index())?.as_mut()?;
+        let binding = self.bindings.get_mut(flow)?;
         let Acceptor {
             program, context, ..
         } = *acceptor;
@@ -176,7 +176,7 @@ impl<P: PacketIo> HostIo<P> {
         if let Some(staged) = binding.rx {
             let buffer = program.rx.alloc_instead(&mut self.staging, staged)?;
             let home = BufferIn::new(program.region.region(), buffer);
-            BufferIn::new(&self.staging.region, staged).copy_to(home, engine.received(flow));
+            BufferIn::new(self.staging.region(), staged).copy_to(home, engine.received(flow));
             binding.rx = Some(buffer);
         }
         let (slot, generation) = program.take_slot()?;
@@ -188,30 +188,28 @@ impl<P: PacketIo> HostIo<P> {
         Some((slot, generation))
     }
 
-    /// Implements [`Driver::place`](tidelane_engine::Driver::place) for a connection before accept.
-    /// Returns false if there is no memory, or if the connection would hold more data than its
-    /// share: the result of `longest_buffer` divided by `STAGED_SHARE`.
-    pub(crate) fn place_staged(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
-        let Some(Some(binding)) = self.bindings.get(flow.index()) else {
+    /// Implements [`Driver::place`](tidelane_engine::Driver::place) for a flow whose receive buffer
+    /// has to be allocated or enlarged, or lies in the staging area before accept. The connection
+    /// then holds at most its share: the result of `longest_buffer` divided by `STAGED_SHARE`.
+    #[inline(never)]
+    pub(crate) fn place_with_room(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
+        let Some(binding) = self.bindings.get(flow) else {
             return false;
         };
-        let end = pos.wrapping_add(payload.len() as u32);
-        let held = end.wrapping_sub(binding.rx_read);
-        if held > self.longest_buffer(binding.listener) / STAGED_SHARE {
-            return false;
+        if binding.is_bound() {
+            let programs = &mut self.programs;
+            return self.bindings.place_with_room(flow, pos, payload, programs);
         }
-        let charge = binding.charge.as_ref();
-        let account = charge.map(|charge| charge.account().clone());
-        let (region, mut buffers) = self.staging.of(account.as_ref());
-        let binding = self.bindings.get_mut(flow.index()).and_then(Option::as_mut);
-        binding.is_some_and(|binding| binding.place(region, None, &mut buffers, pos, payload))
+        let held_max = self.longest_buffer(binding.listener) / STAGED_SHARE;
+        let staging = &mut self.staging;
+        self.bindings
+            .place_staged(flow, (pos, payload), held_max, staging)
     }
 
     /// Returns true if a program with the listener could not hold the flow's data, even if all
     /// receive memory of the program were free.
     fn is_hopeless(&self, flow: FlowId, id: ListenerId) -> bool {
-        let binding = self.bindings.get(flow.index()).and_then(Option::as_ref);
-        let staged = binding.and_then(|binding| binding.rx);
+        let staged = self.bindings.get(flow).and_then(|binding| binding.rx);
         staged.is_some_and(|buffer| buffer.len() > self.longest_buffer(Some(id)))
     }
 

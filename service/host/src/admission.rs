@@ -81,7 +81,7 @@ impl<P: PacketIo> HostIo<P> {
             owner: self.owner_of(listener),
             ..Prepaid::default()
         };
-        if self.stream_memory.is_exhausted() {
+        if self.staging.memory().is_exhausted() {
             return Admission::Drop;
         }
         let Some(account) = self.account_of(listener) else {
@@ -107,7 +107,7 @@ impl<P: PacketIo> HostIo<P> {
             half_open,
             owner,
         } = std::mem::take(&mut self.prepaid);
-        if let Some(binding) = self.binding(flow) {
+        if let Some(binding) = self.bindings.get_mut(flow) {
             (binding.charge, binding.half_open) = (charge, half_open);
             binding.owner = owner;
         }

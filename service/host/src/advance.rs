@@ -10,7 +10,7 @@ use tidelane_time::Instant;
 
 use crate::{
     Host,
-    binding::{Binding, SlotUse},
+    bindings::{Binding, SlotUse},
     memory::Buffers,
     program::ProgramId,
     slots::{self, ProgramView},
@@ -69,7 +69,7 @@ impl<P: PacketIo> Host<P> {
     /// Processes the program's half of a slot with a live flow.
     #[inline(always)]
     fn advance_flow(&mut self, now: Instant, flow: FlowId) {
-        let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
+        let Some(binding) = self.io.bindings.get_mut(flow) else {
             return;
         };
         let Some(home_slot) = &binding.home_slot else {
@@ -87,8 +87,9 @@ impl<P: PacketIo> Host<P> {
             self.advance_buffers_and_flags(now, flow, view);
         } else if !advance_positions(&mut self.engine, flow, binding, &view) {
             self.abort_misuse(now, flow);
-        } else if self.io.buffered_flows.is_crowded() {
-            self.free_empty(flow);
+        } else if self.io.bindings.is_crowded() {
+            let (bindings, programs) = (&mut self.io.bindings, &mut self.io.programs);
+            bindings.free_empty(flow, &self.engine, programs);
         }
     }
 
@@ -97,7 +98,7 @@ impl<P: PacketIo> Host<P> {
     #[inline(never)]
     fn advance_buffers_and_flags(&mut self, now: Instant, flow: FlowId, view: ProgramView) {
         let buffers_valid = self.adopt_buffers(flow, &view);
-        let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
+        let Some(binding) = self.io.bindings.get_mut(flow) else {
             return;
         };
         if !buffers_valid || !advance_positions(&mut self.engine, flow, binding, &view) {
@@ -106,7 +107,7 @@ impl<P: PacketIo> Host<P> {
         let changed = std::mem::replace(&mut binding.program_flags, view.flags) ^ view.flags;
         if binding.reports_sent {
             // Mark the flow, so that the end of the step publishes the sent position.
-            self.io.mark_dirty(flow);
+            self.io.bindings.mark_dirty(flow);
         }
         if changed != 0 {
             self.apply_flags(now, flow, changed, view.flags);
@@ -124,7 +125,7 @@ impl<P: PacketIo> Host<P> {
     /// Returns false if the word of the send buffer is invalid.
     #[inline(never)]
     fn adopt_buffers(&mut self, flow: FlowId, view: &ProgramView) -> bool {
-        let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
+        let Some(binding) = self.io.bindings.get_mut(flow) else {
             return true;
         };
         let Some(program) = self.io.programs.get_mut(binding.home) else {

@@ -11,7 +11,7 @@ use tidelane_packet_io::PacketIo;
 
 use crate::{
     Host,
-    binding::{Binding, STAGING},
+    bindings::{Binding, STAGING},
     buffer_copy::BufferIn,
     memory::Buffers,
 };
@@ -21,7 +21,7 @@ impl<P: PacketIo> Host<P> {
     /// listener. Returns false and changes nothing if the program has accepted the connection, has
     /// read or written data, or is the only program with the listener, or if there is no memory.
     pub(crate) fn give_back(&mut self, flow: FlowId, program_flags: u32) -> bool {
-        let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
+        let Some(binding) = self.io.bindings.get_mut(flow) else {
             return false;
         };
         let Some(listener) = binding.listener else {
@@ -42,7 +42,7 @@ impl<P: PacketIo> Host<P> {
             return false;
         }
         let account = self.io.account_of(listener).cloned();
-        let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
+        let Some(binding) = self.io.bindings.get_mut(flow) else {
             return false;
         };
         let Some(program) = self.io.programs.get_mut(home) else {
@@ -74,7 +74,7 @@ impl<P: PacketIo> Host<P> {
         };
         debug_assert_eq!(binding.home, STAGING);
         self.engine.accept_queue_added(listener);
-        self.io.accepted.push((flow, listener));
+        self.io.bindings.note_accepted(flow, listener);
         true
     }
 }

@@ -15,8 +15,7 @@ use crate::{
     HostCounters,
     accounts::Ledger,
     admission::Prepaid,
-    binding::{Binding, STAGING},
-    buffered_flows::BufferedFlows,
+    bindings::{Binding, Bindings},
     driver_requests::DriverRequests,
     ephemeral_ports::EphemeralPorts,
     hand_back::HandBack,
@@ -55,22 +54,12 @@ pub struct HostIo<P: PacketIo> {
     pub ephemeral_ports: EphemeralPorts,
     /// Local ports that connections use or programs reserved.
     pub local_ports: LocalPorts,
-    /// Bindings, by flow number.
-    pub bindings: Vec<Option<Binding>>,
-    /// Flows with a receive buffer.
-    pub(crate) buffered_flows: BufferedFlows,
-    /// Flows with changes to publish to their programs.
-    pub dirty: Vec<FlowId>,
-    /// Established connections that the end of the step assigns to a context of their listener.
-    pub accepted: Vec<(FlowId, ListenerId)>,
+    /// Programs, slots and buffers of the flows.
+    pub bindings: Bindings,
     /// The journal of connections, if there is one.
     pub(crate) journal: JournalWriter,
-    /// Flows that ended in this step. The end of the step removes their bindings.
-    pub released: Vec<FlowId>,
     /// Receive buffers of connections before accept.
     pub staging: Staging,
-    /// The memory for received data of all cores.
-    pub stream_memory: StreamMemory,
     /// The time of this step.
     pub now: Instant,
     /// Counters of frames, drops and events.
@@ -102,14 +91,9 @@ impl<P: PacketIo> HostIo<P> {
             listeners: Listeners::default(),
             ephemeral_ports: EphemeralPorts::new(secret),
             local_ports: LocalPorts::default(),
-            bindings: Vec::new(),
-            buffered_flows: BufferedFlows::default(),
-            dirty: Vec::new(),
-            accepted: Vec::new(),
+            bindings: Bindings::default(),
             journal: JournalWriter::default(),
-            released: Vec::new(),
             staging,
-            stream_memory: StreamMemory::default(),
             now: Instant(0),
             counters: HostCounters::default(),
             rules: RuleSet::default(),
@@ -119,39 +103,11 @@ impl<P: PacketIo> HostIo<P> {
         })
     }
 
-    /// Returns the binding of `flow`.
-    #[inline]
-    pub fn binding(&mut self, flow: FlowId) -> Option<&mut Binding> {
-        self.bindings.get_mut(flow.index())?.as_mut()
-    }
-
-    /// Puts `flow` on the list of flows to publish.
-    #[inline(always)]
-    pub fn mark_dirty(&mut self, flow: FlowId) {
-        if let Some(binding) = self.bindings.get_mut(flow.index()).and_then(Option::as_mut)
-            && !binding.dirty
-        {
-            binding.dirty = true;
-            if self.dirty.len() == self.dirty.capacity() {
-                return self.grow_and_mark_dirty(flow);
-            }
-            self.dirty.push(flow);
-        }
-    }
-
-    /// Adds `flow` to the list of dirty flows when the list has to grow. Not inlined, so that the
-    /// common path saves no registers.
-    #[cold]
-    #[inline(never)]
-    fn grow_and_mark_dirty(&mut self, flow: FlowId) {
-        self.dirty.push(flow);
-    }
-
     #[inline(never)]
     fn transmit_local(&mut self, flow: FlowId, out: &SegmentOut) -> Result<(), TxFull> {
         let (bindings, programs) = (&self.bindings, &self.programs);
         self.links.transmit_local(out, |payload| {
-            if let Some(Some(binding)) = bindings.get(flow.index())
+            if let Some(binding) = bindings.get(flow)
                 && let Some(buffer) = binding.tx
                 && let Some(program) = programs.get(binding.home)
             {
@@ -159,31 +115,13 @@ impl<P: PacketIo> HostIo<P> {
             }
         })
     }
-
-    /// Implements [`Driver::place`] for a flow whose receive buffer has to be allocated or
-    /// enlarged, or lies in the staging area before accept.
-    #[inline(never)]
-    fn place_with_room(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
-        let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
-            return false;
-        };
-        if let Some(program) = self.programs.get_mut(binding.home) {
-            let region = program.region.region();
-            let slot = program.region.slot(binding.slot);
-            self.buffered_flows.add(flow);
-            return binding.place(region, slot, &mut program.rx, pos, payload);
-        }
-        let staged = binding.home == STAGING;
-        self.buffered_flows.add(flow);
-        staged && self.place_staged(flow, pos, payload)
-    }
 }
 
 impl<P: PacketIo> Driver for HostIo<P> {
     #[inline(always)]
     fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
         if let Origin::Flow(flow) = out.origin
-            && let Some(Some(binding)) = self.bindings.get_mut(flow.index())
+            && let Some(binding) = self.bindings.get_mut(flow)
         {
             match &mut binding.path {
                 Path::Port { template, .. }
@@ -204,33 +142,26 @@ impl<P: PacketIo> Driver for HostIo<P> {
 
     #[inline(always)]
     fn place(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
-        let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
-            return false;
-        };
-        let Some(buffer) = binding.rx_for(pos, payload.len()) else {
-            return self.place_with_room(flow, pos, payload);
-        };
-        let Some(home_slot) = &binding.home_slot else {
-            return self.place_with_room(flow, pos, payload);
-        };
-        binding.active = true;
-        buffer.write(home_slot.region().region(), pos, payload)
+        match self.bindings.place(flow, pos, payload) {
+            Some(placed) => placed,
+            None => self.place_with_room(flow, pos, payload),
+        }
     }
 
     #[inline]
     fn event(&mut self, flow: FlowId, event: Event) {
         match event {
-            Event::Progress { .. } => self.mark_dirty(flow),
+            Event::Progress { .. } => self.bindings.mark_dirty(flow),
             rare => self.rare_event(flow, rare),
         }
     }
 
     fn burst_len(&self, flow: FlowId, _segment_size: u32) -> u32 {
-        match self.bindings.get(flow.index()) {
-            Some(Some(Binding {
+        match self.bindings.get(flow) {
+            Some(Binding {
                 path: Path::Port { .. } | Path::Waiting { .. },
                 ..
-            })) => self.links.super_payload_max(),
+            }) => self.links.super_payload_max(),
             _ => 0,
         }
     }
@@ -258,7 +189,7 @@ impl<P: PacketIo> Driver for HostIo<P> {
     }
 
     fn set_ip(&mut self, flow: FlowId, change: IpChange) {
-        if let Some(binding) = self.binding(flow)
+        if let Some(binding) = self.bindings.get_mut(flow)
             && let Some(template) = binding.path.template_mut()
         {
             match change {
@@ -281,17 +212,15 @@ impl<P: PacketIo> HostIo<P> {
             true => Path::Nowhere,
             false => (self.neighbours).path_to(self.now, key, link, &mut self.requests),
         };
-        if self.bindings.len() <= flow.index() {
-            self.bindings.resize_with(flow.index() + 1, || None);
-        }
         self.local_ports.begin(key.local.port);
-        self.bindings[flow.index()].insert(Binding::new(path, key.local.port))
+        let binding = Binding::new(path, key.local.port);
+        self.bindings.insert(flow, binding)
     }
 
     /// Applies a changed link address of a neighbour or of the interface to the paths of all flows.
     /// Flows that waited for the neighbour can now send.
     pub fn refresh_paths(&mut self) {
-        for binding in self.bindings.iter_mut().flatten() {
+        for binding in self.bindings.iter_mut() {
             if self.neighbours.refresh(&mut binding.path) {
                 self.links.note_blocked();
             }
@@ -300,7 +229,7 @@ impl<P: PacketIo> HostIo<P> {
 
     /// Applies changed routes to the paths of all flows.
     pub fn reroute_paths(&mut self) {
-        for binding in self.bindings.iter_mut().flatten() {
+        for binding in self.bindings.iter_mut() {
             let (path, requests) = (&mut binding.path, &mut self.requests);
             if self.neighbours.reroute(self.now, path, requests) {
                 self.links.note_blocked();
@@ -311,7 +240,7 @@ impl<P: PacketIo> HostIo<P> {
     /// Records a soft error (RFC 9293 §3.9.2.2), which does not end `flow`. Before accept, no
     /// program learns of the error.
     fn note_soft_error(&mut self, flow: FlowId, cause: CloseCause) {
-        let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
+        let Some(binding) = self.bindings.get_mut(flow) else {
             return;
         };
         binding.soft_error = (binding.soft_error & !0xff).wrapping_add(1 << 8) | cause.to_u32();
@@ -347,7 +276,7 @@ impl<P: PacketIo> HostIo<P> {
     }
 
     fn transmit_of(&mut self, flow: FlowId, out: &SegmentOut) -> Result<(), TxFull> {
-        let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
+        let Some(binding) = self.bindings.get_mut(flow) else {
             return Ok(());
         };
         let (hop, template) = match &mut binding.path {
@@ -386,8 +315,7 @@ impl<P: PacketIo> HostIo<P> {
     /// Keeps the RST of a flow for the next step. The flow must still have its binding.
     #[cold]
     fn put_off_reset(&mut self, out: &SegmentOut) {
-        let binding = out.flow().and_then(|flow| self.bindings.get(flow.index()));
-        let Some(Some(binding)) = binding else {
+        let Some(binding) = out.flow().and_then(|flow| self.bindings.get(flow)) else {
             return;
         };
         match &binding.path {
@@ -413,7 +341,7 @@ impl<P: PacketIo> HostIo<P> {
     #[inline(never)]
     fn rare_event(&mut self, flow: FlowId, event: Event) {
         self.journal.note(flow, event);
-        let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
+        let Some(binding) = self.bindings.get_mut(flow) else {
             return;
         };
         match event {
@@ -429,9 +357,9 @@ impl<P: PacketIo> HostIo<P> {
                 binding.service_flags |= service_flags::ESTABLISHED;
                 binding.listener = Some(listener);
                 binding.half_open = None;
-                self.accepted.push((flow, listener));
                 let (path, requests) = (&mut binding.path, &mut self.requests);
                 self.neighbours.join(self.now, path, requests);
+                self.bindings.note_accepted(flow, listener);
             }
             Event::PeerClosed => binding.service_flags |= service_flags::FIN_RECEIVED,
             Event::FinAcked => binding.service_flags |= service_flags::FIN_ACKED,
@@ -443,11 +371,11 @@ impl<P: PacketIo> HostIo<P> {
             }
             Event::SoftError(cause) => self.note_soft_error(flow, cause),
             Event::Released => {
-                self.released.push(flow);
+                self.bindings.note_released(flow);
                 return;
             }
         }
-        self.mark_dirty(flow);
+        self.bindings.mark_dirty(flow);
     }
 }
 

@@ -358,7 +358,7 @@ impl<P: PacketIo> Host<P> {
             let Some(state) = self.engine.flow(flow) else {
                 continue;
             };
-            let Some(Some(binding)) = self.io.bindings.get(flow.index()) else {
+            let Some(binding) = self.io.bindings.get(flow) else {
                 continue;
             };
             if !matches!(binding.path, Path::Port { .. } | Path::Waiting { .. }) {
@@ -382,7 +382,7 @@ impl<P: PacketIo> Host<P> {
         let Some(journal) = journal else {
             return;
         };
-        let flows = self.io.bindings.len();
+        let flows = self.io.bindings.bound();
         let in_frames = self.io.counters.in_frames;
         if round.left == 0 && round.in_frames != in_frames {
             round.left = flows;

@@ -21,9 +21,8 @@ mod accept;
 pub mod accounts;
 mod admission;
 mod advance;
-mod binding;
+mod bindings;
 mod buffer_copy;
-mod buffered_flows;
 mod capture;
 mod congestion;
 mod contexts;
@@ -203,7 +202,7 @@ impl<P: PacketIo> Host<P> {
         io.ledger.set_capacity(Resource::ParkedOpens, PARKED_MAX);
         io.ledger.set_capacity(Resource::Holds, HOLDS_MAX);
         io.ledger
-            .set_capacity(Resource::StagedBytes, io.staging.region.len());
+            .set_capacity(Resource::StagedBytes, io.staging.region().len());
         let interface = io.neighbours.routes().interface();
         let mux_ports = MuxPorts::new(interface.mac, interface.addresses.clone(), MUX_PORTS_MAX);
         let base_options = SocketOptions {
@@ -242,8 +241,7 @@ impl<P: PacketIo> Host<P> {
     pub fn set_stream_memory(&mut self, memory: StreamMemory) {
         let (ledger, high) = (&self.io.ledger, memory.limits().high);
         ledger.set_capacity(accounts::Resource::StreamBytes, high);
-        self.io.staging.set_memory(memory.clone());
-        self.io.stream_memory = memory;
+        self.io.staging.set_memory(memory);
     }
 
     /// Processes all input, and sends and publishes all results. Returns true if there was any
@@ -264,7 +262,7 @@ impl<P: PacketIo> Host<P> {
         }
         self.run_timers(now);
         self.end_batch(now);
-        if self.has_changes() {
+        if self.io.bindings.has_changes() {
             self.publish(now);
         }
         if self.io.links.has_queued() {
@@ -336,7 +334,7 @@ impl<P: PacketIo> Host<P> {
     /// Returns the time at which the driver must call [`step`](Self::step) next if no other event
     /// occurs.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let undone = !(self.io.dirty.is_empty() && self.io.released.is_empty());
+        let undone = self.io.bindings.has_unpublished();
         let soon = (self.backlogged || self.io.links.has_waiting() || undone)
             .then(|| self.io.now + RETRY_INTERVAL);
         let sweep = self.sweep_due();

@@ -283,7 +283,7 @@ impl Drop for RxBuffers {
 #[derive(Debug)]
 pub struct Staging {
     /// The host's own region, which contains the buffers.
-    pub region: Region,
+    region: Region,
     allocator: BufferAllocator,
     memory: StreamMemory,
     /// The charges for each allocated buffer, by the offset of the buffer.
@@ -329,6 +329,16 @@ impl Staging {
             account,
         };
         (&self.region, staged)
+    }
+
+    /// Returns the region, which contains the buffers.
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// Returns the memory for received data of all cores.
+    pub fn memory(&self) -> &StreamMemory {
+        &self.memory
     }
 
     /// Sets the usage that all cores share. The staging area must not have a buffer yet.

@@ -14,7 +14,7 @@ use tidelane_engine::{
 use tidelane_packet_io::PacketIo;
 use tidelane_time::{Duration, Instant};
 
-use crate::{AllowedCongestion, Host, ProgramId, binding::SlotUse, congestion::number_of};
+use crate::{AllowedCongestion, Host, ProgramId, bindings::SlotUse, congestion::number_of};
 
 /// The program flags that [`options_of`] reads.
 const FLAG_BITS: u32 = program_flags::NODELAY
@@ -180,7 +180,7 @@ impl<P: PacketIo> Host<P> {
         let SlotUse::Live(flow) = *self.io.programs.get_mut(id)?.slot_use(slot)? else {
             return None;
         };
-        let binding = self.io.binding(flow)?;
+        let binding = self.io.bindings.get_mut(flow)?;
         let current = binding.generation == generation;
         self.engine
             .info(flow)
@@ -202,7 +202,7 @@ impl<P: PacketIo> Host<P> {
             if self.close_shared(now, flow, set) || self.give_back(flow, flags) {
                 return;
             }
-            if let Some(binding) = self.io.binding(flow) {
+            if let Some(binding) = self.io.bindings.get_mut(flow) {
                 binding.closed_by_program = true;
             }
             if flags & program_flags::ABORT != 0 {
@@ -221,10 +221,7 @@ impl<P: PacketIo> Host<P> {
         let Some(mut options) = self.engine.options(flow) else {
             return;
         };
-        let place = self
-            .io
-            .binding(flow)
-            .map(|binding| (binding.home, binding.slot));
+        let place = self.io.bindings.place_of(flow);
         if changed & program_flags::OPTIONS != 0
             && let Some((home, slot)) = place
             && let Some((region, allowed)) = (self.io.programs.get(home))
@@ -234,13 +231,13 @@ impl<P: PacketIo> Host<P> {
             let asked = slot_options(view.options(), self.base_options);
             options = allowed.restrict(asked, &self.base_options);
             let reports_sent = view.options().tx_reports.load(Relaxed) != 0;
-            if let Some(binding) = self.io.binding(flow) {
+            if let Some(binding) = self.io.bindings.get_mut(flow) {
                 binding.reports_sent = reports_sent;
             }
             self.read_urgent(now, flow, view.options());
             // Publish the receive window, because the options may have changed the window. The
             // window determines when the program announces its reads.
-            self.io.mark_dirty(flow);
+            self.io.bindings.mark_dirty(flow);
         }
         self.engine
             .set_options(now, flow, options_of(flags, options), &mut self.io);

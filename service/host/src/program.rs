@@ -9,7 +9,7 @@ use tidelane_ring::{BufferAllocator, CoreShare, ProgramRegion};
 
 use crate::{
     accounts::Account,
-    binding::SlotUse,
+    bindings::SlotUse,
     congestion::AllowedCongestion,
     contexts::Contexts,
     memory::{RxBuffers, StreamMemory},

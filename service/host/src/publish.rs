@@ -11,19 +11,13 @@ use tidelane_time::Instant;
 
 use crate::{
     Host, HostRequest,
-    binding::{SlotUse, cause_or_finished},
+    bindings::{SlotUse, cause_or_finished},
     io::HostIo,
     program::ProgramId,
     slots::{self, Publication},
 };
 
 impl<P: PacketIo> Host<P> {
-    /// Returns true if [`publish`](Self::publish) has work to do.
-    #[inline]
-    pub(crate) fn has_changes(&self) -> bool {
-        !(self.io.dirty.is_empty() && self.io.accepted.is_empty() && self.io.released.is_empty())
-    }
-
     /// Assigns accepted connections to programs, publishes changed flows, and ends the bindings of
     /// released flows.
     #[inline(never)]
@@ -31,27 +25,23 @@ impl<P: PacketIo> Host<P> {
         if self.io.journal.has_established() {
             self.enter_established();
         }
-        if !self.io.accepted.is_empty() {
-            for (flow, listener) in std::mem::take(&mut self.io.accepted) {
+        if let Some(accepted) = self.io.bindings.take_accepted() {
+            for (flow, listener) in accepted {
                 self.hand_out(now, flow, listener);
             }
         }
         // If the event ring for a flow is full, `publish_flow` marks the flow dirty again, for the
         // next step.
-        let dirty = self.io.dirty.len();
+        let dirty = self.io.bindings.dirty_len();
         for at in 0..dirty {
-            let Some(flow) = self.io.dirty.get(at).copied() else {
+            let Some(flow) = self.io.bindings.dirty_at(at) else {
                 break;
             };
             self.publish_flow(flow);
         }
-        if self.io.dirty.len() == dirty {
-            self.io.dirty.clear();
-        } else {
-            self.io.dirty.drain(..dirty);
-        }
-        if !self.io.released.is_empty() {
-            for flow in std::mem::take(&mut self.io.released) {
+        self.io.bindings.drop_dirty(dirty);
+        if let Some(released) = self.io.bindings.take_released() {
+            for flow in released {
                 self.end_binding(flow);
             }
         }
@@ -92,7 +82,7 @@ impl<P: PacketIo> Host<P> {
         let HostIo {
             bindings, programs, ..
         } = &mut self.io;
-        let Some(Some(binding)) = bindings.get_mut(flow.index()) else {
+        let Some(binding) = bindings.get_mut(flow) else {
             return;
         };
         if binding.connection == 0 {
@@ -121,7 +111,7 @@ impl<P: PacketIo> Host<P> {
 
     /// Writes the state of `flow` to its slot, and pushes a READY event for the program.
     fn publish_flow(&mut self, flow: FlowId) {
-        let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
+        let Some(binding) = self.io.bindings.get_mut(flow) else {
             return;
         };
         binding.dirty = false;
@@ -159,7 +149,7 @@ impl<P: PacketIo> Host<P> {
             && context.push_data(data_event::READY, slot).is_err()
         {
             // The event ring is full. The next step publishes the flow again.
-            self.io.mark_dirty(flow);
+            self.io.bindings.mark_dirty(flow);
         }
         if publication.flags & service_flags::SHARED != 0 {
             self.note_published(connection, publication);
@@ -169,13 +159,9 @@ impl<P: PacketIo> Host<P> {
     /// Ends the binding of `flow`. The slot stays in use until the program closes the slot.
     #[inline(never)]
     fn end_binding(&mut self, flow: FlowId) {
-        let Some(entry) = self.io.bindings.get_mut(flow.index()) else {
+        let Some(mut binding) = self.io.bindings.remove(flow) else {
             return;
         };
-        let Some(mut binding) = entry.take() else {
-            return;
-        };
-        self.io.buffered_flows.remove(flow);
         self.io.local_ports.end(binding.local_port);
         self.io.journal.clear(flow);
         if let Some((program, endpoint)) = binding.reserved.take() {

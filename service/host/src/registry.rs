@@ -11,7 +11,7 @@ use tidelane_wire::{Endpoint, IpAddress, MacAddress};
 use crate::{
     Bell, Host, IngressPolicy, ProgramId, Route,
     accounts::User,
-    binding::SlotUse,
+    bindings::SlotUse,
     contexts::Context,
     listeners::Listener,
     program::Program,
@@ -21,11 +21,6 @@ use crate::{
 
 /// Interval of sweeps. A sweep frees empty receive buffers that were idle since the last sweep.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
-/// Limit of the flows that one sweep examines for an idle receive buffer.
-const SWEEP_MAX: usize = 16_384;
-
-/// Largest capacity in flows that the table of bindings keeps after all flows have ended.
-const OVERSIZED: usize = 4096;
 
 /// The reason for which a listener was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +69,7 @@ impl<P: PacketIo> Host<P> {
         let (core, cores) = (self.core_index.core, self.core_index.cores);
         let share = region.layout().share(core, cores);
         let account = self.io.ledger.account(user);
-        let memory = self.io.stream_memory.clone();
+        let memory = self.io.staging.memory().clone();
         self.io
             .programs
             .insert(Program::new(named, account, region, share, memory))
@@ -106,7 +101,7 @@ impl<P: PacketIo> Host<P> {
 
     /// Returns true if the rules would deny the connection of `flow`.
     fn is_denied(&self, flow: FlowId) -> bool {
-        let binding = self.io.bindings.get(flow.index()).and_then(Option::as_ref);
+        let binding = self.io.bindings.get(flow);
         let (Some(info), Some(binding)) = (self.engine.info(flow), binding) else {
             return false;
         };
@@ -192,14 +187,9 @@ impl<P: PacketIo> Host<P> {
         }
         ended.into_iter().for_each(|slot| self.free_ended(id, slot));
         for flow in flows {
-            let orphan = self
-                .io
-                .binding(flow)
-                .is_some_and(|binding| binding.closed_by_program);
-            let flags = self
-                .io
-                .binding(flow)
-                .map_or(0, |binding| binding.program_flags);
+            let binding = self.io.bindings.get(flow);
+            let orphan = binding.is_some_and(|binding| binding.closed_by_program);
+            let flags = binding.map_or(0, |binding| binding.program_flags);
             if !orphan && !self.give_back(flow, flags) {
                 self.engine.abort(now, flow, &mut self.io);
             }
@@ -419,15 +409,8 @@ impl<P: PacketIo> Host<P> {
     /// and follows memory pressure.
     pub(crate) fn sweep(&mut self, now: Instant) {
         self.next_sweep = now + SWEEP_INTERVAL;
-        for _ in 0..self.io.buffered_flows.len().min(SWEEP_MAX) {
-            let Some(flow) = self.io.buffered_flows.next() else {
-                break;
-            };
-            let binding = self.io.binding(flow);
-            if !binding.is_some_and(|binding| std::mem::take(&mut binding.active)) {
-                self.free_empty(flow);
-            }
-        }
+        let (bindings, programs) = (&mut self.io.bindings, &mut self.io.programs);
+        bindings.free_idle(&self.engine, programs);
         self.shrink();
         self.tend_journal();
         if self.has_unassigned {
@@ -437,45 +420,22 @@ impl<P: PacketIo> Host<P> {
         self.follow_pressure();
     }
 
-    /// Frees a flow's receive buffer if the buffer is empty and the program reads no older buffer.
-    #[inline(never)]
-    pub(crate) fn free_empty(&mut self, flow: FlowId) {
-        let binding = self.io.bindings.get_mut(flow.index());
-        let Some(binding) = binding.and_then(Option::as_mut) else {
-            return self.io.buffered_flows.remove(flow);
-        };
-        let empty = self.engine.received(flow).all(|range| range.is_empty());
-        let stays = !empty || !binding.is_bound() || !binding.rx_old.is_empty();
-        if binding.rx.is_some() {
-            let program = self.io.programs.get_mut(binding.home);
-            let Some(program) = program.filter(|_| !stays) else {
-                return;
-            };
-            binding.free_rx(&mut program.rx);
-            if let Some(slot) = program.region.slot(binding.slot) {
-                crate::slots::set_rx_buffer(slot, binding.rx_word());
-            }
-        }
-        self.io.buffered_flows.remove(flow);
-    }
-
     /// Returns true if the table of bindings has a large capacity, but no flow exists.
     fn is_oversized(&self) -> bool {
-        self.io.bindings.capacity() > OVERSIZED && self.engine.is_empty()
+        self.io.bindings.is_oversized() && self.engine.is_empty()
     }
 
     /// Frees the tables of flows if the tables are large and no flow exists.
     fn shrink(&mut self) {
-        let undone = !(self.io.dirty.is_empty() && self.io.released.is_empty());
-        if self.is_oversized() && !undone {
-            self.io.bindings = Vec::new();
+        if self.is_oversized() && !self.io.bindings.has_unpublished() {
+            self.io.bindings.shrink();
             self.engine.shrink();
         }
     }
 
     /// Stops the growth of receive windows under memory pressure, and allows growth otherwise.
     fn follow_pressure(&mut self) {
-        let pressed = self.io.stream_memory.is_pressed();
+        let pressed = self.io.staging.memory().is_pressed();
         let most = if pressed {
             self.engine.config().rx_window_initial
         } else {
@@ -493,7 +453,7 @@ impl<P: PacketIo> Host<P> {
     pub(crate) fn sweep_due(&self) -> Option<Instant> {
         let mut programs = self.io.programs.iter();
         let mut needs_idle_check = || programs.any(|(_, entry)| entry.rx.needs_idle_check());
-        let any = !self.io.buffered_flows.is_empty() || self.has_unassigned || self.is_oversized();
+        let any = self.io.bindings.has_buffers() || self.has_unassigned || self.is_oversized();
         (any || needs_idle_check() || self.is_journal_stale()).then_some(self.next_sweep)
     }
 }

@@ -4,7 +4,7 @@ use tidelane_engine::{FlowId, FlowInfo};
 use tidelane_packet_io::PacketIo;
 use tidelane_wire::{DropReason, ETHERNET_HEADER_LEN, Endpoint};
 
-use crate::{Host, binding::Binding};
+use crate::{Host, bindings::Binding};
 
 /// A listener or a connection, as `tidelane ss` lists it.
 #[derive(Clone, Debug)]
@@ -76,7 +76,7 @@ impl<P: PacketIo> Host<P> {
     fn report_flow(&self, flow: FlowId) -> Option<SocketReport> {
         let state = self.engine.flow(flow)?;
         let info = self.engine.info(flow)?;
-        let binding = self.io.bindings.get(flow.index())?.as_ref()?;
+        let binding = self.io.bindings.get(flow)?;
         Some(SocketReport {
             state: SocketState::Connection(info.state.to_string()),
             listener: None,

@@ -11,7 +11,7 @@ use tidelane_time::{Duration, Instant};
 use crate::{
     AllowedCongestion, Host, HostRequest,
     accounts::{Charge, Refused, Resource},
-    binding::SlotUse,
+    bindings::SlotUse,
     contexts::{Context, failed_event, slot_event},
     ephemeral_ports::{Choice, PortShare},
     links::{LOCAL_PATH_LINK, LOCAL_PATH_ROUTE},
@@ -194,8 +194,9 @@ impl<P: PacketIo> Host<P> {
             entry.join(acceptor, place);
         }
         let waiting = std::mem::take(&mut entry.waiting);
-        let waiting = waiting.into_iter().map(|flow| (flow, listener));
-        self.io.accepted.extend(waiting);
+        for flow in waiting {
+            self.io.bindings.note_accepted(flow, listener);
+        }
     }
 
     fn accept_taken(&mut self, id: ProgramId, number: u32, count: u32) {
@@ -216,10 +217,10 @@ impl<P: PacketIo> Host<P> {
         match program.slot_use(slot) {
             Some(SlotUse::Live(flow)) => {
                 let flow = *flow;
-                if let Some(binding) = self.io.binding(flow) {
+                if let Some(binding) = self.io.bindings.get_mut(flow) {
                     binding.context = context;
                     binding.announce = true;
-                    self.io.mark_dirty(flow);
+                    self.io.bindings.mark_dirty(flow);
                 }
             }
             Some(SlotUse::Ended(binding)) => {
@@ -360,7 +361,7 @@ impl<P: PacketIo> Host<P> {
         self.io.opens_without_path = false;
         match opened {
             Ok(opened) => {
-                if let Some(binding) = self.io.binding(opened.0) {
+                if let Some(binding) = self.io.bindings.get_mut(opened.0) {
                     (binding.charge, binding.owner) = (charge, owner);
                 }
                 self.connect_started(opened, program, context, request, local)
@@ -478,7 +479,7 @@ impl<P: PacketIo> Host<P> {
         if reserved.is_some() {
             self.io.local_ports.begin_reserved(id, local);
         }
-        if let Some(binding) = self.io.binding(flow) {
+        if let Some(binding) = self.io.bindings.get_mut(flow) {
             binding.program_flags = request.flags;
             binding.reserved = reserved;
         }

@@ -16,7 +16,7 @@ use tidelane_time::Instant;
 use crate::{
     Host, ProgramId,
     accounts::{Account, Charge, Refused, Resource},
-    binding::{Binding, FormerSlot, SlotUse},
+    bindings::{Binding, FormerSlot, SlotUse},
     slots::Publication,
 };
 
@@ -196,7 +196,7 @@ impl<P: PacketIo> Host<P> {
             }
             SlotUse::Free | SlotUse::Former(_) => return None,
         };
-        self.io.binding(flow)
+        self.io.bindings.get_mut(flow)
     }
 
     /// Sets and clears flags of a slot now, instead of at the end of the step.
@@ -211,7 +211,7 @@ impl<P: PacketIo> Host<P> {
     /// Processes the CLOSE flag of the home. `flags` has the program flags that the home has newly
     /// set. Returns false and changes nothing if `flow` is not shared.
     pub(crate) fn close_shared(&mut self, now: Instant, flow: FlowId, flags: u32) -> bool {
-        let Some(binding) = self.io.binding(flow) else {
+        let Some(binding) = self.io.bindings.get_mut(flow) else {
             return false;
         };
         if binding.service_flags & service_flags::SHARED == 0 {

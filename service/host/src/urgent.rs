@@ -8,7 +8,7 @@ use tidelane_packet_io::PacketIo;
 use tidelane_ring::{SlotView, StreamBuffer};
 use tidelane_time::Instant;
 
-use crate::{Host, binding::Binding, io::HostIo, slots};
+use crate::{Host, bindings::Binding, io::HostIo, slots};
 
 /// State of urgent data of a connection: received urgent data as published in the slot, and the
 /// last values that the host read from the slot.
@@ -60,7 +60,7 @@ impl<P: PacketIo> HostIo<P> {
     /// Records that the peer has announced urgent data up to and including the byte at stream
     /// position `pos`.
     pub(crate) fn note_urgent(&mut self, flow: FlowId, pos: u32) {
-        let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
+        let Some(binding) = self.bindings.get_mut(flow) else {
             return;
         };
         let first = binding.service_flags & service_flags::URGENT == 0;
@@ -73,7 +73,7 @@ impl<P: PacketIo> HostIo<P> {
 
     /// Records that the announced urgent byte has arrived with the value `byte`.
     pub(crate) fn note_urgent_byte(&mut self, flow: FlowId, byte: u8) {
-        let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
+        let Some(binding) = self.bindings.get_mut(flow) else {
             return;
         };
         let pos = binding.urgent.pos();
@@ -82,7 +82,7 @@ impl<P: PacketIo> HostIo<P> {
     }
 
     fn show_urgent(&mut self, flow: FlowId) {
-        let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
+        let Some(binding) = self.bindings.get_mut(flow) else {
             return;
         };
         let program = self.programs.get(binding.home);
@@ -96,7 +96,7 @@ impl<P: PacketIo> Host<P> {
     /// Reads the options for urgent data, because the program may have written urgent data, or may
     /// have read beyond the urgent byte.
     pub(crate) fn read_urgent(&mut self, now: Instant, flow: FlowId, options: &SlotOptions) {
-        let Some(Some(binding)) = self.io.bindings.get_mut(flow.index()) else {
+        let Some(binding) = self.io.bindings.get_mut(flow) else {
             return;
         };
         let ahead = binding.rx_read.wrapping_sub(binding.urgent.pos()) as i32;

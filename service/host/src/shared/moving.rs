@@ -11,7 +11,7 @@ use tidelane_time::Instant;
 use super::Holder;
 use crate::{
     Host, ProgramId,
-    binding::{Binding, FormerSlot, SlotUse},
+    bindings::{Binding, FormerSlot, SlotUse},
     buffer_copy::BufferIn,
     memory::Buffers,
     slots::{self, Publication, Resumption},
@@ -132,7 +132,7 @@ impl<P: PacketIo> Host<P> {
                 // publishes the end of the flow, and the program tries again.
                 let state = self.engine.flow(flow).ok_or(TakeError::Busy)?;
                 let acked = state.tx_acked();
-                let binding = self.io.binding(flow).ok_or(TakeError::Busy)?;
+                let binding = self.io.bindings.get_mut(flow).ok_or(TakeError::Busy)?;
                 Ok(MovedRanges {
                     unread: self.engine.received(flow).collect(),
                     unacked: acked..binding.tx_head,
@@ -275,9 +275,9 @@ impl<P: PacketIo> Host<P> {
                     return;
                 };
                 let (rx_head, tx_acked) = (state.rx_head(), state.tx_acked());
-                if let Some(binding) = self.io.binding(flow) {
+                if let Some(binding) = self.io.bindings.get_mut(flow) {
                     let publication = publish_at(binding, new_home, rx_head, tx_acked);
-                    self.io.mark_dirty(flow);
+                    self.io.bindings.mark_dirty(flow);
                     // Record the state as published, because a move alone need not notify the other
                     // holders.
                     if let Some(shared) = self.shared.by_number.get_mut(&take.connection) {

@@ -1,0 +1,271 @@
+//! The bindings of all flows: which program, slot and buffers each flow has.
+//!
+//! The bindings also record the work that a step leaves to its end, in publication order: accepted
+//! flows that need a context, changed flows, and released flows.
+
+mod binding;
+mod buffered_flows;
+
+use tidelane_engine::{Engine, FlowId, ListenerId};
+
+pub use self::binding::{Binding, FormerSlot, STAGING, SlotUse, cause_or_finished};
+use self::buffered_flows::BufferedFlows;
+use crate::{
+    memory::Staging,
+    program::{ProgramId, Programs},
+    slots,
+};
+
+/// Limit of the flows that one sweep examines for an idle receive buffer.
+const SWEEP_MAX: usize = 16_384;
+/// Largest capacity in flows that the table of bindings keeps after all flows have ended.
+const OVERSIZED: usize = 4096;
+
+/// The bindings of all flows.
+#[derive(Default)]
+pub struct Bindings {
+    /// Bindings, by flow number.
+    entries: Vec<Option<Binding>>,
+    /// Flows with a receive buffer.
+    buffered_flows: BufferedFlows,
+    /// Flows with changes to publish to their programs.
+    dirty: Vec<FlowId>,
+    /// Established connections that the end of the step assigns to a context of their listener.
+    accepted: Vec<(FlowId, ListenerId)>,
+    /// Flows that ended in this step. The end of the step removes their bindings.
+    released: Vec<FlowId>,
+}
+
+impl Bindings {
+    /// Returns the binding of `flow`.
+    #[inline(always)]
+    pub fn get(&self, flow: FlowId) -> Option<&Binding> {
+        self.entries.get(flow.index())?.as_ref()
+    }
+
+    /// Returns the binding of `flow`.
+    #[inline(always)]
+    pub fn get_mut(&mut self, flow: FlowId) -> Option<&mut Binding> {
+        self.entries.get_mut(flow.index())?.as_mut()
+    }
+
+    /// Returns all bindings.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Binding> {
+        self.entries.iter_mut().flatten()
+    }
+
+    /// Returns the flow number after the largest number that a flow has had.
+    pub fn bound(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Sets the binding of a new flow.
+    pub fn insert(&mut self, flow: FlowId, binding: Binding) -> &mut Binding {
+        if self.entries.len() <= flow.index() {
+            self.entries.resize_with(flow.index() + 1, || None);
+        }
+        self.entries[flow.index()].insert(binding)
+    }
+
+    /// Removes the binding of a flow that has ended.
+    pub fn remove(&mut self, flow: FlowId) -> Option<Binding> {
+        let binding = self.entries.get_mut(flow.index())?.take()?;
+        self.buffered_flows.remove(flow);
+        Some(binding)
+    }
+
+    /// Puts `flow` on the list of flows to publish.
+    #[inline(always)]
+    pub fn mark_dirty(&mut self, flow: FlowId) {
+        if let Some(binding) = self.entries.get_mut(flow.index()).and_then(Option::as_mut)
+            && !binding.dirty
+        {
+            binding.dirty = true;
+            if self.dirty.len() == self.dirty.capacity() {
+                return self.grow_and_mark_dirty(flow);
+            }
+            self.dirty.push(flow);
+        }
+    }
+
+    /// Adds `flow` to the list of dirty flows when the list has to grow. Not inlined, so that the
+    /// common path saves no registers.
+    #[cold]
+    #[inline(never)]
+    fn grow_and_mark_dirty(&mut self, flow: FlowId) {
+        self.dirty.push(flow);
+    }
+
+    /// Returns the number of flows to publish.
+    #[inline]
+    pub fn dirty_len(&self) -> usize {
+        self.dirty.len()
+    }
+
+    /// Returns the flow at index `at` of the flows to publish.
+    #[inline]
+    pub fn dirty_at(&self, at: usize) -> Option<FlowId> {
+        self.dirty.get(at).copied()
+    }
+
+    /// Removes the first `count` flows from the list of flows to publish.
+    #[inline]
+    pub fn drop_dirty(&mut self, count: usize) {
+        if self.dirty.len() == count {
+            self.dirty.clear();
+        } else {
+            self.dirty.drain(..count);
+        }
+    }
+
+    /// Records that the end of the step has to assign `flow` to a context of `listener`.
+    pub fn note_accepted(&mut self, flow: FlowId, listener: ListenerId) {
+        self.accepted.push((flow, listener));
+    }
+
+    /// Takes the flows that need a context of their listener.
+    #[inline]
+    pub fn take_accepted(&mut self) -> Option<Vec<(FlowId, ListenerId)>> {
+        (!self.accepted.is_empty()).then(|| std::mem::take(&mut self.accepted))
+    }
+
+    /// Records that the end of the step has to remove the binding of `flow`.
+    pub fn note_released(&mut self, flow: FlowId) {
+        self.released.push(flow);
+    }
+
+    /// Takes the flows that ended in this step.
+    #[inline]
+    pub fn take_released(&mut self) -> Option<Vec<FlowId>> {
+        (!self.released.is_empty()).then(|| std::mem::take(&mut self.released))
+    }
+
+    /// Returns true if the end of the step has work.
+    #[inline]
+    pub fn has_changes(&self) -> bool {
+        !(self.dirty.is_empty() && self.accepted.is_empty() && self.released.is_empty())
+    }
+
+    /// Returns true if flows wait for their publication, or for the removal of their bindings.
+    pub fn has_unpublished(&self) -> bool {
+        !(self.dirty.is_empty() && self.released.is_empty())
+    }
+
+    /// Copies `payload` to stream position `pos` of a flow's receive buffer. Returns `None` and
+    /// copies nothing if the buffer has to be allocated or enlarged, or if the flow has no slot.
+    #[inline(always)]
+    pub fn place(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> Option<bool> {
+        let binding = self.get_mut(flow)?;
+        let buffer = binding.rx_for(pos, payload.len())?;
+        let home_slot = binding.home_slot.as_ref()?;
+        binding.active = true;
+        Some(buffer.write(home_slot.region().region(), pos, payload))
+    }
+
+    /// Copies `payload` to the receive buffer of a flow with a program. Allocates or enlarges the
+    /// buffer if needed. Returns false if there is no memory.
+    pub fn place_with_room(
+        &mut self,
+        flow: FlowId,
+        pos: u32,
+        payload: &[u8],
+        programs: &mut Programs,
+    ) -> bool {
+        let Some(Some(binding)) = self.entries.get_mut(flow.index()) else {
+            return false;
+        };
+        let Some(program) = programs.get_mut(binding.home) else {
+            return false;
+        };
+        self.buffered_flows.add(flow);
+        let slot = program.region.slot(binding.slot);
+        let region = program.region.region();
+        binding.place(region, slot, &mut program.rx, pos, payload)
+    }
+
+    /// Copies `payload` to the staging buffer of a flow before accept. Returns false if there is no
+    /// memory, or if the flow would hold more than `held_max` bytes.
+    pub fn place_staged(
+        &mut self,
+        flow: FlowId,
+        (pos, payload): (u32, &[u8]),
+        held_max: u32,
+        staging: &mut Staging,
+    ) -> bool {
+        let Some(Some(binding)) = self.entries.get_mut(flow.index()) else {
+            return false;
+        };
+        self.buffered_flows.add(flow);
+        let end = pos.wrapping_add(payload.len() as u32);
+        if end.wrapping_sub(binding.rx_read) > held_max {
+            return false;
+        }
+        let charge = binding.charge.as_ref();
+        let account = charge.map(|charge| charge.account().clone());
+        let (region, mut buffers) = staging.of(account.as_ref());
+        binding.place(region, None, &mut buffers, pos, payload)
+    }
+
+    /// Returns true if so many flows have receive buffers that the host frees empty buffers at
+    /// once.
+    #[inline(always)]
+    pub fn is_crowded(&self) -> bool {
+        self.buffered_flows.is_crowded()
+    }
+
+    /// Returns true if a flow has a receive buffer.
+    pub fn has_buffers(&self) -> bool {
+        !self.buffered_flows.is_empty()
+    }
+
+    /// Frees the empty receive buffers of flows that were idle since the last call.
+    pub fn free_idle(&mut self, engine: &Engine, programs: &mut Programs) {
+        for _ in 0..self.buffered_flows.len().min(SWEEP_MAX) {
+            let Some(flow) = self.buffered_flows.next() else {
+                break;
+            };
+            let binding = self.get_mut(flow);
+            if !binding.is_some_and(|binding| std::mem::take(&mut binding.active)) {
+                self.free_empty(flow, engine, programs);
+            }
+        }
+    }
+
+    /// Frees a flow's receive buffer if the buffer is empty and the program reads no older buffer.
+    #[inline(never)]
+    pub fn free_empty(&mut self, flow: FlowId, engine: &Engine, programs: &mut Programs) {
+        let Some(Some(binding)) = self.entries.get_mut(flow.index()) else {
+            return self.buffered_flows.remove(flow);
+        };
+        let empty = engine.received(flow).all(|range| range.is_empty());
+        let stays = !empty || !binding.is_bound() || !binding.rx_old.is_empty();
+        if binding.rx.is_some() {
+            let program = programs.get_mut(binding.home);
+            let Some(program) = program.filter(|_| !stays) else {
+                return;
+            };
+            binding.free_rx(&mut program.rx);
+            if let Some(slot) = program.region.slot(binding.slot) {
+                slots::set_rx_buffer(slot, binding.rx_word());
+            }
+        }
+        self.buffered_flows.remove(flow);
+    }
+
+    /// Returns true if the table has a large capacity. The caller frees the table with
+    /// [`shrink`](Self::shrink) after all flows have ended.
+    pub fn is_oversized(&self) -> bool {
+        self.entries.capacity() > OVERSIZED
+    }
+
+    /// Frees the table. No flow exists.
+    pub fn shrink(&mut self) {
+        self.entries = Vec::new();
+    }
+
+    /// Returns the program and slot of `flow`.
+    pub fn place_of(&self, flow: FlowId) -> Option<(ProgramId, u32)> {
+        let binding = self.get(flow)?;
+        Some((binding.home, binding.slot))
+    }
+}
