@@ -25,12 +25,12 @@ use std::{
     },
 };
 
-use tidelane_engine::{Event, FlowId};
+use tidelane_engine::{Engine, Event, FlowId};
 use tidelane_packet_io::PacketIo;
 use tidelane_ring::Region;
 use tidelane_wire::{Endpoint, FlowKey, IpAddress, SeqNumber};
 
-use crate::{Host, neighbours::Path};
+use crate::{Host, bindings::Bindings, neighbours::Path};
 
 /// Size of an entry in bytes.
 const ENTRY: u64 = 64;
@@ -325,6 +325,11 @@ pub(crate) struct JournalWriter {
 }
 
 impl JournalWriter {
+    /// Sets the journal of a new host.
+    fn set(&mut self, journal: FlowJournal) {
+        self.journal = Some(journal);
+    }
+
     /// Records `flow` if `event` establishes the flow. The end of the step writes the flow's entry.
     pub(crate) fn note(&mut self, flow: FlowId, event: Event) {
         if self.journal.is_some() && matches!(event, Event::Connected | Event::Accepted(_)) {
@@ -343,22 +348,12 @@ impl JournalWriter {
             journal.clear(flow.index() as u32);
         }
     }
-}
-
-impl<P: PacketIo> Host<P> {
-    /// Sets the journal of a new host.
-    pub fn set_journal(&mut self, journal: FlowJournal) {
-        self.io.journal.journal = Some(journal);
-    }
 
     /// Writes the entries of the connections that were established in this step.
     #[inline(never)]
-    pub(crate) fn enter_established(&mut self) {
-        for flow in std::mem::take(&mut self.io.journal.established) {
-            let Some(state) = self.engine.flow(flow) else {
-                continue;
-            };
-            let Some(binding) = self.io.bindings.get(flow) else {
+    pub(crate) fn enter_established(&mut self, engine: &Engine, bindings: &Bindings) {
+        for flow in std::mem::take(&mut self.established) {
+            let (Some(state), Some(binding)) = (engine.flow(flow), bindings.get(flow)) else {
                 continue;
             };
             if !matches!(binding.path, Path::Port { .. } | Path::Waiting { .. }) {
@@ -370,20 +365,19 @@ impl<P: PacketIo> Host<P> {
                 rcv_nxt: state.rcv_nxt,
                 timestamp_offset: state.timestamp_offset(),
             };
-            if let Some(journal) = &mut self.io.journal.journal {
+            if let Some(journal) = &mut self.journal {
                 journal.enter(flow.index() as u32, &entry);
             }
         }
     }
 
-    /// Updates the entries of at most `PART_MAX` flows, and returns empty pages to the system.
-    pub(crate) fn tend_journal(&mut self) {
-        let JournalWriter { journal, round, .. } = &mut self.io.journal;
+    /// Updates the entries of at most `PART_MAX` flows, and returns empty pages to the system. All
+    /// flow numbers are below `flows`, and the host has received `in_frames` frames so far.
+    pub(crate) fn tend(&mut self, engine: &Engine, flows: usize, in_frames: u64) {
+        let Self { journal, round, .. } = self;
         let Some(journal) = journal else {
             return;
         };
-        let flows = self.io.bindings.bound();
-        let in_frames = self.io.counters.in_frames;
         if round.left == 0 && round.in_frames != in_frames {
             round.left = flows;
             round.in_frames = in_frames;
@@ -392,7 +386,7 @@ impl<P: PacketIo> Host<P> {
             round.left -= 1;
             round.at = (round.at + 1) % flows.max(1);
             let number = round.at as u32;
-            if let Some(state) = self.engine.flow(FlowId(number)) {
+            if let Some(state) = engine.flow(FlowId(number)) {
                 journal.update(number, state.snd_una, state.rcv_nxt);
             }
         }
@@ -400,12 +394,19 @@ impl<P: PacketIo> Host<P> {
     }
 
     /// Returns true if sequence numbers may have advanced, or if there may be pages to return to
-    /// the system.
-    pub(crate) fn is_journal_stale(&self) -> bool {
-        let JournalWriter { journal, round, .. } = &self.io.journal;
-        let moved = round.left > 0 || round.in_frames != self.io.counters.in_frames;
+    /// the system. The host has received `in_frames` frames so far.
+    pub(crate) fn is_stale(&self, in_frames: u64) -> bool {
+        let Self { journal, round, .. } = self;
+        let moved = round.left > 0 || round.in_frames != in_frames;
         let stale = |journal: &FlowJournal| journal.has_empty_pages() || moved && journal.used > 0;
         journal.as_ref().is_some_and(stale)
+    }
+}
+
+impl<P: PacketIo> Host<P> {
+    /// Sets the journal of a new host.
+    pub fn set_journal(&mut self, journal: FlowJournal) {
+        self.io.journal.set(journal);
     }
 }
 

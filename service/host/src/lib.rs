@@ -43,6 +43,7 @@ mod memory;
 mod mux_ports;
 mod neighbours;
 mod options;
+mod parked_opens;
 mod port_rules;
 mod program;
 mod publish;
@@ -55,10 +56,9 @@ mod shared;
 mod siblings;
 mod slots;
 mod strays;
+mod timer_hold;
 mod urgent;
 mod within_host;
-
-use std::collections::VecDeque;
 
 use tidelane_engine::{Engine, EngineConfig, SocketOptions};
 use tidelane_packet_io::PacketIo;
@@ -69,9 +69,10 @@ use crate::{
     accounts::Resource,
     fragments::Fragments,
     io::HostIo,
+    parked_opens::{PARKED_MAX, ParkedOpens},
     port_rules::PortOwners,
-    requests::{PARKED_MAX, Parked},
     shared::{HOLDS_MAX, SharedConnections},
+    timer_hold::TimerHold,
 };
 pub use crate::{
     capture::{CaptureFilter, CapturePoint},
@@ -101,10 +102,6 @@ pub use crate::{
 
 /// Time between two retries while an event or a frame waits for room.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
-/// Time after its due time from which a timer counts as late.
-const LATE_MIN: Duration = Duration::from_millis(2);
-/// Limit of the time for which the host holds late timers back.
-const HOLD_MAX: Duration = Duration::from_millis(10);
 
 /// Counters of a host, in addition to the counters of its engine.
 #[derive(Clone, Debug)]
@@ -157,8 +154,8 @@ pub struct Host<P: PacketIo> {
     io: HostIo<P>,
     /// Options of connections whose program sets no options.
     base_options: SocketOptions,
-    /// Active opens that wait for a port or a neighbour, oldest first.
-    parked: VecDeque<Parked>,
+    /// Active opens that wait for a port or a neighbour.
+    parked_opens: ParkedOpens,
     /// Connections that several processes hold.
     shared: SharedConnections,
     /// The index of this core, and the number of cores.
@@ -173,8 +170,8 @@ pub struct Host<P: PacketIo> {
     port_owners: PortOwners,
     /// Number of connections that programs of this core have had so far.
     connections: u64,
-    /// Due time of the timers that the host holds back, and the time at which the hold ends.
-    held: Option<(Instant, Instant)>,
+    /// The hold of late timers.
+    timer_hold: TimerHold,
     /// True if events still wait for room in a context's ring.
     backlogged: bool,
     /// True if established connections wait because no context of their listener has room.
@@ -214,7 +211,7 @@ impl<P: PacketIo> Host<P> {
             engine: Engine::new(config, secret),
             io,
             base_options,
-            parked: VecDeque::new(),
+            parked_opens: ParkedOpens::default(),
             shared: SharedConnections::default(),
             core_index: CoreIndex::ALONE,
             siblings: None,
@@ -222,7 +219,7 @@ impl<P: PacketIo> Host<P> {
             mux_ports,
             port_owners: PortOwners::default(),
             connections: 0,
-            held: None,
+            timer_hold: TimerHold::default(),
             backlogged: false,
             has_unassigned: false,
             next_sweep: Instant(0),
@@ -289,10 +286,13 @@ impl<P: PacketIo> Host<P> {
     }
 
     fn run_timers(&mut self, now: Instant) {
-        if self.engine.is_due(now) && !self.io.links.frames_wait() && !self.is_held(now) {
+        if self.engine.is_due(now)
+            && !self.io.links.frames_wait()
+            && !self.timer_hold.holds(now, self.engine.next_timeout())
+        {
             self.engine.advance_time(now, &mut self.io);
         }
-        if self.parked_deadline().is_some_and(|at| at <= now) {
+        if self.parked_opens.deadline().is_some_and(|at| at <= now) {
             self.retry_parked(now);
         }
         if now >= self.next_sweep {
@@ -303,44 +303,18 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Returns true if the host holds due timers back. A late timer means that this thread got its
-    /// CPU late. The kernel thread that delivers the peers' ACKs was then late, too. The hold lets
-    /// this kernel thread run before a timer retransmits.
-    #[cold]
-    fn is_held(&mut self, now: Instant) -> bool {
-        let Some(due) = self.engine.next_timeout() else {
-            return false;
-        };
-        match self.held {
-            Some((held, until)) if held == due => now < until,
-            _ if now - due < LATE_MIN => false,
-            _ => {
-                self.held = Some((due, now + (now - due).min(HOLD_MAX)));
-                true
-            }
-        }
-    }
-
-    /// Returns the time at which the engine's timers run. If the host holds the timers back, this
-    /// time is the end of the hold.
-    fn timers_due(&self) -> Option<Instant> {
-        let due = self.engine.next_timeout()?;
-        match self.held {
-            Some((held, until)) if held == due => Some(until),
-            _ => Some(due),
-        }
-    }
-
     /// Returns the time at which the driver must call [`step`](Self::step) next if no other event
     /// occurs.
     pub fn next_timeout(&self) -> Option<Instant> {
         let undone = self.io.bindings.has_unpublished();
         let soon = (self.backlogged || self.io.links.has_waiting() || undone)
             .then(|| self.io.now + RETRY_INTERVAL);
+        let timers_due = self.engine.next_timeout();
+        let timers_due = timers_due.map(|due| self.timer_hold.run_time(due));
         let sweep = self.sweep_due();
         [
-            self.timers_due(),
-            self.parked_deadline(),
+            timers_due,
+            self.parked_opens.deadline(),
             soon,
             sweep,
             self.fragments.reassembler.next_timeout(),

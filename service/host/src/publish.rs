@@ -23,7 +23,8 @@ impl<P: PacketIo> Host<P> {
     #[inline(never)]
     pub(crate) fn publish(&mut self, now: Instant) {
         if self.io.journal.has_established() {
-            self.enter_established();
+            let (engine, bindings) = (&self.engine, &self.io.bindings);
+            self.io.journal.enter_established(engine, bindings);
         }
         if let Some(accepted) = self.io.bindings.take_accepted() {
             for (flow, listener) in accepted {

@@ -155,7 +155,7 @@ impl<P: PacketIo> Host<P> {
             self.drop_listener_holder(now, id, listener);
         }
         self.io.local_ports.forget(id);
-        self.parked.retain(|parked| parked.program() != id);
+        self.parked_opens.forget(id);
         let Some(program) = self.io.programs.get_mut(id) else {
             return;
         };
@@ -412,7 +412,8 @@ impl<P: PacketIo> Host<P> {
         let (bindings, programs) = (&mut self.io.bindings, &mut self.io.programs);
         bindings.free_idle(&self.engine, programs);
         self.shrink();
-        self.tend_journal();
+        let (flows, in_frames) = (self.io.bindings.bound(), self.io.counters.in_frames);
+        self.io.journal.tend(&self.engine, flows, in_frames);
         if self.has_unassigned {
             self.assign_waiting(now);
         }
@@ -454,6 +455,7 @@ impl<P: PacketIo> Host<P> {
         let mut programs = self.io.programs.iter();
         let mut needs_idle_check = || programs.any(|(_, entry)| entry.rx.needs_idle_check());
         let any = self.io.bindings.has_buffers() || self.has_unassigned || self.is_oversized();
-        (any || needs_idle_check() || self.is_journal_stale()).then_some(self.next_sweep)
+        let is_journal_stale = self.io.journal.is_stale(self.io.counters.in_frames);
+        (any || needs_idle_check() || is_journal_stale).then_some(self.next_sweep)
     }
 }

@@ -6,7 +6,7 @@ use tidelane_abi::{
 use tidelane_engine::{Endpoint, FlowId, FlowKey, FlowRoute, IpAddress, OpenError};
 use tidelane_packet_io::PacketIo;
 use tidelane_ring::{Corrupt, words::DataWord};
-use tidelane_time::{Duration, Instant};
+use tidelane_time::Instant;
 
 use crate::{
     AllowedCongestion, Host, HostRequest,
@@ -18,34 +18,13 @@ use crate::{
     listeners::Acceptor,
     neighbours::can_be_a_host,
     options::{opened_with, options_of},
+    parked_opens::Parked,
     program::ProgramId,
     rules::Action,
 };
 
 /// Limit of the data requests, and of the control requests, that one step reads from a context.
 const REQUESTS_PER_STEP_MAX: u32 = 512;
-/// Limit of parked active opens of all users.
-pub const PARKED_MAX: u64 = 65_536;
-/// Time limit of a parked open. The kernel's neighbour resolution fails after the same time.
-const PARKED_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// An active open that waits for a local port or for the resolution of a neighbour.
-pub struct Parked {
-    program: ProgramId,
-    context: u32,
-    request: ControlRequest,
-    /// Time of the program's request, from which the time limit counts.
-    since: Instant,
-    /// The charge to the program's user for the parked open.
-    _place: Charge,
-}
-
-impl Parked {
-    /// Returns the program that waits for the open.
-    pub fn program(&self) -> ProgramId {
-        self.program
-    }
-}
 
 /// The outcome of an attempt to start an active open.
 pub(crate) enum Start {
@@ -271,12 +250,12 @@ impl<P: PacketIo> Host<P> {
             return Ok(());
         };
         let place = owner.account.charge(Resource::ParkedOpens, 1)?;
-        self.parked.push_back(Parked {
+        self.parked_opens.push(Parked {
             program,
             context,
             request,
             since,
-            _place: place,
+            place,
         });
         if let Some(context) = self.context(program, context) {
             context.reserve_answer();
@@ -286,19 +265,20 @@ impl<P: PacketIo> Host<P> {
 
     /// Tries all parked opens again, after a change or a timeout. Opens past the time limit fail.
     pub(crate) fn retry_parked(&mut self, now: Instant) {
-        for parked in std::mem::take(&mut self.parked) {
+        for parked in self.parked_opens.take_all() {
+            let is_overdue = parked.is_overdue(now);
             let Parked {
                 program,
                 context,
                 request,
                 since,
-                _place,
+                place,
             } = parked;
-            drop(_place);
+            drop(place);
             if let Some(context) = self.context(program, context) {
                 context.release_answer();
             }
-            if now - since >= PARKED_TIMEOUT {
+            if is_overdue {
                 let event = failed_event(request.cookie, close_cause::HOST_UNREACHABLE);
                 if let Some(context) = self.context(program, context) {
                     let _ = context.push_control(event);
@@ -307,13 +287,6 @@ impl<P: PacketIo> Host<P> {
                 self.connect(now, program, context, request, since);
             }
         }
-    }
-
-    /// Returns the time at which the oldest parked open fails.
-    pub(crate) fn parked_deadline(&self) -> Option<Instant> {
-        self.parked
-            .front()
-            .map(|parked| parked.since + PARKED_TIMEOUT)
     }
 
     fn start_connect(
