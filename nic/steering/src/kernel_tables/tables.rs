@@ -137,6 +137,9 @@ impl Tables {
     }
 
     fn apply_address(&mut self, message: &AddressMessage) -> Option<Change> {
+        if !is_usable(message) {
+            return self.remove_address(message);
+        }
         let record = address_record(message)?;
         let AddressRecord { ifindex, addr, .. } = record;
         if self.addresses.contains(&record) {
@@ -182,20 +185,21 @@ impl Tables {
     }
 }
 
-/// Returns the address in a message. Returns `None` for an address that must not be used, and for
-/// an address that is neither IPv4 nor IPv6.
+/// Returns true if the address in a message may be used: the address is neither tentative nor a
+/// duplicate (RFC 4862 §5.4). The kernel sends another message when this state changes.
+fn is_usable(message: &AddressMessage) -> bool {
+    let unusable = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
+    !message.header.flags.intersects(unusable)
+}
+
+/// Returns the address in a message, even if the address may not be used. Returns `None` for an
+/// address that is neither IPv4 nor IPv6.
 fn address_record(message: &AddressMessage) -> Option<AddressRecord> {
     let bits_before = match message.header.family {
         AddressFamily::Inet => 96,
         AddressFamily::Inet6 => 0,
         _ => return None,
     };
-    // Leave out a tentative or duplicate address, which must not be used (RFC 4862 §5.4). The
-    // kernel sends another message when the state changes.
-    let unusable = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
-    if message.header.flags.intersects(unusable) {
-        return None;
-    }
     // On a point-to-point link, `Address` is the peer's address and `Local` is this machine's
     // address. On any other link, both attributes are this machine's address.
     let local = message
@@ -259,9 +263,45 @@ fn neighbor_state(message: &NeighbourMessage) -> NeighborState {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
     use super::*;
+
+    const IFINDEX: u32 = 3;
+
+    fn address_message(addr: IpAddr, flags: AddressHeaderFlags) -> AddressMessage {
+        let mut message = AddressMessage::default();
+        message.header.family = match addr {
+            IpAddr::V4(_) => AddressFamily::Inet,
+            IpAddr::V6(_) => AddressFamily::Inet6,
+        };
+        message.header.index = IFINDEX;
+        message.header.prefix_len = 24;
+        message.header.flags = flags;
+        message.attributes.push(AddressAttribute::Address(addr));
+        message
+    }
+
+    #[test]
+    fn an_address_that_must_not_be_used_is_removed_by_either_message() {
+        use RouteNetlinkMessage::{DelAddress, NewAddress};
+        let own = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
+        let (ifindex, addr) = (IFINDEX, own.octets());
+        let usable = address_message(own.into(), AddressHeaderFlags::Permanent);
+        for flags in [AddressHeaderFlags::Tentative, AddressHeaderFlags::Dadfailed] {
+            let unusable = address_message(own.into(), AddressHeaderFlags::Permanent | flags);
+            for message in [NewAddress(unusable.clone()), DelAddress(unusable)] {
+                let mut tables = Tables::default();
+                assert_eq!(tables.apply(message.clone()), None);
+                let added = tables.apply(NewAddress(usable.clone()));
+                assert_eq!(added, Some(Change::Address { ifindex, addr }));
+                let removed = tables.apply(message.clone());
+                assert_eq!(removed, Some(Change::AddressGone { ifindex, addr }));
+                assert_eq!(tables.addresses, []);
+                assert_eq!(tables.apply(message), None);
+            }
+        }
+    }
 
     #[test]
     fn an_address_knows_its_network() {

@@ -1,7 +1,7 @@
 //! Tests that compare the copy of the kernel's tables with the kernel's tables.
 
 use std::{
-    net::Ipv4Addr,
+    net::{Ipv4Addr, Ipv6Addr},
     time::{Duration, Instant},
 };
 
@@ -175,6 +175,41 @@ fn changes_are_followed() {
     });
     assert!(changes.contains(&Change::LinkGone(ifindex)));
     assert_eq!(kernel_tables.addresses(ifindex).count(), 0);
+}
+
+#[test]
+fn a_duplicate_address_is_left_out() {
+    if !privileged("a_duplicate_address_is_left_out") {
+        return;
+    }
+    let pair = Pair::new();
+    for name in ["disable_ipv6=0", "keep_addr_on_down=1"] {
+        pair.host
+            .command(&format!("sysctl -q net.ipv6.conf.veth0.{name}"));
+        pair.peer
+            .command(&format!("sysctl -q net.ipv6.conf.veth0.{name}"));
+    }
+    let ifindex = pair.host.index("veth0");
+    let mut kernel_tables = pair.host.run(KernelTables::open).unwrap();
+    let duplicate: Ipv6Addr = "fd77::1".parse().unwrap();
+    let has = |kernel_tables: &KernelTables| {
+        let mut records = kernel_tables.addresses(ifindex);
+        records.any(|record| record.addr == duplicate.octets())
+    };
+    pair.host.ip("addr add fd77::1/64 dev veth0 nodad");
+    poll_until(&mut kernel_tables, has);
+
+    // The link that comes up probes for duplicates, and finds the peer's address.
+    pair.host.ip("addr change fd77::1/64 dev veth0");
+    pair.host.ip("link set veth0 down");
+    pair.peer.ip("addr add fd77::1/64 dev veth0 nodad");
+    pair.host.ip("link set veth0 up");
+    let changes = poll_until(&mut kernel_tables, |kernel_tables| !has(kernel_tables));
+    assert!(changes.contains(&Change::AddressGone {
+        ifindex,
+        addr: duplicate.octets()
+    }));
+    assert!(pair.host.ip("addr show dev veth0").contains("dadfailed"));
 }
 
 #[test]
