@@ -1,7 +1,7 @@
 //! Copies of the kernel's tables of links, addresses and neighbors. The kernel's rtnetlink messages
 //! about new, changed and deleted entries update the copies.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
@@ -22,16 +22,20 @@ pub struct AddressRecord {
     pub ifindex: u32,
     /// The address, which belongs to this machine.
     pub addr: Address,
-    /// Length of the network prefix in bits. The length of an IPv4 prefix includes the 96 bits of
-    /// the IPv4-mapped form, so that a /24 has 120.
+    /// An address in the network. The network of a point-to-point IPv4 address is the peer's
+    /// network, and this field has the peer's address. In all other cases, this field equals
+    /// `addr`.
+    pub network: Address,
+    /// Length of the prefix of `network` in bits. The length of an IPv4 prefix includes the 96 bits
+    /// of the IPv4-mapped form, so that a /24 has 120.
     pub prefix_len: u8,
 }
 
 impl AddressRecord {
-    /// Returns true if `other` has the network prefix of this address.
+    /// Returns true if `other` is in the network of this address.
     pub fn contains(&self, other: &Address) -> bool {
         let kept = u32::from(self.prefix_len.min(128));
-        let different = u128::from_be_bytes(self.addr) ^ u128::from_be_bytes(*other);
+        let different = u128::from_be_bytes(self.network) ^ u128::from_be_bytes(*other);
         different.leading_zeros() >= kept
     }
 }
@@ -216,9 +220,14 @@ fn address_record(message: &AddressMessage) -> Option<AddressRecord> {
             AddressAttribute::Address(addr) => Some(*addr),
             _ => None,
         });
+    let own = local.or(any)?;
+    // The prefix length of an IPv4 address belongs to `Address`. The kernel takes the prefix of an
+    // IPv6 address from this machine's address, also if the address has a peer.
+    let network = any.filter(IpAddr::is_ipv4).unwrap_or(own);
     Some(AddressRecord {
         ifindex: message.header.index,
-        addr: address_from_ip(local.or(any)?),
+        addr: address_from_ip(own),
+        network: address_from_ip(network),
         prefix_len: message.header.prefix_len.saturating_add(bits_before),
     })
 }
@@ -263,7 +272,7 @@ fn neighbor_state(message: &NeighbourMessage) -> NeighborState {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+    use std::net::{Ipv4Addr, Ipv6Addr};
 
     use super::*;
 
@@ -309,6 +318,7 @@ mod tests {
         let record = AddressRecord {
             ifindex: 1,
             addr,
+            network: addr,
             prefix_len: 96 + 22,
         };
         let contains = |d, e| record.contains(&address_from_ipv4(Ipv4Addr::new(10, 1, d, e)));
@@ -328,6 +338,23 @@ mod tests {
             }
             .contains(&[0xff; 16])
         );
+    }
+
+    #[test]
+    fn the_network_of_an_ipv4_address_with_a_peer_is_the_peers() {
+        let record = |own: IpAddr, peer: IpAddr| {
+            let mut message = address_message(peer, AddressHeaderFlags::Permanent);
+            message.attributes.push(AddressAttribute::Local(own));
+            address_record(&message).expect("an address")
+        };
+        let v4 = |third| IpAddr::from(Ipv4Addr::new(10, 0, third, 1));
+        let v6 = |first| IpAddr::from(Ipv6Addr::new(first, 0, 0, 0, 0, 0, 0, 1));
+        let to_v4 = record(v4(1), v4(2));
+        assert_eq!(to_v4.addr, address_from_ip(v4(1)));
+        assert!(to_v4.contains(&address_from_ip(v4(2))) && !to_v4.contains(&to_v4.addr));
+        let to_v6 = record(v6(0xfd01), v6(0xfd02));
+        assert_eq!(to_v6.addr, address_from_ip(v6(0xfd01)));
+        assert!(to_v6.contains(&to_v6.addr) && !to_v6.contains(&address_from_ip(v6(0xfd02))));
     }
 
     #[test]

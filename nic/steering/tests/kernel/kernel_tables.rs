@@ -178,6 +178,32 @@ fn changes_are_followed() {
 }
 
 #[test]
+fn the_source_of_a_route_is_the_address_with_the_peer_in_its_network() {
+    const TEST: &str = "the_source_of_a_route_is_the_address_with_the_peer_in_its_network";
+    if !privileged(TEST) {
+        return;
+    }
+    let pair = Pair::new();
+    // The prefix belongs to the peer's address, 10.1.0.7.
+    pair.host
+        .ip("addr add 10.66.0.1 peer 10.1.0.7/24 dev veth0");
+    pair.host.ip("route add 192.0.2.0/24 via 10.1.0.9");
+    pair.host.ip("route add 10.66.0.0/24 dev veth0 scope link");
+    let kernel_tables = pair.host.run(KernelTables::open).unwrap();
+    for (to, source) in [
+        ("192.0.2.1", addr(10, 66, 0, 1)),
+        ("10.66.0.9", addr(10, 77, 0, 1)),
+    ] {
+        let dst: Ipv4Addr = to.parse().unwrap();
+        let route = kernel_tables.route_lookup(&address_from_ipv4(dst));
+        assert_eq!(route.unwrap().prefsrc, Some(source), "{to}");
+        let kernel = pair.host.ip(&format!("route get {to}"));
+        let source = kernel_tables::address_to_ipv4(&source).unwrap();
+        assert!(kernel.contains(&format!("src {source} ")), "{kernel}");
+    }
+}
+
+#[test]
 fn a_duplicate_address_is_left_out() {
     if !privileged("a_duplicate_address_is_left_out") {
         return;
