@@ -114,12 +114,10 @@ fn chain_text(error: &(dyn Error + 'static)) -> String {
     line.lines().next().unwrap_or_default().to_owned()
 }
 
-/// Converts the error of `action`, an operation on a map or an attachment. E2BIG and ENOSPC count
-/// as a full map of claims.
+/// Converts the error of `action`, an operation on a map or an attachment.
 fn failed(action: &'static str, error: &(dyn Error + 'static)) -> SteeringError {
     match errno_of(error) {
         Some(libc::EPERM | libc::EACCES) => SteeringError::NotPermitted,
-        Some(libc::E2BIG | libc::ENOSPC) => SteeringError::TooManyClaims,
         Some(code) => SteeringError::System {
             action,
             error: io::Error::from_raw_os_error(code),
@@ -444,6 +442,18 @@ mod tests {
             }
         });
         (count, result.err().and_then(|error| error.raw_os_error()))
+    }
+
+    #[test]
+    fn an_error_of_another_operation_is_not_a_full_table_of_claims() {
+        for code in [libc::E2BIG, libc::ENOSPC] {
+            let error = failed("attaching", &io::Error::from_raw_os_error(code));
+            let is_code = |error: &io::Error| error.raw_os_error() == Some(code);
+            assert!(
+                matches!(&error, SteeringError::System { error, .. } if is_code(error)),
+                "{error}"
+            );
+        }
     }
 
     #[test]

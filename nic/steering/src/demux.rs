@@ -375,7 +375,8 @@ impl Steering for Demux {
         let mut value = [0; CLAIM_LEN];
         value[..4].copy_from_slice(&owner.0.to_ne_bytes());
         value[4..8].copy_from_slice(&scope.flags().to_ne_bytes());
-        self.claims.insert(&claim.key(), &value)
+        let inserted = self.claims.insert(&claim.key(), &value);
+        inserted.map_err(claim_failed)
     }
 
     fn unclaim(&mut self, claim: &Claim) -> Result<bool, SteeringError> {
@@ -405,6 +406,17 @@ impl Steering for Demux {
 
     fn counters(&self) -> Result<DemuxCounters, SteeringError> {
         self.counters.sum().map(DemuxCounters::from_array)
+    }
+}
+
+/// Converts the error of an insertion into the map of claims. The kernel returns E2BIG for a full
+/// hash map.
+fn claim_failed(error: SteeringError) -> SteeringError {
+    match error {
+        SteeringError::System { error, .. } if error.raw_os_error() == Some(libc::E2BIG) => {
+            SteeringError::TooManyClaims
+        }
+        error => error,
     }
 }
 

@@ -129,6 +129,21 @@ impl Bench {
 }
 
 #[test]
+fn a_claim_beyond_the_limit_has_an_error_of_its_own() {
+    if check_permission().is_err() {
+        eprintln!("SKIPPED: a map of claims needs CAP_BPF (run as root)");
+        return;
+    }
+    let mut object = Object::load(DEMUX_OBJECT, PROGRAM, &[("CLAIMS", 1)], &[]).unwrap();
+    let mut claims = object.hash_map::<KEY_LEN, CLAIM_LEN>("CLAIMS").unwrap();
+    claims.insert(&[1; KEY_LEN], &[0; CLAIM_LEN]).unwrap();
+    let error = claims.insert(&[2; KEY_LEN], &[0; CLAIM_LEN]).unwrap_err();
+    assert!(matches!(error, SteeringError::System { .. }), "{error}");
+    let error = claim_failed(error);
+    assert!(matches!(error, SteeringError::TooManyClaims), "{error}");
+}
+
+#[test]
 fn only_claimed_tuples_are_the_services() {
     let Some(mut bench) = Bench::new() else {
         return;
