@@ -23,6 +23,7 @@
 //! value.
 #![deny(unsafe_code)]
 
+mod answers;
 mod bpf;
 mod demux;
 mod error;

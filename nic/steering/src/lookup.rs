@@ -12,15 +12,15 @@ use std::{
     os::fd::{AsFd, OwnedFd},
 };
 
-use rustix::{
-    io::Errno,
-    net::{
-        AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, ipproto, listen,
-        netlink, recv, send, socket_with, sockopt,
-    },
+use rustix::net::{
+    AddressFamily, SendFlags, SocketFlags, SocketType, bind, ipproto, listen, netlink, send,
+    socket_with, sockopt,
 };
 
-use crate::sys;
+use crate::{
+    answers::{ANSWER_WAIT_MAX, limit_wait, receive_answer},
+    sys,
+};
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLMSG_ERROR: u16 = 2;
@@ -74,6 +74,7 @@ impl Lookup {
             Some(netlink::SOCK_DIAG),
         )?;
         bind(&socket, &netlink::SocketAddrNetlink::new(0, 0))?;
+        limit_wait(&socket, ANSWER_WAIT_MAX)?;
         Ok(Self {
             socket,
             sequence: 0,
@@ -126,10 +127,7 @@ impl Lookup {
     /// Reads one part of an answer with many sockets. Returns true after the last part.
     fn receive_part(&mut self, ports: &mut HashSet<u16>) -> io::Result<bool> {
         let mut bytes = vec![0; PART_LEN];
-        let (len, _) = match recv(&self.socket, &mut bytes[..], RecvFlags::empty()) {
-            Err(Errno::INTR) => return Ok(false),
-            received => received?,
-        };
+        let len = receive_answer(&self.socket, &mut bytes)?;
         let mut rest = &bytes[..len];
         while let Some((message, next)) = split_message(rest) {
             rest = next;
@@ -185,12 +183,14 @@ impl Lookup {
             &request.encode(self.sequence),
             SendFlags::empty(),
         )?;
+        self.receive_found()
+    }
+
+    /// Reads the answer to the last request for one socket.
+    fn receive_found(&mut self) -> io::Result<Option<Found>> {
         let mut bytes = [0; 4096];
         loop {
-            let (len, _) = match recv(&self.socket, &mut bytes, RecvFlags::empty()) {
-                Err(Errno::INTR) => continue,
-                received => received?,
-            };
+            let len = receive_answer(&self.socket, &mut bytes)?;
             if let Some(answer) = Answer::parse(&bytes[..len], self.sequence) {
                 return answer.0;
             }
@@ -332,11 +332,28 @@ impl Answer {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{TcpListener, TcpStream};
+    use std::{
+        net::{TcpListener, TcpStream},
+        time::Duration,
+    };
 
     use super::*;
 
     const LOCALHOST: [u8; 16] = Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets();
+
+    #[test]
+    fn a_lost_answer_is_an_error() {
+        let mut lookup = Lookup::open().expect("a netlink socket");
+        limit_wait(&lookup.socket, Duration::from_millis(1)).expect("a limit");
+        // Without a request, no answer comes.
+        let error = lookup.receive_found().expect_err("no answer");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let error = lookup.receive_part(&mut HashSet::new());
+        assert_eq!(
+            error.expect_err("no answer").kind(),
+            io::ErrorKind::TimedOut
+        );
+    }
 
     #[test]
     fn a_listener_is_found_where_the_kernel_delivers() {

@@ -18,6 +18,8 @@ use rustix::{
     },
 };
 
+use crate::answers::{ANSWER_WAIT_MAX, limit_wait, receive_answer};
+
 /// Multicast groups (`RTMGRP_*`): link, neighbor, address and route of IPv4 and IPv6.
 const GROUPS: u32 = 1 | 4 | 0x10 | 0x40 | 0x100 | 0x400;
 /// Length of the receive buffer in bytes. Netlink messages of the kernel have at most 32 KiB.
@@ -66,6 +68,7 @@ impl Channel {
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::NETLINK, kind, flags, None)?;
         bind(&socket, &SocketAddrNetlink::new(0, groups))?;
+        limit_wait(&socket, ANSWER_WAIT_MAX)?;
         Ok(Self {
             socket,
             buffer: vec![0; BUFFER_LEN],
@@ -145,11 +148,11 @@ impl Channel {
     }
 
     /// Reads all answers to the last request. Returns false if a change of the kernel's tables
-    /// interrupted the dump.
+    /// interrupted the dump. Fails if an answer is lost.
     fn collect(&mut self, answers: &mut Vec<RouteNetlinkMessage>) -> io::Result<bool> {
         let mut consistent = true;
         loop {
-            let len = recv(&self.socket, &mut self.buffer[..], RecvFlags::empty())?.0;
+            let len = receive_answer(&self.socket, &mut self.buffer)?;
             for bytes in Messages(&self.buffer[..len]) {
                 let Some(message) = parse(bytes) else {
                     continue;
@@ -229,7 +232,18 @@ impl<'a> Iterator for Messages<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::Messages;
+    use std::{io, time::Duration};
+
+    use super::{Channel, Messages, limit_wait};
+
+    #[test]
+    fn a_lost_answer_is_an_error() {
+        let mut channel = Channel::new().expect("a netlink socket");
+        limit_wait(&channel.socket, Duration::from_millis(1)).expect("a limit");
+        // Without a request, no answer comes.
+        let error = channel.collect(&mut Vec::new()).expect_err("no answer");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
 
     fn message(len: u32, fill: u8) -> Vec<u8> {
         let mut bytes = len.to_ne_bytes().to_vec();

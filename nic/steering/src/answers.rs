@@ -1,0 +1,38 @@
+//! The wait for the kernel's answers on a netlink socket.
+
+use std::{io, os::fd::AsFd, time::Duration};
+
+use rustix::{
+    io::Errno,
+    net::{
+        RecvFlags, recv,
+        sockopt::{Timeout, set_socket_timeout},
+    },
+};
+
+/// Longest wait for a part of an answer. The kernel usually answers before `send` returns.
+pub(crate) const ANSWER_WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// Limits each wait in [`receive_answer`] to `wait_max`.
+pub(crate) fn limit_wait(socket: impl AsFd, wait_max: Duration) -> io::Result<()> {
+    Ok(set_socket_timeout(socket, Timeout::Recv, Some(wait_max))?)
+}
+
+/// Reads the next part of an answer. Returns the length of the part in bytes.
+///
+/// # Errors
+///
+/// `TimedOut` if no part arrives within the time of [`limit_wait`].
+pub(crate) fn receive_answer(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match recv(&socket, &mut *buffer, RecvFlags::empty()) {
+            Ok((len, _)) => return Ok(len),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                let text = "the kernel did not answer a netlink request in time";
+                return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
