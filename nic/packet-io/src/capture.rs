@@ -11,7 +11,8 @@ use crate::{
     pcapng::{self, Direction},
 };
 
-/// A port that also writes its frames as pcapng.
+/// A port that also writes its frames as pcapng. The port shares no frames, because the layer would
+/// not see a frame that the user lends to the port.
 pub struct Capture<P, W> {
     port: P,
     out: W,
@@ -90,6 +91,10 @@ impl<P: PacketIo, W: Write> PacketIo for Capture<P, W> {
         self.port.rx_release(burst);
     }
 
+    fn rx_overruns(&self) -> u64 {
+        self.port.rx_overruns()
+    }
+
     fn tx_frame(&mut self) -> Option<&mut [u8]> {
         self.port.tx_frame()
     }
@@ -122,6 +127,14 @@ impl<P: PacketIo, W: Write> PacketIo for Capture<P, W> {
     fn tx_flush(&mut self) {
         self.port.tx_flush();
     }
+
+    fn tx_pending(&mut self) -> bool {
+        self.port.tx_pending()
+    }
+
+    fn system_calls(&self) -> u64 {
+        self.port.system_calls()
+    }
 }
 
 /// Returns the bytes of a GSO frame (payload of many TCP segments) that `port` has just sent. A
@@ -135,9 +148,9 @@ pub fn gso_frame(port: &mut impl PacketIo, payload: GsoPayload<'_>, gso: GsoPara
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::{BURST_MAX, MemConfig, MemPort, pcapng::tests::blocks};
+    use crate::{BURST_MAX, MemBurst, MemConfig, MemPort, pcapng::tests::blocks};
 
     #[test]
     fn both_directions_are_written_with_time_and_bytes() {
@@ -199,5 +212,53 @@ mod tests {
             port.finish().1.err().unwrap().kind(),
             io::ErrorKind::StorageFull
         );
+    }
+
+    #[test]
+    fn the_state_of_the_port_is_forwarded() {
+        let mut port = Capture::new(FixedPort, Vec::new()).unwrap();
+        assert!(port.tx_pending());
+        assert_eq!((port.rx_overruns(), port.system_calls()), (3, 4));
+    }
+
+    /// A port with fixed values, which moves no frames.
+    pub(crate) struct FixedPort;
+
+    impl PacketIo for FixedPort {
+        type Burst = MemBurst;
+
+        fn capabilities(&self) -> Capabilities {
+            unimplemented!("the tests do not read the capabilities")
+        }
+
+        fn new_burst(&self) -> MemBurst {
+            unimplemented!("the tests do not receive")
+        }
+
+        fn rx_burst(&mut self, _burst: &mut MemBurst, _max: usize) -> usize {
+            0
+        }
+
+        fn rx_release(&mut self, _burst: &mut MemBurst) {}
+
+        fn rx_overruns(&self) -> u64 {
+            3
+        }
+
+        fn tx_frame(&mut self) -> Option<&mut [u8]> {
+            None
+        }
+
+        fn tx_commit(&mut self, _len: usize, _checksum: TxChecksum) {}
+
+        fn tx_flush(&mut self) {}
+
+        fn tx_pending(&mut self) -> bool {
+            true
+        }
+
+        fn system_calls(&self) -> u64 {
+            4
+        }
     }
 }

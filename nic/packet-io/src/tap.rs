@@ -98,7 +98,8 @@ impl fmt::Debug for Tap {
 }
 
 /// A port with taps. If no tap is open, the type adds one test to each received burst and to each
-/// sent frame.
+/// sent frame. The port shares no frames, because the taps would not see a frame that the user
+/// lends to the port.
 #[derive(Debug)]
 pub struct Tapped<P> {
     port: P,
@@ -254,12 +255,16 @@ impl<P: PacketIo> PacketIo for Tapped<P> {
     fn tx_pending(&mut self) -> bool {
         self.port.tx_pending()
     }
+
+    fn system_calls(&self) -> u64 {
+        self.port.system_calls()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{BURST_MAX, MemConfig, MemPort, pcapng::tests::blocks};
+    use crate::{BURST_MAX, MemConfig, MemPort, capture::tests::FixedPort, pcapng::tests::blocks};
 
     const OPTIONS: TapOptions = TapOptions {
         snap_len: 4,
@@ -336,5 +341,12 @@ mod tests {
             frames(&captured),
             [(1, b"in".to_vec()), (2, b"in".to_vec())]
         );
+    }
+
+    #[test]
+    fn the_state_of_the_port_is_forwarded() {
+        let mut port = Tapped::of_nic(FixedPort);
+        assert!(port.tx_pending());
+        assert_eq!((port.rx_overruns(), port.system_calls()), (3, 4));
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use tidelane_packet_io::{Capabilities, PacketIo, TxChecksum};
+use tidelane_packet_io::{Capabilities, PacketIo, SharedFrames, TxChecksum};
 
 use crate::claims::PortId;
 
@@ -127,10 +127,20 @@ impl<P: PacketIo> PacketIo for MuxPort<P> {
     fn tx_pending(&mut self) -> bool {
         self.inner.tx_pending()
     }
+
+    fn shared_frames(&mut self) -> Option<&mut dyn SharedFrames<P::Burst>> {
+        self.inner.shared_frames()
+    }
+
+    fn system_calls(&self) -> u64 {
+        self.inner.system_calls()
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use tidelane_packet_io::MemBurst;
+
     use super::*;
 
     #[test]
@@ -147,5 +157,58 @@ mod tests {
         ports.clear();
         set.take(&mut ports);
         assert!(ports.is_empty());
+    }
+
+    #[test]
+    fn the_state_of_the_inner_port_is_forwarded() {
+        let doorbell = Doorbell {
+            set: Arc::new(ReadySet::new(1)),
+            port: PortId(0),
+            partial_checksums: false,
+        };
+        let mut port = MuxPort::new(FixedPort, doorbell);
+        assert!(port.tx_pending() && port.shared_frames().is_none());
+        assert_eq!((port.rx_overruns(), port.system_calls()), (3, 4));
+    }
+
+    /// A port with fixed values, which moves no frames.
+    struct FixedPort;
+
+    impl PacketIo for FixedPort {
+        type Burst = MemBurst;
+
+        fn capabilities(&self) -> Capabilities {
+            unimplemented!("the tests do not read the capabilities")
+        }
+
+        fn new_burst(&self) -> MemBurst {
+            unimplemented!("the tests do not receive")
+        }
+
+        fn rx_burst(&mut self, _burst: &mut MemBurst, _max: usize) -> usize {
+            0
+        }
+
+        fn rx_release(&mut self, _burst: &mut MemBurst) {}
+
+        fn rx_overruns(&self) -> u64 {
+            3
+        }
+
+        fn tx_frame(&mut self) -> Option<&mut [u8]> {
+            None
+        }
+
+        fn tx_commit(&mut self, _len: usize, _checksum: TxChecksum) {}
+
+        fn tx_flush(&mut self) {}
+
+        fn tx_pending(&mut self) -> bool {
+            true
+        }
+
+        fn system_calls(&self) -> u64 {
+            4
+        }
     }
 }
