@@ -382,6 +382,10 @@ impl PacketIo for XdpPort {
 
     fn tx_gso_send(&mut self, payload: GsoPayload<'_>, gso: GsoParameters) -> Result<(), LinkFull> {
         self.tx_flush();
+        // A GSO frame does not pass the TX ring, and would overtake frames that wait in the ring.
+        if self.tx.pending() > 0 {
+            return Err(LinkFull);
+        }
         let socket = self.gso.as_mut().ok_or(LinkFull)?;
         socket.send(payload, gso)?;
         self.counters.tx_gso_frames += 1;

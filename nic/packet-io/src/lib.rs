@@ -128,10 +128,14 @@ pub trait PacketIo {
     }
 
     /// Sends the first `gso.headers_len` bytes of [`tx_gso_headers`](Self::tx_gso_headers),
-    /// followed by the payload. The frame follows all frames committed before, except frames that
-    /// the link does not take at once ([`tx_pending`](Self::tx_pending)). The port reads each byte
-    /// of the payload once. A layer that records frames ([`Capture`], [`Tapped`]) reads the payload
-    /// once more.
+    /// followed by the payload. The frame follows all frames committed before. The port reads each
+    /// byte of the payload once. A layer that records frames ([`Capture`], [`Tapped`]) reads the
+    /// payload once more.
+    ///
+    /// # Errors
+    ///
+    /// `LinkFull` if the link has no space, or has not taken all frames committed before
+    /// ([`tx_pending`](Self::tx_pending)).
     fn tx_gso_send(&mut self, payload: GsoPayload<'_>, gso: GsoParameters) -> Result<(), LinkFull> {
         let _ = (payload, gso);
         Err(LinkFull)

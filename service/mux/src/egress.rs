@@ -12,6 +12,7 @@ pub trait Egress: Filter {
     fn nic_capabilities(&self) -> Capabilities;
 
     /// Sends a GSO frame through the NIC. The frame is no longer than `tx_gso_len_max` of the NIC.
+    /// If the NIC does not take the frame now, the caller sends the segments.
     fn send_gso_to_nic(&mut self, frame: &GsoFrame<'_>) -> bool;
 
     /// Sends a packet through the NIC.

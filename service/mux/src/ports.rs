@@ -357,11 +357,12 @@ impl<P: PortEnd> Ports<P> {
         {
             return progress;
         }
-        let is_whole = destination == Destination::Nic && gso.len() <= nic.tx_gso_len_max as usize;
-        if is_whole {
-            let is_lost = !outlet.send_gso_to_nic(&gso);
+        let is_whole = turn.segment == 0
+            && destination == Destination::Nic
+            && gso.len() <= nic.tx_gso_len_max as usize;
+        if is_whole && outlet.send_gso_to_nic(&gso) {
             self.table.count(id, |counters| {
-                counters.count_sent(gso.segments() as u64, is_lost);
+                counters.count_sent(gso.segments() as u64, false);
             });
         } else if self.send_segments(turn, &gso, destination, outlet) == Progress::WaitsForNic {
             return Progress::WaitsForNic;

@@ -2,6 +2,8 @@
 //! the NIC get, and the frames that the mux refuses. A port connects a program with a TCP/IP stack
 //! of its own to the mux, which shares one NIC between such stacks and the host's stack.
 
+use std::cell::Cell;
+
 use tidelane_mux::*;
 use tidelane_packet_io::{
     Burst, Capabilities, GSO_SEGMENT_MIN, GsoParameters, GsoPayload, LinkFull, MemBurst, MemConfig,
@@ -40,6 +42,8 @@ struct Nic {
     gso_len_max: u32,
     /// Headers of the next GSO frame.
     headers: [u8; 114],
+    /// True if the NIC has no room for GSO frames.
+    is_full: Cell<bool>,
     /// The GSO frames so far.
     sent: Vec<(Vec<u8>, GsoParameters)>,
 }
@@ -79,6 +83,9 @@ impl PacketIo for Nic {
     }
 
     fn tx_gso_send(&mut self, payload: GsoPayload<'_>, gso: GsoParameters) -> Result<(), LinkFull> {
+        if self.is_full.get() {
+            return Err(LinkFull);
+        }
         let headers_len = usize::from(gso.headers_len);
         let mut frame = self.headers[..headers_len].to_vec();
         frame.resize(headers_len + payload.len(), 0);
@@ -124,6 +131,7 @@ impl Net {
             port,
             gso_len_max,
             headers: [0; 114],
+            is_full: Cell::new(false),
             sent: Vec::new(),
         };
         let (_host, mux_host) = MemPort::pair(config);
@@ -460,6 +468,42 @@ fn segments_wait_for_a_full_nic_in_order() {
     assert!(whole.len() > 80, "{} frames", whole.len());
     for nic_frames in [1, 5, 8, 33] {
         assert_eq!(sent_through(nic_frames), whole, "{nic_frames} frames");
+    }
+}
+
+/// A NIC that takes no GSO frame now gets the segments.
+#[test]
+fn a_gso_frame_without_room_is_sent_as_segments() {
+    let (frame, headers_len) = Stream::to(PEER).frame(&payload(60_000), 0, 0);
+    let sent_through = |mut net: Net| {
+        let program = &mut net.programs[0];
+        program.tx_gso_headers()[..headers_len].copy_from_slice(&frame[..headers_len]);
+        let gso = GsoParameters {
+            headers_len: headers_len as u16,
+            segment_size: MSS,
+            tcp_start: 0,
+            is_v6: false,
+        };
+        let payload = GsoPayload::Private([&frame[headers_len..], &[]]);
+        assert_eq!(program.tx_gso_send(payload, gso), Ok(()));
+        program.tx_flush();
+        let mut out = Vec::new();
+        while net.mux.step() || net.mux.ports().has_work() {
+            out.extend(receive(&mut net.peer));
+            // The segments of a frame are sent in the same form, even if the NIC has room again.
+            net.mux.nic().is_full.set(out.is_empty());
+        }
+        out.extend(receive(&mut net.peer));
+        let counters = net.mux.ports().port_counters(net.ids[0]).expect("open");
+        assert_eq!((counters.sent, counters.lost), (out.len() as u64, 0));
+        assert_eq!((counters.gso_frames, net.mux.nic().sent.len()), (1, 0));
+        out
+    };
+    let segments = sent_through(Net::new(0));
+    for nic_frames in [8, 4096] {
+        let net = Net::with_nic(65_549, nic_frames);
+        net.mux.nic().is_full.set(true);
+        assert_eq!(sent_through(net), segments, "{nic_frames} frames");
     }
 }
 

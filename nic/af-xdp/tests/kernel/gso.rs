@@ -3,13 +3,14 @@
 //! has an XDP program, the peer's kernel receives segments instead.
 
 use std::{
+    os::fd::OwnedFd,
     sync::atomic::AtomicU8,
     time::{Duration, Instant},
 };
 
 use rustix::net::{AddressFamily, RecvFlags, SocketType, ipproto, recv, socket};
 use tidelane_af_xdp::{XdpConfig, XdpPort, queue_counts};
-use tidelane_packet_io::{GsoParameters, GsoPayload, PacketIo};
+use tidelane_packet_io::{GsoParameters, GsoPayload, LinkFull, PacketIo, TxChecksum};
 use tidelane_steering::{Buffers, Demux};
 
 use crate::{
@@ -48,6 +49,36 @@ fn tcp(macs: ([u8; 6], [u8; 6]), payload: &[u8]) -> Vec<u8> {
     frame
 }
 
+/// Sends a GSO frame that `tcp` returned.
+fn send_gso(port: &mut XdpPort, frame: &[u8]) -> Result<(), LinkFull> {
+    let (headers, rest) = frame.split_at(ETHERNET_LEN + IP_LEN + TCP_LEN);
+    port.tx_gso_headers()[..headers.len()].copy_from_slice(headers);
+    let rest: Vec<AtomicU8> = rest.iter().copied().map(AtomicU8::new).collect();
+    let (before_wrap, after_wrap) = rest.split_at(rest.len() / 3);
+    let gso = GsoParameters {
+        headers_len: headers.len() as u16,
+        segment_size: SEGMENT_SIZE as u16,
+        tcp_start: (ETHERNET_LEN + IP_LEN) as u16,
+        is_v6: false,
+    };
+    port.tx_gso_send(GsoPayload::Shared([before_wrap, after_wrap]), gso)
+}
+
+/// Receives packets on a raw socket until they have `payload_len` bytes of TCP payload. Returns the
+/// TCP segments.
+fn receive(socket: &OwnedFd, payload_len: usize) -> Vec<Vec<u8>> {
+    let (start, mut seen, mut bytes) = (Instant::now(), Vec::new(), 0);
+    let mut buffer = vec![0; 70_000];
+    while bytes < payload_len {
+        assert!(start.elapsed() < TIMEOUT, "{bytes} bytes came");
+        if let Ok((len, _)) = recv(socket, &mut buffer[..], RecvFlags::DONTWAIT) {
+            seen.push(buffer[IP_LEN..len].to_vec());
+            bytes += len - IP_LEN - TCP_LEN;
+        }
+    }
+    seen
+}
+
 /// Sends one GSO frame of `payload`. Returns the TCP segments that the peer's kernel received.
 fn segments_seen(peer_has_xdp: bool, payload: &[u8]) -> Vec<Vec<u8>> {
     let pair = Pair::new();
@@ -64,30 +95,9 @@ fn segments_seen(peer_has_xdp: bool, payload: &[u8]) -> Vec<Vec<u8>> {
     });
     let frame = tcp((mac(&pair.host), mac(&pair.peer)), payload);
     assert!(port.capabilities().tx_gso_len_max as usize >= frame.len());
-    let (headers, rest) = frame.split_at(ETHERNET_LEN + IP_LEN + TCP_LEN);
-    port.tx_gso_headers()[..headers.len()].copy_from_slice(headers);
-    let rest: Vec<AtomicU8> = rest.iter().copied().map(AtomicU8::new).collect();
-    let (before_wrap, after_wrap) = rest.split_at(rest.len() / 3);
-    let gso = GsoParameters {
-        headers_len: headers.len() as u16,
-        segment_size: SEGMENT_SIZE as u16,
-        tcp_start: (ETHERNET_LEN + IP_LEN) as u16,
-        is_v6: false,
-    };
-    let shared = GsoPayload::Shared([before_wrap, after_wrap]);
-    port.tx_gso_send(shared, gso).unwrap();
+    send_gso(&mut port, &frame).unwrap();
     assert_eq!(port.counters().tx_gso_frames, 1);
-
-    let (start, mut seen, mut bytes) = (Instant::now(), Vec::new(), 0);
-    let mut buffer = vec![0; 70_000];
-    while bytes < payload.len() {
-        assert!(start.elapsed() < TIMEOUT, "{bytes} bytes came");
-        if let Ok((len, _)) = recv(&peer, &mut buffer[..], RecvFlags::DONTWAIT) {
-            seen.push(buffer[IP_LEN..len].to_vec());
-            bytes += len - IP_LEN - TCP_LEN;
-        }
-    }
-    seen
+    receive(&peer, payload.len())
 }
 
 fn pattern(len: usize) -> Vec<u8> {
@@ -127,4 +137,45 @@ fn a_gso_frame_to_an_xdp_program_is_segmented() {
         };
         assert_eq!(segment[13], flags);
     }
+}
+
+/// The interface is down, so that the first frame stays in the TX ring.
+#[test]
+fn a_gso_frame_does_not_overtake_queued_frames() {
+    if !privileged("a_gso_frame_does_not_overtake_queued_frames") {
+        return;
+    }
+    let pair = Pair::new();
+    let mut port = pair
+        .host
+        .run(|| XdpPort::open("veth0", 0, &XdpConfig::for_veth()).unwrap());
+    let kind = (AddressFamily::INET, SocketType::RAW);
+    let peer = pair
+        .peer
+        .run(|| socket(kind.0, kind.1, Some(ipproto::TCP)).unwrap());
+    let macs = (mac(&pair.host), mac(&pair.peer));
+    pair.host.ip("link set veth0 down");
+    let first = tcp(macs, b"first");
+    port.tx_frame().unwrap()[..first.len()].copy_from_slice(&first);
+    let checksum = TxChecksum::Partial {
+        start: (ETHERNET_LEN + IP_LEN) as u16,
+        offset: 16,
+    };
+    port.tx_commit(first.len(), checksum);
+    port.tx_flush();
+    assert_eq!(port.tx_pending(), 1);
+    let payload = pattern(4_500);
+    let second = tcp(macs, &payload);
+    assert_eq!(send_gso(&mut port, &second), Err(LinkFull));
+    assert_eq!(port.counters().tx_gso_frames, 0);
+
+    pair.host.ip("link set veth0 up");
+    let start = Instant::now();
+    while !pair.host.ip("link show veth0").contains("LOWER_UP") {
+        assert!(start.elapsed() < TIMEOUT, "the link has no carrier");
+    }
+    send_gso(&mut port, &second).unwrap();
+    let seen = receive(&peer, b"first".len() + payload.len());
+    assert_eq!(seen[0][TCP_LEN..], *b"first");
+    assert_eq!(seen[1][TCP_LEN..], payload);
 }
