@@ -108,10 +108,7 @@ impl<P: PacketIo> Io<P> {
 
     /// Marks a connection with events.
     pub fn touch(&mut self, flow: FlowId) {
-        if let Some(connection) = self
-            .connections
-            .get_mut(flow.index())
-            .and_then(Option::as_mut)
+        if let Some(Some(connection)) = self.connections.get_mut(flow.index())
             && !std::mem::replace(&mut connection.is_touched, true)
         {
             self.touched.push(flow);
@@ -187,10 +184,11 @@ impl<P: PacketIo> Io<P> {
             }
             write_headers(frame, out, template, by_port)
         });
-        match written {
-            Some(checksum) => self.port.tx_commit(len, checksum),
-            None => self.drops[DropReason::TooLong.index()] += 1,
-        }
+        let Some(checksum) = written else {
+            self.drops[DropReason::TooLong.index()] += 1;
+            return Ok(());
+        };
+        self.port.tx_commit(len, checksum);
         self.counters.tx_copies += u64::from(out.payload_len > 0);
         Ok(())
     }

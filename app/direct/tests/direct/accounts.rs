@@ -2,10 +2,11 @@
 
 use tidelane_engine::Duration;
 use tidelane_rings::{Buffer, Context, Descriptor, Events};
+use tidelane_wire::DropReason;
 
 use crate::{
     kit::{Pair, pattern},
-    nic_unsafe::Quality,
+    nic_unsafe::{PACKET_LEN_MAX, Quality},
 };
 
 /// A program may keep received buffers for any time, even after the end of the connection. The port
@@ -115,6 +116,28 @@ fn later_segments_of_a_buffer_are_copied() {
     assert!(got == data);
     let counters = pair.client.context.counters();
     assert_eq!((counters.tx_lent, counters.tx_copies), (1, 1));
+    pair.client.context.close(client);
+    pair.server.context.close(peer);
+    pair.assert_clean();
+}
+
+/// A segment that the port has no room for is dropped, and does not count as a copy.
+#[test]
+fn a_dropped_segment_is_not_a_copy() {
+    let mut pair = Pair::new(Quality {
+        is_shared: false,
+        ..Quality::default()
+    });
+    let (_, client, peer) = pair.connected(80);
+    pair.wire.borrow_mut().quality.tx_room = 100;
+    pair.client.queue(client, &pattern(3, 500));
+    pair.run_for(Duration::from_millis(900));
+    let too_long = |pair: &Pair| pair.client.context.drops()[DropReason::TooLong.index()];
+    assert!(too_long(&pair) >= 1);
+    assert_eq!(pair.client.context.counters().tx_copies, 0);
+    pair.wire.borrow_mut().quality.tx_room = PACKET_LEN_MAX;
+    pair.run_until("the data", |pair| pair.server.data(peer) == pattern(3, 500));
+    assert!(pair.client.context.counters().tx_copies >= 1);
     pair.client.context.close(client);
     pair.server.context.close(peer);
     pair.assert_clean();

@@ -22,7 +22,7 @@ pub const FRAME_LEN: u32 = 2048;
 /// Headroom before the data of a received frame, in bytes.
 const RX_HEADROOM: u32 = 256;
 /// Longest Ethernet frame in bytes.
-const PACKET_LEN_MAX: u32 = 1514;
+pub const PACKET_LEN_MAX: u32 = 1514;
 /// Number of frames for receiving.
 const RX_FRAMES: u32 = 256;
 /// Number of frames for transmitting.
@@ -57,6 +57,8 @@ pub struct Quality {
     pub completion: Duration,
     /// True if the NICs share their memory with the stacks under test.
     pub is_shared: bool,
+    /// Length in bytes of the frames for transmission that the NICs provide.
+    pub tx_room: u32,
 }
 
 impl Default for Quality {
@@ -70,6 +72,7 @@ impl Default for Quality {
             delay: Duration::from_micros(50),
             completion: Duration::from_micros(10),
             is_shared: true,
+            tx_room: PACKET_LEN_MAX,
         }
     }
 }
@@ -384,9 +387,10 @@ impl PacketIo for Nic {
     fn tx_frame(&mut self) -> Option<&mut [u8]> {
         self.complete();
         let number = *self.tx_free.last()?;
+        let range = 0..self.wire.borrow().quality.tx_room;
         // SAFETY: only the NIC accesses its free frames. The returned borrow is a borrow of the
         // NIC.
-        Some(unsafe { self.memory.bytes_mut(number, 0..PACKET_LEN_MAX) })
+        Some(unsafe { self.memory.bytes_mut(number, range) })
     }
 
     fn tx_commit(&mut self, len: usize, _checksum: TxChecksum) {

@@ -5,7 +5,7 @@ use tidelane_rings::{Context, Events, ListenOptions};
 
 use crate::{
     kit::{Clients, Echo, Pair, pattern, server},
-    nic_unsafe::Quality,
+    nic_unsafe::{PACKET_LEN_MAX, Quality},
 };
 
 /// Number of seeds.
@@ -23,6 +23,7 @@ fn quality(seed: u64) -> Quality {
         delay: Duration::from_micros(20 + seed % 7 * 300),
         completion: Duration::from_micros(seed % 5 * 400),
         is_shared: !seed.is_multiple_of(3),
+        tx_room: PACKET_LEN_MAX,
     }
 }
 
