@@ -18,6 +18,7 @@ use tidelane_tests::{
 use super::{
     plan::{Heading, Target},
     plot,
+    programs::number,
     rows::{Row, pair_row, value_row},
 };
 
@@ -201,7 +202,7 @@ fn measure(plan: &IdlePlan, connections: u32, accelerated: bool) -> Result<Sampl
     thread::sleep(GIVE_BACK);
     let ended = service.as_ref().map(|service| pss_kib(service.pid()));
     let ended = ended.transpose()?.unwrap_or(0.0);
-    Ok(Sample::of(&line, ended))
+    Sample::of(&line, ended)
 }
 
 /// Runs the client and returns its line of JSON.
@@ -233,8 +234,8 @@ fn load(
 impl Sample {
     /// Returns the sample for the client's line of JSON. `ended_kib` is the service's memory in KiB
     /// after the servers have ended.
-    fn of(line: &Value, ended_kib: f64) -> Self {
-        let connections = line["connections"].as_f64().unwrap_or(1.0);
+    fn of(line: &Value, ended_kib: f64) -> Result<Self, Stop> {
+        let connections = number(line, "connections")?;
         let sum = |when: &str, prefix: &str, field: &str| -> f64 {
             let all = line["memory"][when].as_object().into_iter().flatten();
             let of_it = all.filter(|(name, _)| name.starts_with(prefix));
@@ -249,7 +250,7 @@ impl Sample {
         let requests = line["request_us"].as_array().into_iter().flatten();
         let requests: Vec<f64> = requests.filter_map(Value::as_f64).collect();
         let before = sum("before", "service", "pss_kib");
-        Self {
+        Ok(Self {
             service,
             programs,
             total: service + programs,
@@ -260,9 +261,9 @@ impl Sample {
             } else {
                 0.0
             },
-            open_us: line["open_us"].as_f64().unwrap_or(0.0),
+            open_us: number(line, "open_us")?,
             request_us: median(&requests),
-        }
+        })
     }
 }
 

@@ -13,6 +13,7 @@ use tidelane_tests::{
 use super::{
     machine::CpuClock,
     plan::{Plan, Series, Workload},
+    programs::number,
     result::{Results, Sample, Variant},
 };
 
@@ -132,11 +133,10 @@ impl<'a> Setup<'a> {
             let cpus = cpus.split(',').filter_map(|cpu| cpu.parse::<usize>().ok());
             cpus.map(|cpu| after.busy_since(&before, cpu)).sum::<f64>()
         };
-        let number = |value: &serde_json::Value| value.as_f64().unwrap_or(0.0);
         Ok(Sample {
-            requests_per_second: number(&line["rps"]),
-            p50_us: number(&line["latency_us"]["p50"]),
-            p99_us: number(&line["latency_us"]["p99"]),
+            requests_per_second: number(&line, "rps")?,
+            p50_us: number(&line["latency_us"], "p50")?,
+            p99_us: number(&line["latency_us"], "p99")?,
             client_busy: cpu(&self.plan.client_cpus),
             server_busy: cpu(&self.plan.server_cpus),
         })

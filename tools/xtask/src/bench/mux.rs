@@ -11,7 +11,6 @@
 use std::{collections::BTreeMap, io::Write, time::Duration};
 
 use serde::Deserialize;
-use serde_json::Value;
 use tidelane_tests::{
     Side, Stop, Wire, command,
     machine::median,
@@ -21,6 +20,7 @@ use tidelane_tests::{
 use super::{
     plan::{Heading, Target},
     plot,
+    programs::number,
     rows::{Row, value_row},
 };
 
@@ -213,11 +213,6 @@ fn load(plan: &MuxPlan, wire: &Wire, case: &Case, more: &[String]) -> Result<f64
         tool = tool.args(arguments);
     }
     number(&tool.run(LIMIT)?.json()?, "packets_per_second")
-}
-
-fn number(line: &Value, name: &str) -> Result<f64, Stop> {
-    let number = line[name].as_f64();
-    number.ok_or_else(|| Stop::Fail(format!("no {name} in {line}")))
 }
 
 impl Results {

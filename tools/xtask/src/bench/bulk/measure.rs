@@ -11,7 +11,7 @@ use tidelane_tests::{
 };
 
 use super::plan::{BulkPlan, Case, Pairing};
-use crate::bench::machine::CpuClock;
+use crate::bench::{machine::CpuClock, programs::number};
 
 /// TCP port of the sink, the receiving program.
 const PORT: u16 = 7000;
@@ -71,15 +71,14 @@ pub fn measure(plan: &BulkPlan, case: &Case, pairing: Pairing) -> Result<Sample,
     let line = sink.wait(limit)?.success()?.json()?;
     let after = bench.retransmissions()?;
     source.wait(limit)?.success()?;
-    let number = |value: &serde_json::Value| value.as_f64().unwrap_or(0.0);
     let cpus = [&plan.sender_cpus, &plan.receiver_cpus];
     let cpus = cpus.into_iter().flat_map(|list| list.split(','));
     let busy = cpus
         .filter_map(|cpu| cpu.parse().ok())
         .map(|cpu| later.busy_since(&clock, cpu));
     Ok(Sample {
-        goodput_bps: number(&line["goodput_bps"]),
-        jain: number(&line["jain"]),
+        goodput_bps: number(&line, "goodput_bps")?,
+        jain: number(&line, "jain")?,
         retransmitted: after.0 - before.0,
         needless: after.1 - before.1,
         busy: busy.sum(),
@@ -129,20 +128,12 @@ impl Bench {
     fn retransmissions(&self) -> Result<(f64, f64), Stop> {
         if let Some(service) = &self.sender {
             let counters = service.counters()?;
-            let number = |name: &str| counters[name].as_f64().unwrap_or(0.0);
-            return Ok((number("retrans_segs"), number("dsack_recv")));
+            let segments = number(&counters, "retrans_segs")?;
+            return Ok((segments, number(&counters, "dsack_recv")?));
         }
         let space = self.wire.namespace(SENDER);
         let read = |file: &str| command(&["ip", "netns", "exec", &space, "cat", file]);
-        let (snmp, netstat) = (read("/proc/net/snmp")?, read("/proc/net/netstat")?);
-        let missing = |name: &str| Stop::Fail(format!("the kernel does not count {name}"));
-        let of = |text: &str, group: &str, name: &str| {
-            counter(text, group, name).ok_or_else(|| missing(name))
-        };
-        Ok((
-            of(&snmp, "Tcp:", "RetransSegs")?,
-            of(&netstat, "TcpExt:", "TCPDSACKRecv")?,
-        ))
+        kernel_retransmissions(&read("/proc/net/snmp")?, &read("/proc/net/netstat")?)
     }
 }
 
@@ -177,6 +168,19 @@ fn make_wire(plan: &BulkPlan, case: &Case) -> Result<(Wire, Option<Running>), St
     Ok((wire, impair))
 }
 
+/// Returns the number of retransmitted segments and the number of received DSACK blocks from the
+/// texts of `/proc/net/snmp` and `/proc/net/netstat`. The kernel counts each DSACK block in one of
+/// two counters: TCPDSACKRecv if the block lies below the cumulative ACK, else TCPDSACKOfoRecv.
+fn kernel_retransmissions(snmp: &str, netstat: &str) -> Result<(f64, f64), Stop> {
+    let of = |text: &str, group: &str, name: &str| {
+        let missing = || Stop::Fail(format!("the kernel does not count {name}"));
+        counter(text, group, name).ok_or_else(missing)
+    };
+    let blocks = of(netstat, "TcpExt:", "TCPDSACKRecv")?;
+    let blocks = blocks + of(netstat, "TcpExt:", "TCPDSACKOfoRecv")?;
+    Ok((of(snmp, "Tcp:", "RetransSegs")?, blocks))
+}
+
 /// Returns the counter `name` of `group` from the text of `/proc/net/snmp` or `/proc/net/netstat`.
 /// Each group, such as `Tcp:`, has a line of names and then a line of values.
 fn counter(text: &str, group: &str, name: &str) -> Option<f64> {
@@ -188,7 +192,17 @@ fn counter(text: &str, group: &str, name: &str) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::counter;
+    use super::{counter, kernel_retransmissions};
+
+    #[test]
+    fn dsack_blocks_above_the_cumulative_ack_count() {
+        let snmp = "Tcp: InSegs RetransSegs\nTcp: 5 42\n";
+        let netstat = "TcpExt: TCPDSACKRecv TCPDSACKOfoRecv\nTcpExt: 7 2\n";
+        let counts = kernel_retransmissions(snmp, netstat);
+        assert_eq!(counts.expect("all counters"), (42.0, 9.0));
+        let netstat = "TcpExt: TCPDSACKRecv\nTcpExt: 7\n";
+        assert!(kernel_retransmissions(snmp, netstat).is_err());
+    }
 
     #[test]
     fn counters_are_found_by_group_and_name() {
