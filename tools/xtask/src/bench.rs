@@ -56,6 +56,25 @@ pub struct Options {
     no_keep: bool,
 }
 
+impl Options {
+    /// Returns an error if an option has no effect on figures of the plan's kind.
+    fn check_for(&self, plan: &AnyPlan) -> Result<(), String> {
+        let kind = plan.kind();
+        let refuse = |option| {
+            Err(format!(
+                "{option} has no effect on figures of the kind {kind}"
+            ))
+        };
+        if self.without_tidelane && !plan.can_omit_tidelane() {
+            return refuse("--without-tidelane");
+        }
+        if !self.connections.is_empty() && !plan.has_connections() {
+            return refuse("--connections (TIDELANE_CONNECTIONS)");
+        }
+        Ok(())
+    }
+}
+
 /// Runs one figure, or lists the figures if the command line names none. `instructions` is not a
 /// plan: the crate `bench/micro` counts these instructions with callgrind.
 pub fn run(options: &Options) -> Result<(), String> {
@@ -72,14 +91,14 @@ pub fn run(options: &Options) -> Result<(), String> {
         return Err(format!("no figure {figure:?}; make bench lists them"));
     }
     let plan = AnyPlan::read(&plan_file)?;
+    options.check_for(&plan)?;
     require_root().map_err(reason_of)?;
     let outcome = measure_plan(plan, options).map_err(reason_of)?;
     finish(figure, &folder, &outcome, !options.no_keep)
 }
 
 /// Measures a plan, with the rounds of the command line. The numbers of connections of the command
-/// line select numbers of a request plan, replace those of an idle, key-value or ring API plan, and
-/// have no effect on the other plans.
+/// line select numbers of a request plan, and replace those of an idle, key-value or ring API plan.
 fn measure_plan(plan: AnyPlan, options: &Options) -> Result<Outcome, Stop> {
     let rounds = |planned: u32| options.rounds.unwrap_or(planned).max(1);
     let (heading, rows, svg) = match plan {
@@ -195,4 +214,57 @@ fn finish(figure: &str, folder: &Path, outcome: &Outcome, keep: bool) -> Result<
         println!("wrote {}", path.display());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the first figure of this kind.
+    fn plan_of(kind: &str) -> AnyPlan {
+        let folders = fs::read_dir(source_root().join("bench/figures")).expect("the figures");
+        let files = folders.map(|folder| folder.expect("a folder").path().join("plan.toml"));
+        let plans = files.filter(|file| file.is_file());
+        let mut plans = plans.map(|file| AnyPlan::read(&file).expect("a plan"));
+        let plan = plans.find(|plan| plan.kind() == kind);
+        plan.unwrap_or_else(|| panic!("no figure of the kind {kind}"))
+    }
+
+    #[test]
+    fn an_option_without_effect_is_refused() {
+        let options = |connections: &[u32], without_tidelane| Options {
+            figure: None,
+            rounds: Some(1),
+            connections: connections.to_vec(),
+            without_tidelane,
+            no_keep: true,
+        };
+        for (kind, has_connections, can_omit) in [
+            ("requests", true, true),
+            ("idle", true, false),
+            ("rings", true, false),
+            ("kv", true, false),
+            ("bulk", false, false),
+            ("http", false, false),
+            ("mux", false, false),
+            ("layers", false, false),
+        ] {
+            let plan = plan_of(kind);
+            assert_eq!(options(&[], false).check_for(&plan), Ok(()));
+            for (options, name, accepted) in [
+                (options(&[1], false), "--connections", has_connections),
+                (options(&[], true), "--without-tidelane", can_omit),
+            ] {
+                match options.check_for(&plan) {
+                    Ok(()) => assert!(accepted, "{kind} {name}"),
+                    Err(text) => {
+                        assert!(
+                            !accepted && text.contains(kind) && text.contains(name),
+                            "{text}"
+                        );
+                    }
+                }
+            }
+        }
+    }
 }

@@ -112,6 +112,33 @@ impl AnyPlan {
         toml::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))
     }
 
+    /// Returns the value of the field `kind` of the file.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Requests(_) => "requests",
+            Self::Bulk(_) => "bulk",
+            Self::Idle(_) => "idle",
+            Self::Http(_) => "http",
+            Self::Mux(_) => "mux",
+            Self::Rings(_) => "rings",
+            Self::Layers(_) => "layers",
+            Self::Kv(_) => "kv",
+        }
+    }
+
+    /// Returns true if the command line may give the numbers of connections.
+    pub fn has_connections(&self) -> bool {
+        match self {
+            Self::Requests(_) | Self::Idle(_) | Self::Rings(_) | Self::Kv(_) => true,
+            Self::Bulk(_) | Self::Http(_) | Self::Mux(_) | Self::Layers(_) => false,
+        }
+    }
+
+    /// Returns true if the figure can be measured without Tidelane.
+    pub fn can_omit_tidelane(&self) -> bool {
+        matches!(self, Self::Requests(_))
+    }
+
     /// Returns the title, one line.
     pub fn title(&self) -> &str {
         match self {
