@@ -66,11 +66,12 @@ pub struct Options {
     total: u64,
 }
 
-/// Runs the load and prints the result as one line of JSON.
+/// Prints "ready" after the set-up, runs the load, and prints the result as one line of JSON.
 pub fn run(options: &Options) -> io::Result<()> {
     sys::catch_end();
     let mut client = Client::open(options, TIMEOUT)?;
     client.store_all()?;
+    println!("ready");
     println!("{}", client.run()?);
     Ok(())
 }

@@ -10,7 +10,12 @@
 //!   client uses the kernel too, over the loopback interface. If the server uses the service, the
 //!   client uses the same service, which joins the two ends in memory.
 
-use std::{collections::BTreeMap, io::Write, time::Duration};
+use std::{
+    collections::BTreeMap,
+    io::Write,
+    thread,
+    time::{Duration, Instant},
+};
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -24,7 +29,7 @@ use tidelane_tests::{
 use super::{
     plan::{Heading, Target},
     plot,
-    programs::Programs,
+    programs::{Programs, number},
     rows::{Row, pair_row},
 };
 
@@ -255,28 +260,27 @@ fn measure(plan: &KvPlan, server: Server, connections: u32) -> Result<Sample, St
         "--connect {SERVER}:{PORT} --connections {connections} --seconds {} --warmup 0 --bytes {}",
         plan.seconds, plan.value_len
     ));
+    // The client is ready after the set-up: it has connected, and has stored the initial values.
+    let client = client.spawn_ready(LIMIT)?;
+    let (start, before) = (Instant::now(), programs.cpu_time()?);
+    // Sample the CPU time before the client ends, so that the span contains no idle time.
+    thread::sleep(Duration::from_secs_f64(0.9 * f64::from(plan.seconds)));
+    let (span, after) = (start.elapsed(), programs.cpu_time()?);
     let limit = LIMIT + Duration::from_secs(plan.seconds.into());
-    let before = programs.cpu_time()?;
-    let line = client.run(limit)?.json()?;
-    let used = programs.cpu_time()? - before;
-    Sample::of(&line, used)
+    let line = client.wait(limit)?.success()?.json()?;
+    Sample::of(&line, (after - before).div_duration_f64(span))
 }
 
 impl Sample {
-    /// Returns the sample of a measurement. `line` is the JSON that the client printed. `used` is
-    /// the CPU time of the server and its service during the client's run, in which the client also
-    /// connects and stores the initial values.
-    fn of(line: &Value, used: Duration) -> Result<Self, Stop> {
-        let number = |value: &Value, name: &str| {
-            let number = value[name].as_f64();
-            number.ok_or_else(|| Stop::Fail(format!("no {name}: {line}")))
-        };
-        let requests = number(line, "requests")?;
+    /// Returns the sample of a measurement. `line` is the JSON that the client printed. `busy` is
+    /// the mean number of CPUs that the server and its service used under the load.
+    fn of(line: &Value, busy: f64) -> Result<Self, Stop> {
+        let requests_per_second = number(line, "requests")? / number(line, "seconds")?;
         Ok(Self {
-            requests_per_second: requests / number(line, "seconds")?,
+            requests_per_second,
             mean_us: number(&line["latency_us"], "mean")?,
             p99_us: number(&line["latency_us"], "p99")?,
-            cpu_us: used.as_secs_f64() * 1e6 / requests,
+            cpu_us: busy * 1e6 / requests_per_second,
         })
     }
 }
@@ -343,5 +347,21 @@ impl Results {
             .collect();
         let servers: Vec<&str> = servers.iter().map(|server| server.name()).collect();
         plot::bars(&plan.title, "requests/s", &servers, &groups)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_cpu_time_is_divided_by_the_requests_of_the_same_span() {
+        let latency = json!({ "mean": 9.0, "p99": 20.0 });
+        let line = json!({ "requests": 30_000, "seconds": 3.0, "latency_us": latency });
+        let sample = Sample::of(&line, 0.5).expect("a sample");
+        assert_eq!(sample.requests_per_second, 10_000.0);
+        assert_eq!(sample.cpu_us, 50.0);
     }
 }
