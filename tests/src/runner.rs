@@ -12,7 +12,7 @@
 
 use std::{
     env,
-    io::{Read, Write},
+    io::{Error, Read, Write},
     num::NonZero,
     process::{Command, ExitCode, ExitStatus, Stdio},
     sync::{
@@ -49,6 +49,39 @@ pub struct Case {
 
 /// Prefix of a line in a case's output that the runner prints beside the result.
 const NOTE_MARK: &str = "NOTE: ";
+
+/// End of the process of a case.
+#[derive(Debug)]
+enum End {
+    /// The process ended with this status.
+    Status(ExitStatus),
+    /// The runner killed the process at the time limit.
+    Timeout,
+    /// The process could not be started, or could not be waited for.
+    NotRun(Error),
+}
+
+impl End {
+    /// Returns the exit code. Returns `None` if the process has no exit code.
+    fn code(&self) -> Option<i32> {
+        match self {
+            Self::Status(status) => status.code(),
+            Self::Timeout | Self::NotRun(_) => None,
+        }
+    }
+
+    /// Returns the reason why `case` failed. `took` is the duration of the case.
+    fn failure(&self, case: &Case, took: Duration) -> String {
+        match self {
+            Self::Status(status) => format!("{:.1} s, {status}", took.as_secs_f32()),
+            Self::Timeout => {
+                let limit = case.seconds * u64::from(tools::patience());
+                format!("did not end within {limit} s")
+            }
+            Self::NotRun(error) => format!("could not be run: {error}"),
+        }
+    }
+}
 
 /// The results of a run.
 #[derive(Debug, Default)]
@@ -155,12 +188,10 @@ fn run_some(cases: &[&Case], jobs: usize, show: bool, tally: &Mutex<Tally>) {
             scope.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let begun = Instant::now();
-                    let (status, output) = match run_child(case, show) {
-                        Ok(result) => result,
-                        Err(error) => (None, error.to_string()),
-                    };
+                    let (end, output) = run_child(case, show)
+                        .unwrap_or_else(|error| (End::NotRun(error), String::new()));
                     let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
-                    tally.take(case, status, &output, begun.elapsed());
+                    tally.take(case, &end, &output, begun.elapsed());
                 }
             });
         }
@@ -168,12 +199,11 @@ fn run_some(cases: &[&Case], jobs: usize, show: bool, tally: &Mutex<Tally>) {
 }
 
 impl Tally {
-    /// Counts and prints the result of one case. `status` is `None` after a timeout, or if the
-    /// case's process could not be run.
-    fn take(&mut self, case: &Case, status: Option<ExitStatus>, output: &str, took: Duration) {
+    /// Counts and prints the result of one case.
+    fn take(&mut self, case: &Case, end: &End, output: &str, took: Duration) {
         let seconds = took.as_secs_f32();
         print!("test {} ... ", case.name);
-        match status.and_then(|status| status.code()) {
+        match end.code() {
             Some(0) => {
                 self.passed += 1;
                 let note = output.lines().find_map(|line| line.strip_prefix(NOTE_MARK));
@@ -190,13 +220,7 @@ impl Tally {
             }
             _ => {
                 self.failed.push(case.name);
-                match status {
-                    Some(status) => println!("FAILED ({seconds:.1} s, {status})"),
-                    None => println!(
-                        "FAILED (did not end within {} s)",
-                        case.seconds * u64::from(tools::patience())
-                    ),
-                }
+                println!("FAILED ({})", end.failure(case, took));
                 println!("---- {} ----\n{}", case.name, output.trim_end());
                 println!("---- end {} ----", case.name);
             }
@@ -205,9 +229,8 @@ impl Tally {
     }
 }
 
-/// Runs a case in a child process. Returns the exit status, or `None` after a timeout, and the
-/// output.
-fn run_child(case: &Case, show: bool) -> std::io::Result<(Option<ExitStatus>, String)> {
+/// Runs a case in a child process. Returns the end and the output of the process.
+fn run_child(case: &Case, show: bool) -> std::io::Result<(End, String)> {
     let stdio = || {
         if show {
             Stdio::inherit()
@@ -224,14 +247,14 @@ fn run_child(case: &Case, show: bool) -> std::io::Result<(Option<ExitStatus>, St
     let stdout = child.stdout.take().map(collect);
     let stderr = child.stderr.take().map(collect);
     let deadline = Instant::now() + Duration::from_secs(case.seconds) * tools::patience();
-    let status = loop {
+    let end = loop {
         match child.try_wait()? {
-            Some(status) => break Some(status),
+            Some(status) => break End::Status(status),
             None if Instant::now() > deadline => {
                 // The guardians of the case's wires clean up after the killed process.
                 child.kill()?;
                 child.wait()?;
-                break None;
+                break End::Timeout;
             }
             None => thread::sleep(Duration::from_millis(10)),
         }
@@ -245,7 +268,7 @@ fn run_child(case: &Case, show: bool) -> std::io::Result<(Option<ExitStatus>, St
     if show {
         eprint!("{output}");
     }
-    Ok((status, output))
+    Ok((end, output))
 }
 
 /// Starts a thread that reads `from` up to the end. The thread's result is the text.
@@ -256,4 +279,24 @@ fn collect(mut from: impl Read + Send + 'static) -> thread::JoinHandle<String> {
         let _ = from.read_to_end(&mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_start_is_not_reported_as_a_timeout() {
+        let case = Case {
+            name: "file::function",
+            run: || Ok(()),
+            seconds: 5,
+            alone: false,
+        };
+        let error = Command::new("/nonexistent").spawn().expect_err("no file");
+        let text = End::NotRun(error).failure(&case, Duration::from_secs(1));
+        assert!(text.starts_with("could not be run: No such file"), "{text}");
+        let text = End::Timeout.failure(&case, Duration::from_secs(9));
+        assert!(text.starts_with("did not end within "), "{text}");
+    }
 }
