@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write};
 
-use crate::{kv::Counts, output::Output, tokens::Tokens, turn::Turn};
+use crate::{kv::Counts, output::Output, store::ITEM_LEN_MAX, tokens::Tokens, turn::Turn};
 
 /// The lines `STAT name value` of an answer.
 struct Lines(String);
@@ -106,7 +106,7 @@ fn settings(turn: &Turn<'_, impl Output>, lines: &mut Lines) {
     lines.add("verbosity", kv.verbosity);
     lines.add("evictions", "on");
     lines.add("cas_enabled", "yes");
-    lines.add("item_size_max", 1 << 20);
+    lines.add("item_size_max", ITEM_LEN_MAX);
     lines.add("num_threads", 1);
     lines.add("flush_enabled", "yes");
 }

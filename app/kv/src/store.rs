@@ -26,7 +26,7 @@ pub const MEMORY_MIN: u64 = 8 << 20;
 /// Largest memory of a store in bytes. The number of a block then fits into 32 bits.
 pub const MEMORY_MAX: u64 = 256 << 30;
 /// Length in bytes of the largest item, by memcached's count.
-const ITEM_LEN_MAX: usize = 1 << 20;
+pub const ITEM_LEN_MAX: usize = 1 << 20;
 /// Bytes that memcached counts for an item in addition to key, value and flags.
 const ITEM_OVERHEAD: usize = 59;
 /// Limit of the items that one allocation visits to free a block.
