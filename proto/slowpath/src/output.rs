@@ -18,7 +18,7 @@ impl<E: Driver> SlowPath<'_, E> {
         self.transmit(&out)?;
         self.hot.note_ack_sent(out.wnd);
         self.cold.sack_report.sent = true;
-        self.counters.dsack_sent += u64::from(self.cold.dsack.take().is_some());
+        self.note_dsack_sent();
         self.hot
             .set_quick_acks(self.hot.quick_acks().saturating_sub(1));
         self.counters.pure_acks += 1;
@@ -143,15 +143,7 @@ impl<E: Driver> SlowPath<'_, E> {
         let mut out = self
             .hot
             .segment_out(self.id, &self.clock, start, control, payload);
-        if self.hot.has(flags::SACK) && !self.cold.ooo.is_empty() {
-            let plain = out.options;
-            self.add_sack(&mut out.options);
-            // Options count against the segment's size (RFC 9293 §3.7.1).
-            let sack_blocks = (out.options.len() - plain.len()) as u32;
-            if payload + sack_blocks > u32::from(self.hot.mss) {
-                out.options = plain;
-            }
-        }
+        let has_dsack = self.add_sack_if_room(&mut out.options, payload);
         // RFC 3168 §6.1.5: retransmissions are not ECT. DCTCP sends them as ECT (as in Linux),
         // because a switch that marks ECT packets drops packets that are not ECT.
         if !self.is_dctcp() {
@@ -159,6 +151,9 @@ impl<E: Driver> SlowPath<'_, E> {
         }
         self.transmit(&out)?;
         self.hot.note_ack_sent(out.wnd);
+        if has_dsack {
+            self.note_dsack_sent();
+        }
         // Karn (RFC 6298 §3, RFC 9293 MUST-18): no RTT sample from retransmitted data.
         self.hot.clear(flags::RTT_TIMING);
         self.counters.retrans_segs += 1;

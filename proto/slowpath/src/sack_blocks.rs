@@ -112,6 +112,29 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
+    /// Adds SACK blocks to the options of a segment with `payload` bytes, if the segment has room
+    /// for them: options count against the segment's size (RFC 9293 §3.7.1). Returns true if a
+    /// DSACK block was added.
+    pub(crate) fn add_sack_if_room(&self, options: &mut TcpOptions, payload: u32) -> bool {
+        if !self.has_sack() {
+            return false;
+        }
+        let mut with_blocks = *options;
+        self.add_sack(&mut with_blocks);
+        let blocks_len = (with_blocks.len() - options.len()) as u32;
+        if payload + blocks_len > u32::from(self.hot.mss) {
+            return false;
+        }
+        *options = with_blocks;
+        self.cold.dsack.is_some()
+    }
+
+    /// Counts the pending DSACK as sent, if there is one. Each duplicate is reported once (RFC 2883
+    /// §4).
+    pub(crate) fn note_dsack_sent(&mut self) {
+        self.counters.dsack_sent += u64::from(self.cold.dsack.take().is_some());
+    }
+
     /// Extends the end of a range by the FIN that follows the range. Linux counts a segment as
     /// delivered only if the SACK block covers its FIN, too.
     fn with_fin(&self, end: SeqNumber) -> SeqNumber {

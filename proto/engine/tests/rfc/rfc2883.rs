@@ -1,8 +1,8 @@
 //! Tests of duplicates and DSACK (RFC 2883). A rig is one TCP engine, with the test as its peer.
 
-use tidelane_engine::CaState;
+use tidelane_engine::{CaState, SocketOptions};
 
-use crate::rig::{In, Rig, ack, data, spans};
+use crate::rig::{In, Out, Rig, ack, data, spans};
 
 #[test]
 fn section_4_a_duplicate_is_reported_once() {
@@ -15,6 +15,35 @@ fn section_4_a_duplicate_is_reported_once() {
     };
     assert_eq!(blocks(&mut rig, data(1, 1, 1000)), 1);
     assert_eq!(blocks(&mut rig, data(1001, 1, 1000)), 0);
+    assert_eq!(rig.engine.counters().dsack_sent, 1);
+}
+
+/// A duplicate arrives in one batch with ACKs that start a recovery. The retransmission is shorter
+/// than the MSS, so it has room for SACK blocks.
+#[test]
+fn section_4_a_retransmission_and_an_ack_report_a_duplicate_once() {
+    let mut rig = Rig::established_sack();
+    rig.set_options(SocketOptions {
+        nodelay: true,
+        ..SocketOptions::default()
+    });
+    rig.push(data(3001, 1, 1000));
+    for _ in 0..8 {
+        rig.write(500);
+    }
+    rig.wait_ms(10);
+    rig.arrive(data(3001, 1, 1000));
+    for end in 2..=8 {
+        let segment = ack(1, 1).sack(&rig, &[(501, end * 500 + 1)]);
+        rig.arrive(segment);
+    }
+    let sent = rig.batch_end();
+    let reports = |out: &&Out| out.options.sack.len() == 2;
+    assert!(
+        sent.iter().any(|out| (out.seq, out.len) == (1, 500)),
+        "{sent:?}"
+    );
+    assert_eq!(sent.iter().filter(reports).count(), 1, "{sent:?}");
     assert_eq!(rig.engine.counters().dsack_sent, 1);
 }
 
