@@ -110,9 +110,12 @@ impl DatagramSocket {
     }
 
     /// Returns the source address for datagrams to `peer`. If the local address is unspecified,
-    /// returns the first of `addresses` that has the IP version of `peer`, or `None` if there is
-    /// none.
+    /// returns the first of `addresses` that has the IP version of `peer`. Returns `None` if the
+    /// socket's IP version is not that of `peer`, or if there is no address.
     pub fn source_for(&self, peer: IpAddress, addresses: &Addresses) -> Option<IpAddress> {
+        if self.local.addr.is_v4() != peer.is_v4() {
+            return None;
+        }
         match self.local.addr.is_unspecified() {
             true => addresses.first_for(peer),
             false => Some(self.local.addr),

@@ -1,6 +1,9 @@
 //! UDP sockets of two contexts: delivery, damaged packets, limits and buffers.
 
-use std::{collections::HashMap, net::SocketAddr};
+use std::{
+    collections::HashMap,
+    net::{IpAddr, SocketAddr},
+};
 
 use tidelane_embedded::{DropReason, MacAddress};
 use tidelane_engine::{Duration, IpAddress};
@@ -177,6 +180,8 @@ fn impossible_sends_are_reported() {
     let options = [0, 1].map(|end| {
         let mut options = options(end);
         options.stack.mac = link[end];
+        let ipv6: IpAddr = "2001:db8::2".parse().expect("valid");
+        options.stack.addresses.push(ipv6.into());
         options.mtu = 1000;
         options
     });
@@ -204,9 +209,14 @@ fn impossible_sends_are_reported() {
         Some(Cause::TooLong)
     );
     assert_eq!(failure(&mut pair, &[1; 972], server(53)), None);
-    let other_version = "[2001:db8::1]:53".parse().expect("valid");
+    // The socket of an unspecified IPv4 address sends nothing to IPv6 peers.
+    let other_version: SocketAddr = "[2001:db8::1]:53".parse().expect("valid");
+    let peer = other_version.ip().into();
+    pair.client.context.set_neighbour(peer, link[1]);
+    let sent = pair.wire.borrow().sent;
     let cause = failure(&mut pair, b"x", other_version);
     assert_eq!(cause, Some(Cause::Unreachable));
+    assert_eq!(pair.wire.borrow().sent, sent);
     // The server knows the client's link address only from the client's frame.
     let mut answered = false;
     pair.run_until("the answer", |pair| {
