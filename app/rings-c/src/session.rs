@@ -2,7 +2,9 @@
 
 use std::{net::SocketAddr, os::fd::AsRawFd, ptr::NonNull, time::Duration};
 
-use tidelane_rings::{Buffer, Context, Descriptor, ListenOptions, ReadyList, SendRefusal, Wait};
+use tidelane_rings::{
+    Buffer, Context, Descriptor, ListenOptions, ReadyList, SendError, SendRefusal, Wait,
+};
 
 use crate::{
     buffers::{Buffers, Owner},
@@ -195,29 +197,35 @@ impl Session {
     /// Queues the payload of a buffer. The owner does not change if this fails.
     pub fn send(&mut self, descriptor: i32, buffer: i64) -> Result<(), Error> {
         let descriptor = self.open_descriptor(descriptor)?;
-        let (buffer, owner) = self.buffers.take(buffer)?;
-        let Err(error) = self.back_end.send(descriptor, buffer) else {
-            return Ok(());
-        };
-        self.buffers.give_back(error.buffer, owner);
-        Err(match error.refusal {
-            SendRefusal::Full => Error::FULL,
-            SendRefusal::NotConnected => Error::NOT_CONNECTED,
-            SendRefusal::TooLong => Error::TOO_LONG,
+        self.queue(buffer, Error::NOT_CONNECTED, |back_end, buffer| {
+            back_end.send(descriptor, buffer)
         })
     }
 
     /// Queues the payload of a buffer as a datagram. The owner does not change if this fails.
     pub fn send_to(&mut self, descriptor: i32, buffer: i64, peer: SocketAddr) -> Result<(), Error> {
         let descriptor = self.open_descriptor(descriptor)?;
+        self.queue(buffer, Error::NO_UDP_SOCKET, |back_end, buffer| {
+            back_end.send_to(descriptor, buffer, peer)
+        })
+    }
+
+    /// Passes a buffer to the back end by `send`, or gives the buffer back to its owner.
+    /// `not_connected` is the error for [`SendRefusal::NotConnected`].
+    fn queue(
+        &mut self,
+        buffer: i64,
+        not_connected: Error,
+        send: impl FnOnce(&mut dyn Context, Buffer) -> Result<(), SendError>,
+    ) -> Result<(), Error> {
         let (buffer, owner) = self.buffers.take(buffer)?;
-        let Err(error) = self.back_end.send_to(descriptor, buffer, peer) else {
+        let Err(error) = send(&mut *self.back_end, buffer) else {
             return Ok(());
         };
         self.buffers.give_back(error.buffer, owner);
         Err(match error.refusal {
             SendRefusal::Full => Error::FULL,
-            SendRefusal::NotConnected => Error::NO_UDP_SOCKET,
+            SendRefusal::NotConnected => not_connected,
             SendRefusal::TooLong => Error::TOO_LONG,
         })
     }
