@@ -81,43 +81,31 @@ impl<P: PacketIo, K: Kernel> NicContext<P, K> {
         Ok(covered)
     }
 
-    /// Claims a TCP port for each of `addresses`, unless it is already claimed. Returns the new
-    /// claims. If one claim fails, the others are released.
-    fn claim_all(&mut self, addresses: &[IpAddress], port: u16) -> io::Result<Vec<Local>> {
-        let mut new = Vec::new();
-        for address in addresses {
-            if self.claims.contains(&(*address, port)) {
-                continue;
-            }
-            match self.kernel.claim(*address, Transport::Tcp, port) {
-                Ok(port) => new.push((*address, port)),
-                Err(error) => {
-                    self.release_all(new);
-                    return Err(error);
-                }
-            }
-        }
+    /// Claims a TCP port of those `addresses` at which the program has not claimed the port yet.
+    /// Returns the new claims. A failure leaves no new claims.
+    fn claim_streams(&mut self, addresses: &[IpAddress], port: u16) -> io::Result<Vec<Local>> {
+        let unclaimed = |address: &&IpAddress| !self.claims.contains(&(**address, port));
+        let addresses: Vec<_> = addresses.iter().filter(unclaimed).copied().collect();
+        let new = self.claim_all(Transport::Tcp, &addresses, port)?;
         self.claims.extend(&new);
         Ok(new)
     }
 
-    fn release_all(&mut self, claims: Vec<Local>) {
-        for (address, port) in claims {
-            self.claims.remove(&(address, port));
-            self.kernel.release(address, Transport::Tcp, port);
-        }
-    }
-
-    /// Claims a UDP port of all `addresses`. The kernel chooses the port if `port` is zero. Returns
-    /// the claims, which all have the same port. A failure leaves no claims.
-    fn claim_datagrams(&mut self, addresses: &[IpAddress], port: u16) -> io::Result<Vec<Local>> {
+    /// Claims a port of all `addresses`. The kernel chooses the port if `port` is zero. Returns the
+    /// claims, which all have the same port. A failure leaves no claims.
+    fn claim_all(
+        &mut self,
+        transport: Transport,
+        addresses: &[IpAddress],
+        port: u16,
+    ) -> io::Result<Vec<Local>> {
         let mut claims: Vec<Local> = Vec::new();
         for address in addresses {
             let port = claims.first().map_or(port, |first| first.1);
-            match self.kernel.claim(*address, Transport::Udp, port) {
+            match self.kernel.claim(*address, transport, port) {
                 Ok(port) => claims.push((*address, port)),
                 Err(error) => {
-                    self.release_datagrams(claims);
+                    self.release_all(transport, claims);
                     return Err(error);
                 }
             }
@@ -125,9 +113,18 @@ impl<P: PacketIo, K: Kernel> NicContext<P, K> {
         Ok(claims)
     }
 
+    fn release_all(&mut self, transport: Transport, claims: Vec<Local>) {
+        for (address, port) in claims {
+            if transport == Transport::Tcp {
+                self.claims.remove(&(address, port));
+            }
+            self.kernel.release(address, transport, port);
+        }
+    }
+
     /// Claims a UDP port of the kernel's choice that all `addresses` have free.
     fn claim_any_datagrams(&mut self, addresses: &[IpAddress]) -> io::Result<Vec<Local>> {
-        let mut claims = self.claim_datagrams(addresses, 0);
+        let mut claims = self.claim_all(Transport::Udp, addresses, 0);
         for _ in 1..TRIES_MAX {
             let Err(error) = &claims else {
                 break;
@@ -135,21 +132,15 @@ impl<P: PacketIo, K: Kernel> NicContext<P, K> {
             if error.kind() != io::ErrorKind::AddrInUse {
                 break;
             }
-            claims = self.claim_datagrams(addresses, 0);
+            claims = self.claim_all(Transport::Udp, addresses, 0);
         }
         claims
-    }
-
-    fn release_datagrams(&mut self, claims: Vec<Local>) {
-        for (address, port) in claims {
-            self.kernel.release(address, Transport::Udp, port);
-        }
     }
 
     /// Leaves the port of a UDP socket to the kernel.
     fn end_datagrams(&mut self, descriptor: Descriptor) {
         if let Some(claims) = self.datagram_claims.remove(&descriptor) {
-            self.release_datagrams(claims);
+            self.release_all(Transport::Udp, claims);
         }
     }
 
@@ -164,7 +155,7 @@ impl<P: PacketIo, K: Kernel> NicContext<P, K> {
                 return Ok(port);
             }
         }
-        let claimed = self.claim_all(&[address], 0);
+        let claimed = self.claim_streams(&[address], 0);
         match claimed.map(|claims| claims.first().copied()) {
             Ok(Some(local)) => {
                 self.outgoing.push(local);
@@ -202,10 +193,10 @@ impl<P: PacketIo, K: Kernel> Context for NicContext<P, K> {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let covered = self.covered(local, Transport::Tcp)?;
-        let claims = self.claim_all(&covered, local.port())?;
+        let claims = self.claim_streams(&covered, local.port())?;
         let opened = self.direct.listen(local, options);
         if opened.is_err() {
-            self.release_all(claims);
+            self.release_all(Transport::Tcp, claims);
         }
         opened
     }
@@ -224,7 +215,7 @@ impl<P: PacketIo, K: Kernel> Context for NicContext<P, K> {
         let covered = self.covered(local, Transport::Udp)?;
         let claims = match local.port() {
             0 => self.claim_any_datagrams(&covered)?,
-            port => self.claim_datagrams(&covered, port)?,
+            port => self.claim_all(Transport::Udp, &covered, port)?,
         };
         let port = claims.first().map_or(local.port(), |claim| claim.1);
         match self.direct.bind(SocketAddr::new(local.ip(), port)) {
@@ -233,7 +224,7 @@ impl<P: PacketIo, K: Kernel> Context for NicContext<P, K> {
                 Ok(descriptor)
             }
             Err(error) => {
-                self.release_datagrams(claims);
+                self.release_all(Transport::Udp, claims);
                 Err(error)
             }
         }
