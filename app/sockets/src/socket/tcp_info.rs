@@ -3,6 +3,8 @@
 //! stream in shared memory. The numbers in this file are the byte offsets of the fields in `struct
 //! tcp_info`.
 
+use std::net::Ipv6Addr;
+
 use tidelane_abi::{TcpInfo, service_flags, tcp_info_features};
 
 use super::{Inner, state::State, urgent};
@@ -11,7 +13,9 @@ use crate::service::session;
 /// Length in bytes of the part of `tcp_info` that is filled in, up to `tcpi_rcv_wnd`.
 const TCP_INFO_LEN: usize = 236;
 /// Length in bytes of an IPv4 header and a TCP header without options.
-const HEADERS_LEN: u32 = 40;
+const IPV4_HEADERS_LEN: u32 = 40;
+/// Length in bytes of an IPv6 header and a TCP header without options.
+const IPV6_HEADERS_LEN: u32 = 60;
 /// Length in bytes of the timestamps option with its padding.
 const TIMESTAMPS_LEN: u32 = 12;
 /// `ssthresh` before the first loss, in segments (TCP_INFINITE_SSTHRESH).
@@ -31,7 +35,7 @@ impl Inner {
     pub(crate) fn tcp_info(&mut self) -> [u8; TCP_INFO_LEN] {
         let mut info = [0; TCP_INFO_LEN];
         if let Some(tcp_info) = self.service_tcp_info() {
-            fill(&mut info, &tcp_info);
+            fill(&mut info, &tcp_info, self.headers_len());
         }
         info[0] = self.tcp_state();
         let bytes_read = self.bytes_read;
@@ -56,6 +60,17 @@ impl Inner {
         let connection = self.connection()?;
         let session = session::last().filter(|last| last.generation == connection.session)?;
         session.program()?.tcp_info(&connection.stream).ok()
+    }
+
+    /// Returns the length in bytes of a segment's IP and TCP headers without TCP options.
+    fn headers_len(&mut self) -> u32 {
+        let peer = self.connection().map(|c| c.stream.ids().peer_addr);
+        let is_ipv6 = peer.is_some_and(|peer| Ipv6Addr::from(peer).to_ipv4_mapped().is_none());
+        if is_ipv6 {
+            IPV6_HEADERS_LEN
+        } else {
+            IPV4_HEADERS_LEN
+        }
     }
 
     /// Returns the TCP state as a number of the `enum` in `<netinet/tcp.h>`. This process cannot
@@ -102,8 +117,9 @@ fn put_all(info: &mut [u8; TCP_INFO_LEN], words: &[(usize, u32)], longs: &[(usiz
     }
 }
 
-/// Fills in the service's values.
-fn fill(info: &mut [u8; TCP_INFO_LEN], tcp_info: &TcpInfo) {
+/// Fills in the service's values. `headers_len` is the length in bytes of a segment's IP and TCP
+/// headers without TCP options.
+fn fill(info: &mut [u8; TCP_INFO_LEN], tcp_info: &TcpInfo, headers_len: u32) {
     let mss = tcp_info.mss.max(1);
     let segments = |bytes: u32| bytes.div_ceil(mss);
     let has = |feature: u32, option: u8| {
@@ -142,7 +158,7 @@ fn fill(info: &mut [u8; TCP_INFO_LEN], tcp_info: &TcpInfo) {
         (28, segments(tcp_info.sacked)),
         (32, segments(tcp_info.lost)),
         (36, segments(tcp_info.retrans_out)),
-        (60, tcp_info.mss + HEADERS_LEN + options_len),
+        (60, tcp_info.mss + headers_len + options_len),
         (64, tcp_info.rcv_wnd),
         (68, tcp_info.srtt_us),
         (72, tcp_info.rttvar_us),
