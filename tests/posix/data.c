@@ -141,6 +141,44 @@ void wait_all(void)
 	show(recv(fd, bytes, 20, MSG_WAITALL));
 }
 
+/* recvmmsg without MSG_WAITFORONE waits for each message, until the timeout has passed. */
+void message_arrays(void)
+{
+	int other, fd = accepted(0, &other);
+	unsigned char bytes[3][10];
+	struct iovec parts[3];
+	struct mmsghdr messages[3] = {0};
+	struct timespec none = {0}, invalid = {.tv_nsec = -1}, hour = {.tv_sec = 3600};
+	pthread_t thread;
+	for (int i = 0; i < 3; i++) {
+		parts[i] = (struct iovec){bytes[i], 10};
+		messages[i].msg_hdr = (struct msghdr){.msg_iov = &parts[i], .msg_iovlen = 1};
+	}
+	peer_sends(other, 10, 9);
+	wait_readable(fd);
+	show(recvmmsg(fd, messages, 3, MSG_WAITFORONE, NULL));
+	peer_sends(other, 10, 9);
+	pthread_create(&thread, NULL, send_late, &other);
+	show(recvmmsg(fd, messages, 2, 0, &hour));
+	say("lengths %u %u, time left %d", messages[0].msg_len, messages[1].msg_len,
+	    hour.tv_sec < 3600 && hour.tv_sec > 3000);
+	say("second %d", pattern_matches(bytes[1], 10, 9, 0));
+	pthread_join(thread, NULL);
+	peer_sends(other, 20, 9);
+	wait_readable(fd);
+	show(recvmmsg(fd, messages, 3, 0, &invalid));
+	show(recvmmsg(fd, messages, 3, 0, &none));
+	say("time left %ld %ld", (long)none.tv_sec, none.tv_nsec);
+	show(recvmmsg(fd, messages, 0, 0, NULL));
+	show(recvmmsg(-1, messages, 0, 0, NULL));
+	show(sendmmsg(-1, messages, 0, 0));
+	show(recvmmsg(fd, messages, 3, MSG_DONTWAIT, NULL));
+	show(recvmmsg(fd, messages, 3, MSG_DONTWAIT, NULL));
+	peer_must("close %d", other);
+	show(recvmmsg(fd, messages, 3, 0, NULL));
+	say("lengths %u %u %u", messages[0].msg_len, messages[1].msg_len, messages[2].msg_len);
+}
+
 /* Number of SIGPIPE signals. */
 static volatile sig_atomic_t pipes;
 

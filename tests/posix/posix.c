@@ -11,9 +11,9 @@
 #include "posix.h"
 
 #define CASES(X)                                                                                \
-	X(basics) X(nonblocking) X(messages) X(wait_all) X(shutdowns) X(resets) X(bulk)         \
-	X(counts) X(level_triggered) X(data_and_end) X(edge_triggered) X(one_shot) X(mixed)          \
-	X(added_early) X(listening) X(added_while_asleep) X(polled) X(selected)      \
+	X(basics) X(nonblocking) X(messages) X(wait_all) X(message_arrays) X(shutdowns) \
+	X(resets) X(bulk) X(counts) X(level_triggered) X(data_and_end) X(edge_triggered)        \
+	X(one_shot) X(mixed) X(added_early) X(listening) X(added_while_asleep) X(polled) X(selected)      \
 	X(blocking_connect) X(refused) X(bound_connect) X(options) X(timeouts) X(both_stacks)     \
 	X(duplicates) X(closes_all) X(connection_as_standard_error) X(forked_listener)           \
 	X(forked_connection) X(process_exits) X(threads)                                         \

@@ -316,6 +316,12 @@ void polled(void)
 	entries[1].fd = -1;
 	show(ppoll(entries, 3, NULL, NULL));
 	say("%s", events_text(entries[0].revents));
+	sigset_t none;
+	sigemptyset(&none);
+	entries[0].revents = 0;
+	show(syscall(SYS_ppoll, entries, 1, NULL, &none, 8));
+	say("%s", events_text(entries[0].revents));
+	show(syscall(SYS_ppoll, entries, 1, NULL, &none, 7));
 	int fresh = socket(AF_INET, SOCK_STREAM, 0);
 	entries[0].fd = fresh;
 	entries[0].events = POLLIN | POLLOUT;
@@ -356,6 +362,17 @@ void selected(void)
 	struct timespec second = {.tv_sec = 1};
 	show(pselect(64, &in, NULL, NULL, &second, NULL));
 	say("sets %d %d", FD_ISSET(fd, &in), FD_ISSET(ends[0], &in));
+	sigset_t none;
+	sigemptyset(&none);
+	struct {
+		sigset_t *mask;
+		size_t len;
+	} mask = {&none, 8};
+	show(syscall(SYS_pselect6, 64, &in, NULL, NULL, NULL, &mask));
+	say("sets %d %d", FD_ISSET(fd, &in), FD_ISSET(ends[0], &in));
+	show(syscall(SYS_pselect6, 64, &in, NULL, NULL, &second, NULL));
+	mask.len = 7;
+	show(syscall(SYS_pselect6, 64, &in, NULL, NULL, NULL, &mask));
 	close(ends[0]);
 	FD_ZERO(&in);
 	FD_SET(fd, &in);

@@ -5,15 +5,15 @@
 //! handles calls on tracked sockets. The crate returns `None` for a call that the kernel must
 //! handle.
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_void};
 
-use libc::{mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use libc::{msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use tidelane_sockets::{Handled, Socket, descriptors, transfer};
 
 use crate::{
     cancellation_unsafe::cancellation_point,
     fast_open_unsafe::{prepare, sendto},
-    hand_over_unsafe::{check_all_rights, check_rights},
+    hand_over_unsafe::check_rights,
     libc_abi_unsafe::{
         bytes, bytes_mut, fail_with_errno, handled_or_system_call, iovecs, iovecs_mut, system_call,
     },
@@ -297,7 +297,7 @@ pub unsafe extern "C-unwind" fn __recvfrom_chk(
 /// # Safety
 ///
 /// `msg` must be valid as for `recvmsg`.
-unsafe fn receive_message(fd: c_int, msg: *mut msghdr, flags: c_int) -> Handled {
+pub(crate) unsafe fn receive_message(fd: c_int, msg: *mut msghdr, flags: c_int) -> Handled {
     let socket = descriptors::socket(fd)?;
     // SAFETY: the caller upholds the safety contract.
     let msg = unsafe { msg.as_mut() }?;
@@ -320,7 +320,7 @@ unsafe fn receive_message(fd: c_int, msg: *mut msghdr, flags: c_int) -> Handled 
 /// # Safety
 ///
 /// `msg` must be valid as for `sendmsg`.
-unsafe fn send_message(fd: c_int, msg: *const msghdr, flags: c_int) -> Handled {
+pub(crate) unsafe fn send_message(fd: c_int, msg: *const msghdr, flags: c_int) -> Handled {
     let socket = descriptors::socket(fd)?;
     // SAFETY: the caller upholds the safety contract.
     let msg = unsafe { msg.as_ref() }?;
@@ -362,96 +362,4 @@ pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_
     let args = [fd as usize, msg as usize, flags as usize, 0, 0, 0];
     // SAFETY: the caller upholds the safety contract.
     unsafe { handled_or_system_call(send_message(fd, msg, flags), libc::SYS_sendmsg, args) }
-}
-
-/// Interposes libc's `recvmmsg(2)`. On a tracked socket, the call blocks for the first message
-/// only, with and without MSG_WAITFORONE, and ignores `timeout`.
-///
-/// # Safety
-///
-/// The arguments must be valid as in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn recvmmsg(
-    fd: c_int,
-    messages: *mut mmsghdr,
-    count: c_uint,
-    flags: c_int,
-    timeout: *mut timespec,
-) -> c_int {
-    cancellation_point();
-    let args = [
-        fd as usize,
-        messages as usize,
-        count as usize,
-        flags as usize,
-        timeout as usize,
-        0,
-    ];
-    let mut flags = flags & !libc::MSG_WAITFORONE;
-    for index in 0..count as usize {
-        // SAFETY: the caller guarantees that there are `count` messages.
-        let result = unsafe {
-            let message = messages.add(index);
-            let handled = receive_message(fd, &raw mut (*message).msg_hdr, flags);
-            if let Some(Ok(len)) = handled {
-                (*message).msg_len = len as c_uint;
-            }
-            handled
-        };
-        match result {
-            // SAFETY: the caller upholds the safety contract.
-            None if index == 0 => return unsafe { system_call(libc::SYS_recvmmsg, args) } as c_int,
-            Some(Ok(len)) if len > 0 => flags |= libc::MSG_DONTWAIT,
-            Some(Err(error)) if index == 0 => return fail_with_errno(error.0) as c_int,
-            Some(Ok(_)) => return index as c_int + 1,
-            None | Some(Err(_)) => return index as c_int,
-        }
-    }
-    count as c_int
-}
-
-/// Interposes libc's `sendmmsg(2)`.
-///
-/// # Safety
-///
-/// The arguments must be valid as in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn sendmmsg(
-    fd: c_int,
-    messages: *mut mmsghdr,
-    count: c_uint,
-    flags: c_int,
-) -> c_int {
-    cancellation_point();
-    let args = [
-        fd as usize,
-        messages as usize,
-        count as usize,
-        flags as usize,
-        0,
-        0,
-    ];
-    // SAFETY: the caller guarantees that there are `count` messages.
-    if let Err(error) = unsafe { check_all_rights(fd, messages, count as usize) } {
-        return fail_with_errno(error.0) as c_int;
-    }
-    for index in 0..count as usize {
-        // SAFETY: the caller guarantees that there are `count` messages.
-        let result = unsafe {
-            let message = messages.add(index);
-            let handled = send_message(fd, &raw const (*message).msg_hdr, flags);
-            if let Some(Ok(len)) = handled {
-                (*message).msg_len = len as c_uint;
-            }
-            handled
-        };
-        match result {
-            // SAFETY: the caller upholds the safety contract.
-            None if index == 0 => return unsafe { system_call(libc::SYS_sendmmsg, args) } as c_int,
-            Some(Ok(_)) => {}
-            Some(Err(error)) if index == 0 => return fail_with_errno(error.0) as c_int,
-            None | Some(Err(_)) => return index as c_int,
-        }
-    }
-    count as c_int
 }

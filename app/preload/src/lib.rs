@@ -20,6 +20,7 @@ mod formatted_unsafe;
 mod hand_over_unsafe;
 mod io_uring_unsafe;
 mod libc_abi_unsafe;
+mod message_arrays_unsafe;
 mod readiness_unsafe;
 mod select_unsafe;
 mod signals_unsafe;

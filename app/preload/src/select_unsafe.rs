@@ -12,7 +12,7 @@ use tidelane_sockets::{Handled, descriptors, poll, sys, sys::SignalMask};
 
 use crate::{
     cancellation_unsafe::cancellation_point,
-    libc_abi_unsafe::{handled_or_system_call, system_call},
+    libc_abi_unsafe::{fail_with_errno, handled_or_system_call, system_call},
     readiness_unsafe::{SIGNAL_MASK_LEN, timeout_ns},
 };
 
@@ -258,4 +258,28 @@ pub unsafe extern "C-unwind" fn pselect(
         ];
         handled_or_system_call(handled, libc::SYS_pselect6, args) as c_int
     }
+}
+
+/// Handles the system call `pselect6`. In contrast to the kernel, leaves `timeout` unchanged.
+///
+/// # Safety
+///
+/// The arguments must be valid as for the system call. `mask_and_len` is null, or has the address
+/// and the length of a signal mask.
+pub(crate) unsafe fn pselect6(
+    count: c_int,
+    sets: [usize; 3],
+    timeout: *const timespec,
+    mask_and_len: *const [usize; 2],
+) -> c_int {
+    // SAFETY: the caller upholds the safety contract.
+    let [mask, len] = unsafe { mask_and_len.as_ref() }
+        .copied()
+        .unwrap_or_default();
+    if mask != 0 && len != SIGNAL_MASK_LEN {
+        return fail_with_errno(libc::EINVAL) as c_int;
+    }
+    let [read, write, except] = sets.map(|set| set as *mut c_void);
+    // SAFETY: the caller upholds the safety contract.
+    unsafe { pselect(count, read, write, except, timeout, mask as *const sigset_t) }
 }

@@ -10,7 +10,7 @@ use crate::{
     bytes_unsafe, control_unsafe, descriptors_unsafe, fast_open_unsafe, files_unsafe, forks_unsafe,
     hand_over_unsafe,
     libc_abi_unsafe::{fail_with_errno, system_call},
-    readiness_unsafe, select_unsafe, vectors_unsafe,
+    message_arrays_unsafe, readiness_unsafe, select_unsafe, vectors_unsafe,
 };
 
 /// Interposes libc's `syscall(2)`, with six arguments, the largest number that a system call has.
@@ -100,10 +100,11 @@ unsafe fn bytes_by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
             libc::SYS_recvmsg => bytes_unsafe::recvmsg(fd, b as _, c as c_int),
             libc::SYS_sendmsg => bytes_unsafe::sendmsg(fd, b as _, c as c_int),
             libc::SYS_recvmmsg => {
-                bytes_unsafe::recvmmsg(fd, b as _, c as c_uint, d as c_int, e as _) as isize
+                message_arrays_unsafe::recvmmsg(fd, b as _, c as c_uint, d as c_int, e as _)
+                    as isize
             }
             libc::SYS_sendmmsg => {
-                bytes_unsafe::sendmmsg(fd, b as _, c as c_uint, d as c_int) as isize
+                message_arrays_unsafe::sendmmsg(fd, b as _, c as c_uint, d as c_int) as isize
             }
             libc::SYS_sendfile => files_unsafe::sendfile(fd, b as c_int, c as _, d),
             libc::SYS_splice => {
@@ -198,6 +199,9 @@ unsafe fn readiness_by_number(number: c_long, args: [usize; 6]) -> Option<c_long
             libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 if e != 0 && f != 8 => {
                 fail_with_errno(libc::EINVAL) as c_int
             }
+            libc::SYS_ppoll if d != 0 && e != 8 => fail_with_errno(libc::EINVAL) as c_int,
+            libc::SYS_ppoll => readiness_unsafe::ppoll(a as _, b as _, c as _, d as _),
+            libc::SYS_pselect6 => select_unsafe::pselect6(fd, [b, c, d], e as _, f as _),
             libc::SYS_epoll_pwait => {
                 readiness_unsafe::epoll_pwait(fd, b as _, c as c_int, d as c_int, e as _)
             }
