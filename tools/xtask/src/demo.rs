@@ -26,10 +26,10 @@ const SERVER_CPU: &str = "1";
 #[derive(Args, Debug)]
 pub struct Options {
     /// Number of rounds; each measures every case on both stacks
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Seconds per measurement
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
     /// Number of connections of wrk
     #[arg(long, default_value_t = 64)]
