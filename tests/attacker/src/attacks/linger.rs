@@ -5,7 +5,7 @@
 use std::{
     io::{self, Write},
     net::{TcpListener, TcpStream},
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     thread,
     time::Duration,
 };
@@ -21,6 +21,10 @@ use crate::{
     protocol::{Failure, Service},
     report,
 };
+
+/// Limit of further connections over which a descriptor is sent. The service may close a connection
+/// before the descriptor is sent, because the message before the descriptor ends the session.
+const RETRIES_MAX: u32 = 100;
 
 /// Options of `linger`.
 #[derive(Args, Debug)]
@@ -44,28 +48,18 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     let mut sent = 0;
     for turn in 0..options.times {
         let socket = lingering(&nobody_reads, Duration::from_secs(options.linger))?;
-        let service = Service::connect(&target.0)?;
-        let told = match turn % 4 {
-            0 => service.send(
-                &new_message(message::REPORT_NOT_ACCELERATED),
-                &[socket.as_fd()],
-            ),
-            1 => service.send(&new_message(message::RESERVE), &[socket.as_fd()]),
-            2 => service.send_bytes(b"no message", &[socket.as_fd()]),
-            // CONTEXT without a descriptor ends the session. The service closes the connection
-            // without reading REPORT_NOT_ACCELERATED. Within this `close`, the kernel closes the
-            // descriptor of REPORT_NOT_ACCELERATED.
-            _ => service
-                .send(&new_message(message::CONTEXT), &[])
-                .and_then(|()| {
-                    service.send(
-                        &new_message(message::REPORT_NOT_ACCELERATED),
-                        &[socket.as_fd()],
-                    )
-                }),
-        };
+        let mut service = Service::connect(&target.0)?;
+        let mut told = send(&service, turn % 4, socket.as_fd());
+        for _ in 0..RETRIES_MAX {
+            if told.is_ok() {
+                break;
+            }
+            service = Service::connect(&target.0)?;
+            told = send(&service, turn % 4, socket.as_fd());
+        }
         sent += u32::from(told.is_ok());
-        drop(socket);
+        // If the service has closed its descriptor already, the `close` blocks this process.
+        thread::spawn(move || drop(socket));
         if turn % 2 == 0 {
             services.push(service);
         }
@@ -73,6 +67,24 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     report(&json!({ "attack": "linger", "sent": sent }));
     thread::sleep(Duration::from_secs_f64(options.seconds));
     Ok(())
+}
+
+/// Sends the descriptor `socket` with a message of one of four kinds. Returns an error if the
+/// service has closed the connection before it has the descriptor.
+fn send(service: &Service, kind: u32, socket: BorrowedFd<'_>) -> Result<(), Failure> {
+    let report = new_message(message::REPORT_NOT_ACCELERATED);
+    match kind {
+        0 => service.send(&report, &[socket]),
+        1 => service.send(&new_message(message::RESERVE), &[socket]),
+        2 => service.send_bytes(b"no message", &[socket]),
+        // CONTEXT without a descriptor ends the session. The service closes the connection without
+        // reading REPORT_NOT_ACCELERATED. Within this `close`, the kernel closes the descriptor of
+        // REPORT_NOT_ACCELERATED.
+        _ => {
+            service.send(&new_message(message::CONTEXT), &[])?;
+            service.send(&report, &[socket])
+        }
+    }
 }
 
 /// Returns a connection to `peer`, with a full send buffer and SO_LINGER of `time`. `peer` never
