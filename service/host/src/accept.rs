@@ -200,8 +200,10 @@ impl<P: PacketIo> HostIo<P> {
             let programs = &mut self.programs;
             return self.bindings.place_with_room(flow, pos, payload, programs);
         }
-        let held_max = self.longest_buffer(binding.listener) / STAGED_SHARE;
-        let staging = &mut self.staging;
+        let longest = self
+            .listeners
+            .longest_buffer(binding.listener, &self.programs);
+        let (held_max, staging) = (longest / STAGED_SHARE, &mut self.staging);
         self.bindings
             .place_staged(flow, (pos, payload), held_max, staging)
     }
@@ -210,16 +212,7 @@ impl<P: PacketIo> HostIo<P> {
     /// receive memory of the program were free.
     fn is_hopeless(&self, flow: FlowId, id: ListenerId) -> bool {
         let staged = self.bindings.get(flow).and_then(|binding| binding.rx);
-        staged.is_some_and(|buffer| buffer.len() > self.longest_buffer(Some(id)))
-    }
-
-    /// Returns the length in bytes of the longest receive buffer that every program with the
-    /// listener could allocate.
-    fn longest_buffer(&self, listener: Option<ListenerId>) -> u32 {
-        let listener = listener.and_then(|id| self.listeners.get(id));
-        let holders = listener.map_or(&[][..], |listener| &listener.holders);
-        let programs = holders.iter().filter_map(|id| self.programs.get(*id));
-        let lengths = programs.map(|program| program.rx.longest());
-        lengths.min().unwrap_or(u32::MAX)
+        let longest = || self.listeners.longest_buffer(Some(id), &self.programs);
+        staged.is_some_and(|buffer| buffer.len() > longest())
     }
 }

@@ -2,15 +2,13 @@
 
 use std::sync::Arc;
 
-use tidelane_engine::{Admission, FlowId, ListenerId, Verdict};
-use tidelane_packet_io::PacketIo;
-use tidelane_wire::{DropReason, Endpoint, FlowKey};
+use tidelane_engine::{Admission, Verdict};
+use tidelane_wire::{Endpoint, FlowKey};
 
 use crate::{
     accounts::{Account, Charge, Resource},
-    io::HostIo,
-    program::ProgramId,
-    rules::{Action, Credentials, Direction, Opening},
+    bindings::Binding,
+    rules::{Action, Credentials, Direction, Opening, RuleSet},
 };
 
 /// The charges for a passive open, from [`Driver::admit`](tidelane_engine::Driver::admit) until
@@ -25,66 +23,21 @@ pub struct Prepaid {
     owner: Option<Arc<Credentials>>,
 }
 
-impl<P: PacketIo> HostIo<P> {
-    /// Returns the credentials of the listener's first program.
-    fn owner_of(&self, listener: ListenerId) -> Option<Arc<Credentials>> {
-        Some(self.listeners.get(listener)?.owner.clone())
-    }
-
-    /// Returns the program's credentials, and the verdict of the operator's rules on a connection
-    /// that the program opens. Counts a refusal as a drop.
-    pub(crate) fn judge_connect(
+impl Prepaid {
+    /// Charges `account` for a passive open. The result tells the engine to make a flow, to send a
+    /// SYN cookie, or to drop the SYN. If the engine makes a flow, [`hand_to`](Self::hand_to)
+    /// assigns the charge to the flow. `owner` has the credentials of the listener's first program.
+    pub fn charge(
         &mut self,
-        program: ProgramId,
-        local: Endpoint,
-        peer: Endpoint,
-    ) -> (Option<Arc<Credentials>>, Action) {
-        let program = self.programs.get(program);
-        let owner = program.map(|program| program.credentials.clone());
-        let nobody = Credentials::default();
-        let action = self.rules.verdict(&Opening {
-            direction: Direction::Out,
-            local,
-            peer,
-            owner: owner.as_deref().unwrap_or(&nobody),
-        });
-        if action != Action::Accept {
-            self.counters.drops[DropReason::RuleDenied.index()] += 1;
-        }
-        (owner, action)
-    }
-
-    /// Returns the verdict of the operator's rules on a connection that a peer opens.
-    #[inline(never)]
-    pub(crate) fn judge_arrival(&mut self, listener: ListenerId, key: &FlowKey) -> Verdict {
-        let Some(owner) = self.owner_of(listener) else {
-            return Verdict::Refuse;
+        account: Option<&Arc<Account>>,
+        owner: Option<Arc<Credentials>>,
+        half_open: bool,
+    ) -> Admission {
+        *self = Self {
+            owner,
+            ..Self::default()
         };
-        let opening = Opening {
-            direction: Direction::In,
-            local: key.local,
-            peer: key.peer,
-            owner: &owner,
-        };
-        match self.rules.verdict(&opening) {
-            Action::Accept => Verdict::Accept,
-            Action::Refuse => Verdict::Refuse,
-            Action::Drop => Verdict::Drop,
-        }
-    }
-
-    /// Charges the user of the listener for a passive open. The result tells the engine to make a
-    /// flow, to send a SYN cookie, or to drop the SYN. If the engine makes a flow,
-    /// [`hand_charge_to`](Self::hand_charge_to) assigns the charge to the flow.
-    pub(crate) fn charge_flow(&mut self, listener: ListenerId, half_open: bool) -> Admission {
-        self.prepaid = Prepaid {
-            owner: self.owner_of(listener),
-            ..Prepaid::default()
-        };
-        if self.staging.memory().is_exhausted() {
-            return Admission::Drop;
-        }
-        let Some(account) = self.account_of(listener) else {
+        let Some(account) = account else {
             return Admission::Flow;
         };
         let Ok(flow) = account.charge(Resource::Connections, 1) else {
@@ -92,30 +45,56 @@ impl<P: PacketIo> HostIo<P> {
         };
         if half_open {
             match account.charge(Resource::HalfOpen, 1) {
-                Ok(charge) => self.prepaid.half_open = Some(charge),
+                Ok(charge) => self.half_open = Some(charge),
                 Err(_) => return Admission::SynCookie,
             }
         }
-        self.prepaid.flow = Some(flow);
+        self.flow = Some(flow);
         Admission::Flow
     }
 
-    /// Assigns the last charge of [`charge_flow`](Self::charge_flow) to `flow`.
-    pub(crate) fn hand_charge_to(&mut self, flow: FlowId) {
-        let Prepaid {
-            flow: charge,
+    /// Assigns the last charge to the binding of the new flow.
+    pub fn hand_to(&mut self, binding: &mut Binding) {
+        let Self {
+            flow,
             half_open,
             owner,
-        } = std::mem::take(&mut self.prepaid);
-        if let Some(binding) = self.bindings.get_mut(flow) {
-            (binding.charge, binding.half_open) = (charge, half_open);
-            binding.owner = owner;
-        }
+        } = std::mem::take(self);
+        (binding.charge, binding.half_open) = (flow, half_open);
+        binding.owner = owner;
     }
+}
 
-    /// Returns the account of the first program that holds `listener`.
-    pub(crate) fn account_of(&self, listener: ListenerId) -> Option<&Arc<Account>> {
-        let holder = self.listeners.get(listener)?.holders.first()?;
-        Some(&self.programs.get(*holder)?.account)
+/// Returns the verdict of the operator's rules on a connection that a program opens. `owner` has
+/// the credentials of the program.
+pub fn judge_connect(
+    rules: &mut RuleSet,
+    owner: Option<&Credentials>,
+    local: Endpoint,
+    peer: Endpoint,
+) -> Action {
+    let nobody = Credentials::default();
+    rules.verdict(&Opening {
+        direction: Direction::Out,
+        local,
+        peer,
+        owner: owner.unwrap_or(&nobody),
+    })
+}
+
+/// Returns the verdict of the operator's rules on a connection that a peer opens. `owner` has the
+/// credentials of the listener's first program.
+#[inline(never)]
+pub fn judge_arrival(rules: &mut RuleSet, owner: &Credentials, key: &FlowKey) -> Verdict {
+    let opening = Opening {
+        direction: Direction::In,
+        local: key.local,
+        peer: key.peer,
+        owner,
+    };
+    match rules.verdict(&opening) {
+        Action::Accept => Verdict::Accept,
+        Action::Refuse => Verdict::Refuse,
+        Action::Drop => Verdict::Drop,
     }
 }

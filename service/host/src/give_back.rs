@@ -41,7 +41,11 @@ impl<P: PacketIo> Host<P> {
         if !untaken || !others {
             return false;
         }
-        let account = self.io.account_of(listener).cloned();
+        let account = self
+            .io
+            .listeners
+            .account(listener, &self.io.programs)
+            .cloned();
         let Some(binding) = self.io.bindings.get_mut(flow) else {
             return false;
         };

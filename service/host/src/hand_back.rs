@@ -16,8 +16,9 @@ use tidelane_wire::{
 
 use crate::{
     Host, HostRequest,
-    io::HostIo,
+    driver_requests::DriverRequests,
     links::{LOCAL_PATH_LINK, MUX_LINK},
+    listeners::Listeners,
 };
 
 /// Limit of frames that wait for the driver. The service answers further segments with a RST.
@@ -49,16 +50,38 @@ impl HandBack {
         self.enabled && self.frames.len() + self.keys.len() < FRAMES_MAX
     }
 
+    /// Returns true if the kernel gets the received segment that the RST `out` would answer. The
+    /// kernel gets only segments with ACK for the port of a listener. A RST with ACK answers a
+    /// segment without ACK, for example a refused SYN (RFC 9293 §3.10.7.1), and stays with the
+    /// service.
+    #[cold]
+    pub(crate) fn takes(&mut self, out: &SegmentOut, listeners: &Listeners) -> bool {
+        let port = out.key.local.port;
+        let from_wire = out.link != LOCAL_PATH_LINK && out.link != MUX_LINK;
+        let is_reset = out.flags == TcpFlags::RST && from_wire;
+        let listens = || listeners.iter().any(|(_, l)| l.local.port == port);
+        let takes = is_reset && self.has_room() && listens();
+        if takes {
+            self.keys.push(out.key);
+        }
+        takes
+    }
+
     /// Returns true if the host has to keep frames of the present burst for the driver.
     #[inline]
     pub(crate) fn is_asked(&self) -> bool {
         !self.keys.is_empty()
     }
 
-    /// Copies the frames of a burst whose segments have no flow, and completes the checksums of the
-    /// copies.
+    /// Copies the frames of a processed burst whose segments have no flow, and completes the
+    /// checksums of the copies. Asks the driver to take the frames.
     #[cold]
-    pub(crate) fn keep<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]>) {
+    pub(crate) fn keep<'a>(
+        &mut self,
+        frames: impl Iterator<Item = &'a [u8]>,
+        requests: &mut DriverRequests,
+    ) {
+        let before = self.frames.len();
         for frame in frames {
             if self.frames.len() < FRAMES_MAX
                 && let Some(stray) = Stray::of(frame)
@@ -68,6 +91,9 @@ impl HandBack {
             }
         }
         self.keys.clear();
+        if before == 0 && !self.frames.is_empty() {
+            requests.push(HostRequest::Strays);
+        }
     }
 }
 
@@ -104,25 +130,6 @@ impl Stray {
     }
 }
 
-impl<P: PacketIo> HostIo<P> {
-    /// Returns true if the kernel gets the received segment that the RST `out` would answer. The
-    /// kernel gets only segments with ACK for the port of a listener. A RST with ACK answers a
-    /// segment without ACK, for example a refused SYN (RFC 9293 §3.10.7.1), and stays with the
-    /// service.
-    #[cold]
-    pub(crate) fn leaves_to_kernel(&mut self, out: &SegmentOut) -> bool {
-        let port = out.key.local.port;
-        let from_wire = out.link != LOCAL_PATH_LINK && out.link != MUX_LINK;
-        let is_reset = out.flags == TcpFlags::RST && from_wire;
-        let listens = || self.listeners.iter().any(|(_, l)| l.local.port == port);
-        let leaves = is_reset && self.hand_back.has_room() && listens();
-        if leaves {
-            self.hand_back.keys.push(out.key);
-        }
-        leaves
-    }
-}
-
 impl<P: PacketIo> Host<P> {
     /// Enables the hand-back. The driver has to inject the frames that
     /// [`take_strays`](Self::take_strays) returns into the kernel.
@@ -134,16 +141,5 @@ impl<P: PacketIo> Host<P> {
     /// no flow.
     pub fn take_strays(&mut self) -> Vec<Stray> {
         std::mem::take(&mut self.io.hand_back.frames)
-    }
-
-    /// Keeps the frames of a processed burst whose segments have no flow, and asks the driver to
-    /// take the frames.
-    #[cold]
-    pub(crate) fn hand_back<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]>) {
-        let before = self.io.hand_back.frames.len();
-        self.io.hand_back.keep(frames);
-        if before == 0 && !self.io.hand_back.frames.is_empty() {
-            self.io.requests.push(HostRequest::Strays);
-        }
     }
 }

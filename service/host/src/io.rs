@@ -3,8 +3,8 @@
 
 use tidelane_abi::service_flags;
 use tidelane_engine::{
-    Admission, CloseCause, Driver, Event, FlowId, FlowRoute, IpChange, LinkId, ListenerId, NewFlow,
-    Origin, SegmentOut, TxFull, Verdict,
+    Admission, Driver, Event, FlowId, FlowRoute, IpChange, LinkId, ListenerId, NewFlow, Origin,
+    SegmentOut, TxFull, Verdict,
 };
 use tidelane_packet_io::PacketIo;
 use tidelane_ring::{Region, SlotHandle, StreamBuffer};
@@ -14,7 +14,7 @@ use tidelane_wire::{DropReason, FlowKey, TcpFlags};
 use crate::{
     HostCounters,
     accounts::Ledger,
-    admission::Prepaid,
+    admission::{Prepaid, judge_arrival},
     bindings::{Binding, Bindings},
     driver_requests::DriverRequests,
     ephemeral_ports::EphemeralPorts,
@@ -27,7 +27,6 @@ use crate::{
     neighbours::{Interface, Neighbours, Path},
     program::Programs,
     rules::RuleSet,
-    slots,
     within_host::AddressesWithin,
 };
 
@@ -66,8 +65,6 @@ pub struct HostIo<P: PacketIo> {
     pub counters: HostCounters,
     /// The operator's rules.
     pub rules: RuleSet,
-    /// True during an active open that a rule drops: the new flow gets [`Path::Nowhere`].
-    pub opens_without_path: bool,
     /// Requests to the driver.
     pub requests: DriverRequests,
     /// Received segments without a flow, which may belong to connections of the kernel.
@@ -97,7 +94,6 @@ impl<P: PacketIo> HostIo<P> {
             now: Instant(0),
             counters: HostCounters::default(),
             rules: RuleSet::default(),
-            opens_without_path: false,
             requests: DriverRequests::default(),
             hand_back: HandBack::default(),
         })
@@ -170,21 +166,39 @@ impl<P: PacketIo> Driver for HostIo<P> {
         match listener {
             None => self.check_source(key, link),
             Some(_) if self.rules.accepts_all() => Verdict::Accept,
-            Some(listener) => self.judge_arrival(listener, key),
+            Some(listener) => match self.listeners.get(listener) {
+                Some(listener) => judge_arrival(&mut self.rules, &listener.owner, key),
+                None => Verdict::Refuse,
+            },
         }
     }
 
     fn admit(&mut self, listener: ListenerId, half_open: bool) -> Admission {
-        self.charge_flow(listener, half_open)
+        let Self {
+            listeners,
+            programs,
+            prepaid,
+            ..
+        } = self;
+        *prepaid = Prepaid::default();
+        if self.staging.memory().is_exhausted() {
+            return Admission::Drop;
+        }
+        let owner = listeners.get(listener).map(|entry| entry.owner.clone());
+        prepaid.charge(listeners.account(listener, programs), owner, half_open)
     }
 
     fn created(&mut self, flow: FlowId, new: &NewFlow) {
-        let binding = self.bind_new(flow, &new.key, new.link);
+        let (key, requests) = (&new.key, &mut self.requests);
+        let path = self.neighbours.path_to(self.now, key, new.link, requests);
+        self.local_ports.begin(key.local.port);
+        let binding = Binding::new(path, key.local.port);
+        let binding = self.bindings.insert(flow, binding);
         if let Some(template) = binding.path.template_mut() {
             template.set_fields(new.ip);
         }
         if new.listener.is_some() {
-            self.hand_charge_to(flow);
+            self.prepaid.hand_to(binding);
         }
     }
 
@@ -206,17 +220,6 @@ impl<P: PacketIo> Driver for HostIo<P> {
 }
 
 impl<P: PacketIo> HostIo<P> {
-    /// Makes the binding of a new flow, with the path to the flow's peer.
-    fn bind_new(&mut self, flow: FlowId, key: &FlowKey, link: LinkId) -> &mut Binding {
-        let path = match self.opens_without_path {
-            true => Path::Nowhere,
-            false => (self.neighbours).path_to(self.now, key, link, &mut self.requests),
-        };
-        self.local_ports.begin(key.local.port);
-        let binding = Binding::new(path, key.local.port);
-        self.bindings.insert(flow, binding)
-    }
-
     /// Applies a changed link address of a neighbour or of the interface to the paths of all flows.
     /// Flows that waited for the neighbour can now send.
     pub fn refresh_paths(&mut self) {
@@ -237,22 +240,6 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// Records a soft error (RFC 9293 §3.9.2.2), which does not end `flow`. Before accept, no
-    /// program learns of the error.
-    fn note_soft_error(&mut self, flow: FlowId, cause: CloseCause) {
-        let Some(binding) = self.bindings.get_mut(flow) else {
-            return;
-        };
-        binding.soft_error = (binding.soft_error & !0xff).wrapping_add(1 << 8) | cause.to_u32();
-        let Some(program) = self.programs.get(binding.home) else {
-            return;
-        };
-        if let Some(slot) = program.region.slot(binding.slot) {
-            slots::set_soft_error(slot, binding.soft_error);
-            binding.service_flags |= service_flags::SOFT_ERROR;
-        }
-    }
-
     /// Implements [`Driver::transmit`] for all segments except a single segment over a NIC to a
     /// known neighbour: bursts, SYNs, answers without a flow, and segments of flows with another
     /// path.
@@ -260,7 +247,7 @@ impl<P: PacketIo> HostIo<P> {
     fn transmit_any(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
         match out.origin {
             Origin::NoFlow(fields) => {
-                if self.leaves_to_kernel(out) {
+                if self.hand_back.takes(out, &self.listeners) {
                     return Ok(());
                 }
                 self.transmit_back(out, fields)
@@ -363,13 +350,13 @@ impl<P: PacketIo> HostIo<P> {
             }
             Event::PeerClosed => binding.service_flags |= service_flags::FIN_RECEIVED,
             Event::FinAcked => binding.service_flags |= service_flags::FIN_ACKED,
-            Event::Urgent(pos) => self.note_urgent(flow, pos),
-            Event::UrgentByte(byte) => self.note_urgent_byte(flow, byte),
+            Event::Urgent(pos) => binding.note_urgent(pos),
+            Event::UrgentByte(byte) => binding.note_urgent_byte(byte),
             Event::Closed(cause) => {
                 binding.cause = cause.to_u32();
                 binding.service_flags |= service_flags::CLOSED;
             }
-            Event::SoftError(cause) => self.note_soft_error(flow, cause),
+            Event::SoftError(cause) => binding.note_soft_error(cause),
             Event::Released => {
                 self.bindings.note_released(flow);
                 return;

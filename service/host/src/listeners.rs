@@ -13,7 +13,12 @@ use std::{
 use tidelane_engine::{FlowId, ListenerId};
 use tidelane_wire::Endpoint;
 
-use crate::{accounts::Charge, hash::FixedState, program::ProgramId, rules::Credentials};
+use crate::{
+    accounts::{Account, Charge},
+    hash::FixedState,
+    program::{ProgramId, Programs},
+    rules::Credentials,
+};
 
 /// A context that accepts connections of a listener.
 #[derive(Debug)]
@@ -154,6 +159,22 @@ impl Listeners {
     /// Returns the listener `id`.
     pub fn get_mut(&mut self, id: ListenerId) -> Option<&mut Listener> {
         self.entries.get_mut(id.index())?.as_mut()
+    }
+
+    /// Returns the account of the first program that holds listener `id`.
+    pub fn account<'p>(&self, id: ListenerId, programs: &'p Programs) -> Option<&'p Arc<Account>> {
+        let holder = self.get(id)?.holders.first()?;
+        Some(&programs.get(*holder)?.account)
+    }
+
+    /// Returns the length in bytes of the longest receive buffer that every program with the
+    /// listener could allocate.
+    pub fn longest_buffer(&self, id: Option<ListenerId>, programs: &Programs) -> u32 {
+        let listener = id.and_then(|id| self.get(id));
+        let holders = listener.map_or(&[][..], |listener| &listener.holders);
+        let programs = holders.iter().filter_map(|id| programs.get(*id));
+        let lengths = programs.map(|program| program.rx.longest());
+        lengths.min().unwrap_or(u32::MAX)
     }
 
     /// Returns the listener of the kernel socket with cookie `key`.

@@ -43,6 +43,8 @@ pub struct Neighbours {
     label_seed: [u64; 2],
     /// Secret key of the hashes that make IP identifications.
     secret: [u8; 16],
+    /// True during an active open that a rule drops: the new flow gets [`Path::Nowhere`].
+    opens_nowhere: bool,
 }
 
 impl Neighbours {
@@ -55,6 +57,7 @@ impl Neighbours {
             arrival: None,
             label_seed: label_seed(secret),
             secret,
+            opens_nowhere: false,
         }
     }
 
@@ -162,7 +165,12 @@ impl Neighbours {
         self.mac_for_reply_to(now, peer, self.arrival, requests)
     }
 
-    /// Returns the path to the peer of `key`.
+    /// Begins or ends an active open that a rule drops: the new flow gets [`Path::Nowhere`].
+    pub fn set_opens_nowhere(&mut self, opens_nowhere: bool) {
+        self.opens_nowhere = opens_nowhere;
+    }
+
+    /// Returns the path of a new flow to the peer of `key`.
     ///
     /// The source of a SYN may be forged. The host asks the kernel about an unknown neighbour only
     /// after the peer has answered ([`join`](Self::join)). Otherwise each forged SYN would
@@ -177,6 +185,9 @@ impl Neighbours {
         link: LinkId,
         requests: &mut DriverRequests,
     ) -> Path {
+        if self.opens_nowhere {
+            return Path::Nowhere;
+        }
         if link == LOCAL_PATH_LINK {
             return Path::Local;
         }

@@ -49,7 +49,7 @@ impl<P: PacketIo> Host<P> {
             self.receive_beside_ports(now, link, &burst, partial_allowed);
         }
         if self.io.hand_back.is_asked() {
-            self.hand_back(burst.iter());
+            self.io.hand_back.keep(burst.iter(), &mut self.io.requests);
         }
         self.io.neighbours.end_frames();
         self.io.counters.in_frames += burst.len() as u64;
@@ -80,7 +80,8 @@ impl<P: PacketIo> Host<P> {
                 self.receive_frame(now, link, frame, next.0.partial_allowed());
             }
             if self.io.hand_back.is_asked() {
-                self.hand_back(next.0.frames().map(|(frame, _)| frame));
+                let frames = next.0.frames().map(|(frame, _)| frame);
+                self.io.hand_back.keep(frames, &mut self.io.requests);
             }
             any = true;
             if let Some(siblings) = &mut self.siblings {

@@ -7,10 +7,12 @@ use tidelane_engine::{Endpoint, FlowId, FlowKey, FlowRoute, IpAddress, OpenError
 use tidelane_packet_io::PacketIo;
 use tidelane_ring::{Corrupt, words::DataWord};
 use tidelane_time::Instant;
+use tidelane_wire::DropReason;
 
 use crate::{
     AllowedCongestion, Host, HostRequest,
     accounts::{Charge, Refused, Resource},
+    admission::judge_connect,
     bindings::SlotUse,
     contexts::{Context, failed_event, slot_event},
     ephemeral_ports::{Choice, PortShare},
@@ -321,7 +323,12 @@ impl<P: PacketIo> Host<P> {
         let allowed = self.io.programs.get(program);
         let allowed = allowed.map_or(AllowedCongestion::ALL, |program| program.congestion);
         let options = options_of(request.flags, allowed.restrict(asked, &self.base_options));
-        let (owner, action) = self.io.judge_connect(program, local, peer);
+        let owner = self.io.programs.get(program);
+        let owner = owner.map(|program| program.credentials.clone());
+        let action = judge_connect(&mut self.io.rules, owner.as_deref(), local, peer);
+        if action != Action::Accept {
+            self.io.counters.drops[DropReason::RuleDenied.index()] += 1;
+        }
         if action == Action::Refuse {
             return Start::Failed(close_cause::REFUSED);
         }
@@ -329,9 +336,10 @@ impl<P: PacketIo> Host<P> {
             Ok(charge) => charge,
             Err(other) => return other,
         };
-        self.io.opens_without_path = action == Action::Drop;
+        let neighbours = &mut self.io.neighbours;
+        neighbours.set_opens_nowhere(action == Action::Drop);
         let opened = self.open(now, (local, peer), route, options, request);
-        self.io.opens_without_path = false;
+        self.io.neighbours.set_opens_nowhere(false);
         match opened {
             Ok(opened) => {
                 if let Some(binding) = self.io.bindings.get_mut(opened.0) {

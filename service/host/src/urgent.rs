@@ -8,7 +8,7 @@ use tidelane_packet_io::PacketIo;
 use tidelane_ring::{SlotView, StreamBuffer};
 use tidelane_time::Instant;
 
-use crate::{Host, bindings::Binding, io::HostIo, slots};
+use crate::{Host, bindings::Binding, slots};
 
 /// State of urgent data of a connection: received urgent data as published in the slot, and the
 /// last values that the host read from the slot.
@@ -42,10 +42,32 @@ impl Binding {
     }
 
     /// Publishes the state of urgent data in a slot, if the peer has announced urgent data.
-    pub fn show_urgent(&mut self, view: SlotView<'_>) {
+    fn show_urgent(&self, view: SlotView<'_>) {
         if self.service_flags & service_flags::URGENT != 0 {
             slots::set_urgent(view, self.urgent.word, self.urgent.before);
             slots::set_rx_buffer(view, self.rx_word());
+        }
+    }
+
+    /// Records that the peer has announced urgent data up to and including the byte at stream
+    /// position `pos`.
+    pub fn note_urgent(&mut self, pos: u32) {
+        let first = self.service_flags & service_flags::URGENT == 0;
+        let urgent = &mut self.urgent;
+        urgent.before = if first { pos } else { urgent.pos() };
+        urgent.word = word_of(pos, urgent_state::ANNOUNCED, 0);
+        self.service_flags |= service_flags::URGENT;
+        if let Some(home_slot) = &self.home_slot {
+            self.show_urgent(home_slot.view());
+        }
+    }
+
+    /// Records that the announced urgent byte has arrived with the value `byte`.
+    pub fn note_urgent_byte(&mut self, byte: u8) {
+        let pos = self.urgent.pos();
+        self.urgent.word = word_of(pos, urgent_state::ARRIVED, byte);
+        if let Some(home_slot) = &self.home_slot {
+            self.show_urgent(home_slot.view());
         }
     }
 
@@ -53,42 +75,6 @@ impl Binding {
     pub fn begin_urgent(&mut self, view: SlotView<'_>) {
         self.urgent.tx_urgents = view.options().tx_urgents.load(Relaxed);
         self.show_urgent(view);
-    }
-}
-
-impl<P: PacketIo> HostIo<P> {
-    /// Records that the peer has announced urgent data up to and including the byte at stream
-    /// position `pos`.
-    pub(crate) fn note_urgent(&mut self, flow: FlowId, pos: u32) {
-        let Some(binding) = self.bindings.get_mut(flow) else {
-            return;
-        };
-        let first = binding.service_flags & service_flags::URGENT == 0;
-        let urgent = &mut binding.urgent;
-        urgent.before = if first { pos } else { urgent.pos() };
-        urgent.word = word_of(pos, urgent_state::ANNOUNCED, 0);
-        binding.service_flags |= service_flags::URGENT;
-        self.show_urgent(flow);
-    }
-
-    /// Records that the announced urgent byte has arrived with the value `byte`.
-    pub(crate) fn note_urgent_byte(&mut self, flow: FlowId, byte: u8) {
-        let Some(binding) = self.bindings.get_mut(flow) else {
-            return;
-        };
-        let pos = binding.urgent.pos();
-        binding.urgent.word = word_of(pos, urgent_state::ARRIVED, byte);
-        self.show_urgent(flow);
-    }
-
-    fn show_urgent(&mut self, flow: FlowId) {
-        let Some(binding) = self.bindings.get_mut(flow) else {
-            return;
-        };
-        let program = self.programs.get(binding.home);
-        if let Some(view) = program.and_then(|program| program.region.slot(binding.slot)) {
-            binding.show_urgent(view);
-        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidelane_abi::{BufferWord, close_cause, service_flags};
-use tidelane_engine::{FlowId, ListenerId};
+use tidelane_engine::{CloseCause, FlowId, ListenerId};
 use tidelane_ring::{Region, SlotHandle, SlotView, StreamBuffer};
 use tidelane_wire::Endpoint;
 
@@ -206,6 +206,16 @@ impl Binding {
             slots::set_rx_buffer(slot, self.rx_word());
         }
         true
+    }
+
+    /// Records a soft error (RFC 9293 §3.9.2.2), which does not end the flow. Before accept, no
+    /// program learns of the error.
+    pub fn note_soft_error(&mut self, cause: CloseCause) {
+        self.soft_error = (self.soft_error & !0xff).wrapping_add(1 << 8) | cause.to_u32();
+        if let Some(home_slot) = &self.home_slot {
+            slots::set_soft_error(home_slot.view(), self.soft_error);
+            self.service_flags |= service_flags::SOFT_ERROR;
+        }
     }
 
     /// Frees all receive buffers.
