@@ -60,6 +60,7 @@ impl Bindings {
     }
 
     /// Sets the binding of a new flow.
+    #[inline]
     pub fn insert(&mut self, flow: FlowId, binding: Binding) -> &mut Binding {
         if self.entries.len() <= flow.index() {
             self.entries.resize_with(flow.index() + 1, || None);
@@ -68,6 +69,7 @@ impl Bindings {
     }
 
     /// Removes the binding of a flow that has ended.
+    #[inline]
     pub fn remove(&mut self, flow: FlowId) -> Option<Binding> {
         let binding = self.entries.get_mut(flow.index())?.take()?;
         self.buffered_flows.remove(flow);
@@ -164,6 +166,7 @@ impl Bindings {
 
     /// Copies `payload` to the receive buffer of a flow with a program. Allocates or enlarges the
     /// buffer if needed. Returns false if there is no memory.
+    #[inline]
     pub fn place_with_room(
         &mut self,
         flow: FlowId,
@@ -185,6 +188,7 @@ impl Bindings {
 
     /// Copies `payload` to the staging buffer of a flow before accept. Returns false if there is no
     /// memory, or if the flow would hold more than `held_max` bytes.
+    #[inline]
     pub fn place_staged(
         &mut self,
         flow: FlowId,
@@ -219,6 +223,7 @@ impl Bindings {
     }
 
     /// Frees the empty receive buffers of flows that were idle since the last call.
+    #[inline]
     pub fn free_idle(&mut self, engine: &Engine, programs: &mut Programs) {
         for _ in 0..self.buffered_flows.len().min(SWEEP_MAX) {
             let Some(flow) = self.buffered_flows.next() else {

@@ -1,7 +1,7 @@
 //! Reassembly of IP fragments in the host. See `docs/design/fragments.md`.
 
 use tidelane_engine::LinkId;
-use tidelane_fragments::{Reassembler, TimedOutPacket};
+use tidelane_fragments::{Counters, Reassembler, TimedOutPacket};
 use tidelane_packet_io::PacketIo;
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{DropReason, FrameHeaders, IpFields, emit_time_exceeded, parse_fragment};
@@ -14,9 +14,27 @@ const ERROR_INTERVAL: Duration = Duration::from_millis(100);
 /// The incomplete packets of a core, whose fragments have not all arrived.
 #[derive(Default)]
 pub(crate) struct Fragments {
-    pub(crate) reassembler: Reassembler,
+    reassembler: Reassembler,
     /// Time before which the host sends no further ICMP error.
     next_error: Instant,
+}
+
+impl Fragments {
+    /// Returns the time limit of the oldest incomplete packet.
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.reassembler.next_timeout()
+    }
+
+    /// Returns true if an incomplete packet has reached its time limit.
+    #[inline]
+    pub(crate) fn are_due(&self, now: Instant) -> bool {
+        self.next_timeout().is_some_and(|at| at <= now)
+    }
+
+    /// Returns the counters of the reassembly.
+    pub(crate) fn counters(&self) -> Counters {
+        self.reassembler.counters()
+    }
 }
 
 impl<P: PacketIo> Host<P> {
@@ -53,13 +71,6 @@ impl<P: PacketIo> Host<P> {
             return Ok(());
         }
         self.receive_other(now, link, &whole, partial_allowed)
-    }
-
-    /// Returns true if an incomplete packet has reached its time limit.
-    #[inline]
-    pub(crate) fn fragments_are_due(&self, now: Instant) -> bool {
-        let due = self.fragments.reassembler.next_timeout();
-        due.is_some_and(|at| at <= now)
     }
 
     /// Drops incomplete packets whose time limit has passed. If the first fragment of a packet has

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tidelane_packet_io::PacketIo;
 use tidelane_ring::{ProgramRegion, StreamBuffer};
 
-use crate::{Host, HostRequest, ProgramId};
+use crate::{Host, ProgramId, program::Programs};
 
 /// Limit of blocks that one call of [`Host::take_idle_pages`] returns.
 const BLOCKS_MAX: usize = 64;
@@ -33,13 +33,11 @@ impl IdlePages {
     }
 }
 
-impl<P: PacketIo> Host<P> {
-    /// Answers [`HostRequest::IdleMemory`]: takes blocks of free memory. The driver has to
-    /// [free](IdlePages::give_back) the pages of the blocks, and then to call
-    /// [`return_idle_pages`](Self::return_idle_pages).
-    pub fn take_idle_pages(&mut self) -> Vec<IdlePages> {
+impl Programs {
+    /// Takes blocks of free memory of idle programs.
+    fn take_idle_pages(&mut self) -> Vec<IdlePages> {
         let mut taken = Vec::new();
-        for (program, entry) in self.io.programs.iter_mut() {
+        for (program, entry) in self.iter_mut() {
             let region = &entry.region;
             let blocks = entry.rx.take_dirty_if_idle(BLOCKS_MAX - taken.len());
             taken.extend(blocks.into_iter().map(|block| IdlePages {
@@ -51,33 +49,40 @@ impl<P: PacketIo> Host<P> {
         taken
     }
 
+    /// Makes a block from [`take_idle_pages`](Self::take_idle_pages) available again.
+    fn return_idle_pages(&mut self, pages: IdlePages) {
+        // Another program may have the program's number by now.
+        let entry = self.get_mut(pages.program);
+        if let Some(entry) = entry.filter(|entry| Arc::ptr_eq(&entry.region, &pages.region)) {
+            entry.rx.return_clean(pages.block);
+        }
+    }
+
+    /// Returns true if a program allocated no receive memory since the last call and has pages to
+    /// free.
+    pub(crate) fn check_idle(&mut self) -> bool {
+        let mut found = false;
+        for (_, program) in self.iter_mut() {
+            found |= program.rx.check_idle();
+        }
+        found
+    }
+}
+
+impl<P: PacketIo> Host<P> {
+    /// Answers [`HostRequest::IdleMemory`]: takes blocks of free memory. The driver has to
+    /// [free](IdlePages::give_back) the pages of the blocks, and then to call
+    /// [`return_idle_pages`](Self::return_idle_pages).
+    pub fn take_idle_pages(&mut self) -> Vec<IdlePages> {
+        self.io.programs.take_idle_pages()
+    }
+
     /// Makes the blocks from [`take_idle_pages`](Self::take_idle_pages) available to connections
     /// again.
     pub fn return_idle_pages(&mut self, pages: Vec<IdlePages>) {
-        for IdlePages {
-            program,
-            region,
-            block,
-        } in pages
-        {
-            // Another program may have the program's number by now.
-            let entry = self.io.programs.get_mut(program);
-            if let Some(entry) = entry.filter(|entry| Arc::ptr_eq(&entry.region, &region)) {
-                entry.rx.return_clean(block);
-            }
+        for block in pages {
+            self.io.programs.return_idle_pages(block);
         }
         self.note_room();
-    }
-
-    /// Asks the driver to free pages, if a program allocated no receive memory since the last call
-    /// and has pages to free.
-    pub(crate) fn find_idle_pages(&mut self) {
-        let mut found = false;
-        for (_, program) in self.io.programs.iter_mut() {
-            found |= program.rx.check_idle();
-        }
-        if found {
-            self.io.requests.push(HostRequest::IdleMemory);
-        }
     }
 }

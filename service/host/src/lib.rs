@@ -298,7 +298,7 @@ impl<P: PacketIo> Host<P> {
         if now >= self.next_sweep {
             self.sweep(now);
         }
-        if self.fragments_are_due(now) {
+        if self.fragments.are_due(now) {
             self.expire_fragments(now);
         }
     }
@@ -317,7 +317,7 @@ impl<P: PacketIo> Host<P> {
             self.parked_opens.deadline(),
             soon,
             sweep,
-            self.fragments.reassembler.next_timeout(),
+            self.fragments.next_timeout(),
             self.mux_ports.next_timeout(),
         ]
         .into_iter()

@@ -9,7 +9,7 @@ use tidelane_time::{Duration, Instant};
 use tidelane_wire::{Endpoint, IpAddress, MacAddress};
 
 use crate::{
-    Bell, Host, IngressPolicy, ProgramId, Route,
+    Bell, Host, HostRequest, IngressPolicy, ProgramId, Route,
     accounts::User,
     bindings::SlotUse,
     contexts::Context,
@@ -417,7 +417,9 @@ impl<P: PacketIo> Host<P> {
         if self.has_unassigned {
             self.assign_waiting(now);
         }
-        self.find_idle_pages();
+        if self.io.programs.check_idle() {
+            self.io.requests.push(HostRequest::IdleMemory);
+        }
         self.follow_pressure();
     }
 

@@ -114,7 +114,7 @@ impl<P: PacketIo> Host<P> {
     /// reason.
     pub fn counters(&self) -> Vec<(String, u64)> {
         let own = &self.io.counters;
-        let reasm = self.fragments.reassembler.counters();
+        let reasm = self.fragments.counters();
         let mut all = vec![
             ("in_frames".to_owned(), own.in_frames),
             ("rx_overruns".to_owned(), self.io.links.rx_overruns()),
