@@ -1,5 +1,6 @@
-//! The engine's environment ([`Driver`]): all state of a host except the engine. In other comments,
-//! the *driver* of the host is not this trait, but the daemon or the simulator that steps the host.
+//! The engine's environment ([`Driver`]): the parts of a host that the engine calls. Each part owns
+//! its state. In other comments, the *driver* of the host is not this trait, but the daemon or the
+//! simulator that steps the host.
 
 use tidelane_abi::service_flags;
 use tidelane_engine::{
@@ -33,7 +34,7 @@ use crate::{
 /// Size in bytes of the staging area, which has the receive buffers of connections before accept.
 const STAGING_LEN: u64 = 256 << 20;
 
-/// All state of a host except the engine, which calls this type through [`Driver`].
+/// The parts of a host that the engine calls through [`Driver`].
 pub struct HostIo<P: PacketIo> {
     /// NIC queues, local path, and the link to the ports of the mux.
     pub links: Links<P>,
