@@ -23,13 +23,14 @@ const DATAGRAM_MAX: usize = 65_507;
 
 /// TCP and UDP sockets of the kernel, for one thread.
 pub struct KernelContext {
+    /// Completions with events that [`Context::tx_sync`] has found, for the list of the next call.
+    /// Each completion holds a received buffer, an accepted socket or a request. The number of each
+    /// is limited, so the queue is limited. The completions are dropped before the driver, because
+    /// they may share buffers with sends that the kernel still reads.
+    set_aside: VecDeque<Completion>,
     driver: Driver,
     pool: Pool,
     options: KernelOptions,
-    /// Completions with events that [`Context::tx_sync`] has found, for the list of the next call.
-    /// Each completion holds a received buffer, an accepted socket or a request. The number of each
-    /// is limited, so the queue is limited.
-    set_aside: VecDeque<Completion>,
 }
 
 impl KernelContext {
@@ -50,7 +51,7 @@ impl KernelContext {
             uring.set_busy_poll(options.busy_poll_us)?;
         }
         Ok(Self {
-            driver: Driver::new(uring, options.send_queue_max),
+            driver: Driver::new(uring, options),
             pool,
             options: *options,
             set_aside: VecDeque::new(),

@@ -5,10 +5,13 @@ use std::{io, net::SocketAddr, os::fd::OwnedFd};
 use tidelane_rings::{Buffer, Descriptor, Events, ReadyList, Wait};
 
 use crate::{
+    options::KernelOptions,
+    piece::Piece,
     request_unsafe::{Datagram, Request, RequestId},
     socket::{Phase, Socket, cause_of},
     sockets::Sockets,
     uring_unsafe::{Completion, Uring},
+    zero_copy::{Policy, is_refusal},
 };
 
 /// The sockets of a context, and the io_uring that carries their requests.
@@ -23,18 +26,21 @@ pub struct Driver {
     writable: Vec<Descriptor>,
     /// Limit of the buffers that wait for sending on one descriptor.
     send_queue_max: usize,
+    /// The sends that are zero-copy sends.
+    policy: Policy,
 }
 
 impl Driver {
     /// Returns a driver without sockets.
-    pub fn new(uring: Uring, send_queue_max: usize) -> Self {
+    pub fn new(uring: Uring, options: &KernelOptions) -> Self {
         Self {
+            policy: Policy::new(options, uring.has_zero_copy()),
             uring,
             sockets: Sockets::default(),
             dirty: Vec::new(),
             starved: Vec::new(),
             writable: Vec::new(),
-            send_queue_max,
+            send_queue_max: options.send_queue_max,
         }
     }
 
@@ -121,7 +127,7 @@ impl Driver {
             };
             socket.is_dirty = false;
             let mut has_sends = false;
-            while let Some(request) = socket.next_send() {
+            while let Some(request) = socket.next_send(&self.policy) {
                 self.uring.push(descriptor, request)?;
                 has_sends = true;
             }
@@ -136,7 +142,7 @@ impl Driver {
         let Some(socket) = self.sockets.get_mut(descriptor) else {
             return Ok(false);
         };
-        let is_done = socket.queued() == 0 && !socket.is_sending();
+        let is_done = socket.is_queue_empty() && !socket.is_sending();
         let is_over = is_done || socket.phase == Phase::Failed;
         if socket.is_closing && is_over {
             return self.start_close(descriptor);
@@ -176,6 +182,10 @@ impl Driver {
         };
         let is_closing = socket.is_closing;
         let Some(request) = done.ended else {
+            if let Some(answer) = done.answer {
+                socket.lending.start(answer.held);
+                return self.end_zero_copy(descriptor, answer.unsent, done.result, list);
+            }
             if let Some(buffer) = done.buffer.filter(|_| !is_closing) {
                 add_data(list, descriptor, buffer, done.sender);
             }
@@ -201,8 +211,18 @@ impl Driver {
                     self.end_receive(descriptor, done.result, list)?;
                 }
             }
+            Request::SendZeroCopy(_, message) if done.is_notification => {
+                let held = message.held();
+                socket.lending.end(&self.policy, held, done.result);
+                self.report_room(descriptor);
+            }
+            Request::SendZeroCopy(_, message) => {
+                let unsent = message.into_unsent(sent_of(done.result));
+                self.end_zero_copy(descriptor, unsent, done.result, list)?;
+            }
             Request::Send(_, message) => {
-                self.end_send(descriptor, message.into_buffers(), done.result, list)?;
+                let unsent = message.into_unsent(sent_of(done.result));
+                self.end_send(descriptor, unsent, done.result, list)?;
             }
             Request::SendTo(_, datagram) => {
                 self.end_datagram(descriptor, datagram, done.result, list)?;
@@ -261,12 +281,35 @@ impl Driver {
         Ok(())
     }
 
+    /// Processes the answer to a zero-copy send. A refused send is repeated with a copy.
+    fn end_zero_copy(
+        &mut self,
+        descriptor: Descriptor,
+        unsent: Vec<Piece>,
+        result: i32,
+        list: &mut ReadyList,
+    ) -> io::Result<()> {
+        if result >= 0 || !is_refusal(-result) {
+            return self.end_send(descriptor, unsent, result, list);
+        }
+        if -result == libc::EINVAL {
+            self.policy.stop();
+        }
+        if let Some(socket) = self.sockets.get_mut(descriptor) {
+            socket.is_sending = false;
+            socket.lending.refuse();
+            socket.put_back(unsent);
+        }
+        self.mark_dirty(descriptor);
+        Ok(())
+    }
+
     /// Processes the end of a send. A payload for which the socket had no room returns to the
     /// queue.
     fn end_send(
         &mut self,
         descriptor: Descriptor,
-        buffers: Vec<Buffer>,
+        unsent: Vec<Piece>,
         result: i32,
         list: &mut ReadyList,
     ) -> io::Result<()> {
@@ -274,17 +317,12 @@ impl Driver {
             return Ok(());
         };
         socket.is_sending = false;
-        let total: usize = buffers.iter().map(Buffer::len).sum();
-        let sent = match result {
-            0.. => result as usize,
-            _ if -result == libc::EAGAIN => 0,
-            _ => {
-                self.fail(descriptor, -result, list);
-                return Ok(());
-            }
-        };
-        if sent < total {
-            socket.put_back(buffers, sent);
+        if result < 0 && -result != libc::EAGAIN {
+            self.fail(descriptor, -result, list);
+            return Ok(());
+        }
+        if !unsent.is_empty() {
+            socket.put_back(unsent);
             return self.await_room(descriptor);
         }
         self.continue_sends(descriptor);
@@ -323,9 +361,14 @@ impl Driver {
         Ok(())
     }
 
-    /// Marks the socket for its next send, and makes WRITABLE due if a refused sender has room
-    /// again.
+    /// Marks the socket for its next send, and reports room.
     fn continue_sends(&mut self, descriptor: Descriptor) {
+        self.report_room(descriptor);
+        self.mark_dirty(descriptor);
+    }
+
+    /// Makes WRITABLE due if a refused sender has room again.
+    fn report_room(&mut self, descriptor: Descriptor) {
         let queue_max = self.send_queue_max;
         if let Some(socket) = self.sockets.get_mut(descriptor)
             && socket.owes_writable
@@ -333,7 +376,6 @@ impl Driver {
         {
             self.writable.push(descriptor);
         }
-        self.mark_dirty(descriptor);
     }
 
     fn end_connect(
@@ -370,6 +412,19 @@ impl Driver {
         } else if before != Phase::Failed {
             list.add_closed(descriptor, cause_of(errno));
         }
+    }
+}
+
+/// Returns the number of bytes that a send with this result has sent.
+fn sent_of(result: i32) -> usize {
+    usize::try_from(result).unwrap_or(0)
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        // The queues may share buffers with sends that the kernel still reads. The ring, which is
+        // dropped next, gives these buffers up if it has the only pieces.
+        self.sockets.drop_queues();
     }
 }
 

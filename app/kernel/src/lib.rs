@@ -14,8 +14,11 @@
 //!
 //! UDP sockets send and receive in the same calls. Each datagram has a buffer of its own.
 //!
-//! The kernel copies the payload to its own buffers during a send, so the program's buffers return
-//! to the pool at once. The context needs Linux 6.1.
+//! In a plain send, the kernel copies the payload to its own buffers, so the program's buffers
+//! return to the pool at once. In a zero-copy send ([`ZeroCopy`]), the kernel reads the program's
+//! buffers, which return to the pool when the kernel notifies the context that it has read them. A
+//! wait ends with such a notification, perhaps with an empty list. The context needs Linux 6.1, and
+//! for zero-copy sends Linux 6.2.
 //!
 //! [`Context`]: tidelane_rings::Context
 //! [`Context::sync`]: tidelane_rings::Context::sync
@@ -27,9 +30,14 @@ mod address;
 mod context;
 mod driver;
 mod options;
+mod piece;
 mod request_unsafe;
 mod socket;
 mod sockets;
 mod uring_unsafe;
+mod zero_copy;
 
-pub use crate::{context::KernelContext, options::KernelOptions};
+pub use crate::{
+    context::KernelContext,
+    options::{KernelOptions, ZeroCopy},
+};

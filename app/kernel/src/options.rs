@@ -8,11 +8,43 @@ pub struct KernelOptions {
     pub buffers: u32,
     /// Length of each buffer in bytes.
     pub buffer_len: u32,
-    /// Limit of the buffers that wait for sending on one descriptor. A further send is refused.
+    /// Limit of the buffers that wait for sending on one descriptor, or that the kernel reads for a
+    /// zero-copy send. A further send is refused.
     pub send_queue_max: usize,
     /// Time in microseconds for which a wait polls the NAPI instances of the interfaces (Linux
     /// 6.9). Zero disables the polling.
     pub busy_poll_us: u32,
+    /// The stream sends for which the kernel reads the buffers instead of copying them.
+    pub zero_copy: ZeroCopy,
+}
+
+/// The stream sends for which the kernel reads the buffers instead of copying them
+/// (IORING_OP_SENDMSG_ZC, Linux 6.2). All other sends copy, and so do all sends on older kernels.
+///
+/// A buffer that the kernel reads returns to the pool once the peer has acknowledged the data and
+/// the NIC has sent it. One descriptor has at most half of
+/// [`send_queue_max`](KernelOptions::send_queue_max) buffers of this kind, and these buffers count
+/// as queued.
+///
+/// The default is [`ZeroCopy::Never`]. Over loopback and veth, the kernel copies all the same, and
+/// zero-copy sends of 64 KiB took 21 to 50 % more CPU time (`docs/design/rings.md`). No NIC was
+/// measured. Measure [`ZeroCopy::WhereItPays`] on the NIC before its use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ZeroCopy {
+    /// No send.
+    Never,
+    /// Each send of at least `min` bytes on a connection for which the kernel has not reported a
+    /// copy. Loopback, packet captures and most virtual devices make the kernel copy.
+    WhereItPays {
+        /// Smallest length of a send in bytes.
+        min: u32,
+    },
+    /// Each send of at least `min` bytes, also after the kernel has reported copies. For tests and
+    /// measurements.
+    Always {
+        /// Smallest length of a send in bytes.
+        min: u32,
+    },
 }
 
 impl Default for KernelOptions {
@@ -22,6 +54,7 @@ impl Default for KernelOptions {
             buffer_len: 4096,
             send_queue_max: 256,
             busy_poll_us: 0,
+            zero_copy: ZeroCopy::Never,
         }
     }
 }

@@ -10,9 +10,12 @@ use io_uring::{
     types::{Fd, Timespec},
 };
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, iovec, msghdr};
-use tidelane_rings::Buffer;
+use tidelane_rings::{Buffer, Pool};
 
-use crate::address::{SocketAddress, address_of};
+use crate::{
+    address::{SocketAddress, address_of},
+    piece::{Piece, drop_sent, split_off_unsent},
+};
 
 /// Identifier of the only group of provided buffers.
 pub const GROUP: u16 = 0;
@@ -22,6 +25,8 @@ pub const SEND_BUFFERS_MAX: usize = 64;
 const DATAGRAM_HEAD: usize = 16;
 /// Bytes that the kernel reserves for the sender's address of a received datagram.
 const SENDER_LEN: usize = size_of::<libc::sockaddr_in6>();
+/// Makes the notification of a zero-copy send report whether the kernel has copied (Linux 6.2).
+const IORING_SEND_ZC_REPORT_USAGE: u16 = 1 << 3;
 /// Number of a request, unique among the requests of a ring (the `user_data` of io_uring).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestId(pub u64);
@@ -37,6 +42,9 @@ pub enum Request {
     /// Sends the payloads of buffers, as far as the socket has room (MSG_DONTWAIT). The kernel
     /// completes the request during its submission.
     Send(RawFd, Message),
+    /// Sends as [`Request::Send`] does, without a copy. The kernel answers during the submission,
+    /// and reads the sent buffers until its notification, the last completion.
+    SendZeroCopy(RawFd, Message),
     /// Receives datagrams into provided buffers until a receive fails (multishot).
     ReceiveFrom(RawFd, Box<DatagramForm>),
     /// Sends a datagram if the socket has room (MSG_DONTWAIT). The kernel completes the request
@@ -57,7 +65,7 @@ pub enum Request {
 /// Payloads of the buffers of one `sendmsg`.
 #[derive(Debug)]
 pub struct Message {
-    buffers: Vec<Buffer>,
+    pieces: Vec<Piece>,
     parts: Box<Parts>,
 }
 
@@ -69,10 +77,10 @@ struct Parts {
 }
 
 impl Message {
-    /// Returns a message of at most [`SEND_BUFFERS_MAX`] buffers.
-    pub fn new(buffers: Vec<Buffer>) -> Self {
-        let payloads = buffers.iter().map(|buffer| {
-            let payload = buffer.payload();
+    /// Returns a message of at most [`SEND_BUFFERS_MAX`] pieces.
+    pub fn new(pieces: Vec<Piece>) -> Self {
+        let payloads = pieces.iter().map(|piece| {
+            let payload = piece.payload();
             iovec {
                 iov_base: payload.as_ptr().cast_mut().cast(),
                 iov_len: payload.len(),
@@ -84,12 +92,30 @@ impl Message {
         let mut parts = Box::new(Parts { header, payloads });
         parts.header.msg_iov = parts.payloads.as_mut_ptr();
         parts.header.msg_iovlen = parts.payloads.len();
-        Self { buffers, parts }
+        Self { pieces, parts }
     }
 
-    /// Returns the buffers.
-    pub fn into_buffers(self) -> Vec<Buffer> {
-        self.buffers
+    /// Returns the number of buffers that the message holds.
+    pub fn held(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// Returns the unsent pieces after the end of a send of `sent` bytes. Frees the sent buffers.
+    pub fn into_unsent(self, sent: usize) -> Vec<Piece> {
+        drop_sent(self.pieces, sent)
+    }
+
+    /// Returns the unsent pieces after the answer to a zero-copy send of `sent` bytes. Holds the
+    /// sent pieces.
+    pub fn take_unsent(&mut self, sent: usize) -> Vec<Piece> {
+        split_off_unsent(&mut self.pieces, sent)
+    }
+
+    /// Gives up the buffers, which the kernel still reads.
+    pub fn give_up(self, pool: &Pool) {
+        self.pieces
+            .into_iter()
+            .for_each(|piece| piece.give_up(pool));
     }
 }
 
@@ -119,7 +145,7 @@ pub struct Datagram {
 impl Datagram {
     /// Returns a datagram to `peer` with the payload of `buffer`.
     pub fn new(peer: SocketAddr, buffer: Buffer) -> Self {
-        let mut message = Message::new(vec![buffer]);
+        let mut message = Message::new(vec![Piece::Whole(buffer)]);
         let peer = Box::new(SocketAddress::from(peer));
         let (pointer, len) = peer.as_raw();
         message.parts.header.msg_name = pointer.cast_mut().cast();
@@ -128,9 +154,11 @@ impl Datagram {
     }
 
     /// Returns the peer and the buffer.
-    pub fn into_parts(self) -> Option<(SocketAddr, Buffer)> {
-        let buffer = self.message.into_buffers().pop()?;
-        Some((self.peer.to_address(), buffer))
+    pub fn into_parts(mut self) -> Option<(SocketAddr, Buffer)> {
+        match self.message.pieces.pop()? {
+            Piece::Whole(buffer) => Some((self.peer.to_address(), buffer)),
+            Piece::Shared(..) => None,
+        }
     }
 }
 
@@ -163,6 +191,12 @@ pub fn entry_of(request: &Request) -> squeue::Entry {
         // once.
         Request::Send(socket, message) => {
             opcode::SendMsg::new(Fd(*socket), &raw const message.parts.header)
+                .flags((MSG_DONTWAIT | MSG_NOSIGNAL) as u32)
+                .build()
+        }
+        Request::SendZeroCopy(socket, message) => {
+            opcode::SendMsgZc::new(Fd(*socket), &raw const message.parts.header)
+                .ioprio(IORING_SEND_ZC_REPORT_USAGE)
                 .flags((MSG_DONTWAIT | MSG_NOSIGNAL) as u32)
                 .build()
         }

@@ -11,8 +11,10 @@ use std::{
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 use tidelane_rings::{Buffer, Cause};
 
-use crate::request_unsafe::{
-    Datagram, DatagramForm, Message, Request, RequestId, SEND_BUFFERS_MAX,
+use crate::{
+    piece::Piece,
+    request_unsafe::{Datagram, DatagramForm, Message, Request, RequestId, SEND_BUFFERS_MAX},
+    zero_copy::{Lending, Policy},
 };
 
 /// Time for which a listener pauses after an accept has failed at a limit of descriptors or memory.
@@ -76,7 +78,9 @@ pub struct Socket {
     fd: Option<OwnedFd>,
     pub phase: Phase,
     /// Data to send, oldest first.
-    queue: VecDeque<Buffer>,
+    queue: VecDeque<Piece>,
+    /// Zero-copy sends of the connection.
+    pub lending: Lending,
     /// Datagrams to send, oldest first.
     datagrams: VecDeque<(SocketAddr, Buffer)>,
     /// Number of datagrams whose send has not completed.
@@ -114,6 +118,7 @@ impl Socket {
             fd: Some(fd),
             phase,
             queue: VecDeque::new(),
+            lending: Lending::default(),
             datagrams: VecDeque::new(),
             datagrams_sending: 0,
             returned: Vec::new(),
@@ -192,9 +197,15 @@ impl Socket {
         }
     }
 
-    /// Returns the number of buffers and datagrams that wait for sending.
+    /// Returns true if no buffer or datagram waits for sending.
+    pub fn is_queue_empty(&self) -> bool {
+        self.queue.is_empty() && self.datagrams.is_empty()
+    }
+
+    /// Returns the number of buffers that count for the limit of the queue: those that wait for
+    /// sending, and those that the kernel reads.
     pub fn queued(&self) -> usize {
-        self.queue.len() + self.datagrams.len()
+        self.queue.len() + self.datagrams.len() + self.lending.held()
     }
 
     /// Returns true if a send has not completed.
@@ -242,12 +253,15 @@ impl Socket {
     }
 
     /// Returns the next request that sends. Returns `None` if there is no data or no room.
-    pub fn next_send(&mut self) -> Option<Request> {
+    pub fn next_send(&mut self, policy: &Policy) -> Option<Request> {
         let raw = self.raw();
         let request = match self.take_message() {
-            Some(buffers) => {
+            Some(pieces) => {
                 self.is_sending = true;
-                Request::Send(raw, Message::new(buffers))
+                match self.lending.is_due(policy, &pieces) {
+                    true => Request::SendZeroCopy(raw, Message::new(pieces)),
+                    false => Request::Send(raw, Message::new(pieces)),
+                }
             }
             None => Request::SendTo(raw, self.take_datagram()?),
         };
@@ -257,12 +271,12 @@ impl Socket {
 
     /// Appends a buffer to the queue.
     pub fn push(&mut self, buffer: Buffer) {
-        self.queue.push_back(buffer);
+        self.queue.push_back(Piece::Whole(buffer));
     }
 
-    /// Takes the buffers of the next stream send. Returns `None` if there is no data, or if the
+    /// Takes the pieces of the next stream send. Returns `None` if there is no data, or if the
     /// connection cannot send now.
-    fn take_message(&mut self) -> Option<Vec<Buffer>> {
+    fn take_message(&mut self) -> Option<Vec<Piece>> {
         let can_send = self.phase == Phase::Open && !self.is_sending && self.room.is_none();
         if !can_send || self.queue.is_empty() {
             return None;
@@ -271,20 +285,10 @@ impl Socket {
         Some(self.queue.drain(..count).collect())
     }
 
-    /// Returns the unsent part of a send to the front of the queue. `sent` counts the sent bytes.
-    pub fn put_back(&mut self, buffers: Vec<Buffer>, sent: usize) {
-        let mut sent = sent;
-        let mut rest: Vec<Buffer> = Vec::new();
-        for mut buffer in buffers {
-            let part = sent.min(buffer.len());
-            sent -= part;
-            buffer.advance(part as u32);
-            if !buffer.is_empty() {
-                rest.push(buffer);
-            }
-        }
-        for buffer in rest.into_iter().rev() {
-            self.queue.push_front(buffer);
+    /// Returns the unsent pieces of a send to the front of the queue.
+    pub fn put_back(&mut self, unsent: Vec<Piece>) {
+        for piece in unsent.into_iter().rev() {
+            self.queue.push_front(piece);
         }
     }
 

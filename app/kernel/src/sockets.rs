@@ -43,4 +43,12 @@ impl Sockets {
             self.free.push(descriptor.0);
         }
     }
+
+    /// Drops the queued data of all sockets.
+    pub fn drop_queues(&mut self) {
+        self.places
+            .iter_mut()
+            .flatten()
+            .for_each(Socket::drop_queue);
+    }
 }

@@ -14,16 +14,29 @@ use std::{
 };
 
 use io_uring::{
-    IoUring, cqueue,
+    IoUring, Probe, cqueue, opcode,
     types::{BufRingEntry, CancelBuilder, Napi, SubmitArgs, Timespec},
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use tidelane_rings::{Buffer, Descriptor, Pool, Wait};
 
-use crate::request_unsafe::{GROUP, Request, RequestId, entry_of, strip_head};
+use crate::{
+    piece::Piece,
+    request_unsafe::{GROUP, Request, RequestId, entry_of, strip_head},
+    zero_copy::is_refusal,
+};
 
 /// Limit of the time for which a drop waits until the kernel has ended all requests.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
+
+/// The answer to a zero-copy send, whose notification follows.
+#[derive(Debug)]
+pub struct Answer {
+    /// Number of buffers that the kernel reads until the notification.
+    pub held: usize,
+    /// Pieces of the message that are not sent.
+    pub unsent: Vec<Piece>,
+}
 
 /// A completion of a request, as one entry of the completion queue reports it.
 #[derive(Debug)]
@@ -40,13 +53,20 @@ pub struct Completion {
     pub accepted: Option<OwnedFd>,
     /// The request, if this is its last completion. `None` while the request continues (multishot).
     pub ended: Option<Request>,
+    /// The answer to a zero-copy send, if the completion is one. The request continues.
+    pub answer: Option<Answer>,
+    /// True if the completion is the notification of a zero-copy send.
+    pub is_notification: bool,
 }
 
 impl Completion {
     /// Returns true if the program gets an event from the completion: data, an end, a connection or
     /// an error.
     pub fn has_event(&self) -> bool {
+        // The result of a notification is no errno.
+        let is_failed = !self.is_notification && self.result < 0 && -self.result != libc::EAGAIN;
         match &self.ended {
+            None if self.answer.is_some() => is_failed && !is_refusal(-self.result),
             None
             | Some(
                 Request::Accept(_)
@@ -54,9 +74,8 @@ impl Completion {
                 | Request::ReceiveFrom(..)
                 | Request::Connect(..),
             ) => true,
-            Some(Request::Send(..) | Request::SendTo(..)) => {
-                self.result < 0 && -self.result != libc::EAGAIN
-            }
+            Some(Request::Send(..) | Request::SendTo(..)) => is_failed,
+            Some(Request::SendZeroCopy(..)) => is_failed && !is_refusal(-self.result),
             Some(
                 Request::AwaitRoom(_) | Request::Pause(_) | Request::Cancel(_) | Request::Close(_),
             ) => false,
@@ -68,6 +87,9 @@ impl Completion {
 struct Pending {
     descriptor: Descriptor,
     request: Request,
+    /// True if only the notification of a zero-copy send is missing. A cancel does not end the
+    /// request any more.
+    is_answered: bool,
 }
 
 /// Requests by place. The generation of a place distinguishes the requests that use it in turn.
@@ -75,6 +97,8 @@ struct Pending {
 struct Requests {
     places: Vec<(u32, Option<Pending>)>,
     free: Vec<u32>,
+    /// Number of requests of which only the notification is missing.
+    answered: usize,
 }
 
 impl Requests {
@@ -99,13 +123,41 @@ impl Requests {
 
     fn remove(&mut self, id: u64) -> Option<Pending> {
         self.get(id)?;
-        let pending = self.places[id as u32 as usize].1.take();
+        let pending = self.places[id as u32 as usize].1.take()?;
         self.free.push(id as u32);
-        pending
+        self.answered -= usize::from(pending.is_answered);
+        Some(pending)
     }
 
-    fn len(&self) -> usize {
-        self.places.len() - self.free.len()
+    /// Processes the answer to a zero-copy send, whose notification follows. Returns `None` for
+    /// another request.
+    fn answer(&mut self, id: u64, result: i32) -> Option<Answer> {
+        self.get(id)?;
+        let pending = self.places[id as u32 as usize].1.as_mut()?;
+        let Request::SendZeroCopy(_, message) = &mut pending.request else {
+            return None;
+        };
+        // A failed send has sent no byte, and the kernel reads none of its buffers.
+        let unsent = message.take_unsent(usize::try_from(result).unwrap_or(0));
+        let held = message.held();
+        self.answered += usize::from(!std::mem::replace(&mut pending.is_answered, true));
+        Some(Answer { held, unsent })
+    }
+
+    /// Returns the number of requests that a cancel can end.
+    fn unanswered(&self) -> usize {
+        self.places.len() - self.free.len() - self.answered
+    }
+
+    /// Gives up the buffers that the kernel reads until notifications.
+    fn give_up(&mut self, pool: &Pool) {
+        for pending in self.places.drain(..).filter_map(|(_, pending)| pending) {
+            if let Request::SendZeroCopy(_, message) = pending.request {
+                message.give_up(pool);
+            }
+        }
+        self.free.clear();
+        self.answered = 0;
     }
 }
 
@@ -187,6 +239,8 @@ pub struct Uring {
     requests: Requests,
     provided: std::mem::ManuallyDrop<Provided>,
     pool: Pool,
+    /// True if the kernel has IORING_OP_SENDMSG_ZC.
+    has_zero_copy: bool,
     /// Number of `io_uring_enter` calls.
     enters: u64,
 }
@@ -207,6 +261,8 @@ impl Uring {
             // IORING_SETUP_DEFER_TASKRUN would limit a call to about 20 events.
             .setup_coop_taskrun()
             .setup_taskrun_flag()
+            // A request that the kernel refuses does not hold the later requests back.
+            .setup_submit_all()
             .build(entries)
             .map_err(unsupported)?;
         let provided = Provided::new(provided)?;
@@ -217,11 +273,14 @@ impl Uring {
                 .register_buf_ring_with_flags(address, provided.len, GROUP, 0)
                 .map_err(unsupported)?;
         }
+        let mut probe = Probe::new();
+        let is_probed = ring.submitter().register_probe(&mut probe).is_ok();
         Ok(Self {
             ring: std::mem::ManuallyDrop::new(ring),
             requests: Requests::default(),
             provided: std::mem::ManuallyDrop::new(provided),
             pool: pool.clone(),
+            has_zero_copy: is_probed && probe.is_supported(opcode::SendMsgZc::CODE),
             enters: 0,
         })
     }
@@ -238,6 +297,11 @@ impl Uring {
         self.ring.submitter().register_napi(&mut napi)
     }
 
+    /// Returns true if the kernel has zero-copy sends of messages.
+    pub fn has_zero_copy(&self) -> bool {
+        self.has_zero_copy
+    }
+
     /// Returns the number of `io_uring_enter` calls.
     pub fn enters(&self) -> u64 {
         self.enters
@@ -252,6 +316,7 @@ impl Uring {
         let id = self.requests.add(Pending {
             descriptor,
             request,
+            is_answered: false,
         });
         let entry = match self.requests.get(id.0) {
             Some(pending) => entry_of(&pending.request).user_data(id.0),
@@ -331,7 +396,12 @@ impl Uring {
         let is_accepted = matches!(pending.request, Request::Accept(_)) && result >= 0;
         // SAFETY: the result of a successful accept is a new descriptor, which has no other owner.
         let accepted = is_accepted.then(|| unsafe { OwnedFd::from_raw_fd(result) });
-        let ended = match cqueue::more(flags) {
+        let more = cqueue::more(flags);
+        let answer = match more {
+            true => self.requests.answer(id, result),
+            false => None,
+        };
+        let ended = match more {
             true => None,
             false => self.requests.remove(id).map(|pending| pending.request),
         };
@@ -342,14 +412,16 @@ impl Uring {
             sender,
             accepted,
             ended,
+            answer,
+            is_notification: cqueue::notif(flags),
         })
     }
 
-    /// Cancels all requests, and waits for their last completions. Returns false after
-    /// [`DRAIN_MAX`].
+    /// Cancels all requests, and waits for their last completions, except for notifications: those
+    /// arrive when the peers have read. Returns false after [`DRAIN_MAX`].
     fn drain(&mut self) -> bool {
         let start = Instant::now();
-        while self.requests.len() > 0 {
+        while self.requests.unanswered() > 0 {
             if start.elapsed() > DRAIN_MAX {
                 return false;
             }
@@ -371,9 +443,10 @@ impl Uring {
 impl Drop for Uring {
     fn drop(&mut self) {
         if self.drain() {
+            self.requests.give_up(&self.pool);
             // SAFETY: each value is dropped once. The kernel has ended all requests, so it does not
-            // access the entries or the buffers any more. The ring is closed before the entries are
-            // unmapped.
+            // access the entries any more. It only reads buffers that are given up. The ring is
+            // closed before the entries are unmapped.
             unsafe {
                 std::mem::ManuallyDrop::drop(&mut self.ring);
                 std::mem::ManuallyDrop::drop(&mut self.provided);

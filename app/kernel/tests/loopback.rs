@@ -10,7 +10,7 @@ use std::{
 };
 
 use rustix::net::sockopt;
-use tidelane_kernel::{KernelContext, KernelOptions};
+use tidelane_kernel::{KernelContext, KernelOptions, ZeroCopy};
 use tidelane_rings::{
     Buffer, Cause, Context, Descriptor, Events, ListenOptions, ReadyList, SendRefusal, Wait,
 };
@@ -19,6 +19,14 @@ use crate::open::open;
 
 /// Time limit of a test.
 const LIMIT: Duration = Duration::from_secs(30);
+
+/// Returns the options with plain sends only, and with zero-copy sends only.
+fn with_and_without_copies(options: KernelOptions) -> [KernelOptions; 2] {
+    [ZeroCopy::Never, ZeroCopy::Always { min: 1 }].map(|zero_copy| KernelOptions {
+        zero_copy,
+        ..options
+    })
+}
 
 fn any() -> SocketAddr {
     "127.0.0.1:0".parse().expect("an address")
@@ -132,18 +140,19 @@ fn clients(address: SocketAddr, count: usize, data_len: usize) -> thread::JoinHa
 
 #[test]
 fn many_connections_get_their_own_bytes() {
-    let options = KernelOptions::default();
-    let Some(mut echo) = Echo::new(&options) else {
-        return;
-    };
-    for (count, len) in [(1, 1), (1, 100_000), (200, 20_000)] {
-        let clients = clients(echo.address, count, len);
-        echo.run_until(|_| clients.is_finished());
-        clients.join().expect("the clients succeed");
-        echo.run_until(|echo| echo.connections == 0);
-        assert!(echo.closed.iter().all(Option::is_none), "{:?}", echo.closed);
+    for options in with_and_without_copies(KernelOptions::default()) {
+        let Some(mut echo) = Echo::new(&options) else {
+            return;
+        };
+        for (count, len) in [(1, 1), (1, 100_000), (200, 20_000)] {
+            let clients = clients(echo.address, count, len);
+            echo.run_until(|_| clients.is_finished());
+            clients.join().expect("the clients succeed");
+            echo.run_until(|echo| echo.connections == 0);
+            assert!(echo.closed.iter().all(Option::is_none), "{:?}", echo.closed);
+        }
+        echo.run_until(|echo| echo.has_all_buffers(&options));
     }
-    echo.run_until(|echo| echo.has_all_buffers(&options));
 }
 
 /// When buffers are short, connections wait for buffers, and no data is lost.
@@ -155,45 +164,49 @@ fn a_lack_of_buffers_delays_and_loses_nothing() {
         send_queue_max: 2,
         ..KernelOptions::default()
     };
-    let Some(mut echo) = Echo::new(&options) else {
-        return;
-    };
-    let clients = clients(echo.address, 20, 20_000);
-    echo.run_until(|_| clients.is_finished());
-    clients.join().expect("the clients succeed");
-    echo.run_until(|echo| echo.connections == 0);
-    echo.run_until(|echo| echo.has_all_buffers(&options));
+    for options in with_and_without_copies(options) {
+        let Some(mut echo) = Echo::new(&options) else {
+            return;
+        };
+        let clients = clients(echo.address, 20, 20_000);
+        echo.run_until(|_| clients.is_finished());
+        clients.join().expect("the clients succeed");
+        echo.run_until(|echo| echo.connections == 0);
+        echo.run_until(|echo| echo.has_all_buffers(&options));
+    }
 }
 
 /// Each cycle of requests and answers takes at most one system call, for any number of connections
 /// with requests.
 #[test]
 fn a_sync_is_one_system_call() {
-    let Some(mut echo) = Echo::new(&KernelOptions::default()) else {
-        return;
-    };
-    let connect = || TcpStream::connect(echo.address).expect("a server");
-    let mut streams: Vec<TcpStream> = (0..50).map(|_| connect()).collect();
-    echo.run_until(|echo| echo.connections == 50);
-    echo.cycle(Wait::For(Duration::from_millis(10)));
-    const ROUNDS: u64 = 100;
-    let before = echo.context.system_calls();
-    for _ in 0..ROUNDS {
-        for stream in &mut streams {
-            stream.write_all(b"request").expect("open");
+    for options in with_and_without_copies(KernelOptions::default()) {
+        let Some(mut echo) = Echo::new(&options) else {
+            return;
+        };
+        let connect = || TcpStream::connect(echo.address).expect("a server");
+        let mut streams: Vec<TcpStream> = (0..50).map(|_| connect()).collect();
+        echo.run_until(|echo| echo.connections == 50);
+        echo.cycle(Wait::For(Duration::from_millis(10)));
+        const ROUNDS: u64 = 100;
+        let before = echo.context.system_calls();
+        for _ in 0..ROUNDS {
+            for stream in &mut streams {
+                stream.write_all(b"request").expect("open");
+            }
+            // This call receives all requests and queues the answers. The next round's call sends
+            // the answers.
+            echo.cycle(Wait::Forever);
+            assert_eq!(echo.list.len(), 50, "all requests are in one list");
         }
-        // This call receives all requests and queues the answers. The next round's call sends the
-        // answers.
-        echo.cycle(Wait::Forever);
-        assert_eq!(echo.list.len(), 50, "all requests are in one list");
-    }
-    assert!(echo.context.system_calls() - before <= ROUNDS);
-    echo.cycle(Wait::No);
-    for stream in &mut streams {
-        let mut got = vec![0; 7 * ROUNDS as usize];
-        stream.set_read_timeout(Some(LIMIT)).expect("a timeout");
-        stream.read_exact(&mut got).expect("the answers");
-        assert_eq!(got, b"request".repeat(ROUNDS as usize));
+        assert!(echo.context.system_calls() - before <= ROUNDS);
+        echo.cycle(Wait::No);
+        for stream in &mut streams {
+            let mut got = vec![0; 7 * ROUNDS as usize];
+            stream.set_read_timeout(Some(LIMIT)).expect("a timeout");
+            stream.read_exact(&mut got).expect("the answers");
+            assert_eq!(got, b"request".repeat(ROUNDS as usize));
+        }
     }
 }
 
@@ -276,35 +289,37 @@ fn ends_have_their_causes() {
 /// gets all data, and then the end of the stream.
 #[test]
 fn a_close_sends_what_is_queued() {
-    let Some(mut context) = open(&KernelOptions::default()) else {
-        return;
-    };
-    let listener = TcpListener::bind(any()).expect("a free port");
-    let peer = context
-        .connect(listener.local_addr().expect("bound"))
-        .expect("a socket");
-    let data = pattern(100_000, 3);
-    for part in data.chunks(4096) {
-        let mut buffer = context.pool().allocate().expect("free");
-        assert_eq!(buffer.append(part), part.len());
-        context.send(peer, buffer).expect("there is room");
+    for options in with_and_without_copies(KernelOptions::default()) {
+        let Some(mut context) = open(&options) else {
+            return;
+        };
+        let listener = TcpListener::bind(any()).expect("a free port");
+        let peer = context
+            .connect(listener.local_addr().expect("bound"))
+            .expect("a socket");
+        let data = pattern(100_000, 3);
+        for part in data.chunks(4096) {
+            let mut buffer = context.pool().allocate().expect("free");
+            assert_eq!(buffer.append(part), part.len());
+            context.send(peer, buffer).expect("there is room");
+        }
+        context.close(peer);
+        let reader = thread::spawn(move || -> io::Result<Vec<u8>> {
+            let mut got = Vec::new();
+            listener.accept()?.0.read_to_end(&mut got)?;
+            Ok(got)
+        });
+        let (start, mut list) = (Instant::now(), ReadyList::new());
+        while !reader.is_finished() {
+            assert!(start.elapsed() < LIMIT, "no end");
+            context
+                .sync(&mut list, Wait::For(Duration::from_millis(10)))
+                .expect("a ring");
+            assert!(list.is_empty(), "a closed descriptor has no events");
+        }
+        assert!(reader.join().expect("no panic").expect("the data") == data);
+        assert!(context.socket(peer).is_none());
     }
-    context.close(peer);
-    let reader = thread::spawn(move || -> io::Result<Vec<u8>> {
-        let mut got = Vec::new();
-        listener.accept()?.0.read_to_end(&mut got)?;
-        Ok(got)
-    });
-    let (start, mut list) = (Instant::now(), ReadyList::new());
-    while !reader.is_finished() {
-        assert!(start.elapsed() < LIMIT, "no end");
-        context
-            .sync(&mut list, Wait::For(Duration::from_millis(10)))
-            .expect("a ring");
-        assert!(list.is_empty(), "a closed descriptor has no events");
-    }
-    assert!(reader.join().expect("no panic").expect("the data") == data);
-    assert!(context.socket(peer).is_none());
 }
 
 /// The drop of a context closes its connections, in every state of their requests.
@@ -373,22 +388,31 @@ fn a_wait_does_not_hold_data_back() {
             buffer_len,
             ..KernelOptions::default()
         };
-        let Some((mut context, peer, stream)) = connected(&options) else {
-            return;
-        };
-        let data = pattern(len, 1);
-        queue(&mut context, peer, &data);
-        let answer = answer_to(stream, data);
-        let (mut list, mut rounds, start) = (ReadyList::new(), 0, Instant::now());
-        while list.is_empty() {
-            rounds += 1;
-            context.sync(&mut list, Wait::For(LIMIT)).expect("a ring");
-            assert!(rounds <= rounds_max, "no answer");
+        for options in with_and_without_copies(options) {
+            // Each notification of a zero-copy send may end a wait. A send has at most 64 buffers.
+            let notifications = match options.zero_copy {
+                ZeroCopy::Never => 0,
+                _ => usize::div_ceil(len, 64 * buffer_len as usize),
+            };
+            let rounds_max = rounds_max + notifications;
+            let Some((mut context, peer, stream)) = connected(&options) else {
+                return;
+            };
+            let data = pattern(len, 1);
+            queue(&mut context, peer, &data);
+            let answer = answer_to(stream, data);
+            let (mut list, mut rounds, start) = (ReadyList::new(), 0, Instant::now());
+            while list.is_empty() {
+                rounds += 1;
+                context.sync(&mut list, Wait::For(LIMIT)).expect("a ring");
+                let report = (buffer_len, options.zero_copy);
+                assert!(rounds <= rounds_max, "no answer: {report:?}");
+            }
+            assert!(start.elapsed() < LIMIT, "a wait lasted until its limit");
+            assert_eq!(list.take_next(0).expect("the answer").payload(), b"x");
+            drop(context);
+            answer.join().expect("the peer succeeds");
         }
-        assert!(start.elapsed() < LIMIT, "a wait lasted until its limit");
-        assert_eq!(list.take_next(0).expect("the answer").payload(), b"x");
-        drop(context);
-        answer.join().expect("the peer succeeds");
     }
 }
 
@@ -472,27 +496,29 @@ fn the_halves_of_a_sync_add_up() {
 /// If `tx_sync` finds that a send has failed, the next list reports the failure.
 #[test]
 fn the_failure_of_a_send_is_in_the_next_list() {
-    let Some((mut context, peer, stream)) = connected(&KernelOptions::default()) else {
-        return;
-    };
-    sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).expect("a socket");
-    drop(stream);
-    for _ in 0..3 {
-        queue(&mut context, peer, b"x");
+    for options in with_and_without_copies(KernelOptions::default()) {
+        let Some((mut context, peer, stream)) = connected(&options) else {
+            return;
+        };
+        sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).expect("a socket");
+        drop(stream);
+        for _ in 0..3 {
+            queue(&mut context, peer, b"x");
+            context.tx_sync().expect("a ring");
+        }
+        let mut list = ReadyList::new();
+        context
+            .rx_sync(&mut list, Wait::For(LIMIT))
+            .expect("a ring");
+        assert!(list.entry(0).events.intersects(Events::CLOSED));
+        assert_eq!(list.entry(0).cause, Some(Cause::Reset));
+        context.rx_sync(&mut list, Wait::No).expect("a ring");
+        assert!(list.is_empty(), "the end is reported once");
+        context.close(peer);
         context.tx_sync().expect("a ring");
+        context.rx_sync(&mut list, Wait::No).expect("a ring");
+        assert!(list.is_empty() && context.socket(peer).is_none());
     }
-    let mut list = ReadyList::new();
-    context
-        .rx_sync(&mut list, Wait::For(LIMIT))
-        .expect("a ring");
-    assert!(list.entry(0).events.intersects(Events::CLOSED));
-    assert_eq!(list.entry(0).cause, Some(Cause::Reset));
-    context.rx_sync(&mut list, Wait::No).expect("a ring");
-    assert!(list.is_empty(), "the end is reported once");
-    context.close(peer);
-    context.tx_sync().expect("a ring");
-    context.rx_sync(&mut list, Wait::No).expect("a ring");
-    assert!(list.is_empty() && context.socket(peer).is_none());
 }
 
 /// An abort frees the buffers of a connection whose peer does not read. A close does not.
@@ -504,35 +530,44 @@ fn an_abort_resets_and_frees_buffers() {
         send_queue_max: 128,
         ..KernelOptions::default()
     };
-    let Some((mut context, peer, mut stream)) = connected(&options) else {
-        return;
-    };
-    let mut list = ReadyList::new();
-    let free = context.pool().free_count();
-    queue(&mut context, peer, &vec![7; 100 * 65_536]);
-    context.sync(&mut list, Wait::No).expect("a ring");
-    assert!(context.pool().free_count() < free, "the socket took all");
-    context.abort(peer);
-    assert!(!context.is_open(peer));
-    let buffer = context.pool().allocate().expect("free");
-    let error = context.send(peer, buffer).expect_err("closed");
-    assert_eq!(error.refusal, SendRefusal::NotConnected);
-    drop(error);
-    context.sync(&mut list, Wait::No).expect("a ring");
-    assert_eq!(context.pool().free_count(), free);
-    let error = std::iter::repeat_with(|| stream.read(&mut [0; 65_536]))
-        .find_map(Result::err)
-        .expect("a reset");
-    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
-    // An abort while the connection is being established ends the connection attempt.
-    let opening = context
-        .connect("192.0.2.1:9".parse().expect("an address"))
-        .expect("a socket");
-    context.sync(&mut list, Wait::No).expect("a ring");
-    context.abort(opening);
-    let start = Instant::now();
-    drop(context);
-    assert!(start.elapsed() < Duration::from_millis(900));
+    for options in with_and_without_copies(options) {
+        let Some((mut context, peer, mut stream)) = connected(&options) else {
+            return;
+        };
+        let mut list = ReadyList::new();
+        let free = context.pool().free_count();
+        queue(&mut context, peer, &vec![7; 100 * 65_536]);
+        context.sync(&mut list, Wait::No).expect("a ring");
+        assert!(context.pool().free_count() < free, "the socket took all");
+        context.abort(peer);
+        assert!(!context.is_open(peer));
+        let buffer = context.pool().allocate().expect("free");
+        let error = context.send(peer, buffer).expect_err("closed");
+        assert_eq!(error.refusal, SendRefusal::NotConnected);
+        drop(error);
+        context.sync(&mut list, Wait::No).expect("a ring");
+        // The notifications of zero-copy sends may follow the reset.
+        let start = Instant::now();
+        while options.zero_copy != ZeroCopy::Never && context.pool().free_count() < free {
+            assert!(start.elapsed() < LIMIT, "buffers are lost");
+            let wait = Wait::For(Duration::from_millis(5));
+            context.sync(&mut list, wait).expect("a ring");
+        }
+        assert_eq!(context.pool().free_count(), free);
+        let error = std::iter::repeat_with(|| stream.read(&mut [0; 65_536]))
+            .find_map(Result::err)
+            .expect("a reset");
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        // An abort while the connection is being established ends the connection attempt.
+        let opening = context
+            .connect("192.0.2.1:9".parse().expect("an address"))
+            .expect("a socket");
+        context.sync(&mut list, Wait::No).expect("a ring");
+        context.abort(opening);
+        let start = Instant::now();
+        drop(context);
+        assert!(start.elapsed() < Duration::from_millis(900));
+    }
 }
 
 /// A paused connection receives no data, so its peer is blocked. No data is lost or repeated.

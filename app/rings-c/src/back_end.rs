@@ -65,6 +65,7 @@ impl BackEndOptions {
             buffer_len: or(self.numbers.buffer_len, default.buffer_len),
             send_queue_max: or_len(self.numbers.send_queue_max, default.send_queue_max),
             busy_poll_us: self.numbers.busy_poll_us,
+            zero_copy: default.zero_copy,
         }
     }
 

@@ -14,7 +14,7 @@ use clap::Parser;
 use rustix::time::{ClockId, clock_gettime};
 use tidelane_direct_nic::NicOptions;
 use tidelane_direct_port::PortOptions;
-use tidelane_kernel::{KernelContext, KernelOptions};
+use tidelane_kernel::{KernelContext, KernelOptions, ZeroCopy};
 use tidelane_rings::{Context, ListenOptions, Wait};
 use tidelane_service_rings::{ServiceContext, ServiceOptions};
 
@@ -43,6 +43,10 @@ struct Options {
     /// Microseconds for which the io_uring back end polls the NAPI instances in a wait
     #[arg(long, default_value_t = 0)]
     busy_poll_us: u32,
+    /// Smallest length in bytes of a send of the io_uring back end that lets the kernel read the
+    /// buffers instead of copying them. Zero: all sends copy
+    #[arg(long, default_value_t = 0)]
+    zero_copy_min: u32,
     /// TUN device of the direct back end, whose network has the address of the server. Without a
     /// device and an interface, the direct back end has a port of the Tidelane service at
     /// TIDELANE_SOCKET
@@ -92,6 +96,10 @@ fn run(options: &Options) -> io::Result<()> {
         BackEnd::IoUring => {
             let mut context = KernelContext::open(&KernelOptions {
                 busy_poll_us: options.busy_poll_us,
+                zero_copy: match options.zero_copy_min {
+                    0 => ZeroCopy::Never,
+                    min => ZeroCopy::WhereItPays { min },
+                },
                 ..KernelOptions::default()
             })?;
             serve(&mut context, options)?;

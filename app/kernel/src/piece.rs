@@ -1,0 +1,163 @@
+//! A piece of the stream that a connection sends.
+//!
+//! A zero-copy send may end within a buffer. The kernel then reads the start of the payload while
+//! the rest waits for the next send, so the two pieces share the buffer:
+//!
+//! ```text
+//!   buffer   | start: the kernel reads | rest: in the queue |
+//!   owners     the first send            the queue, then the second send
+//! ```
+
+use std::rc::Rc;
+
+use tidelane_rings::{Buffer, Pool};
+
+/// A piece of the stream to send. The memory returns to its pool when the last piece is dropped.
+#[derive(Debug)]
+pub enum Piece {
+    /// The payload of a buffer that has no other owner.
+    Whole(Buffer),
+    /// The payload of a shared buffer from an offset on.
+    Shared(Rc<Buffer>, usize),
+}
+
+impl Piece {
+    /// Returns the bytes to send.
+    pub fn payload(&self) -> &[u8] {
+        match self {
+            Self::Whole(buffer) => buffer.payload(),
+            Self::Shared(buffer, start) => &buffer.payload()[*start..],
+        }
+    }
+
+    /// Removes `sent` bytes from the front.
+    fn advance(&mut self, sent: usize) {
+        match self {
+            Self::Whole(buffer) => buffer.advance(sent as u32),
+            Self::Shared(_, start) => *start += sent,
+        }
+    }
+
+    /// Returns the piece that a zero-copy send has sent the first `sent` bytes of, and the rest.
+    fn share(self, sent: usize) -> (Self, Self) {
+        let (buffer, start) = match self {
+            Self::Whole(buffer) => (Rc::new(buffer), 0),
+            Self::Shared(buffer, start) => (buffer, start),
+        };
+        let rest = Self::Shared(Rc::clone(&buffer), start + sent);
+        (Self::Shared(buffer, start), rest)
+    }
+
+    /// Gives up a buffer that the kernel still reads, because no notification will be seen. The
+    /// buffer is never used again: its number stays allocated in `pool`, and memory of another
+    /// owner is leaked. The end of the pool unmaps the buffer, and the kernel frees the pages when
+    /// it has read them.
+    pub fn give_up(self, pool: &Pool) {
+        let buffer = match self {
+            Self::Whole(buffer) => Some(buffer),
+            // Another send that the kernel still reads gives up the buffer.
+            Self::Shared(buffer, _) => Rc::into_inner(buffer),
+        };
+        match buffer {
+            Some(buffer) if buffer.is_of(pool) => _ = buffer.into_index(),
+            other => std::mem::forget(other),
+        }
+    }
+}
+
+/// Removes the first `sent` bytes from `pieces`. Frees the buffers that are sent.
+pub fn drop_sent(pieces: Vec<Piece>, mut sent: usize) -> Vec<Piece> {
+    let mut unsent = Vec::new();
+    for mut piece in pieces {
+        let part = sent.min(piece.payload().len());
+        sent -= part;
+        piece.advance(part);
+        if !piece.payload().is_empty() {
+            unsent.push(piece);
+        }
+    }
+    unsent
+}
+
+/// Reduces `pieces` to those of which a zero-copy send has sent a byte. `sent` counts the sent
+/// bytes. Returns the unsent pieces.
+pub fn split_off_unsent(pieces: &mut Vec<Piece>, mut sent: usize) -> Vec<Piece> {
+    let mut unsent = Vec::new();
+    for piece in std::mem::take(pieces) {
+        let len = piece.payload().len();
+        match sent {
+            0 => unsent.push(piece),
+            _ if sent >= len => pieces.push(piece),
+            _ => {
+                let (lent, rest) = piece.share(sent);
+                pieces.push(lent);
+                unsent.push(rest);
+            }
+        }
+        sent = sent.saturating_sub(len);
+    }
+    unsent
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns pieces of three bytes each: "abc", "def" and so on.
+    fn pieces(pool: &Pool, count: u8) -> Vec<Piece> {
+        let piece = |number: u8| {
+            let mut buffer = pool.allocate().expect("free");
+            let first = b'a' + 3 * number;
+            buffer.append(&[first, first + 1, first + 2]);
+            Piece::Whole(buffer)
+        };
+        (0..count).map(piece).collect()
+    }
+
+    fn bytes(pieces: &[Piece]) -> Vec<u8> {
+        pieces.iter().flat_map(Piece::payload).copied().collect()
+    }
+
+    #[test]
+    fn each_byte_is_sent_once_whatever_the_results() {
+        for first in 0..=9 {
+            for second in 0..=9 - first {
+                let pool = Pool::new(3, 3).expect("there is memory");
+                let mut lent = pieces(&pool, 3);
+                let mut again = split_off_unsent(&mut lent, first);
+                assert_eq!(bytes(&again), b"abcdefghi"[first..], "{first}");
+                assert!(lent.len() == first.div_ceil(3));
+                let rest = split_off_unsent(&mut again, second);
+                assert_eq!(bytes(&rest), b"abcdefghi"[first + second..]);
+                let rest = drop_sent(rest, 1);
+                assert_eq!(bytes(&rest), b"abcdefghi"[(first + second + 1).min(9)..]);
+                // A buffer is free when neither the queue nor a send has a piece of it.
+                drop(rest);
+                let held = (first + second).div_ceil(3) as u32;
+                assert_eq!(pool.free_count(), 3 - held);
+                drop(lent);
+                drop(again);
+                assert_eq!(pool.free_count(), 3);
+            }
+        }
+    }
+
+    #[test]
+    fn a_buffer_that_was_given_up_is_never_free() {
+        let pool = Pool::new(3, 3).expect("there is memory");
+        let mut lent = pieces(&pool, 2);
+        let mut again = split_off_unsent(&mut lent, 1);
+        let rest = split_off_unsent(&mut again, 1);
+        drop(rest);
+        for piece in lent.into_iter().chain(again) {
+            piece.give_up(&pool);
+        }
+        // The send has not begun the second buffer, so it is free.
+        assert_eq!(pool.free_count(), 2);
+        let other = Pool::new(1, 3).expect("there is memory");
+        for piece in pieces(&other, 1) {
+            piece.give_up(&pool);
+        }
+        assert_eq!(other.free_count(), 0);
+    }
+}

@@ -1,0 +1,173 @@
+//! The choice between a zero-copy send and a send that copies.
+//!
+//! A zero-copy send pins the pages of its buffers and needs a second completion, so it pays only
+//! for long sends. Where the packets reach a receiver on the same host, the kernel copies the
+//! payload all the same, and reports so in the notification.
+
+use crate::{
+    options::{KernelOptions, ZeroCopy},
+    piece::Piece,
+};
+
+/// The kernel has copied the payload of a zero-copy send, or sent none of it.
+const IORING_NOTIF_USAGE_ZC_COPIED: u32 = 1 << 31;
+
+/// Returns true if `errno` refuses a zero-copy send that may succeed with a copy: the kernel lacks
+/// IORING_SEND_ZC_REPORT_USAGE (EINVAL), the socket or the memory cannot be used, or the user has
+/// pinned too many pages (RLIMIT_MEMLOCK).
+pub fn is_refusal(errno: i32) -> bool {
+    matches!(
+        errno,
+        libc::EINVAL
+            | libc::EOPNOTSUPP
+            | libc::ENOMEM
+            | libc::ENOBUFS
+            | libc::EFAULT
+            | libc::EMSGSIZE
+    )
+}
+
+/// The sends of a context that are zero-copy sends.
+#[derive(Clone, Copy, Debug)]
+pub struct Policy {
+    /// Smallest length in bytes of a zero-copy send. `None` if all sends copy.
+    min: Option<usize>,
+    /// True if a report of a copy ends the zero-copy sends of a connection.
+    learns: bool,
+    /// Limit of the buffers of one connection that the kernel reads.
+    held_max: usize,
+}
+
+impl Policy {
+    /// Returns the policy of the options. All sends copy if the kernel lacks zero-copy sends.
+    pub fn new(options: &KernelOptions, is_supported: bool) -> Self {
+        let (min, learns) = match options.zero_copy {
+            ZeroCopy::Never => (None, true),
+            ZeroCopy::WhereItPays { min } => (Some(min as usize), true),
+            ZeroCopy::Always { min } => (Some(min as usize), false),
+        };
+        Self {
+            min: min.filter(|_| is_supported),
+            learns,
+            held_max: options.send_queue_max.div_ceil(2),
+        }
+    }
+
+    /// Makes all later sends of the context copy.
+    pub fn stop(&mut self) {
+        self.min = None;
+    }
+}
+
+/// The zero-copy sends of one connection.
+#[derive(Debug, Default)]
+pub struct Lending {
+    /// Number of buffers that the kernel reads until notifications.
+    held: usize,
+    /// True once the kernel has copied or refused, so that all later sends copy.
+    is_over: bool,
+}
+
+impl Lending {
+    /// Returns the number of buffers that the kernel reads until notifications.
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
+    /// Returns true if the send of `pieces` has to be a zero-copy send.
+    pub fn is_due(&self, policy: &Policy, pieces: &[Piece]) -> bool {
+        let Some(min) = policy.min.filter(|_| !self.is_over) else {
+            return false;
+        };
+        let len: usize = pieces.iter().map(|piece| piece.payload().len()).sum();
+        len >= min && self.held + pieces.len() <= policy.held_max
+    }
+
+    /// Processes the answer to a zero-copy send. The kernel reads `held` buffers of the send.
+    pub fn start(&mut self, held: usize) {
+        self.held += held;
+    }
+
+    /// Processes the refusal of a zero-copy send.
+    pub fn refuse(&mut self) {
+        self.is_over = true;
+    }
+
+    /// Processes the notification of a zero-copy send. The kernel has read `held` buffers.
+    pub fn end(&mut self, policy: &Policy, held: usize, result: i32) {
+        assert!(held <= self.held, "a notification follows its answer");
+        self.held -= held;
+        // The kernel also reports a copy for a send without room, which has sent no byte.
+        let is_copied = held > 0 && result as u32 & IORING_NOTIF_USAGE_ZC_COPIED != 0;
+        self.is_over |= is_copied && policy.learns;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidelane_rings::Pool;
+
+    use super::*;
+
+    const COPIED: i32 = IORING_NOTIF_USAGE_ZC_COPIED as i32;
+
+    fn policy(zero_copy: ZeroCopy) -> Policy {
+        let options = KernelOptions {
+            send_queue_max: 5,
+            zero_copy,
+            ..KernelOptions::default()
+        };
+        Policy::new(&options, true)
+    }
+
+    /// Returns `count` pieces of ten bytes each.
+    fn pieces(count: usize) -> Vec<Piece> {
+        let pool = Pool::new(8, 10).expect("there is memory");
+        let piece = |_| {
+            let mut buffer = pool.allocate().expect("free");
+            buffer.append(&[1; 10]);
+            Piece::Whole(buffer)
+        };
+        (0..count).map(piece).collect()
+    }
+
+    #[test]
+    fn long_sends_within_the_limit_are_due() {
+        let mut policy = policy(ZeroCopy::WhereItPays { min: 20 });
+        let mut lending = Lending::default();
+        let due = [1, 2, 3, 4].map(|count| lending.is_due(&policy, &pieces(count)));
+        assert_eq!(due, [false, true, true, false]);
+        lending.start(2);
+        assert!(!lending.is_due(&policy, &pieces(2)), "the kernel reads two");
+        lending.end(&policy, 2, 0);
+        assert!(lending.is_due(&policy, &pieces(2)));
+        policy.stop();
+        assert!(!lending.is_due(&policy, &pieces(2)));
+        let options = KernelOptions {
+            zero_copy: ZeroCopy::Always { min: 1 },
+            ..KernelOptions::default()
+        };
+        let unsupported = Policy::new(&options, false);
+        assert!(!lending.is_due(&unsupported, &pieces(2)));
+    }
+
+    #[test]
+    fn a_copied_byte_or_a_refusal_ends_the_zero_copy_sends() {
+        for (zero_copy, learns) in [
+            (ZeroCopy::WhereItPays { min: 1 }, true),
+            (ZeroCopy::Always { min: 1 }, false),
+        ] {
+            let policy = policy(zero_copy);
+            let mut lending = Lending::default();
+            // A send without room has sent no byte, which the kernel reports as a copy.
+            lending.start(0);
+            lending.end(&policy, 0, COPIED);
+            assert!(lending.is_due(&policy, &pieces(1)));
+            lending.start(1);
+            lending.end(&policy, 1, COPIED);
+            assert_eq!(lending.is_due(&policy, &pieces(1)), !learns);
+            lending.refuse();
+            assert!(!lending.is_due(&policy, &pieces(1)));
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Zero-copy sends that the kernel does not copy.
+//!
+//! A veth device with an XDP program copies each packet into a page of its own before the receiver
+//! gets the packet, as the DMA of a NIC does. The sender's pages are then sent without a copy in
+//! the sender's stack, and the notification reports none.
+
+use tidelane_kernel::{KernelOptions, ZeroCopy};
+
+use crate::{Joined, WINDOW, always, learn, lend, link::VethPair, pattern, read_slowly};
+
+/// Returns options with which a report of a copy ends the zero-copy sends.
+fn learning() -> KernelOptions {
+    KernelOptions {
+        zero_copy: ZeroCopy::WhereItPays { min: 1 },
+        ..always()
+    }
+}
+
+#[test]
+fn zero_copy_sends_go_on_without_reports_of_copies() {
+    for has_program in [false, true] {
+        let Some(pair) = VethPair::new() else {
+            return;
+        };
+        let program = has_program.then(|| pair.attach());
+        let Some(mut joined) = Joined::with(&learning(), &pair.listen(), WINDOW / 4) else {
+            return;
+        };
+        learn(&mut joined);
+        // The socket's send buffer has room for the data, and the peer's window has not.
+        let data = pattern(40_000);
+        let (free, lent) = lend(&mut joined, &data);
+        assert_eq!(lent < free, has_program, "{lent} of {free} buffers");
+        let reader = read_slowly(joined.stream.try_clone().expect("a socket"), data.len());
+        joined.sync_until(|_| reader.is_finished());
+        assert!(reader.join().expect("the data") == data);
+        joined.sync_until(|joined| joined.free() == free);
+        drop(program);
+    }
+}
+
+#[test]
+fn a_slow_peer_gets_each_byte_without_copies() {
+    let Some(pair) = VethPair::new() else {
+        return;
+    };
+    let _program = pair.attach();
+    let Some(mut joined) = Joined::with(&learning(), &pair.listen(), WINDOW) else {
+        return;
+    };
+    let free = joined.free();
+    let data = pattern(2_000_000);
+    let reader = read_slowly(joined.stream.try_clone().expect("a socket"), data.len());
+    let mut queued = 0;
+    joined.sync_until(|joined| {
+        queued += joined.queue_some(&data[queued..]);
+        reader.is_finished()
+    });
+    assert!(reader.join().expect("the data") == data);
+    joined.sync_until(|joined| joined.free() == free);
+}
