@@ -70,7 +70,7 @@ impl Programs {
 }
 
 impl<P: PacketIo> Host<P> {
-    /// Answers [`HostRequest::IdleMemory`]: takes blocks of free memory. The driver has to
+    /// Answers [`crate::HostRequest::IdleMemory`]: takes blocks of free memory. The driver has to
     /// [free](IdlePages::give_back) the pages of the blocks, and then to call
     /// [`return_idle_pages`](Self::return_idle_pages).
     pub fn take_idle_pages(&mut self) -> Vec<IdlePages> {
