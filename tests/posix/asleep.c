@@ -102,7 +102,7 @@ static void accept_one(int listener)
 void listener_armed_while_asleep(void)
 {
 	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-		int port, listener = own_listener(SOCK_NONBLOCK, &port), epfd = epoll_create1(0);
+		int port, listener = open_listener(SOCK_NONBLOCK, &port), epfd = epoll_create1(0);
 		struct sleeper sleeper;
 		want_connections(listener);
 		say("kind %zu, added", i);
@@ -130,7 +130,7 @@ void listener_armed_while_asleep(void)
  * Erlang runtime BEAM does. */
 void accept_then_wait(void)
 {
-	int port, listener = own_listener(SOCK_NONBLOCK, &port), epfd = epoll_create1(0);
+	int port, listener = open_listener(SOCK_NONBLOCK, &port), epfd = epoll_create1(0);
 	struct sleeper sleeper;
 	want_connections(listener);
 	start(&sleeper, epfd);
@@ -170,7 +170,7 @@ static void *accept_twice(void *arg)
  * waits. The thread accepts all connections. */
 void accepting_while_added(void)
 {
-	int port, listener = own_listener(0, &port), epfd = epoll_create1(0);
+	int port, listener = open_listener(0, &port), epfd = epoll_create1(0);
 	pthread_t thread;
 	must(pthread_create(&thread, NULL, accept_twice, &listener) == 0);
 	pause_briefly();
@@ -215,7 +215,7 @@ static void start_poller(struct poller *poller, int fd, int selects)
 void polled_while_added(void)
 {
 	int other, fd = accepted(SOCK_NONBLOCK, &other);
-	int port, listener = own_listener(SOCK_NONBLOCK, &port);
+	int port, listener = open_listener(SOCK_NONBLOCK, &port);
 	want_connections(listener);
 	for (int round = 0; round < 2; round++) {
 		int shared = round ? listener : fd, epfd = epoll_create1(0);
@@ -278,18 +278,18 @@ void several_asleep(void)
  * listener once, and once again after EPOLL_CTL_MOD. */
 void one_shot_listener(void)
 {
-	int port, listener = own_listener(SOCK_NONBLOCK, &port), epfd = epoll_create1(0);
+	int port, listener = open_listener(SOCK_NONBLOCK, &port), epfd = epoll_create1(0);
 	struct epoll_event event;
 	struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons(port)};
 	name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 	int client = socket(AF_INET, SOCK_STREAM, 0);
 	must(add(epfd, listener, EPOLLIN | EPOLLONESHOT, 1) == 0);
 	must(connect(client, (void *)&name, sizeof name) == 0);
-	show(epoll_wait(epfd, &event, 1, PATIENCE));
+	show(epoll_wait(epfd, &event, 1, TIMEOUT_MS));
 	peer_connects(port);
 	pause_briefly();
 	show(epoll_wait(epfd, &event, 1, 20));
 	must(modify(epfd, listener, EPOLLIN | EPOLLONESHOT, 2) == 0);
-	show(epoll_wait(epfd, &event, 1, PATIENCE));
+	show(epoll_wait(epfd, &event, 1, TIMEOUT_MS));
 	show(epoll_wait(epfd, &event, 1, 20));
 }

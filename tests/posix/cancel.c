@@ -135,7 +135,7 @@ static void cancel_asleep(const char *name, struct waiter *waiter)
  * afterwards. */
 void cancelled_asleep(void)
 {
-	int other, port, fd = accepted(0, &other), listener = own_listener(0, &port), ends[2];
+	int other, port, fd = accepted(0, &other), listener = open_listener(0, &port), ends[2];
 	struct waiter waiter = {.fd = fd, .epfd = epoll_create1(0)};
 	struct epoll_event event = {.events = EPOLLIN};
 	must(epoll_ctl(waiter.epfd, EPOLL_CTL_ADD, fd, &event) == 0);

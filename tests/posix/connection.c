@@ -62,7 +62,7 @@ void refused(void)
 	if (errno == ECONNREFUSED)
 		return;
 	struct pollfd entry = {.fd = fd, .events = POLLIN | POLLOUT};
-	show(poll(&entry, 1, PATIENCE));
+	show(poll(&entry, 1, TIMEOUT_MS));
 	say("events%s", events_text(entry.revents));
 	show(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len));
 	say("error %s", strerrorname_np(error));
@@ -157,7 +157,7 @@ void options(void)
 	show(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len));
 	say("state %d", info.tcpi_state);
 	close(fd);
-	int port, listener = own_listener(0, &port);
+	int port, listener = open_listener(0, &port);
 	show(option(listener, SOL_SOCKET, SO_ACCEPTCONN));
 	show(set(listener, IPPROTO_TCP, TCP_NODELAY, 1));
 	want_connections(listener);
@@ -186,7 +186,7 @@ void timeouts(void)
 	while (write(fd, bytes, sizeof bytes) > 0)
 		;
 	say("full %s, waited %d", strerrorname_np(errno), now_ms() - begin >= 49);
-	int listener = own_listener(0, &port);
+	int listener = open_listener(0, &port);
 	show(setsockopt(listener, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time));
 	show(accept(listener, NULL, NULL));
 }
@@ -194,7 +194,7 @@ void timeouts(void)
 /* A listener at all addresses accepts a connection over loopback and one from the peer. */
 void both_stacks(void)
 {
-	int port, listener = own_listener(0, &port);
+	int port, listener = open_listener(0, &port);
 	struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = 0};
 	want_connections(listener);
 	name.sin_port = htons(port);

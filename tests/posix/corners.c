@@ -56,7 +56,7 @@ static void say_congestion(int fd, socklen_t room)
 /* TCP_CONGESTION returns the name that was set. */
 void congestion_names(void)
 {
-	int other, fd = accepted(0, &other), port, listener = own_listener(0, &port);
+	int other, fd = accepted(0, &other), port, listener = open_listener(0, &port);
 	show(setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4));
 	say_congestion(fd, 16);
 	show(setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "cubic", 6));
@@ -130,11 +130,11 @@ static void say_counts(const unsigned char *info)
 	/* tcpi_delivered counts the SYN, and each data segment once. */
 	say("delivered %d, by marks %u", delivered > least && delivered <= data_out + 1,
 	    word_at(info, DELIVERED_CE));
-	say("since data %d %d, since ACK %d", word_at(info, LAST_DATA_SENT) < PATIENCE,
-	    word_at(info, LAST_DATA_RECV) < PATIENCE, word_at(info, LAST_ACK_RECV) < PATIENCE);
+	say("since data %d %d, since ACK %d", word_at(info, LAST_DATA_SENT) < TIMEOUT_MS,
+	    word_at(info, LAST_DATA_RECV) < TIMEOUT_MS, word_at(info, LAST_ACK_RECV) < TIMEOUT_MS);
 	uint64_t busy = long_at(info, BUSY_TIME), rwnd_limited = long_at(info, RWND_LIMITED);
 	/* The kernel measures these times in jiffies, so that a time may be 0. */
-	say("busy %d, of it by the window %d", busy < PATIENCE * 1000ull, rwnd_limited <= busy);
+	say("busy %d, of it by the window %d", busy < TIMEOUT_MS * 1000ull, rwnd_limited <= busy);
 	say("bytes acknowledged %d, received %llu", long_at(info, BYTES_ACKED) - 300000 <= 1,
 	    (unsigned long long)long_at(info, BYTES_RECEIVED));
 }
@@ -249,7 +249,7 @@ void receive_flags(void)
  * listener. */
 void accept_flags(void)
 {
-	int port, listener = own_listener(SOCK_NONBLOCK | SOCK_CLOEXEC, &port);
+	int port, listener = open_listener(SOCK_NONBLOCK | SOCK_CLOEXEC, &port);
 	static const int flags[] = {0, SOCK_NONBLOCK, SOCK_CLOEXEC, SOCK_NONBLOCK | SOCK_CLOEXEC};
 	want_connections(listener);
 	for (int i = 0; i < 4; i++) {
@@ -348,7 +348,7 @@ void shutdown_states(void)
 		show(recv(fd, &byte, 1, MSG_DONTWAIT));
 		close(fd);
 	}
-	int port, listener = own_listener(0, &port);
+	int port, listener = open_listener(0, &port);
 	want_connections(listener);
 	say_poll(listener);
 	show(send(listener, "x", 1, MSG_NOSIGNAL));
@@ -376,7 +376,7 @@ void shutdown_wakes(void)
 	fd = accepted(0, &other);
 	pthread_create(&thread, NULL, shut_later, &fd);
 	struct pollfd entry = {.fd = fd, .events = POLLIN | POLLRDHUP};
-	show(poll(&entry, 1, PATIENCE));
+	show(poll(&entry, 1, TIMEOUT_MS));
 	say("events%s", events_text(entry.revents));
 	pthread_join(thread, NULL);
 }
@@ -440,7 +440,7 @@ void epoll_errors(void)
 	event.events = EPOLLIN | EPOLLEXCLUSIVE | EPOLLET;
 	show(epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &event));
 	peer_sends(other, 1, 1);
-	show(epoll_wait(epfd, &got, 1, PATIENCE));
+	show(epoll_wait(epfd, &got, 1, TIMEOUT_MS));
 	say("events%s", events_text(got.events));
 	event.events = EPOLLIN;
 	show(epoll_ctl(epfd, EPOLL_CTL_ADD, outer, &event));
@@ -486,7 +486,7 @@ void timeout_values(void)
  * connections end, and the peer can open new ones. */
 void peer_closes_all(void)
 {
-	int port, listener = own_listener(0, &port);
+	int port, listener = open_listener(0, &port);
 	want_connections(listener);
 	int other = peer_connects(port), fd = accept(listener, NULL, NULL);
 	peer_sends(other, 10, 1);

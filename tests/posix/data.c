@@ -35,7 +35,7 @@ void nonblocking(void)
 {
 	int other, fd = accepted(SOCK_NONBLOCK, &other), port, on = 0;
 	char bytes[65536] = {0};
-	int listener = own_listener(SOCK_NONBLOCK, &port);
+	int listener = open_listener(SOCK_NONBLOCK, &port);
 	show(accept(listener, NULL, NULL));
 	show(read(fd, bytes, 10));
 	show(recv(fd, bytes, 10, MSG_WAITALL));
@@ -46,7 +46,7 @@ void nonblocking(void)
 	say("full: %d, some: %d", errno == EAGAIN, total > 0);
 	long job = peer_must("receive %d -1 %u", other, ANY_BYTES);
 	struct pollfd entry = {.fd = fd, .events = POLLOUT};
-	show(poll(&entry, 1, PATIENCE));
+	show(poll(&entry, 1, TIMEOUT_MS));
 	say("events%s", events_text(entry.revents));
 	show(ioctl(fd, FIONBIO, &on));
 	say("flags %x", fcntl(fd, F_GETFL) & O_NONBLOCK);
@@ -238,7 +238,7 @@ void resets(void)
 	peer_must("reset %d", other);
 	await_events(fd, POLLHUP);
 	struct pollfd entry = {.fd = fd, .events = POLLIN | POLLOUT | POLLRDHUP};
-	show(poll(&entry, 1, PATIENCE));
+	show(poll(&entry, 1, TIMEOUT_MS));
 	say("events%s", events_text(entry.revents));
 	show(read(fd, bytes, 1));
 	show(read(fd, bytes, 1));

@@ -52,7 +52,7 @@ void fast_open_options(void)
 	try_values("fresh", fresh);
 	show(getsockopt(fresh, IPPROTO_TCP, TCP_FASTOPEN_KEY, keys, &len));
 	say("%u bytes, %x %x", len, keys[0], keys[31]);
-	try_values("listener", own_listener(0, &port));
+	try_values("listener", open_listener(0, &port));
 	try_values("connected", connected(&other));
 	try_values("accepted", accepted(0, &other));
 }

@@ -65,7 +65,7 @@ void killed_listener(void)
 /* The parent accepts a connection, a child uses it, and the parent closes it. */
 void fork_serves(void)
 {
-	int port, listener = own_listener(0, &port);
+	int port, listener = open_listener(0, &port);
 	want_connections(listener);
 	for (int round = 0; round < 6; round++) {
 		int other = peer_connects(port);
@@ -303,7 +303,7 @@ void fork_unacknowledged(void)
 		for (long done = 0; done < 500000;) {
 			struct pollfd entry = {.fd = fd, .events = POLLOUT};
 			pattern_fill(bytes, 500000 - done, 1, total + done);
-			must(poll(&entry, 1, PATIENCE) == 1);
+			must(poll(&entry, 1, TIMEOUT_MS) == 1);
 			put = write(fd, bytes, 500000 - done);
 			must(put > 0 || errno == EAGAIN);
 			done += put > 0 ? put : 0;
@@ -372,12 +372,12 @@ void fork_looks_the_same(void)
 		show(ioctl(fd, FIONREAD, &value));
 		say("there %d", value);
 		struct pollfd entry = {.fd = fd, .events = POLLIN | POLLOUT};
-		show(poll(&entry, 1, PATIENCE));
+		show(poll(&entry, 1, TIMEOUT_MS));
 		say("polled%s", events_text(entry.revents));
 		int epfd = epoll_create1(0);
 		struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLET};
 		show(epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &event));
-		show(epoll_wait(epfd, &event, 1, PATIENCE));
+		show(epoll_wait(epfd, &event, 1, TIMEOUT_MS));
 		say("event%s", events_text(event.events));
 		show(connect(fd, (void *)&before[1], sizeof *before));
 		show(listen(fd, 1));
@@ -465,7 +465,7 @@ void fork_serves_many(void)
 		while (open > 0) {
 			struct epoll_event event;
 			char bytes[4096];
-			must(epoll_wait(epfd, &event, 1, PATIENCE) == 1);
+			must(epoll_wait(epfd, &event, 1, TIMEOUT_MS) == 1);
 			ssize_t got = read(event.data.fd, bytes, sizeof bytes);
 			must(got >= 0);
 			if (got == 0) {

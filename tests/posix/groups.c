@@ -35,7 +35,7 @@ static void open_and_count(int port, int count, const int *listeners, int *count
 		polled[i] = (struct pollfd){.fd = listeners[i], .events = POLLIN};
 	for (int opened = 0; opened < count; opened++) {
 		int other = peer_connects(port), fd = -1;
-		must(poll(polled, listener_count, PATIENCE) > 0);
+		must(poll(polled, listener_count, TIMEOUT_MS) > 0);
 		for (int i = 0; i < listener_count && fd < 0; i++) {
 			fd = polled[i].revents ? accept(listeners[i], NULL, NULL) : -1;
 			counts[i] += fd >= 0;
@@ -83,7 +83,7 @@ void group_of_processes(void)
 		must(write(ready[1], "x", 1) == 1);
 		struct pollfd both[] = {{.fd = own, .events = POLLIN}, {.fd = end[0]}};
 		close(end[1]);
-		while (poll(both, 2, PATIENCE) > 0 && !both[1].revents) {
+		while (poll(both, 2, TIMEOUT_MS) > 0 && !both[1].revents) {
 			int fd = accept(own, NULL, NULL);
 			must(fd >= 0);
 			write_exactly(fd, 10, 2);
@@ -97,7 +97,7 @@ void group_of_processes(void)
 				  {.fd = ready[0], .events = POLLIN}};
 	for (int opened = 0; opened < CONNECTIONS; opened++) {
 		int other = peer_connects(port);
-		must(poll(polled, 2, PATIENCE) == 1);
+		must(poll(polled, 2, TIMEOUT_MS) == 1);
 		if (polled[0].revents) {
 			int fd = accept(listener, NULL, NULL);
 			must(fd >= 0);

@@ -10,7 +10,7 @@ static int control(int epfd, int operation, int fd, unsigned bits, unsigned data
 /* Waits for one event. */
 static int wait_one(int epfd, struct epoll_event *event)
 {
-	return epoll_wait(epfd, event, 1, PATIENCE);
+	return epoll_wait(epfd, event, 1, TIMEOUT_MS);
 }
 
 /* The program waits for a connection in a temporary epoll instance and closes the instance. Then it
@@ -18,7 +18,7 @@ static int wait_one(int epfd, struct epoll_event *event)
 void temporary_epoll(void)
 {
 	enum { N = 40 };
-	int port, listener = own_listener(0, &port), stays = epoll_create1(0), missed = 0;
+	int port, listener = open_listener(0, &port), stays = epoll_create1(0), missed = 0;
 	struct epoll_event event;
 	must(control(stays, EPOLL_CTL_ADD, listener, EPOLLIN, 1) == 0);
 	for (int round = 0; round < N; round++) {
@@ -66,8 +66,8 @@ static void arm_again(unsigned bits)
 /* Prints an event of `middle` and an event of `inner`. */
 static void print_inner_events(void)
 {
-	print_event("middle", middle, PATIENCE);
-	print_event("inner", inner, PATIENCE);
+	print_event("middle", middle, TIMEOUT_MS);
+	print_event("inner", inner, TIMEOUT_MS);
 }
 
 /* `outer` reports data in the pipe, and data that arrives on the connection while the thread
@@ -77,14 +77,14 @@ static void nest_more(unsigned bits, int fd, int other)
 	struct epoll_event event;
 	must(write(ends[1], "x", 1) == 1);
 	arm_again(bits);
-	print_event("pipe", outer, PATIENCE);
+	print_event("pipe", outer, TIMEOUT_MS);
 	print_inner_events();
 	must(read(ends[0], &event, 1) == 1);
 	arm_again(bits);
 	while (epoll_wait(outer, &event, 1, 0) > 0)
 		;
 	long job = peer_must("send %d 30 1", other);
-	print_event("asleep", outer, PATIENCE);
+	print_event("asleep", outer, TIMEOUT_MS);
 	peer_must("join %ld", job);
 	read_exactly(fd, 30, 1);
 	show(epoll_ctl(outer, EPOLL_CTL_DEL, middle, NULL));
@@ -106,11 +106,11 @@ static void nest(const char *how, unsigned bits)
 	must(control(inner, EPOLL_CTL_ADD, ends[0], EPOLLIN, 4) == 0);
 	print_event(how, outer, 20);
 	peer_sends(other, 30, 1);
-	print_event("arrived", outer, PATIENCE);
+	print_event("arrived", outer, TIMEOUT_MS);
 	print_event("again", outer, 20);
 	arm_again(bits);
 	if (!(bits & EPOLLET))
-		say("poll %d", poll(&entry, 1, PATIENCE));
+		say("poll %d", poll(&entry, 1, TIMEOUT_MS));
 	print_inner_events();
 	read_exactly(fd, 30, 1);
 	print_event("empty", outer, 20);

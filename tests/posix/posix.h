@@ -57,12 +57,12 @@
 	} while (0)
 
 /* Time limit in milliseconds for an event that must occur, even on a busy machine. */
-#define PATIENCE 60000
+#define TIMEOUT_MS 60000
 
-/* Checks the condition every millisecond until it holds. Ends the case after PATIENCE. */
+/* Checks the condition every millisecond until it holds. Ends the case after TIMEOUT_MS. */
 #define await(condition)                                                                \
 	do {                                                                           \
-		long deadline_ = now_ms() + PATIENCE;                                  \
+		long deadline_ = now_ms() + TIMEOUT_MS;                                  \
 		while (!(condition)) {                                                 \
 			must(now_ms() < deadline_);                                    \
 			usleep(1000);                                                  \
@@ -90,7 +90,7 @@ struct answer peer_receives(int fd, long count, unsigned seed);
 
 /* Returns a new listener of this program at all IPv4 addresses. `flags` are flags of `socket`, such
  * as SOCK_NONBLOCK. Stores the listener's port in `port`. */
-int own_listener(int flags, int *port);
+int open_listener(int flags, int *port);
 /* Makes the peer connect to `port` of this program. Returns the peer's descriptor. */
 int peer_connects(int port);
 /* Returns a new connection that the peer has opened. `flags` are flags of `accept4`. Stores the

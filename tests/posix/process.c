@@ -43,7 +43,7 @@ void duplicates(void)
  * connections work. */
 void closes_all(void)
 {
-	int other, port, fd = accepted(0, &other), listener = own_listener(0, &port);
+	int other, port, fd = accepted(0, &other), listener = open_listener(0, &port);
 	show((long)syscall(SYS_close, fd));
 	struct answer got = peer_receives(other, -1, 0);
 	say("peer got %ld %ld", got.first, got.second);
@@ -93,7 +93,7 @@ void connection_as_standard_error(void)
 /* A process listens, and its child accepts. Later the parent accepts, too. */
 void forked_listener(void)
 {
-	int port, listener = own_listener(0, &port), ready[2];
+	int port, listener = open_listener(0, &port), ready[2];
 	must(pipe(ready) == 0);
 	pid_t worker = fork();
 	if (worker == 0) {
@@ -154,7 +154,7 @@ void forked_connection(void)
 void process_exits(void)
 {
 	for (int how = 0; how < 3; how++) {
-		int port, ready[2], listener = own_listener(0, &port);
+		int port, ready[2], listener = open_listener(0, &port);
 		must(pipe(ready) == 0);
 		pid_t child = fork();
 		if (child == 0) {
@@ -184,7 +184,7 @@ static void *serve(void *arg)
 	int epfd = *(int *)arg;
 	for (int served = 0; served < 200;) {
 		struct epoll_event event;
-		must(epoll_wait(epfd, &event, 1, PATIENCE) == 1);
+		must(epoll_wait(epfd, &event, 1, TIMEOUT_MS) == 1);
 		char bytes[64];
 		ssize_t got = read(event.data.fd, bytes, sizeof bytes);
 		must(got > 0);
@@ -197,7 +197,7 @@ static void *serve(void *arg)
 /* One thread accepts connections, and two other threads serve them in epoll instances. */
 void threads(void)
 {
-	int port, listener = own_listener(0, &port), epfds[2], others[8];
+	int port, listener = open_listener(0, &port), epfds[2], others[8];
 	pthread_t workers[2];
 	want_connections(listener);
 	for (int i = 0; i < 2; i++) {
@@ -248,7 +248,7 @@ static void *serve_on_small_stack(void *listener)
 /* A thread with a small stack serves a connection. */
 void small_stack(void)
 {
-	int port, listener = own_listener(0, &port);
+	int port, listener = open_listener(0, &port);
 	pthread_attr_t attributes;
 	pthread_t thread;
 
@@ -342,12 +342,12 @@ static void interrupted_calls(int fd, int epfd)
 	show(read(fd, &byte, 1));
 	quiet();
 	alarm_often();
-	show(epoll_wait(epfd, &event, 1, PATIENCE));
+	show(epoll_wait(epfd, &event, 1, TIMEOUT_MS));
 	quiet();
 	alarm_often();
-	show(poll(&entry, 1, PATIENCE));
+	show(poll(&entry, 1, TIMEOUT_MS));
 	quiet();
-	int listener = own_listener(0, &port);
+	int listener = open_listener(0, &port);
 	alarm_often();
 	show(accept(listener, NULL, NULL));
 	quiet();
@@ -387,7 +387,7 @@ void signals(void)
 	struct pollfd entry = {.fd = fd, .events = POLLIN};
 	pthread_sigmask(SIG_BLOCK, &mask, NULL);
 	setitimer(ITIMER_REAL, &soon, NULL);
-	show(epoll_pwait(epfd, &event, 1, PATIENCE, &none));
+	show(epoll_pwait(epfd, &event, 1, TIMEOUT_MS, &none));
 	setitimer(ITIMER_REAL, &soon, NULL);
 	show(ppoll(&entry, 1, NULL, &none));
 	say("alarms %d", alarms);

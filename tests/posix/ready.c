@@ -36,7 +36,7 @@ void level_triggered(void)
 	wait_and_say(epfd, 0);
 	wait_and_say(epfd, 20);
 	peer_sends(other, 100, 1);
-	wait_and_say(epfd, PATIENCE);
+	wait_and_say(epfd, TIMEOUT_MS);
 	wait_and_say(epfd, 0);
 	read_exactly(fd, 50, 1);
 	wait_and_say(epfd, 0);
@@ -49,11 +49,11 @@ void level_triggered(void)
 	show(modify(epfd, fd, EPOLLRDHUP, 3));
 	wait_and_say(epfd, 0);
 	peer_must("shutdown %d", other);
-	wait_and_say(epfd, PATIENCE);
+	wait_and_say(epfd, TIMEOUT_MS);
 	show(modify(epfd, fd, 0, 4));
 	wait_and_say(epfd, 0);
 	show(shutdown(fd, SHUT_WR));
-	wait_and_say(epfd, PATIENCE);
+	wait_and_say(epfd, TIMEOUT_MS);
 	show(epoll_ctl(epfd, EPOLL_CTL_DEL, fd, NULL));
 	show(epoll_ctl(epfd, EPOLL_CTL_DEL, fd, NULL));
 	show(modify(epfd, fd, EPOLLIN, 1));
@@ -74,11 +74,11 @@ void data_and_end(void)
 	peer_sends(other, 10, 1);
 	peer_must("close %d", other);
 	pause_briefly();
-	wait_and_say(epfd, PATIENCE);
+	wait_and_say(epfd, TIMEOUT_MS);
 	show(recv(fd, bytes, sizeof bytes, 0));
-	wait_and_say(epfd, PATIENCE);
+	wait_and_say(epfd, TIMEOUT_MS);
 	show(recv(fd, bytes, sizeof bytes, 0));
-	wait_and_say(epfd, PATIENCE);
+	wait_and_say(epfd, TIMEOUT_MS);
 }
 
 /* Edge-triggered events of a connection: for data, for the end, and for room to write. */
@@ -86,21 +86,21 @@ void edge_triggered(void)
 {
 	int other, fd = accepted(SOCK_NONBLOCK, &other), epfd = epoll_create(1);
 	show(add(epfd, fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, 1));
-	wait_and_say(epfd, PATIENCE);
+	wait_and_say(epfd, TIMEOUT_MS);
 	wait_and_say(epfd, 20);
 	peer_sends(other, 100, 1);
-	wait_and_say(epfd, PATIENCE);
+	wait_and_say(epfd, TIMEOUT_MS);
 	wait_and_say(epfd, 20);
 	read_exactly(fd, 50, 1);
 	wait_and_say(epfd, 20);
 	peer_sends(other, 10, 2);
-	wait_and_say(epfd, PATIENCE);
+	wait_and_say(epfd, TIMEOUT_MS);
 	wait_and_say(epfd, 20);
 	show(modify(epfd, fd, EPOLLIN | EPOLLET, 2));
 	wait_and_say(epfd, 0);
 	wait_and_say(epfd, 20);
 	peer_must("close %d", other);
-	wait_and_say(epfd, PATIENCE);
+	wait_and_say(epfd, TIMEOUT_MS);
 	/* The kernel wakes waiters twice for a FIN. epoll reports one event or two events,
 	 * depending on the time of the second wake-up. Ignore the second event. */
 	epoll_wait(epfd, &(struct epoll_event){0}, 1, 20);
@@ -130,7 +130,7 @@ void edge_triggered(void)
 			break;
 	} while (1);
 	long job = peer_must("receive %d -1 %u", other, ANY_BYTES);
-	wait_and_say(epfd, PATIENCE);
+	wait_and_say(epfd, TIMEOUT_MS);
 	close(fd);
 	peer("join %ld", job);
 }
@@ -141,7 +141,7 @@ void one_shot(void)
 	int other, fd = accepted(SOCK_NONBLOCK, &other), epfd = epoll_create1(0);
 	show(add(epfd, fd, EPOLLIN | EPOLLONESHOT, 1));
 	peer_sends(other, 10, 1);
-	wait_and_say(epfd, PATIENCE);
+	wait_and_say(epfd, TIMEOUT_MS);
 	wait_and_say(epfd, 20);
 	peer_sends(other, 10, 1);
 	wait_and_say(epfd, 20);
@@ -164,10 +164,10 @@ void mixed(void)
 	must(add(epfd, ends[0], EPOLLIN, 4) == 0);
 	wait_and_say(epfd, 0);
 	must(write(event, &one, 8) == 8);
-	wait_and_say(epfd, PATIENCE);
+	wait_and_say(epfd, TIMEOUT_MS);
 	must(read(event, &one, 8) == 8);
 	timerfd_settime(timer, 0, &soon, NULL);
-	wait_and_say(epfd, PATIENCE);
+	wait_and_say(epfd, TIMEOUT_MS);
 	must(read(timer, &one, 8) == 8);
 	must(write(ends[1], "x", 1) == 1);
 	peer_sends(other, 10, 1);
@@ -176,7 +176,7 @@ void mixed(void)
 	unsigned seen = 0;
 	for (int i = 0; i < 20; i++) {
 		struct epoll_event events[4];
-		int count = epoll_wait(epfd, events, 4, PATIENCE);
+		int count = epoll_wait(epfd, events, 4, TIMEOUT_MS);
 		for (int j = 0; j < count; j++)
 			seen |= 1 << events[j].data.u32;
 	}
@@ -196,7 +196,7 @@ void mixed(void)
 	seen = 0;
 	for (int i = 0; i < 40; i++) {
 		struct epoll_event one_event;
-		must(epoll_wait(epfd, &one_event, 1, PATIENCE) == 1);
+		must(epoll_wait(epfd, &one_event, 1, TIMEOUT_MS) == 1);
 		seen |= 1 << one_event.data.u32;
 	}
 	say("seen %x", seen);
@@ -213,29 +213,29 @@ void added_early(void)
 	wait_and_say(epfd, 0);
 	int result = connect(fd, (void *)&name, sizeof name);
 	say("in progress %d", result == 0 || errno == EINPROGRESS);
-	wait_and_say(epfd, PATIENCE);
+	wait_and_say(epfd, TIMEOUT_MS);
 	show(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len));
 	say("error %d", error);
 	show(modify(epfd, fd, EPOLLIN, 2));
 	int other = peer_must("accept %d", listener);
 	peer_sends(other, 10, 1);
-	wait_and_say(epfd, PATIENCE);
+	wait_and_say(epfd, TIMEOUT_MS);
 	read_exactly(fd, 10, 1);
 }
 
 /* A listener in an epoll instance, level-triggered and edge-triggered. */
 void listening(void)
 {
-	int port, listener = own_listener(SOCK_NONBLOCK, &port), epfd = epoll_create1(0);
+	int port, listener = open_listener(SOCK_NONBLOCK, &port), epfd = epoll_create1(0);
 	show(add(epfd, listener, EPOLLIN, 1));
 	wait_and_say(epfd, 20);
 	int a = peer_connects(port), b = peer_connects(port);
 	(void)a;
-	wait_and_say(epfd, PATIENCE);
+	wait_and_say(epfd, TIMEOUT_MS);
 	wait_and_say(epfd, 0);
 	int first = accept4(listener, NULL, NULL, SOCK_NONBLOCK);
 	say("first %d", first >= 0);
-	wait_and_say(epfd, PATIENCE);
+	wait_and_say(epfd, TIMEOUT_MS);
 	int second = accept4(listener, NULL, NULL, SOCK_NONBLOCK);
 	say("second %d", second >= 0);
 	wait_and_say(epfd, 0);
@@ -250,10 +250,10 @@ void listening(void)
 	show(add(epfd, listener, EPOLLIN | EPOLLET, 1));
 	wait_and_say(epfd, 20);
 	peer_connects(port);
-	wait_and_say(epfd, PATIENCE);
+	wait_and_say(epfd, TIMEOUT_MS);
 	wait_and_say(epfd, 20);
 	peer_connects(port);
-	wait_and_say(epfd, PATIENCE);
+	wait_and_say(epfd, TIMEOUT_MS);
 	for (int count = 0; count < 2;)
 		count += accept(listener, NULL, NULL) >= 0;
 	wait_and_say(epfd, 20);
@@ -261,7 +261,7 @@ void listening(void)
 
 static void *wait_in_epoll(void *arg)
 {
-	wait_and_say(*(int *)arg, PATIENCE);
+	wait_and_say(*(int *)arg, TIMEOUT_MS);
 	return NULL;
 }
 
@@ -302,10 +302,10 @@ void polled(void)
 	show(poll(entries, 3, 50));
 	say("waited %d", now_ms() - begin >= 49);
 	peer_sends(other, 10, 1);
-	show(poll(entries, 3, PATIENCE));
+	show(poll(entries, 3, TIMEOUT_MS));
 	say("%s |%s", events_text(entries[0].revents), events_text(entries[1].revents));
 	must(write(ends[1], "x", 1) == 1);
-	show(poll(entries, 3, PATIENCE));
+	show(poll(entries, 3, TIMEOUT_MS));
 	say("%s |%s", events_text(entries[0].revents), events_text(entries[1].revents));
 	read_exactly(fd, 10, 1);
 	struct timespec zero = {0};

@@ -72,7 +72,7 @@ void setting_ranges(void)
 /* Accepted connections inherit the options of the listener. */
 void settings_inherited(void)
 {
-	int port, listener = own_listener(0, &port);
+	int port, listener = open_listener(0, &port);
 	must(set(listener, IPPROTO_TCP, TCP_LINGER2, 9) == 0);
 	must(set(listener, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 12345) == 0);
 	must(set(listener, IPPROTO_TCP, TCP_SYNCNT, 3) == 0);
@@ -133,7 +133,7 @@ void receive_low(void)
 	wait_readable(fd);
 	show(recv(fd, bytes, sizeof bytes, 0));
 	peer_sends(other, 1000, 4);
-	show(epoll_wait(epfd, &got, 1, PATIENCE));
+	show(epoll_wait(epfd, &got, 1, TIMEOUT_MS));
 	say("events%s", events_text(events_now(fd)));
 	show(recv(fd, bytes, sizeof bytes, 0));
 	/* The socket is readable when the option is lowered, and when the peer's FIN arrives. */
@@ -188,7 +188,7 @@ static void say_bound(int fd, int other, int bound)
  * before connect. */
 void receive_buffer(void)
 {
-	int port, other, listener = own_listener(0, &port);
+	int port, other, listener = open_listener(0, &port);
 	must(set(listener, SOL_SOCKET, SO_RCVBUF, 8000) == 0);
 	want_connections(listener);
 	other = peer_connects(port);
@@ -305,7 +305,7 @@ void pacing_values(void)
 {
 	static const unsigned long rates[] = {0, 1000, 0xfffffffe, 0xffffffff, 123456789012, ~0ul};
 	int other, port, fds[] = {socket(AF_INET, SOCK_STREAM, 0), connected(&other),
-				  own_listener(0, &port)};
+				  open_listener(0, &port)};
 	for (int i = 0; i < 3; i++) {
 		say("%lu", pacing_of(fds[i]));
 		for (size_t at = 0; at < sizeof rates / sizeof *rates; at++) {
@@ -329,7 +329,7 @@ void pacing_values(void)
 void paced(void)
 {
 	for (int how = 0; how < 3; how++) {
-		int port, other, listener = own_listener(0, &port), fd = listener;
+		int port, other, listener = open_listener(0, &port), fd = listener;
 		struct sockaddr_in name = peer_listener(&other);
 		unsigned long rate = 4000000;
 		if (how == 0)

@@ -144,7 +144,7 @@ void standard_streams(void)
 	exchange_by_standard_streams(fd, other, "left in the buffer");
 	close(fd);
 	/* The descriptor of an accepted connection is the lowest free one. */
-	int port, listener = own_listener(0, &port);
+	int port, listener = open_listener(0, &port);
 	want_connections(listener);
 	other = peer_connects(port);
 	long job = peer_must("receive %d -1 %u", other, ANY_BYTES);

@@ -71,7 +71,7 @@ struct answer peer_receives(int fd, long count, unsigned seed)
 	return peer("join %ld", peer_must("receive %d %ld %u", fd, count, seed));
 }
 
-int own_listener(int flags, int *port)
+int open_listener(int flags, int *port)
 {
 	struct sockaddr_in name = {.sin_family = AF_INET};
 	socklen_t len = sizeof name;
@@ -104,7 +104,7 @@ void want_connections(int listener)
 
 int accepted(int flags, int *peer_fd)
 {
-	int port, listener = own_listener(0, &port);
+	int port, listener = open_listener(0, &port);
 	want_connections(listener);
 	*peer_fd = peer_connects(port);
 	int fd = accept4(listener, NULL, NULL, flags);
@@ -139,7 +139,7 @@ int connected(int *peer_fd)
 void wait_readable(int fd)
 {
 	struct pollfd entry = {.fd = fd, .events = POLLIN};
-	must(poll(&entry, 1, PATIENCE) == 1);
+	must(poll(&entry, 1, TIMEOUT_MS) == 1);
 }
 
 void await_events(int fd, short events)
@@ -197,7 +197,7 @@ void write_exactly(int fd, long count, unsigned seed)
 		ssize_t put = write(fd, bytes, want);
 		if (put < 0 && errno == EAGAIN) {
 			struct pollfd entry = {.fd = fd, .events = POLLOUT};
-			must(poll(&entry, 1, PATIENCE) == 1);
+			must(poll(&entry, 1, TIMEOUT_MS) == 1);
 			continue;
 		}
 		must(put > 0);

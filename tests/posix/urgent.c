@@ -172,7 +172,7 @@ void urgent_in_line(void)
 	say("byte %d", b[0] == byte_at(4, 0));
 	close(fd);
 	/* Accepted connections inherit the option from the listener. */
-	int port, listener = own_listener(0, &port);
+	int port, listener = open_listener(0, &port);
 	on = 1;
 	must(setsockopt(listener, SOL_SOCKET, SO_OOBINLINE, &on, sizeof on) == 0);
 	want_connections(listener);
@@ -252,11 +252,11 @@ void urgent_events(void)
 	must(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0);
 	show(epoll_wait(epoll, &got, 1, 0));
 	peer_sends(other, 10, 1);
-	show(epoll_wait(epoll, &got, 1, PATIENCE));
+	show(epoll_wait(epoll, &got, 1, TIMEOUT_MS));
 	say("events%s", events_text(got.events));
 	peer_sends_urgent(other, 1, 2);
 	await_events(fd, POLLPRI);
-	show(epoll_wait(epoll, &got, 1, PATIENCE));
+	show(epoll_wait(epoll, &got, 1, TIMEOUT_MS));
 	say("events%s", events_text(got.events));
 	fd_set except;
 	FD_ZERO(&except);
@@ -274,7 +274,7 @@ void urgent_events(void)
 	show(select(fd + 1, NULL, NULL, &except, &patience));
 	/* epoll reports the data after the urgent byte. */
 	peer_sends(other, 5, 3);
-	show(epoll_wait(epoll, &got, 1, PATIENCE));
+	show(epoll_wait(epoll, &got, 1, TIMEOUT_MS));
 	say("events%s", events_text(got.events));
 	show(read(fd, b, 2));
 	show(epoll_wait(epoll, &got, 1, 0));
@@ -292,7 +292,7 @@ void urgent_edges(void)
 	show(epoll_wait(epoll, &got, 1, 0));
 	for (int i = 0; i < 4; i++) {
 		peer_sends_urgent(other, 1, i);
-		show(epoll_wait(epoll, &got, 1, PATIENCE));
+		show(epoll_wait(epoll, &got, 1, TIMEOUT_MS));
 		say("events%s", events_text(got.events));
 		show(epoll_wait(epoll, &got, 1, 0));
 		show(recv(fd, b, 1, i % 2 ? MSG_OOB : 0));
@@ -320,7 +320,7 @@ void urgent_while_waiting(void)
 	pthread_join(thread, NULL);
 	pthread_create(&thread, NULL, send_urgent_late, &other);
 	struct pollfd entry = {.fd = fd, .events = POLLPRI};
-	show(poll(&entry, 1, PATIENCE));
+	show(poll(&entry, 1, TIMEOUT_MS));
 	say("events%s", events_text(entry.revents));
 	pthread_join(thread, NULL);
 }

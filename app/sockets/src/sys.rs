@@ -302,7 +302,7 @@ pub(crate) fn inode(fd: RawFd) -> Option<u64> {
 }
 
 /// Returns the name of the calling thread, ended by a NUL. The first thread has the program's name.
-pub(crate) fn program_name() -> [u8; 16] {
+pub(crate) fn thread_name() -> [u8; 16] {
     let mut name = [0u8; 16];
     let _ = call3(
         libc::SYS_prctl,

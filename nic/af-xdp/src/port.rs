@@ -228,7 +228,7 @@ impl XdpPort {
 
     /// Returns true if the port leaves partial checksums to the device or the peer's kernel.
     /// Otherwise, the port completes partial checksums in software.
-    pub fn finishes_checksums(&self) -> bool {
+    pub fn leaves_partial_checksums(&self) -> bool {
         self.tx.has_metadata()
     }
 

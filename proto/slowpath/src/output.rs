@@ -164,7 +164,7 @@ impl<E: Driver> SlowPath<'_, E> {
         }
         self.note_transmitted(len);
         let now = self.clock.us();
-        self.suspect_loss().on_retransmit(start, len, now);
+        self.scoreboard_for_loss().on_retransmit(start, len, now);
         Ok(())
     }
 

@@ -80,7 +80,7 @@ impl<E: Driver> SlowPath<'_, E> {
                 let scoreboard = self.ensure_scoreboard();
                 all.add(&scoreboard.sack(start, end, &timing));
                 if scoreboard.sacked() > 0 {
-                    self.suspect_loss();
+                    self.scoreboard_for_loss();
                 }
             }
         }
@@ -188,7 +188,7 @@ impl<E: Driver> SlowPath<'_, E> {
         let mss = u32::from(self.hot.mss);
         self.cold.dup_acks = self.cold.dup_acks.saturating_sub(acked / mss);
         self.cold.retransmit_first = true;
-        self.suspect_loss().mark_first_lost(mss);
+        self.scoreboard_for_loss().mark_first_lost(mss);
     }
 
     /// Returns true if data is in flight that was sent before the last reduction of cwnd. The loss
@@ -286,10 +286,10 @@ impl<E: Driver> SlowPath<'_, E> {
     /// Starts fast retransmit at DupThresh duplicate ACKs on a flow without SACK (RFC 6582 §3.2
     /// step 2).
     fn check_dup_thresh(&mut self) {
-        self.suspect_loss();
+        self.scoreboard_for_loss();
         if self.cold.dup_acks == DUP_THRESH && !self.is_recovering() {
             let first = self.first_segment_len();
-            self.suspect_loss().mark_first_lost(first);
+            self.scoreboard_for_loss().mark_first_lost(first);
             self.begin_recovery(first);
         }
     }
@@ -387,7 +387,7 @@ impl<E: Driver> SlowPath<'_, E> {
     /// path MTU is no congestion signal (RFC 1191 §6.4), so cwnd stays.
     pub fn retransmit_flight(&mut self) {
         if self.hot.flight_size() > 0 {
-            self.suspect_loss().mark_all_lost(false);
+            self.scoreboard_for_loss().mark_all_lost(false);
             self.enter_ca_state(CaState::Recovery);
         }
     }
@@ -400,7 +400,7 @@ impl<E: Driver> SlowPath<'_, E> {
         self.counters.timeouts += 1;
         let (now, srtt, reo_wnd) = (self.clock.us(), self.hot.srtt >> 3, self.reorder_us());
         let (mss, sack) = (u32::from(self.hot.mss), self.hot.has(flags::SACK));
-        let scoreboard = self.suspect_loss();
+        let scoreboard = self.scoreboard_for_loss();
         // The peer may renege: discard data after SACKing the data (RFC 2018 §8).
         let reneged = scoreboard.is_reneged();
         if sack && !reneged && srtt != 0 {

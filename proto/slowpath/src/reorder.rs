@@ -42,7 +42,7 @@ impl Reordering {
 impl<E: Driver> SlowPath<'_, E> {
     /// Notes that the original transmission of the data from `start` arrived after later data.
     pub(crate) fn note_reordering(&mut self, start: SeqNumber) {
-        let extent = self.suspect_loss().bytes_to_fack(start);
+        let extent = self.scoreboard_for_loss().bytes_to_fack(start);
         let segments = extent.div_ceil(u32::from(self.hot.mss)).min(REORDERING_MAX);
         let known = &mut self.cold.reordering;
         known.seen = known.seen.saturating_add(1);

@@ -252,11 +252,11 @@ impl<E: Driver> SlowPath<'_, E> {
         self.cold.probe_sent = true;
         self.counters.loss_probes += 1;
         let mss = u32::from(self.hot.mss);
-        self.suspect_loss();
+        self.scoreboard_for_loss();
         if self.is_recovering() {
             // RFC 8985 sends no probe in recovery. This stack does: if all retransmissions were
             // lost, no ACK would show their loss.
-            if let Some((start, len)) = self.suspect_loss().first_in_flight(mss) {
+            if let Some((start, len)) = self.scoreboard_for_loss().first_in_flight(mss) {
                 let _ = self.retransmit(start, len);
             }
         } else if !self.probe_with_new_data(mss)
@@ -272,7 +272,7 @@ impl<E: Driver> SlowPath<'_, E> {
     /// Returns the start and length of the last segment that was sent: at most `mss` bytes, or the
     /// FIN alone if the FIN was sent without payload.
     fn last_sent(&mut self, mss: u32) -> Option<(SeqNumber, u32)> {
-        let last = self.suspect_loss().last(mss);
+        let last = self.scoreboard_for_loss().last(mss);
         if self.cold.fin_without_data {
             return Some((self.hot.tx_end, 1));
         }

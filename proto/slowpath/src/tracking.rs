@@ -17,7 +17,7 @@ const SCOREBOARD_MS_MIN: u32 = 1000;
 
 impl<E: Driver> SlowPath<'_, E> {
     /// Returns the scoreboard, starting one if necessary, and notes a sign of a loss.
-    pub fn suspect_loss(&mut self) -> &mut Scoreboard {
+    pub fn scoreboard_for_loss(&mut self) -> &mut Scoreboard {
         self.cold.loss_suspected_at = self.clock.ms;
         self.cold.loss_suspected = true;
         self.ensure_scoreboard()

@@ -15,8 +15,8 @@
 //! A program therefore cannot evade a rule with segments without a handshake. The rules judge the
 //! program that has the port now, even if another program opened the connection.
 
+mod action_cache;
 mod associations;
-mod opinions;
 
 use std::sync::Arc;
 
@@ -29,8 +29,8 @@ use tidelane_wire::{
 
 pub use self::associations::Associations;
 use self::{
-    associations::{Expected, Pair, PairHash},
-    opinions::{OpinionCache, Opinions},
+    action_cache::{ActionCache, CachedActions},
+    associations::{Expected, FiveTuple, FiveTupleHash},
 };
 use crate::{
     HostCounters,
@@ -52,7 +52,7 @@ pub struct PortOwner {
 pub struct PortOwners {
     /// The owners, by port number.
     owners: Vec<Option<PortOwner>>,
-    opinions: OpinionCache,
+    cached_actions: ActionCache,
 }
 
 impl PortOwners {
@@ -64,7 +64,7 @@ impl PortOwners {
         }
         self.owners[at] = Some(owner);
         // The port of another owner may have had this number before.
-        self.opinions.clear();
+        self.cached_actions.clear();
     }
 
     /// Removes the owner of a port.
@@ -74,9 +74,9 @@ impl PortOwners {
         }
     }
 
-    /// Empties the cache of opinions, because the rules have changed.
+    /// Empties the cache of cached_actions, because the rules have changed.
     pub fn rules_have_changed(&mut self) {
-        self.opinions.clear();
+        self.cached_actions.clear();
     }
 }
 
@@ -101,14 +101,17 @@ impl Filter for PortRules<'_> {
     #[cold]
     #[inline(never)]
     fn judge(&mut self, port: PortId, way: Way, frame: &[u8]) -> Verdict {
-        let PortOwners { owners, opinions } = &mut *self.owners;
+        let PortOwners {
+            owners,
+            cached_actions,
+        } = &mut *self.owners;
         let owner = owners.get(port.0 as usize).and_then(Option::as_ref);
         let (Ok(packet), Some(owner)) = (parse_frame(frame), owner) else {
             return Verdict::Drop;
         };
         let mut judge = Judge {
             rules: self.rules,
-            opinions,
+            cached_actions,
             owner,
             port,
             now: self.now,
@@ -126,7 +129,7 @@ impl Filter for PortRules<'_> {
 /// The rules, and the port whose packet the rules judge.
 struct Judge<'a> {
     rules: &'a mut RuleSet,
-    opinions: &'a mut OpinionCache,
+    cached_actions: &'a mut ActionCache,
     owner: &'a PortOwner,
     port: PortId,
     now: Instant,
@@ -135,12 +138,12 @@ struct Judge<'a> {
 /// A packet between a port and a peer.
 struct Case<'a> {
     table: &'a Associations,
-    pair: Pair,
-    hash: PairHash,
+    five_tuple: FiveTuple,
+    hash: FiveTupleHash,
     /// Side that has sent the packet: the peer (`In`) or the port (`Out`).
     sender: Direction,
-    /// The actions of the rules for a connection of the pair, for each opener.
-    opinions: Opinions,
+    /// The actions of the rules for a connection of the five_tuple, for each opener.
+    cached_actions: CachedActions,
     now: Instant,
 }
 
@@ -152,14 +155,14 @@ impl<'a> Judge<'a> {
             Way::In => Direction::In,
             Way::Out => Direction::Out,
         };
-        let pair = |src_port: u16, dst_port: u16| {
+        let five_tuple = |src_port: u16, dst_port: u16| {
             let src = Endpoint::new(packet.src, src_port);
             let dst = Endpoint::new(packet.dst, dst_port);
             let (local, peer) = match sender {
                 Direction::In => (dst, src),
                 Direction::Out => (src, dst),
             };
-            Pair {
+            FiveTuple {
                 protocol: packet.protocol,
                 local,
                 peer,
@@ -170,27 +173,27 @@ impl<'a> Judge<'a> {
                 let Ok(segment) = parse_tcp(packet.payload) else {
                     return Action::Drop;
                 };
-                let case = self.case(pair(segment.src_port, segment.dst_port), sender);
+                let case = self.case(five_tuple(segment.src_port, segment.dst_port), sender);
                 self.judge_segment(&case, &segment)
             }
             protocol::UDP => {
                 let Some(&[a, b, c, d]) = packet.payload.first_chunk() else {
                     return Action::Drop;
                 };
-                let pair = pair(u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
-                let case = self.case(pair, sender);
+                let five_tuple = five_tuple(u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+                let case = self.case(five_tuple, sender);
                 self.judge_datagram(&case)
             }
             _ => {
                 let Ok(quoted) = QuotedPacket::of_error(packet) else {
                     return Action::Drop;
                 };
-                let pair = Pair {
+                let five_tuple = FiveTuple {
                     protocol: quoted.protocol,
                     local: quoted.key.local,
                     peer: quoted.key.peer,
                 };
-                let case = self.case(pair, sender);
+                let case = self.case(five_tuple, sender);
                 let action = match icmp_error(packet) {
                     Ok(error) => self.judge_error(&case, error.seq),
                     Err(_) => self.judge_error_about_datagram(&case),
@@ -204,22 +207,23 @@ impl<'a> Judge<'a> {
         }
     }
 
-    fn case(&mut self, pair: Pair, sender: Direction) -> Case<'a> {
+    fn case(&mut self, five_tuple: FiveTuple, sender: Direction) -> Case<'a> {
         let (owner, rules) = (self.owner, &*self.rules);
-        let hash = owner.associations.hash(&pair);
-        let opinions = self.opinions.get(hash, (self.port, pair), || {
-            let opinion = |direction| rules.opinion(&opening(owner, &pair, direction));
-            Opinions {
-                of_in: opinion(Direction::In),
-                of_out: opinion(Direction::Out),
+        let hash = owner.associations.hash(&five_tuple);
+        let cached_actions = self.cached_actions.get(hash, (self.port, five_tuple), || {
+            let action =
+                |direction| rules.uncounted_action(&opening(owner, &five_tuple, direction));
+            CachedActions {
+                inbound: action(Direction::In),
+                outbound: action(Direction::Out),
             }
         });
         Case {
             table: &owner.associations,
-            pair,
+            five_tuple,
             hash,
             sender,
-            opinions,
+            cached_actions,
             now: self.now,
         }
     }
@@ -227,7 +231,8 @@ impl<'a> Judge<'a> {
     /// Returns the decision on a connection that `opener` opens, and counts the decision for the
     /// rule.
     fn decide(&mut self, case: &Case<'_>, opener: Direction) -> Action {
-        self.rules.verdict(&opening(self.owner, &case.pair, opener))
+        self.rules
+            .verdict(&opening(self.owner, &case.five_tuple, opener))
     }
 
     /// Returns the decision on a segment, and records the progress of the connection's handshake.
@@ -326,11 +331,11 @@ impl<'a> Judge<'a> {
 impl Case<'_> {
     /// Returns true if the rules accept a connection that `opener` opens.
     fn accepts(&self, opener: Direction) -> bool {
-        let opinion = match opener {
-            Direction::In => self.opinions.of_in,
-            Direction::Out => self.opinions.of_out,
+        let action = match opener {
+            Direction::In => self.cached_actions.inbound,
+            Direction::Out => self.cached_actions.outbound,
         };
-        opinion == Action::Accept
+        action == Action::Accept
     }
 
     /// Returns the recorded opener of the connection, if the rules accept this opener.
@@ -387,7 +392,7 @@ impl Case<'_> {
             table.record(self.hash, opener, true, now);
             return;
         }
-        // An earlier connection of the pair has ended, or a host has restarted.
+        // An earlier connection of the five_tuple has ended, or a host has restarted.
         if table
             .opener(self.hash, now)
             .is_some_and(|old| old != opener)
@@ -400,11 +405,11 @@ impl Case<'_> {
     }
 }
 
-fn opening<'a>(owner: &'a PortOwner, pair: &Pair, direction: Direction) -> Opening<'a> {
+fn opening<'a>(owner: &'a PortOwner, five_tuple: &FiveTuple, direction: Direction) -> Opening<'a> {
     Opening {
         direction,
-        local: pair.local,
-        peer: pair.peer,
+        local: five_tuple.local,
+        peer: five_tuple.peer,
         owner: &owner.credentials,
     }
 }

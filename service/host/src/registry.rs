@@ -115,7 +115,7 @@ impl<P: PacketIo> Host<P> {
             peer: info.key.peer,
             owner: binding.owner.as_deref().unwrap_or(&nobody),
         };
-        self.io.rules.opinion(&opening) != Action::Accept
+        self.io.rules.uncounted_action(&opening) != Action::Accept
     }
 
     /// Returns the number of decisions of each rule; see [`RuleSet::hits`].

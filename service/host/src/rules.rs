@@ -237,7 +237,7 @@ impl RuleSet {
     }
 
     /// Returns the verdict on an open connection, and counts no decision.
-    pub fn opinion(&self, opening: &Opening<'_>) -> Action {
+    pub fn uncounted_action(&self, opening: &Opening<'_>) -> Action {
         let found = self.rules.iter().find(|(rule, _)| rule.fits(opening));
         found.map_or(self.default, |(rule, _)| rule.action)
     }

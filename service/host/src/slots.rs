@@ -150,7 +150,7 @@ pub fn begin_use(slot: SlotView<'_>) -> u32 {
 
 /// The state with which a connection continues in a new slot after it moved to another process.
 #[derive(Clone, Copy, Debug)]
-pub struct Resumption {
+pub struct ResumedState {
     /// Bits of [`tidelane_abi::program_flags`].
     pub flags: u32,
     /// Position up to which the program has written.
@@ -165,7 +165,7 @@ pub struct Resumption {
 
 /// Writes the state of a moved connection to both halves of a slot. The caller calls [`begin_use`]
 /// first.
-pub fn resume_use(slot: SlotView<'_>, resumption: &Resumption) {
+pub fn resume_use(slot: SlotView<'_>, resumption: &ResumedState) {
     let program = slot.program();
     program.flags.store(resumption.flags, Relaxed);
     program.tx_head.store(resumption.tx_head, Relaxed);
@@ -192,7 +192,7 @@ pub fn generation(slot: SlotView<'_>) -> u32 {
 /// Returns true if the program is copying data of a connection with the flag SHARED from or to the
 /// buffers. The caller sets the flag MIGRATED first ([`add_flags`]). A program that is not copying
 /// then sees the flag before its next copy.
-pub fn is_held(slot: SlotView<'_>) -> bool {
+pub fn is_copying(slot: SlotView<'_>) -> bool {
     slot.program().busy.load(SeqCst) != 0
 }
 

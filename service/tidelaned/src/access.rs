@@ -217,12 +217,12 @@ impl AccessControl {
         self.policy = policy;
     }
 
-    /// Checks the program `peer`. `sponsor` is the process that connected to the service: the
-    /// program itself or an ancestor. The policy applies to the sponsor, and the check of the
-    /// cgroup applies to `peer`. A server's child that has given up root's rights therefore stays
-    /// admitted.
-    pub fn judge(&self, sponsor: &Peer, peer: &Peer) -> Result<(), Denial> {
-        self.policy.admits(sponsor)?;
+    /// Checks the program `peer`. `connected_ancestor` is the process that connected to the
+    /// service: the program itself or an ancestor. The policy applies to this process, and the
+    /// check of the cgroup applies to `peer`. A server's child that has given up root's rights
+    /// therefore stays admitted.
+    pub fn judge(&self, connected_ancestor: &Peer, peer: &Peer) -> Result<(), Denial> {
+        self.policy.admits(connected_ancestor)?;
         self.judge_cgroup(peer)
     }
 
@@ -243,7 +243,7 @@ impl AccessControl {
     /// checked for a move, because the service cannot see the child's process.
     pub fn judge_child(
         &self,
-        sponsor: &Peer,
+        connected_ancestor: &Peer,
         peer: &Peer,
         view: Option<NetView>,
     ) -> Result<(), Denial> {
@@ -251,18 +251,20 @@ impl AccessControl {
         if now != view && peer.pid.is_some() && !self.policy.any_namespace {
             return Err(Denial::Namespace);
         }
-        self.judge(sponsor, peer)
+        self.judge(connected_ancestor, peer)
     }
 
-    /// Returns true if the program `peer` and its `sponsor` are in the service's own network
-    /// namespace. Returns false for [`everybody`](Self::everybody). A program in another admitted
-    /// namespace has another loopback interface.
-    pub fn is_within_host(&self, sponsor: &Peer, peer: &Peer) -> bool {
+    /// Returns true if the program `peer` and its `connected_ancestor` are in the service's own
+    /// network namespace. Returns false for [`everybody`](Self::everybody). A program in another
+    /// admitted namespace has another loopback interface.
+    pub fn is_within_host(&self, connected_ancestor: &Peer, peer: &Peer) -> bool {
         let Some((own, view)) = self.own else {
             return false;
         };
         let now = NetView::of_process(peer.pid_number());
-        sponsor.namespace == own && peer.namespace == own && now.is_ok_and(|now| now == view)
+        connected_ancestor.namespace == own
+            && peer.namespace == own
+            && now.is_ok_and(|now| now == view)
     }
 
     /// Returns an error if BPF programs act on the program's cgroup. BPF programs that the

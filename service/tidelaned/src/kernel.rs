@@ -103,7 +103,7 @@ pub fn missing_features(interface: &str, demux: &Demux, ports: &[XdpPort]) -> Ve
         ));
     }
     let any = |lacks: fn(&XdpPort) -> bool| ports.iter().any(lacks);
-    if any(|port| !port.finishes_checksums()) {
+    if any(|port| !port.leaves_partial_checksums()) {
         texts.push(format!(
             "the service computes the checksums of all segments that it sends: {interface} has no \
              tx-checksumming, or AF_XDP no transmit metadata (Linux 6.11, for virtio-net 7.3; none \

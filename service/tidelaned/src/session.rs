@@ -100,7 +100,7 @@ pub struct Session {
     /// True for the session of a forked child, which inherits connections of its parent.
     is_child: bool,
     /// For a child: the ancestor that connected to the service.
-    sponsor: Option<Peer>,
+    connected_ancestor: Option<Peer>,
     /// The service's decision whether the program may use the service.
     pub admission: Admission,
     /// Name of the program, for listings.
@@ -145,7 +145,7 @@ impl Session {
             registered: None,
             port: None,
             is_child: false,
-            sponsor: None,
+            connected_ancestor: None,
             admission: Admission::default(),
             name: peer.name(),
             peer,
@@ -184,7 +184,7 @@ impl Session {
             registered: None,
             port: None,
             is_child: true,
-            sponsor: Some(parent.sponsor().successor()),
+            connected_ancestor: Some(parent.connected_ancestor().successor()),
             admission: parent.admission,
             name: parent.name.clone(),
             notes: Vec::new(),

@@ -15,7 +15,7 @@ const SHORT: Duration = Duration::from_secs(1);
 const OUTWEIGHED_AFTER: Duration = Duration::from_secs(1);
 /// Number of short-lived children, minus the forgotten children, at which the kernel gets the
 /// listener's new connections.
-const CHILDREN_MAX: u64 = 16;
+const SHORT_LIVED_MAX: u64 = 16;
 
 /// The short-lived children with connections of a listener, as a leaky bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl ShortLived {
         if lived < SHORT {
             self.level = Duration(self.level.0 + OUTWEIGHED_AFTER.0);
         }
-        self.level.0 > (CHILDREN_MAX - 1) * OUTWEIGHED_AFTER.0
+        self.level.0 > (SHORT_LIVED_MAX - 1) * OUTWEIGHED_AFTER.0
     }
 }
 

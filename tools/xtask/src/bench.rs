@@ -30,7 +30,7 @@ mod result;
 mod rings;
 mod rows;
 
-pub use machine::CpuClock;
+pub use machine::CpuTimes;
 
 use crate::package::run_package;
 

@@ -13,7 +13,7 @@ use tidelane_tests::{
     wrk::WrkReport,
 };
 
-use crate::bench::{CpuClock, reason_of};
+use crate::bench::{CpuTimes, reason_of};
 
 /// Congestion control on both stacks.
 const CONGESTION: &str = "cubic";
@@ -212,9 +212,9 @@ impl StackSetup {
         };
         let running = wrk.arg(format!("http://{SERVER}/{file}")).spawn()?;
         thread::sleep(Duration::from_millis(300));
-        let before = CpuClock::now();
+        let before = CpuTimes::now();
         thread::sleep(Duration::from_secs_f64(f64::from(seconds) - 0.5));
-        let after = CpuClock::now();
+        let after = CpuTimes::now();
         let finished = running
             .wait(Duration::from_secs(u64::from(seconds) + 20))?
             .success()?;

@@ -31,7 +31,7 @@ mod nest;
 const CALLS_PER_KERNEL_POLL: u32 = 8;
 /// Number of sleeps in an epoll instance after which the thread polls the rings of all other
 /// channels. Perhaps no thread waits for the events of these channels.
-const CALLS_PER_HOUSEKEEPING: u32 = 256;
+const SLEEPS_PER_HOUSEKEEPING: u32 = 256;
 /// Usual time in nanoseconds between two trims. A trim frees the send buffers of idle connections.
 const TRIM_INTERVAL_NS: u64 = 100_000_000;
 /// Number of connections with send buffers above which trims are more frequent, to save memory.
@@ -475,7 +475,7 @@ fn housekeeping(instance: &'static Instance) {
         if trims {
             state.trim_at_ns = now + TRIM_INTERVAL_NS;
         }
-        (state.sleeps.is_multiple_of(CALLS_PER_HOUSEKEEPING), trims)
+        (state.sleeps.is_multiple_of(SLEEPS_PER_HOUSEKEEPING), trims)
     };
     if due.0 {
         for other in channels::all().filter(|other| !std::ptr::eq(*other, channel)) {

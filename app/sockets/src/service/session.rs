@@ -199,7 +199,7 @@ fn register() -> Option<&'static ProcessSession> {
         return None;
     }
     *retry_at_ns = now + RETRY_NS;
-    let name = sys::program_name();
+    let name = sys::thread_name();
     let name = CStr::from_bytes_until_nul(&name).map_or(&b"?"[..], CStr::to_bytes);
     let name = String::from_utf8_lossy(name);
     let registered = match take_child_session() {

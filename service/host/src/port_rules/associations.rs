@@ -59,7 +59,7 @@ const ANSWERED: u64 = 3 << KIND_SHIFT;
 
 /// The 5-tuple of packets between a port and a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Pair {
+pub struct FiveTuple {
     /// Protocol number.
     pub protocol: u8,
     /// The port's end.
@@ -68,11 +68,11 @@ pub struct Pair {
     pub peer: Endpoint,
 }
 
-/// The keyed hash of a [`Pair`].
+/// The keyed hash of a [`FiveTuple`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PairHash(u64);
+pub struct FiveTupleHash(u64);
 
-impl PairHash {
+impl FiveTupleHash {
     /// Returns the 64 bits of the hash.
     pub fn number(self) -> u64 {
         self.0
@@ -131,95 +131,106 @@ impl Associations {
         }
     }
 
-    /// Returns the hash of a pair.
-    pub fn hash(&self, pair: &Pair) -> PairHash {
+    /// Returns the hash of a five_tuple.
+    pub fn hash(&self, five_tuple: &FiveTuple) -> FiveTupleHash {
         let mut hasher = SipHasher13::new_with_key(&self.secret);
-        hasher.write_u8(pair.protocol);
-        for end in [&pair.local, &pair.peer] {
+        hasher.write_u8(five_tuple.protocol);
+        for end in [&five_tuple.local, &five_tuple.peer] {
             hasher.write(&end.addr.0);
             hasher.write_u16(end.port);
         }
-        PairHash(hasher.finish())
+        FiveTupleHash(hasher.finish())
     }
 
-    /// Returns the side that opened the connection of `pair`. Renews the time of the entry, because
-    /// a full set replaces its oldest entry.
-    pub fn opener(&self, pair: PairHash, now: Instant) -> Option<Direction> {
-        let word = self.change(pair, |word| (word & !TIME_MASK) | ticks(now))?;
+    /// Returns the side that opened the connection of `five_tuple`. Renews the time of the entry,
+    /// because a full set replaces its oldest entry.
+    pub fn opener(&self, five_tuple: FiveTupleHash, now: Instant) -> Option<Direction> {
+        let word = self.change(five_tuple, |word| (word & !TIME_MASK) | ticks(now))?;
         Some(opener_of(word))
     }
 
-    /// Returns the side that sent the first of the recent datagrams of `pair`. Returns `None` if no
-    /// datagram is recent.
-    pub fn recent_opener(&self, pair: PairHash, now: Instant) -> Option<Direction> {
-        let (_, word) = self.find(pair, tag_of(pair.0), is_association)?;
+    /// Returns the side that sent the first of the recent datagrams of `five_tuple`. Returns `None`
+    /// if no datagram is recent.
+    pub fn recent_opener(&self, five_tuple: FiveTupleHash, now: Instant) -> Option<Direction> {
+        let (_, word) = self.find(five_tuple, tag_of(five_tuple.0), is_association)?;
         is_recent(word, now).then(|| opener_of(word))
     }
 
-    /// Prolongs the time in which answers to datagrams of `pair` pass.
-    pub fn prolong(&self, pair: PairHash, now: Instant) {
-        self.change(pair, |word| (word & !TIME_MASK) | ticks(now));
+    /// Prolongs the time in which answers to datagrams of `five_tuple` pass.
+    pub fn prolong(&self, five_tuple: FiveTupleHash, now: Instant) {
+        self.change(five_tuple, |word| (word & !TIME_MASK) | ticks(now));
     }
 
-    /// Records that the other side has answered the first datagram of `pair`.
-    pub fn mark_answered(&self, pair: PairHash) {
-        self.change(pair, |word| word | ANSWERED);
+    /// Records that the other side has answered the first datagram of `five_tuple`.
+    pub fn mark_answered(&self, five_tuple: FiveTupleHash) {
+        self.change(five_tuple, |word| word | ANSWERED);
     }
 
-    /// Records the side that has opened the connection of `pair`, or that sent the first datagram.
-    /// `answered` is true if the other side has answered.
-    pub fn record(&self, pair: PairHash, opener: Direction, answered: bool, now: Instant) {
+    /// Records the side that has opened the connection of `five_tuple`, or that sent the first
+    /// datagram. `answered` is true if the other side has answered.
+    pub fn record(
+        &self,
+        five_tuple: FiveTupleHash,
+        opener: Direction,
+        answered: bool,
+        now: Instant,
+    ) {
         let kind = if answered { ANSWERED } else { UNANSWERED };
-        let word = tag_of(pair.0) | kind | by(opener) | ticks(now);
-        self.write(pair, word, is_association);
+        let word = tag_of(five_tuple.0) | kind | by(opener) | ticks(now);
+        self.write(five_tuple, word, is_association);
     }
 
-    /// Removes the entry of the connection of `pair`.
-    pub fn forget(&self, pair: PairHash) {
-        self.change(pair, |_| 0);
+    /// Removes the entry of the connection of `five_tuple`.
+    pub fn forget(&self, five_tuple: FiveTupleHash) {
+        self.change(five_tuple, |_| 0);
     }
 
     /// Records that a handshake expects an answer.
-    pub fn expect(&self, pair: PairHash, expected: &Expected, now: Instant) {
-        let tag = self.tag_of_answer(pair, expected);
+    pub fn expect(&self, five_tuple: FiveTupleHash, expected: &Expected, now: Instant) {
+        let tag = self.tag_of_answer(five_tuple, expected);
         let word = tag | EXPECTED | by(expected.opener) | ticks(now);
-        self.write(pair, word, is_expected);
+        self.write(five_tuple, word, is_expected);
     }
 
     /// Returns true if a handshake expects this answer.
-    pub fn expects(&self, pair: PairHash, expected: &Expected, now: Instant) -> bool {
-        let tag = self.tag_of_answer(pair, expected);
-        let found = self.find(pair, tag, is_expected);
+    pub fn expects(&self, five_tuple: FiveTupleHash, expected: &Expected, now: Instant) -> bool {
+        let tag = self.tag_of_answer(five_tuple, expected);
+        let found = self.find(five_tuple, tag, is_expected);
         found.is_some_and(|(_, word)| is_recent(word, now))
     }
 
-    fn tag_of_answer(&self, pair: PairHash, expected: &Expected) -> u64 {
+    fn tag_of_answer(&self, five_tuple: FiveTupleHash, expected: &Expected) -> u64 {
         let mut hasher = SipHasher13::new_with_key(&self.secret);
-        hasher.write_u64(pair.0);
+        hasher.write_u64(five_tuple.0);
         hasher.write_u8(u8::from(expected.opener == Direction::In));
         hasher.write_u8(u8::from(expected.waits == Direction::In));
         hasher.write_u32(expected.ack.to_u32());
         tag_of(hasher.finish())
     }
 
-    /// Returns the set for a pair's entries. The set is empty without memory.
-    fn set(&self, pair: PairHash) -> &[AtomicU64] {
-        let start = (pair.0 as usize % SETS) * WAYS;
+    /// Returns the set for a five_tuple's entries. The set is empty without memory.
+    fn set(&self, five_tuple: FiveTupleHash) -> &[AtomicU64] {
+        let start = (five_tuple.0 as usize % SETS) * WAYS;
         let entries = self.entries.get();
         entries.map_or(&[], |entries| &entries[start..start + WAYS])
     }
 
     /// Returns the entry with this tag and a kind that `fits`.
-    fn find(&self, pair: PairHash, tag: u64, fits: fn(u64) -> bool) -> Option<(&AtomicU64, u64)> {
-        let words = self.set(pair).iter();
+    fn find(
+        &self,
+        five_tuple: FiveTupleHash,
+        tag: u64,
+        fits: fn(u64) -> bool,
+    ) -> Option<(&AtomicU64, u64)> {
+        let words = self.set(five_tuple).iter();
         let mut words = words.map(|place| (place, place.load(Ordering::Relaxed)));
         words.find(|(_, word)| word & TAG_MASK == tag && fits(*word))
     }
 
-    /// Changes the entry of the connection of `pair`. Returns the entry before the change. If
+    /// Changes the entry of the connection of `five_tuple`. Returns the entry before the change. If
     /// another core changes the entry at the same time, this change is lost.
-    fn change(&self, pair: PairHash, change: impl FnOnce(u64) -> u64) -> Option<u64> {
-        let (place, word) = self.find(pair, tag_of(pair.0), is_association)?;
+    fn change(&self, five_tuple: FiveTupleHash, change: impl FnOnce(u64) -> u64) -> Option<u64> {
+        let (place, word) = self.find(five_tuple, tag_of(five_tuple.0), is_association)?;
         let new = change(word);
         if new != word {
             let _ = place.compare_exchange(word, new, Ordering::Relaxed, Ordering::Relaxed);
@@ -229,10 +240,11 @@ impl Associations {
 
     /// Writes an entry. The entry replaces the entry with the same tag, or else the entry that
     /// [`lowest`](Self::lowest) returns.
-    fn write(&self, pair: PairHash, word: u64, fits: fn(u64) -> bool) {
+    fn write(&self, five_tuple: FiveTupleHash, word: u64, fits: fn(u64) -> bool) {
         for _ in 0..ATTEMPTS_MAX {
-            let same = self.find(pair, word & TAG_MASK, fits);
-            let Some((place, old)) = same.or_else(|| self.lowest(pair, word & TIME_MASK)) else {
+            let same = self.find(five_tuple, word & TAG_MASK, fits);
+            let Some((place, old)) = same.or_else(|| self.lowest(five_tuple, word & TIME_MASK))
+            else {
                 return;
             };
             let order = Ordering::Relaxed;
@@ -244,8 +256,8 @@ impl Associations {
 
     /// Returns the place that a new entry takes: a free place, or else the oldest entry of the
     /// lowest kind.
-    fn lowest(&self, pair: PairHash, now: u64) -> Option<(&AtomicU64, u64)> {
-        let words = self.set(pair).iter();
+    fn lowest(&self, five_tuple: FiveTupleHash, now: u64) -> Option<(&AtomicU64, u64)> {
+        let words = self.set(five_tuple).iter();
         let words = words.map(|place| (place, place.load(Ordering::Relaxed)));
         words.min_by_key(|(_, word)| {
             // The oldest entry has the lowest key of its kind.
@@ -303,9 +315,9 @@ mod tests {
         table
     }
 
-    fn pair(number: u32) -> Pair {
+    fn five_tuple(number: u32) -> FiveTuple {
         let [a, b, c, d] = number.to_be_bytes();
-        Pair {
+        FiveTuple {
             protocol: 6,
             local: Endpoint::v4([10, 0, 0, 1], 80),
             peer: Endpoint::v4([10, a, b, c], 1000 + u16::from(d)),
@@ -323,7 +335,7 @@ mod tests {
     #[test]
     fn each_part_of_an_entry_counts() {
         let table = table();
-        let (one, other) = (table.hash(&pair(1)), table.hash(&pair(2)));
+        let (one, other) = (table.hash(&five_tuple(1)), table.hash(&five_tuple(2)));
         table.expect(one, &expected(5), NOW);
         assert!(table.expects(one, &expected(5), NOW));
         let opener = Direction::Out;
@@ -352,13 +364,13 @@ mod tests {
         assert_eq!(table.opener(one, NOW), None);
         assert!(table.expects(one, &expected(5), NOW));
         // The hash covers the protocol, and both addresses and ports.
-        let base = pair(1);
-        let swapped = Pair {
+        let base = five_tuple(1);
+        let swapped = FiveTuple {
             local: base.peer,
             peer: base.local,
             ..base
         };
-        let udp = Pair {
+        let udp = FiveTuple {
             protocol: 17,
             ..base
         };
@@ -368,7 +380,7 @@ mod tests {
     #[test]
     fn answers_and_datagrams_expire_and_connections_do_not() {
         let table = table();
-        let hash = table.hash(&pair(1));
+        let hash = table.hash(&five_tuple(1));
         table.expect(hash, &expected(5), NOW);
         table.record(hash, Direction::In, false, NOW);
         let last = NOW + ANSWER_MAX;
@@ -385,14 +397,14 @@ mod tests {
     #[test]
     fn a_flood_replaces_no_connection_that_has_packets() {
         let table = table();
-        let connections: Vec<PairHash> = (0..ENTRIES as u32 / 16)
-            .map(|number| table.hash(&pair(number)))
+        let connections: Vec<FiveTupleHash> = (0..ENTRIES as u32 / 16)
+            .map(|number| table.hash(&five_tuple(number)))
             .collect();
         for hash in &connections {
             table.record(*hash, Direction::In, true, NOW);
         }
         for number in 0..ENTRIES as u32 * 100 {
-            let hash = PairHash(u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            let hash = FiveTupleHash(u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15));
             match number % 2 {
                 0 => table.expect(hash, &expected(number), NOW),
                 _ => table.record(hash, Direction::In, false, NOW),
@@ -408,7 +420,7 @@ mod tests {
     fn the_oldest_connection_of_a_full_set_is_replaced() {
         let table = table();
         // Hashes of one set, with different tags.
-        let hash = |number: u64| PairHash(3 | (number << 40));
+        let hash = |number: u64| FiveTupleHash(3 | (number << 40));
         for number in 0..WAYS as u64 {
             let at = NOW + TICK * (1 + (number + 3) % WAYS as u64);
             table.record(hash(number), Direction::Out, true, at);
@@ -422,7 +434,7 @@ mod tests {
     #[test]
     fn a_table_without_memory_forgets() {
         let table = Associations::new([7; 16]);
-        let hash = table.hash(&pair(1));
+        let hash = table.hash(&five_tuple(1));
         table.record(hash, Direction::In, true, NOW);
         table.expect(hash, &expected(5), NOW);
         assert_eq!(table.opener(hash, NOW), None);
@@ -439,8 +451,9 @@ mod tests {
                 scope.spawn(move || {
                     for round in 0..20_000u64 {
                         // Two entries of each thread in set `round % 64`.
-                        let hash =
-                            PairHash((round % 64) | ((thread * 2 + (round / 64) % 2 + 1) << 40));
+                        let hash = FiveTupleHash(
+                            (round % 64) | ((thread * 2 + (round / 64) % 2 + 1) << 40),
+                        );
                         table.record(hash, Direction::In, true, NOW);
                         assert_eq!(table.opener(hash, NOW), Some(Direction::In));
                     }

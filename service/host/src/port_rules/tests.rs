@@ -132,7 +132,7 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(of_in: Action, of_out: Action) -> Self {
+    fn new(inbound: Action, outbound: Action) -> Self {
         let associations = Arc::new(Associations::new([7; 16]));
         associations.prepare();
         let mut scene = Self {
@@ -143,19 +143,19 @@ impl Scene {
             associations,
         };
         scene.own(33);
-        scene.set(of_in, of_out);
+        scene.set(inbound, outbound);
         scene
     }
 
     /// Sets two rules: one for connections that peers open, and one for connections that the port
     /// opens.
-    fn set(&mut self, of_in: Action, of_out: Action) {
+    fn set(&mut self, inbound: Action, outbound: Action) {
         let rule = |direction, action| Rule {
             action,
             direction: Some(direction),
             ..Rule::default()
         };
-        let rules = vec![rule(Direction::In, of_in), rule(Direction::Out, of_out)];
+        let rules = vec![rule(Direction::In, inbound), rule(Direction::Out, outbound)];
         self.set_rules(rules);
     }
 
@@ -274,7 +274,7 @@ fn a_connection_in_an_accepted_direction_has_all_its_segments() {
         let (seq, ack) = numbers(way);
         assert!(scene.passes(tcp(back(way), SYN_ACK, ack, seq + 1)));
         assert!(scene.passes(tcp(way, SYN, seq, 0)));
-        // The other side may not open another connection of the same pair.
+        // The other side may not open another connection of the same five_tuple.
         assert!(!scene.passes(tcp(back(way), SYN, ack, 0)));
         // An idle connection stays in the table.
         scene.now += Duration::from_secs(7 * 86_400);
@@ -368,17 +368,17 @@ fn a_program_cannot_talk_to_a_refused_peer() {
 
 #[test]
 fn both_sides_may_open_at_once_if_both_directions_are_accepted() {
-    for (of_in, of_out) in [
+    for (inbound, outbound) in [
         (Action::Accept, Action::Accept),
         (Action::Accept, Action::Refuse),
         (Action::Refuse, Action::Accept),
     ] {
         for answers in WAYS {
-            let mut scene = Scene::new(of_in, of_out);
+            let mut scene = Scene::new(inbound, outbound);
             let opens_in = scene.passes(tcp(Way::In, SYN, THEIRS, 0));
             let opens_out = scene.passes(tcp(Way::Out, SYN, OURS, 0));
-            assert_eq!(opens_in, of_in == Action::Accept);
-            assert_eq!(opens_out, of_out == Action::Accept);
+            assert_eq!(opens_in, inbound == Action::Accept);
+            assert_eq!(opens_out, outbound == Action::Accept);
             let (seq, ack) = numbers(answers);
             let answered = scene.passes(tcp(answers, SYN_ACK, seq, ack + 1));
             let asked = if answers == Way::In {
@@ -441,19 +441,19 @@ fn new_rules_judge_known_connections_by_their_opener() {
 /// as the opener.
 #[test]
 fn an_unknown_connection_needs_both_directions() {
-    for (of_in, of_out, passes) in [
+    for (inbound, outbound, passes) in [
         (Action::Accept, Action::Accept, true),
         (Action::Accept, Action::Refuse, false),
         (Action::Refuse, Action::Accept, false),
     ] {
-        let mut scene = Scene::new(of_in, of_out);
+        let mut scene = Scene::new(inbound, outbound);
         for way in WAYS {
             assert_eq!(scene.passes(tcp(way, ACK, 1, 2).with_payload(3)), passes);
         }
     }
 }
 
-/// While there are no rules, the other side may open a connection of the same pair. New rules
+/// While there are no rules, the other side may open a connection of the same five_tuple. New rules
 /// therefore must not use an opener that was recorded before.
 #[test]
 fn a_time_without_rules_makes_connections_unknown() {

@@ -86,7 +86,7 @@ fn the_first_rule_that_fits_decides_and_is_counted() {
     let owner = owner();
     let opening = incoming(&owner);
     assert_eq!(set.verdict(&opening), Action::Accept);
-    assert_eq!(set.opinion(&opening), Action::Accept);
+    assert_eq!(set.uncounted_action(&opening), Action::Accept);
     let ssh = Opening {
         local: end("10.77.0.1", 22),
         ..opening

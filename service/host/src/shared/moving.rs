@@ -14,7 +14,7 @@ use crate::{
     bindings::{Binding, FormerSlot, SlotUse},
     buffer_copy::BufferIn,
     memory::Buffers,
-    slots::{self, Publication, Resumption},
+    slots::{self, Publication, ResumedState},
 };
 
 /// Program flags that move with the connection.
@@ -112,7 +112,7 @@ impl<P: PacketIo> Host<P> {
         let program = self.io.programs.get(place.0);
         let held = program.is_some_and(|program| {
             let view = program.region.slot(place.1);
-            !left && !program.gone && view.is_some_and(slots::is_held)
+            !left && !program.gone && view.is_some_and(slots::is_copying)
         });
         if held {
             self.change_flags(place, 0, MIGRATED);
@@ -359,7 +359,7 @@ fn publish_at(
     rx_head: u32,
     tx_acked: u32,
 ) -> Publication {
-    let resumption = Resumption {
+    let resumption = ResumedState {
         flags: binding.program_flags,
         tx_head: binding.tx_head,
         rx_read: binding.rx_read,

@@ -92,7 +92,9 @@ impl<P: Port> Control<P> {
         let access = &self.shared.access;
         let mut over = Vec::new();
         for session in self.sessions.values_mut() {
-            session.admission.denied = access.judge(session.sponsor(), &session.peer).err();
+            session.admission.denied = access
+                .judge(session.connected_ancestor(), &session.peer)
+                .err();
             if session.admission.denied.is_some() && session.is_in_use() {
                 over.push(session.number);
             }

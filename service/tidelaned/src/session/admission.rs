@@ -28,8 +28,8 @@ pub struct Admission {
 
 impl Session {
     /// Returns the process whose user and namespace decide the admission.
-    pub fn sponsor(&self) -> &Peer {
-        self.sponsor.as_ref().unwrap_or(&self.peer)
+    pub fn connected_ancestor(&self) -> &Peer {
+        self.connected_ancestor.as_ref().unwrap_or(&self.peer)
     }
 
     /// Returns zero, or the reason for which the program is not admitted.
@@ -46,11 +46,15 @@ impl Session {
     ) -> io::Result<()> {
         if self.is_child {
             let view = self.admission.view;
-            let judged = shared.access.judge_child(self.sponsor(), &self.peer, view);
+            let judged = shared
+                .access
+                .judge_child(self.connected_ancestor(), &self.peer, view);
             self.admission.denied = judged.err();
             self.peer.read_groups();
         }
-        self.admission.within_host = shared.access.is_within_host(self.sponsor(), &self.peer);
+        self.admission.within_host = shared
+            .access
+            .is_within_host(self.connected_ancestor(), &self.peer);
         match self.denial() {
             0 => self.register(shared, request),
             why => self.answer(message::REGISTERED, why),

@@ -4,13 +4,13 @@ use std::{fs, time::Instant};
 
 /// The busy time of each CPU since boot, read at one instant.
 #[derive(Clone, Debug)]
-pub struct CpuClock {
+pub struct CpuTimes {
     at: Instant,
     /// Busy seconds of each CPU, by its position among the `cpuN` lines of `/proc/stat`.
     busy: Vec<f64>,
 }
 
-impl CpuClock {
+impl CpuTimes {
     /// Reads the present values.
     pub fn now() -> Self {
         let stat = fs::read_to_string("/proc/stat").unwrap_or_default();

@@ -11,7 +11,7 @@ use tidelane_tests::{
 };
 
 use super::{
-    machine::CpuClock,
+    machine::CpuTimes,
     plan::{Plan, Series, Workload},
     programs::number,
     result::{Results, Sample, Variant},
@@ -124,9 +124,9 @@ impl<'a> Setup<'a> {
         let sleep = |seconds: f64| thread::sleep(Duration::from_secs_f64(seconds.max(0.0)));
         // Sample the CPU usage in the middle of the counted time, without its start and end.
         sleep(self.plan.warmup + 0.1 * self.plan.seconds);
-        let before = CpuClock::now();
+        let before = CpuTimes::now();
         sleep(0.8 * self.plan.seconds);
-        let after = CpuClock::now();
+        let after = CpuTimes::now();
         let finished = running.wait(Duration::from_secs_f64(self.plan.seconds) + GRACE)?;
         let line = finished.success()?.json()?;
         let cpu = |cpus: &str| {

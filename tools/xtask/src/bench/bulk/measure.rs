@@ -11,7 +11,7 @@ use tidelane_tests::{
 };
 
 use super::plan::{BulkPlan, Case, Pairing};
-use crate::bench::{machine::CpuClock, programs::number};
+use crate::bench::{machine::CpuTimes, programs::number};
 
 /// TCP port of the sink, the receiving program.
 const PORT: u16 = 7000;
@@ -64,9 +64,9 @@ pub fn measure(plan: &BulkPlan, case: &Case, pairing: Pairing) -> Result<Sample,
     let before = bench.retransmissions()?;
     let source = bench.source(plan)?.spawn()?;
     thread::sleep(Duration::from_secs_f64(plan.warmup + 0.1 * plan.seconds));
-    let clock = CpuClock::now();
+    let clock = CpuTimes::now();
     thread::sleep(Duration::from_secs_f64(0.8 * plan.seconds));
-    let later = CpuClock::now();
+    let later = CpuTimes::now();
     let limit = Duration::from_secs_f64(plan.seconds + GRACE);
     let line = sink.wait(limit)?.success()?.json()?;
     let after = bench.retransmissions()?;
