@@ -69,14 +69,14 @@ const FIGURES: &[Figure] = &[
         ("port", 1),
         BOTH,
         Some(2500),
-        2508,
+        2498,
     ),
     figure(
         "request and reply, service alone",
         ("port", 1),
         SERVICE,
         None,
-        2102,
+        2088,
     ),
     figure(
         "request and reply, library alone",
@@ -107,27 +107,27 @@ const FIGURES: &[Figure] = &[
         None,
         3015,
     ),
-    figure("mux: 1 port sends 60 B", ("mux-send", 1), MUX, None, 720),
+    figure("mux: 1 port sends 60 B", ("mux-send", 1), MUX, None, 726),
     figure(
         "mux: 1,024 ports send 60 B",
         ("mux-send", 1024),
         MUX,
         None,
-        1025,
+        1030,
     ),
     figure(
         "mux: 1 port receives 60 B",
         ("mux-receive", 1),
         MUX,
         None,
-        340,
+        347,
     ),
     figure(
         "mux: 1,024 ports receive 60 B",
         ("mux-receive", 1024),
         MUX,
         None,
-        390,
+        397,
     ),
 ];
 
