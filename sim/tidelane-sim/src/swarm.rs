@@ -110,16 +110,16 @@ impl Swarm {
 
 /// Topics of the run in CI, and the number of seeds for each.
 const LITE: [(ThemeName, u64); 10] = [
-    (ThemeName::Any, 1_000),
-    (ThemeName::Memory, 200),
-    (ThemeName::Death, 300),
-    (ThemeName::Misbehaviour, 60),
-    (ThemeName::Faults, 500),
-    (ThemeName::Pressure, 300),
-    (ThemeName::Foreign, 500),
-    (ThemeName::Cores, 500),
-    (ThemeName::Ports, 1_000),
-    (ThemeName::Direct, 1_000),
+    (ThemeName::Any, 600),
+    (ThemeName::Memory, 120),
+    (ThemeName::Death, 180),
+    (ThemeName::Misbehaviour, 40),
+    (ThemeName::Faults, 300),
+    (ThemeName::Pressure, 180),
+    (ThemeName::Foreign, 300),
+    (ThemeName::Cores, 300),
+    (ThemeName::Ports, 600),
+    (ThemeName::Direct, 600),
 ];
 
 /// First seed of the run in CI. The range is separate from the seeds of the unit tests.

@@ -91,11 +91,13 @@ pub const STEPS: &[Step] = &[
             "--workspace",
             "--exclude",
             "tidelane-tests",
+            "--tests",
             "--no-run",
         ],
         seconds: 1200,
         ..CHECK
     },
+    // The examples are left out: the step "build" builds them.
     Step {
         name: "unit",
         command: &[
@@ -104,9 +106,23 @@ pub const STEPS: &[Step] = &[
             "--workspace",
             "--exclude",
             "tidelane-tests",
+            "--tests",
             "--no-fail-fast",
             "--",
             "--show-output",
+        ],
+        tests: true,
+        ..CHECK
+    },
+    Step {
+        name: "doc-examples",
+        command: &[
+            "cargo",
+            "test",
+            "--workspace",
+            "--exclude",
+            "tidelane-tests",
+            "--doc",
         ],
         tests: true,
         ..CHECK
@@ -257,7 +273,7 @@ pub const STEPS: &[Step] = &[
     // skipped.
     Step {
         name: "lab",
-        command: &["cargo", "xtask", "lab", "--small", "--seconds", "240"],
+        command: &["cargo", "xtask", "lab", "--small", "--seconds", "180"],
         tests: true,
         seconds: 600,
         skip: lab::missing_requirement,
