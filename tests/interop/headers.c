@@ -13,10 +13,10 @@
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
+#include <linux/if_packet.h>
 #include <net/ethernet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <netpacket/packet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -158,6 +158,15 @@ static void print_headers(int packets, const char *own)
 	}
 }
 
+/* Fails if the packet socket had no room for a packet. */
+static void must_not_drop(int packets)
+{
+	struct tpacket_stats stats;
+	socklen_t len = sizeof stats;
+	must(getsockopt(packets, SOL_PACKET, PACKET_STATISTICS, &stats, &len) == 0);
+	must(stats.tp_drops == 0);
+}
+
 /* Runs `headers peer`. */
 static void be_peer(const char *own, const char *peer, int port)
 {
@@ -170,15 +179,19 @@ static void be_peer(const char *own, const char *peer, int port)
 	fflush(stdout);
 	int fd = accept(listens, NULL, NULL);
 	must(fd >= 0);
-	for (int i = 0; i < 2; i++)
+	for (int i = 0; i < 2; i++) {
 		send_byte(fd, recv_byte(fd));
+		print_headers(packets, own);
+	}
 	must(recv_byte(fd) == 'c');
 	int second = connected(socket(family, SOCK_STREAM, 0), own, port + 1);
 	must(recv_byte(second) == 'd');
+	print_headers(packets, own);
 	send_byte(second, 'd');
 	int third = accept(listens, NULL, NULL);
 	must(third >= 0 && recv_byte(third) == 'e');
 	print_headers(packets, own);
+	must_not_drop(packets);
 	send_byte(third, 'f');
 }
 
