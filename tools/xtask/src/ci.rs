@@ -109,7 +109,12 @@ fn print_closing(total: &Counts) {
 /// steps.
 fn run_step(step: &Step, logs: &Path, left: Duration) -> Counts {
     let start = Instant::now();
-    if let Some(reason) = (step.skip)() {
+    let no_time = || {
+        let seconds = left.as_secs();
+        let reason = format!("needs {} s, {seconds} s are left", step.seconds_min);
+        (seconds < step.seconds_min).then_some(reason)
+    };
+    if let Some(reason) = (step.skip)().or_else(no_time) {
         println!("skipped: {reason}");
         return Counts::skip(step.name, &reason);
     }

@@ -17,6 +17,9 @@ pub struct Step {
     pub tests: bool,
     /// Time limit in seconds. The limit of all steps together may end the step earlier.
     pub seconds: u64,
+    /// If the earlier steps have left fewer seconds, the step is skipped. Zero if the step is never
+    /// skipped for lack of time: it then fails.
+    pub seconds_min: u64,
     /// Function that returns the reason why the step cannot run on this machine, if there is one.
     pub skip: fn() -> Option<String>,
 }
@@ -28,6 +31,7 @@ const CHECK: Step = Step {
     environment: &[],
     tests: false,
     seconds: 900,
+    seconds_min: 0,
     skip: || None,
 };
 
@@ -276,6 +280,7 @@ pub const STEPS: &[Step] = &[
         command: &["cargo", "xtask", "lab", "--small", "--seconds", "180"],
         tests: true,
         seconds: 600,
+        seconds_min: 240,
         skip: lab::missing_requirement,
         ..CHECK
     },
