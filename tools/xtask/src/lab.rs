@@ -311,13 +311,14 @@ impl KernelRun<'_> {
     }
 }
 
-/// Returns the shell command that runs interop tests in an emulated machine.
+/// Returns the shell command that runs interop tests in an emulated machine. The tests run one
+/// after another, because a machine has only one wire.
 fn interop_command(program: &Path, tests: &[&str]) -> String {
     let target = std::path::absolute(target_dir()).unwrap_or_else(|_| target_dir());
     let release = target.join("release");
     format!(
-        "CARGO_TARGET_DIR='{}' TIDELANE_BIN_DIR='{}' TIDELANE_PATIENCE={PATIENCE} {} '{}' --exact \
-         {}",
+        "CARGO_TARGET_DIR='{}' TIDELANE_BIN_DIR='{}' TIDELANE_PATIENCE={PATIENCE} \
+         TIDELANE_TEST_JOBS=1 {} '{}' --exact {}",
         target.display(),
         release.display(),
         cells::SIZES,
