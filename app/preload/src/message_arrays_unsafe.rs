@@ -9,7 +9,7 @@ use crate::{
     bytes_unsafe::{receive_message, send_message},
     cancellation_unsafe::cancellation_point,
     hand_over_unsafe::check_all_rights,
-    libc_abi_unsafe::{fail_with_errno, system_call},
+    libc_abi_unsafe::{fail_with_errno, handled_or_system_call},
     readiness_unsafe::timeout_ns,
 };
 
@@ -27,22 +27,18 @@ pub unsafe extern "C-unwind" fn recvmmsg(
     timeout: *mut timespec,
 ) -> c_int {
     cancellation_point();
+    let args = [
+        fd as usize,
+        messages as usize,
+        count as usize,
+        flags as usize,
+        timeout as usize,
+        0,
+    ];
     // SAFETY: the caller upholds the safety contract.
-    match unsafe { receive_messages(fd, messages, count as usize, flags, timeout) } {
-        Some(Ok(received)) => received as c_int,
-        Some(Err(error)) => fail_with_errno(error.0) as c_int,
-        None => {
-            let args = [
-                fd as usize,
-                messages as usize,
-                count as usize,
-                flags as usize,
-                timeout as usize,
-                0,
-            ];
-            // SAFETY: the caller upholds the safety contract.
-            unsafe { system_call(libc::SYS_recvmmsg, args) as c_int }
-        }
+    unsafe {
+        let handled = receive_messages(fd, messages, count as usize, flags, timeout);
+        handled_or_system_call(handled, libc::SYS_recvmmsg, args) as c_int
     }
 }
 
@@ -116,27 +112,30 @@ pub unsafe extern "C-unwind" fn sendmmsg(
     if let Err(error) = unsafe { check_all_rights(fd, messages, count as usize) } {
         return fail_with_errno(error.0) as c_int;
     }
-    if descriptors::socket(fd).is_none() {
-        // SAFETY: the caller upholds the safety contract.
-        return unsafe { system_call(libc::SYS_sendmmsg, args) } as c_int;
+    // SAFETY: the caller upholds the safety contract.
+    unsafe {
+        let handled = send_messages(fd, messages, count as usize, flags);
+        handled_or_system_call(handled, libc::SYS_sendmmsg, args) as c_int
     }
-    for index in 0..count as usize {
+}
+
+/// Handles `sendmmsg` on a tracked socket. Returns the number of sent messages, or `None` if the
+/// kernel must handle the call.
+///
+/// # Safety
+///
+/// The arguments must be valid as for `sendmmsg`.
+unsafe fn send_messages(fd: c_int, messages: *mut mmsghdr, count: usize, flags: c_int) -> Handled {
+    descriptors::socket(fd)?;
+    for index in 0..count {
         // SAFETY: the caller guarantees that there are `count` messages.
-        let result = unsafe {
-            let message = messages.add(index);
-            let handled = send_message(fd, &raw const (*message).msg_hdr, flags);
-            if let Some(Ok(len)) = handled {
-                (*message).msg_len = len as c_uint;
-            }
-            handled
-        };
-        match result {
-            // SAFETY: the caller upholds the safety contract.
-            None if index == 0 => return unsafe { system_call(libc::SYS_sendmmsg, args) } as c_int,
-            Some(Ok(_)) => {}
-            Some(Err(error)) if index == 0 => return fail_with_errno(error.0) as c_int,
-            None | Some(Err(_)) => return index as c_int,
+        let message = unsafe { &mut *messages.add(index) };
+        // SAFETY: the caller upholds the safety contract.
+        match unsafe { send_message(fd, &raw const message.msg_hdr, flags) } {
+            Some(Ok(len)) => message.msg_len = len as c_uint,
+            failed if index == 0 => return failed,
+            None | Some(Err(_)) => return Some(Ok(index)),
         }
     }
-    count as c_int
+    Some(Ok(count))
 }

@@ -81,6 +81,25 @@ pub unsafe extern "C-unwind" fn writev(fd: c_int, iov: *const iovec, count: c_in
     unsafe { handled_or_system_call(transmit(fd, iov, count, 0), libc::SYS_writev, args) }
 }
 
+/// Returns the arguments of the system calls `preadv2` and `pwritev2`. These calls take the
+/// position in two halves. On 64-bit platforms, the first half has all bits.
+fn positioned_args(
+    fd: c_int,
+    iov: *const iovec,
+    count: c_int,
+    position: off_t,
+    flags: c_int,
+) -> [usize; 6] {
+    [
+        fd as usize,
+        iov as usize,
+        count as usize,
+        position as usize,
+        0,
+        flags as usize,
+    ]
+}
+
 /// Interposes libc's `preadv2(2)`.
 ///
 /// # Safety
@@ -95,17 +114,7 @@ pub unsafe extern "C-unwind" fn preadv2(
     flags: c_int,
 ) -> ssize_t {
     cancellation_point();
-    // The system call takes the position in two halves. On 64-bit platforms, the first half has all
-    // bits.
-    let args = [fd, count, flags].map(|arg| arg as usize);
-    let args = [
-        args[0],
-        iov as usize,
-        args[1],
-        position as usize,
-        0,
-        args[2],
-    ];
+    let args = positioned_args(fd, iov, count, position, flags);
     // SAFETY: the caller upholds the safety contract.
     unsafe {
         let handled = message_flags(position, flags).and_then(|to| receive(fd, iov, count, to));
@@ -144,15 +153,7 @@ pub unsafe extern "C-unwind" fn pwritev2(
     flags: c_int,
 ) -> ssize_t {
     cancellation_point();
-    let args = [fd, count, flags].map(|arg| arg as usize);
-    let args = [
-        args[0],
-        iov as usize,
-        args[1],
-        position as usize,
-        0,
-        args[2],
-    ];
+    let args = positioned_args(fd, iov, count, position, flags);
     // SAFETY: the caller upholds the safety contract.
     unsafe {
         let handled = message_flags(position, flags).and_then(|to| transmit(fd, iov, count, to));
