@@ -22,9 +22,9 @@ use crate::{
     report,
 };
 
-/// Limit of further connections over which a descriptor is sent. The service may close a connection
+/// Limit of the connections over which one descriptor is sent. The service may close a connection
 /// before the descriptor is sent, because the message before the descriptor ends the session.
-const RETRIES_MAX: u32 = 100;
+const ATTEMPTS_MAX: u32 = 100;
 
 /// Options of `linger`.
 #[derive(Args, Debug)]
@@ -48,25 +48,33 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     let mut sent = 0;
     for turn in 0..options.times {
         let socket = lingering(&nobody_reads, Duration::from_secs(options.linger))?;
-        let mut service = Service::connect(&target.0)?;
-        let mut told = send(&service, turn % 4, socket.as_fd());
-        for _ in 0..RETRIES_MAX {
-            if told.is_ok() {
-                break;
-            }
-            service = Service::connect(&target.0)?;
-            told = send(&service, turn % 4, socket.as_fd());
-        }
-        sent += u32::from(told.is_ok());
+        let service = send_over_new_connection(target, turn % 4, socket.as_fd())?;
+        sent += u32::from(service.is_some());
         // If the service has closed its descriptor already, the `close` blocks this process.
         thread::spawn(move || drop(socket));
         if turn % 2 == 0 {
-            services.push(service);
+            services.extend(service);
         }
     }
     report(&json!({ "attack": "linger", "sent": sent }));
     thread::sleep(Duration::from_secs_f64(options.seconds));
     Ok(())
+}
+
+/// Sends the descriptor `socket` as [`send`] does, over a new connection to the service. Returns
+/// the connection, or `None` if the service has closed each of [`ATTEMPTS_MAX`] connections first.
+fn send_over_new_connection(
+    target: &Target,
+    kind: u32,
+    socket: BorrowedFd<'_>,
+) -> Result<Option<Service>, Failure> {
+    for _ in 0..ATTEMPTS_MAX {
+        let service = Service::connect(&target.0)?;
+        if send(&service, kind, socket).is_ok() {
+            return Ok(Some(service));
+        }
+    }
+    Ok(None)
 }
 
 /// Sends the descriptor `socket` with a message of one of four kinds. Returns an error if the
