@@ -1,7 +1,7 @@
 //! A hostile program that tries to block the Tidelane service in a write to a doorbell.
 //!
-//! The program is an echo client. It fills the counters of all its eventfds, so that a write to an
-//! eventfd blocks. The service rings the program's doorbell by a write to one of these eventfds.
+//! A doorbell is the eventfd to which the service writes in order to wake the program. The program
+//! is an echo client that fills the counters of all its eventfds, so that any write to them blocks.
 
 use std::{
     fs, io, thread,

@@ -1,6 +1,6 @@
 //! Bulk transfer: one-way streams on long connections.
 //!
-//! The source sends as fast as it can. The sink reads, and counts the received bytes.
+//! The source sends as fast as it can. The sink counts the bytes that it receives.
 
 use std::{
     io,
@@ -15,7 +15,7 @@ use crate::sys::{self, Epoll, Fd, READABLE, Readiness, WRITABLE};
 
 /// Largest number of bytes per call of `recv`, and period in bytes of the source's data.
 const CHUNK: usize = 256 * 1024;
-/// Calls of `recv` or `send` for one flow before the next flow is served.
+/// Largest number of calls of `recv` or `send` for one flow before the next flow is served.
 const CHUNKS_PER_TURN: usize = 2;
 /// Largest number of descriptors that one `epoll_wait` reports.
 const EVENTS_MAX: usize = 512;
@@ -25,7 +25,7 @@ const BACKLOG: i32 = 4096;
 const LISTENER: u64 = u64::MAX;
 /// Time limit for all flows to connect.
 const CONNECT_MAX: Duration = Duration::from_secs(15);
-/// Longest `epoll_wait`, after which the time is checked again.
+/// Longest time in `epoll_wait` before the program checks whether it has to end.
 const TICK: Duration = Duration::from_millis(20);
 
 /// Options of `bulk-sink`.
@@ -68,7 +68,7 @@ pub struct SourceOptions {
     seconds: f64,
 }
 
-/// One flow at the sink.
+/// A flow that the sink receives.
 struct Arrival {
     fd: Fd,
     /// Bytes received since counting started. Before that, bytes received since the accept.
@@ -136,7 +136,7 @@ pub fn sink(options: &SinkOptions) -> io::Result<()> {
     let limit = Instant::now() + CONNECT_MAX;
     sink.run_until(limit, |sink| sink.flows.len() >= options.flows)?;
     if sink.flows.len() < options.flows {
-        let text = format!("{} of {} flows came", sink.flows.len(), options.flows);
+        let text = format!("{} of {} flows arrived", sink.flows.len(), options.flows);
         return Err(io::Error::new(io::ErrorKind::TimedOut, text));
     }
     let warm = Instant::now() + Duration::from_secs_f64(options.warmup);
@@ -197,11 +197,11 @@ impl Sink {
         let flow = &mut self.flows[index];
         for _ in 0..CHUNKS_PER_TURN {
             match sys::recv(&flow.fd, &mut self.buffer) {
-                Ok(0) => return Err(io::Error::other("a flow ended before its time")),
+                Ok(0) => return Err(io::Error::other("a flow ended before the sink closed it")),
                 Ok(len) => {
                     let wanted = |all: &Vec<u8>| all[flow.at..flow.at + len] == self.buffer[..len];
                     if !self.expected.as_ref().is_none_or(wanted) {
-                        return Err(io::Error::other("other bytes than were sent"));
+                        return Err(io::Error::other("received bytes differ from sent bytes"));
                     }
                     flow.bytes += len as u64;
                     flow.at = (flow.at + len) % CHUNK;
@@ -240,8 +240,9 @@ pub fn source(options: &SourceOptions) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes to a flow until the socket is full or the turn is over. `at` is the position in `chunk`
-/// of the next byte to send. Returns false if the peer has closed the connection.
+/// Writes to a flow until the socket is full, at most [`CHUNKS_PER_TURN`] times. `at` is the
+/// position in `chunk` of the next byte to send. Returns false if the peer has closed the
+/// connection.
 fn write(flow: &Fd, chunk: &[u8], at: &mut usize) -> io::Result<bool> {
     for _ in 0..CHUNKS_PER_TURN {
         match sys::send(flow, &chunk[*at..]) {

@@ -1,4 +1,4 @@
-//! The closed and the open loop of the echo and HTTP clients.
+//! The load generator of the echo and HTTP clients, with a closed and an open loop.
 //!
 //! In a closed loop, each connection keeps a fixed number of requests in flight. The connection
 //! sends the next request when an answer is complete. In an open loop, requests are due at fixed
@@ -128,7 +128,7 @@ enum Slot {
     Closed(Instant),
 }
 
-/// An open connection, or one whose handshake is not complete.
+/// A connection, from the start of its handshake to its end.
 struct Connection {
     fd: Fd,
     connecting: bool,
@@ -143,7 +143,7 @@ struct Connection {
     progress: Progress,
     /// Events that the epoll instance reports for this connection.
     watched: u32,
-    /// True if the connection is in the list of free connections.
+    /// True if the connection is in the client's queue of free connections.
     listed: bool,
 }
 
@@ -239,13 +239,13 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// In an open loop, starts the requests that are due, as far as connections are free.
+    /// Starts the requests that are due in an open loop, as long as a connection is free.
     fn start_due(&mut self) {
         if !self.schedule.is_open() {
             return;
         }
         while let Some(&index) = self.free.front() {
-            // A connection that has ended leaves its entry behind.
+            // Skip the entries of connections that have ended.
             let connection = match &mut self.connections[index] {
                 Slot::Open(connection) if connection.listed => connection,
                 _ => {

@@ -1,10 +1,10 @@
 //! A hostile program that writes random values into the memory that it shares with the Tidelane
 //! service.
 //!
-//! The program runs under `tidelane run`. It makes connections as a normal program does, and writes
-//! into the shared memory meanwhile. The program may then fail in any way, but the service and
-//! other programs must not. The program writes through `/proc/self/mem`, which needs no help of the
-//! preloaded library.
+//! The program runs under `tidelane run`. It makes connections like a normal program, and meanwhile
+//! overwrites the shared memory. The program itself may then fail in any way, but the service and
+//! other programs must keep working. The program finds the shared memory in `/proc/self/maps` and
+//! writes through `/proc/self/mem`, so that it needs no interface of the preloaded library.
 
 use std::{
     fs::{self, File},
@@ -33,16 +33,16 @@ pub struct Options {
 
 /// Name in `/proc/self/maps` of the region, the memory that the program shares with the service.
 const REGION: &str = "/memfd:tidelane-program";
-/// Bytes at the start of the region to overwrite: the header and two contexts. A context has the
-/// rings between one thread and the service.
+/// Number of bytes to overwrite at the start of the region. They hold the region's header and two
+/// contexts, which are the request and event rings between one thread and the service.
 const HEAD_LEN: u64 = 4096 + (2 << 20);
-/// Bytes to overwrite at the start of the slots (the records of connections), and at the start of
-/// the send buffers.
+/// Number of bytes to overwrite at the start of the slots, which are the shared records of
+/// connections, and again at the start of the send buffers.
 const AREA_LEN: u64 = 256 << 10;
 /// Time for which the connections run before the program overwrites memory.
 const QUIET: Duration = Duration::from_millis(200);
 
-/// Runs until the time is over, or until the process fails.
+/// Runs the load, and overwrites memory until the time is over or the process fails.
 pub fn run(options: &Options) -> io::Result<()> {
     let seconds = options.load.warmup + options.load.seconds;
     let deadline = Instant::now() + Duration::from_secs_f64(seconds);
@@ -66,7 +66,7 @@ pub fn run(options: &Options) -> io::Result<()> {
     client::run(&options.load, &plan)
 }
 
-/// A range of this process's address space.
+/// A range of this process's address space to overwrite.
 #[derive(Clone, Copy, Debug)]
 struct Area {
     start: u64,

@@ -13,7 +13,7 @@ use crate::sys::{self, Epoll, Fd, READABLE, Readiness, WRITABLE};
 
 /// Largest number of bytes per call of `recv`.
 const READ_MAX: usize = 64 * 1024;
-/// Number of pending bytes of a connection at which the server stops reading from the peer.
+/// Number of bytes waiting to be sent back at which the server stops reading from the connection.
 const PENDING_MAX: usize = 256 * 1024;
 /// Largest number of descriptors that one `epoll_wait` reports.
 const EVENTS_MAX: usize = 512;
@@ -60,7 +60,7 @@ struct Server {
     connections: Vec<Option<Connection>>,
     /// The free tokens.
     free: Vec<usize>,
-    /// Value of `left` for a new connection.
+    /// Initial value of [`Connection::left`].
     left_at_start: u64,
     buffer: Vec<u8>,
 }

@@ -1,4 +1,4 @@
-//! One request and its answer: echoed bytes, or an HTTP GET.
+//! The request that a client repeats, and the check of its answer: echoed bytes, or an HTTP GET.
 
 use std::net::SocketAddr;
 
@@ -41,7 +41,7 @@ pub enum Fed {
     /// The answer is complete. The number counts the bytes that belong to the answer. Further bytes
     /// belong to the next answer.
     Complete(usize),
-    /// The answer differs from the expected one. The text is the reason.
+    /// The answer is wrong. The text is the reason.
     Wrong(&'static str),
 }
 
@@ -90,7 +90,7 @@ impl Exchange {
                     return Fed::More;
                 };
                 if body.as_ref().is_some_and(|body| body.len() != length) {
-                    return Fed::Wrong("the body's length is not that of the file");
+                    return Fed::Wrong("the length of the body is not the expected one");
                 }
                 let fed = take_body(&mut progress.seen, length, body.as_deref(), rest);
                 match fed {
@@ -106,7 +106,7 @@ impl Exchange {
 fn take_body(seen: &mut usize, length: usize, expected: Option<&[u8]>, bytes: &[u8]) -> Fed {
     let used = bytes.len().min(length - *seen);
     if expected.is_some_and(|expected| expected[*seen..*seen + used] != bytes[..used]) {
-        return Fed::Wrong("the bytes are not those expected");
+        return Fed::Wrong("the bytes differ from the expected ones");
     }
     *seen += used;
     if *seen == length {
@@ -125,7 +125,7 @@ impl Progress {
         let from = before.saturating_sub(3);
         let Some(at) = self.head[from..].windows(4).position(|w| w == b"\r\n\r\n") else {
             return if self.head.len() > HEAD_MAX {
-                Err("no end of the head")
+                Err("the head is too long")
             } else {
                 Ok(None)
             };
@@ -153,7 +153,7 @@ fn parse_head(head: &[u8]) -> Result<usize, &'static str> {
             return value
                 .trim()
                 .parse()
-                .map_err(|_| "the content length is no number");
+                .map_err(|_| "the content length is not a number");
         }
     }
     Err("no content length")

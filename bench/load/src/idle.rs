@@ -1,10 +1,10 @@
 //! Measures the memory of many idle connections, and the time of one request on each in turn.
 //!
-//! The client opens the connections, sends one request on each, sends further requests on each in
-//! turn, and closes the connections. It reads the memory of the watched processes and of the kernel
-//! four times: before the open, and after an idle time that follows the open, the first request and
-//! the close. Child processes hold the connections, because a process has a limited number of
-//! descriptors.
+//! The client opens the connections, sends one request on each, then sends several rounds of
+//! requests on all connections in turn, and closes the connections. It reads the memory of the
+//! watched processes and of the kernel four times: before the start, after the opening, after the
+//! first requests, and after the closing. All but the first reading follow an idle time. Child
+//! processes hold the connections, because a process has a limited number of descriptors.
 
 use std::{
     fs,
@@ -21,16 +21,17 @@ use serde_json::{Value, json};
 
 use crate::sys::{self, Epoll, Fd, READABLE, WRITABLE};
 
-/// Largest number of connections in the handshake at one time.
+/// Largest number of connections in the handshake at one time, so that no listener overflows.
 const OPENING_MAX: usize = 64;
-/// Connections of one child process, which has a limited number of descriptors.
+/// Largest number of connections of one child process. A process has a limited number of
+/// descriptors.
 const CONNECTIONS_PER_PROCESS_MAX: usize = 15_000;
 /// The bytes of a request. The echo server sends them back as the answer.
 const REQUEST: [u8; 64] = [7; 64];
 /// Time limit of an answer.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A process whose memory the client reads.
+/// A process whose memory the client reports.
 #[derive(Clone, Debug)]
 struct Watched {
     /// Name of the process in the result.
@@ -38,7 +39,7 @@ struct Watched {
     pid: u32,
 }
 
-/// Parses `NAME:PID`.
+/// Parses a value of `--watch`, `NAME:PID`.
 fn watched(text: &str) -> Result<Watched, String> {
     let (name, pid) = text.split_once(':').ok_or("not NAME:PID")?;
     let pid = pid.parse().map_err(|_| "not NAME:PID")?;
@@ -113,8 +114,9 @@ pub fn run(options: &Options) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs the child process that holds the connections from number `first` on. Each line on standard
-/// input starts a round of requests, and a line on standard output reports the end of the round.
+/// Runs as the child process that holds the connections from number `first` on. Each line on
+/// standard input starts a round of requests, whose end the child reports by a line on standard
+/// output.
 fn run_child(options: &Options, first: usize) -> io::Result<()> {
     sys::die_with_parent()?;
     let count = CONNECTIONS_PER_PROCESS_MAX.min(options.connections - first);
@@ -166,7 +168,7 @@ impl ChildProcess {
     /// Waits for the child's next report. Fails if the child has ended.
     fn wait(&mut self) -> io::Result<()> {
         match self.reports.read_line(&mut String::new())? {
-            0 => Err(io::Error::other("a part of the connections failed")),
+            0 => Err(io::Error::other("a child process failed")),
             _ => Ok(()),
         }
     }

@@ -1,8 +1,9 @@
 //! `tidelane-load`: servers, clients and hostile programs for the benches and the interop tests.
 //!
 //! The tools call libc's exported functions, as a C program does. The same binary therefore runs on
-//! the kernel's stack and, under `tidelane run`, on Tidelane. The echo and HTTP clients print one
-//! line of JSON: requests, requests per second, latency quantiles, errors, and CPU time.
+//! the kernel's TCP and, under `tidelane run`, which preloads a library that replaces these
+//! functions, on Tidelane. The clients print one line of JSON with the number and rate of requests,
+//! latency quantiles, errors, and CPU time.
 
 use std::{fs, path::PathBuf, process::ExitCode};
 
@@ -43,7 +44,7 @@ enum Tool {
     EchoServer(echo_server::Options),
     /// Closed-loop echo client on long connections.
     EchoClient(EchoClient),
-    /// Echo client that opens a connection, makes a few requests and closes, repeatedly
+    /// Echo client that repeatedly opens a connection, makes a few requests and closes it
     ShortClient(ShortClient),
     /// Closed-loop HTTP client, keep-alive or `Connection: close`.
     HttpClient(HttpClient),
@@ -55,11 +56,11 @@ enum Tool {
     BulkSink(bulk::SinkOptions),
     /// Sends one-way streams to a sink.
     BulkSource(bulk::SourceOptions),
-    /// Stateless TCP echo on AF_XDP, which shows the upper limit of a wire
+    /// Stateless TCP echo on AF_XDP, which shows the highest rate that the link allows
     XskEcho(xsk_echo::Options),
-    /// Packets between many ports of the mux and a NIC, as fast as the mux forwards them
+    /// Measures how fast the mux forwards packets between its ports and a NIC
     Mux(mux::Options),
-    /// A hostile program: writes random values to all memory that it shares with the service
+    /// A hostile program: writes random values to the memory that it shares with the service
     CorruptMemory(corrupt_memory::Options),
     /// A hostile program: makes the service's write to a doorbell block
     BlockDoorbells(block_doorbells::Options),
@@ -93,7 +94,7 @@ struct ShortClient {
     /// Requests per connection.
     #[arg(long, default_value_t = 1)]
     requests: u64,
-    /// The end that closes first. If it is the server, start it with the same --requests
+    /// The end that closes first. If the server closes first, start it with the same --requests
     #[arg(long, value_enum, default_value = "client")]
     closer: Closer,
 }

@@ -1,8 +1,8 @@
-//! Sends packets through the mux as fast as the mux forwards packets. The paper "MultiStack" (CCR
-//! 2014) has this measurement in its Figure 4.
+//! Measures the packet rate of the mux, like Figure 4 of the paper "MultiStack" (CCR 2014).
 //!
 //! The mux (`service/mux`) shares one NIC between programs that have a network stack of their own.
-//! Each program has a port of the mux, with packet rings in shared memory.
+//! Each program has a port of the mux, with packet rings in shared memory. A port claims the TCP
+//! ports whose segments the mux delivers to its program.
 //!
 //! A *mux thread* forwards packets between the packet rings of many ports and a NIC, and checks
 //! each packet that a port sends. A *program thread* fills and drains the ports' rings. The NIC is
@@ -41,11 +41,12 @@ use memory_nic::MemoryNic;
 
 /// TCP port that the first port of the mux claims. Further ports claim the following numbers.
 const FIRST_PORT: u16 = 2000;
-/// Largest number of packets that a program sends, and receives, in one turn.
+/// Largest number of packets that a program receives, and then sends, before the next program does.
 const PROGRAM_BURST: usize = 32;
 /// Time before the packets are counted.
 const WARMUP: Duration = Duration::from_millis(300);
-/// Length of the memory whose copies show the bandwidth of the machine's memory, in bytes.
+/// Number of bytes that `--copy` copies at a time. Most caches are smaller, so that the copy
+/// measures the machine's memory.
 const COPY_LEN: usize = 64 << 20;
 
 /// Direction of the packets.
@@ -175,7 +176,7 @@ pub fn run(options: &Options) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the rate at which one thread copies memory that no cache holds, in bytes per second.
+/// Returns the rate at which one thread copies uncached memory, in bytes per second.
 fn copy_rate() -> f64 {
     let from = vec![1_u8; COPY_LEN];
     let mut to = vec![0_u8; COPY_LEN];
@@ -209,10 +210,11 @@ fn open_ports(
     Ok((ports, programs))
 }
 
-/// The programs' ends of the ports of one mux thread.
+/// The programs at the ports of one mux thread: each receives all packets of its port, and sends
+/// the same frame again and again.
 struct Programs {
     ends: Vec<(ProgramEnd, ProgramBurst)>,
-    /// Frames of each port to send. `None` if the programs only receive.
+    /// The frame that each port sends. `None` if the programs only receive.
     frames: Option<Frames>,
 }
 
@@ -294,7 +296,7 @@ fn attach(options: &Options, port: &XdpPort) -> Result<Demux, tidelane_steering:
     Ok(demux)
 }
 
-/// The NIC as the receiver of the ports' packets. Counts the packets.
+/// Sends the packets of the ports to the NIC, and counts them.
 struct ToNic<'a, N> {
     nic: &'a mut N,
     count: u64,
@@ -328,7 +330,7 @@ impl<N: PacketIo> Egress for ToNic<'_, N> {
     }
 }
 
-/// A mux and its NIC.
+/// A thread with a mux and a NIC.
 struct MuxThread {
     ports: Ports<ServiceEnd>,
     nic: Nic,

@@ -1,4 +1,4 @@
-//! The result of an echo or HTTP client, printed as one line of JSON.
+//! The result of a client's run, printed as one line of JSON.
 
 use std::time::Duration;
 

@@ -8,7 +8,7 @@ const SLEEP_MAX: Duration = Duration::from_millis(20);
 /// much earlier, and then polls.
 const EARLY: Duration = Duration::from_millis(1);
 
-/// A closed or an open loop.
+/// Decides when a client starts its requests, in a closed or an open loop.
 #[derive(Debug)]
 pub enum Schedule {
     /// A connection sends its next request as soon as its last one is answered.
@@ -19,7 +19,7 @@ pub enum Schedule {
         start: Instant,
         /// Requests per second.
         rate: f64,
-        /// Number of requests that are started.
+        /// Number of requests that the client has started.
         started: u64,
     },
 }
@@ -124,7 +124,7 @@ mod tests {
         let mut schedule = Schedule::new(1000.0, start);
         assert_eq!(schedule.take(start), Some(start));
         assert_eq!(schedule.take(start), None);
-        // Nothing is free for 5 ms. Five requests become due, and keep their due times.
+        // No connection is free for 5.5 ms. Five requests become due, and keep their due times.
         let late = start + Duration::from_micros(5_500);
         assert_eq!(schedule.overdue(late), 5);
         for number in 1..=5 {

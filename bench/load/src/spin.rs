@@ -1,9 +1,10 @@
 //! Keeps CPU cores busy, to measure the kernel without idle exits. An idle exit is the wake-up of a
 //! core from the idle state.
 //!
-//! An idle exit takes up to 15 microseconds in a virtual machine. This time dominates the kernel's
-//! latency at one connection. A polling stack does not go idle. One thread per core, spinning in
-//! SCHED_IDLE, keeps the core from going idle and yields to all other threads.
+//! In a virtual machine, an idle exit takes up to 15 microseconds and dominates the kernel's
+//! latency at one connection, whereas a polling stack never goes idle. This tool runs one spinning
+//! thread per core in the class SCHED_IDLE. The thread keeps the core from going idle, and yields
+//! to all other threads.
 
 use std::{hint, io, thread};
 

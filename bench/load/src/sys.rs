@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-/// A descriptor that is closed when dropped.
+/// A file descriptor that is closed when dropped.
 #[derive(Debug)]
 pub struct Fd(RawFd);
 

@@ -1,5 +1,5 @@
-//! A stateless TCP echo directly on AF_XDP. The rate of this echo is the upper limit for every
-//! stack on the same link.
+//! A stateless TCP echo directly on AF_XDP, whose rate is an upper limit for every stack on the
+//! same link.
 //!
 //! The tool derives each answer from the arriving segment alone. It answers a SYN with SYN,ACK,
 //! data with the same data and an ACK, and a FIN with a FIN. The tool does less work per segment
@@ -230,7 +230,8 @@ fn fold(mut sum: u32) -> u16 {
 mod tests {
     use super::*;
 
-    /// Returns a segment from 10.0.0.2:4000 to 10.0.0.1:80 with TSval 0x01020304.
+    /// Returns an Ethernet frame with a segment from 10.0.0.2:4000 to 10.0.0.1:80 and TSval
+    /// 0x01020304.
     fn frame(flags: u8, seq: u32, ack: u32, payload: &[u8]) -> Vec<u8> {
         let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
         let total = (20 + 32 + payload.len()) as u16;

@@ -14,7 +14,7 @@ pub enum Operation {
 #[derive(Debug)]
 pub struct Items(Vec<Item>);
 
-/// The bytes for one object.
+/// The requests for one object, and the answer that contains its value.
 #[derive(Debug)]
 struct Item {
     /// The request that stores the object.
@@ -81,8 +81,8 @@ pub struct Mix {
 }
 
 impl Mix {
-    /// Returns the sequence for `keys` objects, of which `set_percent` % are stored and the others
-    /// are read.
+    /// Returns a sequence of requests for `keys` objects. `set_percent` percent of the requests
+    /// store an object, and the others read one.
     pub fn new(keys: usize, set_percent: u8) -> Self {
         Self {
             state: 0x9e37_79b9_7f4a_7c15,

@@ -31,7 +31,7 @@ fn serve(stream: TcpStream, change: fn(&mut Vec<u8>)) -> io::Result<()> {
             }
             ["get", key] => {
                 let value = store.get(key).expect("a stored key");
-                // The answer arrives in parts.
+                // Write the answer in parts, so that the client has to join them.
                 write!(output, "VALUE {key} 0 {}\r\n", value.len())?;
                 output.write_all(value)?;
                 output.write_all(b"\r\nEND\r\n")?;

@@ -1,5 +1,5 @@
-//! Builds the frames of the load `mux`: one TCP segment for each port of the mux. The mux shares
-//! one NIC between programs with a network stack of their own, each of which has a port.
+//! The frames of the load `mux`: one TCP segment for each port of the mux. The mux shares one NIC
+//! between programs with a network stack of their own, each of which has a port.
 
 use std::{io, sync::Arc};
 
@@ -24,7 +24,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Makes the frames that each port sends, or receives from the NIC.
+    /// Builds the frames that the ports send or, for [`Direction::Receive`], receive from the NIC.
     pub fn new(options: &Options) -> io::Result<Self> {
         let mac = parse_mac(&options.mac)?;
         let peer_mac = parse_mac(&options.peer_mac)?;
@@ -36,7 +36,8 @@ impl Frames {
             let outside = Endpoint::new(peer, PEER_PORT);
             let next = FIRST_PORT + (number + 1) % options.ports;
             match (options.direction, options.bare) {
-                // A sender without a mux plays the peer: it sends to the ports of a receiving mux.
+                // A sender without a mux acts as the peer of a receiving mux, and sends to its
+                // ports.
                 (Direction::Send, true) => {
                     let from = Endpoint::new(local, PEER_PORT);
                     let to = Endpoint::new(peer, FIRST_PORT + number);
@@ -112,7 +113,7 @@ pub fn parse_mac(text: &str) -> io::Result<MacAddress> {
     let wrong = || {
         io::Error::new(
             io::ErrorKind::InvalidInput,
-            format!("no link address: {text}"),
+            format!("not a link address: {text}"),
         )
     };
     bytes.map(MacAddress).ok_or_else(wrong)

@@ -9,8 +9,8 @@ use tidelane_packet_io::{Burst, Capabilities, PacketIo, TxChecksum};
 const TX_FRAMES: usize = 2048;
 /// Length of a frame's memory in bytes.
 const FRAME_LEN: usize = 2048;
-/// Least number of received frames in memory. With so many frames, few are in the first-level
-/// cache.
+/// Least number of distinct frames in memory that the NIC delivers in turn. A few frames would stay
+/// in the first-level cache, unlike the frames of a real NIC.
 const RX_FRAMES_MIN: usize = 1024;
 
 /// A NIC without an interface. Sent frames are overwritten, and received frames repeat.
