@@ -4,11 +4,11 @@
  * delays others.
  *
  * The program is attached to both interfaces, A and B, and redirects frames from each interface to
- * the other. It drops a random share of the IPv4 packets. It redirects another share to an AF_XDP
+ * the other. A random share of IPv4 packets is dropped. Another share is redirected to an AF_XDP
  * socket. The owner of the socket sends these packets later, so that other packets overtake them.
  *
- * A sender on a veth leaves partial checksums (CHECKSUM_PARTIAL), and a redirect loses this mark of
- * a packet. The program completes the checksums of unfragmented IPv4 packets, because the receiver
+ * A sender on a veth leaves partial checksums (CHECKSUM_PARTIAL). A redirect loses this state of a
+ * packet. The program completes the checksums of unfragmented IPv4 packets, because the receiver
  * would otherwise drop the packets.
  *
  * A frame that is redirected into a veth is lost unless the other end of the veth uses NAPI. The

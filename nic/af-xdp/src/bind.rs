@@ -17,7 +17,8 @@ use crate::{
 const SEND_BUFFER_PER_FRAME: usize = 4096;
 /// Smallest number of frames that the kernel accepts as the budget of one copy-mode `sendto`.
 const TX_BUDGET_MIN: u32 = 32;
-/// Number of attempts to bind to a busy queue, and the pause between two attempts.
+/// Number of attempts to bind to a busy queue, and the pause between two attempts. Half a second is
+/// ample for the kernel to free the queue of a socket that was just closed.
 const BIND_TRIES_MAX: u32 = 50;
 const BIND_PAUSE: Duration = Duration::from_millis(10);
 

@@ -11,7 +11,7 @@ pub(crate) const RX_HEADROOM: u32 = 256;
 pub(crate) const TX_HEADROOM: u32 = 64;
 /// Length in bytes of an Ethernet header with one VLAN tag.
 pub(crate) const LINK_HEADER_LEN_MAX: u32 = 18;
-/// Largest number of receive frames, and of transmit frames.
+/// Upper limit of each of the three frame counts in [`XdpConfig`].
 const FRAMES_MAX: u32 = 1 << 20;
 /// Frame sizes in bytes that every kernel accepts: powers of two, at most a page.
 const FRAME_SIZES: [u32; 2] = [2048, 4096];
@@ -49,9 +49,9 @@ pub struct XdpConfig {
     /// uses normal pages.
     pub huge_pages: bool,
     /// True if the port may send packets with a partial checksum, which the device or the peer's
-    /// kernel completes. The port can do so only in copy mode. The value must be false if the
-    /// packets pass another XDP program on their way to a kernel. A redirect by that program loses
-    /// the CHECKSUM_PARTIAL mark, and the kernel then drops the packets.
+    /// kernel completes. Only copy mode supports this. The value must be false if the packets pass
+    /// another XDP program on their way to a kernel: a redirect by that program loses the state
+    /// CHECKSUM_PARTIAL, and the kernel then drops the packets.
     pub tx_checksum: bool,
     /// True if the port may request the checksum offload by transmit metadata. Some kernels ignore
     /// the metadata with some drivers.

@@ -23,9 +23,9 @@ const ASSEMBLED: u32 = 1 << 31;
 
 /// Packets that a port has received and lends to its caller.
 ///
-/// The frames of the packets were taken from the RX ring. The frames return to the FILL ring when
-/// the caller releases the burst. The kernel does not write to the frames before this time. A burst
-/// cannot be copied, so each frame has one owner.
+/// The frames of the packets come from the RX ring, and return to the FILL ring when the caller
+/// releases the burst. Until then, the kernel does not write to the frames. A burst cannot be
+/// copied, so each frame has one owner.
 pub struct XdpBurst {
     umem: Arc<Umem>,
     packets: Vec<Descriptor>,

@@ -6,7 +6,7 @@ use tidelane_packet_io::{FrameData, FrameMemory, LinkFull, SharedFrames, TxCheck
 
 use crate::{XdpBurst, XdpPort, config::UmemLayout, tx_unsafe::TX_METADATA_LEN, umem_unsafe::Umem};
 
-/// The memory of a port, until the user takes the memory.
+/// The memory of a port, before the user takes it.
 pub(crate) struct SharedMemory {
     umem: Arc<Umem>,
     layout: UmemLayout,

@@ -1,9 +1,8 @@
 //! The transmit half of an AF_XDP port: TX ring, COMPLETION ring, and the stack of free packets.
 //!
-//! In this module, a *frame* is a chunk of the UMEM. A *packet* is the buffer of one packet to
-//! transmit. A packet consists of one frame, or of several adjacent frames if one frame is too
-//! short for the MTU. The bytes of a packet are contiguous. Each frame of a packet has its own
-//! descriptor.
+//! In this module, a *frame* is a chunk of the UMEM, and a *packet* is the buffer for one packet of
+//! the link. The buffer consists of one frame, or of several adjacent frames if one frame is too
+//! short for the MTU. Its bytes are contiguous, and each of its frames has its own descriptor.
 //!
 //! The *user* of the port is the TCP/IP stack that opened the port. The user may lend the port one
 //! of the user's own frames. The port transmits the lent frame without a copy, and then returns the
@@ -43,8 +42,8 @@ pub(crate) struct TxQueue {
     /// UMEM offsets of the data of free packets. The list is a stack, so that the frames in use
     /// stay in the CPU cache. `frame` returns the packet at the top.
     free: Vec<u64>,
-    /// Packets that are set aside: one for each lent frame in flight. The rings have one entry for
-    /// each frame of all packets. A lent frame uses an entry of its parked packet, so the rings
+    /// Packets taken from `free`, one for each lent frame in flight. The rings have room for the
+    /// frames of all packets. A lent frame uses a ring entry of its parked packet, so the rings
     /// never overflow.
     parked: Vec<u64>,
     /// Numbers of lent frames that the kernel no longer reads, until the user takes the frames back

@@ -1,6 +1,6 @@
-//! A simulated NIC for tests and the simulator: frames in one memory, queues of frame numbers, and
-//! a wire. The owner of the far end of the wire delivers frames to the NIC, and takes the frames
-//! that the NIC has sent.
+//! A simulated NIC for tests and the simulator. All frames are in one memory, queues hold the
+//! numbers of frames, and a wire replaces the link. The owner of the wire's far end delivers frames
+//! to the NIC, and takes the frames that the NIC has sent.
 //!
 //! ```text
 //!  stack ── tx_commit, tx_lend ──> Nic ── tx_flush ──> WireEnd::take_sent

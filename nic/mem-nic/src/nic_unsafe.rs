@@ -1,4 +1,4 @@
-//! The NIC, which stands at the near end of the wire. The user of the NIC is a TCP/IP stack.
+//! The simulated NIC at the near end of a wire in memory. The user of the NIC is a TCP/IP stack.
 
 use std::{
     cell::RefCell,
@@ -61,7 +61,7 @@ impl Burst for NicBurst {
     }
 }
 
-/// A simulated NIC. Its wire leads to a [`WireEnd`].
+/// A simulated NIC at the near end of a wire. The far end is a [`WireEnd`].
 pub struct Nic {
     config: NicConfig,
     clock: Clock,
@@ -135,8 +135,8 @@ impl Nic {
         self.count();
     }
 
-    /// Records for `WireEnd::is_complete` whether the NIC has all its own frames, and no frame of
-    /// the stack.
+    /// Updates `WireEnd::is_complete`: true if the NIC has all its own frames, and no frame of the
+    /// stack.
     fn count(&self) {
         let own = self.fill.len() + self.tx_free.len();
         let lent = self.staged.len() + self.in_flight.len() + self.returned.len();

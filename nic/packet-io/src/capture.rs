@@ -11,8 +11,9 @@ use crate::{
     pcapng::{self, Direction},
 };
 
-/// A port that also writes its frames as pcapng. The port shares no frames, because the layer would
-/// not see a frame that the user lends to the port.
+/// A port that also writes each frame it receives or sends as pcapng. The layer does not offer
+/// [`PacketIo::shared_frames`], because frames that a stack lends to a port bypass `tx_commit`, and
+/// would be missing in the capture.
 pub struct Capture<P, W> {
     port: P,
     out: W,
@@ -137,8 +138,9 @@ impl<P: PacketIo, W: Write> PacketIo for Capture<P, W> {
     }
 }
 
-/// Returns the bytes of a GSO frame (payload of many TCP segments) that `port` has just sent. A
-/// program may have changed the bytes of a shared payload since `port` read them.
+/// Returns the headers and the payload of the GSO frame (payload of many TCP segments) that `port`
+/// has just sent. A shared payload may differ from the bytes that `port` sent, because a program
+/// may write to it at any time.
 pub fn gso_frame(port: &mut impl PacketIo, payload: GsoPayload<'_>, gso: GsoParameters) -> Vec<u8> {
     let headers_len = usize::from(gso.headers_len);
     let mut frame = port.tx_gso_headers()[..headers_len].to_vec();
@@ -178,7 +180,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Accepts `left` bytes, then fails.
+    /// A writer that accepts `left` bytes and then fails like a full disk.
     struct FullDisk {
         left: usize,
     }

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Smallest segment size in payload bytes of a GSO frame that a receiver splits in software. The
-/// limit bounds the number of segments of one frame. The limit is below the default MSS of IPv4
-/// with timestamps (536 - 12 bytes), so that every ordinary connection may use GSO.
+/// Smallest segment size, in payload bytes, of a GSO frame that its receiver splits in software.
+/// The minimum bounds the number of segments per frame. It is below the default MSS of IPv4 less
+/// the timestamp option (536 - 12 bytes), so that every ordinary connection may use GSO.
 pub const GSO_SEGMENT_MIN: u16 = 512;
 
 /// Parameters for the segmentation of a GSO frame by the link. Each segment has a copy of the
@@ -16,8 +16,8 @@ pub struct GsoParameters {
     pub headers_len: u16,
     /// Payload bytes of each segment except the last segment (MSS).
     pub segment_size: u16,
-    /// Offset of the TCP header in bytes. The checksum field of the TCP header holds the
-    /// pseudo-header sum of the GSO frame.
+    /// Offset of the TCP header in bytes. The checksum field of the TCP header holds the sum of the
+    /// pseudo-header of the whole GSO frame.
     pub tcp_start: u16,
     /// True if the IP header is IPv6.
     pub is_v6: bool,
@@ -53,7 +53,11 @@ impl GsoPayload<'_> {
     ///
     /// If `to` has another length than the payload.
     pub fn copy_to(&self, to: &mut [u8]) {
-        assert_eq!(to.len(), self.len(), "room of another length");
+        assert_eq!(
+            to.len(),
+            self.len(),
+            "the destination and the payload differ in length"
+        );
         match self {
             Self::Private([first, second]) => {
                 let (to_first, to_second) = to.split_at_mut(first.len());

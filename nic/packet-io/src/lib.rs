@@ -88,11 +88,11 @@ pub struct Capabilities {
     pub tx_gso_len_max: u32,
 }
 
-/// The link has no space for a GSO frame now.
+/// The link has no space for a frame at present. The caller may try again after a later flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkFull;
 
-/// A port: one NIC queue, a memory link, or a simulated link. No method blocks.
+/// A port: one NIC queue, one end of a link in memory, or a simulated link. No method blocks.
 pub trait PacketIo {
     /// Received frames in the port's memory.
     type Burst: Burst;

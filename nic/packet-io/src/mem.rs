@@ -76,7 +76,8 @@ struct Direction {
     free: Vec<Box<[u8]>>,
 }
 
-/// A direction with a flag for queued frames, which a receiver can read without the lock.
+/// A direction under a lock, and a flag that tells the receiver without the lock that frames are
+/// queued.
 struct Channel {
     waiting: AtomicBool,
     direction: Mutex<Direction>,
@@ -120,8 +121,8 @@ fn new_direction(config: &MemConfig) -> SharedDirection {
     })
 }
 
-/// Locks a direction, even after a thread panicked with the lock. A panic cannot leave a direction
-/// half-changed, because critical sections only move boxes.
+/// Locks a direction, even if a thread panicked while it held the lock. Critical sections only move
+/// boxes, so a panic cannot leave a direction half-changed.
 fn lock(direction: &SharedDirection) -> MutexGuard<'_, Direction> {
     let direction = direction.direction.lock();
     direction.unwrap_or_else(PoisonError::into_inner)

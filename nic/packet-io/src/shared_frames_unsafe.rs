@@ -68,7 +68,7 @@ pub unsafe trait SharedFrames<B> {
     /// frame, the caller writes neither the data nor the headroom before the data.
     unsafe fn tx_lend(&mut self, data: FrameData, checksum: TxChecksum) -> Result<(), LinkFull>;
 
-    /// Returns the number of a lent frame that the port no longer reads. The frame belongs to the
-    /// user again. Returns `None` if no lent frame is to be returned.
+    /// Takes back a lent frame that the port no longer reads, and returns its number. Returns
+    /// `None` if the port has no such frame.
     fn tx_returned(&mut self) -> Option<u32>;
 }

@@ -23,7 +23,7 @@ pub struct TapOptions {
     pub snap_len: u32,
     /// Largest number of bytes that wait for the observer.
     pub buffer_len: usize,
-    /// Returns the present time in nanoseconds since 1970, which becomes the time of the frame.
+    /// Clock for the timestamps of frames, in nanoseconds since 1970.
     pub clock: fn() -> u64,
 }
 
@@ -47,7 +47,7 @@ impl Captured {
     }
 }
 
-/// A filter, and the selected frames that the observer has not taken.
+/// A tap: its filter, its limits, and the copied frames that the observer has not taken.
 pub struct Tap {
     filter: Filter,
     options: TapOptions,
@@ -97,9 +97,9 @@ impl fmt::Debug for Tap {
     }
 }
 
-/// A port with taps. If no tap is open, the type adds one test to each received burst and to each
-/// sent frame. The port shares no frames, because the taps would not see a frame that the user
-/// lends to the port.
+/// A port with taps. While no tap is open, this layer costs one branch per received burst and per
+/// sent frame. The layer does not offer [`PacketIo::shared_frames`], because frames that a stack
+/// lends to a port bypass `tx_commit`, and the taps would miss them.
 #[derive(Debug)]
 pub struct Tapped<P> {
     port: P,

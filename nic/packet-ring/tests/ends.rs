@@ -1,5 +1,6 @@
 //! Tests of both ends of a mux port: shared memory over which a program exchanges frames with the
-//! service (the process `tidelaned`). Some programs write random values over the memory.
+//! service (the process `tidelaned`). In one test, the program writes random values over the
+//! memory.
 
 use std::sync::Arc;
 

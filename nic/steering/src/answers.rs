@@ -1,4 +1,4 @@
-//! The wait for the kernel's answers on a netlink socket.
+//! Bounded waits for the kernel's answers on a netlink socket.
 
 use std::{io, os::fd::AsFd, time::Duration};
 

@@ -20,8 +20,8 @@ use crate::{
 /// Names of the demux's XDP programs for packets in one buffer and for packets in several buffers.
 const PROGRAM: &str = "tidelane_demux";
 const FRAGS_PROGRAM: &str = "tidelane_frags";
-/// Name of the XDP program that passes every frame. This program handles the frames that the
-/// service hands back to the kernel.
+/// Name of the XDP program that passes every frame. The kernel runs this program on the frames that
+/// the service hands back.
 const HAND_BACK_PROGRAM: &str = "tidelane_return";
 /// Maximum number of receive queues of one demux. The eBPF program has the same `QUEUES_MAX`.
 const QUEUES_MAX: u32 = 64;
@@ -120,24 +120,24 @@ pub struct DemuxCounters {
     /// Passed to the kernel: TCP or UDP without a claim.
     pub unclaimed: u64,
     /// Passed to the kernel: fragments of datagrams that the service does not get. If a fragment
-    /// overtakes the first fragment of its datagram, earlier datagrams between the two machines
-    /// decide (`docs/design/fragments.md`).
+    /// overtakes the first fragment of its datagram, the demux treats the fragment like the earlier
+    /// datagrams between the two machines (`docs/design/fragments.md`).
     pub fragments: u64,
     /// Passed to the kernel: ICMP, except errors that quote a claimed 3-tuple.
     pub icmp: u64,
     /// Passed to the kernel: other protocols, IPv4 source routes, malformed headers, and long
     /// chains of IPv6 extension headers.
     pub other_ip: u64,
-    /// Passed to the kernel: neither IPv4 nor IPv6, a VLAN tag, or link-level broadcast or
-    /// multicast without a claim of all groups ([`Claim::GROUP_V4`]).
+    /// Passed to the kernel: frames that are neither IPv4 nor IPv6, frames with a VLAN tag, and
+    /// link-level broadcast or multicast without a claim of all groups ([`Claim::GROUP_V4`]).
     pub not_ip: u64,
     /// Redirected to the service: fragments of claimed TCP or UDP.
     pub redirected_fragments: u64,
     /// Passed to the kernel: claimed, but the kernel has a socket for the packet.
     pub kernel_socket: u64,
-    /// Passed to the kernel: claimed, but the service's core (polling thread) of the queue has no
-    /// heartbeat. After 800 ms without a heartbeat, the kernel gets the TCP packets for which it
-    /// has a socket. After 30 s, the kernel gets all packets of the queue.
+    /// Passed to the kernel: claimed, but the core (polling thread of the service) of this queue
+    /// writes no heartbeats. After 800 ms without a heartbeat, the kernel gets the TCP packets for
+    /// which it has a socket. After 30 s, the kernel gets all packets of the queue.
     pub no_heartbeat: u64,
     /// Passed to the kernel: destined to another link address on a promiscuous interface. The
     /// kernel drops these frames.
@@ -208,7 +208,8 @@ pub enum Buffers {
     Several,
 }
 
-/// Steering of claimed packets to the service: the demux, or a stand-in of a test.
+/// Interface through which the service steers packets. [`Demux`] implements the trait, and tests
+/// implement it without an XDP program.
 pub trait Steering: Send {
     /// Sends the packets of a claim within `scope` to the service from now on.
     fn claim(&mut self, claim: &Claim, owner: StackId, scope: Scope) -> Result<(), SteeringError>;
@@ -364,7 +365,8 @@ impl Demux {
         self.sockets.set(queue, socket)
     }
 
-    /// Sends the packets of a receive queue to the kernel.
+    /// Removes the AF_XDP socket of a receive queue, so that the kernel receives the queue's
+    /// packets.
     pub fn unregister_xsk(&mut self, queue: u32) -> Result<(), SteeringError> {
         self.sockets.unset(queue)
     }

@@ -113,7 +113,7 @@ impl fmt::Display for SteeringError {
                 "{queues} receive queues, but at most {queues_max} can be served; `ethtool \
                  --set-channels` reduces them"
             ),
-            Self::TooManyClaims => write!(f, "no place for another claim; close some sockets"),
+            Self::TooManyClaims => write!(f, "the table of claims is full; close some sockets"),
             Self::System { action, error } => write!(f, "{action}: {error}"),
         }
     }

@@ -204,8 +204,8 @@ impl fmt::Display for HookQueryError {
 
 impl std::error::Error for HookQueryError {}
 
-/// Search for the hooks of one interface, in the network namespace of the thread that calls
-/// [`hooks`](Self::hooks).
+/// Search for the hooks in the traffic of one interface. The search runs in the network namespace
+/// of the thread that calls [`hooks`](Self::hooks).
 #[derive(Clone, Debug)]
 pub struct Firewall {
     interface: String,

@@ -1,8 +1,6 @@
-//! An impaired link for tests: two interfaces joined by an eBPF program that loses some packets and
-//! redirects others. The impaired link is never part of the service.
-//!
-//! The program drops a share of the IPv4 packets and redirects another share to AF_XDP sockets,
-//! whose owner sends them later: see `examples/tidelane-impair`.
+//! An impaired link for tests: two interfaces joined by an eBPF program. The program drops a share
+//! of the IPv4 packets, and redirects another share to AF_XDP sockets, whose owner sends them
+//! later: see `examples/tidelane-impair`. The service itself never uses an impaired link.
 
 use std::os::fd::BorrowedFd;
 

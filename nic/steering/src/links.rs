@@ -123,7 +123,7 @@ impl Driver {
         let text = format!(
             "the driver {driver} stops running an XDP program when its rings change: generic XDP \
              takes the packets after the kernel has made a buffer of each, which costs CPU time \
-             (--xdp native, where nobody takes the interface down or runs ethtool -G)"
+             (--xdp native avoids this if nobody takes the interface down or runs ethtool -G)"
         );
         (AttachRequest::Generic, Some(text))
     }

@@ -16,8 +16,8 @@ use rustix::{
 
 use crate::sys;
 
-/// A bound kernel socket (TCP or UDP) that has only one purpose: other sockets cannot bind to its
-/// port.
+/// A kernel socket (TCP or UDP) that is bound to a port only so that no other socket can bind to
+/// the port.
 #[derive(Debug)]
 pub struct PortReservation {
     socket: OwnedFd,

@@ -1,7 +1,6 @@
-//! The part of the impaired link in user space, which delays packets so that other packets overtake
-//! the delayed packets.
-//! An eBPF program (`tidelane_steering::impair`) forwards all other packets between the two
-//! interfaces, and drops the packets to be lost.
+//! The user-space half of the impaired link, which holds some packets back until others have
+//! overtaken them. An eBPF program (`tidelane_steering::impair`) forwards or drops all other
+//! packets between the two interfaces.
 
 use std::{
     collections::VecDeque,
@@ -41,7 +40,7 @@ pub struct WireCounters {
     pub refused: u64,
 }
 
-/// A packet that is sent at the time `due`, so that other packets can overtake the packet.
+/// A packet that is held back until the time `due`, so that later packets overtake it.
 struct DelayedPacket {
     bytes: Vec<u8>,
     due: Instant,

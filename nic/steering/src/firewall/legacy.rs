@@ -126,7 +126,10 @@ mod tests {
         let drop = -1;
         assert!(!accepts(&table, &rules(drop, 0)), "policy DROP");
         assert!(!accepts(&table, &rules(ACCEPT, b'E')), "another target");
-        assert!(!accepts(&table, &[]), "what cannot be read may be anything");
+        assert!(
+            !accepts(&table, &[]),
+            "rules that cannot be read may be anything"
+        );
         let more = Table {
             entries: 3,
             ..table

@@ -1,4 +1,4 @@
-//! Tests that compare the copy of the kernel's tables with the kernel's tables.
+//! Tests that compare the copy of the kernel's tables with the tables themselves.
 
 use std::{
     net::{Ipv4Addr, Ipv6Addr},
@@ -27,7 +27,7 @@ fn poll_until(
     while !wanted(kernel_tables) {
         assert!(
             start.elapsed() < Duration::from_secs(5),
-            "only these came: {changes:?}"
+            "no expected change, only {changes:?}"
         );
         let tick = Timespec {
             tv_sec: 0,
@@ -304,7 +304,7 @@ fn lost_events_are_made_up_for() {
     let pair = Pair::new();
     let ifindex = pair.host.index("veth0");
     let mut kernel_tables = pair.host.run(KernelTables::open).unwrap();
-    // More events than the socket's megabyte holds, without a poll in between.
+    // Cause more events than the socket's buffer of 1 MiB holds, without a poll in between.
     let mut batch = String::new();
     for number in 0..ADDRESSES {
         let (high, low) = (number >> 8, number & 0xff);

@@ -1,5 +1,6 @@
-//! Tests of the demux, the XDP program that redirects the packets of claimed 3-tuples to the
-//! service, beside sockets of the kernel: the kernel keeps the packets of its own sockets.
+//! Tests of the demux with claims on ports that the kernel uses, too: the kernel keeps the packets
+//! of its own sockets. The demux is the XDP program that redirects the packets of claimed 3-tuples
+//! to the service.
 //!
 //! The tests run the program on frames with loopback addresses, for which the tests open sockets.
 
@@ -154,8 +155,8 @@ fn the_kernel_takes_new_connections_of_a_silent_core() {
     }
 }
 
-/// A program listens in both stacks. The kernel keeps the connections that it had before the claim,
-/// and the service gets new connections.
+/// A program listens on the port in the kernel and in the service. The kernel keeps the connections
+/// that it had before the claim, and the service gets new connections.
 #[test]
 fn the_kernel_keeps_its_connections_and_gets_no_new_ones() {
     for ip in LOOPBACKS {

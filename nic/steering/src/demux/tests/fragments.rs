@@ -78,7 +78,8 @@ fn a_fragment_before_the_first_goes_where_the_others_of_its_host_went() {
     assert_eq!(bench.seen(&later(TCP, PEER, 1)), KERNELS);
     assert_eq!(bench.seen(&first(TCP, PEER, 1, 80)), CLAIMED);
     assert_eq!(bench.seen(&later(TCP, PEER, 2)), CLAIMED);
-    // From here on, the host has sent claimed and unclaimed datagrams.
+    // The host then sends claimed and unclaimed datagrams, so a fragment before the first goes to
+    // the kernel.
     assert_eq!(bench.seen(&first(TCP, PEER, 3, 81)), KERNELS);
     assert_eq!(bench.seen(&later(TCP, PEER, 4)), KERNELS);
     assert_eq!(bench.seen(&later(TCP, PEER, 1)), CLAIMED);
