@@ -34,7 +34,7 @@ pub(crate) struct Cubic {
     k: f64,
     /// Window at which the cubic function has its inflection point (Linux: `bic_origin_point`).
     origin: u64,
-    /// Window, and tick, of the last evaluation of the cubic function.
+    /// Window and tick of the last evaluation of the cubic function.
     last_update: (u64, u64),
     /// Number of ACKed segments per segment of growth (Linux: `cnt`).
     cnt: u64,

@@ -61,8 +61,8 @@ impl HyStart {
         self.found
     }
 
-    /// Returns true if the ACKs of this round have arrived as one train for more than half of the
-    /// smallest round-trip time and of the allowance for batching.
+    /// Returns true if the ACK train of this round is longer than half of the sum of the smallest
+    /// round-trip time and an allowance for batching.
     fn is_long_train(&mut self, sample: &Sample, least: u64, mss: u64) -> bool {
         if sample.now - self.last_ack > TRAIN_GAP {
             return false;

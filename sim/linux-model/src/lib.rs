@@ -5,10 +5,9 @@
 //!
 //! The model is written from RFC 9438 (CUBIC), 8985 (RACK-TLP), 6937 (PRR), 5682 (F-RTO), 2883 and
 //! 3522 (undo) and 6298 (RTO), and from public knowledge of Linux 6.x: its constants, HyStart, and
-//! the order in which an ACK is processed. All functions depend only on their arguments. Time is an
-//! argument in microseconds. The functions of the receiver return its ACKs.
+//! the order in which an ACK is processed. The model has no clock and no random numbers: each call
+//! passes the time in microseconds. The functions of the receiver return its ACKs, and
 //! [`Sender::take_segments`] returns the sender's segments.
-//!
 //! A sequence number counts full segments and never wraps. The model reproduces the effects of
 //! batching on ACKs:
 //!

@@ -44,22 +44,24 @@ pub(crate) struct Scoreboard {
 }
 
 impl Scoreboard {
-    /// SND.NXT, in segments.
+    /// Returns SND.NXT in segments.
     pub(crate) fn snd_nxt(&self) -> u64 {
         self.snd_una + self.packets_out()
     }
 
-    /// Number of segments between SND.UNA and SND.NXT (`packets_out`).
+    /// Returns the number of segments between SND.UNA and SND.NXT (`packets_out`).
     pub(crate) fn packets_out(&self) -> u64 {
         self.flight.len() as u64
     }
 
-    /// Segments in flight: the pipe of RFC 6675, as Linux counts it (`tcp_packets_in_flight`).
+    /// Returns the number of segments in flight: the pipe of RFC 6675, as Linux counts it
+    /// (`tcp_packets_in_flight`).
     pub(crate) fn in_flight(&self) -> u64 {
         self.packets_out() + self.retrans_out - self.sacked - self.lost
     }
 
-    /// Sequence number after the highest SACKed segment, or SND.UNA if no segment is SACKed.
+    /// Returns the sequence number after the highest SACKed segment, or SND.UNA if no segment is
+    /// SACKed.
     pub(crate) fn high_sacked(&self) -> u64 {
         if self.sacked == 0 {
             self.snd_una

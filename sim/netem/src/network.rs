@@ -140,8 +140,8 @@ impl Network {
             .min()
     }
 
-    /// Takes the frame that has arrived on `direction`. Returns the frame and its host if the node
-    /// is a host. Other nodes forward the frame.
+    /// Takes the frame that has arrived on `direction`. If the receiving node is a host, returns
+    /// the host and the frame. A switch or router forwards the frame instead.
     pub fn arrive(&mut self, now: Instant, direction: usize) -> Option<(usize, Vec<u8>)> {
         let node = self.directions[direction].to;
         let frame = self.directions[direction].link.poll(now)?;

@@ -10,8 +10,8 @@ use crate::cubic_model::{Bottleneck, mean_round_trip};
 const RATE: u64 = 10_000_000;
 /// One-way delay in each direction.
 const ONE_WAY: Duration = Duration::from_millis(20);
-/// Queue length in frames. A full queue takes 1.2 s at [`RATE`]. Path and queue together hold 1,033
-/// frames.
+/// Queue length in frames. A full queue drains in 1.2 s at [`RATE`]. Path and queue together hold
+/// 1,033 frames.
 const QUEUE: u32 = 1_000;
 /// Time during which the small flow runs alone.
 const ALONE: Duration = Duration::from_secs(5);
@@ -25,8 +25,8 @@ const FRAME: f64 = 1514.0;
 /// Largest ratio of the mean round-trip time beside BBR to the round-trip time of the small flow
 /// alone.
 const BBR_MAX: f64 = 2.0;
-/// Largest ratio of two mean round-trip times of the small flow: beside Tidelane's CUBIC, and
-/// beside an ideal CUBIC sender.
+/// Largest ratio of the small flow's mean round-trip time beside Tidelane's CUBIC to that beside an
+/// ideal CUBIC sender.
 const CUBIC_MAX: f64 = 1.1;
 /// Smallest share of the rate that the bulk flow must reach.
 const USED_MIN: f64 = 0.9;
