@@ -11,10 +11,10 @@ pub const RESET: u32 = 2;
 pub const REFUSED: u32 = 3;
 /// The user timeout expired, or the last retransmission or keepalive probe had no answer.
 pub const TIMED_OUT: u32 = 4;
-/// The host is unreachable: an ICMP error arrived that has no other value here, or neighbour
-/// resolution failed.
+/// The host is unreachable: neighbour resolution failed, or an ICMP error arrived for which this
+/// list has no other value.
 pub const HOST_UNREACHABLE: u32 = 5;
-/// There is no route to the network, on this host or by an ICMP error.
+/// This host has no route to the network, or an ICMP error reported that a router has none.
 pub const NET_UNREACHABLE: u32 = 6;
 /// No local port is left.
 pub const NO_PORT: u32 = 7;

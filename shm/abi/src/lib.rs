@@ -18,7 +18,8 @@
 //! ```
 //!
 //! A **ring set** has the rings between a program's thread and a fast-path core (a polling thread
-//! of the service). A **context** is a thread's ring sets. A **slot** holds a connection's state.
+//! of the service). A **context** is a program's thread that uses the service, with one ring set
+//! for each core. A **slot** holds the state of a connection.
 //!
 //! A **stream position** (`u32`, wrapping) counts payload bytes of one direction of a connection.
 //! The first byte has position 0. A **stream buffer** of `2^log2` bytes at region offset `o` holds
@@ -185,12 +186,11 @@ pub struct ServiceHalf {
     pub rx_buffer: AtomicU64,
     /// Value of `ProgramHalf::tx_buffer` that the service uses. The program may free older buffers.
     pub tx_buffer_seen: AtomicU64,
-    /// Number of uses and releases of the slot: odd while a connection has the slot.
+    /// Increased at each use and each release of the slot: odd while a connection has the slot.
     pub generation: AtomicU32,
     /// Stream position after the last in-order byte received.
     pub rx_head: AtomicU32,
-    /// Stream position after the last byte that the peer acknowledged. Older bytes may be
-    /// overwritten.
+    /// Stream position after the last acknowledged byte. Older bytes may be overwritten.
     pub tx_acked: AtomicU32,
     /// Bits of [`service_flags`].
     pub flags: AtomicU32,
@@ -272,7 +272,7 @@ pub mod service_flags {
     pub const MIGRATED: u32 = 1 << 6;
     /// With MIGRATED: the connection has changed since it moved, or the other process has ended.
     pub const EVENT_PENDING: u32 = 1 << 7;
-    /// An ICMP error or another path error did not end the connection: see `soft_error`.
+    /// A path error, such as an ICMP error, did not end the connection: see `soft_error`.
     pub const SOFT_ERROR: u32 = 1 << 8;
     /// The program has not read beyond the urgent byte in `urgent`.
     pub const URGENT: u32 = 1 << 9;
@@ -414,13 +414,13 @@ pub struct ControlEvent {
 pub mod control_event {
     /// The connection has `slot`, whose ids are valid. The SYN has been sent, or waits for data.
     pub const CONNECT_STARTED: u32 = 1;
-    /// The open failed before CONNECT_STARTED, and has no slot. `cause` has the reason.
+    /// The connection could not be opened, and has no slot. `cause` has the reason.
     pub const CONNECT_FAILED: u32 = 2;
     /// A connection of a listener is established in `slot`, whose ids are valid.
     pub const ACCEPTED: u32 = 3;
-    /// The program must connect through the kernel. Either no program of the service listens at
-    /// the destination, an address of this host, or a limit was reached. The event occurs only for
-    /// routes with [`super::ROUTE_ASK_SERVICE`] or [`super::ROUTE_WITHIN_HOST`].
+    /// The program must connect through the kernel. The destination is an address of this host, and
+    /// either no program of the service listens there, or a limit was reached. The event occurs
+    /// only for routes with [`super::ROUTE_ASK_SERVICE`] or [`super::ROUTE_WITHIN_HOST`].
     pub const CONNECT_KERNEL: u32 = 4;
 }
 
@@ -476,8 +476,8 @@ pub const ROUTE_ACCELERATED: u32 = 1;
 /// The prefix is an address of the service's interface. Only the service knows whether a program
 /// listens at the address, so `connect` waits for the answer CONNECT_STARTED or CONNECT_KERNEL.
 pub const ROUTE_ASK_SERVICE: u32 = 2;
-/// The prefix is loopback or another address of this host. A program that wants the service to
-/// handle connections within the host uses [`ROUTE_ASK_SERVICE`]; other programs [`ROUTE_KERNEL`].
+/// The prefix is loopback or another address of this host. Programs that use the service within
+/// the host treat it as [`ROUTE_ASK_SERVICE`], and other programs as [`ROUTE_KERNEL`].
 pub const ROUTE_WITHIN_HOST: u32 = 3;
 
 const _: () = {

@@ -214,8 +214,8 @@ pub mod message {
     /// Sent by any process to ask if its ABI version is the service's version. The answer is PROBE.
     /// The process may send REGISTER afterwards.
     pub const PROBE: u32 = 8;
-    /// Sent by a program, or by a child that inherited connections, before fork: the next child
-    /// will hold the same connections.
+    /// Sent before a fork by a program, or by a child that inherited connections. The message
+    /// announces that the next child will hold the same connections.
     ///
     /// The answer INHERIT carries the child's registration socket, over which the child may send
     /// REGISTER. If `listener` in the answer is not 0, the kernel serves this listener from now on,
@@ -308,7 +308,7 @@ pub mod not_accelerated {
     /// The service refused because of a limit. The bits above [`REASON_BITS`] identify the limit,
     /// or are zero. Only the service knows the meaning of this number.
     pub const LIMIT: u32 = 6;
-    /// The program inherited the connection over a fork that the service does not know of.
+    /// The program inherited the connection through a fork that was not announced to the service.
     pub const FORKED: u32 = 7;
     /// The service is gone.
     pub const SERVICE_GONE: u32 = 8;

@@ -108,8 +108,7 @@ pub struct BufferAllocator {
     quick: Box<[QuickList; ORDERS]>,
     /// Number of bytes in allocated blocks.
     allocated: u64,
-    /// True if blocks were freed since the last [`take_dirty`](BufferAllocator::take_dirty) without
-    /// a result.
+    /// True if blocks were freed since [`take_dirty`](BufferAllocator::take_dirty) last found none.
     free_dirty: bool,
 }
 
@@ -185,7 +184,7 @@ impl BufferAllocator {
         self.area.end - self.area.start
     }
 
-    /// Returns the size in bytes of the largest buffer that the area can hold while it is empty.
+    /// Returns the size in bytes of the largest buffer that fits into the empty area.
     pub fn longest(&self) -> u32 {
         self.capacity().checked_ilog2().map_or(0, |log2| {
             let log2 = log2.min(u32::from(STREAM_BUFFER_LOG2_MAX));
@@ -193,8 +192,7 @@ impl BufferAllocator {
         })
     }
 
-    /// Returns true if blocks were freed since the last [`take_dirty`](Self::take_dirty) that found
-    /// no block.
+    /// Returns true if blocks were freed since [`take_dirty`](Self::take_dirty) last found none.
     pub fn has_free_dirty(&self) -> bool {
         self.free_dirty
     }

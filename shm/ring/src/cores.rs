@@ -52,8 +52,8 @@ pub fn contexts_max(cores: u32) -> u32 {
 
 impl Layout {
     /// Returns the part of the region that belongs to `core` of `cores` cores. With several cores,
-    /// each core gets a power of two of slots, so that a shift gives the core of a slot. The
-    /// remaining slots are not used.
+    /// the number of slots of each core is a power of two, so that a shift of a slot's number gives
+    /// its core. The remaining slots are not used.
     pub fn share(&self, core: u32, cores: u32) -> CoreShare {
         let area = self.rx_area();
         let len = (area.end - area.start) / u64::from(cores) / UNIT * UNIT;

@@ -1,12 +1,11 @@
 //! Indices of a single-producer single-consumer ring in shared memory. The process at the other end
 //! of the ring (the *peer*) may be hostile.
 //!
-//! Each side keeps private copies of both indices. Each side validates the peer's index before it
-//! copies the index. The consumer's index is invalid if it moves back or passes the published
-//! entries. The producer's index is invalid if the ring would hold more entries than its length.
-//!
-//! An invalid index is reported as [`Corrupt`] and not copied. A position that is derived from a
-//! cursor is therefore always inside the ring, whatever value the peer writes.
+//! Each side keeps private copies of both indices, and validates the peer's index before it copies
+//! the index. The consumer's index is invalid if it moves back or passes the published entries. The
+//! producer's index is invalid if the ring would hold more entries than its length. An invalid
+//! index is reported as [`Corrupt`] and not copied. A position that is derived from a cursor is
+//! therefore always inside the ring, whatever value the peer writes.
 
 use crate::sync::{AtomicU32, Ordering};
 
@@ -14,7 +13,7 @@ use crate::sync::{AtomicU32, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Corrupt;
 
-/// Reason for which an entry was not pushed.
+/// Reason why an entry was not pushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PushError {
     /// The ring is full.
@@ -26,7 +25,7 @@ pub enum PushError {
 /// The producer's private copies of the ring's indices. An index counts entries and wraps at 2^32.
 #[derive(Debug)]
 pub struct ProducerCursor {
-    /// Number of entries of the ring, minus one: selects the position of an index.
+    /// Number of entries of the ring minus one. `index & mask` is the position of an entry.
     mask: u32,
     /// Index after the last committed entry.
     produced: u32,
@@ -144,7 +143,7 @@ impl ProducerCursor {
 /// The consumer's private copies of the ring's indices. An index counts entries and wraps at 2^32.
 #[derive(Debug)]
 pub struct ConsumerCursor {
-    /// Number of entries of the ring, minus one: selects the position of an index.
+    /// Number of entries of the ring minus one. `index & mask` is the position of an entry.
     mask: u32,
     /// The producer's index when it was last loaded.
     produced: u32,
@@ -202,7 +201,7 @@ impl ConsumerCursor {
         Ok(self.produced.wrapping_sub(self.consumed))
     }
 
-    /// Returns the position of the entry that is `ahead` entries after the next one. `ahead` must
+    /// Returns the position of the entry that is `ahead` entries after the next entry. `ahead` must
     /// be less than the result of [`known`](Self::known).
     #[inline]
     pub fn ahead(&self, ahead: u32) -> usize {
@@ -224,8 +223,8 @@ impl ConsumerCursor {
         }
     }
 
-    /// Returns true if the ring is empty. Returns false if the producer's index is invalid. The
-    /// caller then calls `claim`, which reports [`Corrupt`].
+    /// Returns true if the ring is empty. An invalid producer's index counts as an entry, so that
+    /// the caller calls `claim`, which reports [`Corrupt`].
     #[inline]
     pub fn is_empty(&self, produced: &AtomicU32) -> bool {
         self.consumed == self.produced && produced.load(Ordering::Acquire) == self.consumed

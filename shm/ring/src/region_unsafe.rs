@@ -193,9 +193,9 @@ impl Region {
         Ok(())
     }
 
-    /// Maps private zero memory at the addresses of this mapping, in a forked child, after
-    /// [`Self::dont_fork`]. The child then accesses this memory through the parent's pointers.
-    /// Fails if other memory is mapped at the addresses.
+    /// Maps private zero memory in a forked child, at the addresses of a mapping that
+    /// [`Self::dont_fork`] has excluded from the child. The pointers that the child inherited then
+    /// refer to this memory. Fails if other memory is mapped at the addresses.
     pub fn replace_after_fork(&self) -> io::Result<()> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;

@@ -81,8 +81,8 @@ pub fn send_message(
 pub struct Received {
     /// The message; `Ok(None)` if the peer has closed the socket.
     pub message: Result<Option<Message>, RecvError>,
-    /// All received descriptors, with close-on-exec set, also those of an invalid message. To close
-    /// a descriptor from an untrusted sender may block.
+    /// All received descriptors, including the descriptors of an invalid message. Close-on-exec is
+    /// set. Closing a descriptor from an untrusted sender may block.
     pub descriptors: Vec<OwnedFd>,
     /// The sender, if the socket has SO_PASSCRED.
     pub sender: Option<Sender>,

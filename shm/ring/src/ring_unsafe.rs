@@ -215,7 +215,8 @@ impl<R: Ring> Consumer<R> {
         Ok(Some(entry))
     }
 
-    /// Returns a lower bound of the number of entries. The bound is zero only if the ring is empty.
+    /// Returns a lower bound of the number of entries in the ring. The bound is zero only if the
+    /// ring is empty.
     #[inline]
     pub fn known(&mut self) -> Result<u32, Corrupt> {
         self.cursor.known(&self.memory.index().produced)
@@ -237,9 +238,9 @@ impl<R: Ring> Consumer<R> {
         Ok(count as usize)
     }
 
-    /// Returns a copy of the entry that is `ahead` entries after the next one. `ahead` must be less
-    /// than the result of [`known`](Self::known). The entries stay in the ring until `drop_known`,
-    /// and are not validated.
+    /// Returns a copy of the entry that is `ahead` entries after the next entry. `ahead` must be
+    /// less than the result of [`known`](Self::known). The entries stay in the ring until
+    /// `drop_known`, and are not validated.
     #[inline]
     pub fn peek(&self, ahead: u32) -> R::Entry {
         // SAFETY: as in `pop`.
