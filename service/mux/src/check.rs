@@ -1,5 +1,6 @@
-//! Checks of the packets that a port sends. A packet leaves the port only if its source is a
-//! 3-tuple of the port, and if its headers and checksums are valid.
+//! Checks of the packets that a program with its own TCP/IP stack sends through its port of the
+//! mux. A packet leaves the port only if its source is a 3-tuple of the port, and if its headers
+//! and checksums are valid.
 
 use tidelane_wire::{
     DropReason, Endpoint, IpAddress, MacAddress, Packet, RawSegment, checksum, parse_frame,

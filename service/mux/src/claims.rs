@@ -1,7 +1,8 @@
 //! The 3-tuples that mux ports have claimed.
 //!
-//! A *mux port* ([`PortId`]) connects a program that has its own TCP/IP stack with the mux. The mux
-//! port owns its claims. A *local port* is a TCP or UDP port number.
+//! The mux shares one NIC between TCP/IP stacks. A *mux port* ([`PortId`]) connects a program that
+//! has its own stack, and gets the packets of the 3-tuples that it has claimed. A *local port* is a
+//! TCP or UDP port number.
 
 use tidelane_wire::{Endpoint, IpAddress};
 
@@ -38,11 +39,12 @@ const NONE: u32 = u32::MAX;
 /// Owner that marks a free entry of `Claims::claims`.
 const NO_OWNER: PortId = PortId(u32::MAX);
 
-/// A claim, and the next claim with the same protocol and local port.
+/// A claim, as an entry of the list of all claims to one protocol and local port.
 #[derive(Clone, Copy, Debug)]
 struct Claim {
     tuple: Tuple,
     owner: PortId,
+    /// Index of the next claim in the list, or [`NONE`].
     next: u32,
 }
 

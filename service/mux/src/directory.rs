@@ -1,5 +1,6 @@
 //! The directory that finds the receiver of a packet from the interface's addresses and the
-//! 3-tuples that ports have claimed.
+//! 3-tuples that ports have claimed. A port of the mux connects a program that has its own TCP/IP
+//! stack. The *host* is the stack that gets all packets that no port has claimed.
 
 use tidelane_wire::{IpAddress, MacAddress, Packet, QuotedPacket, parse_frame, protocol};
 
@@ -13,11 +14,11 @@ use crate::{
 pub enum Destination {
     /// The port that has claimed the packet's destination.
     Port(PortId),
-    /// The host.
+    /// The host, because no port has claimed this local destination.
     Host,
-    /// The NIC.
+    /// The NIC, because the destination is not an address of the interface.
     Nic,
-    /// The NIC, and a port that also receives a multicast or broadcast datagram.
+    /// The NIC, and a port that also receives the multicast or broadcast datagram.
     NicAndPort(PortId),
 }
 

@@ -1,4 +1,5 @@
-//! The filter of ports: the owner of the ports decides which packets pass.
+//! The packet filter of the mux, by which the service decides which packets reach and leave the
+//! ports. A port connects a program that has its own TCP/IP stack.
 
 use crate::claims::PortId;
 
@@ -16,7 +17,7 @@ pub enum Way {
 pub enum Verdict {
     /// The packet passes.
     Pass,
-    /// The packet does not pass. If the port was to receive the packet, the sender gets an answer.
+    /// The packet does not pass. If the port was the receiver, the sender gets an answer.
     Refuse,
     /// The packet does not pass, and its sender gets no answer.
     Drop,

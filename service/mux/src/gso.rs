@@ -1,8 +1,9 @@
-//! GSO frames of ports: one frame with the payload of many TCP segments.
+//! GSO frames that programs send through their ports of the mux. Each frame has the payload of many
+//! TCP segments.
 //!
 //! A NIC with GSO (generic segmentation offload) gets the whole frame. For other receivers, the mux
-//! splits the frame. Each segment has a copy of the frame's headers. The mux then sets the lengths,
-//! identification, sequence number, flags and checksums for each segment.
+//! splits the frame: it copies the frame's headers to each segment, and then sets the lengths,
+//! identification, sequence number, flags and checksums of the segment.
 
 use tidelane_packet_io::{GSO_SEGMENT_MIN, GsoParameters, GsoPayload, LinkFull, PacketIo};
 use tidelane_wire::{

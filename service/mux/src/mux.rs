@@ -1,5 +1,6 @@
-//! A mux that owns its NIC and its link to the host. The host is the stack that gets the packets
-//! without a claim.
+//! A mux that owns its NIC and its link to the host. The mux shares the NIC between *ports*, each
+//! of which connects a program that has its own TCP/IP stack. The *host* is the stack that gets all
+//! packets that no port has claimed.
 
 use tidelane_packet_io::{BURST_MAX, Burst, Capabilities, PacketIo};
 use tidelane_time::Instant;
@@ -119,7 +120,7 @@ impl<N: PacketIo, H: PacketIo, P: PortEnd> Mux<N, H, P> {
         self.outside.counters
     }
 
-    /// Forwards one burst of the NIC, one burst of the host, and one turn of each port with
+    /// Forwards one burst of the NIC, one burst of the host, and one burst of each port with
     /// packets. Returns true if there was a packet. This mux has no clock, so its ports must have
     /// no rate limit.
     pub fn step(&mut self) -> bool {

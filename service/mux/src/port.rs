@@ -1,4 +1,6 @@
-//! An open port: its packet rings, counters and place in the queues of [`Ports`](crate::Ports).
+//! An open port of the mux: its packet rings, counters and place in the queues of
+//! [`Ports`](crate::Ports). A port connects a program that has its own TCP/IP stack. The mux serves
+//! the ports in *turns*, each of which is one burst of frames from one port.
 
 use tidelane_time::Instant;
 
@@ -95,8 +97,8 @@ impl<P: PortEnd> Port<P> {
         self.io.has_frames()
     }
 
-    /// Copies a received packet to the port's packet ring. Returns true if the port needs a flush
-    /// and is not queued for a flush yet.
+    /// Copies a received packet to the port's packet ring. Returns true if the caller must queue
+    /// the port for a flush, and false if the port is already queued.
     #[inline]
     pub fn give(&mut self, frame: &[u8]) -> bool {
         if copy_to(&mut self.io, frame) {

@@ -1,10 +1,10 @@
-//! Counters of a port.
+//! Counters of a mux port, which connects a program that has its own TCP/IP stack.
 
 use std::collections::BTreeMap;
 
 use crate::check::SendRefusal;
 
-/// Counters of one port.
+/// Counters of the packets of one port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
     /// Packets that the port has received.

@@ -1,4 +1,5 @@
-//! The mux's end of a port. The program of the port has the other end.
+//! The mux's end of a port. The program that the port connects, which has its own TCP/IP stack, has
+//! the other end.
 
 use tidelane_packet_io::{MemPort, PacketIo, Tapped};
 use tidelane_packet_ring::ServiceEnd;

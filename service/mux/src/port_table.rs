@@ -1,4 +1,5 @@
-//! The open ports of a mux by number, and the rotation in which the mux polls them.
+//! The open ports of a mux by number, and the rotation in which the mux polls them. A port connects
+//! a program that has its own TCP/IP stack.
 
 use crate::{
     check::SendRefusal, claims::PortId, port::Port, port_counters::PortCounters, port_end::PortEnd,

@@ -1,5 +1,8 @@
-//! The ports of a mux: their packet rings, 3-tuples, turns and counters. A *turn* is one burst of
-//! frames that the mux takes from a port.
+//! The ports of a mux: their packet rings, 3-tuples, turns and counters.
+//!
+//! A mux shares one NIC between TCP/IP stacks. A *port* connects a program that has its own stack,
+//! and the *host* is the stack that gets all packets that no port has claimed. A *turn* is one
+//! burst of frames that the mux takes from a port.
 
 use std::sync::Arc;
 
@@ -46,8 +49,8 @@ pub struct Ports<P: PortEnd> {
     turns: TurnQueue,
     /// Ports that got frames since the last flush.
     queued: Vec<PortId>,
-    /// A burst, which all ports use in turn. `None` before the first port is open, and while a turn
-    /// processes the frames of the burst. The burst is empty unless a turn is paused.
+    /// A burst, which the ports use one after another. `None` before the first port is open, and
+    /// while a turn processes the frames of the burst. The burst is empty unless a turn is paused.
     burst: Option<P::Burst>,
     /// Buffer for one segment of a GSO frame.
     segment: Vec<u8>,

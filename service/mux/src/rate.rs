@@ -1,9 +1,11 @@
-//! The rate at which a port may send: a token bucket for packets, and another for bytes.
+//! The rate at which a mux port may send: a token bucket for packets, and another for bytes. A port
+//! connects a program that has its own TCP/IP stack.
 //!
-//! A port has a turn as long as neither bucket has a debt. The turn takes at most as many packets
-//! as there are tokens, but at least one packet, and may leave a debt. While there is a debt, the
-//! port's packets stay in its packet ring. The debt is paid with new tokens. No packet is lost, and
-//! no other port waits.
+//! The mux serves the ports in *turns*, each of which is a burst of packets of one port. A port
+//! gets a turn only while neither bucket has a debt. The turn takes at most as many packets as
+//! there are tokens, but at least one packet, and may therefore leave a debt, which new tokens pay.
+//! Meanwhile, the port's packets stay in its packet ring. No packet is lost, and no other port
+//! waits.
 
 use std::ops::AddAssign;
 

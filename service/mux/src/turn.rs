@@ -1,4 +1,5 @@
-//! A turn of a port: the mux's progress through one burst of the port's frames.
+//! A turn of a mux port: the mux's progress through one burst of the port's frames. A port connects
+//! a program that has its own TCP/IP stack.
 
 use crate::{claims::PortId, rate::Amount};
 
@@ -11,8 +12,8 @@ pub struct Turn {
     pub next: usize,
     /// Number of the next segment, if the next frame is a GSO frame.
     pub segment: usize,
-    /// The packets and bytes that the segments of the turn's GSO frames have beyond the frames
-    /// themselves.
+    /// Packets and bytes of the segments of the turn's GSO frames, minus the packets and bytes of
+    /// the frames themselves.
     pub beyond: Amount,
 }
 

@@ -1,4 +1,5 @@
-//! The order in which the ports of a mux have their turns.
+//! The order in which the ports of a mux have their turns. A port connects a program that has its
+//! own TCP/IP stack. A *turn* is one burst of frames that the mux takes from a port.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -50,7 +51,7 @@ impl TurnQueue {
         self.turns.is_empty() && self.paused.is_none()
     }
 
-    /// Returns the earliest time at which a port has waited long enough for its rate.
+    /// Returns the earliest time at which a port's wait for its rate ends.
     pub fn next_timeout(&self) -> Option<Instant> {
         self.waiting.next_due()
     }

@@ -1,4 +1,4 @@
-//! The ports that wait until their rate lets them send.
+//! The mux ports that wait until their rate limits let them send.
 
 use std::collections::BTreeSet;
 
