@@ -6,7 +6,7 @@ use tidelane_tests::tools::find_tool;
 
 use crate::Tally;
 
-/// A load, and the functions whose instructions callgrind counts.
+/// A load to run under callgrind, and the functions whose instructions callgrind counts.
 #[derive(Clone, Copy, Debug)]
 pub struct Measurement {
     /// Name of the load.
@@ -17,7 +17,7 @@ pub struct Measurement {
     pub counted_functions: &'static [&'static str],
 }
 
-/// The result of a measurement.
+/// The result of a [`Measurement`].
 #[derive(Clone, Copy, Debug)]
 pub struct Counted {
     /// Instructions per segment or request.

@@ -1,21 +1,21 @@
 //! The functions whose instructions callgrind counts, from entry to return.
 //!
-//! The functions are neither mangled nor inlined, because their symbols are the arguments of
-//! callgrind's option `--toggle-collect`.
+//! Callgrind finds the functions by the symbols that its option `--toggle-collect` names. The
+//! functions are therefore neither mangled nor inlined.
 
 use tidelane_engine::Segment;
 use tidelane_time::Instant;
 
 use crate::{echo::EchoProgram, engine::OneFlow, mux::MemoryMux, rig::Machine};
 
-/// Passes a segment to the TCP engine, which sends an ACK at the end of the batch.
+/// Passes a segment to the TCP engine and ends the batch, so that the engine sends an ACK.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub fn tidelane_micro_receive(one: &mut OneFlow, segment: &Segment<'_>) {
     one.receive(segment);
 }
 
-/// Passes written bytes to the TCP engine, which sends a segment.
+/// Tells the TCP engine that the program has written bytes, so that the engine sends a segment.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub fn tidelane_micro_send(one: &mut OneFlow) {

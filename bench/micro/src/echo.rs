@@ -1,5 +1,5 @@
-//! Loads of 64-byte requests and replies between two programs. The programs use the client library
-//! and one or two hosts. A host is the TCP/IP stack of one polling thread of the Tidelane service.
+//! Loads of 64-byte requests and replies between two programs with the client library, over one or
+//! two hosts. A host is the TCP/IP stack of one polling thread of the Tidelane service.
 
 use tidelane_abi::program_flags;
 use tidelane_client::{ClientEvent, Connect, Context, Program, Stream};
@@ -20,13 +20,13 @@ const STEP: Duration = Duration::from_micros(5);
 /// Steps within which all connections must be established.
 const SETUP_STEPS_MAX: u32 = 2_000;
 
-/// One of the two programs: the echo server or its client.
+/// A program that uses the client library: the echo server or its client.
 pub struct EchoProgram {
     program: Program,
     context: Context,
     /// Connections by slot, the number of the connection's record in shared memory.
     streams: Vec<Option<Stream>>,
-    /// Events of the present wake-up.
+    /// Events of the current wake-up, kept here so that their memory is reused.
     events: Vec<ClientEvent>,
     /// Bytes read on all connections.
     read: u64,
@@ -61,7 +61,7 @@ impl EchoProgram {
         self.context.flush();
     }
 
-    /// Handles a ready connection. The server writes the bytes back.
+    /// Reads from a ready connection. The server writes the bytes back.
     fn ready(&mut self, slot: u32) {
         let Some(Some(stream)) = self.streams.get_mut(slot as usize) else {
             return;
@@ -161,8 +161,8 @@ impl Meter {
     }
 }
 
-/// Runs the load between two hosts. Each host has a memory port, a pair of packet queues in memory
-/// that takes the place of a NIC. Counts the instructions of the server's host and client library.
+/// Runs the load `port`: the two programs are on two hosts, whose NICs are the two ends of a link
+/// in memory. Counts the instructions of the server's host and client library.
 pub fn port(load: Load) -> Tally {
     let (near, far) = MemPort::pair(MemConfig::default());
     let mut here = Machine::new(1, near);
@@ -200,9 +200,9 @@ pub fn port(load: Load) -> Tally {
     meter.finish(load)
 }
 
-/// Runs the load between two programs of one host, over the local path, which joins connections
-/// within a host in memory. Counts the instructions of the host and of the libraries of the two
-/// programs.
+/// Runs the load `local`: the two programs are on one host, whose local path passes the bytes of a
+/// connection within the host without packets. Counts the instructions of the host and of the
+/// client library in the two programs.
 pub fn local(load: Load) -> Tally {
     let mut here = Machine::new(1, MemPort::loopback(MemConfig::default()));
     let at = Endpoint::new(address(1), PORT);
@@ -225,7 +225,8 @@ pub fn local(load: Load) -> Tally {
         meter.counting = turn >= load.warmup;
         let expected = client.read + (LEN * connections) as u64;
         meter.write_requests(&mut client);
-        // Each direction takes two steps of the host: one sends the bytes, the next delivers them.
+        // Each direction takes two steps of the host. The first sends the bytes, and the second
+        // delivers them.
         meter.service(&mut here);
         meter.service(&mut here);
         meter.library(&mut server);

@@ -1,6 +1,6 @@
-//! Loads of the TCP engine alone (`tidelane-engine`). The engine has one flow. The engine hands its
-//! segments and events to a driver. The driver of these loads discards all segments. The driver of
-//! the Tidelane service writes them to frames.
+//! Loads of the TCP engine alone (`tidelane-engine`), with one flow. The engine passes its segments
+//! and events to a driver. The driver of the Tidelane service writes the segments to frames, and
+//! the driver of these loads discards them.
 
 use std::hint::black_box;
 
@@ -18,8 +18,8 @@ const LINK: LinkId = LinkId(1);
 /// Virtual time between two segments.
 const STEP: Duration = Duration::from_micros(20);
 
-/// The fields that differ between the segments of a flow. A driver with a header template writes
-/// only these fields.
+/// The fields that differ between the segments of a flow. The service's driver copies the other
+/// header fields from a template, and writes only these.
 #[derive(Clone, Copy)]
 struct Sent {
     seq: SeqNumber,
@@ -56,14 +56,15 @@ pub struct Sink {
     last: Option<Sent>,
     /// Number of sent segments.
     sent: u64,
-    /// Number of received payload bytes.
+    /// Number of payload bytes that the engine delivered.
     placed: u64,
     /// The flow of the last event.
     flow: Option<FlowId>,
 }
 
 impl Driver for Sink {
-    /// Reads the fields that the service's driver writes into a frame.
+    /// Reads the same fields as the service's driver, so that the compiler cannot omit their
+    /// computation.
     #[inline(always)]
     fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
         if out.flags.contains(TcpFlags::SYN) || out.payload_len > u32::from(out.segment_size) {
@@ -95,8 +96,8 @@ impl Driver for Sink {
 }
 
 impl Sink {
-    /// Takes a SYN, or a super-segment (several segments in one buffer, as with GSO). This function
-    /// is not inlined, because the service's driver also handles these two in a separate function.
+    /// Takes a SYN, or a super-segment (several segments in one buffer, as with GSO). The function
+    /// is not inlined, because the service's driver handles these rare cases out of line, too.
     #[inline(never)]
     fn transmit_any(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
         self.last = Some(Sent::of(black_box(out)));
@@ -118,7 +119,7 @@ pub struct OneFlow {
     ack: SeqNumber,
     /// SEG.WND of the peer's segments.
     wnd: u16,
-    /// Stream position up to which the program has read (receive) or written (send).
+    /// Stream position up to which the program has read (load `receive`) or written (load `send`).
     position: u32,
 }
 
@@ -230,7 +231,7 @@ impl OneFlow {
 fn check(sent: &Sent) {
     assert!(sent.wnd > 0, "the window is open");
     assert!(sent.timestamps.is_some(), "timestamps are in use");
-    assert_eq!(sent.ecn, Ecn::NotEct, "ECN is not");
+    assert_eq!(sent.ecn, Ecn::NotEct, "ECN is not in use");
 }
 
 /// Runs the load `receive`: in-order segments of 64 bytes, each acknowledged at the end of its
@@ -255,12 +256,12 @@ pub fn receive(load: Load) -> Tally {
             tally.allocations += allocations_unsafe::count() - before;
             tally.count += 1;
         }
-        assert_eq!(one.driver.placed - placed, u64::from(len), "placed at once");
+        assert_eq!(one.driver.placed - placed, u64::from(len), "all delivered");
         assert_eq!(one.driver.sent - sent, 1, "one acknowledgment");
         one.seq = one.seq.add(len);
         let out = one.driver.last.expect("an acknowledgment");
         check(&out);
-        assert_eq!((out.ack, out.payload), (one.seq, None), "it acknowledges");
+        assert_eq!((out.ack, out.payload), (one.seq, None), "a pure ACK");
         one.position = one.position.wrapping_add(len);
         let read = one.engine.rx_advance(one.flow, one.position);
         assert!(read.is_ok());

@@ -1,4 +1,4 @@
-//! The measured cases with their targets and limits, and the output of the results.
+//! The table of measured cases with their targets and limits, and the output of the results.
 
 use std::{fs, process::Command};
 
@@ -7,7 +7,7 @@ use tidelane_tests::tools::{source_root, target_dir};
 
 use crate::callgrind::{self, Measurement};
 
-// Counted functions of the cases (see `counted_functions`).
+// The functions of `counted_functions` that a case counts.
 const SERVICE: &[&str] = &["tidelane_micro_service"];
 const LIBRARY: &[&str] = &["tidelane_micro_library"];
 const BOTH: &[&str] = &["tidelane_micro_service", "tidelane_micro_library"];

@@ -1,10 +1,11 @@
 //! `tidelane-micro`: counts the instructions of Tidelane's TCP engine, service and client library
 //! per segment or request.
 //!
-//! The program runs itself under callgrind once for each case. Callgrind counts only within the
-//! functions of [`counted_functions`]. The results go to `target/bench/instructions.json`.
-//! Instruction counts are reproducible, unlike times on a shared machine. Each load also counts
-//! allocations, and `--check` fails if a load allocates.
+//! Instruction counts are reproducible, unlike times on a shared machine. The program runs itself
+//! under callgrind once for each case, as a *load*: a sequence of equal turns, such as one request
+//! on each connection. Callgrind counts only within the functions of [`counted_functions`]. The
+//! results go to `target/bench/instructions.json`. Each load also counts allocations, and `--check`
+//! fails if a load allocates.
 
 mod allocations_unsafe;
 mod callgrind;
@@ -22,7 +23,7 @@ use clap::{Parser, Subcommand};
 #[global_allocator]
 static ALLOCATOR: allocations_unsafe::Counting = allocations_unsafe::Counting;
 
-/// Instruction counts (callgrind) of engine, service and library
+/// Counts the instructions of engine, service and library, with callgrind
 #[derive(Parser)]
 #[command(version, about)]
 struct Arguments {
@@ -51,8 +52,9 @@ enum Command {
     },
 }
 
-/// The size of a load. A turn is one segment, or one request on each connection. A turn of a mux
-/// load is a fixed number of packets, and the mux loads run a hundredth of the turns.
+/// The size of a load in turns. A turn is one segment or, for the loads with programs, one request
+/// on each connection. A turn of the mux loads has many packets, so that these loads run only a
+/// hundredth of the turns.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// Number of counted turns.

@@ -16,13 +16,13 @@ use crate::{Load, Tally, allocations_unsafe, counted_functions};
 /// Packets of one turn, over all ports.
 const PACKETS: u32 = 1024;
 /// Divisor of the requested numbers of turns. These loads need fewer turns than other loads,
-/// because a turn has [`PACKETS`] packets.
+/// because each turn has [`PACKETS`] packets.
 const PER_TURN: u32 = 100;
 /// Length in bytes of a frame, without the frame check sequence (FCS).
 const FRAME_LEN: usize = 60;
 /// Link address of the interface.
 const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
-/// Address of the interface, and of the peer.
+/// IP addresses of the interface and of the peer.
 const ADDRESSES: [IpAddress; 2] = [
     IpAddress::from_v4([10, 0, 0, 1]),
     IpAddress::from_v4([10, 0, 0, 2]),
@@ -33,11 +33,12 @@ const RING_LEN: u32 = 256 * 1024;
 /// Smallest length in bytes of a packet ring.
 const RING_LEN_MIN: u32 = 16 * 1024;
 
-/// A mux whose ports have packet rings. Pairs of queues in memory take the place of the NIC and of
-/// the service's own TCP/IP host.
+/// The mux under test. Its ports have packet rings, and links in memory take the place of its NIC
+/// and of the service's own TCP/IP host.
 pub type MemoryMux = Mux<MemPort, MemPort, ServiceEnd>;
 
-/// The mux, and the other ends of its links.
+/// The mux, and the far ends of its links: the peer of the NIC, the service's host, and the
+/// programs at the ports.
 struct Net {
     mux: MemoryMux,
     nic: MemPort,

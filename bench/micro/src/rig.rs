@@ -1,5 +1,5 @@
-//! A host (the TCP/IP stack of one polling thread of the Tidelane service) and its programs in one
-//! thread, with virtual time and with a memory port instead of a NIC.
+//! Runs a host (the TCP/IP stack of one polling thread of the Tidelane service) and its programs in
+//! one thread, with virtual time and with a link in memory instead of a NIC.
 
 use std::sync::Arc;
 
@@ -12,12 +12,13 @@ use tidelane_wire::{Endpoint, MacAddress};
 
 /// Number of slots of a program. A slot is the record of a connection in shared memory.
 const SLOTS: u32 = 1024;
-/// Length of each of a program's buffer areas, in bytes.
+/// Length in bytes of the memory for a program's send buffers, and of the memory for its receive
+/// buffers.
 const AREA_LEN: u64 = 64 << 20;
-/// First port for active opens.
+/// First TCP port for active opens.
 const PORT_FIRST: u16 = 40_000;
 
-/// A doorbell without an effect, because no program sleeps here.
+/// A doorbell, which wakes a program, without an effect: no program sleeps in these loads.
 struct NoBell;
 
 impl Bell for NoBell {
@@ -26,7 +27,8 @@ impl Bell for NoBell {
     }
 }
 
-/// A host, and the part of the control plane that the loads need.
+/// A host, and a substitute for the parts of the service's control plane that the loads need:
+/// resolving neighbours, and assigning ports.
 pub struct Machine {
     /// The host that the load drives.
     pub host: Host<MemPort>,
@@ -71,8 +73,8 @@ impl Machine {
         }
     }
 
-    /// Adds a program with one context, which is the set of rings of a thread. If `listen_at` is
-    /// given, the program listens there.
+    /// Adds a program with one context, which is the pair of request and event rings of a thread.
+    /// If `listen_at` is given, the program listens there.
     pub fn program(&mut self, listen_at: Option<Endpoint>) -> (Program, Context) {
         let layout = Layout::new(SLOTS, AREA_LEN, AREA_LEN).expect("a possible layout");
         let region = Arc::new(ProgramRegion::heap(&layout).expect("there is memory"));

@@ -34,7 +34,7 @@ pub struct Entry {
     /// Name of the program: the name of the file without `.toml`.
     #[serde(skip)]
     pub name: String,
-    /// Title of the program's row in the table.
+    /// Title of the program's row in `TABLE.md`.
     pub title: String,
     /// Kind of program, such as "web server".
     pub kind: String,
@@ -51,13 +51,13 @@ pub struct Entry {
     pub npm: Vec<String>,
     /// A shell command that builds files in `{tools}`. It is executed once per run.
     pub build: Option<String>,
-    /// Reason why `tidelane run` leaves the program to the kernel, such as "Go". `None` if the
-    /// program can be accelerated.
+    /// Reason for which `tidelane run` leaves the program to the kernel, such as "Go". `None` if
+    /// Tidelane can carry the program's connections.
     pub kernel: Option<String>,
     /// Port of the server.
     pub port: u16,
-    /// True if the program forwards requests to an HTTP server. The testbed then starts this server
-    /// with the random files on the client's side, on the kernel, at port 8000.
+    /// True if the program is a proxy that forwards requests to an HTTP server. The testbed then
+    /// runs this HTTP server, the origin, on the client's side, on the kernel, at port 8000.
     #[serde(default)]
     pub origin: bool,
     /// Files to write to `{home}`, by name.
@@ -65,18 +65,18 @@ pub struct Entry {
     pub files: BTreeMap<String, String>,
     /// The server.
     pub server: Server,
-    /// The client whose output is compared.
+    /// The client that checks the server.
     pub check: Check,
-    /// The load. `None` to repeat the check instead.
+    /// The load on the server. `None` if the load repeats the check.
     #[serde(default)]
     pub load: Option<Load>,
 }
 
-/// The start of the server.
+/// The commands that start the server.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Server {
-    /// A shell command that is executed before the start, on the kernel.
+    /// A shell command that is executed on the kernel before the server starts.
     pub prepare: Option<String>,
     /// The server's command. It is split at blanks and executed without a shell.
     pub command: String,
@@ -90,7 +90,7 @@ pub struct Server {
     pub seconds: u64,
 }
 
-/// A client whose output is compared with a file.
+/// A client that checks the server: its output must be equal to a file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Check {
@@ -110,13 +110,13 @@ pub struct Check {
 pub struct Load {
     /// A shell command on the client's side that ends by itself.
     pub client: String,
-    /// Format of the command's output.
+    /// Format of the command's output, which contains the measured rate.
     pub output_format: OutputFormat,
     /// Description of one request.
     pub request: String,
 }
 
-/// Output formats of load clients.
+/// The format in which a load client prints its results.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum OutputFormat {
@@ -139,7 +139,7 @@ fn thirty() -> u64 {
 }
 
 impl Entry {
-    /// Returns the load. For an entry without a load, the load is a sequence of checks.
+    /// Returns the load of the entry or, if the entry has none, a load that repeats the check.
     pub fn load(&self) -> Load {
         let checks = || Load {
             client: CHECKS.replace("CHECK", &self.check.client),

@@ -1,8 +1,8 @@
 //! Measures one program: the cells of its row in the table of results, and its load.
 //!
-//! The module checks each combination of the server's and the client's stack without a disturbance,
-//! with packet loss, and with a killed service. The load runs on the kernel and on Tidelane in
-//! turn.
+//! Each cell is the check of one combination of the server's and the client's stack, without a
+//! disturbance, with packet loss, or with a service that is killed during the check. The load runs
+//! on the kernel and on Tidelane in turn.
 
 use tidelane_tests::{Service, Side, Stop};
 
@@ -16,9 +16,8 @@ use crate::{
     testbed::{Kind, Testbed},
 };
 
-/// Measures all cells and the load, and adds them to the row. After a failed check, the function
-/// adds a failed cell and continues. If the server does not start on the kernel, the function adds
-/// only this reason.
+/// Measures all cells and the load, and adds them to the row. A failed check becomes a failed cell.
+/// If the server does not start even on the kernel, the row has only the reason.
 pub fn run(entry: &Entry, rounds: usize, row: &mut Row) {
     let kernel = match Testbed::new(entry, Kind::PLAIN) {
         Ok(testbed) => testbed,
@@ -46,8 +45,8 @@ pub fn run(entry: &Entry, rounds: usize, row: &mut Row) {
     }
 }
 
-/// Runs only the check with both ends on the kernel, and one load. Adds the cell to the row, and
-/// prints the load.
+/// Runs only one check and one load, both on the kernel. Adds the cell to the row, and prints the
+/// load.
 pub fn try_kernel(entry: &Entry, row: &mut Row) {
     let testbed = match Testbed::new(entry, Kind::PLAIN) {
         Ok(testbed) => testbed,
@@ -84,8 +83,8 @@ fn of_client(mut testbed: Testbed<'_>, row: &mut Row) {
     testbed.end();
 }
 
-/// Adds the remaining cells whose server is on Tidelane: the cell without a disturbance and with
-/// both ends on Tidelane, and the cells with killed services.
+/// Adds the cells with the server on Tidelane that are still missing: the undisturbed check with
+/// both ends on Tidelane, and the checks with killed services.
 fn of_server(mut testbed: Testbed<'_>, row: &mut Row) {
     let entry = testbed.entry;
     let mut client = testbed.wire.service_with(Side::Client, &[]);
@@ -114,8 +113,8 @@ fn of_server(mut testbed: Testbed<'_>, row: &mut Row) {
     testbed.end();
 }
 
-/// Runs one check without a disturbance, and adds its cell. `client` is the service that the client
-/// runs on, or `None` for the kernel.
+/// Runs an undisturbed check, and adds its cell. `client` is the service that the client runs on,
+/// or `None` for the kernel.
 fn plain(testbed: &Testbed<'_>, client: Option<&Service>, row: &mut Row) {
     let sides = Sides::of(testbed.service.is_some(), client.is_some());
     let result = check::run(
@@ -165,8 +164,8 @@ fn lossy(entry: &Entry, accelerated: bool, row: &mut Row) {
     testbed.end();
 }
 
-/// Runs the load on the kernel and on Tidelane in turn. Each round uses the reverse order of the
-/// round before.
+/// Runs the load on the kernel and on Tidelane in each round. The order alternates, so that a drift
+/// of the machine's speed affects both.
 fn loads(kernel: &Testbed<'_>, ours: &Testbed<'_>, load: &Load, rounds: usize) -> LoadRow {
     let mut row = LoadRow::new(&load.request);
     let mut samples: [Vec<Sample>; 2] = [Vec::new(), Vec::new()];

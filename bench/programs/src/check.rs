@@ -10,7 +10,7 @@ use crate::{
     testbed::Testbed,
 };
 
-/// The circumstances of a check.
+/// The client's stack and the packet loss during a check.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckSetup<'a> {
     /// The service that the client runs on. `None` for the kernel.
@@ -80,7 +80,7 @@ pub fn into_file(text: &str, output: &Path) -> String {
     format!("{{ {text}\n}} > {}", output.display())
 }
 
-/// Returns an error unless the files `output` and `file` have the same digest.
+/// Fails unless the files `output` and `file` have the same digest.
 pub fn compare(file: &Path, output: &Path) -> Result<(), Stop> {
     let (want, got) = (digest(file)?, digest(output)?);
     let len = |path| fs::metadata(path).map(|data| data.len()).unwrap_or(0);

@@ -12,10 +12,10 @@ use crate::{
     testbed::Testbed,
 };
 
-/// Time limit of a load. A load normally ends by itself before.
+/// Time limit of a load. Load clients normally end by themselves before.
 const LOAD_MAX: Duration = Duration::from_secs(60);
 
-/// The result of one run of a load.
+/// The measured values of one run of a load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
     /// Requests per second.

@@ -1,12 +1,12 @@
 //! `cargo xtask programs`: runs real programs on the kernel and on Tidelane, and writes a table of
 //! the results.
 //!
-//! A file of `catalog` describes one program: its packages, its start, a client whose output must
-//! have the digest of a file, and a load. The crate builds the wires, which are veth pairs between
-//! two network namespaces ([`testbed`]), and runs the checks and the load ([`cells`]). The crate
-//! reads from the services' counters whether connections were accelerated, that is, carried by
-//! Tidelane instead of the kernel ([`stack_detector`]). It keeps the results in `result.json` and
-//! `TABLE.md` ([`results`]).
+//! A file of `catalog` describes one program: its packages, the command that starts its server, a
+//! client whose output must have the digest of a given file, and a load. The crate connects server
+//! and client by a wire, a veth pair between two network namespaces ([`testbed`]), and runs the
+//! checks and the load ([`cells`]). The counters of the service and the kernel show whether the
+//! connections were accelerated, that is, carried by Tidelane instead of the kernel
+//! ([`stack_detector`]). The results are kept in `result.json` and `TABLE.md` ([`results`]).
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -30,7 +30,7 @@ mod testbed;
 use catalog::Entry;
 use results::{Results, Row};
 
-/// Compare real programs on the kernel and on Tidelane
+/// Compares real programs on the kernel and on Tidelane
 #[derive(Parser, Debug)]
 #[command(name = "cargo xtask programs")]
 struct Options {

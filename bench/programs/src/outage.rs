@@ -1,5 +1,5 @@
-//! Checks with a killed Tidelane service: the service is killed and started again while server and
-//! client run.
+//! Checks with an outage of the Tidelane service: the service is killed and started again while
+//! server and client run.
 //!
 //! ```text
 //!   client at work --- kill -9 --- check over the kernel --- up --- check, accelerated again
@@ -17,19 +17,18 @@ use crate::{
     testbed::Testbed,
 };
 
-/// Time for which a client runs before the service is killed. A check, which is shorter than a
-/// load, runs for a third of this time.
+/// Time for which a load runs before the service is killed. A check is shorter than a load, so that
+/// the service is killed after a third of this time.
 const AT_WORK: Duration = Duration::from_millis(300);
-/// Time limit for the end of a client that runs when the service is killed. The client's
-/// connections may fail.
+/// Time limit for a client to end after the service was killed. The client's connections may fail.
 const END_MAX: Duration = Duration::from_secs(20);
-/// Time limit for the end of a killed service, and for the new service to learn of a listener.
+/// Time limit for a killed service to end, and for the new service to learn of a listener.
 const AGAIN_MAX: Duration = Duration::from_secs(20);
 
-/// Exit status of `timeout` if it ended the client.
+/// Exit status of the command `timeout` if the client exceeded its time limit.
 const HANGS: &str = "124";
-/// Message for a client that waits for its server forever. A waiting client sends no segment that
-/// the kernel could answer with a RST.
+/// Message for a client that still waits for its server. Such a client sends no segment that the
+/// kernel could answer with a RST.
 const NO_RESET: &str = "the client that was at work when the service died hangs: it got no reset";
 
 /// Kills the server's service and starts it again. The clients are on the kernel.
@@ -77,21 +76,21 @@ pub fn of_clients(testbed: &mut Testbed<'_>, service: Service) -> Result<Checked
     })
 }
 
-/// Returns a failure with the phase of the check and the text of `stop`.
+/// Adds the phase of the outage to the text of a failure.
 fn named(when: &str, stop: Stop) -> Stop {
     let (Stop::Skip(text) | Stop::Fail(text)) = stop;
     Stop::Fail(format!("{when}: {text}"))
 }
 
-/// Starts the load client on the kernel. The client is to be running when the service is killed.
+/// Starts a load client on the kernel, which runs when the service is killed.
 fn at_work(testbed: &Testbed<'_>) -> Result<Running, Stop> {
     let text = testbed.fill(&testbed.entry.load().client);
     let text = check::into_file(&text, &testbed.output());
     testbed.shell(Side::Client, &text).spawn()
 }
 
-/// Waits for the end of the client that was running when the service was killed. The client may
-/// fail, but must not hang.
+/// Waits until the client ends that was running when the service was killed. The client may fail,
+/// but must not hang.
 fn ends(mut client: Running) -> Result<(), Stop> {
     let ended = client.ends_within(END_MAX)?;
     ensure!(
@@ -106,8 +105,8 @@ fn kill_server(testbed: &mut Testbed<'_>) -> Result<(), Stop> {
     let Some(service) = &testbed.service else {
         return Ok(());
     };
-    // Ask again, because the service may meanwhile have left a server that forks for each
-    // connection to the kernel.
+    // Ask again, because the service leaves a server to the kernel when it learns that the server
+    // forks for each connection.
     testbed.had_listener &= service.has_listener(testbed.entry.port)?;
     service.kill()?;
     wait_until(AGAIN_MAX, "the service's end", || Ok(!service.alive()))
@@ -126,7 +125,7 @@ fn up_again(testbed: &mut Testbed<'_>) -> Result<(), Stop> {
     })
 }
 
-/// A shell on the client's service that runs the check on request.
+/// A shell on the client's service that runs the check on request, by the script `check_shell.sh`.
 struct CheckShell {
     shell: Running,
     /// Folder of the files by which this process and the shell communicate.
@@ -169,7 +168,8 @@ impl CheckShell {
         let done = self.home.join(format!("done.{}", self.round));
         let limit = Duration::from_secs(testbed.entry.check.seconds) + END_MAX;
         wait_until(limit, "the client to end", || {
-            // The shell ends after the last check.
+            // A shell that has ended is an error only if the check is not done, because the shell
+            // ends after its last check.
             if !done.exists() {
                 self.shell.check_alive()?;
             }

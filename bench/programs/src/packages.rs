@@ -26,7 +26,7 @@ pub fn debian(packages: &[String]) -> Result<(), Stop> {
 }
 
 /// Converts a failed installation into [`Stop::Skip`], with the last line of the failure's text.
-/// The run then skips the program, because the machine lacks a package of the program.
+/// The run then skips the program instead of failing.
 pub fn skip(stop: Stop) -> Stop {
     match stop {
         Stop::Skip(text) | Stop::Fail(text) => Stop::Skip(last_line(&text)),

@@ -1,4 +1,4 @@
-//! The kept results of all programs: `result.json` has a row for each program, and `TABLE.md` shows
+//! The kept results of all programs. `result.json` has a row for each program, and `TABLE.md` shows
 //! the rows as a table. A connection is accelerated if Tidelane carries it instead of the kernel.
 
 use std::{
@@ -41,7 +41,7 @@ pub enum Sides {
     Both,
 }
 
-/// The result of a check, shown in a cell of the table.
+/// The outcome of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mark {
@@ -65,7 +65,7 @@ pub struct Cell {
     pub note: String,
 }
 
-/// A cell with its place in the row of its program.
+/// A cell and its place in the program's row.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Placed {
     condition: Condition,
@@ -85,8 +85,8 @@ pub struct LoadRow {
     p99_us: [Option<f64>; 2],
     /// Medians of the CPU milliseconds of server and service per 1000 requests.
     cpu_ms: [f64; 2],
-    /// Each round has a ratio: Tidelane's rate divided by the kernel's rate. The array has the
-    /// median, the smallest and the largest ratio.
+    /// The median, the smallest and the largest ratio of Tidelane's rate to the kernel's rate in
+    /// one round.
     ratio: [f64; 3],
     /// Number of rounds.
     rounds: usize,
@@ -96,7 +96,7 @@ pub struct LoadRow {
     pub failed: Option<String>,
 }
 
-/// The row of a program.
+/// The results of one program, a row of the table.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
     name: String,

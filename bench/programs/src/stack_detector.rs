@@ -1,12 +1,12 @@
-//! Determines the stack that carried a client's connections, from the counters of the services and
-//! of the kernel in the two namespaces.
+//! Determines whether Tidelane or the kernel carried a client's connections, from the counters of
+//! the services and of the kernel in the namespaces of client and server.
 
 use tidelane_programs::counters::kernel_count;
 use tidelane_tests::{Service, Side, Stop};
 
 use crate::testbed::Testbed;
 
-/// Numbers of opened connections, as each stack counts them.
+/// The numbers of opened connections that the stacks have counted.
 #[derive(Clone, Copy, Debug, Default)]
 struct Opens {
     /// Active opens to the server by the kernel in the client's namespace.
@@ -29,14 +29,15 @@ pub struct StackDetector<'a> {
     before: Opens,
 }
 
-/// The stacks that carried a client's connections. The ends with a service are the ends (client,
-/// server) that run on Tidelane.
+/// The stack that carried a client's connections. An end of a connection, client or server, should
+/// be accelerated if it has a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CarriedBy {
-    /// There were connections, and Tidelane carried all of them at each end that has a service.
+    /// Tidelane carried all connections at each end that has a service. There was at least one
+    /// connection.
     Accelerated,
-    /// The kernel carried `kernels` of the `connections` at an end that has a service, or there was
-    /// no connection.
+    /// The kernel carried `kernels` of the `connections` at an end that has a service. With 0
+    /// `connections`, there was none.
     Kernel { connections: u64, kernels: u64 },
 }
 
@@ -99,10 +100,9 @@ impl Opens {
 /// server.
 ///
 /// Some clients connect to themselves over loopback, for example to emulate socket pairs. The
-/// kernel counts these connections as active and as passive opens, so the passive opens are
-/// subtracted. If the server is a proxy, the client's namespace also has the HTTP server behind the
-/// proxy (the origin). The passive opens are then the proxy's connections to the origin, and are
-/// not subtracted.
+/// kernel counts such a connection as an active and as a passive open, so that the passive opens
+/// are subtracted. If the server is a proxy, the client's namespace also has the HTTP server behind
+/// the proxy (the origin). The passive opens then come from the proxy, and are not subtracted.
 fn kernel_opens(testbed: &Testbed<'_>) -> Result<u64, Stop> {
     let count = |name| kernel_count(&testbed.wire, Side::Client, name);
     let own = if testbed.entry.origin {

@@ -23,7 +23,7 @@ use crate::catalog::Entry;
 
 /// Port of the HTTP server behind proxies.
 const ORIGIN_PORT: u16 = 8000;
-/// Random files that servers serve. An entry has the name and the size in bytes.
+/// Names and sizes in bytes of the random files that servers serve.
 const FILES: [(&str, u64); 4] = [
     ("64", 64),
     ("1k", 1024),
@@ -32,7 +32,7 @@ const FILES: [(&str, u64); 4] = [
 ];
 /// Lost packets per million in each direction of a lossy wire.
 const LOSS_PPM: u32 = 10_000;
-/// Time limit of the program that drops packets, in seconds.
+/// Seconds after which the program that drops packets ends, at the latest.
 const LOSSY_SECONDS: u64 = 900;
 
 /// The kind of a testbed: the server's stack, and loss on the wire.
@@ -157,7 +157,7 @@ impl<'a> Testbed<'a> {
         fill(self.entry, &self.home, text)
     }
 
-    /// Returns a shell that executes `text` on one side.
+    /// Returns a shell that executes `text` in the namespace of one side.
     pub fn shell(&self, side: Side, text: &str) -> Program {
         shell(&self.wire, side, text)
     }

@@ -12,7 +12,7 @@ use tidelane_tests::Stop;
 
 use crate::output_format::OutputFormat;
 
-/// The entry of a suite.
+/// The catalogue entry of a test suite of another project.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Suite {
@@ -39,7 +39,7 @@ pub struct Suite {
     pub parts: Vec<String>,
     /// Time limit of a part in seconds.
     pub seconds: u64,
-    /// Repetition of single cases. `None` to repeat whole parts instead.
+    /// The command that repeats single cases. `None` if only whole parts can be repeated.
     pub repeat: Option<Repeat>,
     /// Cases that may pass on only one stack, with the reasons.
     #[serde(default)]
@@ -59,20 +59,20 @@ pub enum Source {
     Crate(String),
 }
 
-/// The command that repeats cases.
+/// The command that runs single cases of a part again.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Repeat {
     /// A shell command in `{source}`.
     pub command: String,
-    /// Text that stands for a case in `{cases}`, such as `-m {case}`.
+    /// Arguments that select one case, such as `-m {case}`. `{cases}` consists of these texts.
     pub case: String,
     /// True if the command accepts only one case.
     #[serde(default)]
     pub single: bool,
 }
 
-/// A pattern of cases, and the reason why they are treated differently.
+/// A pattern of cases that are omitted or may differ, and the reason.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReasonedCases {

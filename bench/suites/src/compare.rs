@@ -20,7 +20,7 @@ const REPEATS: usize = 3;
 /// case. For more cases, the whole part is repeated.
 const SINGLE_MAX: usize = 12;
 
-/// The verdicts of both stacks on a case.
+/// The verdicts on one case, on the kernel and on Tidelane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pair {
     /// The last verdict on the kernel, and the last verdict on Tidelane.

@@ -25,7 +25,7 @@ mod testbed;
 use catalog::Suite;
 use results::{Results, Row};
 
-/// Compare test suites of other projects on the kernel and on Tidelane, case by case
+/// Compares the results of test suites of other projects on the kernel and on Tidelane
 #[derive(Parser, Debug)]
 #[command(name = "cargo xtask suites")]
 struct Options {
@@ -97,7 +97,7 @@ fn run(options: &Options) -> Result<bool, Stop> {
     Ok(fine)
 }
 
-/// Runs one suite. If this fails, the row has the reason.
+/// Runs one suite. If the suite cannot be run, the row has the reason.
 fn measure(suite: &Suite, options: &Options) -> Row {
     let mut row = Row::new(suite, options.run_options());
     let result = measure_into(&mut row, suite, options);

@@ -15,7 +15,7 @@ use tidelane_tests::{Stop, command, tools::target_dir};
 
 use crate::catalog::{Source, Suite};
 
-/// The folders of a suite.
+/// The folders in which a suite is built and run.
 #[derive(Clone, Debug)]
 pub struct Place {
     /// Folder of the suite's builds and logs.
@@ -24,8 +24,8 @@ pub struct Place {
     pub source: PathBuf,
 }
 
-/// Installs, fetches and builds the parts that are missing. Returns a skip with the reason if a
-/// part is not available.
+/// Installs the packages, fetches the source and builds the suite, as far as earlier runs have not
+/// done so. Returns [`Stop::Skip`] with the reason if one of these steps fails.
 pub fn prepare(suite: &Suite) -> Result<Place, Stop> {
     packages::debian(&suite.packages).map_err(skip)?;
     let folder = suites_dir().join(&suite.name);

@@ -16,7 +16,7 @@ use crate::{
 
 mod table;
 
-/// A case that did not pass on both stacks, after repetitions.
+/// A case that, even after repetitions, did not pass on both stacks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Finding {
     case: String,
@@ -44,7 +44,7 @@ pub struct LeftOut {
     why: String,
 }
 
-/// The row of a suite.
+/// The results of one suite with one set of options, a row of the table.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
     name: String,

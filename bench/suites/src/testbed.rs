@@ -28,7 +28,7 @@ pub enum Stack {
     Tidelane(String),
 }
 
-/// Numbers of active and passive opens, as each stack counts them.
+/// The numbers of active and passive opens that the kernel and the service have counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opens {
     /// Opens by the kernel.
@@ -74,14 +74,16 @@ pub struct Ran {
     pub ended: bool,
 }
 
-/// A wire and its service. The order of the fields makes the service drop before the wire.
+/// The wire on whose server's side a suite runs, and the Tidelane service there. The service stands
+/// before the wire, so that it is dropped first.
 #[derive(Debug)]
 pub struct Testbed<'a> {
     suite: &'a Suite,
     place: &'a Place,
     stack: Stack,
     service: Option<Service>,
-    /// Processes of the server's namespace before the suite started.
+    /// Processes in the server's namespace before the suite started, which [`Self::end_leftovers`]
+    /// does not kill.
     own: BTreeSet<u32>,
     wire: Wire,
     /// Number of commands that were run.
@@ -191,7 +193,7 @@ impl<'a> Testbed<'a> {
         Ok(fs::write(self.log(part, "tasks"), tasks + &sockets)?)
     }
 
-    /// Returns the path of a log file of the present run of a part. `kind` is the extension.
+    /// Returns the path of a log file of the current run of a part. `kind` is the extension.
     fn log(&self, part: &str, kind: &str) -> PathBuf {
         let part = if part.is_empty() { "all" } else { part };
         let (part, name, runs) = (part.replace('/', "-"), self.name(), self.runs.get());

@@ -1,5 +1,5 @@
-//! Parses the output of libevent's tinytest: `group/name: [forking] OK`. The output of a case may
-//! stand between its name and its result.
+//! Parses the output of libevent's tinytest: `group/name: [forking] OK`. A case may print text
+//! between its name and its result.
 
 use super::{Cases, Verdict};
 

@@ -1,7 +1,7 @@
 //! Parses the verbose output of Python's unittest: `test_x (test.test_socket.Class.test_x) ... ok`.
 //!
-//! The output of a case may stand between its name and its result. The summary at the end repeats
-//! the name of each failed case.
+//! A case may print text between its name and its result, so that the parser may miss the result.
+//! The summary at the end names each failed case.
 
 use super::{Cases, Verdict};
 
