@@ -1,13 +1,14 @@
 //! Transmission of GSO frames through a raw packet socket with `PACKET_VNET_HDR`. A GSO frame has
 //! the payload of many TCP segments. The kernel or the device segments the frame.
 //!
-//! AF_XDP carries frames up to the link's MTU. In copy mode, the kernel needs as much time for one
-//! AF_XDP frame as for one GSO frame of 40 segments through a packet socket. Over a veth, the GSO
-//! frame is not even segmented. The port therefore sends bulk data through the packet socket.
 //! AF_XDP carries frames up to the link's MTU. In copy mode, the kernel spends as much time on one
 //! AF_XDP frame as on one GSO frame of 40 segments that comes through a packet socket. Over a veth,
 //! the GSO frame is not even segmented. The port therefore sends bulk data through the packet
 //! socket.
+//!
+//! The packets of the packet socket pass the queueing discipline (qdisc), unlike the frames of
+//! AF_XDP. The port does not set PACKET_QDISC_BYPASS, because the kernel would drop packets that
+//! software has to segment (Linux, `__dev_direct_xmit`). The socket receives nothing, because
 //! it is bound to no protocol. The kernel copies the payload once, from the connection's send
 //! buffer.
 

@@ -4,8 +4,8 @@
 //! 3-tuples: local address, protocol and local port. The kernel keeps all packets without a claim.
 //!
 //! * [`Demux`] loads the XDP program that redirects claimed packets to AF_XDP sockets, and updates
-//! the program's table of claims. Only the modules `bpf` and `firewall` use the eBPF loader,
-//! because its interface changes often.
+//!   the program's table of claims. Only the modules `bpf` and `firewall` use the eBPF loader,
+//!   because its interface changes often.
 //! * [`kernel_tables::KernelTables`] copies the kernel's links, addresses, routes and neighbors
 //!   over netlink. The copy can also ask the kernel to resolve a neighbor, because the service has
 //!   no ARP of its own.
