@@ -8,6 +8,7 @@
 //! the order in which an ACK is processed. The model has no clock and no random numbers: each call
 //! passes the time in microseconds. The functions of the receiver return its ACKs, and
 //! [`Sender::take_segments`] returns the sender's segments.
+//!
 //! A sequence number counts full segments and never wraps. The model reproduces the effects of
 //! batching on ACKs:
 //!

@@ -1,5 +1,5 @@
-//! Allowances of a scenario: deviations that the ledger, the record of all connection ends, accepts
-//! because the scenario's parameters make them possible.
+//! Deviations that a scenario's parameters make possible, such as timeouts. The ledger (the record
+//! of all connection ends) accepts these deviations.
 
 use crate::{
     direct::DirectSpec,
@@ -8,9 +8,9 @@ use crate::{
 };
 
 impl Scenario {
-    /// Returns true if the links never lose a frame, no service restarts, and no frame passes
-    /// through a packet ring between the service and a program with its own stack, because a full
-    /// ring drops frames.
+    /// Returns true if nothing in the scenario can lose a frame: the links lose none, no service
+    /// restarts, and no frame passes through a packet ring to a program with its own stack, because
+    /// a full ring drops frames.
     pub fn is_lossless(&self) -> bool {
         let breaks = |fault: &Fault| matches!(fault, Fault::Outage { .. } | Fault::Restart { .. });
         let topology = &self.topology;

@@ -113,7 +113,7 @@ impl CwndRules {
         }
         let before = std::mem::replace(&mut sender.ssthresh, info.ssthresh);
         let cwnd_before = std::mem::replace(&mut sender.cwnd, info.cwnd);
-        // Bytes of this step are ignored, because they may have been sent after the reduction.
+        // The bytes of this step do not count, because they may have been sent after the reduction.
         let known = std::mem::replace(&mut sender.snd_nxt, snd_nxt);
         let reduced_until = match info.link {
             LOCAL_PATH | MUX_LINK => known.min(snd_nxt),

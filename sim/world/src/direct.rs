@@ -54,7 +54,7 @@ const HALVES_PPM: u32 = 250_000;
 /// Probability in ppm that the program takes a list's buffers in the order of arrival.
 const ARRIVALS_PPM: u32 = 300_000;
 
-/// Rule: the ready list is correct.
+/// Name of the rule that the ready list is correct.
 const LIST: &str = "the ready list is right";
 
 /// A connection, with the time of its next turn.

@@ -68,7 +68,7 @@ impl ForeignBytes {
             self.bytes.resize(len as usize, 0);
             assert!(
                 region.copy_out(part.start, &mut self.bytes),
-                "it lies there"
+                "the range lies in the region"
             );
             let users = &self.users;
             let is_foreign = |id: &u32| {

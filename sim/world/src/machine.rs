@@ -81,7 +81,7 @@ pub struct Machine {
     /// The users of this host's programs, by user number.
     users: BTreeMap<u32, Arc<User>>,
     burst: MemBurst,
-    /// `None` if the NIC sends all frames before the next step.
+    /// State of a slow NIC. `None` if the NIC sends all frames before the next step.
     slow: Option<SlowNic>,
 }
 

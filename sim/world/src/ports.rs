@@ -58,11 +58,11 @@ use rings::Rings;
 /// Ends of connections. The number of the connection is `None` if it is unknown.
 type Sides = Vec<(Option<u32>, Role)>;
 
-/// Rule: the mux refuses no packet of a well-behaved stack.
+/// Name of the rule that the mux refuses no packet of a well-behaved stack.
 const HONEST: &str = "no packet of an honest stack is refused";
 
-/// An event of the ports. The number is an index among the well-behaved programs, in the list of
-/// old versions (`Retired`), or among the hostile programs (`Hostile`).
+/// An event of the ports. The number is the index of a well-behaved program (`Run`, `Launch`), of
+/// an old version (`Retired`), or of a hostile program (`Hostile`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum PortEvent {
     /// A well-behaved program runs.
@@ -182,8 +182,8 @@ impl Ports {
     }
 
     /// Opens a port, and starts a well-behaved program on it. If the program already runs, the new
-    /// version takes over the claims of the old version. `retire` has the time at which the old
-    /// version ends, and is true if all claims move at once.
+    /// version takes over the claims of the old version. `retire` then holds the time at which the
+    /// old version ends, and true if all claims move at once.
     pub fn launch(
         &mut self,
         now: Instant,

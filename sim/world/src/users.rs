@@ -1,4 +1,5 @@
-//! Users of the programs of a run. Hostile programs write random values to their shared memory.
+//! Assigns users to the programs of a run. Hostile programs, which write random values to their
+//! shared memory, have a user of their own.
 
 use tidelane_netem::Rng;
 

@@ -124,7 +124,7 @@ impl Worker {
         self.bell.swap(false, Ordering::Relaxed)
     }
 
-    /// Returns the names of the open ends.
+    /// Returns the connection number, if it is known, and the role of each open end.
     pub fn open_ends(&self) -> impl Iterator<Item = (Option<u32>, Role)> {
         self.ends.values().map(ConnectionEnd::name)
     }

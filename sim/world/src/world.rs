@@ -43,16 +43,24 @@ const FUZZ_BURSTS_MAX: u64 = 50_000;
 /// `Run` is the index of the worker, a thread of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Event {
+    /// A frame arrives on a link.
     Arrive(usize),
+    /// The service of a host takes a step.
     Step(usize),
+    /// A netlink answer of the kernel reaches a host's service.
     Answer(usize),
     Smoltcp,
     Direct(usize),
+    /// A thread of a program runs.
     Run(usize, usize),
+    /// A hostile program writes random values to its shared memory.
     Fuzz(usize),
+    /// A killed program starts again.
     Launch(usize),
     Fault,
+    /// The links that a fault has cut are restored.
     Repair,
+    /// The checks that depend on virtual time run.
     Tick,
     Port(PortEvent),
 }

@@ -31,11 +31,12 @@ const DELAY: u64 = 5;
 const REQUESTS: usize = 5;
 /// Requests on each connection of the crowd.
 const ROUNDS: usize = 2;
-/// Buffers of the server's context for data.
+/// Number of data buffers of each context.
 const BUFFERS: u32 = 4096;
 /// Limit of buffers to send on one descriptor.
 const SEND_QUEUE_MAX: usize = 256;
-/// Bytes that the server sends to the peer that does not read, and the lossy peer to the server.
+/// Bytes of each bulk transfer: one from the server to the peer that does not read, and one each
+/// from the stalled and the lossy peer to the server.
 const BULK: usize = 900_000;
 const PORT: u16 = 80;
 
@@ -181,7 +182,7 @@ impl Server {
     }
 }
 
-/// One run.
+/// All hosts of a run, the server's program, and the frames on the way.
 struct Net {
     clock: Clock,
     tick: u64,

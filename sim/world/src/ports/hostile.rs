@@ -284,7 +284,7 @@ impl HostileProgram {
         self.has_overwritten = true;
         assert!(
             write(&self.rings.program.own),
-            "the place lies in the memory"
+            "the write stays within the memory"
         );
     }
 

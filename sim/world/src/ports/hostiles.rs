@@ -1,5 +1,6 @@
-//! All hostile programs on ports of the mux: their turns, and their requests to the driver, which
-//! opens and closes ports and moves the claims of 3-tuples (protocol, local address, local port).
+//! All hostile programs on ports of the mux. In each of its turns, a program misbehaves once, and
+//! may make a request to the driver, which opens and closes ports and moves the claims of 3-tuples
+//! (protocol, local address, local port).
 
 use tidelane_host::MuxPorts;
 use tidelane_mux::{PortCounters, PortId};

@@ -27,8 +27,9 @@ pub struct SmoltcpStream {
     established: bool,
     /// True if smoltcp's socket has yet to be closed.
     close_pending: bool,
-    /// Data that was taken from the socket and not yet read by the program. The stream takes data
-    /// early, because smoltcp discards unread data at the end of TIME-WAIT.
+    /// Data that the stream has taken from the socket after the peer's FIN, and that the program
+    /// has not read. The socket cannot keep this data, because smoltcp discards unread data at the
+    /// end of TIME-WAIT.
     after_fin: VecDeque<u8>,
     /// Number of the connection, if it is known, and role of this end.
     name: (Option<u32>, Role),

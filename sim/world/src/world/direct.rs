@@ -76,7 +76,7 @@ impl World {
         Ok(())
     }
 
-    /// Injects a fault of a direct host. Returns false if the fault has another kind.
+    /// Injects a fault of a direct host. Returns false if the fault concerns no direct host.
     pub(super) fn inject_direct_fault(&mut self, fault: &Fault) -> Result<bool, Violation> {
         let now = self.now;
         match *fault {

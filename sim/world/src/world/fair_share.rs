@@ -2,7 +2,7 @@
 //! programs.
 //!
 //! Each hostile program gets the share of one port. With `n` hostile programs, a connection may
-//! therefore last `n + 1` times as long, plus a few turns of the mux.
+//! therefore last `n + 1` times as long, plus some slack.
 
 use tidelane_time::{Duration, Instant};
 
@@ -11,8 +11,8 @@ use crate::{
     scenario::Scenario,
 };
 
-/// Time in addition to the fair share, for turns of the mux and for delayed ACKs, which depend on
-/// chance. The slack is shorter than the minimum RTO.
+/// Time in addition to the fair share. Delayed ACKs and the order in which the mux serves its ports
+/// depend on chance. The slack is shorter than the minimum RTO.
 const SLACK: Duration = Duration::from_millis(150);
 
 /// Start and end of a connection.

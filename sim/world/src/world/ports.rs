@@ -27,8 +27,8 @@ impl World {
         Ok(())
     }
 
-    /// Starts program `index` on a new port. `retire` has the time at which the old version ends,
-    /// and is true if all claims of the old version move at once.
+    /// Starts program `index` on a new port. `retire` holds the time at which the old version ends,
+    /// and true if all claims of the old version move at once.
     fn launch_port(
         &mut self,
         index: usize,

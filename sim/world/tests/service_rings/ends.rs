@@ -1,6 +1,6 @@
 //! Tests of the ring API (`tidelane-rings`) over a service: the end of a connection, of a context,
-//! and of the service. A received buffer and an allocated buffer are parts of a connection's
-//! receive and send buffer that the program holds.
+//! and of the service. A *received buffer* is a part of a connection's receive buffer that the
+//! program holds, and an *allocated buffer* is a part of the send buffer.
 
 use std::io::ErrorKind;
 
