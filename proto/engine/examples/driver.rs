@@ -1,6 +1,6 @@
-//! A complete driver: a program that runs TCP engines (crate `tidelane-engine`). Two engines are at
-//! the ends of a wire in memory, which loses every ninth segment. One end echoes all data, and the
-//! other end checks the echo. Time is virtual.
+//! A complete driver: a program that runs TCP engines (crate `tidelane-engine`). A wire in memory
+//! connects two engines and loses every ninth segment. One engine echoes all data, and the other
+//! engine checks the echo. Time is virtual.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -111,7 +111,8 @@ fn main() {
             }
             engine.batch_end(now, wire);
         }
-        // The wire takes 1 ms. If no segment is under way, the next timer is due.
+        // The wire has a delay of 1 ms. If no segment is under way, time advances to the next
+        // timer.
         now += Duration::from_millis(1);
         if wires.iter().all(|wire| wire.sent.is_empty()) {
             now = engines

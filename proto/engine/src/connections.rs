@@ -5,11 +5,11 @@
 use tidelane_flow::FlowId;
 use tidelane_slowpath::Connection;
 
-/// Number of states per chunk. A chunk is so large that the memory allocator returns a freed chunk
-/// to the kernel.
+/// Number of states per chunk. A chunk is large enough for the memory allocator to return a freed
+/// chunk to the kernel.
 const CHUNK: usize = 128;
 
-/// States of consecutive flow ids, with the number of states in use.
+/// The cold states of consecutive flow ids.
 #[derive(Debug, Default)]
 struct Chunk {
     /// States by the low part of the flow id; empty if no state is in use.
@@ -22,7 +22,7 @@ struct Chunk {
 #[derive(Debug, Default)]
 pub struct Connections {
     chunks: Vec<Chunk>,
-    /// Memory of the last chunk that became empty, kept for the next chunk that is needed.
+    /// Memory of the last chunk that became empty, for reuse by the next chunk.
     spare: Vec<Option<Connection>>,
 }
 

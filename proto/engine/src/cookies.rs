@@ -1,6 +1,6 @@
 //! SYN cookies (RFC 4987 §3.6). When the SYN queue is full, the ISS of the SYN,ACK encodes the
-//! state of the half-open connection, and the peer's ACK returns this ISS. A SYN flood then takes
-//! no memory and does not keep other clients out.
+//! state of the half-open connection, and the peer's ACK returns this ISS. A SYN flood therefore
+//! neither uses memory nor keeps other clients out.
 //!
 //! ```text
 //!  31                       8 7      6         5      3 2      0
@@ -34,7 +34,7 @@ const MSS: [u16; 8] = [48, 536, 1200, 1300, 1400, 1440, 1460, 8960];
 /// Window shifts that a cookie can encode. Entry 0 means that the peer did not offer window
 /// scaling.
 const WSCALE: [u8; 8] = [0, 0, 2, 4, 6, 7, 8, 10];
-/// Bit that tells that the peer's SYN permitted SACK.
+/// Bit that is set if the peer's SYN permitted SACK.
 const SACK_BIT: u32 = 1 << 6;
 /// Lowest bit of the number of the epoch in which the cookie was made.
 const EPOCH_BIT: u32 = 1 << 7;

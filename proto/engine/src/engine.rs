@@ -1,6 +1,6 @@
-//! The engine finds the flow (the connection) of each call, runs the fast path or the slow path,
-//! and applies the result. The fast path handles in-order data and new ACKs of established flows.
-//! The slow path handles everything else.
+//! The engine finds the flow (the connection) that a call concerns, runs the fast path or the slow
+//! path on this flow, and applies the result. The fast path handles in-order data and new ACKs of
+//! established flows. The slow path handles everything else.
 //!
 //! This file handles arriving segments. The module `requests` handles the calls of applications,
 //! `advance` handles the read and write positions of applications, and `batch` handles timers and
@@ -25,8 +25,10 @@ use crate::{
     time_wait::{Entry, TimeWaitTable},
 };
 
-/// A TCP engine with all of its flows, listeners and timers. The driver is the program that runs
-/// the engine, not a NIC driver. The crate's documentation has an overview.
+/// A TCP engine with all of its flows, listeners and timers. The driver, which is the program that
+/// runs the engine, passes segments to [`Engine::segment_arrives`] and ends each batch with
+/// [`Engine::batch_end`]. [`Engine::next_timeout`] tells the driver when to call
+/// [`Engine::advance_time`].
 #[derive(Debug)]
 pub struct Engine {
     config: EngineConfig,
@@ -37,35 +39,33 @@ pub struct Engine {
     listeners: Listeners,
     time_wait: TimeWaitTable,
     wheel: TimerWheel<FlowId>,
-    /// Flows that need work at the end of the batch: an ACK, data or a new deadline. A flow in this
-    /// list has the flag PENDING, so that the engine adds it only once.
+    /// Flows that need an ACK, a transmission or a new deadline at the end of the batch. The flag
+    /// PENDING marks the flows in this list, so that each flow is in the list only once.
     pending: Vec<FlowId>,
     /// Flows that wait for free transmit frames (packet buffers of the driver).
     blocked: Vec<FlowId>,
-    /// Counters. `in_segs` excludes the segments that `fast_receives` counts, so that the fast path
+    /// `in_segs` excludes the segments that `fast_receives` counts, so that the fast path
     /// increments only one counter per segment.
     counters: Counters,
-    /// Path MTUs by destination.
     path_mtus: PathMtuCache,
     /// Time that the driver passed to the last call that handled a segment or ended a batch.
     clock: Clock,
     /// Number of challenge ACKs that may still be sent in `limits_second` (RFC 5961 §7).
     challenges: u32,
     resets: ResetLimiter,
-    /// Number of the second for which `challenges` and `resets` hold, on the engine's clock;
-    /// `u64::MAX` before the first segment.
+    /// Second of the engine's clock for which `challenges` and `resets` hold; `u64::MAX` before the
+    /// first segment.
     limits_second: u64,
-    /// Number of half-open connections of all listeners together: flows in SYN-RECEIVED that the
-    /// application does not have yet.
+    /// Number of half-open connections of all listeners: flows in SYN-RECEIVED that the application
+    /// does not have yet.
     half_open: u32,
-    /// Timer of the next check of all flows for new segments, from which the age of TS.Recent
-    /// follows (RFC 7323 §5.5).
+    /// Timer of the next check of the age of TS.Recent in all flows (RFC 7323 §5.5).
     ts_recent_timer: TimerHandle,
     fast_open: fast_open::FastOpenState,
 }
 
-/// Runs a slow-path call with a mutable borrow of one flow and of the engine's parts that the slow
-/// path uses. The result is `None` if the flow does not exist.
+/// Borrows a flow, and the parts of the engine that the slow path uses, as a `SlowPath`. The result
+/// is `None` if the flow does not exist. A function would have to borrow the whole engine.
 macro_rules! slow_path {
     ($engine:ident, $id:expr, $clock:expr, $driver:expr) => {{
         let id = $id;
@@ -105,8 +105,8 @@ mod urgent;
 mod without_flow;
 
 impl Engine {
-    /// Creates an engine without flows. `secret` keys all hashes: initial sequence numbers, SYN
-    /// cookies, cookies of Fast Open, limits and tables.
+    /// Creates an engine without flows. `secret` is the key of all hashes, on which initial
+    /// sequence numbers, SYN cookies, Fast Open cookies, rate limits and tables depend.
     ///
     /// # Panics
     ///
@@ -164,8 +164,8 @@ impl Engine {
         }
     }
 
-    /// Handles a segment if its flow is in the table's cache of recent flows. Returns true if the
-    /// segment was handled.
+    /// Handles a segment whose flow is in the table's cache of recent flows. Returns false, and
+    /// does nothing, if the flow is not in the cache.
     #[inline(always)]
     fn receive_cached(
         &mut self,
@@ -191,7 +191,8 @@ impl Engine {
             Err(Punt) if !fast.flow.is_indexed() => return false,
             Err(Punt) => {
                 self.counters.in_segs += 1;
-                // The slow path gets a copy, so that the fast path's fields stay in registers.
+                // The slow path gets a copy of the segment, so that the fast path can keep the
+                // fields in registers.
                 let segment = segment.segment();
                 self.slow_receive(id, arrival.ecn, &segment, driver);
             }
@@ -199,8 +200,8 @@ impl Engine {
         true
     }
 
-    /// Ends a run of in-order segments at a segment with PSH (see [`FastPath::end_run`]). The
-    /// function is not inlined, so that the fields that the fast path uses stay in registers.
+    /// Acknowledges a run of in-order segments that ends with PSH (see [`FastPath::end_run`]). The
+    /// function is not inlined, so that the fast path can keep its fields in registers.
     #[inline(never)]
     fn end_run(&mut self, id: FlowId, driver: &mut impl Driver) {
         if let Some(flow) = self.table.get_mut(id) {
@@ -210,7 +211,7 @@ impl Engine {
     }
 
     /// Handles a segment whose flow is not in the table's cache of recent flows: looks up the flow,
-    /// and puts it into the cache.
+    /// puts the flow into the cache, and tries again.
     #[inline(never)]
     fn receive_lookup(
         &mut self,
@@ -269,8 +270,8 @@ impl Engine {
             Outcome::Keep => {
                 let closed = |flow: &FlowState| flow.state == State::Closed;
                 if self.table.get(id).is_some_and(closed) {
-                    // A flow in CLOSED releases its 4-tuple, even if the application has not closed
-                    // the socket yet.
+                    // A flow in CLOSED gives up its 4-tuple even before the application closes the
+                    // socket.
                     self.table.unindex(id);
                 }
                 self.set_pending(id);
@@ -288,13 +289,13 @@ impl Engine {
         }
     }
 
-    /// Returns true if the application has closed the flow, so that the engine frees the flow when
-    /// its connection ends.
+    /// Returns true if the application has closed the socket. The engine then frees the flow as
+    /// soon as the connection ends.
     fn is_orphan(&self, id: FlowId) -> bool {
         matches!(self.connections.get(id.index()), Some(Some(cold)) if cold.is_orphan)
     }
 
-    /// Adds a flow to the list of pending flows, unless the list has the flow.
+    /// Adds a flow to the list of pending flows, unless the flow is in the list already.
     fn set_pending(&mut self, id: FlowId) {
         if let Some(flow) = self.table.get_mut(id)
             && flow.flags & flags::PENDING == 0
@@ -304,7 +305,8 @@ impl Engine {
         }
     }
 
-    /// Adds the connection of a flow to the TIME-WAIT table. The caller frees the flow's 4-tuple.
+    /// Adds the connection of a flow to the TIME-WAIT table. The caller then frees the flow, or at
+    /// least its 4-tuple.
     fn enter_time_wait(&mut self, clock: Clock, id: FlowId) {
         let Some(flow) = self.table.get(id) else {
             return;
@@ -328,7 +330,7 @@ impl Engine {
         });
     }
 
-    /// Frees a flow, and reports this to the driver by the event `Released`.
+    /// Frees a flow, and reports the event `Released` to the driver.
     fn release(&mut self, id: FlowId, driver: &mut impl Driver) {
         self.update_fast_open(self.clock.now, id, true);
         let half_open = self.is_half_open(id);
@@ -361,8 +363,7 @@ impl Engine {
         self.set_pending(id);
     }
 
-    /// Creates a flow for the 4-tuple `key`. The new ISS lies beyond the sequence numbers of a
-    /// connection with this 4-tuple in TIME-WAIT. Returns `None` if the flow table is full.
+    /// Creates a flow for the 4-tuple `key`. Returns `None` if the flow table is full.
     fn create_flow(
         &mut self,
         clock: Clock,
@@ -372,7 +373,8 @@ impl Engine {
     ) -> Option<FlowId> {
         let mut iss = self.secret.initial_seq(&key, clock.now);
         if let Some(old) = self.time_wait.find(&key) {
-            // RFC 9293 §3.6.1: the new ISS lies beyond all sequence numbers of the old connection.
+            // RFC 9293 §3.6.1: the ISS must lie beyond all sequence numbers of the old connection
+            // in TIME-WAIT.
             let beyond = old.snd_nxt.add(1 << 16);
             iss = iss.later_of(beyond);
         }
@@ -410,8 +412,8 @@ impl Engine {
         Some(id)
     }
 
-    /// Returns the number that is added to TSval for the 4-tuple `key`, as the configuration
-    /// demands. The offset hides the machine's uptime.
+    /// Returns the offset of TSval for the 4-tuple `key`, which hides the machine's uptime. The
+    /// offset is zero if the configuration turns offsets off.
     fn timestamp_offset(&self, key: &FlowKey) -> u32 {
         self.secret.timestamp_offset(key, &self.config)
     }
@@ -443,8 +445,8 @@ impl Engine {
 }
 
 /// Returns `segment` with the offset of our TSval subtracted from TSecr, so that TSecr is a time of
-/// the engine's clock. `offset` is called only for a segment with timestamps, because the call may
-/// compute a hash. The fast path does not read TSecr, so the fast path does not call this function.
+/// the engine's clock. `offset` may have to compute a hash, so only a segment with timestamps calls
+/// it. The fast path does not read TSecr and needs no such conversion.
 #[inline(never)]
 fn without_offset<'s>(segment: &Segment<'s>, offset: impl FnOnce() -> u32) -> Segment<'s> {
     let mut segment = *segment;

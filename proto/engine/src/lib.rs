@@ -1,11 +1,11 @@
-//! A TCP engine: all flows (connections) of one core, their listeners and their timers. The engine
-//! passes a segment to the fast path, which handles in-order data and new ACKs of established
-//! flows, or to the slow path, which handles all other segments.
+//! A TCP engine: all flows (connections) of one core, with their listeners and timers. Each segment
+//! goes to the fast path, which handles in-order data and new ACKs of established flows, or to the
+//! slow path, which handles everything else.
 //!
-//! The engine is sans-IO: time, seed and all I/O are arguments of its functions. The driver is the
-//! program that runs the engine: the service (crate `tidelane-host`), or a test. The word does not
-//! mean a NIC driver. The driver implements [`Driver`], through which the engine sends segments and
-//! reports events. `docs/design/engine.md` describes the design.
+//! The engine is sans-IO: time, seed and all I/O are arguments of its functions. The *driver* is
+//! the program that runs the engine (the service, crate `tidelane-host`, or a test), not a NIC
+//! driver. The driver implements [`Driver`], through which the engine sends segments and reports
+//! events. `docs/design/engine.md` describes the design.
 #![forbid(unsafe_code)]
 
 mod connections;

@@ -6,7 +6,7 @@ use tidelane_wire::{Endpoint, FlowKey, IpAddress};
 
 /// Largest number of listeners.
 const LISTENERS_MAX: usize = 65_536;
-/// Least size of a SYN queue. A listener with a smaller backlog also gets a SYN queue of this size.
+/// Size of the SYN queue of a listener with a smaller backlog.
 const SYN_QUEUE_MIN: u32 = 128;
 
 /// A socket in LISTEN: its address, its options and the lengths of its queues.
@@ -15,7 +15,7 @@ pub struct Listener {
     /// Local address and port. `0.0.0.0` means any IPv4 address. `::` means any IPv6 address and,
     /// without IPV6_V6ONLY, also any IPv4 address.
     pub local: Endpoint,
-    /// Backlog as `listen` sets it: the accept queue holds at most one connection more.
+    /// Backlog as `listen` sets it. As in Linux, the accept queue holds one connection more.
     pub backlog: u32,
     /// Number of half-open connections: in SYN-RECEIVED, and not in the accept queue.
     pub syn_queue: u32,
@@ -46,8 +46,7 @@ impl Listener {
         self.syn_queue < self.backlog.max(SYN_QUEUE_MIN)
     }
 
-    /// Returns true if the accept queue has room. As in Linux, the accept queue holds one
-    /// connection more than the backlog.
+    /// Returns true if the accept queue has room.
     pub fn has_accept_room(&self) -> bool {
         self.accept_queue <= self.backlog
     }
@@ -70,8 +69,9 @@ fn is_dual(local: Endpoint, options: &SocketOptions) -> bool {
     local.addr == IpAddress::UNSPECIFIED_V6 && !options.v6_only
 }
 
-/// All listeners. Listeners of one port have different addresses (RFC 9293 MUST-41, MUST-42) or are
-/// in one group. A keyed hash of the 4-tuple chooses among the listeners of a group, as in Linux.
+/// All listeners of an engine. Listeners of one port have different addresses (RFC 9293 MUST-41,
+/// MUST-42) or are in one group. A keyed hash of the 4-tuple chooses among the listeners of a
+/// group, as in Linux.
 #[derive(Debug)]
 pub struct Listeners {
     entries: Vec<Option<Listener>>,
@@ -92,9 +92,10 @@ impl Listeners {
         }
     }
 
-    /// Adds a listener with empty queues. Returns an error if the port is zero or the address is
-    /// multicast or broadcast. Returns an error, too, if the set is full, or if a listener outside
-    /// of the group has the same port with the same address or an overlapping wildcard address.
+    /// Adds a listener with empty queues. Returns an error if the port is zero, if the address is
+    /// multicast or broadcast, or if the set is full. Also returns an error if a listener outside
+    /// of the group has the same port and either the same address or an overlapping wildcard
+    /// address.
     pub fn insert(
         &mut self,
         local: Endpoint,

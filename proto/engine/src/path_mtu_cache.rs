@@ -1,5 +1,5 @@
 //! Cache of path MTUs by destination (RFC 1191 §6.2, RFC 4821 §5.2). A new connection starts with
-//! the MTU that an earlier connection to this destination has found.
+//! the path MTU that an earlier connection to the same destination has found.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -18,8 +18,8 @@ use crate::secret::Secret;
 /// cannot choose the bucket of its victim.
 const BUCKETS: usize = 1024;
 /// Bit that separates the hash input for an address from the hash input for a second. The bit is
-/// clear in the number of a second. The bit is inverted in the low half of an address, so that the
-/// bit is set for every IPv4 address.
+/// clear in the number of a second. In the low half of an address, the bit is inverted, and so is
+/// set for every IPv4 address.
 const BUCKET_NUMBER: u64 = 1 << 63;
 
 /// Number of RSTs sent to the peers of one bucket in one second.
@@ -114,7 +114,8 @@ mod tests {
         let mut resets = ResetLimiter::new();
         resets.refill(1, 100);
         assert_eq!(taken(&mut resets, peer(1), 30), 30);
-        // RSTs to other peers reveal nothing while the shared limit is not exhausted.
+        // Each peer gets its full share until the limit of all peers is exhausted, so that a peer
+        // learns nothing about the RSTs to other peers.
         assert_eq!(taken(&mut resets, peer(2), 30), 30);
         assert_eq!(taken(&mut resets, peer(3), 30), 30);
         assert_eq!(taken(&mut resets, peer(4), 30), 10);
@@ -144,7 +145,7 @@ mod tests {
         assert!(distinct.len() > 40);
         assert_eq!(with_noise(&SECRET, 7, u32::MAX), u32::MAX);
         assert_eq!(with_noise(&SECRET, 7, 0), 0);
-        // The least limit admits one answer in each second.
+        // Even the smallest limit allows one RST in each second.
         assert!((0..50).all(|n| with_noise(&SECRET, n, 1) == 1));
     }
 }

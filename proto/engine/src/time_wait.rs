@@ -8,13 +8,13 @@ use tidelane_flow::LinkId;
 use tidelane_time::Instant;
 use tidelane_wire::{FlowKey, Segment, SeqNumber};
 
-/// Number by which the length of `order` may exceed the number of entries before the table removes
-/// the stale elements of `order`.
+/// Number of stale elements that `order` may have in addition to twice the number of entries,
+/// before the table removes the stale elements.
 const ORDER_SLACK: usize = 1024;
 /// Number of TCP ports.
 const PORTS: usize = 1 << 16;
 
-/// A connection in TIME-WAIT.
+/// A connection in TIME-WAIT: the state that answers to its peer need.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     /// 4-tuple.
@@ -38,8 +38,8 @@ pub struct Entry {
 impl Entry {
     /// Returns true if a SYN may open a new connection with this 4-tuple (RFC 6191 §2; RFC 9293
     /// MAY-2, SHLD-4). The SYN needs a newer timestamp, or an equal timestamp and a later sequence
-    /// number. If the SYN or the old connection has no timestamps, a later sequence number
-    /// suffices. A SYN with an older timestamp is a duplicate (PAWS).
+    /// number. A SYN with an older timestamp is a duplicate (PAWS). Without timestamps in the SYN
+    /// or in the old connection, a later sequence number suffices.
     pub fn may_be_reused(&self, syn: &Segment<'_>) -> bool {
         let later = syn.seq.after(self.rcv_nxt);
         match (self.ts_recent, syn.options.timestamps) {

@@ -20,11 +20,11 @@ pub struct Advance {
 }
 
 /// Number of bytes that an application may always write ahead of SND.UNA, unless `tx_limit` is
-/// lower. Some applications write a whole response before the peer reads a byte of the response,
-/// and would block forever with a smaller buffer.
+/// lower. Some applications write a whole response before the peer reads its first byte, and would
+/// block forever if the buffer were smaller.
 const SEND_BUFFER_MIN: u32 = 256 << 10;
-/// Number of bytes that an application may write ahead per microsecond of the minimum RTT. The
-/// value is the rate 10 Gbit/s.
+/// Number of bytes that an application may write ahead per microsecond of the minimum RTT: 10
+/// Gbit/s.
 const SEND_BUFFER_PER_US: u32 = 1250;
 /// Number of bytes that the application reads between two checks for receive-buffer autotuning. The
 /// value must be a power of two.
@@ -46,10 +46,10 @@ impl Engine {
     }
 
     /// Returns the number of bytes that an application should be able to write ahead of SND.UNA:
-    /// twice the congestion window, as in Linux. The bandwidth-delay product at 10 Gbit/s bounds a
-    /// large result, because data beyond this bound would leave the CPU cache before its
-    /// transmission. The result may shrink between two calls. The engine does not enforce the
-    /// result.
+    /// twice the congestion window, as in Linux. A result above `SEND_BUFFER_MIN` is bounded by the
+    /// bandwidth-delay product at 10 Gbit/s, because data beyond this bound would leave the CPU
+    /// cache before its transmission. The result may shrink between two calls. The engine does not
+    /// enforce it.
     #[inline]
     pub fn autotuned_send_buffer(&self, id: FlowId, flow: &FlowState) -> u32 {
         if flow.cwnd <= SEND_BUFFER_MIN / 2 {
@@ -170,7 +170,7 @@ impl Engine {
     }
 }
 
-/// Result of [`note_read`].
+/// Consequence of a new read position for the receive window.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Read {
     /// The receive window stays as it is.
@@ -189,7 +189,7 @@ fn note_read(flow: &mut FlowState, config: &EngineConfig, rx_read: u32) -> Read 
         return Read::Misuse;
     }
     flow.rx_read = rx_read;
-    // The XOR of both positions is at least AUTOTUNE_STEP exactly if the read crossed a multiple of
+    // The XOR is at least AUTOTUNE_STEP if and only if the read crossed a multiple of
     // AUTOTUNE_STEP.
     let tunes = before ^ rx_read >= AUTOTUNE_STEP && flow.rcv_wnd_limit < config.rx_window_max;
     if tunes {

@@ -15,8 +15,9 @@ use tidelane_wire::SeqNumber;
 use super::{Engine, ts_recent_check::TS_RECENT_CHECK};
 
 /// Idle time in µs after which the slow path must check cwnd before a flow sends (RFC 5681 §4.1
-/// restarts from the initial window after an idle RTO). The constant is below the default RTO_MIN
-/// of 200 ms, so that the check is not late.
+/// restarts from the initial window after an idle RTO). The value is well below the default RTO_MIN
+/// of 200 ms, so that the slow path, which compares the idle time with the RTO, is never asked too
+/// late.
 const IDLE_US_MIN: u32 = 10_000;
 
 /// Flags that must be set in a flow that the fast path finishes.
@@ -58,7 +59,7 @@ impl Engine {
         self.table.recycle();
     }
 
-    /// Sends the data that the windows of a flow allow, without a wait for the end of the batch.
+    /// Sends the data that the windows of a flow allow, without waiting for the end of the batch.
     pub(super) fn send_now(&mut self, now: Instant, id: FlowId, driver: &mut impl Driver) {
         let flow = self.table.get(id);
         if flow.is_some_and(|flow| flow.has(flags::SEND_WANTED)) {
@@ -76,15 +77,15 @@ impl Engine {
         self.pending.push(id);
     }
 
-    /// Appends a flow when the list has to grow. The function is separate, so that the common case
-    /// stays small.
+    /// Appends a flow to a list without capacity. The function is separate, so that the common
+    /// case, which needs no allocation, stays small.
     #[inline(never)]
     fn push_pending_grow(&mut self, id: FlowId) {
         self.pending.push(id);
     }
 
-    /// Sets the engine's clock to `now`. The conversion to milliseconds is skipped while the
-    /// millisecond stays the same, because the conversion needs a division.
+    /// Sets the engine's clock to `now`. Within the same millisecond, the function skips the
+    /// conversion to milliseconds, which needs a division.
     #[inline(always)]
     pub(super) fn tick(&mut self, now: Instant) {
         if !self.clock.advance_within_ms(now) {
@@ -187,9 +188,8 @@ impl Engine {
         };
         flow.flags &= !flags::PENDING;
         let (mut full, mut record) = (false, false);
-        // `sack_now` holds the flags from before the send. A data segment carries the ACK and
-        // clears ACK_NOW, but may lack space for all SACK blocks. A pure ACK with all blocks then
-        // follows.
+        // The flags before the send. A data segment carries the ACK and clears ACK_NOW, but may
+        // lack space for the SACK blocks. A pure ACK with the blocks then follows.
         let sack_now = flow.flags & (flags::FAST_RECEIVE | flags::SACK | flags::ACK_NOW);
         if flow.flags & flags::SEND_WANTED != 0 {
             let fast = flow.flags & (flags::FAST_SEND | flags::FIN_QUEUED) == flags::FAST_SEND;
@@ -200,8 +200,8 @@ impl Engine {
                     Ok(sent) => {
                         self.counters.out_segs += u64::from(sent);
                         record = sent > 0 && flow.rtt_seq != flow.snd_nxt;
-                        // The slow path is not needed if all data is sent, or if data is in flight:
-                        // the next ACK sets SEND_WANTED again.
+                        // If all data is sent, nothing is left for the slow path. If data is in
+                        // flight, the next ACK sets SEND_WANTED again.
                         if flow.snd_nxt != flow.snd_una || flow.snd_nxt == flow.tx_end {
                             flow.flags &= !flags::SEND_WANTED;
                         }
@@ -307,7 +307,7 @@ impl Engine {
     }
 
     /// Stops the transmission of a flow until [`Engine::resume_transmit`], because the driver has
-    /// no free frame.
+    /// no free transmit frame (packet buffer).
     pub(super) fn block(&mut self, id: FlowId) {
         if let Some(Some(cold)) = self.connections.get_mut(id.index())
             && !cold.tx_blocked
@@ -319,8 +319,8 @@ impl Engine {
     }
 
     /// Makes the timer wheel fire for this flow no later than at the flow's earliest deadline. The
-    /// wheel may fire earlier: if a deadline moves to a later time, the engine keeps the wheel's
-    /// old entry to save the cost of the move.
+    /// wheel may fire earlier, because the engine does not move an entry when the deadline moves to
+    /// a later time.
     #[inline(never)]
     fn schedule(&mut self, id: FlowId) {
         let clock = self.clock;

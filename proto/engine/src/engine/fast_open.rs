@@ -18,7 +18,8 @@ use crate::{
     secret::Secret,
 };
 
-/// Fast Open state of the engine.
+/// Fast Open state of the engine: the cookie keys of its listeners, their limits of pending
+/// requests, and the cookies of servers.
 #[derive(Debug)]
 pub(super) struct FastOpenState {
     keys: FastOpenKeys,
@@ -27,7 +28,7 @@ pub(super) struct FastOpenState {
 }
 
 impl FastOpenState {
-    /// Creates the state. `secret` is the input from which the first cookie key is derived.
+    /// Creates the state, with a first cookie key that is derived from `secret`.
     pub(super) fn new(secret: &Secret) -> Self {
         let half = |number| secret.hash(number).to_le_bytes();
         let mut primary = [0; 16];
@@ -59,9 +60,9 @@ pub(super) struct FastOpenVerdict {
 pub struct FastOpenRequest {
     /// TCP_FASTOPEN_NO_COOKIE: the SYN carries data without a cookie.
     pub without_cookie: bool,
-    /// True if the application has more data than the SYN may carry and waits to write the rest.
-    /// The first segment with the rest also acknowledges the SYN,ACK, so that the engine sends no
-    /// pure ACK.
+    /// True if the application will write more data than the SYN may carry. The engine then sends
+    /// no pure ACK of the SYN,ACK, because the first segment with the rest of the data carries the
+    /// ACK.
     pub more_follows: bool,
     /// If true, a SYN that may carry data is delayed until the application has written data, or
     /// until the driver calls [`Engine::release_syn`].
@@ -111,8 +112,8 @@ impl Engine {
         }
     }
 
-    /// Removes the Fast Open state of a listener. Flows that were pending at the listener stay
-    /// open, but no limit counts them any longer.
+    /// Removes the Fast Open state of a listener. Flows that are pending at the listener stay open,
+    /// but count against no limit.
     pub(super) fn end_fast_open(&mut self, id: ListenerId) {
         self.fast_open.queues.remove(id);
         for cold in self.connections.iter_mut() {
@@ -191,9 +192,9 @@ impl Engine {
         }
     }
 
-    /// Updates the Fast Open state after a segment or a timer of the flow `id`: a server's answer
-    /// goes into the cookie cache, and a flow whose handshake is complete no longer counts as
-    /// pending. `gone` is true if the flow is being freed.
+    /// Updates the Fast Open state after a segment or a timer of the flow `id`: stores a server's
+    /// answer in the cookie cache, and ends the pending request of a flow that has left
+    /// SYN-RECEIVED. `gone` is true if the flow is being freed.
     pub(super) fn update_fast_open(&mut self, now: Instant, id: FlowId, gone: bool) {
         let (Some(flow), Some(Some(cold))) =
             (self.table.get(id), self.connections.get_mut(id.index()))
@@ -226,9 +227,9 @@ impl Engine {
         cache.offer(now, peer, policy, request.without_cookie)
     }
 
-    /// Returns the number of data bytes that a SYN to `peer` may carry now, on a path with this
-    /// MTU. Returns `None` if the SYN may carry no data, because the cache has no cookie, the
-    /// policy forbids data, or Fast Open to this peer pauses after lost SYNs.
+    /// Returns the number of data bytes that a SYN to `peer` may carry, on a path with this MTU.
+    /// Returns `None` if the SYN may carry no data: the cache has no cookie, the policy forbids
+    /// data, or Fast Open to this peer pauses after lost SYNs.
     pub fn fast_open_room(
         &self,
         now: Instant,
@@ -242,9 +243,9 @@ impl Engine {
         offer.data.then_some(room)
     }
 
-    /// Active OPEN with Fast Open (RFC 7413 §4.2.1, client). The SYN leaves at the next
+    /// Performs an active OPEN with Fast Open (RFC 7413 §4.2.1, client). The SYN leaves at the next
     /// [`Engine::batch_end`] with the data written until then, up to [`Engine::fast_open_room`]
-    /// bytes. A SYN that is [held](FastOpenRequest::held) leaves later.
+    /// bytes, or later if the SYN is [held](FastOpenRequest::held).
     ///
     /// # Errors
     ///
@@ -273,7 +274,7 @@ impl Engine {
         Ok(id)
     }
 
-    /// Makes the end of the batch send the data of a flow.
+    /// Schedules a transmission of the flow for the end of the batch.
     fn want_to_send(&mut self, id: FlowId) {
         if let Some(flow) = self.table.get_mut(id) {
             flow.set(flags::SEND_WANTED);

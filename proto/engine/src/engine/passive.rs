@@ -57,7 +57,7 @@ impl Engine {
     }
 
     /// Returns true if the flow is in SYN-RECEIVED and the application does not have the flow yet.
-    /// With TCP Fast Open, the application has some flows already in SYN-RECEIVED.
+    /// With Fast Open, an application may already have a flow in SYN-RECEIVED.
     pub(super) fn is_half_open(&self, id: FlowId) -> bool {
         let half_open = |flow: &FlowState| flow.state == State::SynReceived;
         self.table.get(id).is_some_and(half_open)
@@ -163,9 +163,9 @@ impl Engine {
         let _ = driver.transmit(&out);
     }
 
-    /// Handles an ACK that may return a SYN cookie. If the cookie is valid and the listener has
-    /// room, this function creates the flow and passes the segment to the flow. Returns true if the
-    /// cookie is valid, also if the listener had no room and the segment was dropped.
+    /// Handles an ACK that may return a SYN cookie. If the cookie is valid, creates the flow and
+    /// passes the segment to the flow, or drops the segment if there is no room. Returns true if
+    /// the cookie is valid.
     pub(super) fn accept_cookie(
         &mut self,
         clock: Clock,

@@ -13,8 +13,7 @@ use crate::resets::with_noise;
 const OF_RESETS: u64 = 1 << 62;
 
 impl Engine {
-    /// Sets the limits of challenge ACKs and RSTs anew if `now` lies in another second than the
-    /// last call.
+    /// Renews the limits of challenge ACKs and RSTs if a new second has begun since the last call.
     pub(super) fn refill(&mut self, now: Instant) {
         let second = now.0 / 1_000_000_000;
         if second == self.limits_second {
@@ -28,8 +27,7 @@ impl Engine {
     }
 
     /// Sends a RST, within the limits, in answer to a segment that the driver has refused. The
-    /// segment belongs to no flow of this engine. The driver has already counted the segment, so
-    /// this function does not count the segment.
+    /// segment belongs to no flow of this engine, and only the driver counts it.
     pub fn answer_refused(
         &mut self,
         now: Instant,
@@ -68,8 +66,8 @@ impl Engine {
             return;
         }
         self.counters.out_rsts += 1;
-        // If no frame is free, the RST is lost. A RST is never retransmitted, and the network may
-        // lose a RST as well.
+        // If no frame is free, the RST is lost, as it might be in the network. A RST is never
+        // retransmitted.
         let _ = driver.transmit(&out);
     }
 }

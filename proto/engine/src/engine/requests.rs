@@ -17,10 +17,10 @@ use tidelane_wire::{Endpoint, FlowKey};
 use super::Engine;
 use crate::{connections::Connections, time_wait::Entry};
 
-/// Age of a TIME-WAIT entry from which an active open may reuse the 4-tuple, if both ends used
-/// timestamps (Linux: tcp_tw_reuse).
+/// Time after which an active open may reuse a 4-tuple in TIME-WAIT, if both ends used timestamps
+/// (Linux: tcp_tw_reuse).
 const TIME_WAIT_REUSE_DELAY: Duration = Duration::from_secs(1);
-/// Least MTU in bytes of a link over which a connection is opened: each IPv4 link carries 68 bytes
+/// Least MTU in bytes of a link over which a connection is opened. Every IPv4 link carries 68 bytes
 /// (RFC 791).
 const MTU_MIN: u32 = 68;
 
@@ -38,7 +38,7 @@ impl Engine {
 
     /// Performs a passive OPEN of a listener in a SO_REUSEPORT group. The listeners of a group have
     /// the same local address, port and value of IPV6_V6ONLY. A keyed hash of the 4-tuple
-    /// distributes connections among the listeners. Without a group, the function does the same as
+    /// distributes connections among the listeners. `None` creates a listener without a group, like
     /// [`listen`](Self::listen).
     pub fn listen_in_group(
         &mut self,
@@ -78,9 +78,10 @@ impl Engine {
         }
     }
 
-    /// Drains a listener whose later SYNs the service's XDP program gives to another TCP/IP stack.
-    /// The engine still answers SYNs that arrive here. [`listener_at`](Self::listener_at) no longer
-    /// returns the listener, so that active opens on the same host go to the other stack.
+    /// Drains a listener whose address another TCP/IP stack has taken over: from this call on, the
+    /// service's XDP program steers new SYNs to that stack. The engine still answers SYNs that
+    /// arrive here, but [`listener_at`](Self::listener_at) does not return the listener, so that
+    /// active opens on the same host also go to the other stack.
     pub fn drain_listener(&mut self, id: ListenerId) {
         if let Some(listener) = self.listeners.get_mut(id) {
             listener.draining = true;
@@ -124,9 +125,8 @@ impl Engine {
         }
     }
 
-    /// Adds 1 to the length of a listener's accept queue. The driver calls this function if
-    /// [`Engine::accept_queue_removed`] has subtracted a connection that the application did not
-    /// take after all.
+    /// Adds 1 to the length of a listener's accept queue, to take back a subtraction by
+    /// [`Engine::accept_queue_removed`] if the application did not take the connection after all.
     pub fn accept_queue_added(&mut self, id: ListenerId) {
         if let Some(listener) = self.listeners.get_mut(id) {
             listener.accept_queue += 1;
@@ -294,8 +294,7 @@ impl Engine {
         self.set_pending(id);
     }
 
-    /// Reports a new flow to the driver: a flow of `listener`, or of an active open if `listener`
-    /// is `None`.
+    /// Reports a new flow to the driver. `listener` is `None` for an active open.
     pub(super) fn report_new(
         &self,
         id: FlowId,
@@ -332,8 +331,8 @@ impl Engine {
         Some(cold.info(flow, &self.config))
     }
 
-    /// Returns the stream positions of the bytes that a flow has received and the application has
-    /// not read: the range in order, then each out-of-order range.
+    /// Returns the stream positions of received bytes that the application has not read: the range
+    /// in order, then each out-of-order range.
     pub fn received(&self, id: FlowId) -> impl Iterator<Item = Range<u32>> {
         let flow = self.table.get(id);
         let cold = self.connections.get(id.index()).and_then(Option::as_ref);

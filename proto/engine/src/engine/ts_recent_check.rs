@@ -1,6 +1,6 @@
 //! Periodic check of the age of TS.Recent in all flows (RFC 7323 §5.5). PAWS must not compare a
-//! segment with a TS.Recent that is older than 24 days. The peer's timestamp clock may have
-//! advanced by half of its range since then, so that the sign of the difference is wrong.
+//! segment with a TS.Recent that is older than 24 days: the peer's timestamp clock may then have
+//! advanced by half of its range, so that the sign of the difference would be wrong.
 
 use tidelane_flow::FlowId;
 use tidelane_slowpath::TS_RECENT_CHECK_INTERVAL;
@@ -12,8 +12,8 @@ use super::Engine;
 pub(super) const TS_RECENT_CHECK: FlowId = FlowId(u32::MAX);
 
 impl Engine {
-    /// Starts the timer of the next check. Called only if a flow exists, so that the timer does not
-    /// run without flows.
+    /// Starts the timer of the next check. The caller makes sure that a flow exists, so that the
+    /// timer does not run without flows.
     pub(super) fn schedule_ts_recent_check(&mut self, now: Instant) {
         self.ts_recent_timer = self
             .wheel

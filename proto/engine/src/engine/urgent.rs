@@ -10,7 +10,7 @@ impl Engine {
     /// Marks the bytes before stream position `tx_up` as urgent (SEND with URGENT, RFC 9293
     /// §3.10.2; `send` with MSG_OOB). Segments carry the urgent pointer until the urgent bytes are
     /// acknowledged. The driver (the program that runs the engine) may call this function before it
-    /// writes the urgent bytes. No segment then carries urgent bytes without the pointer.
+    /// writes the urgent bytes, so that no segment carries urgent bytes without the pointer.
     ///
     /// Returns an error, and changes nothing, if the flow does not exist, or if `tx_up` is already
     /// acknowledged or beyond the send limit.

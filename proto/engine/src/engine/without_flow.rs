@@ -10,8 +10,8 @@ use super::{Engine, without_offset};
 use crate::time_wait::Entry;
 
 impl Engine {
-    /// Handles a segment without a flow. The segment is answered in TIME-WAIT, opens a connection,
-    /// is answered by a RST, or is dropped.
+    /// Handles a segment without a flow: answers it on behalf of a connection in TIME-WAIT, opens a
+    /// connection, answers it by a RST, or drops it.
     #[inline(never)]
     pub(super) fn receive_without_flow(
         &mut self,
@@ -51,9 +51,9 @@ impl Engine {
 
     /// Answers a segment for a connection in TIME-WAIT by an ACK. A retransmitted FIN restarts the
     /// 2 MSL timer (RFC 9293 §3.10.7.4). A SYN does not restart the timer, because a client that
-    /// retransmits its SYN would prolong TIME-WAIT. The client answers the ACK by a RST at RCV.NXT.
-    /// This RST ends TIME-WAIT, as in Linux. A RST at any other sequence number is ignored (RFC
-    /// 1337).
+    /// retransmits its SYN would prolong TIME-WAIT. Such a client answers our ACK by a RST at
+    /// RCV.NXT, which ends TIME-WAIT, as in Linux. A RST at any other sequence number is ignored
+    /// (RFC 1337).
     fn answer_in_time_wait(
         &mut self,
         clock: Clock,
@@ -96,8 +96,8 @@ impl Engine {
         }
     }
 
-    /// Returns true if a segment in TIME-WAIT may be answered now. [`is_rate_limited`] selects the
-    /// segments whose answers have a rate limit.
+    /// Returns true if a segment in TIME-WAIT may be answered. Only the answers to segments that
+    /// [`is_rate_limited`] selects are limited.
     fn may_answer_in_time_wait(
         &mut self,
         now: Instant,
@@ -117,8 +117,8 @@ impl Engine {
     }
 
     /// Returns true if the driver (the program that runs the engine) accepts a segment without a
-    /// flow ([`Driver::filter`]). Otherwise, this function answers the segment by a RST or drops
-    /// the segment, as the driver's [`Verdict`] demands.
+    /// flow ([`Driver::filter`]). Otherwise drops the segment or answers it by a RST, as the
+    /// driver's [`Verdict`] demands.
     pub(super) fn passes_filter(
         &mut self,
         arrival: &Arrival,

@@ -15,7 +15,7 @@ const SERVERS_MAX: usize = 1024;
 const LOSSES_MIN: u32 = 2;
 /// Base of the pause. The pause lasts `PAUSE` times 2 to the power of the number of losses.
 const PAUSE: Duration = Duration::from_secs(60);
-/// Number of losses from which the pause no longer grows. The longest pause is 34 hours.
+/// Number of losses from which the pause has its full length of 34 hours.
 const LOSSES_MAX: u32 = 11;
 
 /// Forms of the option in which the client asked a server for a cookie without success.

@@ -1,8 +1,8 @@
 //! Fast Open cookies of a server (RFC 7413 §4.1.2). A cookie is a keyed hash of both addresses, so
 //! that the server keeps no state for clients.
 //!
-//! Linux computes cookies in the same way. Servers behind one address can therefore share keys
-//! across stacks.
+//! Linux computes cookies in the same way, so servers behind one address can share keys even if
+//! they run different stacks.
 
 use core::hash::Hasher;
 

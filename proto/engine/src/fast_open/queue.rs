@@ -1,5 +1,6 @@
 //! Limit of pending Fast Open requests at a listener (RFC 7413 §5.1). A request is pending while
-//! the application has the flow and the client's address is not yet verified.
+//! the application already has the flow (the connection), but the client's address is not yet
+//! verified.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,8 +10,8 @@ use tidelane_time::{Duration, Instant};
 use super::keys::FastOpenKeys;
 
 /// Time for which a request that ended by a RST still counts (RFC 7413 §5.1). The owner of a
-/// spoofed address answers the SYN,ACK by a RST. Without this delay, the RST would at once make
-/// room for the next spoofed SYN.
+/// spoofed address answers our SYN,ACK by a RST, which would otherwise make room for the next
+/// spoofed SYN at once.
 const RESET_HOLD: Duration = Duration::from_secs(60);
 
 /// Pending Fast Open requests of one listener.
@@ -20,7 +21,7 @@ pub struct Queue {
     max: u32,
     /// Number of pending requests.
     taken: u32,
-    /// Times until which requests still count whose connection ended before the handshake was
+    /// Ends of the [`RESET_HOLD`] of requests whose connection ended before the handshake was
     /// complete.
     resets: VecDeque<Instant>,
     /// Cookie keys of this listener, or `None` for the keys of the engine.
@@ -88,7 +89,7 @@ mod tests {
     fn rfc7413_section_5_1_pending_requests_are_bounded_and_resets_count_for_a_minute() {
         let mut queue = Queue::default();
         let now = Instant(1_000_000_000);
-        assert!(!queue.has_room(now), "none without places");
+        assert!(!queue.has_room(now), "no room while the limit is zero");
         queue.set_max(2);
         queue.acquire();
         assert!(queue.has_room(now));
@@ -97,7 +98,7 @@ mod tests {
         queue.release(now, false);
         assert!(queue.has_room(now));
         queue.release(now, true);
-        assert!(queue.has_room(now), "one is free, one reset");
+        assert!(queue.has_room(now), "the reset request still counts");
         queue.acquire();
         assert!(!queue.has_room(now + Duration::from_secs(59)));
         assert!(queue.has_room(now + Duration::from_secs(60)));
