@@ -167,7 +167,8 @@ impl Claims {
     }
 
     /// Claims an endpoint for its owner. A wildcard address claims all addresses of its IP version.
-    /// An existing claim keeps its own terms, even a released claim, and `terms` is dropped.
+    /// A claim that exists already, even a released one, keeps its own terms, and `terms` is
+    /// dropped.
     pub fn claim(
         &mut self,
         key: ClaimKey,
@@ -255,7 +256,7 @@ impl Claims {
     }
 
     /// Narrows the claims of listeners on `local`, because the kernel has a connection there. The
-    /// kernel keeps the segments of its connections.
+    /// kernel then gets the segments of its connections.
     pub fn found_kernel_connection(
         &mut self,
         local: Endpoint,
@@ -285,7 +286,7 @@ impl Claims {
     }
 
     fn undo(&mut self, key: ClaimKey, error: SteeringError) -> SteeringError {
-        // Report the error for which the claim failed, and ignore an error of the removal.
+        // Report the error of the claim, and ignore an error of the removal.
         let _ = self.end_claim(key);
         error
     }
@@ -454,8 +455,8 @@ impl Claims {
         self.change_claimants(key, |claimants| claimants.remove(key.0, scope))
     }
 
-    /// Changes the owners of the demux's claims of `key` and updates the demux. The function
-    /// changes all of these claims, even if the demux fails for one.
+    /// Changes the owners of the demux's claims of `key` and updates the demux. An error of one
+    /// claim does not keep the function from changing the others.
     fn change_claimants(
         &mut self,
         key: ClaimKey,
@@ -480,8 +481,8 @@ impl Claims {
     }
 
     /// Returns the demux's claims for claim `key`: one for each address of the interface that the
-    /// claim's address covers, and one for all multicast and broadcast addresses if the claim has
-    /// their datagrams. A claim of 127.0.0.1 has none in the demux.
+    /// claim's address covers, and one for all multicast and broadcast addresses if the claim
+    /// covers them. A claim of 127.0.0.1 has none in the demux.
     fn claims_of(&self, (owner, endpoint): ClaimKey) -> Vec<Claim> {
         let claim = |addr: &IpAddress| Claim {
             addr: addr.0,

@@ -61,13 +61,13 @@ impl<P: PacketIo<Burst: Send> + Send + 'static> Port for P {}
 /// A closure that the core's thread runs on its host between two calls of `Host::step`.
 pub type Call<P> = Box<dyn FnOnce(&mut Host<P>, Instant) + Send>;
 
-/// The control thread's access to a core. [`CoreHandle`] runs the calls on a core's thread. A test
-/// may run the calls on a host that the test drives.
+/// The control thread's access to a core. [`CoreHandle`] implements it for a core with a thread of
+/// its own. A test may run the calls on a host that the test drives.
 pub trait CoreLink<P: Port>: Send + Sync {
     /// Runs `call` on the core, between two steps. Returns without waiting for the call.
     fn send(&self, call: Call<P>);
 
-    /// Wakes the core when a program rings `doorbell`.
+    /// Makes the core wake up when a program rings `doorbell`.
     fn watch(&self, doorbell: BorrowedFd<'_>) -> io::Result<()>;
 
     /// Reverts [`watch`](Self::watch).
@@ -264,11 +264,12 @@ pub fn start<P: Port>(
     Ok((handle, thread))
 }
 
-/// Watches a core's progress until the core stops. Moves a starved core to the real-time class, and
-/// is in this class itself so that its checks are not late. If the core still makes no step, the
-/// core may be stuck in a system call, because a program can make the write to its doorbell block
-/// (see [`tidelane_ring::Doorbell`]). The watchdog interrupts the call by a signal. If the core
-/// makes no step even then, the core hangs, and the watchdog ends the service.
+/// Watches a core's progress until the core stops, and moves a starved core to the real-time class.
+/// The watchdog itself is in this class so that its checks are not late.
+///
+/// A core that still makes no step may be stuck in a system call, because a program can make the
+/// write to its doorbell block (see [`tidelane_ring::Doorbell`]). The watchdog interrupts the call
+/// by a signal. If the core makes no step even then, it hangs, and the watchdog ends the service.
 fn watch(shared: &CoreState, waits: &OwnedFd, guard: &Guard) {
     let mut last = u64::MAX;
     let mut stalls = 0;

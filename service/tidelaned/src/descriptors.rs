@@ -1,6 +1,6 @@
 //! Threads of the Tidelane service that check descriptors which programs sent.
 //!
-//! A program chooses the descriptor, and can thus make the service's calls on the descriptor block.
+//! A program chooses the descriptor, and can thus make the service's calls on the descriptor block:
 //! `close` waits for the unsent data of a socket with SO_LINGER. `getsockname` and `bind` wait for
 //! the socket lock, whose holder may wait for a page of a user's file system (FUSE). Therefore
 //! neither a core (a polling thread that handles packets) nor the control thread makes these calls.
@@ -314,7 +314,7 @@ fn find(sent: MessageWithDescriptors, entitlement: &mut Entitlement) -> CheckRes
 }
 
 /// Checks a listening socket. The port is reserved before the kernel is asked which socket gets the
-/// port's SYNs. The program can then no longer release the port to another program's socket.
+/// port's SYNs, so that the program cannot release the port to another program's socket meanwhile.
 fn listener(
     fd: &OwnedFd,
     entitlement: &mut Entitlement,

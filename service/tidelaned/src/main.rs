@@ -4,9 +4,9 @@
 //!
 //! Threads: each `tdl-core-N` drives a TCP/IP host over its queues of the interface ([`core`]). The
 //! main thread serves registrations, netlink and the admin socket ([`control`]). Each core and the
-//! main thread have a watchdog thread. The watchdog of a core moves the core to the real-time
-//! scheduling class for a while when other programs on the core's CPU starve the core. A watchdog
-//! ends the service if the watched thread hangs.
+//! main thread have a watchdog thread, which ends the service if the watched thread hangs. The
+//! watchdog of a core also moves the core to the real-time scheduling class for a while when
+//! programs on the same CPU starve the core.
 
 use std::{
     fmt::Display,
@@ -106,7 +106,7 @@ fn serve(config: &Config) -> Result<(), String> {
     let descriptors = descriptors.map_err(because("cannot examine sockets"))?;
     let kernel = KernelConnections::open(link.ifindex);
     let kernel = kernel.map_err(because("cannot ask for sockets"))?;
-    // Serving needs no more privileges. Threads that start later inherit the confinement.
+    // Serving needs no further privileges. Threads that start later inherit the confinement.
     let confinement = confine(config, &run_dir, &access)?;
     let shares = Shares {
         page: page.clone(),
@@ -187,7 +187,8 @@ fn find_link(config: &Config) -> Result<(KernelTables, LinkRecord), String> {
     Ok((tables, link))
 }
 
-/// Returns the number of the interface's queues, which must suffice for the cores.
+/// Returns the number of the interface's receive queues. Fails if there are fewer queues than
+/// cores.
 fn count_queues(config: &Config, link: &LinkRecord) -> Result<u32, String> {
     let queues = tidelane_af_xdp::queue_counts(&link.name)
         .map_err(because("cannot read the number of queues"))?
@@ -280,7 +281,7 @@ fn eventfd() -> rustix::io::Result<Arc<OwnedFd>> {
     rustix::event::eventfd(0, flags).map(Arc::new)
 }
 
-/// Opens an AF_XDP port on each queue and attaches the demux. The last result is a message if the
+/// Attaches the demux and opens an AF_XDP port on each queue. The last result is a message if the
 /// driver does not allow the requested XDP mode, so that the demux runs in another mode.
 fn open_queues(
     link: &LinkRecord,

@@ -35,8 +35,7 @@ use crate::{
     somaxconn::SomaxConn,
 };
 
-/// Largest number of claims that are checked in one turn. The number bounds the time for which
-/// other work of the control thread waits.
+/// Largest number of claims that the control thread checks before it turns to other work.
 const CANDIDATES_MAX: usize = 256;
 
 /// Upper bound of the time from the arrival of a SYN at the demux to its arrival at a core.
@@ -195,8 +194,8 @@ impl<P: Port> ServiceState<P> {
         }
     }
 
-    /// Checks the claims that are due, at most `CANDIDATES_MAX` in one call. Ends claims that no
-    /// connection uses any more. Errors are only logged.
+    /// Checks the claims that are due, at most `CANDIDATES_MAX` in one call, and ends the claims
+    /// that no connection uses any more. Errors are only logged.
     pub fn finish_claims(&mut self, now: Instant) {
         let due = self.claims.due(now, CANDIDATES_MAX);
         if due.is_empty() {
@@ -400,8 +399,8 @@ impl<P: Port> ServiceState<P> {
         }
     }
 
-    /// Returns the function by which other threads of the service pace themselves ([`pace::keep`]).
-    /// The function returns true if a core is awake on the CPU of the calling thread.
+    /// Returns a function that returns true if a core is awake on the CPU of the calling thread.
+    /// The other threads of the service pace themselves by this function ([`pace::keep`]).
     pub fn is_beside_core(&self) -> IsBesideCore {
         let cores = self.cores.clone();
         Arc::new(move || cores.are_beside())

@@ -51,8 +51,7 @@ const SLOTS_MAX: u32 = 1 << 16;
 /// Address space in bytes of each of a program's two buffer areas: for received data, and for data
 /// to send. Pages are allocated on first use.
 const AREA_LEN: u64 = 4 << 30;
-/// Number of bytes of unread answers that the kernel buffers. A session with more unread answers
-/// ends.
+/// Length in bytes of the kernel's buffer of unread answers. A session that fills the buffer ends.
 const ANSWERS_LEN_MAX: usize = 8192;
 /// Maximum number of messages that are read from a session in a row. Other sessions then get their
 /// turn.
@@ -174,8 +173,8 @@ impl Session {
         )?;
         rustix::io::ioctl_fionbio(&socket, true)?;
         sockopt::set_socket_send_buffer_size(&socket, ANSWERS_LEN_MAX)?;
-        // Messages come from the child, not from the process that gets the socket now. With
-        // SO_PASSCRED, the kernel reports the sender of each message.
+        // The parent gets the socket, and its child sends the messages. With SO_PASSCRED, the
+        // kernel reports the sender of each message.
         sockopt::set_socket_passcred(&socket, true)?;
         let child = Self {
             number,
@@ -194,7 +193,7 @@ impl Session {
         Ok((child, theirs))
     }
 
-    /// Returns the session's identity as a holder of connections on core `core`.
+    /// Returns the session as a holder (a process that may use connections) on core `core`.
     fn holder(&self, core: usize) -> Option<Holder> {
         match &self.registered {
             Some(registered) => registered.ids.get(core).copied().map(Holder::Program),

@@ -39,8 +39,8 @@ impl Owner {
     }
 
     /// Returns the address that stands for all multicast groups and broadcast addresses in the
-    /// demux, if a claim of the local address `addr` has their datagrams: UDP at a wildcard
-    /// address.
+    /// demux, if a claim of the local address `addr` covers them. Only UDP claims of a wildcard
+    /// address do.
     pub(super) fn groups(self, addr: IpAddress) -> Option<IpAddress> {
         if self.protocol() != protocol::UDP || !addr.is_unspecified() {
             return None;

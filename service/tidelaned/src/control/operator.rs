@@ -17,13 +17,13 @@ use crate::{
     sys::{self, Signal},
 };
 
-/// Maximum number of sessions of programs that are not admitted. These sessions only report the
-/// reasons for which sockets stay with the kernel. Further sessions of this kind end at once.
+/// Maximum number of sessions of programs that are not admitted. These sessions only report why
+/// sockets stay with the kernel. Further sessions of this kind end at once.
 const REFUSED_MAX: usize = 128;
 
 impl<P: Port> Control<P> {
     /// Decides whether the program of a new session is admitted, and watches the session. A program
-    /// that is not admitted may only send the reasons for which its sockets stay with the kernel.
+    /// that is not admitted may only report why its sockets stay with the kernel.
     pub(super) fn let_in(&mut self, mut session: Session) {
         pace::rest();
         session.admission = Admission {
@@ -73,7 +73,7 @@ impl<P: Port> Control<P> {
         Ok(())
     }
 
-    /// Sets new rules, also for open connections.
+    /// Sets new rules, and resets the open connections that they refuse.
     pub(super) fn set_rules(&mut self, rules: RuleSet) {
         self.shared.ports.rules_change(&self.shared.rules, &rules);
         self.shared.rules = rules.clone();

@@ -63,10 +63,10 @@ impl<P: Port> Control<P> {
         self.shared.hand_back(&taken.unwrap_or_default(), now());
     }
 
-    /// Schedules checks of claims. A claim is a 3-tuple whose packets go to the service instead of
-    /// the kernel. Each entry of `idle` is a core, a program and an endpoint that the program has
-    /// reserved. A connection from the endpoint has ended on the core. If this was the last
-    /// connection, the claim may end.
+    /// Schedules checks of the claims from whose endpoints connections have ended, because a claim
+    /// may end with its last connection. A claim is a 3-tuple whose packets go to the service
+    /// instead of the kernel. Each entry of `idle` names the core of an ended connection, the
+    /// program, and the endpoint that the program has reserved.
     fn ports_are_idle(&mut self, idle: &[(usize, ProgramId, Endpoint)]) {
         if idle.is_empty() {
             return;

@@ -14,9 +14,8 @@ const NOTES_MAX: usize = 4096;
 /// The service's decision about a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Admission {
-    /// The reason for which the program is not admitted, or `None` for an admitted program. A
-    /// program that is not admitted may still send the reasons for which its sockets stay with the
-    /// kernel.
+    /// The reason why the program is not admitted, or `None` for an admitted program. A program
+    /// that is not admitted may still report why its sockets stay with the kernel.
     pub denied: Option<Denial>,
     /// The network namespace in which the program's children must be. `None` if the namespace
     /// cannot be read.
@@ -32,13 +31,13 @@ impl Session {
         self.connected_ancestor.as_ref().unwrap_or(&self.peer)
     }
 
-    /// Returns zero, or the reason for which the program is not admitted.
+    /// Returns zero for an admitted program, or the reason why the program is not admitted.
     pub(super) fn denial(&self) -> u32 {
         self.admission.denied.map_or(0, Denial::code)
     }
 
-    /// Registers the program if it is admitted. A child's user, group or namespace may differ from
-    /// its parent's by now.
+    /// Registers the program if it is admitted. A child is judged again, because its user, group or
+    /// namespace may have changed since the fork.
     pub(super) fn enter<P: Port>(
         &mut self,
         shared: &mut ServiceState<P>,
@@ -70,7 +69,7 @@ impl Session {
         }
     }
 
-    /// Records the reason for which a socket of the program stays with the kernel.
+    /// Records why a socket of the program stays with the kernel.
     pub(super) fn report_not_accelerated(&mut self, request: &Message) {
         self.notes.retain(|(inode, _)| *inode != request.inode);
         if self.notes.len() < NOTES_MAX {

@@ -11,8 +11,8 @@ use tidelane_host::accounts::{Account, Charge, Refused, Resource, User};
 /// Number of descriptors of a session that has not registered: its socket, and the pidfd of its
 /// process.
 const DESCRIPTORS: u64 = 2;
-/// Number of connections that cost as much as one ordinary message when INHERIT makes a child a
-/// further holder of them.
+/// Number of connections for which INHERIT, which makes a child a further holder of all connections
+/// of a process, costs as much as one ordinary message.
 const CONNECTIONS_PER_COST: u64 = 64;
 
 /// The charges of a session.
@@ -48,8 +48,8 @@ impl SessionCharges {
         match kind {
             // The service maps memory, and unmaps it at the end.
             message::REGISTER | message::OPEN_PORT => 16,
-            // The service visits all connections of the process. Their number is at most the user's
-            // number.
+            // The service visits all connections of the process, which are at most the connections
+            // of the user.
             message::INHERIT => 16 + self.user().used(Resource::Connections) / CONNECTIONS_PER_COST,
             message::LISTEN | message::RESERVE | message::CLAIM_TUPLE => 4,
             _ => 1,

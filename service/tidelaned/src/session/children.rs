@@ -1,6 +1,6 @@
 //! Connections that forked children inherit from a program: see `docs/design/fork.md`. A holder is
-//! a process that may use a connection. One holder at a time uses the connection; another holder
-//! takes the connection over with TAKE_CONNECTION.
+//! a process that may use a connection. Only one holder uses the connection at a time, and another
+//! holder takes it over with TAKE_CONNECTION.
 
 use std::{io, os::fd::AsFd};
 

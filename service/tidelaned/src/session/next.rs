@@ -1,4 +1,5 @@
-//! The step of the control thread after it has read a message of a session (a connected program).
+//! The control thread's next step with a session (a connected program) from which it has read a
+//! message.
 
 use std::io;
 
@@ -13,7 +14,7 @@ pub enum Next {
     Continue,
     /// The session is read again at this time, because its user has exceeded the message rate.
     Pause(Instant),
-    /// The session is read again after the descriptors of the last message were checked.
+    /// The session is read again after a thread has checked the descriptors of the last message.
     Wait,
     /// The session is over.
     End,

@@ -1,13 +1,13 @@
-//! Ports of the mux, for programs with a TCP/IP stack of their own. A port carries frames between
-//! the program and the NIC. A session is a program's connection to the service. A doorbell is an
-//! eventfd by which the program and a core wake each other.
+//! Ports of the mux, which shares the NIC with programs that have a TCP/IP stack of their own. A
+//! port carries frames between such a program and the NIC. A session is a program's connection to
+//! the service. A doorbell is an eventfd by which the program and a core (a polling thread of the
+//! service) wake each other.
 //!
 //! A program opens a port, maps and seals the port's shared memories, and then claims 3-tuples
-//! (address, protocol, port). A core is a polling thread of the service. Each core gets the port
-//! with the first claim, because the service uses sealed memories only. The demux is the XDP
-//! program that redirects the packets of a claim to the cores. The cores know a claim before the
-//! demux does, and the demux gives a claim up before the cores do. A packet of a port therefore
-//! never reaches the service's own TCP/IP stack.
+//! (address, protocol, port). The cores get the port only with its first claim, because the service
+//! uses sealed memories only. The demux is the XDP program that redirects the packets of a claim to
+//! the cores. The cores learn of a claim before the demux does, and the demux gives a claim up
+//! before the cores do. A packet of a port therefore never reaches the service's own TCP/IP stack.
 
 use std::{
     io,
@@ -101,7 +101,7 @@ impl OpenPort {
         Ok(())
     }
 
-    /// Applies the user's limits to the port.
+    /// Applies the rate limits of the port's user to the port.
     pub fn limit<P: Port>(&self, shared: &ServiceState<P>) {
         if self.offered.is_some() {
             return;
@@ -123,7 +123,7 @@ impl OpenPort {
         }
     }
 
-    /// Closes the port on all cores after its claims have ended.
+    /// Ends the port's claims, and then closes the port on all cores.
     pub(super) fn close<P: Port>(self, shared: &mut ServiceState<P>) {
         let id = self.id;
         while let Some(claimed) = shared.ports.pop(id) {

@@ -1,5 +1,5 @@
-//! The values of the socket option TCP_INFO, which only the core (polling thread) of a connection
-//! knows.
+//! The values of the socket option TCP_INFO. Only the connection's core (the polling thread of the
+//! service that handles its segments) knows these values.
 
 use std::{io, os::fd::AsFd};
 
