@@ -35,7 +35,7 @@ impl Guardian {
         Ok(Self { input, shell })
     }
 
-    /// Names a resource, which the caller makes afterwards. `kind` is a word of `cleanup.sh`:
+    /// Registers a resource, which the caller makes afterwards. `kind` is a word of `cleanup.sh`:
     /// `netns`, `dir`, `run`, `cgroup` or `nic`.
     pub fn name(&mut self, kind: &str, name: &str) -> io::Result<()> {
         match &mut self.input {
@@ -44,8 +44,9 @@ impl Guardian {
         }
     }
 
-    /// Returns a duplicate of the pipe, to be the standard input of a command that makes a named
-    /// resource. The pipe stays open until the command ends, so that the cleanup cannot run before.
+    /// Returns a duplicate of the pipe, to be the standard input of a command that makes a
+    /// registered resource. The command keeps the pipe open, so that the cleanup starts after its
+    /// end.
     pub fn hold(&self) -> io::Result<Stdio> {
         match &self.input {
             Some(input) => Ok(input.as_fd().try_clone_to_owned()?.into()),

@@ -1,9 +1,10 @@
 //! The harness of the interop tests, the demo and the benches.
 //!
-//! A [`Wire`] is a pair of network namespaces joined by a veth pair. A [`Service`] is `tidelaned`
-//! on an interface of the wire. A [`Program`] runs in a namespace of the wire, on the kernel's
-//! stack or on Tidelane. When the [`Wire`] is dropped, its services and programs end. The
-//! [`guardian`] cleans up if the test process is killed.
+//! A [`Wire`] is a test network: a pair of network namespaces joined by a veth pair. A [`Service`]
+//! is a process of `tidelaned`, Tidelane's TCP/IP stack, on an interface of the wire. A [`Program`]
+//! runs in a namespace of the wire, on the kernel's stack or on Tidelane. When the [`Wire`] is
+//! dropped, its services and programs end. The [`guardian`] cleans up if the test process is
+//! killed.
 #![forbid(unsafe_code)]
 
 pub mod guardian;
@@ -29,7 +30,7 @@ pub use service::Service;
 pub use two_machines::PairRole;
 pub use wire::{Side, Wire, WireOptions};
 
-/// Reason why a test stops early.
+/// Reason why a test ends early: it is skipped, or it has failed.
 #[derive(Debug)]
 pub enum Stop {
     /// The machine lacks a tool, a feature or a privilege. The text names it, and if possible the
@@ -73,7 +74,7 @@ pub fn command(arguments: &[&str]) -> Result<String, Stop> {
     command_with(arguments, Stdio::null())
 }
 
-/// Does the same as [`command`], with `input` as the command's standard input.
+/// Runs a command like [`command`], with `input` as its standard input.
 pub fn command_with(arguments: &[&str], input: Stdio) -> Result<String, Stop> {
     let program = tools::find_tool(arguments[0]).unwrap_or_else(|| arguments[0].into());
     let output = Command::new(program)

@@ -94,7 +94,7 @@ impl Nginx {
         Self::with_workers(master, &home, options)
     }
 
-    /// Waits until the master, which listens before it forks, has all its workers.
+    /// Waits until the master has started all its workers. The master listens before it forks them.
     fn with_workers(master: Running, home: &Path, options: &NginxOptions) -> Result<Self, Stop> {
         let mut nginx = Self {
             master,

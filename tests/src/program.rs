@@ -22,7 +22,8 @@ use crate::{
     wire::{Side, Wire},
 };
 
-/// Number of programs that this process has started, for the names of their output files.
+/// Number of programs that this process has started, which makes the names of their output files
+/// unique.
 static PROGRAMS: AtomicU32 = AtomicU32::new(0);
 
 /// A program that is not started yet: its command line, namespace, CPUs and stack.
@@ -115,8 +116,8 @@ impl Program {
         self
     }
 
-    /// Makes the program register at `service` by itself, without `tidelane run`
-    /// (TIDELANE_SOCKET).
+    /// Sets TIDELANE_SOCKET, so that the program registers at `service` by itself, without
+    /// `tidelane run`.
     pub fn registering_at(self, service: &Service) -> Self {
         let socket = service.control_socket();
         self.env("TIDELANE_SOCKET", &socket.to_string_lossy())
@@ -136,8 +137,8 @@ impl Program {
         }
     }
 
-    /// Adds the option `--strict` of `tidelane run`, which makes a call fail that would otherwise
-    /// use the kernel.
+    /// Adds the option `--strict` of `tidelane run`, which makes each call fail that would
+    /// otherwise fall back to the kernel.
     pub fn strict(self) -> Self {
         self.run_options("--strict")
     }
@@ -169,8 +170,8 @@ impl Program {
         Ok(line)
     }
 
-    /// Starts the program, and waits until its output has the word "ready". Fails if the program
-    /// ends, or is not ready after `limit` times [`patience`](tools::patience).
+    /// Starts the program, and waits until its output contains the word "ready". Fails if the
+    /// program ends first, or is not ready after `limit` times [`patience`](tools::patience).
     pub fn spawn_ready(self, limit: Duration) -> Result<Running, Stop> {
         let what = format!("{} to be ready", self.arguments[0]);
         let mut running = self.spawn()?;
@@ -298,7 +299,7 @@ impl Running {
         Ok(true)
     }
 
-    /// Kills the program. Kills its process group, too, if the program is the group's leader.
+    /// Kills the program, and all of its process group if the program leads one.
     pub fn kill_group(&self) {
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
         if let Some(pid) = pid {

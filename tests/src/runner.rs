@@ -47,10 +47,10 @@ pub struct Case {
     pub alone: bool,
 }
 
-/// Prefix of a line in a case's output that the runner prints beside the result.
+/// Prefix of the lines of a case's output that the runner prints with the result.
 const NOTE_MARK: &str = "NOTE: ";
 
-/// End of the process of a case.
+/// Describes how the process of a case ended.
 #[derive(Debug)]
 enum End {
     /// The process ended with this status.
@@ -91,8 +91,9 @@ struct Tally {
     skipped: u32,
 }
 
-/// The main function of a test binary. The command line has the form of libtest's: parts of the
-/// names of cases, `--exact` to match whole names, `--list`, and `--nocapture` to show all output.
+/// Runs the cases that the command line selects. The command line has the form of libtest's: parts
+/// of the names of cases, `--exact` to match whole names, `--list`, and `--nocapture` to show all
+/// output.
 pub fn main(cases: &[Case]) -> ExitCode {
     if let Ok(name) = env::var(CASE_VARIABLE) {
         return run_case(cases, &name);
@@ -149,7 +150,7 @@ fn jobs() -> usize {
 }
 
 /// Runs `cases` in child processes and prints the results. `filtered` is the number of cases that
-/// were not chosen. `show` passes on the output of each case.
+/// the command line did not select. If `show` is true, the output of each case is passed on.
 fn run_all(cases: &[&Case], filtered: usize, show: bool) -> ExitCode {
     println!("\nrunning {} tests", cases.len());
     let start = Instant::now();

@@ -107,7 +107,7 @@ impl Service {
     }
 
     /// Starts a service in a new PID namespace with its own `/proc`. The namespace lives as long as
-    /// its first process, a shell that sleeps after `tidelane up`.
+    /// its first process, a shell that runs `tidelane up` and then sleeps.
     pub(crate) fn up_in_pid_namespace(wire: &Wire, side: Side, name: &str) -> Result<Self, Stop> {
         let tidelane = tools::binary("tidelane")?;
         let config = open_config(wire)?;
@@ -205,8 +205,7 @@ impl Service {
         Ok(self.ask("stat")?["counters"].take())
     }
 
-    /// Returns true if there is an accelerated listener (a listener that this service carries) on
-    /// `port`.
+    /// Returns true if the service itself, and not the kernel, has a listener on `port`.
     pub fn has_listener(&self, port: u16) -> Result<bool, Stop> {
         let end = format!(":{port}");
         Ok(self.sockets()?.iter().any(|socket| {
@@ -230,11 +229,10 @@ impl Service {
         Ok(fs::read_dir(format!("/proc/{}/fd", self.pid))?.count())
     }
 
-    /// Returns the number of the service's open descriptors without the descriptors that reserve
-    /// ports.
+    /// Returns the number of the service's open descriptors, not counting those that reserve ports.
     ///
-    /// A test for leaks cannot count the descriptors that reserve ports, because the service keeps
-    /// an unused ephemeral port for a minute.
+    /// A test for leaks must leave the latter out, because the service keeps an unused ephemeral
+    /// port reserved for a minute.
     pub fn descriptors_beside_claims(&self) -> Result<usize, Stop> {
         let claims = self.counters()?["claims"].as_u64().unwrap_or(0);
         Ok(self.descriptors()?.saturating_sub(claims as usize))

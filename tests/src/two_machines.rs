@@ -69,8 +69,8 @@ impl PairRole {
         Wire::near_end(self.side, &self.nic)
     }
 
-    /// Connects to the other half of test number `test`, and waits until the other half has reached
-    /// this test.
+    /// Connects to the other half of test number `test`, and waits until that half has reached the
+    /// test.
     pub fn join(&self, wire: &Wire, test: u32) -> Result<ControlConnection, Stop> {
         match self.side {
             Side::Server => ControlConnection::accept(wire, test),

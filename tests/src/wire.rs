@@ -88,7 +88,7 @@ pub struct Wire {
     id: String,
     /// Directory for the files of the test.
     scratch: PathBuf,
-    /// Number of services that were started, for their names.
+    /// Number of services started so far, which makes the names of the services unique.
     services: RefCell<u32>,
     /// The process that removes the resources. This is the last field, because `drop` of a field
     /// above may still use the resources.
@@ -104,7 +104,7 @@ fn cores() -> u64 {
 /// One end of a link: the name of a namespace, and the name of an interface in it.
 type End<'a> = (&'a str, &'a str);
 
-/// Number of wires that this process has made, for their names.
+/// Number of wires made by this process, which makes the names of the wires unique.
 static WIRES: AtomicU32 = AtomicU32::new(0);
 
 impl Wire {
@@ -123,8 +123,8 @@ impl Wire {
         Ok(wire)
     }
 
-    /// Makes the namespace of `side`, while the other namespace is on another machine. `nic` is the
-    /// MAC address of the NIC that connects the machines.
+    /// Makes the namespace of `side` only, because the other end of the wire is on another machine.
+    /// `nic` is the MAC address of the NIC that connects the machines.
     pub(crate) fn near_end(side: Side, nic: &str) -> Result<Self, Stop> {
         let wire = Self::bare()?;
         let space = wire.namespace(side);
@@ -242,7 +242,7 @@ impl Wire {
     }
 
     /// Adds a veth pair without addresses to the namespace of `side`. Returns the name of one end.
-    /// No host receives the frames that are sent there.
+    /// Frames that are sent there reach no host.
     pub fn add_dead_end(&self, side: Side) -> Result<&'static str, Stop> {
         let space = self.namespace(side);
         let (near, far) = ("dead0", "dead1");
@@ -261,8 +261,8 @@ impl Wire {
         Ok(())
     }
 
-    /// Runs a command that makes a resource which the guardian removes. If this process is killed,
-    /// the guardian waits for the end of the command before it cleans up.
+    /// Runs a command that makes a resource. If this process is killed meanwhile, the guardian
+    /// waits for the end of the command before it removes the resource.
     fn setup(&self, arguments: &[&str]) -> Result<(), Stop> {
         let hold = self.guardian.borrow().hold()?;
         command_with(arguments, hold).map(drop)
@@ -358,13 +358,14 @@ impl Wire {
         self.service_with(Side::Server, &[])
     }
 
-    /// Starts a service on the server's interface under the name of the dead service `dead`, so
-    /// that the programs of `dead` find the new service.
+    /// Starts a service on the server's interface under the name of `dead`, a service that has
+    /// ended, so that the programs of `dead` find the new service.
     pub fn service_again(&self, dead: &Service) -> Result<Service, Stop> {
         Service::up(self, (Side::Server, INTERFACE), dead.name(), &[], None)
     }
 
-    /// Does the same as [`service_again`](Self::service_again) on the client's interface.
+    /// Starts a service on the client's interface under the name of `dead`, a service that has
+    /// ended.
     pub fn client_service_again(&self, dead: &Service) -> Result<Service, Stop> {
         Service::up(self, (Side::Client, INTERFACE), dead.name(), &[], None)
     }
@@ -376,8 +377,8 @@ impl Wire {
         self.start_service((side, INTERFACE), &options, Some(cores))
     }
 
-    /// Names a resource for the guardian, which removes it at the end. The caller makes the
-    /// resource afterwards. `kind` is a word of `cleanup.sh`.
+    /// Registers a resource with the guardian, which removes the resource at the end. The caller
+    /// makes the resource afterwards. `kind` is a word of `cleanup.sh`, such as `cgroup`.
     pub fn guard(&self, kind: &str, name: &str) -> Result<(), Stop> {
         Ok(self.guardian.borrow_mut().name(kind, name)?)
     }
@@ -417,7 +418,7 @@ impl Wire {
         Service::up_with_groups(self, Side::Server, &self.name_service()?, &path)
     }
 
-    /// Returns a new name for a service, and names the files of this service for the guardian.
+    /// Returns a new name for a service, and registers the service's files with the guardian.
     fn name_service(&self) -> Result<String, Stop> {
         let name = {
             let mut services = self.services.borrow_mut();

@@ -77,7 +77,7 @@ impl ServiceName {
     }
 
     /// Sends a request and parses the answer. `data_len` returns the number of bytes that follow
-    /// the line of the answer, which are returned with the answer.
+    /// the line of the answer. These bytes are returned with the answer.
     pub fn request_with_data<T: DeserializeOwned>(
         &self,
         request: &Value,

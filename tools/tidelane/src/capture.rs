@@ -79,21 +79,22 @@ impl Protocol {
     }
 }
 
-/// The service's answer to the start of a capture.
+/// The service's answer to a request that starts a capture.
 #[derive(Deserialize, Debug)]
 struct Opened {
     number: u64,
-    /// Length of the start of the file, which follows the answer.
+    /// Length in bytes of the start of the file, which follows the answer.
     bytes: u64,
 }
 
-/// The service's answer with copied frames. The blocks follow the answer.
+/// The service's answer to a request for captured frames. The frames follow the answer, as blocks
+/// of the file format.
 #[derive(Deserialize, Debug)]
 struct Taken {
     frames: u64,
-    /// Frames for which the service had no room.
+    /// Number of frames that the service could not copy for lack of room.
     lost: u64,
-    /// Length of the blocks.
+    /// Length of the blocks in bytes.
     bytes: u64,
 }
 

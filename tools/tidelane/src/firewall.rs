@@ -7,7 +7,7 @@ use serde::Deserialize;
 #[derive(Deserialize, Debug, Default)]
 #[serde(default)]
 pub struct Firewall {
-    /// Descriptions of the places (hooks) whose rules are bypassed.
+    /// Descriptions of the kernel's hooks whose rules are bypassed.
     bypassed: Vec<String>,
 }
 

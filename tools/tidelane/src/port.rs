@@ -1,9 +1,9 @@
-//! `tidelane port`: shows the ports of programs with a network stack of their own.
+//! `tidelane port`: shows the packet ports of programs with a network stack of their own.
 //!
-//! A port is not a TCP port. A port has one pair of packet rings for each core (polling thread) of
-//! the service. The rings connect the service and the program. The program claims 3-tuples
-//! (protocol, local address, local port). The service passes the packets of these 3-tuples to the
-//! port.
+//! A packet port ("port" below) is not a TCP port, but connects a program to the service by pairs
+//! of packet rings, one pair for each core (polling thread) of the service. The program claims
+//! 3-tuples (protocol, local address, local port), and the service passes the packets of these
+//! 3-tuples to the program's port.
 
 use std::collections::BTreeMap;
 

@@ -101,8 +101,8 @@ pub fn up(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Checks that this machine meets the service's needs: root, the interface, and AF_XDP. The failure
-/// of this check is clearer than the service's own failure would be.
+/// Checks that this machine meets the service's needs: root, the interface, and AF_XDP. A failure
+/// of this check has a clearer message than a failure of the service.
 fn check_machine(interface: &str) -> Result<(), Failure> {
     if !rustix::process::geteuid().is_root() {
         let text = "up needs root (AF_XDP and eBPF); use: sudo tidelane up";
@@ -231,9 +231,9 @@ fn holder_of(interface: &str) -> Option<(String, u32)> {
 
 /// Returns the line of the service's output that states the reason for its end.
 ///
-/// The result is the last line that the service logged. If the service logged no line, the result
-/// is the error line of the option parser; the lines after the error line only summarize the usage.
-/// If there is no error line either, the result is the last line of the output.
+/// The service's last log line has the reason. If the service logged nothing, the error line of the
+/// option parser has it, and the lines after that only summarize the usage. Without such a line,
+/// the function returns the last line of the output.
 fn reason(text: &str) -> Option<&str> {
     let with = |start: &'static str| move |line: &&str| line.starts_with(start);
     let lines = || text.lines().filter(|line| !line.trim().is_empty());
@@ -279,24 +279,27 @@ mod tests {
     fn a_log_is_not_written_through_a_link() {
         let name = format!("tidelane-log-{}", std::process::id());
         let scratch = std::env::temp_dir().join(name);
-        fs::create_dir(&scratch).expect("a scratch directory");
+        fs::create_dir(&scratch).expect("the directory is new");
         let service = ServiceName {
             name: "one".parse().expect("a name"),
         };
         let dir = scratch.join("tidelane");
-        drop(open_log(&dir, &service).expect("it is made"));
+        drop(open_log(&dir, &service).expect("the log is created"));
         let log = dir.join("one.log");
         assert!(log.is_file());
         let victim = scratch.join("victim");
         fs::write(&victim, "precious").expect("a file");
-        fs::remove_file(&log).expect("it is ours");
+        fs::remove_file(&log).expect("the log can be removed");
         symlink(&victim, &log).expect("a link");
-        let error = open_log(&dir, &service).expect_err("it is a link");
+        let error = open_log(&dir, &service).expect_err("the log is a link");
         assert!(error.to_string().contains("is a link"), "{error}");
-        fs::remove_dir_all(&dir).expect("it is ours");
+        fs::remove_dir_all(&dir).expect("the directory can be removed");
         symlink(&scratch, &dir).expect("a link");
-        open_log(&dir, &service).expect_err("its directory is a link");
-        assert_eq!(fs::read_to_string(victim).expect("it is there"), "precious");
-        fs::remove_dir_all(&scratch).expect("it is ours");
+        open_log(&dir, &service).expect_err("the directory is a link");
+        assert_eq!(
+            fs::read_to_string(victim).expect("the file exists"),
+            "precious"
+        );
+        fs::remove_dir_all(&scratch).expect("the directory can be removed");
     }
 }

@@ -1,5 +1,5 @@
 //! `tidelane stat --users`: prints the resources of the service (`tidelaned`) that each user holds,
-//! and their limits.
+//! and the user's limits.
 
 use std::{collections::BTreeMap, fs};
 
