@@ -1,8 +1,8 @@
 //! More concurrent clients than a server's accept queue has room for, on the kernel's stack and on
 //! Tidelane. The queue overflows, and every client is served nevertheless.
 //!
-//! A wire is two network namespaces, the server's and the client's, joined by a veth pair.
-//! The service is the process `tidelaned`.
+//! A wire is two network namespaces, the server's and the client's, joined by a veth pair. The
+//! service is the process `tidelaned`, which runs Tidelane's TCP/IP stack.
 
 use std::{fs, time::Duration};
 
@@ -12,7 +12,7 @@ use tidelane_tests::{
     wire::{SERVER, write_random_file},
 };
 
-/// Number of concurrent clients, ten times the capacity of an accept queue of `BACKLOG`.
+/// Number of concurrent clients: ten times the capacity of an accept queue, which is `BACKLOG` + 1.
 const CLIENTS: u64 = 100;
 /// Backlog of the fork server, the same as that of busybox's httpd.
 const BACKLOG: u32 = 9;

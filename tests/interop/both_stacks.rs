@@ -1,8 +1,9 @@
 //! A server whose listener is in the kernel and in the service (`tidelaned`). Each connection stays
 //! on the stack that accepted it, while the service starts, dies and restarts.
 //!
-//! A wire is two network namespaces, the server's and the client's, joined by a veth pair.
-//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
+//! A wire is two network namespaces, the server's and the client's, joined by a veth pair. An
+//! accelerated program runs under `tidelane run`: the service carries its TCP connections instead
+//! of the kernel.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,7 @@ const CLIENTS: u64 = 20;
 /// Time limit for a server to listen in a restarted service.
 const AGAIN_MAX: Duration = Duration::from_secs(1);
 
-/// The results that `echo_clients.c` prints.
+/// The results that the clients (`echo_clients.c`) print.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct ClientResults {
     /// Clients that received every byte.
@@ -36,7 +37,7 @@ struct ClientResults {
     reset: u64,
     /// Clients whose connection ended early or had wrong bytes.
     broken: u64,
-    /// Clients that met a timeout or another error.
+    /// Clients with a timeout or another error.
     silent: u64,
 }
 
@@ -84,7 +85,7 @@ impl EchoClients {
 }
 
 /// Clients connect while a server starts, and no connection is reset. The kernel accepts the
-/// connections that arrive before the service has the listener, and keeps these connections.
+/// connections that arrive before the listener is in the service, and keeps them.
 pub fn no_client_is_reset_while_a_server_starts() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

@@ -1,6 +1,7 @@
 //! The `tidelane` command: messages and exit statuses.
 //!
-//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
+//! An accelerated program runs under `tidelane run`: the service (`tidelaned`) carries its TCP
+//! connections instead of the kernel.
 
 use std::{
     os::unix::fs::PermissionsExt,

@@ -1,8 +1,9 @@
 //! A service (`tidelaned`) with two fast-path cores, which are its packet-processing threads. The
 //! environment variable TIDELANE_CORES=2 runs the cases of other modules with two cores, too.
 //!
-//! A wire is two network namespaces, the server's and the client's, joined by a veth pair.
-//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
+//! A wire is two network namespaces, the server's and the client's, joined by a veth pair. An
+//! accelerated program runs under `tidelane run`: the service carries its TCP connections instead
+//! of the kernel.
 
 use std::time::Duration;
 

@@ -1,6 +1,7 @@
-//! Programs and services (`tidelaned`) are killed with SIGKILL, and their resources are freed.
+//! Programs and services are killed with SIGKILL, and their resources are freed.
 //!
-//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
+//! An accelerated program runs under `tidelane run`: the service (`tidelaned`) carries its TCP
+//! connections instead of the kernel.
 
 use std::time::Duration;
 
@@ -15,8 +16,8 @@ use crate::support::{SHORT, check_load, echo_client, echo_server};
 
 /// Number of kills before the service's resources are measured for the first time.
 const REFERENCE_KILL: u64 = 5;
-/// Time limit for the kernel to serve the NIC of a killed service. A zero-copy driver first sets up
-/// its rings again.
+/// Time limit for the kernel to serve the NIC after the service is killed. A zero-copy driver must
+/// first set up its rings again.
 const AT_ONCE: Duration = Duration::from_secs(1);
 /// Growth of the service's resident memory in KiB that does not count as a leak.
 const GROWTH_MAX_KIB: u64 = 4096;
@@ -107,7 +108,7 @@ pub fn killed_program_frees_all() -> Outcome {
         wait_connections(&service, pid, 32)?;
         server.end(Signal::KILL, SHORT)?;
         wait_freed(&service, pid)?;
-        // A second server gets the port, and the clients connect again. The kernel has the
+        // A second server gets the port, and the clients connect again. The kernel accepts the
         // connections that arrive before the new listener is in the service.
         let second = echo_server(&wire, Some(&service), 7000)?;
         let pid = second.pid();
@@ -237,8 +238,9 @@ pub fn a_dead_connection_wakes_a_sleeper() -> Outcome {
     Ok(())
 }
 
-/// memcached serves clients of the next service. The main thread accepts them there. The workers
-/// sleep in epoll instances that were made with the dead service, and are woken nevertheless.
+/// After the service is killed, memcached serves clients on the next service, where its main thread
+/// accepts them. The workers sleep in epoll instances that were created under the killed service,
+/// and are woken nevertheless.
 pub fn workers_of_memcached_find_the_next_service() -> Outcome {
     tools::require_tools(&["memcached", "memcaslap"])?;
     let wire = Wire::new()?;
@@ -269,9 +271,9 @@ pub fn workers_of_memcached_find_the_next_service() -> Outcome {
     Ok(())
 }
 
-/// A server of two threads serves clients of the next service: one thread polls the listener, and
-/// the other thread sleeps in an epoll instance. Either thread may be the first to use the new
-/// service.
+/// After the service is killed, a server with two threads serves clients on the next service. One
+/// thread polls the listener, while the second sleeps in an epoll instance. Either thread may be
+/// the first to use the next service.
 pub fn a_polling_thread_finds_the_next_service() -> Outcome {
     let wire = Wire::new()?;
     let binary = wire.scratch().join("polls_beside");

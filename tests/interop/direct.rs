@@ -24,7 +24,7 @@ use crate::{
 const PORT: u16 = 7410;
 /// Time limit for the start of the server.
 const START_MAX: Duration = Duration::from_secs(10);
-/// Lengths of the pages.
+/// Lengths of the pages in bytes.
 const LENGTHS: [usize; 6] = [0, 1, 1460, 4096, 100_000, 1_000_000];
 
 /// Returns the example `name` with `arguments`.
@@ -50,7 +50,7 @@ pub fn check(wire: &Wire, address: &str) -> Outcome {
     load(wire, address, "100000", "Connection: keep-alive")
 }
 
-/// The server is behind a TUN device.
+/// The server uses a TUN device.
 pub fn http_behind_a_device() -> Outcome {
     let wire = wire_with_device()?;
     let address = format!("{}:{PORT}", ADDRESSES.1);
@@ -83,7 +83,7 @@ pub fn http_on_a_nic_queue() -> Outcome {
     server.check_alive()
 }
 
-/// One frame in twenty is lost in each direction.
+/// The server owns the queue of a NIC, and one frame in twenty is lost in each direction.
 pub fn http_on_a_nic_queue_with_loss() -> Outcome {
     tools::require_tools(&["curl"])?;
     let impairment = Impairment {
@@ -99,8 +99,8 @@ pub fn http_on_a_nic_queue_with_loss() -> Outcome {
     server.check_alive()
 }
 
-/// The server on the queue is killed under load. The kernel resets the connections, because it gets
-/// the packets again. The next server serves.
+/// The server on the queue is killed under load. The packets then reach the kernel, which resets
+/// the connections. A second server serves on the same queue.
 pub fn a_killed_owner_of_a_queue() -> Outcome {
     tools::require_tools(&["curl", "wrk"])?;
     let wire = Wire::new()?;

@@ -4,8 +4,9 @@
  *   echo_clients ADDRESS PORT CLIENTS EXCHANGES PAUSE
  *
  * Each of CLIENTS clients tries to connect until it is not refused. Then it sends a message and
- * reads the echo, EXCHANGES times, with pauses of PAUSE milliseconds. At the end the program prints
- * "served N refused N reset N broken N silent N": the refused attempts, and the clients by result.
+ * reads the echo, EXCHANGES times, with pauses of PAUSE milliseconds. At the end the program
+ * prints "served N refused N reset N broken N silent N": the number of refused attempts, and the
+ * number of clients with each result.
  *   served    all echoes were right
  *   reset     the connection was reset
  *   broken    the connection ended early, or an echo was wrong

@@ -10,7 +10,7 @@ use crate::support::{SHORT, check_load};
 
 /// Device of the server.
 pub const DEVICE: &str = "tlemb0";
-/// Address of the kernel's end, and of the server.
+/// Addresses of the kernel's end and of the server's end.
 pub const ADDRESSES: (&str, &str) = ("10.97.0.1/24", "10.97.0.2");
 
 /// Returns a wire (two network namespaces) with the TUN device in the client's namespace.

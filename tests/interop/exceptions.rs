@@ -2,7 +2,8 @@
 //! user chose so, because the program hands its connections to other programs, or because the
 //! program forks for each connection.
 //!
-//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
+//! An accelerated program runs under `tidelane run`: the service (`tidelaned`) carries its TCP
+//! connections instead of the kernel.
 
 use std::{fs, time::Duration};
 
@@ -123,7 +124,8 @@ pub fn connections_by_choice() -> Outcome {
     Ok(())
 }
 
-/// A server executes another program for each connection. Its listener goes to the kernel.
+/// A server executes another program for each connection (`hand_over.c`). Its listener is left to
+/// the kernel.
 pub fn a_server_that_hands_over() -> Outcome {
     for how in ["execvp", "execlp", "fexecve", "execveat", "posix_spawn"] {
         loses_its_first("hand_over", "cat", how)
@@ -132,7 +134,8 @@ pub fn a_server_that_hands_over() -> Outcome {
     Ok(())
 }
 
-/// A server sends each connection to another process (SCM_RIGHTS). Its listener goes to the kernel.
+/// A server sends each connection to another process by SCM_RIGHTS (`sends_on.c`). Its listener is
+/// left to the kernel.
 pub fn a_server_that_sends_connections_on() -> Outcome {
     for call in ["sendmsg", "sendmmsg"] {
         loses_its_first("sends_on", call, "")?;
@@ -208,8 +211,8 @@ fn short_clients(wire: &Wire, at_once: u32, total: u32) -> Outcome {
     Ok(())
 }
 
-/// A server forks for each connection, and the children end soon. The server's listener goes to the
-/// kernel. No client fails. The connections that were accelerated before stay accelerated.
+/// A server forks for each connection, and the children end soon. The server's listener is left to
+/// the kernel. No client fails. The connections that were accelerated before stay accelerated.
 pub fn a_server_that_forks_for_each_connection() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

@@ -3,13 +3,14 @@
 //! limits.
 //!
 //! The cases print the goodput of the established connection (`--nocapture`). They do not check its
-//! value, because it depends on the other load of the machine. At 200,000 SYNs per second or more
-//! they measure the kernel's stack, too. The flood generator and the client share a CPU. Therefore
-//! the cases also measure the goodput while the generator sends to an interface that leads nowhere
-//! (a veth pair without a host at its far end).
+//! value, because it depends on the other load of the machine. At 200,000 SYNs per second or more,
+//! the cases measure the kernel's stack, too. Because the flood generator and the client share a
+//! CPU, the cases also measure the goodput while the generator sends to an interface that leads
+//! nowhere (a veth pair without a host at its far end).
 //!
-//! A wire is two network namespaces, the server's and the client's, joined by a veth pair.
-//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
+//! A wire is two network namespaces, the server's and the client's, joined by a veth pair. An
+//! accelerated program runs under `tidelane run`: the service carries its TCP connections instead
+//! of the kernel.
 
 use std::{net::IpAddr, thread, time::Duration};
 
@@ -27,7 +28,7 @@ use crate::support::{SHORT, check_load};
 const VICTIM: u16 = 7100;
 /// Port of the connection that is established before the flood.
 const BULK: u16 = 7000;
-/// Rate in SYNs per second. At this rate or a higher one, the kernel is measured, too.
+/// Rate in SYNs per second from which on the kernel is measured, too.
 const FULL_RATE: u64 = 200_000;
 /// Rate limits of the client's interface in Mbit/s: none, and those of common NICs. The flood
 /// generator bypasses the limit.

@@ -1,5 +1,5 @@
 /*
- * An echo server that forks a child for each connection. The default backlog is 512.
+ * An echo server that forks a child for each connection. The default of BACKLOG is 512.
  *
  *   fork_server PORT [BACKLOG]
  */

@@ -1,6 +1,7 @@
 //! Servers whose children inherit connections by fork and use them.
 //!
-//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
+//! An accelerated program runs under `tidelane run`: the service (`tidelaned`) carries its TCP
+//! connections instead of the kernel.
 
 use std::{thread, time::Duration};
 

@@ -1,6 +1,7 @@
 //! The DiffServ field and the TTL of an accelerated program's packets, as the peer receives them.
 //!
-//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
+//! An accelerated program runs under `tidelane run`: the service (`tidelaned`) carries its TCP
+//! connections instead of the kernel.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! The memory that idle connections occupy.
 //!
-//! The service is the process `tidelaned`.
+//! The service is the process `tidelaned`, which runs Tidelane's TCP/IP stack.
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
 //! The interface of a service (`tidelaned`) goes down, changes or disappears while connections are
 //! open.
 //!
-//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
+//! An accelerated program runs under `tidelane run`: the service carries its TCP connections
+//! instead of the kernel.
 
 use std::{fs, path::PathBuf, thread, time::Duration};
 

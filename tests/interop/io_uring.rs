@@ -1,6 +1,7 @@
 //! Programs that use io_uring for their sockets.
 //!
-//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
+//! An accelerated program runs under `tidelane run`: the service (`tidelaned`) carries its TCP
+//! connections instead of the kernel.
 
 use std::time::Duration;
 
@@ -36,8 +37,8 @@ fn serve(wire: &Wire, server: Running) -> Result<String, Stop> {
     Ok(server.wait(SHORT)?.success()?.stdout)
 }
 
-/// The preload library refuses io_uring, so that the server uses system calls. The server's
-/// connections are accelerated.
+/// The preload library refuses io_uring, so that the server falls back to system calls. The
+/// server's connections are accelerated.
 pub fn a_server_without_a_ring_is_served() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

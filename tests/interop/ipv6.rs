@@ -1,6 +1,7 @@
 //! Programs over IPv6, partly with IPv4 at the same time.
 //!
-//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
+//! An accelerated program runs under `tidelane run`: the service (`tidelaned`) carries its TCP
+//! connections instead of the kernel.
 
 use std::time::Duration;
 

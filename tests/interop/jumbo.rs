@@ -1,7 +1,7 @@
 //! Interfaces with a jumbo MTU. A packet can occupy several AF_XDP frames.
 //!
-//! A wire is two network namespaces, the server's and the client's, joined by a veth pair.
-//! The service is the process `tidelaned`.
+//! A wire is two network namespaces, the server's and the client's, joined by a veth pair. The
+//! service is the process `tidelaned`, which runs Tidelane's TCP/IP stack.
 
 use std::{thread, time::Duration};
 

@@ -1,8 +1,9 @@
 //! Kinds of interfaces. The service (`tidelaned`) refuses some kinds, such as bridges, and serves a
 //! VLAN interface of a NIC.
 //!
-//! A wire is two network namespaces, the server's and the client's, joined by a veth pair.
-//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
+//! A wire is two network namespaces, the server's and the client's, joined by a veth pair. An
+//! accelerated program runs under `tidelane run`: the service carries its TCP connections instead
+//! of the kernel.
 
 use std::{fs, time::Duration};
 

@@ -81,13 +81,13 @@ static void print_end(int fd, name_call ask, unsigned short listener, unsigned s
 	printf(" %s:%s", text, port == listener ? "L" : bound && port == bound ? "B" : "E");
 }
 
-/* getpeername as a name_call. The type of the C library's declaration differs. */
+/* Calls getpeername. The C library declares it with another type than name_call. */
 static int get_peer(int fd, struct sockaddr *name, socklen_t *len)
 {
 	return getpeername(fd, name, len);
 }
 
-/* getsockname as a name_call. */
+/* Calls getsockname. The C library declares it with another type than name_call. */
 static int get_own(int fd, struct sockaddr *name, socklen_t *len)
 {
 	return getsockname(fd, name, len);
@@ -143,7 +143,7 @@ static void exchange(int client, int server)
 }
 
 /* Connects to the address `to` and the port of `listener`, and prints the result on one line. The
- * client is bound to the address `from`, or is not bound if `from` is NULL. */
+ * client is bound to the address `from` first, unless `from` is NULL. */
 static void attempt(int listener, const char *to, const char *from, int nonblocking)
 {
 	unsigned short port = port_of(listener), bound = 0;

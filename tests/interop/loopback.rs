@@ -1,8 +1,9 @@
 //! `tidelane run --loopback`: connections over loopback addresses, and over other addresses of the
 //! host, are accelerated if both programs have the option.
 //!
-//! A wire is two network namespaces, the server's and the client's, joined by a veth pair.
-//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
+//! A wire is two network namespaces, the server's and the client's, joined by a veth pair. An
+//! accelerated program runs under `tidelane run`: the service (`tidelaned`) carries its TCP
+//! connections instead of the kernel.
 
 use std::{path::PathBuf, time::Duration};
 

@@ -1,8 +1,9 @@
 //! Transfers over a wire with random loss: 5 % loss and 5 % reordering by `tidelane-impair`, or 1 %
 //! loss by netem, in each direction.
 //!
-//! A wire is two network namespaces, the server's and the client's, joined by a veth pair.
-//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
+//! A wire is two network namespaces, the server's and the client's, joined by a veth pair. An
+//! accelerated program runs under `tidelane run`: the service (`tidelaned`) carries its TCP
+//! connections instead of the kernel.
 
 use std::time::Duration;
 

@@ -4,7 +4,8 @@
 //! Each test runs on both machines at the same time, on one as the server and on the other as the
 //! client ([`tidelane_tests::two_machines`]).
 //!
-//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
+//! An accelerated program runs under `tidelane run`: the service (`tidelaned`) carries its TCP
+//! connections instead of the kernel.
 
 use std::{path::PathBuf, time::Duration};
 

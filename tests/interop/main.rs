@@ -15,8 +15,9 @@
 //! ```
 //!
 //! TIDELANE_PEER and TIDELANE_PEER_NIC enable the tests of `machines`, which need two machines.
-//! TIDELANE_CORES is the number of fast-path cores (packet-processing threads) of each service, on
-//! the first CPUs. Without this variable a service has one core, which may run on any CPU.
+//! TIDELANE_CORES is the number of fast-path cores (packet-processing threads) of each service,
+//! which then run on the first CPUs. Without this variable, a service has one core, which may run
+//! on any CPU.
 
 use std::process::ExitCode;
 
@@ -65,8 +66,8 @@ mod support;
 mod waiting;
 
 /// Makes a list of [`Case`]s from lines of the form `module::function SECONDS,`. The number is the
-/// time limit of the case. The word `alone` behind the number keeps other cases from running at the
-/// same time.
+/// time limit of the case. If the word `alone` follows the number, no other case runs at the same
+/// time.
 macro_rules! cases {
     ($($module:ident $(:: $rest:ident)+ $seconds:literal $($alone:ident)?,)*) => {
         &[$(Case {

@@ -1,5 +1,5 @@
-/* must(condition) ends the program if the condition does not hold. Prints the line, the condition
- * and errno. */
+/* must(condition) ends the program if the condition is false, after printing the line, the
+ * condition and errno. */
 #ifndef MUST_H
 #define MUST_H
 

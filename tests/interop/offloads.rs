@@ -145,7 +145,7 @@ pub fn the_waiting_process_has_one_right() -> Outcome {
         ensure!(format!("\n{text}").contains(&line), "no {line:?} in {text}");
     }
     let files = fs::read_dir(format!("/proc/{}/fd", children.trim()))?.count();
-    ensure!(files <= 3 + 2 + 4, "it has {files} descriptors");
+    ensure!(files <= 3 + 2 + 4, "tdl-restorer has {files} descriptors");
     service.kill()?;
     wait_until(SHORT, "the end of tdl-restorer", || {
         let status = fs::read_to_string(&status).unwrap_or_default();
@@ -154,9 +154,9 @@ pub fn the_waiting_process_has_one_right() -> Outcome {
     })
 }
 
-/// An offload that was off before the start of the service is off after its end. If the operator
-/// switches an offload on while the service runs, the service switches the offload off again and
-/// logs this. At its end, the service switches the offload on.
+/// An offload that is off before the start of the service stays off after the service's end. If the
+/// operator switches an offload on while the service runs, the service switches it off again and
+/// logs this. At its end, the service then switches that offload on.
 pub fn the_operator_changes_an_offload() -> Outcome {
     require_tools(&["ethtool"])?;
     let wire = Wire::new()?;

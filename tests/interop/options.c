@@ -72,7 +72,7 @@ static const char *error_of(int fd)
 	return error ? strerrorname_np(error) : "none";
 }
 
-/* Prints the result of a read that does not block. */
+/* Prints the result of a non-blocking read. */
 static void got_nothing(int fd)
 {
 	char byte;
@@ -81,7 +81,8 @@ static void got_nothing(int fd)
 }
 
 /* Sends a file of `len` bytes. Prints the result of the first sendfile, which fails with the ICMP
- * error, and of the next sendfile, which sends. Returns the number of bytes sent. */
+ * error, and the result of the next sendfile, which sends the file. Returns the number of bytes
+ * sent. */
 static ssize_t check_sendfile(int fd, size_t len)
 {
 	int file = memfd_create("data", 0);
@@ -98,8 +99,8 @@ static ssize_t check_sendfile(int fd, size_t len)
 }
 
 /* Sends data while there is no route to the peer, and prints the error that the program gets.
- * Checks that the connection continues when the route is back. With `recverr` the option IP_RECVERR
- * is set. With `by_sendfile` the program gets the error from sendfile. */
+ * Checks that the connection continues when the route is back. If `recverr` is true, sets the
+ * option IP_RECVERR first. If `by_sendfile` is true, the program gets the error from sendfile. */
 static int check_soft_error(int fd, const char *go, int recverr, int by_sendfile)
 {
 	char bytes[1000] = "x", back[64];

@@ -59,12 +59,12 @@ impl Ends {
             .spawn_ready(LONG)
     }
 
-    /// Returns the path of the file for which the program waits.
+    /// Returns the path of GO_FILE, whose existence `options.c` waits for.
     fn go_file(&self) -> PathBuf {
         self.wire.scratch().join("go")
     }
 
-    /// Makes the file for which the program waits, and waits for the program's end.
+    /// Makes GO_FILE, and waits for the program's end.
     fn go_on(&self, running: Running) -> Result<Finished, Stop> {
         fs::write(self.go_file(), "")?;
         running.wait(LONG)?.success()
@@ -82,8 +82,8 @@ impl Ends {
         command(&line).map(drop)
     }
 
-    /// Turns the echo server's host into a router that has no route to the echo server's address
-    /// and answers with ICMP errors, if `lost` is true. Otherwise restores the host.
+    /// If `lost` is true, turns the echo server's host into a router that has no route to the echo
+    /// server's address, and therefore answers with ICMP errors. Otherwise restores the host.
     fn lose_way(&self, lost: bool) -> Outcome {
         let space = self.wire.namespace(Side::Client);
         let router = "10.77.0.77/24";
@@ -119,7 +119,7 @@ impl Ends {
 }
 
 /// Runs the program with `option` on the kernel and on Tidelane, and silences the peer. Fails
-/// unless the program gets ETIMEDOUT, not before `least_ms` milliseconds.
+/// unless the program gets ETIMEDOUT after at least `least_ms` milliseconds.
 fn times_out(option: &str, least_ms: u64) -> Outcome {
     let ends = Ends::new()?;
     let service = ends.wire.service()?;
@@ -238,8 +238,8 @@ pub fn syn_count_is_as_chosen() -> Outcome {
     times_out("syn_count", 1900)
 }
 
-/// RFC 9293 MUST-20: after three retransmissions the service makes the kernel verify the neighbour
-/// entry of the peer.
+/// RFC 9293 MUST-20: after three retransmissions the service makes the kernel verify the peer's
+/// neighbour entry.
 pub fn a_silent_peer_is_looked_for() -> Outcome {
     let ends = Ends::new()?;
     let service = ends.wire.service()?;

@@ -1,5 +1,5 @@
 /*
- * Attaches an XDP program that passes every frame, as another owner of the interface would.
+ * Attaches an XDP program that passes every frame to an interface, as another user of XDP would.
  *
  *   other_xdp INTERFACE native|generic|offloaded NAME
  *

@@ -10,7 +10,7 @@ use crate::{
     support::SHORT,
 };
 
-/// Length of the page in bytes, and the rate limit of each packet port in bytes per second.
+/// Length of the page in bytes, and, below, the rate limit of each packet port in bytes per second.
 const PAGE: u64 = 8_000_000;
 const RATE: u64 = 2_000_000;
 

@@ -19,7 +19,7 @@ use crate::{
 
 /// TCP port of the HTTP server.
 pub const HTTP: u16 = 8080;
-/// TCP ports of the echo server on the service, and of the echo server on the kernel.
+/// TCP port of the echo server on the service, and of the echo server on the kernel.
 const ON_SERVICE: u16 = 7000;
 const ON_KERNEL: u16 = 7001;
 /// A user who is not root.
@@ -124,8 +124,8 @@ fn sent_packets(wire: &Wire) -> Result<u64, Stop> {
     Ok(text.trim().parse()?)
 }
 
-/// Runs an HTTP client on a packet port against a server of the same host. No packet leaves the
-/// interface.
+/// Runs an HTTP client on a packet port against a server of the same host. Fails if packets leave
+/// the interface.
 fn load_in_memory(wire: &Wire, service: &Service, loads: &[&str]) -> Outcome {
     let path = tools::binary("tidelane-http-client")?;
     for load in loads {
@@ -200,8 +200,9 @@ pub fn a_program_on_the_service_reaches_a_port() -> Outcome {
     check_refusal(&fetched()?, "Failed to connect")
 }
 
-/// The program on the packet port is killed under load, and then the program on the service. The
-/// remaining programs continue to serve, and new programs get the TCP ports of the killed programs.
+/// The program on the packet port is killed under load, and then the program on the service. Each
+/// time, the remaining programs continue to serve, and a new program gets the TCP port of the
+/// killed one.
 pub fn a_dead_program_leaves_the_others() -> Outcome {
     tools::require_tools(&["curl", "wrk"])?;
     let wire = Wire::new()?;
@@ -236,8 +237,8 @@ pub fn a_dead_program_leaves_the_others() -> Outcome {
 }
 
 /// A program on a packet port claims a 3-tuple: protocol, address and TCP port. No other program
-/// gets the same 3-tuple, and a packet port gets no 3-tuple of another program. The 3-tuple is free
-/// when the program has ended.
+/// can use the same 3-tuple, and a packet port cannot claim the 3-tuple of another program. The
+/// 3-tuple is free when the program has ended.
 pub fn a_claimed_3_tuple_is_in_use() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -298,7 +299,7 @@ pub fn a_dead_service_ends_the_program() -> Outcome {
     check_refusal(&finished, "the service has ended")
 }
 
-/// UDP port of the group programs on packet ports, and UDP port of the peer on the kernel.
+/// UDP ports of the group programs (`groups`) on packet ports, and of the peer on the kernel.
 const GROUPS: [u16; 2] = [5300, 5301];
 const PEER_GROUP: u16 = 5302;
 

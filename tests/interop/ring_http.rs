@@ -21,7 +21,7 @@ use crate::{
 const PORT: u16 = 7400;
 /// A user who is not root.
 const OTHER_USER: &str = "65534";
-/// Lengths of the pages.
+/// Lengths of the pages in bytes.
 const LENGTHS: [usize; 6] = [0, 1, 1460, 4096, 100_000, 1_000_000];
 
 /// Returns the server on `service`.
@@ -73,7 +73,7 @@ pub fn curl_and_wrk_on_the_service() -> Outcome {
     let local = curl
         .arg(format!("http://127.0.0.1:{PORT}/1"))
         .finish(SHORT)?;
-    // The reset may arrive before curl looks at the connection, or later.
+    // The reset may arrive before or after curl looks at the connection.
     let code = local.status.code();
     ensure!(matches!(code, Some(7 | 52 | 56)), "no reset: {local}");
     check_pages(&wire)?;

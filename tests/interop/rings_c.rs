@@ -36,7 +36,7 @@ fn client(wire: &Wire, peer: &str, back_end: &str) -> Result<Program, Stop> {
     Ok(program.args(&format!("{peer} {PORT} 50 200 {back_end}")))
 }
 
-/// Compiles the example `name`, for one side of the wire.
+/// Compiles the example `name`, and returns the program for the namespace of `side`.
 fn compiled(wire: &Wire, name: &str, side: Side) -> Result<Program, Stop> {
     let program = wire.scratch().join(name);
     let source = tools::source_root().join(format!("app/rings-c/examples/{name}.c"));
@@ -133,7 +133,8 @@ fn datagrams(wire: &Wire, side: Side, peer: &str, back_end: &str) -> Result<Prog
     Ok(program.args(&format!("{peer} {PORT} 2000 {back_end}")))
 }
 
-/// The echo server returns datagrams beside the service, in the same context as its connections.
+/// The echo server on the service also returns datagrams. They use the kernel's UDP, in the same
+/// context as the connections.
 pub fn datagrams_beside_the_service() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

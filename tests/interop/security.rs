@@ -1,5 +1,6 @@
-//! Attacks on a service (`tidelaned`) by another user or by a peer on the link, most of them by the
-//! program `tidelane-attacker`. `docs/security.md` lists the promise that each case tests.
+//! Attacks on a service (`tidelaned`) by another user or by a peer on the link. Most of the attacks
+//! are run by the program `tidelane-attacker`. `docs/security.md` lists the promise that each case
+//! tests.
 
 use std::{fs, path::PathBuf};
 

@@ -1,6 +1,7 @@
 //! Unmodified servers on Tidelane, with clients on the kernel's stack.
 //!
-//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
+//! An accelerated program runs under `tidelane run`: the service (`tidelaned`) carries its TCP
+//! connections instead of the kernel.
 
 use std::{fs, time::Duration};
 
@@ -309,8 +310,8 @@ pub fn redis_values() -> Outcome {
     Ok(())
 }
 
-/// memcached serves with four threads. The main thread accepts connections and passes their
-/// descriptors to the others.
+/// memcached serves with four threads. Its main thread accepts connections and passes their
+/// descriptors to worker threads.
 pub fn memcached_four_threads() -> Outcome {
     require_tools(&["memcached", "memcaslap"])?;
     let wire = Wire::new()?;

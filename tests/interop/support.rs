@@ -1,6 +1,6 @@
 //! Functions that several modules of the interop tests use.
 //!
-//! The service is the process `tidelaned`.
+//! The service is the process `tidelaned`, which runs Tidelane's TCP/IP stack.
 
 use std::{fs, path::Path, time::Duration};
 

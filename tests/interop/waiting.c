@@ -102,10 +102,11 @@ static void reconnect(int seconds)
 	printf("served %ld\n", served);
 }
 
-/* Number of connections that were reset, that the peer closed, and that are still open. */
+/* Numbers of connections that were reset, that the peer closed, and that are still open. */
 static int reset, ended, left;
 
-/* Finds by recv with `flags` how a connection ended, counts the end, and closes the connection. */
+/* Determines by recv with `flags` how a connection ended, counts the end, and closes the
+ * connection. */
 static void count_end(struct pollfd *client, int flags)
 {
 	char byte;

@@ -2,8 +2,9 @@
 //! at once. Without the RST, the client would wait forever, because it has no segment to
 //! retransmit.
 //!
-//! A wire is two network namespaces, the server's and the client's, joined by a veth pair.
-//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
+//! A wire is two network namespaces, the server's and the client's, joined by a veth pair. An
+//! accelerated program runs under `tidelane run`: the service carries its TCP connections instead
+//! of the kernel.
 
 use std::{
     fmt::Display,
@@ -40,8 +41,8 @@ impl Waiting {
         Ok(Self(binary))
     }
 
-    /// Returns a program with `count` connections to `server`, in the namespace of `side`. The
-    /// caller adds the call in which they wait.
+    /// Returns a program in the namespace of `side` that opens `count` connections to `server`. The
+    /// caller adds the name of the call in which the program waits.
     fn clients(&self, wire: &Wire, side: Side, server: impl Display, count: usize) -> Program {
         let program = wire.program(side, &self.0.to_string_lossy());
         let program = program.arg(server).arg(PORT).arg(count);
@@ -70,7 +71,7 @@ fn kill(service: &Service) -> Outcome {
     wait_until(SHORT, "the end of the service", || Ok(!service.alive()))
 }
 
-/// Fails unless all `count` clients are reset, the last one before `within` is over.
+/// Fails unless all `count` clients are reset within the time `within`.
 fn check_reset(clients: Running, count: usize, within: Duration) -> Outcome {
     let began = Instant::now();
     let finished = clients.wait(PATIENCE + SHORT)?.success()?;
@@ -82,7 +83,8 @@ fn check_reset(clients: Running, count: usize, within: Duration) -> Outcome {
     Ok(())
 }
 
-/// The service of a server dies. Its clients on the kernel are reset, over IPv4 and IPv6.
+/// The service of a server is killed. The server's clients, which are on the kernel, are reset over
+/// IPv4 and IPv6.
 pub fn peers_of_a_dead_service_are_reset() -> Outcome {
     let wire = Wire::new()?;
     let waiting = Waiting::compile(&wire)?;

@@ -1,15 +1,15 @@
 //! The premises of the other attacks: what an attacker can and cannot reach without an attack.
 //!
-//! A wire is two network namespaces, the server's and the client's, joined by a veth pair.
-//! The service is the process `tidelaned`.
+//! A wire is two network namespaces, the server's and the client's, joined by a veth pair. The
+//! service is the process `tidelaned`, which runs Tidelane's TCP/IP stack.
 
 use tidelane_tests::{Outcome, Side, Wire, ensure, tools};
 
 use super::{Origin, as_attacker, attacker, lines, read_all};
 use crate::support::SHORT;
 
-/// The attacker in a container has no interface of the wire. The attacker in the service's
-/// namespaces can listen on a free port and serve a client of it.
+/// An attacker in a container has no interface of the wire. An attacker in the service's namespaces
+/// can listen on a free port and serve a client.
 pub fn what_the_attacker_can_do() -> Outcome {
     let wire = Wire::new()?;
     let shell = as_attacker(&wire, Side::Server, Origin::Container).arg("cat");
@@ -33,8 +33,8 @@ pub fn what_the_attacker_can_do() -> Outcome {
     Ok(())
 }
 
-/// The service answers the PROBE message of another user in its namespace. By this message a
-/// program asks if the service would admit the program.
+/// The service answers the PROBE message of another user in its namespace. A program sends PROBE to
+/// learn whether the service would admit it.
 pub fn another_user_is_answered() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

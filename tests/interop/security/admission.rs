@@ -1,7 +1,8 @@
 //! Admission: the service (`tidelaned`) admits a program by its network namespace, user, group and
 //! cgroup.
 //!
-//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
+//! An accelerated program runs under `tidelane run`: the service carries its TCP connections
+//! instead of the kernel.
 
 use std::{fs, path::PathBuf};
 
@@ -13,8 +14,8 @@ use tidelane_tests::{
 use super::{ATTACKER_ID, Origin, attacker, readable_copy};
 use crate::support::{SHORT, check_load, echo_client};
 
-/// Returns the service's answer to a PROBE message of an attacker, as text. The service refuses the
-/// message if it would not admit the sender.
+/// Returns the service's answer to a PROBE message of an attacker, as text. By PROBE a program asks
+/// whether the service would admit it.
 fn probe(wire: &Wire, service: &Service, origin: Origin) -> Result<String, Stop> {
     let program = attacker(wire, Side::Server, origin, service)?.arg("probe");
     Ok(program.run(SHORT)?.json()?["probe"].to_string())
@@ -65,10 +66,13 @@ pub fn users_are_admitted_by_group_or_by_name() -> Outcome {
         ensure!(found.contains("obtained"), "after {nonsense:?}: {found}");
     }
     if let Err(error) = service.reload("")? {
-        fail!("an empty file: {error}");
+        fail!("an empty configuration was refused: {error}");
     }
     let found = probe(&wire, &service, Origin::User)?;
-    ensure!(found.contains("refused"), "in the end: {found}");
+    ensure!(
+        found.contains("refused"),
+        "with an empty configuration: {found}"
+    );
     Ok(())
 }
 

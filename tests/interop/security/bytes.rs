@@ -1,7 +1,8 @@
 //! The memory that programs share with the service (`tidelaned`): no user gets the bytes of another
 //! user, and no user can block the service by punching holes into the memory.
 //!
-//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
+//! An accelerated program runs under `tidelane run`: the service carries its TCP connections
+//! instead of the kernel.
 
 use serde_json::Value;
 use tidelane_tests::{Outcome, Running, Service, Side, Stop, Wire, ensure, tools, wire::SERVER};
@@ -14,8 +15,8 @@ const SECRET: &str = "TIDELANE-SECRET";
 /// Number of clients of root's server.
 const CLIENTS: u64 = 100;
 
-/// The service buffers the data of connections that wait in an accept queue. When the attacker
-/// accepts connections from its own accept queue, the attacker's shared memory contains no data of
+/// The service buffers the data of connections that wait in an accept queue. After the attacker has
+/// accepted connections of its own, the memory that it shares with the service contains no data of
 /// root's connections.
 pub fn bytes_that_waited_stay_with_their_user() -> Outcome {
     let wire = Wire::new()?;
@@ -32,7 +33,8 @@ pub fn bytes_that_waited_stay_with_their_user() -> Outcome {
     let text = format!("{}{SECRET}", ".".repeat(100));
     let senders = send(&wire, &service, 7000, CLIENTS, &text)?;
     let owned = staged(owner)?;
-    // The memory of root's server contains the secret of each client: the search works.
+    // The memory of root's server contains the secret of each client, which proves that the search
+    // works.
     ensure!(owned["clients"] == CLIENTS, "{owned}");
     ensure!(owned["found"] == CLIENTS, "{owned}");
     drop(senders);
@@ -87,7 +89,7 @@ fn send(
         .spawn()
 }
 
-/// Waits for the end of the attack `staged` and returns its result.
+/// Waits for the end of the attack `staged` and returns the last line of its output.
 fn staged(program: Running) -> Result<Value, Stop> {
     let finished = program.wait(SHORT)?.success()?;
     Ok(lines(&finished)?.pop().unwrap_or_default())

@@ -83,8 +83,8 @@ fn field<'a>(text: &'a str, name: &str) -> Result<&'a str, Stop> {
     Ok(line.trim())
 }
 
-/// The seccomp filter denies no system call that the service makes while it serves, follows network
-/// changes, answers the admin socket and stops. A denied call would end the service.
+/// The service serves, follows network changes, answers the admin socket and stops without a system
+/// call that its seccomp filter denies. A denied call would end the service.
 pub fn serving_makes_no_denied_call() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

@@ -1,7 +1,8 @@
 //! Firewall rules of the kernel, which accelerated connections would bypass. By default the service
 //! (`tidelaned`) does not start on an interface to which a firewall rule applies.
 //!
-//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
+//! An accelerated program runs under `tidelane run`: the service carries its TCP connections
+//! instead of the kernel.
 
 use tidelane_tests::{Outcome, Side, Stop, Wire, ensure, tools};
 

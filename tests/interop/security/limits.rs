@@ -1,7 +1,8 @@
 //! Limits: one user requests as many resources of the service (`tidelaned`) as possible. Other
 //! users are served meanwhile.
 //!
-//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
+//! An accelerated program runs under `tidelane run`: the service carries its TCP connections
+//! instead of the kernel.
 
 use std::{thread, time::Duration};
 
@@ -11,8 +12,8 @@ use tidelane_tests::{Outcome, Running, Service, Side, Stop, Wire, ensure, tools,
 use super::{Origin, attacker, lines};
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
-/// Maximum growth of the service's resident memory for one user, in KiB. The service limits the
-/// number of each kind of resource. The value is the memory of a user who has reached every limit.
+/// Maximum growth of the service's resident memory for one user, in KiB: the memory of a user who
+/// has reached the limit of every kind of resource.
 const GROWTH_KIB_MAX: u64 = 64 << 10;
 
 /// Programs of root, which must be served during an attack.
@@ -50,7 +51,8 @@ impl Others {
     }
 }
 
-/// Returns how much of `resource` the user `uid` has, and how many requests for it were refused.
+/// Returns the amount of `resource` that the user `uid` has, and the number of refused requests for
+/// it.
 fn line_of(service: &Service, uid: u64, resource: &str) -> Result<(u64, u64), Stop> {
     let answer = service.ask("users")?;
     let users = answer["users"].as_array().cloned().unwrap_or_default();
@@ -154,7 +156,10 @@ pub fn limits_are_as_configured() -> Outcome {
     let second = wire.load_tool(Side::Server, "echo-server")?;
     let second = second.args("--port 7001").accelerated(&service);
     let _second = wire.start_server(second, None, 7001)?;
-    ensure!(service.has_listener(7000)?, "the first one is the kernel's");
+    ensure!(
+        service.has_listener(7000)?,
+        "the first listener is the kernel's"
+    );
     // The kernel's socket listens before the service has answered.
     let expected = Value::from("limit: listeners of user 0 (1)");
     tools::wait_until(SHORT, "the second listener's reason", || {
@@ -166,7 +171,10 @@ pub fn limits_are_as_configured() -> Outcome {
         let reason = sockets.iter().find(of_port).map(|socket| &socket["reason"]);
         Ok(reason == Some(&expected))
     })?;
-    ensure!(!service.has_listener(7001)?, "there are two");
+    ensure!(
+        !service.has_listener(7001)?,
+        "the second listener is accelerated, too"
+    );
     // The kernel serves the clients of the refused listener.
     let client = echo_client(&wire, Side::Client, 7001)?.args("--seconds 0.3");
     check_load(&client.run(SHORT)?.json()?)

@@ -1,8 +1,9 @@
 //! A host on the link forges IP addresses and MAC addresses. The service (`tidelaned`) drops each
 //! packet that the kernel would drop.
 //!
-//! A wire is two network namespaces, the server's and the client's, joined by a veth pair.
-//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
+//! A wire is two network namespaces, the server's and the client's, joined by a veth pair. An
+//! accelerated program runs under `tidelane run`: the service carries its TCP connections instead
+//! of the kernel.
 
 use serde_json::Value;
 use tidelane_tests::{
@@ -174,7 +175,7 @@ pub fn frames_for_others_are_not_taken() -> Outcome {
 
 /// The service sends to the MAC address that the kernel has resolved, not to the source MAC address
 /// of a received frame. A host whose MAC address is not in the neighbour table therefore gets no
-/// data. The service uses a permanent neighbour entry and does not change it.
+/// data. The service uses permanent neighbour entries, and does not change them.
 pub fn only_the_resolved_neighbour_is_sent_to() -> Outcome {
     let mut scene = Scene::new()?;
     let _accelerated = echo_server(&scene.wire, Some(&scene.service), ACCELERATED_PORT)?;

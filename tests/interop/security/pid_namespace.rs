@@ -1,6 +1,7 @@
 //! A service (`tidelaned`) in a PID namespace serves programs outside of this namespace.
 //!
-//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
+//! An accelerated program runs under `tidelane run`: the service carries its TCP connections
+//! instead of the kernel.
 
 use std::fs;
 

@@ -2,7 +2,8 @@
 //! of this port. A claim needs a socket to which the kernel has given the port, and must not harm
 //! other users.
 //!
-//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
+//! An accelerated program runs under `tidelane run`: the service carries its TCP connections
+//! instead of the kernel.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +25,8 @@ const PRIVILEGED: u16 = 22;
 const PORTS_PER_USER: u64 = 2000;
 /// Number of reservations that the attacker requests.
 const TIMES: u64 = 8000;
-/// Time limit of the attack, which lasts long because the service also limits a user's messages.
+/// Time limit of the attack. The attack lasts long, because the service also limits the rate of a
+/// user's messages.
 const LONG: Duration = Duration::from_secs(60);
 /// Time limit for an answer of the admin socket on a busy machine.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
@@ -41,7 +43,8 @@ fn claims(service: &Service) -> Result<u64, Stop> {
     Ok(service.counters()?["claims"].as_u64().unwrap_or(0))
 }
 
-/// Fails unless root's echo server on `port` serves all clients. A client of another server fails.
+/// Fails unless root's echo server on `port` serves all clients. A client of any other server on
+/// this port fails.
 fn check_server_of_root(wire: &Wire, port: u16) -> Outcome {
     let client = echo_client(wire, Side::Client, port)?.args("--connections 4 --seconds 0.3");
     check_load(&client.run(SHORT)?.json()?)
@@ -77,8 +80,8 @@ pub fn a_socket_of_another_interface_gives_no_claim() -> Outcome {
     Ok(())
 }
 
-/// The attacker reserves a port with SO_REUSEADDR, and root's server listens on the same port. The
-/// reservation takes no client from root's server.
+/// The attacker reserves a port with SO_REUSEADDR, and root's server listens on the same port. All
+/// clients reach root's server in spite of the reservation.
 pub fn a_reservation_takes_nothing_from_a_listener() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -252,7 +255,11 @@ pub fn a_lingering_descriptor_holds_up_nobody() -> Outcome {
     check_server_of_root(&wire, 7000)?;
     check_not_in_kernel(&wire, 7000)?;
     service.ask("stat")?;
-    ensure!(asked.elapsed() < SHORT, "it took {:?}", asked.elapsed());
+    ensure!(
+        asked.elapsed() < SHORT,
+        "the other users waited for {:?}",
+        asked.elapsed()
+    );
     let finished = attack.end(Signal::TERM, SHORT)?;
     let line = lines(&finished)?.into_iter().next().unwrap_or_default();
     ensure!(line["sent"] == 8, "the premise: {finished}");

@@ -171,15 +171,15 @@ pub fn new_rules_look_at_connections_that_are_open() -> Outcome {
         Ok(connections(7000)? == 2 && connections(7001)? == 1)
     })?;
     let Err(error) = service.reload("default = 'accept'\n[[rule]]\naction = 'refuze'\n")? else {
-        fail!("nonsense was taken");
+        fail!("invalid rules were accepted");
     };
     ensure!(error.contains("line 3"), "no line in: {error}");
-    ensure!(connections(7000)? == 2, "nonsense has an effect");
+    ensure!(connections(7000)? == 2, "invalid rules had an effect");
     reload(
         &service,
         "[[rule]]\naction = 'refuse'\nlocal_port = 7000\ndirection = 'in'",
     )?;
-    tools::wait_until(SHORT, "the refused ones to go", || {
+    tools::wait_until(SHORT, "the refused connections to go", || {
         Ok(connections(7000)? == 0 && connections(7001)? == 1)
     })?;
     check_load(&allowed.wait(SHORT)?.success()?.json()?)?;
@@ -189,7 +189,10 @@ pub fn new_rules_look_at_connections_that_are_open() -> Outcome {
         ensure!(errors > Some(0), "it was not reset: {finished}");
     }
     let again = echo_client(&wire, Side::Client, 7000)?.args("--seconds 0.3");
-    ensure!(!again.finish(SHORT)?.status.success(), "it opens again");
+    ensure!(
+        !again.finish(SHORT)?.status.success(),
+        "a refused connection was opened again"
+    );
     Ok(())
 }
 

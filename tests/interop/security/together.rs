@@ -8,7 +8,8 @@ use tidelane_tests::{Outcome, Program, Running, Side, Wire, ensure, tools, wire:
 use super::{Origin, attacker, lines};
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
-/// Number of additional descriptors that the service may have at the end, for the echo server.
+/// Number of descriptors that the service may have in addition at the end, because of the echo
+/// server.
 const KEPT_MAX: usize = 8;
 /// The attacks of `barrage`.
 const ATTACKS: [&str; 6] = [
@@ -30,9 +31,9 @@ fn seconds() -> u64 {
 ///
 /// The output has three latencies of the other user's requests: without an attack, beside threads
 /// that only use CPU time, and during the attacks. The service has CPU 1. The attackers share CPU 0
-/// with the other user's client, but run in SCHED_IDLE, so that they take no CPU time from it. A
-/// difference in latency is therefore an effect of the service. The environment variable
-/// `TIDELANE_BARRAGE_ORDINARY` gives the attackers the usual priority.
+/// with the other user's client, but run in SCHED_IDLE, so that they take no CPU time from the
+/// client. A difference in latency is therefore an effect of the service. If the environment
+/// variable `TIDELANE_BARRAGE_ORDINARY` is set, the attackers have the usual priority.
 pub fn attacks_at_once_take_nothing_from_others() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service_on(Side::Server, "1", &[])?;

@@ -1,7 +1,8 @@
 //! While the service (`tidelaned`) cannot run, the demux passes packets to the kernel. The demux is
 //! the XDP program that otherwise passes the packets of accelerated ports to the service.
 //!
-//! The service (`tidelaned`) handles the TCP connections of an accelerated program.
+//! An accelerated program runs under `tidelane run`: the service carries its TCP connections
+//! instead of the kernel.
 
 use std::{
     fs, thread,
@@ -75,8 +76,8 @@ pub fn a_stopped_service_leaves_new_connections_to_the_kernel() -> Outcome {
     Ok(())
 }
 
-/// An idle service sleeps, and sends no heartbeat to the demux for a longer time than a busy
-/// service may. The demux passes the next frame to the service nevertheless.
+/// An idle service sleeps, and during this time sends the demux no heartbeat, for longer than a
+/// busy service may. The demux passes the next frame to the service nevertheless.
 pub fn a_service_that_slept_has_the_next_frame() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -93,8 +94,8 @@ pub fn a_service_that_slept_has_the_next_frame() -> Outcome {
 }
 
 /// A program of another session (`setsid`) that never sleeps takes the CPU of a core, which is a
-/// packet-processing thread of the service. The service gives the core real-time precedence over
-/// the program for a while, so that the core serves its connections.
+/// packet-processing thread of the service. The service gives the core real-time priority over the
+/// program for a while, so that the core serves its connections.
 pub fn a_core_has_precedence_over_a_busy_program() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service_with(Side::Server, &["--cores", "0"])?;
