@@ -5,7 +5,8 @@
 //! may be the program, a ready list or the context. When its last owner drops the buffer, the
 //! memory returns to the pool or to the lender.
 //!
-//! A buffer has the address of its memory, so that an access costs the same for both kinds.
+//! A buffer stores the address of its memory, so that an access costs the same for pool memory and
+//! lent memory.
 
 use std::{cell::UnsafeCell, fmt, mem::ManuallyDrop, ops::Range, ptr::NonNull, rc::Rc, slice};
 
@@ -30,7 +31,7 @@ pub struct Loan {
     pub is_writable: bool,
 }
 
-/// Owner of the memory of a buffer.
+/// Owner of a buffer's memory, to which the memory returns when the buffer is dropped.
 enum Memory {
     /// A piece of a pool.
     Pool(Pool),
@@ -51,7 +52,7 @@ impl Memory {
     }
 }
 
-/// Memory of one buffer alone: a copy of memory that the owner may only read.
+/// Memory that belongs to one buffer alone: the copy that [`Buffer::detach`] makes.
 struct Copied(Box<[UnsafeCell<u8>]>);
 
 impl Lender for Copied {
@@ -112,8 +113,8 @@ impl Buffer {
         }
     }
 
-    /// Returns the payload for changes in place. A buffer of memory that its owner may only read is
-    /// copied first, at its first change: received data of some back ends.
+    /// Returns the payload for changes in place. The received data of some back ends is read-only:
+    /// the first call then replaces the memory by a copy.
     pub fn payload_mut(&mut self) -> &mut [u8] {
         self.make_writable();
         // SAFETY: as in `payload`. The memory is writable, and the access is exclusive.
@@ -124,7 +125,7 @@ impl Buffer {
     }
 
     /// Returns all bytes of the buffer, whatever its payload is. The program writes a message to
-    /// them, and then calls [`Self::set_payload`]. Copies the buffer in the same case as
+    /// them, and then calls [`Self::set_payload`]. Read-only memory is replaced by a copy, as in
     /// [`Self::payload_mut`].
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.make_writable();
@@ -132,7 +133,7 @@ impl Buffer {
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len as usize) }
     }
 
-    /// Replaces memory that the owner may only read by a copy.
+    /// Replaces read-only memory by a copy.
     fn make_writable(&mut self) {
         if matches!(self.memory, Memory::ReadOnly(_)) {
             self.detach();
@@ -184,8 +185,8 @@ impl Buffer {
         len
     }
 
-    /// Returns the address of the payload, for programs in C. Using the address is sound only while
-    /// the buffer exists and its user is the owner: a reader, or a writer of writable memory.
+    /// Returns the address of the payload, for programs in C. Only the owner of the buffer may use
+    /// the address, and only while the buffer exists. Only writable memory may be written.
     pub fn address(&self) -> NonNull<u8> {
         // SAFETY: the payload is within the memory.
         unsafe { self.start.add(self.payload.start as usize) }
@@ -226,7 +227,7 @@ impl Buffer {
         matches!(&self.memory, Memory::Pool(own) if own.is(pool))
     }
 
-    /// Returns true if `lender` has lent the memory, for changes too.
+    /// Returns true if `lender` has lent the memory as writable.
     pub fn is_lent_by<L: Lender>(&self, lender: &Rc<L>) -> bool {
         let own = match &self.memory {
             Memory::Pool(_) | Memory::ReadOnly(_) => return false,
@@ -235,9 +236,9 @@ impl Buffer {
         own == Rc::as_ptr(lender).cast::<()>()
     }
 
-    /// Gives the buffer to a back end or to a program in C, and returns its number. The piece of a
-    /// pool is not free until [`Pool::adopt`] makes a buffer of the number again. A lender is not
-    /// told by [`Lender::take_back`].
+    /// Converts the buffer to its number, for a back end or a program in C. A piece of a pool stays
+    /// in use until [`Pool::adopt`] converts the number to a buffer again. For lent memory,
+    /// [`Lender::take_back`] is not called.
     pub fn into_index(self) -> u32 {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: the value is not dropped, so its reference to the memory is dropped here once.
@@ -268,7 +269,7 @@ mod tests {
 
     use super::*;
 
-    /// A lender of parts of one allocation, which records the returns.
+    /// A lender of parts of one allocation, which records the numbers of the returned parts.
     struct Parts {
         bytes: Box<[UnsafeCell<u8>]>,
         returned: RefCell<Vec<u32>>,

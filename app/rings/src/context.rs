@@ -4,15 +4,15 @@ use std::{fmt, io, net::SocketAddr, os::fd::BorrowedFd, time::Duration};
 
 use crate::{Buffer, Pool, ReadyList};
 
-/// Number of a socket of a context: a listener, a connection or a UDP socket. The context uses the
-/// number again after [`Context::close`].
+/// A socket of a context, by number: a listener, a connection or a UDP socket. After
+/// [`Context::close`], the context reuses the number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Descriptor(pub u32);
 
 /// Options of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenOptions {
-    /// Limit of established connections that wait for a [`Context::sync`].
+    /// Limit of established connections that wait to be accepted by [`Context::sync`].
     pub backlog: u32,
 }
 
@@ -22,7 +22,7 @@ impl Default for ListenOptions {
     }
 }
 
-/// Time for which [`Context::sync`] waits if it finds no event.
+/// How long [`Context::sync`] waits if there is no event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// Return at once.
@@ -36,11 +36,11 @@ pub enum Wait {
 /// Reason why a buffer was not accepted for sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendRefusal {
-    /// The descriptor has as many buffers as the context sets aside for one descriptor. The event
-    /// WRITABLE reports room.
+    /// The send queue of the descriptor is full. The event WRITABLE reports when the queue has
+    /// room.
     Full,
-    /// The descriptor is no open connection, or its sending direction is closed. For
-    /// [`Context::send_to`]: the descriptor is no open UDP socket.
+    /// The descriptor is not an open connection, or its sending direction is closed. For
+    /// [`Context::send_to`]: the descriptor is not an open UDP socket.
     NotConnected,
     /// The payload is longer than a UDP datagram can be, or than the back end can send.
     TooLong,
@@ -67,18 +67,20 @@ impl fmt::Display for SendError {
 
 impl std::error::Error for SendError {}
 
-/// Sockets of one thread, with the rings and buffers that carry their data.
+/// The TCP and UDP sockets of one thread, with the buffers of their data. Each back end, such as
+/// the kernel's TCP or a TCP engine in the program, implements this trait.
 pub trait Context {
     /// Returns the pool of the context's buffers, for data that may be sent on any descriptor.
     fn pool(&self) -> &Pool;
 
-    /// Returns a buffer without payload for [`Self::send`] on `descriptor`. `None` if there is no
-    /// free buffer or no room for the descriptor, or if the descriptor cannot send.
+    /// Returns a buffer without payload for [`Self::send`] on `descriptor`. Returns `None` if there
+    /// is no free buffer or no room for the descriptor, or if the descriptor cannot send.
     ///
-    /// Back ends that send from the memory of a connection return a part of this memory, so that
-    /// the payload is not copied. The length of such a buffer varies ([`Buffer::capacity`]). If the
-    /// connection has no room, the event WRITABLE reports room. A buffer from the pool, or of
-    /// another descriptor, can always be sent as well.
+    /// A back end that sends from memory of the connection itself returns a part of this memory, so
+    /// that the payload is not copied. The length of such a buffer varies ([`Buffer::capacity`]).
+    /// If the connection has no room, the event WRITABLE reports when there is room. Buffers from
+    /// the pool or of another descriptor can be sent as well, but such a back end copies their
+    /// payload.
     fn allocate(&mut self, descriptor: Descriptor) -> Option<Buffer> {
         let _ = descriptor;
         self.pool().allocate()
@@ -101,9 +103,9 @@ pub trait Context {
 
     /// Opens a UDP socket with the address `local`. Each [`Self::sync`] reports the received
     /// datagrams, each in a slot of its own: see [`ReadyList::take_datagram`](crate::ReadyList).
-    /// The number of datagrams that wait for a call is limited. A datagram without room, or longer
-    /// than a buffer, is dropped, as UDP may drop any datagram. A UDP socket has no events but
-    /// READABLE, WRITABLE, SEND_FAILED, and CLOSED after an error of the socket.
+    /// The number of datagrams that wait for a call is limited. A datagram is dropped if this limit
+    /// is reached or if it is longer than a buffer. The events of a UDP socket are READABLE,
+    /// WRITABLE, SEND_FAILED, and CLOSED after an error of the socket.
     ///
     /// # Errors
     ///
@@ -120,8 +122,8 @@ pub trait Context {
     ///
     /// # Errors
     ///
-    /// The error returns the buffer if the context sets no more data aside for the socket, if the
-    /// descriptor is no UDP socket, or if the payload is too long.
+    /// The error returns the buffer if the send queue of the socket is full, if the descriptor is
+    /// not a UDP socket, or if the payload is too long.
     fn send_to(
         &mut self,
         descriptor: Descriptor,
@@ -134,19 +136,19 @@ pub trait Context {
     }
 
     /// Queues the payload of `buffer` on a connection. The next [`Self::sync`] sends the payload.
-    /// Data beyond the window is set aside, and is sent in a later call. The buffer returns to the
-    /// pool when the context no longer needs its contents.
+    /// Data beyond the send window stays queued for a later call. The buffer returns to the pool
+    /// when the context no longer needs its contents.
     ///
     /// # Errors
     ///
-    /// The error returns the buffer if the context sets no more data aside for the connection, or
-    /// if the connection cannot send.
+    /// The error returns the buffer if the send queue of the connection is full, or if the
+    /// connection cannot send.
     fn send(&mut self, descriptor: Descriptor, buffer: Buffer) -> Result<(), SendError>;
 
     /// Sends what was queued, receives packets, runs TCP for all connections, and fires due timers.
     /// Replaces the contents of `list` by the events of this call. Buffers that the program has not
-    /// taken from the list return to the pool. The list may be empty before the time of `wait` has
-    /// passed.
+    /// taken from the list return to the pool. The call may return an empty list before the time of
+    /// `wait` has passed.
     ///
     /// # Errors
     ///
@@ -155,8 +157,8 @@ pub trait Context {
     fn sync(&mut self, list: &mut ReadyList, wait: Wait) -> io::Result<()>;
 
     /// The sending half of [`Self::sync`]: sends what was queued, and continues shutdowns and
-    /// closes. Never waits, and reports no events. Events that occur meanwhile are in the list of
-    /// the next [`Self::sync`] or [`Self::rx_sync`], also the errors of these sends.
+    /// closes. Never waits, and reports no events. Events that occur meanwhile, such as errors of
+    /// these sends, are in the list of the next [`Self::sync`] or [`Self::rx_sync`].
     ///
     /// # Errors
     ///
@@ -165,7 +167,7 @@ pub trait Context {
 
     /// The receiving half of [`Self::sync`]: reports events, and sends no queued data. Opens that
     /// were started since the last call proceed. The call also returns, perhaps with an empty list,
-    /// when a connection has room for data that was set aside: [`Self::tx_sync`] sends this data.
+    /// when a connection has room for queued data, which the next [`Self::tx_sync`] sends.
     ///
     /// # Errors
     ///
@@ -173,10 +175,10 @@ pub trait Context {
     fn rx_sync(&mut self, list: &mut ReadyList, wait: Wait) -> io::Result<()>;
 
     /// Stops receiving on a connection, or accepting on a listener. What the context has already
-    /// received is still in the next list. Further data stays with TCP, whose window closes, so
-    /// that the peer waits. Ends of the connection are reported after [`Self::resume`] only. The
-    /// exception is a connection that has refused a buffer as [`SendRefusal::Full`]: CLOSED, with
-    /// the data that has arrived before, then replaces the event WRITABLE.
+    /// received is still in the next list. Further data stays with TCP, whose receive window
+    /// closes, so that the peer waits. The end of a paused connection is reported only after
+    /// [`Self::resume`], with one exception: if the program waits for WRITABLE after a
+    /// [`SendRefusal::Full`], CLOSED is reported at once, with the data that has arrived before.
     fn pause(&mut self, descriptor: Descriptor);
 
     /// Receives or accepts again after [`Self::pause`].
@@ -202,8 +204,8 @@ pub trait Context {
     fn is_open(&self, descriptor: Descriptor) -> bool;
 
     /// Returns the kernel's socket of an open descriptor, for socket calls beside the context:
-    /// options, addresses and `TCP_INFO`. Data that the program reads or writes on the socket
-    /// itself passes the context's queues by. `None` if the kernel has no socket of the descriptor.
+    /// options, addresses and `TCP_INFO`. Reads and writes on the socket itself bypass the
+    /// context's queues. Returns `None` if the kernel has no socket for the descriptor.
     fn socket(&self, descriptor: Descriptor) -> Option<BorrowedFd<'_>>;
 
     /// Returns the number of system calls that [`Self::sync`] and its halves have made for data.

@@ -1,4 +1,4 @@
-//! The pool of a context: memory of equal pieces, each with one owner at a time.
+//! The pool of a context: memory cut into pieces of equal length, each with one owner at a time.
 //!
 //! A [`Buffer`] is the only access to its piece of memory. When its last owner drops the buffer,
 //! the piece is free again.
@@ -9,14 +9,15 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::Buffer;
 
-/// Limit of buffers of a pool, so that a number fits into 16 bits.
+/// Limit of the buffers of a pool, so that a buffer's number fits into 16 bits.
 const BUFFERS_MAX: u32 = 1 << 15;
 /// Largest buffer in bytes.
 const BUFFER_LEN_MAX: u32 = 1 << 20;
 
 /// Memory of a back end, cut into pieces of equal length: for [`Pool::of_memory`].
 pub struct BackEndMemory {
-    /// Owner of the memory, which the pool and its buffers keep.
+    /// Keeps the memory mapped. The pool and its buffers share this owner, and the last of them
+    /// drops it.
     pub owner: Box<dyn Any>,
     /// Start of the memory.
     pub start: NonNull<u8>,
@@ -24,7 +25,7 @@ pub struct BackEndMemory {
     pub count: u32,
     /// Length of each piece in bytes.
     pub buffer_len: u32,
-    /// The pieces that are free. The back end has the others.
+    /// Numbers of the pieces that are free. The other pieces are in use by the back end.
     pub free: Range<u32>,
 }
 
@@ -36,7 +37,7 @@ struct Memory {
     /// Bytes before the payload of an allocated buffer.
     headroom: u32,
     free: RefCell<Vec<u32>>,
-    /// Owner of memory that the pool has not mapped itself.
+    /// Owner of the memory of a back end. `None` if the pool has mapped the memory itself.
     owner: Option<Box<dyn Any>>,
 }
 
@@ -51,8 +52,8 @@ impl Drop for Memory {
         if self.owner.is_some() {
             return;
         }
-        // SAFETY: the mapping was made with this length. Every buffer holds the memory, so no
-        // buffer exists any more.
+        // SAFETY: the mapping was made with this length. Every buffer holds a reference to this
+        // value, so no buffer is left.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len()) };
     }
 }
@@ -73,11 +74,12 @@ impl Pool {
     }
 
     /// Creates a pool as [`Self::new`] does. The payload of an allocated buffer begins after
-    /// `headroom` bytes, in which the back end writes headers.
+    /// `headroom` bytes, to which the back end writes headers.
     ///
     /// # Errors
     ///
-    /// As those of [`Self::new`]. `InvalidInput` also if the headroom is not less than the buffer.
+    /// As those of [`Self::new`]. `InvalidInput` also if the headroom is not less than
+    /// `buffer_len`.
     pub fn with_headroom(count: u32, buffer_len: u32, headroom: u32) -> io::Result<Self> {
         check(count, buffer_len, headroom)?;
         let len = count as usize * buffer_len as usize;
@@ -102,8 +104,8 @@ impl Pool {
     }
 
     /// Creates a pool over memory of a back end, with `headroom` as in [`Self::with_headroom`]. The
-    /// back end may exchange the pieces that it has against free pieces: see
-    /// [`Buffer::into_index`].
+    /// back end may exchange its pieces for free pieces of the pool, by [`Buffer::into_index`] and
+    /// [`Self::adopt`].
     ///
     /// # Errors
     ///
@@ -140,7 +142,7 @@ impl Pool {
         Buffer::of_pool(self.clone(), index, payload)
     }
 
-    /// Makes a piece free, whose buffer is gone.
+    /// Makes the piece of a dropped buffer free.
     pub(crate) fn free(&self, index: u32) {
         self.0.free.borrow_mut().push(index);
     }
@@ -155,7 +157,7 @@ impl Pool {
         self.0.free.borrow().len() as u32
     }
 
-    /// Returns the number of buffers, which includes the pieces that a back end has.
+    /// Returns the number of buffers, including the pieces that a back end uses.
     pub fn count(&self) -> u32 {
         self.0.count
     }
@@ -172,8 +174,8 @@ impl Pool {
     }
 
     /// Returns the address of a buffer, for a back end that lets the kernel fill the buffer, and
-    /// for programs in C. Using the address is sound only while its user owns the buffer: from
-    /// [`Buffer::into_index`] to [`Self::adopt`].
+    /// for programs in C. The user of the address must own the buffer, from [`Buffer::into_index`]
+    /// to [`Self::adopt`].
     ///
     /// # Panics
     ///
@@ -188,7 +190,8 @@ impl Pool {
         }
     }
 
-    /// Returns the buffer that [`Buffer::into_index`] gave away, with this payload.
+    /// Converts a number of [`Buffer::into_index`] back to a buffer, with `payload` as the range of
+    /// its payload.
     ///
     /// # Panics
     ///
@@ -196,9 +199,9 @@ impl Pool {
     ///
     /// # Safety
     ///
-    /// The number came from `into_index` of a buffer of this pool, or is a piece that the back end
-    /// had, and was not adopted since. No
-    /// other code, in this process or in the kernel, accesses the memory of the buffer any more.
+    /// The number came from `into_index` of a buffer of this pool, or names a piece of the back
+    /// end, and was not adopted since. No other code, in this process or in the kernel, accesses
+    /// the memory of the buffer any more.
     pub unsafe fn adopt(&self, index: u32, payload: Range<u32>) -> Buffer {
         assert!(index < self.0.count, "no buffer of the pool");
         assert!(
@@ -209,7 +212,7 @@ impl Pool {
     }
 }
 
-/// Fails if a pool cannot have these sizes.
+/// Returns an error if a pool cannot have these sizes.
 fn check(count: u32, buffer_len: u32, headroom: u32) -> io::Result<()> {
     let is_possible = (1..=BUFFERS_MAX).contains(&count)
         && (1..=BUFFER_LEN_MAX).contains(&buffer_len)

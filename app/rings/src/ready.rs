@@ -71,14 +71,15 @@ pub enum Cause {
     Other,
 }
 
-/// A descriptor of the list.
+/// An entry of a [`ReadyList`]: a descriptor, its events and the start of its chain of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The descriptor.
     pub descriptor: Descriptor,
-    /// Its events.
+    /// The events of the descriptor.
     pub events: Events,
-    /// Reason of a CLOSED event, or of the last datagram of a SEND_FAILED event.
+    /// Reason for a CLOSED event, or for a SEND_FAILED event. If several datagrams failed, the
+    /// reason of the last one.
     pub cause: Option<Cause>,
     /// The listener of an ACCEPTED event.
     pub listener: Option<Descriptor>,
@@ -91,7 +92,7 @@ pub struct Entry {
     pub first: Option<u32>,
 }
 
-/// A slot that [`ReadyList::take_slots`] has taken.
+/// One received buffer, as returned by [`ReadyList::take_slots`].
 #[derive(Debug)]
 pub struct Arrival {
     /// Descriptor to which the data belongs.
@@ -113,7 +114,7 @@ struct Listed {
     last: u32,
 }
 
-/// A slot: received data of a descriptor.
+/// A slot: one received buffer, linked to the next buffer of the same descriptor.
 #[derive(Debug)]
 struct Slot {
     descriptor: Descriptor,
@@ -121,7 +122,7 @@ struct Slot {
     buffer: Option<Buffer>,
     /// Next slot of the same descriptor, or `NONE`.
     next: u32,
-    /// Number of the datagram's sender in the list of senders, or `NONE`.
+    /// Index of the datagram's sender in the list of senders, or `NONE`.
     sender: u32,
 }
 
@@ -177,7 +178,8 @@ impl ReadyList {
         })
     }
 
-    /// Takes the next buffer of entry `at`, so that the program holds the data beyond this list.
+    /// Takes the next buffer of entry `at`. The program owns the buffer, and may keep it when the
+    /// list is cleared.
     pub fn take_next(&mut self, at: usize) -> Option<Buffer> {
         let listed = self.entries.get_mut(at)?;
         let slot = self.slots.get_mut(listed.first as usize)?;
@@ -186,7 +188,7 @@ impl ReadyList {
     }
 
     /// Takes the next datagram of entry `at`: its sender, and the buffer with its payload. Returns
-    /// `None` if there is none, or if the descriptor is a connection.
+    /// `None` if no datagram is left, or if the descriptor is a connection.
     pub fn take_datagram(&mut self, at: usize) -> Option<(SocketAddr, Buffer)> {
         let next = self.entries.get(at)?.first;
         let sender = self.slots.get(next as usize)?.sender;
@@ -204,9 +206,9 @@ impl ReadyList {
             .filter_map(|slot| Some((slot.descriptor, slot.buffer?)))
     }
 
-    /// Takes all slots in the order of their arrival, with their chains. Slots that the program has
-    /// taken before are missing, so that the numbers in the chains are right for an untouched list
-    /// only.
+    /// Takes all slots in the order of their arrival, with their chains. Call this function only if
+    /// no buffer of the list was taken: the result omits taken buffers, so that the numbers in the
+    /// chains would point to wrong slots.
     pub fn take_slots(&mut self) -> impl Iterator<Item = Arrival> {
         for listed in &mut self.entries {
             listed.first = NONE;
@@ -222,7 +224,7 @@ impl ReadyList {
         })
     }
 
-    /// Empties the list. The buffers that it still has return to their pool. For back ends.
+    /// Empties the list. The remaining buffers return to their pool. For back ends.
     pub fn clear(&mut self) {
         // A later base makes all numbers in the scratchpad out of date.
         self.base += self.entries.len() as u64 + 1;
@@ -289,7 +291,7 @@ impl ReadyList {
         entry.listener = Some(listener);
     }
 
-    /// Returns the entry of a descriptor, which is added if it is new.
+    /// Returns the entry of a descriptor. Adds an entry if the descriptor has none.
     fn listed(&mut self, descriptor: Descriptor) -> &mut Listed {
         let place = descriptor.0 as usize;
         if place >= self.scratchpad.len() {

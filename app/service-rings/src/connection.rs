@@ -1,4 +1,4 @@
-//! State of one connection of a context.
+//! A connection of a context: its stream, its queue of data to send, and the events that it owes.
 
 use std::{collections::VecDeque, rc::Rc};
 
@@ -14,7 +14,7 @@ enum Phase {
     Opening,
     /// Data can be sent and received.
     Open,
-    /// The connection has ended, and the program knows it.
+    /// The connection has ended. Data can be neither sent nor received.
     Over,
 }
 
@@ -100,8 +100,8 @@ impl Connection {
         self.phase != Phase::Over && !self.is_shut_down && !self.is_closing
     }
 
-    /// Returns a buffer in the stream's send buffer. Returns `None` if there is no room. The second
-    /// value is true if only memory for the send buffer is lacking.
+    /// Returns a part of the stream's send buffer. Returns `None` if there is no room. The second
+    /// value is true if the stream would have room, but lacks memory for a send buffer.
     pub fn allocate(&mut self, options: &ServiceOptions) -> (Option<Buffer>, bool) {
         let can_send = self.can_send() && self.phase == Phase::Open;
         let Some(stream) = self.stream.as_ref().filter(|_| can_send) else {
@@ -118,7 +118,8 @@ impl Connection {
         (buffer, lacks_memory)
     }
 
-    /// Returns true if data is queued until the connection is established.
+    /// Returns true if the program may send, but the data stays queued because the connection is
+    /// not yet established.
     pub fn is_opening(&self) -> bool {
         self.phase == Phase::Opening && self.can_send()
     }
@@ -173,7 +174,8 @@ impl Connection {
     pub fn transmit(&mut self, context: &mut Context, copies: &mut u64) -> bool {
         self.write_queue(copies);
         let Some(stream) = &self.stream else {
-            // The service has yet to answer the connect. Its answer continues the close.
+            // The service has not yet answered the connect. The close continues when the answer
+            // arrives.
             return self.is_closing && self.phase == Phase::Over;
         };
         if std::mem::take(&mut self.has_unpublished) {

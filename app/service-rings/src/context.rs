@@ -1,4 +1,4 @@
-//! A ring context on the service.
+//! [`ServiceContext`]: TCP sockets of the Tidelane service, as a context of the ring API.
 
 use std::{io, net::SocketAddr, os::fd::BorrowedFd, time::Duration};
 
@@ -201,7 +201,7 @@ impl ServiceContext {
         self.handle_woken(woken, list)
     }
 
-    /// Checks whether the service has ended, in some of the calls that find no event.
+    /// Checks whether the service has ended, once in [`IDLE_CALLS_MAX`] calls without an event.
     fn look_at_times(&mut self, list: &mut ReadyList) -> io::Result<()> {
         self.idle_calls += 1;
         if self.idle_calls < IDLE_CALLS_MAX {
@@ -249,7 +249,7 @@ impl ServiceContext {
         true
     }
 
-    /// Ends a socket of any kind.
+    /// Closes a socket of any kind. With `drops_queue`, resets a connection and drops queued data.
     fn end_socket(&mut self, descriptor: Descriptor, drops_queue: bool) {
         if self.close_listener(descriptor) {
             return;

@@ -113,7 +113,7 @@ impl DatagramSocket {
         calls
     }
 
-    /// Adds the other events to the list.
+    /// Adds the events other than READABLE to the list.
     fn report(&mut self, descriptor: Descriptor, queue_max: usize, list: &mut ReadyList) {
         if let Some(cause) = self.failure.take() {
             list.add_send_failed(descriptor, cause);

@@ -1,11 +1,11 @@
-//! Errors of the service. Each text gives the reason and a remedy.
+//! Errors of a context on the service. Each text gives the reason and a remedy.
 
 use std::{error, fmt, io, net::SocketAddr};
 
 use tidelane_abi::refusal;
 use tidelane_client::{Refusal, RegisterError};
 
-/// Reason why the service refuses a program or a request.
+/// Reason why a context on the service cannot be opened or used.
 #[derive(Debug)]
 pub enum ServiceError {
     /// The service has not registered the program.
@@ -174,7 +174,7 @@ mod tests {
         }
     }
 
-    /// A socket path without a service yields the error for a service that does not run.
+    /// A socket path without a service results in the error of a service that does not run.
     #[test]
     fn a_missing_service_is_named() {
         let options = crate::ServiceOptions {

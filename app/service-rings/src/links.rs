@@ -113,8 +113,9 @@ impl Links {
         }
     }
 
-    /// Returns a buffer for data of a connection. The second value is true if the caller should
-    /// take a buffer of the pool, because the connection is not yet established.
+    /// Returns a part of the connection's send buffer. The second value is true if the caller
+    /// should take a buffer of the pool instead: for a UDP socket, or because the connection is not
+    /// yet established.
     pub fn allocate(&mut self, descriptor: Descriptor) -> (Option<Buffer>, bool) {
         let Some(connection) = self.sockets.connection(descriptor) else {
             let is_datagram = matches!(self.sockets.get(descriptor), Some(Socket::Datagram));
@@ -311,8 +312,8 @@ impl Links {
         }
     }
 
-    /// Reports the ends of all connections after the end of the service. Returns true if there are
-    /// any.
+    /// Reports the ends of all connections after the end of the service. Returns true if there was
+    /// a connection to report.
     pub fn end_all(&mut self, list: &mut ReadyList) -> bool {
         let before = list.len();
         for descriptor in self.sockets.connections() {

@@ -1,4 +1,5 @@
-//! A listener of the service, with a kernel socket that proves the right to the port.
+//! A listener of the service. A listening kernel socket proves to the service that the program has
+//! the right to the port.
 //!
 //! The kernel socket also gets connections over other interfaces, such as loopback. The service
 //! does not carry these connections, so the context resets them.
@@ -17,7 +18,7 @@ use crate::error::ServiceError;
 /// The remaining connections are reset when the next connection arrives.
 const REFUSED_MAX: usize = 4096;
 
-/// A listener.
+/// A listener of the service, with its kernel socket.
 #[derive(Debug)]
 pub struct Listener {
     /// The kernel socket. `None` in a simulation.

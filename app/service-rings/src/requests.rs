@@ -9,7 +9,7 @@ use tidelane_client::{Connect, Context, ListenerHandle, QueueError};
 pub enum Request {
     /// Open a connection.
     Connect(Connect),
-    /// Deliver the connections of a listener. The number is the cookie of the events.
+    /// Deliver the connections of a listener. The number is the cookie by which the events name it.
     Join(ListenerHandle, u64),
     /// Deliver no more connections of a listener.
     Leave(ListenerHandle),

@@ -16,7 +16,8 @@ use tidelane_client::{Context, Program};
 
 /// Limit of the epoll events that one sleep reports.
 const EVENTS_MAX: usize = 16;
-/// Event data of the doorbell and of the registration socket. Other sockets have lower numbers.
+/// Event data of the doorbell (the eventfd by which the service wakes the context) and of the
+/// registration socket. Other sockets have lower numbers.
 const DOORBELL: u64 = u64::MAX;
 const CONTROL: u64 = u64::MAX - 1;
 
@@ -151,7 +152,7 @@ impl Sleeper {
         let Some(epoll) = &self.epoll else {
             return Ok(woken);
         };
-        // A limit too long for the type means no limit.
+        // A limit too long for a `Timespec` means no limit.
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         let mut events = Vec::with_capacity(EVENTS_MAX);
         self.calls += 1;

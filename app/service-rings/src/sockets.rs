@@ -19,7 +19,8 @@ pub enum Socket {
 #[derive(Debug, Default)]
 struct Place {
     socket: Option<Socket>,
-    /// Number of sockets that have used the place. Part of the cookie.
+    /// Number of sockets that have had this descriptor, as a part of the cookie: an event for an
+    /// earlier socket is recognised and ignored.
     uses: u32,
 }
 
@@ -35,7 +36,7 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// Reserves a free descriptor, for [`Self::put`].
+    /// Reserves a free descriptor, whose socket [`Self::put`] sets later.
     pub fn next(&mut self) -> Descriptor {
         let number = self.free.pop().unwrap_or_else(|| {
             self.places.push(Place::default());
@@ -62,7 +63,8 @@ impl Sockets {
         descriptor
     }
 
-    /// Returns the cookie of a descriptor. The cookie of a reused descriptor differs.
+    /// Returns the cookie of a descriptor, by which events of the service name its socket. Each
+    /// reuse of a descriptor has another cookie.
     pub fn cookie(&self, descriptor: Descriptor) -> u64 {
         let uses = self.places[descriptor.0 as usize].uses;
         u64::from(uses) << 32 | u64::from(descriptor.0)
