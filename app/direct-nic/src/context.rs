@@ -1,4 +1,5 @@
-//! A direct context that claims the ports of its listeners and connections.
+//! [`NicContext`]: a direct context that claims the ports of its sockets. A claim reserves a port
+//! in the kernel, and makes the demux (an XDP program) steer its packets to the context.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -22,25 +23,26 @@ const TRIES_MAX: usize = 16;
 /// A local address and port.
 type Local = (IpAddress, u16);
 
-/// A direct context that claims ports from the kernel, and gets link addresses from the kernel.
+/// A direct context (TCP and UDP in the program) on a queue of a NIC. The kernel grants the claims
+/// of ports, and resolves the link addresses of peers.
 ///
 /// Dropping a context resets its connections, and returns its ports to the kernel.
 pub struct NicContext<P: PacketIo, K: Kernel> {
     /// Dropped first, so that the resets are sent while the ports are still claimed.
     direct: DirectContext<P>,
     kernel: K,
-    /// Claims of TCP.
+    /// Claims of TCP ports, which last as long as the context.
     claims: BTreeSet<Local>,
     /// Claimed ports for connections that the program starts.
     outgoing: Vec<Local>,
     /// Index in `outgoing` at which the next connect begins to search.
     next_outgoing: usize,
-    /// Claims of the open UDP sockets.
+    /// Claims of UDP ports, by open socket.
     datagram_claims: HashMap<Descriptor, Vec<Local>>,
 }
 
 impl<P: PacketIo, K: Kernel> NicContext<P, K> {
-    /// Opens a context on a port that receives the packets of the claims of `kernel`.
+    /// Opens a context on `port`, which receives the packets of the ports that `kernel` grants.
     ///
     /// # Errors
     ///
@@ -66,8 +68,8 @@ impl<P: PacketIo, K: Kernel> NicContext<P, K> {
         &self.direct
     }
 
-    /// Returns the addresses of the context for which a socket at `local` receives. A listener at
-    /// `::` has the connections of both IP versions.
+    /// Returns the addresses of the context that a socket at `local` covers. A TCP listener at `::`
+    /// covers the addresses of both IP versions.
     fn covered(&self, local: SocketAddr, transport: Transport) -> io::Result<Vec<IpAddress>> {
         let address = IpAddress::from(local.ip());
         let is_dual = transport == Transport::Tcp && address == IpAddress::UNSPECIFIED_V6;
@@ -81,8 +83,8 @@ impl<P: PacketIo, K: Kernel> NicContext<P, K> {
         Ok(covered)
     }
 
-    /// Claims a TCP port of those `addresses` at which the program has not claimed the port yet.
-    /// Returns the new claims. A failure leaves no new claims.
+    /// Claims a TCP port at each of `addresses`, except where the program has already claimed the
+    /// port. Returns the new claims. A failure leaves no new claims.
     fn claim_streams(&mut self, addresses: &[IpAddress], port: u16) -> io::Result<Vec<Local>> {
         let unclaimed = |address: &&IpAddress| !self.claims.contains(&(**address, port));
         let addresses: Vec<_> = addresses.iter().filter(unclaimed).copied().collect();
@@ -91,8 +93,8 @@ impl<P: PacketIo, K: Kernel> NicContext<P, K> {
         Ok(new)
     }
 
-    /// Claims a port of all `addresses`. The kernel chooses the port if `port` is zero. Returns the
-    /// claims, which all have the same port. A failure leaves no claims.
+    /// Claims one port at all `addresses`. If `port` is zero, the kernel chooses the port. Returns
+    /// the claims. A failure leaves no claims.
     fn claim_all(
         &mut self,
         transport: Transport,
@@ -122,7 +124,8 @@ impl<P: PacketIo, K: Kernel> NicContext<P, K> {
         }
     }
 
-    /// Claims a UDP port of the kernel's choice that all `addresses` have free.
+    /// Claims one UDP port at all `addresses`. The kernel chooses a port that is free at the first
+    /// address. If the port is in use at another address, tries other ports.
     fn claim_any_datagrams(&mut self, addresses: &[IpAddress]) -> io::Result<Vec<Local>> {
         let mut claims = self.claim_all(Transport::Udp, addresses, 0);
         for _ in 1..TRIES_MAX {
@@ -137,15 +140,15 @@ impl<P: PacketIo, K: Kernel> NicContext<P, K> {
         claims
     }
 
-    /// Leaves the port of a UDP socket to the kernel.
+    /// Releases the claims of a UDP socket.
     fn end_datagrams(&mut self, descriptor: Descriptor) {
         if let Some(claims) = self.datagram_claims.remove(&descriptor) {
             self.release_all(Transport::Udp, claims);
         }
     }
 
-    /// Returns a claimed port of `address` that is free for a connection to `peer`. Claims another
-    /// port if some ports are in use.
+    /// Returns a claimed port of `address` that is free for a connection to `peer`. Claims a
+    /// further port if the first [`TRIES_MAX`] ports are in use for this peer.
     fn outgoing_port(&mut self, address: IpAddress, peer: SocketAddr) -> io::Result<u16> {
         let count = self.outgoing.len();
         for tries in 0..count.min(TRIES_MAX) {
@@ -230,9 +233,9 @@ impl<P: PacketIo, K: Kernel> Context for NicContext<P, K> {
         }
     }
 
-    /// Queues a datagram. Looks up the route and the neighbour of a peer that has not sent a
-    /// datagram to the socket. The call then waits for a fraction of a second if the kernel has to
-    /// resolve the neighbour. The event SEND_FAILED reports a peer that cannot be reached.
+    /// Queues a datagram. If the peer has not recently sent a datagram to the socket, looks up the
+    /// route and the neighbour, and waits for up to 200 ms if the kernel has to resolve the
+    /// neighbour. The event SEND_FAILED reports a peer that cannot be reached.
     fn send_to(
         &mut self,
         descriptor: Descriptor,

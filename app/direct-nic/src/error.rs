@@ -10,7 +10,7 @@ use tidelane_steering::SteeringError;
 pub enum NicError {
     /// No interface has this name.
     NoInterface(String),
-    /// The interface is of an unsupported kind. The text gives the reason and a remedy.
+    /// The interface is not supported. The text gives the reason and a remedy.
     NotServed(String),
     /// The interface is down.
     Down(String),
@@ -33,7 +33,7 @@ pub enum NicError {
     Queue(XdpError),
     /// The demux (XDP program) cannot be attached, or has no room for a claim.
     Demux(SteeringError),
-    /// A kernel socket uses the TCP port.
+    /// A kernel socket uses the port.
     PortInUse(IpAddr, u16),
     /// The kernel has no route to the peer over the interface.
     NoRoute(String, IpAddr),

@@ -1,4 +1,5 @@
-//! The kernel's part of a context on a NIC queue: the demux, the claims, routes and neighbours.
+//! [`Interface`]: the kernel's part of a context on a NIC queue. Attaches the demux (the XDP
+//! program), claims ports, and looks up routes and neighbours.
 
 use std::{
     collections::BTreeMap,
@@ -245,7 +246,7 @@ fn own_link_address(link: &LinkRecord) -> Result<MacAddress, NicError> {
     Ok(MacAddress(address.0))
 }
 
-/// Returns the link with this name if a context supports it.
+/// Returns the link with this name if a context can use it.
 fn usable_link(tables: &KernelTables, name: &str) -> Result<LinkRecord, NicError> {
     let link = tables.link_by_name(name);
     let link = link.ok_or_else(|| NicError::NoInterface(name.to_owned()))?;
@@ -328,7 +329,8 @@ fn options_for(
 mod tests {
     use super::*;
 
-    /// Reading the kernel's tables needs no privilege.
+    /// Returns the error of an open. The open fails before it needs a privilege, because reading
+    /// the kernel's tables needs none.
     fn error_of(options: &NicOptions) -> io::Error {
         match Interface::open(options) {
             Ok(_) => panic!("{options:?} is possible"),

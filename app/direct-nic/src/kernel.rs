@@ -1,4 +1,4 @@
-//! The kernel services that a context needs, as a trait.
+//! [`Kernel`]: the kernel services that a context on a NIC queue needs, as a trait.
 
 use std::{io, net::IpAddr};
 
@@ -13,7 +13,7 @@ pub enum Transport {
     Udp,
 }
 
-/// Port claims and link addresses. Tests replace the kernel by a fake.
+/// Grants claims of ports, and resolves link addresses. Tests implement a fake kernel.
 pub trait Kernel {
     /// Reserves a port of `addr` in the kernel, and steers its packets to the context. If `port` is
     /// zero, the kernel selects a port. Returns the port.

@@ -18,7 +18,7 @@ pub struct NicOptions {
     /// link-local addresses.
     pub addresses: Vec<IpAddr>,
     /// Number of buffers for the program, at most [`Self::BUFFERS_MAX`]. The frames in the rings of
-    /// the queue come on top.
+    /// the queue are not included.
     pub buffers: u32,
     /// Limit of the buffers of one descriptor that are queued or unacknowledged.
     pub send_queue_max: usize,

@@ -33,7 +33,8 @@ pub struct Connection {
     pub cause: Option<CloseCause>,
     /// True if the connection is in the list of connections with events.
     pub is_touched: bool,
-    /// True if the connection is in the list of connections with calls of the program to apply.
+    /// True if the connection is in `Cycle::dirty`: the program's calls are not yet applied to the
+    /// engine.
     pub is_dirty: bool,
     /// True if the next list must report CONNECTED.
     pub owes_connected: bool,

@@ -1,4 +1,5 @@
-//! A context on a port: the program's calls, and the cycle that receives, runs TCP and sends.
+//! [`DirectContext`]: the calls of the ring API, on top of a [`Cycle`] that receives, runs TCP and
+//! sends.
 
 use std::{
     collections::HashMap,
@@ -143,7 +144,8 @@ impl<P: PacketIo> DirectContext<P> {
     }
 
     /// Queues a datagram as [`Context::send_to`] does. `next_hop` is the link address of the next
-    /// hop to `peer`, unless a received frame of `peer` has another one.
+    /// hop to `peer`. If `peer` is a recent sender to the socket, the datagram goes to the source
+    /// link address of its frame instead.
     ///
     /// # Errors
     ///
@@ -179,7 +181,7 @@ impl<P: PacketIo> DirectContext<P> {
         Err(SendError { buffer, refusal })
     }
 
-    /// Returns true if the UDP socket has a recent datagram of `peer`, whose frame has the link
+    /// Returns true if `peer` is a recent sender to the UDP socket, which therefore knows the link
     /// address for answers.
     pub fn knows_sender(&mut self, descriptor: Descriptor, peer: IpAddr) -> bool {
         let id = self.cycle.descriptors.datagram_socket(descriptor);
@@ -261,8 +263,8 @@ impl<P: PacketIo> DirectContext<P> {
             .info(self.cycle.descriptors.flow(descriptor)?)
     }
 
-    /// Returns the TCP state of all connections. The connections that the program has closed, or
-    /// that no [`Context::sync`] has accepted, are included. Connections in TIME-WAIT are not.
+    /// Returns the TCP state of all connections, including those that the program has closed or not
+    /// yet accepted, but without connections in TIME-WAIT.
     pub fn flows(&self) -> impl Iterator<Item = FlowInfo> {
         let engine = &self.cycle.engine;
         engine.flows().filter_map(|flow| engine.info(flow))
@@ -273,8 +275,8 @@ impl<P: PacketIo> DirectContext<P> {
         self.cycle.engine.next_timeout()
     }
 
-    /// Returns true if the engine has no connection, even without a descriptor of the program.
-    /// Connections in TIME-WAIT do not count.
+    /// Returns true if the engine has no connection, including connections that the program has
+    /// closed. Connections in TIME-WAIT do not count.
     pub fn has_no_connections(&self) -> bool {
         self.cycle.engine.is_empty()
     }

@@ -15,10 +15,12 @@ use crate::{
 };
 
 /// Limit of a wait while a segment waits for a free frame, or while the port has frames to send.
+/// Neither ends a wait on the port by itself.
 const BLOCKED_WAIT: time::Duration = time::Duration::from_millis(1);
 /// Limit of the bursts in one cycle, so that a call returns while frames keep arriving.
 const BURSTS_MAX: usize = 16;
-/// The engine, the port, and the sockets of the program.
+/// The engine, the port and the sockets of the program, joined by the cycle of a context: apply the
+/// program's calls, send, receive, and report events.
 pub struct Cycle<P: PacketIo> {
     pub engine: Engine,
     pub io: Io<P>,
@@ -31,7 +33,8 @@ pub struct Cycle<P: PacketIo> {
     pub listeners: HashMap<ListenerId, Descriptor>,
     /// Listeners that may have connections in their accept queue.
     pub due: Vec<Descriptor>,
-    /// Connections with calls of the program to apply: data, a shutdown, a close or an abort.
+    /// Connections on which the program has called send, shutdown, close or abort since the last
+    /// [`Self::transmit`].
     pub dirty: Vec<FlowId>,
     /// Limit of the buffers of one descriptor that are queued or unacknowledged.
     pub send_queue_max: usize,
@@ -93,7 +96,7 @@ impl<P: PacketIo> Cycle<P> {
         self.io.port.tx_flush();
     }
 
-    /// Adds events to the list. If there is none, waits for the first event.
+    /// Receives, and adds events to the list. If there is no event, waits for the first one.
     pub fn receive(&mut self, list: &mut ReadyList, wait: Wait) -> io::Result<()> {
         self.tick();
         let deadline = match wait {
@@ -251,7 +254,7 @@ impl<P: PacketIo> Cycle<P> {
         }
     }
 
-    /// Marks a connection with calls of the program to apply.
+    /// Makes the next [`Self::transmit`] apply the program's calls for a connection.
     pub fn mark_dirty(&mut self, flow: FlowId) {
         if let Some(connection) = self.io.connection_mut(flow)
             && !std::mem::replace(&mut connection.is_dirty, true)

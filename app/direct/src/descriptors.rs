@@ -66,7 +66,7 @@ impl Descriptors {
         }
     }
 
-    /// Returns the UDP socket of the descriptor, if it is one.
+    /// Returns the UDP socket of the descriptor if it is a UDP socket.
     pub fn datagram_socket(&self, descriptor: Descriptor) -> Option<DatagramSocketId> {
         match self.places.get(descriptor.0 as usize)? {
             Some(Socket::Datagram(id)) => Some(*id),

@@ -28,7 +28,8 @@ pub const LINK: LinkId = LinkId(0);
 /// Limit of the resets that wait for a free frame. Further resets are not sent.
 const LATE_RESETS_MAX: usize = 1024;
 
-/// All state of a context except the engine and the descriptors.
+/// All state of a context except the engine and the descriptors. The engine calls it as its
+/// [`Driver`], to send segments, to store received payloads and to report events.
 pub struct Io<P> {
     /// The port.
     pub port: P,
@@ -47,7 +48,8 @@ pub struct Io<P> {
     pub drops: Drops,
     /// MTU of the link in bytes, limited by the port's frames.
     mtu: u32,
-    /// Connections by flow number. Boxes keep moving a connection out of and into the table cheap.
+    /// Connections by flow number. Boxed, so that `transmit_of` takes a connection out of the table
+    /// and puts it back cheaply.
     connections: Vec<Option<Box<Connection>>>,
     /// Connections with events to report.
     touched: Vec<FlowId>,
@@ -106,7 +108,7 @@ impl<P: PacketIo> Io<P> {
         self.connections.get_mut(flow.index())?.as_deref_mut()
     }
 
-    /// Marks a connection with events.
+    /// Adds a connection to the list of connections with events.
     pub fn touch(&mut self, flow: FlowId) {
         if let Some(Some(connection)) = self.connections.get_mut(flow.index())
             && !std::mem::replace(&mut connection.is_touched, true)
@@ -163,7 +165,8 @@ impl<P: PacketIo> Io<P> {
         }
     }
 
-    /// Copies a segment to a frame of the port, with its payload from `connection`'s send chain.
+    /// Writes a segment to a transmit frame of the port, and copies its payload from the send chain
+    /// of `connection`.
     fn write_frame(
         &mut self,
         out: &SegmentOut,
@@ -237,7 +240,8 @@ impl<P: PacketIo> Io<P> {
         sent
     }
 
-    /// Records the frame whose packet is processed next.
+    /// Records the frame whose packet is processed next, so that `place` finds the offset of a
+    /// payload in its frame.
     pub fn begin_frame(&mut self, frame: &[u8]) {
         self.frame = self.loans.is_shared().then(|| frame.as_ptr().addr());
     }
@@ -429,7 +433,7 @@ impl<P: PacketIo> Driver for Io<P> {
 
     fn place(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
         let len = payload.len() as u32;
-        // The engine places at most one payload per segment in its frame. Others are copied.
+        // Only one payload of a segment can be accepted in its frame. Further payloads are copied.
         let fits = len <= self.supply.pool().payload_len_max() && self.placed.is_none();
         let frame = self.frame.filter(|_| fits);
         if let Some(connection) = self.connection_mut(flow)

@@ -19,8 +19,8 @@ enum Loan {
     None,
     /// The port may read the buffer, which still has an owner in the context.
     Lent,
-    /// The port may read the buffer, whose owner has dropped it. The port's return frees the
-    /// buffer.
+    /// The port may read the buffer, whose owner has dropped it. The buffer becomes free when the
+    /// port returns it.
     Ownerless,
 }
 
@@ -141,7 +141,7 @@ impl Loans {
     }
 }
 
-/// A buffer with data to send. The port may read the data, so the data does not change.
+/// A buffer with data to send. The type refuses writes while the port may read the data.
 #[derive(Debug)]
 pub struct SentBuffer {
     buffer: ManuallyDrop<Buffer>,

@@ -1,4 +1,4 @@
-//! Receive queue of one connection: in-order data, and out-of-order data after gaps.
+//! The receive queue of one connection: in-order buffers, and out-of-order buffers beyond gaps.
 //!
 //! ```text
 //!   delivered │ ready: in-order buffers │ gap │ ahead: out-of-order buffers
@@ -12,8 +12,9 @@ use std::collections::VecDeque;
 
 use tidelane_rings::Buffer;
 
-/// Number of in-order buffers from which small payloads are copied to the tail of the last buffer.
-/// Otherwise, a peer that sends single bytes to a paused connection would occupy a buffer per byte.
+/// Number of queued buffers from which small payloads are copied to the tail of the preceding
+/// buffer. Otherwise, a peer that sends single bytes to a paused connection would occupy a buffer
+/// per byte.
 const PROMPT_BUFFERS: usize = 16;
 /// Limit of the out-of-order buffers. Data beyond the limit is not accepted, and the peer
 /// retransmits it.
@@ -46,7 +47,7 @@ pub struct ReceiveChain {
 }
 
 impl ReceiveChain {
-    /// Returns the stream position after the in-order data.
+    /// Returns the stream position after the in-order data (RCV.NXT).
     pub fn next(&self) -> u32 {
         self.next
     }
@@ -104,8 +105,8 @@ impl ReceiveChain {
         self.take_adjacent()
     }
 
-    /// Inserts a buffer with data at `pos`. Returns the number of copies that joined small
-    /// payloads.
+    /// Inserts a buffer with data at `pos`. Returns how many payloads were copied to join small
+    /// buffers.
     ///
     /// Bytes before [`Self::next`] are dropped. If a payload takes several buffers, the first
     /// buffer may fill a gap, so that `next` moves beyond the start of the second buffer.

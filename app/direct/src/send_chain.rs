@@ -1,4 +1,4 @@
-//! Send queue of one connection: buffers that are unsent or unacknowledged.
+//! The send queue of one connection: buffers with unsent or unacknowledged data.
 
 use std::{collections::VecDeque, ops::Range};
 

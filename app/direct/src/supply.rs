@@ -1,4 +1,4 @@
-//! The free buffers of a context, and the shares of different kinds of data.
+//! The free buffers of a context, and how many of them each kind of received data may take.
 
 use tidelane_rings::{Buffer, Pool};
 

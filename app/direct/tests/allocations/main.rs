@@ -1,4 +1,4 @@
-//! Number of copies and allocations per message.
+//! The number of copies and allocations that a message costs on a direct context.
 
 mod counting_unsafe;
 #[allow(dead_code)]
@@ -138,7 +138,8 @@ fn a_datagram_costs_no_copy_and_no_allocation() {
     }
 }
 
-/// On another port, a message is copied once in each direction.
+/// On a port that does not share its memory, a message is copied once at each end, and costs no
+/// allocation.
 #[test]
 fn another_port_costs_one_copy_and_no_allocation() {
     let (mut pair, connections) = connected(false);

@@ -1,4 +1,4 @@
-//! Accounting of buffers: limits, and the owner of each buffer in each situation.
+//! The buffers of a context: how many each kind of data may take, and when each buffer is freed.
 
 use tidelane_engine::Duration;
 use tidelane_rings::{Buffer, Context, Descriptor, Events};
@@ -121,7 +121,7 @@ fn later_segments_of_a_buffer_are_copied() {
     pair.assert_clean();
 }
 
-/// A segment that the port has no room for is dropped, and does not count as a copy.
+/// A segment that is longer than the frames of the port is dropped, and does not count as a copy.
 #[test]
 fn a_dropped_segment_is_not_a_copy() {
     let mut pair = Pair::new(Quality {
@@ -155,7 +155,7 @@ fn paused_connections_leave_buffers_to_others() {
         pair.server.context.pause(connection.1);
         blocked.push(connection);
     }
-    // Each connection may have a window of 64 KiB. All windows together exceed the buffers.
+    // Each connection has a receive window of 64 KiB. All windows together exceed the buffers.
     for round in 0..12 {
         for (sender, _) in &blocked {
             let pool = pair.client.context.pool();

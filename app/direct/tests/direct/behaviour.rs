@@ -1,4 +1,4 @@
-//! The behaviour that every back end of the ring API has.
+//! The behaviour that the ring API requires of every back end, tested on direct contexts.
 
 use std::{cell::Cell, rc::Rc};
 

@@ -209,7 +209,7 @@ fn impossible_sends_are_reported() {
         Some(Cause::TooLong)
     );
     assert_eq!(failure(&mut pair, &[1; 972], server(53)), None);
-    // The socket of an unspecified IPv4 address sends nothing to IPv6 peers.
+    // A socket at the unspecified IPv4 address sends nothing to IPv6 peers.
     let other_version: SocketAddr = "[2001:db8::1]:53".parse().expect("valid");
     let peer = other_version.ip().into();
     pair.client.context.set_neighbour(peer, link[1]);
