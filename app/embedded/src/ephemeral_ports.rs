@@ -1,4 +1,5 @@
-//! Local ports for active opens in which the program names no port (RFC 6056 §2.1).
+//! Ephemeral ports: local ports for active opens in which the program names no port (RFC 6056
+//! §2.1).
 
 use std::ops::RangeInclusive;
 

@@ -36,7 +36,8 @@ const LATE_RESETS_MAX: usize = 1024;
 /// Number of dropped packets, by [`DropReason::index`].
 pub type Drops = [u64; DropReason::COUNT];
 
-/// A report of the engine that the stack passes to the program.
+/// An event for the program, with the ids of the engine. [`Io::next_event`] converts it to an
+/// [`Event`], whose handles become invalid when the program closes them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Report {
     /// A listener has a connection in its accept queue.
@@ -53,7 +54,8 @@ pub enum Report {
     Closed(FlowId, CloseCause),
 }
 
-/// All state of a stack except the engine.
+/// All state of a stack except the engine. The engine calls it as its [`Driver`], to send segments,
+/// to store received payloads and to report events.
 pub struct Io<P> {
     /// The port.
     pub port: P,
@@ -67,7 +69,8 @@ pub struct Io<P> {
     reports: VecDeque<Report>,
     /// Connections that the program has not yet accepted.
     pub accept_queue: AcceptQueue,
-    /// Number of connections so far, as the source of generations.
+    /// Generation of the newest connection. A handle has the generation of its connection, because
+    /// flow numbers are reused.
     pub generations: u32,
     /// True if the port had no free frame, so that the engine must resume sending later.
     pub blocked: bool,

@@ -5,13 +5,13 @@ use tidelane_wire::{FlowKey, TcpFlags};
 /// Largest length of the program's options in one segment, in bytes.
 pub const OPTION_LEN_MAX: u8 = 20;
 
-/// Reads and writes TCP options of the program, without a change of the stack (paper MultiStack,
-/// §4).
+/// Reads and writes TCP options of the program, so that a program can add an option without a
+/// change of the stack (paper MultiStack, §4).
 ///
 /// A peer ignores an option that it does not know (RFC 9293 §3.1, MUST-6).
 pub trait OptionHandler {
     /// Returns the largest length of the options in one segment: a multiple of 4, and at most
-    /// [`OPTION_LEN_MAX`]. Segments have that much less room for payload.
+    /// [`OPTION_LEN_MAX`]. The room for payload in each segment shrinks by this length.
     fn len_max(&self) -> u8;
 
     /// Writes the options of a segment to `room`. The room has [`len_max`](Self::len_max) bytes and

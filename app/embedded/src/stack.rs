@@ -1,4 +1,5 @@
-//! The stack as a program uses it: listeners, connections, events and the event loop.
+//! [`Stack`]: the interface of the embedded stack. The program opens listeners and connections,
+//! reads, writes, and polls the stack in its event loop.
 
 use tidelane_engine::{
     Arrival, Counters, Endpoint, Engine, FastOpenKeys, FastOpenRequest, FlowInfo, FlowKey,
@@ -25,13 +26,14 @@ use crate::{
 /// The engine's number of the only link. A stack has one port.
 const LINK: LinkId = LinkId(0);
 
-/// A TCP stack on one port.
+/// A TCP stack on one port, the program's interface for packets. TCP runs in the calls of
+/// [`Self::poll`] and [`Self::flush`].
 pub struct Stack<P: PacketIo> {
     engine: Engine,
     io: Io<P>,
     /// A reusable burst. `None` while its frames are processed.
     burst: Option<P::Burst>,
-    /// Addresses of this end.
+    /// Local addresses.
     addresses: Addresses,
     /// Options of new connections.
     options: SocketOptions,
@@ -100,7 +102,8 @@ impl<P: PacketIo> Stack<P> {
         self.listen_with(local, backlog, self.options)
     }
 
-    /// Listens as [`listen`](Self::listen) does. The listener's connections have `options`.
+    /// Listens as [`listen`](Self::listen) does, with `options` for the connections of the
+    /// listener.
     pub fn listen_with(
         &mut self,
         local: Endpoint,
@@ -120,8 +123,8 @@ impl<P: PacketIo> Stack<P> {
         self.engine.set_backlog(listener.0, backlog);
     }
 
-    /// Sets the limit of a listener's connections in SYN-RECEIVED with data in the SYN (RFC 7413
-    /// §5.1). Zero disables Fast Open.
+    /// Sets how many connections of a listener may be in SYN-RECEIVED after a SYN with data (RFC
+    /// 7413 §5.1). Zero disables Fast Open.
     pub fn set_fast_open_backlog(&mut self, listener: Listener, backlog: u32) {
         self.engine.set_fast_open_qlen_max(listener.0, backlog);
     }
@@ -204,7 +207,8 @@ impl<P: PacketIo> Stack<P> {
         FlowRoute { link: LINK, mtu }
     }
 
-    /// Returns `local` with a port. Fails if the next hop to `peer` is unknown.
+    /// Returns `local`, with an ephemeral port if its port is zero. Returns an error if the next
+    /// hop to `peer` is unknown.
     fn complete(&mut self, local: Endpoint, peer: Endpoint) -> Result<Endpoint, OpenError> {
         let next_hop = self.io.link.next_hop(peer.addr);
         next_hop.ok_or(OpenError::BadEndpoint)?;
@@ -274,7 +278,7 @@ impl<P: PacketIo> Stack<P> {
     }
 
     /// Handles one received Ethernet frame. The MultiStack paper calls this function `tcp_input`. A
-    /// program whose port delivers frames by itself needs [`poll`](Self::poll) only.
+    /// program does not need this function if its port delivers the frames to [`poll`](Self::poll).
     pub fn input(&mut self, frame: &[u8]) {
         if let Err(reason) = self.receive(frame) {
             self.io.drops[reason.index()] += 1;

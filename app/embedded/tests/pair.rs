@@ -566,7 +566,8 @@ fn an_unknown_neighbour_is_refused() {
     assert_eq!(far.rx_queued(), 1);
 }
 
-/// An option with the number of the segment (RFC 6994: experimental kind 253, and an identifier).
+/// A handler that adds an option with a running number to each segment (RFC 6994: experimental kind
+/// 253, and an identifier).
 struct Numbering {
     /// Number of segments sent.
     sent: u32,

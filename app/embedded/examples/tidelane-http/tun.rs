@@ -12,7 +12,7 @@ use tidelane_embedded::{FnPort, Stack};
 
 use crate::{Options, stack_config, tun_unsafe};
 
-/// Drops packets of one direction on purpose.
+/// The simulated packet loss of one direction.
 struct Loss {
     /// Drop each packet whose number is a multiple of `every`. Zero means no loss.
     every: u32,
