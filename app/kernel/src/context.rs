@@ -1,4 +1,4 @@
-//! [`Context`] on the kernel's TCP and UDP sockets, through io_uring.
+//! [`KernelContext`]: the ring API on the kernel's TCP and UDP sockets, through io_uring.
 
 use std::{collections::VecDeque, io, net::SocketAddr, os::fd::BorrowedFd};
 
@@ -16,7 +16,8 @@ use crate::{
     uring_unsafe::{Completion, Uring},
 };
 
-/// Length of the submission queue in entries.
+/// Length of the submission queue in entries. If the queue is full, a further request costs a
+/// system call.
 const ENTRIES: u32 = 4096;
 /// Longest payload of a UDP datagram over IPv4 in bytes. The kernel refuses a longer payload.
 const DATAGRAM_MAX: usize = 65_507;
@@ -215,8 +216,8 @@ impl Context for KernelContext {
         if let Some(socket) = self.driver.sockets.get_mut(descriptor) {
             socket.is_paused = false;
         }
-        // While the request is being cancelled, this call has no effect. The end of the request
-        // starts the next one.
+        // While the cancel of `pause` is pending, this call starts nothing. `Driver::complete` then
+        // starts the next request when the cancelled one ends.
         self.driver.start_input(descriptor)
     }
 

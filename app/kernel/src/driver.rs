@@ -1,4 +1,5 @@
-//! The sockets of a context, and the io_uring requests of each socket.
+//! [`Driver`]: starts the io_uring requests of a context's sockets, and turns their completions
+//! into events.
 
 use std::{io, net::SocketAddr, os::fd::OwnedFd};
 
@@ -26,7 +27,7 @@ pub struct Driver {
     writable: Vec<Descriptor>,
     /// Limit of the buffers that wait for sending on one descriptor.
     send_queue_max: usize,
-    /// The sends that are zero-copy sends.
+    /// Decides which sends are zero-copy sends.
     policy: Policy,
 }
 
@@ -99,7 +100,8 @@ impl Driver {
         }
     }
 
-    /// Starts a request that accepts, connects or receives, as the input request of the socket.
+    /// Starts a request that accepts, connects or receives, and records it as the input request of
+    /// the socket.
     pub fn start_as_input(&mut self, descriptor: Descriptor, request: Request) -> io::Result<()> {
         if let Some(socket) = self.sockets.get_mut(descriptor) {
             socket.outstanding += 1;
@@ -108,7 +110,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Marks a socket that has data to send, a shutdown or a close.
+    /// Adds a socket with data to send, a shutdown or a close to the list of [`Self::start_sends`].
     pub fn mark_dirty(&mut self, descriptor: Descriptor) {
         if let Some(socket) = self.sockets.get_mut(descriptor)
             && !std::mem::replace(&mut socket.is_dirty, true)
@@ -117,8 +119,8 @@ impl Driver {
         }
     }
 
-    /// Starts the sends and closes of all marked sockets. Returns true if a request was started.
-    /// The kernel completes each of these requests when it is submitted.
+    /// Starts the sends and closes of all sockets in the list of [`Self::mark_dirty`]. Returns true
+    /// if a request was started. The kernel completes each of these requests when it is submitted.
     pub fn start_sends(&mut self) -> io::Result<bool> {
         let mut is_any = false;
         for descriptor in std::mem::take(&mut self.dirty) {
@@ -422,8 +424,9 @@ fn sent_of(result: i32) -> usize {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // The queues may share buffers with sends that the kernel still reads. The ring, which is
-        // dropped next, gives these buffers up if it has the only pieces.
+        // A queue may share buffers with sends that the kernel still reads. Without the queues, the
+        // ring, which is dropped next, has the last pieces of these buffers and can give the
+        // buffers up.
         self.sockets.drop_queues();
     }
 }

@@ -14,11 +14,11 @@ pub struct KernelOptions {
     /// Time in microseconds for which a wait polls the NAPI instances of the interfaces (Linux
     /// 6.9). Zero disables the polling.
     pub busy_poll_us: u32,
-    /// The stream sends for which the kernel reads the buffers instead of copying them.
+    /// Selects the stream sends for which the kernel reads the buffers instead of copying them.
     pub zero_copy: ZeroCopy,
 }
 
-/// The stream sends for which the kernel reads the buffers instead of copying them
+/// Selects the stream sends for which the kernel reads the buffers instead of copying them
 /// (IORING_OP_SENDMSG_ZC, Linux 6.2). All other sends copy, and so do all sends on older kernels.
 ///
 /// A buffer that the kernel reads returns to the pool once the peer has acknowledged the data and
@@ -31,7 +31,7 @@ pub struct KernelOptions {
 /// measured. Measure [`ZeroCopy::WhereItPays`] on the NIC before its use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZeroCopy {
-    /// No send.
+    /// None: all sends copy.
     Never,
     /// Each send of at least `min` bytes on a connection for which the kernel has not reported a
     /// copy. Loopback, packet captures and most virtual devices make the kernel copy.

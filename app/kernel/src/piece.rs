@@ -38,7 +38,8 @@ impl Piece {
         }
     }
 
-    /// Returns the piece that a zero-copy send has sent the first `sent` bytes of, and the rest.
+    /// Splits a piece of which a zero-copy send has sent the first `sent` bytes. Returns the piece
+    /// that the kernel reads, and the rest to send.
     fn share(self, sent: usize) -> (Self, Self) {
         let (buffer, start) = match self {
             Self::Whole(buffer) => (Rc::new(buffer), 0),
@@ -48,14 +49,14 @@ impl Piece {
         (Self::Shared(buffer, start), rest)
     }
 
-    /// Gives up a buffer that the kernel still reads, because no notification will be seen. The
-    /// buffer is never used again: its number stays allocated in `pool`, and memory of another
-    /// owner is leaked. The end of the pool unmaps the buffer, and the kernel frees the pages when
-    /// it has read them.
+    /// Gives up a buffer that the kernel still reads when the context ends, and whose notification
+    /// nobody will see. The buffer is never used again: its number stays allocated in `pool`, and
+    /// memory of another owner is leaked. The end of the pool unmaps the buffer, and the kernel
+    /// frees the pages when it has read them.
     pub fn give_up(self, pool: &Pool) {
         let buffer = match self {
             Self::Whole(buffer) => Some(buffer),
-            // Another send that the kernel still reads gives up the buffer.
+            // The last piece of a shared buffer gives the buffer up.
             Self::Shared(buffer, _) => Rc::into_inner(buffer),
         };
         match buffer {
@@ -79,8 +80,8 @@ pub fn drop_sent(pieces: Vec<Piece>, mut sent: usize) -> Vec<Piece> {
     unsent
 }
 
-/// Reduces `pieces` to those of which a zero-copy send has sent a byte. `sent` counts the sent
-/// bytes. Returns the unsent pieces.
+/// Removes the unsent pieces from `pieces` after a zero-copy send of `sent` bytes, and returns
+/// them. A piece that is sent in part stays in `pieces`, and its rest is returned.
 pub fn split_off_unsent(pieces: &mut Vec<Piece>, mut sent: usize) -> Vec<Piece> {
     let mut unsent = Vec::new();
     for piece in std::mem::take(pieces) {

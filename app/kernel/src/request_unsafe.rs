@@ -62,7 +62,8 @@ pub enum Request {
     Close(RawFd),
 }
 
-/// Payloads of the buffers of one `sendmsg`.
+/// The argument of one `sendmsg`: the pieces to send, and the `msghdr` that points to their
+/// payloads.
 #[derive(Debug)]
 pub struct Message {
     pieces: Vec<Piece>,
@@ -105,8 +106,8 @@ impl Message {
         drop_sent(self.pieces, sent)
     }
 
-    /// Returns the unsent pieces after the answer to a zero-copy send of `sent` bytes. Holds the
-    /// sent pieces.
+    /// Returns the unsent pieces after the answer to a zero-copy send of `sent` bytes. The message
+    /// keeps the sent pieces, which the kernel still reads.
     pub fn take_unsent(&mut self, sent: usize) -> Vec<Piece> {
         split_off_unsent(&mut self.pieces, sent)
     }

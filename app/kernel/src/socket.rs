@@ -146,7 +146,7 @@ impl Socket {
         self.fd.as_ref().map(AsFd::as_fd)
     }
 
-    /// Returns the kernel's descriptor to the caller, which closes it.
+    /// Takes the kernel's descriptor out of the socket. The caller must close it.
     pub fn take_fd(&mut self) -> Option<RawFd> {
         self.fd.take().map(IntoRawFd::into_raw_fd)
     }
@@ -235,9 +235,9 @@ impl Socket {
         Some(Datagram::new(peer, buffer))
     }
 
-    /// Processes the end of a datagram's send. A datagram without room returns to the queue when
-    /// the last send has ended, so that the datagrams keep their order. Returns true if the socket
-    /// then has to wait for room.
+    /// Processes the end of a datagram's send. If there was no room, the datagram returns to the
+    /// queue when the last send has ended, so that the datagrams keep their order. Returns true if
+    /// the socket then has to wait for room.
     pub fn end_datagram(&mut self, datagram: Datagram, had_room: bool) -> bool {
         self.datagrams_sending -= 1;
         if !had_room {

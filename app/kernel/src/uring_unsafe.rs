@@ -92,7 +92,9 @@ struct Pending {
     is_answered: bool,
 }
 
-/// Requests by place. The generation of a place distinguishes the requests that use it in turn.
+/// The requests that the kernel has not finished. The number of a request (`user_data`) consists of
+/// its index in `places` and of the generation of this index, so that the number of a finished
+/// request finds no later one.
 #[derive(Default)]
 struct Requests {
     places: Vec<(u32, Option<Pending>)>,
@@ -417,8 +419,8 @@ impl Uring {
         })
     }
 
-    /// Cancels all requests, and waits for their last completions, except for notifications: those
-    /// arrive when the peers have read. Returns false after [`DRAIN_MAX`].
+    /// Cancels all requests, and waits for their last completions, except for notifications, which
+    /// arrive only when the peers have read. Returns false after [`DRAIN_MAX`].
     fn drain(&mut self) -> bool {
         let start = Instant::now();
         while self.requests.unanswered() > 0 {

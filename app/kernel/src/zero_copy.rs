@@ -27,7 +27,7 @@ pub fn is_refusal(errno: i32) -> bool {
     )
 }
 
-/// The sends of a context that are zero-copy sends.
+/// Decides which sends of a context are zero-copy sends, by the options and the kernel's abilities.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy {
     /// Smallest length in bytes of a zero-copy send. `None` if all sends copy.
@@ -59,7 +59,8 @@ impl Policy {
     }
 }
 
-/// The zero-copy sends of one connection.
+/// State of the zero-copy sends of one connection: how many buffers the kernel still reads, and
+/// whether the connection has gone back to sends that copy.
 #[derive(Debug, Default)]
 pub struct Lending {
     /// Number of buffers that the kernel reads until notifications.
@@ -74,7 +75,7 @@ impl Lending {
         self.held
     }
 
-    /// Returns true if the send of `pieces` has to be a zero-copy send.
+    /// Returns true if `pieces` are to be sent without a copy.
     pub fn is_due(&self, policy: &Policy, pieces: &[Piece]) -> bool {
         let Some(min) = policy.min.filter(|_| !self.is_over) else {
             return false;

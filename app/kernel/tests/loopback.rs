@@ -107,7 +107,7 @@ impl Echo {
         }
     }
 
-    /// Returns true if all buffers besides the kernel's half are free.
+    /// Returns true if all buffers are free, except the half that the kernel may receive into.
     fn has_all_buffers(&mut self, options: &KernelOptions) -> bool {
         self.list.clear();
         self.context.pool().free_count() >= options.buffers / 2

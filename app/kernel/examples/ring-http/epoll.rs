@@ -26,7 +26,7 @@ const EVENTS_MAX: usize = 1024;
 /// Limit of the buffers that wait for sending on one descriptor.
 const QUEUE_MAX: usize = 256;
 
-/// A listener or a connection, with its unsent data.
+/// A listener, or a connection with its unsent data.
 struct Socket {
     fd: OwnedFd,
     is_listener: bool,

@@ -11,6 +11,7 @@ const BODY_LEN_MAX: usize = 1 << 20;
 /// Limit of the unsent answers of one client. The server does not read from a client at the limit.
 const ANSWERS_MAX: usize = 64;
 
+/// Counts of a server, for the answer to `GET /counters`.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     /// Answered requests.

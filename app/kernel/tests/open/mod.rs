@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 
 use tidelane_kernel::{KernelContext, KernelOptions};
 
-/// Opens a context; `None`, with a message, if the system forbids io_uring.
+/// Opens a context. Prints a message and returns `None` if the system forbids io_uring.
 pub fn open(options: &KernelOptions) -> Option<KernelContext> {
     match KernelContext::open(options) {
         Ok(context) => Some(context),

@@ -16,7 +16,8 @@ use rustix::{
 
 use crate::xdp_unsafe::attach_pass;
 
-/// A veth pair whose far end is in a namespace of its own. The drop removes both.
+/// A veth pair whose far end is in a network namespace of its own. Dropping the value removes the
+/// pair and the namespace.
 pub struct VethPair {
     name: String,
     number: u32,
@@ -29,7 +30,7 @@ fn ip(words: &str) -> bool {
 }
 
 impl VethPair {
-    /// Creates a pair. Returns `None`, with a message, if the system forbids namespaces.
+    /// Creates a pair. Prints a message and returns `None` if the system forbids namespaces.
     pub fn new() -> Option<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -80,7 +81,7 @@ impl VethPair {
         self.at_far_end(|| TcpListener::bind((far.as_str(), 0)).expect("a free port"))
     }
 
-    /// Attaches an XDP program to the far end, until the drop of the result.
+    /// Attaches an XDP program to the far end. Dropping the result detaches the program.
     pub fn attach(&self) -> OwnedFd {
         self.at_far_end(|| {
             let any = socket(AddressFamily::INET, SocketType::DGRAM, None).expect("a socket");

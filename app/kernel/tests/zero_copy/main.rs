@@ -317,7 +317,7 @@ fn overwrite(pool: &Pool) -> Vec<Buffer> {
     taken
 }
 
-/// The pool does not use memory again that the kernel reads, also after the end of the context.
+/// The pool does not reuse memory that the kernel reads, even after the end of the context.
 #[test]
 fn a_dropped_context_leaves_the_memory_to_the_kernel() {
     // The second send ends within a buffer, whose rest stays in the queue.

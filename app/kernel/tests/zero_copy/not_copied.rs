@@ -1,8 +1,8 @@
 //! Zero-copy sends that the kernel does not copy.
 //!
 //! A veth device with an XDP program copies each packet into a page of its own before the receiver
-//! gets the packet, as the DMA of a NIC does. The sender's pages are then sent without a copy in
-//! the sender's stack, and the notification reports none.
+//! gets the packet, as the DMA of a NIC does. The sender's stack then does not copy the payload,
+//! and the notification reports no copy.
 
 use tidelane_kernel::{KernelOptions, ZeroCopy};
 
@@ -27,7 +27,7 @@ fn zero_copy_sends_go_on_without_reports_of_copies() {
             return;
         };
         learn(&mut joined);
-        // The socket's send buffer has room for the data, and the peer's window has not.
+        // The data fits into the socket's send buffer, but not into the peer's receive window.
         let data = pattern(40_000);
         let (free, lent) = lend(&mut joined, &data);
         assert_eq!(lent < free, has_program, "{lent} of {free} buffers");

@@ -47,7 +47,8 @@ fn bpf<T>(command: libc::c_long, arguments: &mut T) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
-/// Attaches `return XDP_PASS` to an interface. The drop of the result detaches the program.
+/// Attaches an XDP program that returns XDP_PASS to an interface. Dropping the result detaches the
+/// program.
 pub fn attach_pass(ifindex: u32) -> io::Result<OwnedFd> {
     // r0 = 2; exit
     let insns = [0x0000_0002_0000_00b7u64, 0x0000_0000_0000_0095];
