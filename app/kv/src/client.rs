@@ -1,4 +1,5 @@
-//! A client: its session, its unused input, and the answers that the context has not accepted.
+//! [`Client`]: the session of a client, its unused input (received bytes that the session has not
+//! consumed), and the answers that the context has not accepted.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -11,11 +12,12 @@ use crate::{
     session::{Fed, Progress, Session},
 };
 
-/// Limit of the answer buffers that the server holds for one client, outside of the context.
+/// Limit of the buffers with answers that the server holds for one client because the context does
+/// not accept them.
 const BUFFERS_MAX: u32 = 8;
 /// Work of one client per cycle of the server, in the units of [`Session::feed`].
 const TURN_BUDGET: usize = 1024;
-/// Length in bytes up to which the context takes all answers of a client at once.
+/// Length in bytes of answers that a context sends without waiting for the peer to read.
 const SHORT_LEN: u64 = 16 * 1024;
 /// Limit of the unused input in bytes. The server does not receive from a client above the limit.
 const INPUT_MAX: usize = 64 * 1024;
@@ -45,7 +47,7 @@ enum Sent {
     Failed,
 }
 
-/// A client of the server.
+/// A client of the server, with the state of its present turn.
 #[derive(Debug)]
 pub struct Client {
     descriptor: Descriptor,
@@ -103,8 +105,8 @@ impl Client {
         self.descriptor
     }
 
-    /// Returns true if the context may hold answers that the peer has not read. The context sends
-    /// up to `SHORT_LEN` bytes without waiting for the peer.
+    /// Returns true if the context may hold answers that the peer has not read, because the client
+    /// has got more than `SHORT_LEN` bytes.
     pub fn may_linger(&self) -> bool {
         self.sent > SHORT_LEN
     }

@@ -1,4 +1,4 @@
-//! The state that all sessions share: store, clock and statistics.
+//! [`Kv`]: the state that the sessions of all clients share.
 
 use crate::{
     clock::{Clock, Second},

@@ -1,4 +1,5 @@
-//! The store commands: receiving a value, and storing it.
+//! The commands that store a value, such as `set` and `ms`. The value follows the command line, and
+//! arrives in any number of pieces.
 
 use crate::{
     base64::{self, KEY_LEN_MAX},

@@ -1,13 +1,13 @@
-//! A server: serves all clients of one ring context.
+//! [`Server`]: serves all clients of one context of the ring API.
 //!
 //! A cycle receives commands, executes the commands and sends the answers. The work for one client
 //! per cycle is limited, so that one client cannot delay the others. The server stops receiving
 //! from a client that does not read its answers. When other clients need the memory of blocked
 //! clients, the server resets the client that has made no progress for the longest time.
 //!
-//! The server does not see the buffers that the context sets aside for a client. The program
-//! therefore limits these buffers by [`Server::send_queue_max`], so that all clients together leave
-//! a part of the pool free.
+//! The server does not see how many buffers the context has queued for a client. The program
+//! therefore limits the context's queues by [`Server::send_queue_max`], so that all clients
+//! together leave a part of the pool free.
 
 use std::{collections::VecDeque, io, mem, time::Duration};
 
@@ -19,14 +19,14 @@ use crate::{
     lingering::Lingering,
 };
 
-/// Limit of the unused input of all clients, in multiples of the pool's size. A paused client may
-/// still have data in the present and in the next event list. Each list has at most half of the
-/// pool, so one client alone may have as much input as the pool.
+/// Limit of the unused input (received bytes that no session has consumed) of all clients, in
+/// multiples of the pool's size. A paused client may still have data in the present and in the next
+/// event list. Each list has at most half of the pool, so one client alone may have as much input
+/// as the pool.
 const INPUT_POOLS_MAX: usize = 2;
-/// Largest useful limit of the buffers that a context sets aside for a connection.
+/// Largest useful limit of the buffers that a context queues for a connection.
 const SEND_QUEUE_MAX: u64 = 64;
-/// Divisor of the number of buffers: the quotient is the number of buffers that the server reserves
-/// for received data.
+/// The server reserves the number of buffers divided by this value for received data.
 const RESERVED_PART: u32 = 16;
 /// Limit of the clients that the server resets in one cycle.
 const EVICTIONS_MAX: u32 = 16;
@@ -78,8 +78,8 @@ impl Server {
         }
     }
 
-    /// Returns the largest number of buffers that a context with `buffers` buffers may set aside
-    /// for each of `connections` connections. The limit leaves more than half of the buffers for
+    /// Returns the largest number of buffers that a context with `buffers` buffers may queue for
+    /// each of `connections` connections. The limit leaves more than half of the buffers for
     /// received data. Returns `None` if there are too few buffers.
     pub fn send_queue_max(buffers: u32, connections: u64) -> Option<usize> {
         let for_answers = buffers / 2 - buffers / RESERVED_PART;
@@ -281,7 +281,8 @@ impl Server {
         context.abort(descriptor);
     }
 
-    /// Resets clients without progress while other clients need memory.
+    /// Resets the clients that hold scarce memory and make no progress, while other clients need
+    /// memory.
     fn relieve(&mut self, context: &mut dyn Context) {
         for _ in 0..EVICTIONS_MAX {
             let has_relieved = if self.lacks_buffers {

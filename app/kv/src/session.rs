@@ -1,4 +1,4 @@
-//! The protocol of one client.
+//! [`Session`]: the state of memcached's protocol for one client.
 //!
 //! A session stores no input. [`Session::feed`] returns the number of consumed bytes. The caller
 //! passes the remaining bytes again, followed by newly received bytes. A session holds at most one

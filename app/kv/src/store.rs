@@ -1,4 +1,4 @@
-//! The store: items by key, in a limited amount of memory.
+//! [`Store`]: items by key, in a limited amount of memory.
 //!
 //! An item is a chain of blocks ([`arena`]). A hash table finds the item of a key. The hash is
 //! keyed with a secret of the process, so that no client can choose many keys of one bucket. A list

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// Limit of the words of a line. Only `get` accepts more words.
+/// Limit of the words of a line, as in memcached. Only `get` accepts more words.
 pub const TOKENS_MAX: usize = 23;
 
 /// A command line, and the positions of its words.

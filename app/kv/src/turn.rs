@@ -5,7 +5,7 @@ use crate::{clock::Second, kv::Kv, output::Output};
 /// Bytes of data that cost one unit of work.
 const BYTES_PER_UNIT: usize = 1024;
 
-/// The store, the time, the output and the budget of one turn.
+/// The arguments that the commands of one turn share: store, time, output, and the budget of work.
 pub struct Turn<'a, O> {
     pub kv: &'a mut Kv,
     pub now: Second,

@@ -13,7 +13,7 @@ pub enum Mark {
     Fetched = 1 << 9,
     /// A client has invalidated the item.
     Stale = 1 << 10,
-    /// The answer to a client has contained W, so this client renews the item.
+    /// An answer has contained the flag W, which asks this one client to renew the item.
     TokenSent = 1 << 11,
     /// The client sent the key in base64.
     BinaryKey = 1 << 12,

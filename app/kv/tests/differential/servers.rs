@@ -169,8 +169,8 @@ impl Server {
     }
 }
 
-/// Returns true if the peer of the connection is memcached. A concurrent test may have bound the
-/// port for a moment to find a free port. The connection to this test is then reset.
+/// Returns true if the peer of the connection is memcached. The peer may also be a concurrent test
+/// that binds a port for a moment to find a free one. The connection to such a test is reset.
 fn speaks_memcached(mut stream: &TcpStream) -> bool {
     let mut answer = [0; 8];
     stream.write_all(b"version\r\n").is_ok()
@@ -197,7 +197,8 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Starts both servers. Returns `None`, and reports the skip, if memcached is not installed.
+    /// Starts both servers. Returns `None`, and prints that the test is skipped, if memcached is
+    /// not installed.
     pub fn start() -> Option<Self> {
         Self::start_with(&[])
     }

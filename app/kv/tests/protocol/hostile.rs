@@ -1,4 +1,4 @@
-//! Malicious input.
+//! Malicious input: random bytes, endless lines, and clients that stop in the middle of a value.
 
 use tidelane_kv::MEMORY_MIN;
 

@@ -1,4 +1,4 @@
-//! The protocol, without a network and in virtual time.
+//! Tests of the protocol on a store in the test's memory, without a network and in virtual time.
 
 #[path = "../differential/commands.rs"]
 mod commands;
