@@ -6,7 +6,8 @@
 
 .PHONY: help build demo test proofs bench programs suites lab clean
 
-# The packages whose examples are demonstrations, tools of the tests, or servers of the figures.
+# The packages whose examples are demonstrations, tools of the tests, or servers of the experiments
+# in bench/figures.
 EXAMPLES = --package tidelane-embedded --package tidelane-steering --package tidelane-kernel \
 	--package tidelane-direct --examples
 

@@ -1,14 +1,14 @@
 #!/bin/sh
-# Installs the Debian packages that a make target needs. Installs nothing if all are installed.
-# Fails if cargo is missing, if the machine is not Linux on x86-64, or if the user is not root and
-# the target is demo or bench.
+# Installs the Debian packages that a make target needs and that are missing. Fails if cargo is
+# missing, if the machine is not Linux on x86-64, or if the target is demo or bench and the user is
+# not root.
 #
 #   scripts/setup.sh build|demo|test|bench|lab
 #   scripts/setup.sh programs PACKAGE...
 #
-# The services of installed packages are not started. Without root, the script prints the command
-# that installs the missing packages. On a distribution without dpkg, the script only checks that
-# there is a C linker, and (except for build) prints the names of the packages.
+# The script does not start the services of the installed packages. Without root, it prints the
+# command that installs the missing packages. On a distribution without dpkg, the script only checks
+# that there is a C linker, and (except for build) prints the names of the packages.
 set -u
 
 group=${1:-build}
@@ -100,7 +100,7 @@ if [ "$(id -u)" != 0 ]; then
     fail "missing:$missing; run: sudo $command"
 fi
 
-# Forbid that installed servers start, because they would occupy ports of this machine. An existing
+# Keep installed servers from starting, because they would occupy ports of this machine. An existing
 # policy of the administrator stays in force.
 policy=/usr/sbin/policy-rc.d
 ours=no

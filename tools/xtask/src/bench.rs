@@ -1,11 +1,11 @@
 //! `cargo xtask bench FIGURE`: runs one experiment of `bench/figures`. Most experiments compare
 //! Tidelane with the kernel's stack.
 //!
-//! A figure is an experiment. It repeats a figure of a paper where there is one. The figure's plan
-//! (`plan.toml`) describes the cases and the targets. A run has several rounds. Each round measures
-//! every case on both stacks in turn, and the next round measures the stacks in the reverse order,
-//! so that a slow phase of the machine affects both stacks alike. The result and its plot go to
-//! `target/bench`, and also to the folder of the plan, unless the command line has `--no-keep`.
+//! An experiment is called a figure, because most experiments repeat a figure of a paper. The
+//! figure's plan (`plan.toml`) describes the cases and the targets. A run has several rounds. Each
+//! round measures every case on all stacks in turn, and the next round does so in the reverse
+//! order, so that a slow phase of the machine affects all stacks alike. The result and its plot go
+//! to `target/bench` and, without `--no-keep`, also to the folder of the plan.
 
 use std::{fs, path::Path};
 
@@ -57,7 +57,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Returns an error if an option has no effect on figures of the plan's kind.
+    /// Fails if an option has no effect on figures of the plan's kind.
     fn check_for(&self, plan: &AnyPlan) -> Result<(), String> {
         let kind = plan.kind();
         let refuse = |option| {
@@ -75,8 +75,8 @@ impl Options {
     }
 }
 
-/// Runs one figure, or lists the figures if the command line names none. `instructions` is not a
-/// plan: the crate `bench/micro` counts these instructions with callgrind.
+/// Runs one figure, or lists the figures if the command line names none. The figure `instructions`
+/// has no plan: the crate `bench/micro` counts instructions with callgrind.
 pub fn run(options: &Options) -> Result<(), String> {
     let root = source_root().join("bench/figures");
     let Some(figure) = &options.figure else {
@@ -97,8 +97,9 @@ pub fn run(options: &Options) -> Result<(), String> {
     finish(figure, &folder, &outcome, !options.no_keep)
 }
 
-/// Measures a plan, with the rounds of the command line. The numbers of connections of the command
-/// line select numbers of a request plan, and replace those of an idle, key-value or ring API plan.
+/// Measures a plan. The number of rounds on the command line replaces the plan's number. The
+/// numbers of connections on the command line replace the plan's numbers, except that for a request
+/// plan, they select some of its numbers.
 fn measure_plan(plan: AnyPlan, options: &Options) -> Result<Outcome, Stop> {
     let rounds = |planned: u32| options.rounds.unwrap_or(planned).max(1);
     let (heading, rows, svg) = match plan {
@@ -220,7 +221,7 @@ fn finish(figure: &str, folder: &Path, outcome: &Outcome, keep: bool) -> Result<
 mod tests {
     use super::*;
 
-    /// Returns the first figure of this kind.
+    /// Returns the plan of the first figure of this kind.
     fn plan_of(kind: &str) -> AnyPlan {
         let folders = fs::read_dir(source_root().join("bench/figures")).expect("the figures");
         let files = folders.map(|folder| folder.expect("a folder").path().join("plan.toml"));

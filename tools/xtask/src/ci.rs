@@ -78,8 +78,8 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     Ok(ExitCode::from(u8::from(total.failed > 0)))
 }
 
-/// Prints the skipped tests, then the failed tests and the counts. The failed tests are last,
-/// because a record of a run may have only the last lines of the output.
+/// Prints the skipped tests, then the failed tests and the counts. The failed tests come last,
+/// because a log may keep only the end of the output.
 fn print_closing(total: &Counts) {
     if !total.skips.is_empty() {
         println!("\nskipped:");
@@ -171,7 +171,7 @@ fn execute(step: &Step, limit: u64, log: &Path) -> Result<(), String> {
             &limit.to_string(),
         ])
         .args(step.command)
-        // A build from scratch takes longer with incremental compilation.
+        // Incremental compilation would make a build from scratch take longer.
         .env("CARGO_INCREMENTAL", "0")
         .envs(step.environment.iter().copied())
         .current_dir(source_root())

@@ -36,8 +36,8 @@ pub struct Options {
     connections: u32,
 }
 
-/// The wire and programs of one stack. A wire is a veth pair between two network namespaces. The
-/// order of the fields makes the programs drop before the wire.
+/// A wire, which is a veth pair between two network namespaces, and an nginx on one stack at its
+/// server's end. The programs stand before the wire, so that they are dropped first.
 struct StackSetup {
     name: &'static str,
     nginx: Nginx,
@@ -53,7 +53,7 @@ struct Sample {
     p50_us: f64,
     /// 99th percentile of the latency in microseconds.
     p99_us: f64,
-    /// Mean number of busy CPUs, of wrk's CPU and the server's CPU.
+    /// Mean number of busy CPUs among the two CPUs of wrk and of the server.
     cores: f64,
 }
 
@@ -106,7 +106,7 @@ fn demo(options: &Options) -> Result<(), Stop> {
 }
 
 /// Measures all rounds of one case. Each round measures both stacks, in the reverse order of the
-/// round before. Returns the samples of kernel and Tidelane for each round.
+/// previous round. Returns the samples of the kernel and of Tidelane for each round.
 fn measure_case(
     options: &Options,
     stacks: &[StackSetup; 2],
@@ -183,7 +183,7 @@ impl StackSetup {
                 let got = digest(self.client("sh").arg("-c").arg(line))?;
                 ensure!(
                     got == wanted,
-                    "{}: {file} came as {got}, not {wanted}",
+                    "{}: {file} has the digest {got}, not {wanted}",
                     self.name
                 );
             }
@@ -237,10 +237,10 @@ impl StackSetup {
     }
 }
 
-/// Reads one metric of a sample.
+/// A function that computes one metric of a sample.
 type Metric = fn(&Sample) -> f64;
 
-/// The metrics of the table, each with its name and value.
+/// The metrics of the table with their names.
 const COLUMNS: [(&str, Metric); 4] = [
     ("requests/s", |s| s.requests_per_second),
     ("p50 us", |s| s.p50_us),

@@ -38,7 +38,7 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ("tests", &["proto", "shm", "nic", "service", "app", "sim"]),
 ];
 
-/// Dependencies that `FOLDERS` allows, but that an invariant forbids. An entry has the dependent
+/// Dependencies that `FOLDERS` allows, but an invariant forbids. Each entry has the dependent
 /// crate, the crate on which it must not depend, and the invariant.
 const FORBIDDEN: &[(&str, &str, &str)] = &[
     (

@@ -1,10 +1,10 @@
 //! `cargo xtask frames`: checks the sizes of the stack frames of `libtidelane.so`.
 //!
 //! The library runs in threads and signal handlers of programs, whose stacks may be small. The
-//! check derives the size of a frame from the machine code: the sum of the function's subtractions
-//! from the stack pointer. For a large frame, the compiler touches each page in a loop (stack
-//! probes). The code before the loop computes the final stack pointer in `%r11`. The loop ends when
-//! the stack pointer has this value.
+//! check adds up the subtractions from the stack pointer in the machine code of each function. For
+//! a large frame, the compiler subtracts page by page in a loop, to touch each page (stack probes).
+//! The code before such a loop computes the final stack pointer in `%r11`, from which the check
+//! reads the size.
 
 use std::{collections::BTreeMap, path::Path, process::Command};
 
@@ -97,8 +97,8 @@ fn frames(text: &str) -> BTreeMap<String, u64> {
 enum Step {
     /// The instruction decreases the stack pointer by this number of bytes.
     Down(u64),
-    /// The instruction computes the final stack pointer of a loop of stack probes. The frame has
-    /// this number of bytes.
+    /// The instruction computes the stack pointer at which a loop of stack probes ends, this number
+    /// of bytes lower.
     Target(u64),
 }
 

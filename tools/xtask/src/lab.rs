@@ -6,10 +6,10 @@
 //!                                     NICs: two of each kind, joined by a hub or bridge
 //! ```
 //!
-//! An emulated machine boots one kernel and has all selected NICs. The machine runs the selected
-//! interop tests on each NIC. The printed table has a line for each kernel and NIC, and a cell for
-//! each test. `docs/kernels.md` has the results. The module [`pair`] boots two machines on one
-//! link. The module [`scripts`] runs the packet scripts of `tests/conformance` on other kernels.
+//! An emulated machine boots one kernel, has all selected NICs, and runs the selected interop tests
+//! on each NIC. The printed table has a line for each kernel and NIC, and a cell for each test.
+//! `docs/kernels.md` has the results. The module [`pair`] boots two machines on one link, and the
+//! module [`scripts`] runs the packet scripts of `tests/conformance` on other kernels.
 
 use std::{
     collections::BTreeMap,
@@ -53,10 +53,10 @@ const TOOLS: [(&str, &str); 6] = [
 ];
 /// Factor for the time limits within tests, because an emulated machine is slower than a real one.
 const PATIENCE: u32 = 6;
-/// Seconds for the boot in the time limit of a machine.
+/// Seconds that a machine may take to boot, as a part of its time limit.
 const BOOT_MAX: u64 = 120;
-/// Seconds that each test adds to the time limit of its machine. A single test has no limit of its
-/// own.
+/// Seconds that each test adds to the time limit of its machine. There is no limit for a single
+/// test.
 const TEST_MAX: u64 = 180;
 /// Default time limit of the whole run, in seconds.
 const ALL_MAX: u64 = 24 * 3600;
@@ -84,7 +84,7 @@ pub struct Options {
     filters: Vec<String>,
 }
 
-/// Runs of the laboratory other than the table of interop tests.
+/// Uses of the laboratory other than the table of interop tests.
 #[derive(Subcommand, Debug)]
 enum Other {
     /// Boot two machines on one link, with a kernel each
@@ -195,7 +195,7 @@ fn program(package: &str, name: &str) -> Result<PathBuf, String> {
 /// The place of a result on one kernel: index of the NIC, and name of the test.
 type Place = (usize, &'static str);
 
-/// One machine to boot, and the tests to run on it.
+/// The tests on one kernel: a machine to boot, its NICs, and the tests to run on each NIC.
 struct KernelRun<'a> {
     emulator: &'a Emulator,
     /// Name of the kernel.

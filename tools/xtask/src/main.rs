@@ -18,7 +18,7 @@ mod spec;
 mod suites;
 mod tidy;
 
-/// Checks, the demo and the benches.
+/// Runs the checks, tests, demo and benches of this source tree
 #[derive(Parser, Debug)]
 #[command(name = "cargo xtask")]
 struct Command {
@@ -30,7 +30,7 @@ struct Command {
 enum Task {
     /// Run all checks and tests, as `make test` does
     Ci(ci::Options),
-    /// Check the lengths of files and functions, the places of unsafe code and clocks, the openings
+    /// Check the lengths of files and functions, where unsafe code and clocks occur, the openings
     /// of comments, and the subjects of commits
     Tidy(tidy::Options),
     /// Run one experiment of bench/figures, as `make bench FIGURE=...` does

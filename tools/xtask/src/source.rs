@@ -15,8 +15,7 @@ pub struct SourceFile {
     pub text: String,
 }
 
-/// Returns the text files of the tree in the order of their paths: the files that git tracks, and
-/// untracked files that git does not ignore.
+/// Returns the text files of the tree that git tracks or does not ignore, sorted by path.
 pub fn source_files(root: &Path) -> Result<Vec<SourceFile>, String> {
     let output = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])
@@ -77,8 +76,8 @@ pub fn code_only(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Returns the end of the comment, string or character literal that starts at `at`, or `at` if none
-/// starts there.
+/// Returns the end of the comment, string or character literal that starts at `at`. Returns `at` if
+/// none of them starts there.
 fn skipped_until(bytes: &[u8], at: usize) -> usize {
     let rest = &bytes[at..];
     let before = at.checked_sub(1).map(|at| bytes[at]);

@@ -1,8 +1,8 @@
 //! `cargo xtask spec`: checks the lists of RFC requirements against code and tests.
 //!
-//! `specs/rfcNNNN.toml` lists the requirements of an RFC ([`mod@file`] has the format). A
-//! requirement cites the code that implements it and a test that proves it, or the reason for an
-//! exception. A requirement without code, without a test or with an unimplemented part counts as
+//! `specs/rfcNNNN.toml` lists the requirements of an RFC ([`mod@file`] describes the format). Each
+//! requirement cites the code that implements it and a test that proves it, or gives the reason for
+//! an exception. A requirement without code, without a test or with an unimplemented part counts as
 //! missing, except for a MAY without code. The check fails
 //!
 //! * if cited code or a cited test does not exist, or code cites an unknown id ([`citations`]),
@@ -39,7 +39,7 @@ pub struct Options {
     /// List the exceptions with their reasons
     #[arg(long)]
     exceptions: bool,
-    /// Write the present numbers of missing requirements to the ratchet
+    /// Write the current numbers of missing requirements to the ratchet
     #[arg(long)]
     bless: bool,
 }
@@ -122,7 +122,7 @@ fn parse_ratchet(text: &str) -> BTreeMap<u32, usize> {
     text.lines().filter_map(entry).collect()
 }
 
-/// Writes the present numbers of missing requirements to the ratchet.
+/// Writes the current numbers of missing requirements to the ratchet.
 fn bless(root: &Path, specs: &[Spec]) -> Result<(), String> {
     let head = "# Missing requirements: `rfc number`. Written by `cargo xtask spec --bless`.\n";
     let lines: String = specs

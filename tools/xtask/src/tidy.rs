@@ -1,9 +1,9 @@
 //! `cargo xtask tidy`: checks the style rules that can be automated.
 //!
-//! The rules concern the lengths of files, functions and lines, the files that may contain unsafe
-//! code, read clocks or draw random numbers, paths of a developer's machine, the openings of
-//! comments, and the subjects of commits. The ratchet, `tidy-ratchet.txt`, lists the known offences
-//! with their sizes. The check accepts a known offence as long as its size does not grow.
+//! The rules limit the lengths of files, functions and lines, and the files that may contain unsafe
+//! code, read clocks or draw random numbers. They also concern paths of a developer's machine, the
+//! openings of comments, and the subjects of commits. The ratchet, `tidy-ratchet.txt`, lists the
+//! known offences with their sizes. The check accepts a known offence unless its size grows.
 
 mod comments;
 mod subjects;
@@ -27,12 +27,12 @@ const RATCHET: &str = "tools/xtask/tidy-ratchet.txt";
 /// Options of `tidy`.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// Write the present offences and their sizes to the ratchet
+    /// Write the current offences and their sizes to the ratchet
     #[arg(long)]
     bless: bool,
 }
 
-/// A rule that a file, a function or a commit breaks.
+/// A violation of a rule by a file, a function or a commit.
 #[derive(Debug, PartialEq, Eq)]
 struct Offence {
     /// Key in the ratchet: the name of the rule, and the file, function or commit.
@@ -76,7 +76,7 @@ fn is_new(offence: &Offence, ratchet: &BTreeMap<String, usize>) -> bool {
     known.is_none_or(|size| offence.size > *size)
 }
 
-/// Writes the present offences to the ratchet.
+/// Writes the current offences to the ratchet.
 fn bless(root: &Path, offences: &[Offence]) -> Result<(), String> {
     let head = "# Known offenders: `size key`. Written by `cargo xtask tidy --bless`.\n";
     let lines: String = offences
@@ -274,7 +274,7 @@ fn body_end(code: &str) -> Option<usize> {
 }
 
 /// Finds unsafe code in files that must not contain any, and clocks and random numbers in crates
-/// that must be deterministic. Tests and the test module of a file are not checked.
+/// that must be deterministic. Test code is not checked.
 fn check_words(file: &SourceFile, code: &str) -> Vec<Offence> {
     let path = file.path.as_str();
     let code = &code[..tests_start(code)];
@@ -318,8 +318,8 @@ fn check_words(file: &SourceFile, code: &str) -> Vec<Offence> {
     offences
 }
 
-/// Counts the occurrences of `word` in the code of a file. A word at the start of an attribute does
-/// not count. `why` is the rule.
+/// Counts the occurrences of `word` in the code of a file, except at the start of an attribute.
+/// `why` is the rule that forbids the word.
 fn count_word(path: &str, code: &str, word: &str, why: &str) -> Option<Offence> {
     let is_word_char = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     let is_whole_word = |at: usize| {

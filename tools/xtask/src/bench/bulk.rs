@@ -1,8 +1,8 @@
-//! Bulk figures: the goodput of one-way streams for each pairing. A pairing is a combination of the
-//! sender's stack and the receiver's stack, such as "tidelane to kernel".
+//! Bulk figures, which compare the goodput of one-way streams between pairings. A pairing is a
+//! combination of the sender's and the receiver's stack, such as "tidelane to kernel".
 //!
-//! Each measurement uses a new wire (a veth pair between two network namespaces). No measurement
-//! therefore starts with queues or cached routes of an earlier measurement.
+//! Each measurement uses a new wire (a veth pair between two network namespaces), so that it does
+//! not start with queues or cached routes of an earlier measurement.
 
 use std::{collections::BTreeMap, io::Write};
 
@@ -22,11 +22,11 @@ pub use plan::{BulkPlan, Case, Pairing};
 
 /// Index of a case in the plan, and the stacks of the two ends.
 type Key = (usize, Pairing);
-/// Reads one metric of a sample.
+/// A function that computes one metric of a sample.
 type Metric = fn(&Sample) -> f64;
 
-/// Metrics whose value is compared with the value of the pairing kernel to kernel. An entry has the
-/// name, true if more is better, and the function that reads the value.
+/// Metrics that are compared with the pairing "kernel to kernel". Each entry has the name, true if
+/// more is better, and the function.
 const METRICS: &[(&str, bool, Metric)] = &[
     ("goodput_bps", true, |s| s.goodput_bps),
     ("fairness_jain", true, |s| s.jain),

@@ -1,10 +1,10 @@
-//! Figures of three HTTP servers: an example server on the embedded stack, the same source on the
-//! kernel's sockets, and nginx on the kernel. The embedded stack is TCP inside the program. It
-//! exchanges packets with the service over a port of the mux (`service/mux`).
+//! HTTP figures, which compare three servers: an example server on the embedded stack, the same
+//! source on the kernel's sockets, and nginx on the kernel. The embedded stack runs TCP inside the
+//! program, and exchanges packets with the service over a port of the mux (`service/mux`).
 //!
-//! wrk is the client, on the kernel at the other end of a veth. In memory, a client on another port
-//! of the same service takes the place of wrk. Each measurement uses a new wire, which is a veth
-//! pair between two network namespaces.
+//! The client is wrk, on the kernel at the other end of a veth. For the measurements in memory, the
+//! client is another program with a port of the same service. Each measurement uses a new wire,
+//! which is a veth pair between two network namespaces.
 
 use std::{collections::BTreeMap, io::Write, time::Duration};
 
@@ -86,7 +86,7 @@ impl Server {
 }
 
 impl HttpPlan {
-    /// Returns the parts that the plans of all kinds of figures have.
+    /// Returns the fields that the plans of all kinds of figures have in common.
     pub fn heading(&self) -> Heading {
         let kind = if self.close {
             "a new connection for each request"
@@ -121,7 +121,7 @@ pub struct Results {
 struct MemoryRates {
     /// Requests per second.
     requests: f64,
-    /// Requests per second of CPU time that the server's process used.
+    /// Number of requests for each second of CPU time that the server's process used.
     per_server_core: f64,
 }
 
@@ -162,8 +162,8 @@ pub fn run(plan: &HttpPlan) -> Result<Results, Stop> {
     Ok(results)
 }
 
-/// Measures the embedded server with a client on another port of the same service. The service has
-/// the CPU of the servers, and both programs share the CPU of the clients.
+/// Measures the embedded server with a client on another port of the same service. The service runs
+/// on the plan's CPU for servers, and both programs run on the CPU for clients.
 fn measure_in_memory(plan: &HttpPlan, length: u64) -> Result<MemoryRates, Stop> {
     let wire = Wire::new()?;
     let placed = Placement {
@@ -229,7 +229,7 @@ struct Placement<'a> {
     server: &'a str,
 }
 
-/// Starts a server with bodies of a length, on these CPUs.
+/// Starts a server with response bodies of one length, on the CPUs of `placed`.
 fn start(
     plan: &HttpPlan,
     wire: &Wire,

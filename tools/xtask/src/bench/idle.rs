@@ -1,4 +1,5 @@
-//! Idle figures: the memory of idle connections, and the time of a request on each in turn.
+//! Idle figures: the memory of idle connections, and the time of a request on each connection in
+//! turn.
 //!
 //! Each measurement uses a new wire (a veth pair between two network namespaces). The client is on
 //! the kernel, and uses one address for each 30,000 connections. Each server and each process of
@@ -34,7 +35,8 @@ const FLOWS_MAX_DEFAULT: u32 = 131_072;
 const FIRST_HOST: u32 = 100;
 /// Time limit of a measurement.
 const LIMIT: Duration = Duration::from_secs(900);
-/// Time between the end of the servers and the last reading of the service's memory.
+/// Time that the service has to free memory after the servers have ended, before its memory is
+/// read.
 const GIVE_BACK: Duration = Duration::from_secs(3);
 
 /// The plan of an idle figure: numbers of connections and targets.
@@ -65,7 +67,7 @@ pub struct IdlePlan {
 }
 
 impl IdlePlan {
-    /// Returns the parts that the plans of all kinds of figures have.
+    /// Returns the fields that the plans of all kinds of figures have in common.
     pub fn heading(&self) -> Heading {
         Heading {
             title: self.title.clone(),
@@ -81,8 +83,8 @@ impl IdlePlan {
     }
 }
 
-/// The values of one measurement. Memory is in bytes per connection, compared with the memory
-/// before the client's first connection. Times are in microseconds per connection or request.
+/// The values of one measurement. Memory is in bytes per connection, as growth since the time
+/// before the first connection. Times are in microseconds per connection or request.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sample {
     /// Growth of the service's memory, read while the connections are idle.
@@ -94,14 +96,15 @@ struct Sample {
     /// Growth of the kernel's slab memory, read while the connections are idle. Client and server
     /// share the kernel, so the slab memory of both ends is included.
     slab: f64,
-    /// Growth of the service's memory that remains after the client has closed the connections.
+    /// Growth of the service's memory, read after the client has closed the connections.
     service_closed: f64,
-    /// Growth of the service's memory that remains after the servers have ended.
+    /// Growth of the service's memory, read after the servers have ended.
     service_ended: f64,
     /// Time to open all connections, divided by their number.
     open_us: f64,
-    /// Time of a round of one request per connection, divided by the number of connections: the
-    /// median of the rounds. Requests overlap (`IdlePlan::at_once`), so this is no latency.
+    /// Duration of a round with one request on each connection, divided by the number of
+    /// connections; the median of the rounds. The value is not a latency, because requests overlap
+    /// (`IdlePlan::at_once`).
     request_us: f64,
 }
 
@@ -157,8 +160,9 @@ fn tool(wire: &Wire, side: Side, cpus: &str, tool: &str) -> Result<Program, Stop
     Ok(wire.load_tool(side, tool)?.cpus(cpus))
 }
 
-/// Returns the service's option `--flows-max`: the default, or the connections and a quarter more,
-/// whichever is larger. The servers run as root, which may have at most seven eighths of the flows.
+/// Returns the value of the service's option `--flows-max`: the default or, if this is more, the
+/// number of connections plus a quarter. The margin is needed because one user, here root, may have
+/// at most seven eighths of the flows.
 fn flows_max(connections: u32) -> u32 {
     FLOWS_MAX_DEFAULT.max(connections + connections / 4)
 }
@@ -267,11 +271,11 @@ impl Sample {
     }
 }
 
-/// Reads one metric of a sample.
+/// A function that reads one metric of a sample.
 type Metric = fn(&Sample) -> f64;
 
-/// Metrics of Tidelane that are reported as values: name, and value of a sample. `program_bytes` is
-/// also compared with the kernel (`PAIRS`).
+/// Metrics of Tidelane that are reported without a comparison. `program_bytes` is also compared
+/// with the kernel, in `PAIRS`.
 const COUNTS: &[(&str, Metric)] = &[
     ("service_bytes", |s| s.service),
     ("program_bytes", |s| s.programs),
@@ -279,8 +283,7 @@ const COUNTS: &[(&str, Metric)] = &[
     ("service_bytes_when_closed", |s| s.service_closed),
     ("service_bytes_when_ended", |s| s.service_ended),
 ];
-/// Metrics of Tidelane that are compared with the same metrics of the kernel: name, and value of a
-/// sample. Less is better.
+/// Metrics of Tidelane that are compared with the same metrics of the kernel. Less is better.
 const PAIRS: &[(&str, Metric)] = &[
     ("request_us", |s| s.request_us),
     ("open_us", |s| s.open_us),

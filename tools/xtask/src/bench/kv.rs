@@ -1,5 +1,5 @@
-//! Figures of key-value servers: the server on the ring API (`app/kv`) on its back ends, and
-//! memcached on the kernel and on the service.
+//! Figures of key-value servers. They compare the server on the ring API (`app/kv`) with each of
+//! its back ends, and memcached on the service, with memcached on the kernel.
 //!
 //! The client is `tidelane-load kv-client`, which compares each answer with the stored value. Each
 //! measurement uses a new wire, which is a veth pair between two network namespaces. The field
@@ -141,7 +141,7 @@ pub struct Results {
 }
 
 impl KvPlan {
-    /// Returns the parts that the plans of all kinds of figures have.
+    /// Returns the fields that the plans of all kinds of figures have in common.
     pub fn heading(&self) -> Heading {
         Heading {
             title: self.title.clone(),

@@ -1,11 +1,11 @@
-//! Figures of the layers of a request: the CPU time that each layer of the stack takes for a
-//! request to the HTTP server of `app/kernel/examples/ring-http`, on each back end of the ring API
-//! and on the kernel's sockets with epoll (StackMap, table 1).
+//! Layer figures: the CPU time that each layer of the stack takes for one HTTP request (StackMap,
+//! table 1). The server is `app/kernel/examples/ring-http`, on each back end of the ring API and on
+//! the kernel's sockets with epoll.
 //!
 //! `tidelane-load http-client` offers a fixed load from the other end of a veth. Meanwhile `perf`
-//! samples the call chains of both CPUs at a fixed frequency. Each sample belongs to one layer:
-//! see [`profile`]. A veth delivers a packet on the CPU of the packet's sender, so the softirqs of
-//! the client's CPU receive the packets for the server.
+//! samples the call chains of both CPUs at a fixed frequency, and each sample counts for one layer
+//! (see [`profile`]). A veth delivers a packet on the CPU of its sender. The softirqs on the
+//! client's CPU therefore do the server's reception.
 
 mod profile;
 
@@ -22,7 +22,8 @@ use super::{
 };
 use profile::Layer;
 
-/// Samples per second and CPU.
+/// Samples per second and CPU. The number is prime, so that the samples do not coincide with
+/// timers.
 const FREQUENCY: u32 = 1999;
 /// Time that the load runs before the first sample, and again after the last sample.
 const MARGIN: Duration = Duration::from_secs(1);
@@ -54,7 +55,7 @@ pub struct LayersPlan {
 }
 
 impl LayersPlan {
-    /// Returns the parts that the plans of all kinds of figures have.
+    /// Returns the fields that the plans of all kinds of figures have in common.
     pub fn heading(&self) -> Heading {
         Heading {
             title: self.title.clone(),

@@ -11,7 +11,7 @@ pub struct CpuTimes {
 }
 
 impl CpuTimes {
-    /// Reads the present values.
+    /// Reads the current values.
     pub fn now() -> Self {
         let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
         let busy = stat.lines().filter_map(busy_of_line).collect();
@@ -21,8 +21,8 @@ impl CpuTimes {
         }
     }
 
-    /// Returns the share of time, from 0 to 1, that `cpu` was busy since `earlier`. Returns 0 for
-    /// an unknown CPU.
+    /// Returns the share of the time since `earlier` in which `cpu` was busy, from 0 to 1. Returns
+    /// 0 for an unknown CPU.
     pub fn busy_since(&self, earlier: &Self, cpu: usize) -> f64 {
         let seconds = self.at.duration_since(earlier.at).as_secs_f64();
         match (self.busy.get(cpu), earlier.busy.get(cpu)) {

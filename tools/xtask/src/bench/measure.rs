@@ -58,7 +58,7 @@ fn print_sample(series: &Series, variant: Variant, connections: u32, sample: &Sa
     let _ = std::io::stdout().flush();
 }
 
-/// A wire with its servers. The order of the fields makes the programs drop before the wire.
+/// A wire with its servers. The programs stand before the wire, so that they are dropped first.
 struct Bench {
     _servers: Vec<Running>,
     nginx: Option<Nginx>,
@@ -73,7 +73,8 @@ struct Setup<'a> {
     kernel: Bench,
     /// The wire with the servers on Tidelane.
     tidelane: Option<Bench>,
-    /// The wire with the stateless AF_XDP echo, a program that answers each segment without TCP.
+    /// The wire with the stateless AF_XDP echo, which answers each segment without TCP and thereby
+    /// shows the upper limit of the rate.
     limit: Option<Bench>,
 }
 
@@ -109,7 +110,7 @@ impl<'a> Setup<'a> {
 
     /// Measures one case once.
     fn measure(&self, series: &Series, variant: Variant, connections: u32) -> Result<Sample, Stop> {
-        let missing = || Stop::Fail("this side was not set up".to_owned());
+        let missing = || Stop::Fail("the wire of this variant was not set up".to_owned());
         let bench = match variant {
             Variant::Kernel | Variant::KernelNoIdle | Variant::Loopback => &self.kernel,
             Variant::Tidelane | Variant::LocalPath => self.tidelane.as_ref().ok_or_else(missing)?,

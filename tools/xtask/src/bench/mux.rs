@@ -3,10 +3,10 @@
 //! The mux (`service/mux`) shares one NIC between programs with a network stack of their own. Each
 //! program has a port of the mux.
 //!
-//! A case has a direction, a frame length, a number of ports and a number of cores. The NIC of a
-//! case is a stand-in in memory, or an AF_XDP socket on a veth. On a veth, each round also measures
-//! a sender or receiver without a mux. The rate without a mux is the upper limit of the interface.
-//! A wire is a veth pair between two network namespaces.
+//! A case has a direction, a frame length, a number of ports and a number of cores. Its NIC is a
+//! substitute in memory, or an AF_XDP socket on the wire, which is a veth pair between two network
+//! namespaces. On a wire, each round also measures a sender or receiver without a mux, whose rate
+//! is the upper limit of the interface.
 
 use std::{collections::BTreeMap, io::Write, time::Duration};
 
@@ -64,15 +64,15 @@ pub struct Case {
     pub mux_cpus: String,
     /// CPU of the programs. `None` if each mux's CPU also runs its programs.
     pub program_cpu: Option<String>,
-    /// True if the NIC is an AF_XDP socket on a veth. False if the NIC is a stand-in in memory.
+    /// True if the NIC is an AF_XDP socket on a veth. False if it is a substitute in memory.
     #[serde(default)]
     pub veth: bool,
-    /// Name of the case with which this case is compared.
+    /// Name of the case with whose rate the rate of this case is compared.
     pub beside: Option<String>,
 }
 
 impl MuxPlan {
-    /// Returns the parts that the plans of all kinds of figures have.
+    /// Returns the fields that the plans of all kinds of figures have in common.
     pub fn heading(&self) -> Heading {
         Heading {
             title: self.title.clone(),
@@ -86,8 +86,8 @@ impl MuxPlan {
     }
 }
 
-/// The values of one case: packets per second through the mux, and on a veth also packets per
-/// second without a mux.
+/// The values of one measurement: packets per second through the mux, and on a veth also packets
+/// per second without a mux.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     packets: f64,

@@ -1,4 +1,4 @@
-//! The plan of a figure, from `bench/figures/NAME/plan.toml`. A figure is an experiment. Most
+//! The plan of a figure, from `bench/figures/NAME/plan.toml`. A figure is an experiment, and most
 //! figures compare Tidelane with the kernel's stack.
 
 use std::{fs, path::Path};
@@ -48,12 +48,12 @@ pub struct Series {
     pub workload: Workload,
     /// Numbers of connections.
     pub connections: Vec<u32>,
-    /// True to also measure client and server on one service, over the local path, which joins them
-    /// in memory.
+    /// True to also measure client and server within one host: on the kernel's loopback, and on the
+    /// local path of one service, which passes the bytes in memory.
     #[serde(default)]
     pub memory: bool,
-    /// True to also measure the stateless AF_XDP echo, a program that answers each segment without
-    /// TCP. Its rate is the upper limit of the wire.
+    /// True to also measure the stateless AF_XDP echo, which answers each segment without TCP. Its
+    /// rate is the upper limit of the wire.
     #[serde(default)]
     pub limit: bool,
 }
@@ -169,7 +169,7 @@ impl Plan {
         }
     }
 
-    /// Returns the parts that the plans of all kinds of figures have.
+    /// Returns the fields that the plans of all kinds of figures have in common.
     pub fn heading(&self) -> Heading {
         let Self {
             client_cpus,
@@ -191,7 +191,7 @@ impl Plan {
     }
 }
 
-/// The parts that the plans of all kinds of figures have.
+/// The fields that the plans of all kinds of figures have in common.
 #[derive(Debug, Clone)]
 pub struct Heading {
     /// Title of the table, one line.
@@ -223,7 +223,7 @@ impl Heading {
 }
 
 impl Series {
-    /// Returns the name of a case: the kind of wire, the series and the number of connections.
+    /// Returns the name of a case. `wire` is the kind of path, such as "veth" or "memory".
     pub fn case(&self, wire: &str, connections: u32) -> String {
         let plural = if connections == 1 { "" } else { "s" };
         let name = if self.name.is_empty() {

@@ -1,7 +1,7 @@
 //! Draws a figure as SVG.
 //!
-//! The plot of a request figure has one panel for each series, with the requests per second over
-//! the number of connections. The plots of other figures have groups of bars.
+//! The plot of a request figure has one panel for each series, which shows the requests per second
+//! by the number of connections. The plots of other figures have groups of bars.
 
 use std::fmt::Write;
 

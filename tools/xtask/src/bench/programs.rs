@@ -1,11 +1,11 @@
-//! The programs of a measurement.
+//! The server and the service of a measurement, and the numbers that the clients print.
 
 use std::time::Duration;
 
 use serde_json::Value;
 use tidelane_tests::{Running, Service, Stop, service::cpu_time_of};
 
-/// A server, and its service if the server needs one.
+/// A running server, and the Tidelane service that it uses, if any.
 pub struct Programs {
     /// The server.
     pub server: Running,

@@ -1,4 +1,4 @@
-//! Computes the rows of a request figure from its samples.
+//! The samples of a request figure, and the rows that are computed from them.
 
 use std::collections::BTreeMap;
 
@@ -16,14 +16,15 @@ pub enum Variant {
     Kernel,
     /// Server on Tidelane and client on the kernel, over veth.
     Tidelane,
-    /// Server on the kernel, over veth, on cores that a spinning thread keeps from going idle.
+    /// Server on the kernel, over veth. A spinning thread of the lowest priority keeps each core
+    /// from going idle.
     KernelNoIdle,
-    /// The stateless AF_XDP echo instead of a server, over veth. It answers each segment without
-    /// TCP, so its rate is the upper limit of the wire.
+    /// Over veth, with the stateless AF_XDP echo instead of a server. The echo answers each segment
+    /// without TCP, so that its rate is the upper limit of the wire.
     Limit,
     /// Server and client on the kernel, over loopback.
     Loopback,
-    /// Server and client on one service, over the local path, which joins them in memory.
+    /// Server and client on one service, over the local path, which passes the bytes in memory.
     LocalPath,
 }
 
@@ -50,9 +51,9 @@ pub struct Sample {
     pub p50_us: f64,
     /// 99th percentile of latency in microseconds.
     pub p99_us: f64,
-    /// Mean number of busy CPUs, of the client's CPUs.
+    /// Mean number of busy CPUs among the client's CPUs.
     pub client_busy: f64,
-    /// Mean number of busy CPUs, of the server's CPUs.
+    /// Mean number of busy CPUs among the server's CPUs.
     pub server_busy: f64,
 }
 
@@ -63,11 +64,10 @@ pub type Key = (usize, u32, Variant);
 #[derive(Debug, Default)]
 pub struct Results(BTreeMap<Key, Vec<Sample>>);
 
-/// Reads one metric of a sample.
+/// A function that computes one metric of a sample.
 type Metric = fn(&Sample) -> f64;
 
-/// The metrics. An entry has the name, true if more is better, and the function that reads the
-/// value.
+/// The metrics. Each entry has the name, true if more is better, and the function.
 const METRICS: &[(&str, bool, Metric)] = &[
     ("requests_per_second", true, |s| s.requests_per_second),
     ("latency_p50_us", false, |s| s.p50_us),
@@ -110,7 +110,7 @@ impl Results {
         rows
     }
 
-    /// Returns the rows of `metrics` for one case. `sides` are the kernel's key and Tidelane's.
+    /// Returns the rows of `metrics` for one case. `sides` has the kernel's key and Tidelane's key.
     fn pair_rows<'a>(
         &'a self,
         heading: &'a Heading,

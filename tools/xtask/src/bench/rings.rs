@@ -1,8 +1,9 @@
-//! Figures of the ring API: the HTTP server of `app/kernel/examples/ring-http` on a back end of the
-//! ring API, compared with the same server on the kernel's sockets with epoll. The ring API (crate
-//! `tidelane-rings`) exchanges messages of many connections in one call, without copies. Its kernel
-//! back end uses the kernel's sockets through io_uring, its service back end uses the TCP of the
-//! service, and its direct back end runs TCP in the program, on an AF_XDP queue.
+//! Figures of the ring API (crate `tidelane-rings`), by which a program exchanges messages of many
+//! connections in one call, without copies. They compare the HTTP server of
+//! `app/kernel/examples/ring-http` on a back end of the ring API with the same server on the
+//! kernel's sockets with epoll. The kernel back end uses the kernel's sockets through io_uring, the
+//! service back end uses the TCP of the service, and the direct back end runs TCP in the program,
+//! on an AF_XDP queue.
 //!
 //! The client is on the kernel at the other end of a veth: wrk in a closed loop, or
 //! `tidelane-load http-client` at a fixed rate. The server answers `GET /counters`
@@ -33,7 +34,7 @@ pub const PORT: u16 = 8080;
 /// Time that a measurement may take longer than the plan's seconds, and time limit for the start of
 /// a server.
 pub const LIMIT: Duration = Duration::from_secs(30);
-/// Least share of the offered load that a server must answer.
+/// Least share of the offered load that a server must answer for its measurement to count.
 const LEAST_PART: f64 = 0.98;
 
 /// The plan of a figure of the ring API.
@@ -66,7 +67,7 @@ pub struct RingsPlan {
     pub targets: Vec<Target>,
 }
 
-/// The interface by which the HTTP server uses TCP, and its way to wait.
+/// A variant of the HTTP server: the interface by which it uses TCP, and how it waits for work.
 #[derive(Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "kebab-case")]
 pub enum Server {
@@ -115,7 +116,7 @@ impl Server {
         }
     }
 
-    /// Returns the baseline: the server with epoll that waits in the same way.
+    /// Returns the baseline, which is the server with epoll that waits in the same way.
     fn baseline(self) -> Self {
         match self {
             Self::Epoll | Self::IoUring | Self::Service | Self::Direct => Self::Epoll,
@@ -131,7 +132,7 @@ struct Sample {
     /// Mean and 99th percentile of the latency in µs.
     mean_us: f64,
     p99_us: f64,
-    /// CPU time of the server's process, and of its service, in µs per request.
+    /// CPU time of the server's process and of its service, in µs per request.
     cpu_us: f64,
     /// System calls per request.
     calls: f64,
@@ -150,7 +151,7 @@ pub struct Results {
 }
 
 impl RingsPlan {
-    /// Returns the parts that the plans of all kinds of figures have.
+    /// Returns the fields that the plans of all kinds of figures have in common.
     pub fn heading(&self) -> Heading {
         Heading {
             title: self.title.clone(),
@@ -224,7 +225,7 @@ fn print_sample((length, connections, server): Case, sample: &Sample) {
     let _ = std::io::stdout().flush();
 }
 
-/// Rate and latency that a client has measured.
+/// The rate and latency that a client has measured.
 pub struct ClientReport {
     /// Requests per second.
     pub requests_per_second: f64,

@@ -1,7 +1,7 @@
 //! The rows of a figure: medians, ratios and targets.
 //!
 //! A ratio divides Tidelane's value by the kernel's value of the same round. The row has the median
-//! of the rounds' ratios.
+//! of these ratios.
 
 use serde_json::{Value, json};
 use tidelane_tests::machine::{commit, describe, median};
@@ -84,8 +84,8 @@ pub fn pair_row(
     })
 }
 
-/// Returns a row without a comparison, with the median of `values`, one value for each round. More
-/// counts as better.
+/// Returns a row without a comparison. `values` has one value for each round, of which the row has
+/// the median. More counts as better.
 pub fn value_row(heading: &Heading, case: &str, metric: &str, values: &[f64]) -> Row {
     Row {
         case: case.to_owned(),

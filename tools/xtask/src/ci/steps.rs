@@ -17,14 +17,14 @@ pub struct Step {
     pub tests: bool,
     /// Time limit in seconds. The limit of all steps together may end the step earlier.
     pub seconds: u64,
-    /// If the earlier steps have left fewer seconds, the step is skipped. Zero if the step is never
-    /// skipped for lack of time: it then fails.
+    /// The step is skipped if fewer seconds than this are left of the limit of all steps. With
+    /// zero, the step runs in any case, and fails if its time is over.
     pub seconds_min: u64,
     /// Function that returns the reason why the step cannot run on this machine, if there is one.
     pub skip: fn() -> Option<String>,
 }
 
-/// The default values of a step.
+/// A step with the default values, from which each step of [`STEPS`] takes the other fields.
 const CHECK: Step = Step {
     name: "",
     command: &[],
@@ -86,7 +86,7 @@ pub const STEPS: &[Step] = &[
         )],
         ..CHECK
     },
-    // Builds the tests of the next step, with a time limit of its own.
+    // Builds the tests of the next step, so that the time limit of that step covers only the tests.
     Step {
         name: "unit-build",
         command: &[

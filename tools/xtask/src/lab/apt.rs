@@ -1,6 +1,6 @@
 //! Downloads Debian packages with apt for `cargo xtask lab`, and unpacks them below `target/lab`.
 //!
-//! Apt uses the Debian archive that this machine's sources name, but package lists of its own. No
+//! Apt uses the Debian archive that this machine's sources name, but separate package lists. No
 //! package is installed, and this machine's package lists do not change.
 
 use std::{
@@ -22,7 +22,7 @@ pub enum Installed {
     AsHere,
 }
 
-/// Apt with its own package lists and downloads, apart from those of this machine.
+/// An apt whose package lists and downloads are separate from this machine's.
 #[derive(Debug)]
 pub struct Apt {
     /// Folder of the lists, the downloads and the unpacked packages.

@@ -9,8 +9,8 @@ use super::nics::Nic;
 /// start with a reason.
 pub const STARTS: &str = "kernels::starts_or_says_why";
 
-/// The tests. An entry has the name, the heading of the column, and true if `--small` includes the
-/// test.
+/// The tests. Each entry has the name, the heading of the table's column, and true if `--small`
+/// includes the test.
 const TESTS: [(&str, &str, bool); 26] = [
     (STARTS, "start", true),
     ("commands::up_down_up", "up, down", true),

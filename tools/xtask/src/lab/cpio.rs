@@ -8,7 +8,7 @@ const DIRECTORY: u32 = 0o040_000;
 /// The name of the entry that ends an archive.
 const TRAILER: &str = "TRAILER!!!";
 
-/// An archive under construction.
+/// An archive to which files are added.
 #[derive(Debug, Default)]
 pub struct Archive {
     bytes: Vec<u8>,

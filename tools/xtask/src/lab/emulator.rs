@@ -1,10 +1,10 @@
 //! The emulator (QEMU) that runs the machines of the laboratory (`cargo xtask lab`).
 //!
-//! The laboratory uses the installed emulator if this emulator has all devices that the tests need.
-//! Otherwise the laboratory fetches a newer emulator from the backports of this machine's Debian
-//! release. The newer emulator is not installed. The laboratory unpacks its packages to a folder,
-//! and the emulator takes libraries and firmware from this folder. A library that the folder lacks
-//! comes from this machine.
+//! The laboratory uses the installed emulator if it has all devices that the tests need. Otherwise
+//! the laboratory fetches a newer emulator from the backports of this machine's Debian release. The
+//! packages of the newer emulator are not installed, but unpacked to a folder, from which the
+//! emulator takes its libraries and firmware. Libraries that the folder lacks come from this
+//! machine.
 
 use std::{
     ffi::OsString,

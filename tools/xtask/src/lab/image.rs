@@ -1,7 +1,8 @@
 //! The RAM disk from which `cargo xtask lab` boots an emulated machine.
 //!
-//! The program `init` on the RAM disk mounts the root of the host, on which the emulator runs,
-//! read-only as the root of the emulated machine. An overlay in memory takes the changes.
+//! The program `init` on the RAM disk mounts the root file system of the host, on which the
+//! emulator runs, as the root of the emulated machine. The mount is read-only, and an overlay in
+//! memory takes the changes.
 
 use std::{collections::BTreeMap, fs, path::Path, process::Command};
 

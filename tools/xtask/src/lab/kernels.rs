@@ -10,7 +10,7 @@ use std::{
 
 use super::apt::{self, Apt, Installed, run};
 
-/// The kernels. An entry has the name on the command line and the Debian release.
+/// The kernels. Each entry has the name on the command line and the Debian release.
 pub const KERNELS: [(&str, &str); 4] = [
     ("5.10", "bullseye"),
     ("6.1", "bookworm"),
@@ -25,7 +25,7 @@ pub const REFUSED: [&str; 1] = ["5.10"];
 const META_PACKAGE: &str = "linux-image-amd64";
 /// Name prefixes of the packages that contain a kernel and its modules.
 const PARTS: [&str; 3] = ["linux-image-", "linux-binary-", "linux-modules-"];
-/// Bound on the number of packages that are visited while following dependencies.
+/// Largest number of packages to visit while following dependencies.
 const PACKAGES_MAX: usize = 16;
 
 /// An unpacked kernel.

@@ -1,6 +1,6 @@
-//! The kinds of NICs of an emulated machine, in which `cargo xtask lab` runs tests.
+//! The kinds of NICs of an emulated machine, on which `cargo xtask lab` runs tests.
 //!
-//! A machine has a pair of NICs of each selected kind, joined by a link: one for the Tidelane
+//! A machine has a pair of NICs of each selected kind, joined by a link: one NIC for the Tidelane
 //! service and one for its peer. A machine of [`super::pair`] has a single NIC.
 
 use super::{emulator::Emulator, taps};
@@ -47,7 +47,7 @@ pub const NICS: [Nic; 7] = [
     Nic {
         name: "virtio-net-mq",
         device: Some("virtio-net-pci"),
-        // The interrupts are one for each queue and direction, one for the device's configuration,
+        // There is an interrupt for each queue and direction, one for the device's configuration,
         // and one for the control queue.
         options: ",mq=on,vectors=6",
         queues: taps::QUEUES,

@@ -56,7 +56,7 @@ const TESTS: [(&str, &str); 6] = [
 /// Kernel modules with which the tests drop incoming frames: a redirect to an `ifb` interface with
 /// netem.
 const MODULES: [&str; 3] = ["ifb", "act_mirred", "cls_matchall"];
-/// Longest wait for a line of one machine, before the other machine's output is read.
+/// Longest wait for the output of one machine before the output of the other machine is read.
 const TURN: Duration = Duration::from_millis(50);
 
 /// Options of `lab pair`.
@@ -169,7 +169,7 @@ impl Pair<'_> {
         let mut readers = [cells::Reader::default(), cells::Reader::default()];
         let mut ended = [false; 2];
         let mut cells = Cells::new();
-        let mut reason = "a machine ended before".to_owned();
+        let mut reason = "a machine ended before this test".to_owned();
         'machines: while ended.contains(&false) {
             for (index, (role, machine)) in machines.iter_mut().enumerate() {
                 let line = match machine.line_within(TURN) {

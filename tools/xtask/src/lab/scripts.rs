@@ -1,7 +1,7 @@
 //! `lab scripts`: runs the packet scripts of `tests/conformance` on the TCP of several kernels.
 //!
-//! The clock of the emulated machine counts instructions ([`Processors::Counting`]). The load of
-//! the host therefore does not affect the times that the scripts check.
+//! The clock of the emulated machine counts instructions ([`Processors::Counting`]), so that the
+//! load of the host does not affect the times that the scripts check.
 
 use std::{
     collections::BTreeMap,
@@ -41,12 +41,13 @@ pub struct Options {
 enum ScriptResult {
     /// The kernel behaves as the script says.
     Passed,
-    /// The kernel behaves differently, or lacks a setting that the script uses. A remark of the
-    /// script has the reason.
+    /// The kernel behaves differently, or lacks a setting that the script uses, for the reason in a
+    /// remark of the script.
     Remarked(String),
     /// The script did not run, for this reason.
     Ignored(String),
-    /// The kernel behaves differently without a remark. The text describes the difference.
+    /// The kernel behaves differently, and the script has no remark about it. The text describes
+    /// the difference.
     Failed(String),
 }
 

@@ -1,7 +1,7 @@
 //! The back ends of emulated NICs with several queues: pairs of tap devices, each pair joined by a
 //! bridge.
 //!
-//! The devices are in the emulator's network namespace, and end with the namespace.
+//! The devices are in the emulator's network namespace, which removes them when it ends.
 
 use std::process::Command;
 

@@ -11,10 +11,10 @@ use crate::source::{SourceFile, code_only};
 
 /// Folder of the packet scripts, `rfcNNNN/name.pkt`.
 const SCRIPTS: &str = "tests/conformance/scripts/";
-/// Start of a remark in a packet script. The engine does not pass a script with this remark.
+/// Start of a remark in a packet script that the engine does not pass.
 const LACKS: &str = "// engine: lacks:";
-/// Folders whose tests are named in a list instead of marked with `#[test]`. An entry has the
-/// folder and the file with the list.
+/// Folders whose tests are named in a list instead of marked with `#[test]`. Each entry has the
+/// folder and the file that contains the list.
 const LISTED: [(&str, &str); 2] = [
     ("tests/interop/", "tests/interop/main.rs"),
     ("tests/posix/", "tests/posix/posix.c"),

@@ -1,11 +1,12 @@
-//! Finds comments that open with a pronoun instead of the name of a thing (see CONTRIBUTING.md).
+//! Finds comments that open with a pronoun instead of the name of their subject (see
+//! CONTRIBUTING.md).
 
 use std::path::Path;
 
 use super::Offence;
 use crate::source::SourceFile;
 
-/// Openings that do not name the segment, flow or program that a comment is about.
+/// Openings of comments that do not name their subject, such as a segment, a flow or a program.
 const BANNED: [&str; 5] = ["What", "Who", "Those", "One that", "As before"];
 
 /// Comment markers. A longer marker comes before a shorter one that is its prefix.

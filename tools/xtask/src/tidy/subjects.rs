@@ -12,7 +12,7 @@ const AREA_WORDS_MAX: usize = 3;
 /// The main line, as of the last `git fetch`.
 const MAIN_LINE: &str = "origin/main";
 
-/// Words that are no verbs, but open a noun phrase or a clause.
+/// Words that open a noun phrase or a clause, and are not verbs.
 const NOT_VERBS: [&str; 12] = [
     "a", "an", "the", "no", "what", "who", "when", "where", "how", "those", "one", "it",
 ];
@@ -77,8 +77,8 @@ fn is_area(area: &str) -> bool {
     area.split(' ').count() <= AREA_WORDS_MAX && area.split(' ').all(name)
 }
 
-/// Returns true if `verb` may be an imperative. Its form excludes words such as "adds", "added" and
-/// "adding".
+/// Returns true if `verb` may be an imperative. Words of another form, such as "adds", "added" and
+/// "adding", are not accepted.
 fn is_imperative(verb: &str) -> bool {
     let verb = verb.trim_end_matches(',').to_ascii_lowercase();
     let other = ["ed", "ing"].iter().any(|end| verb.ends_with(end))

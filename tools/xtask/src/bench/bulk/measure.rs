@@ -1,6 +1,6 @@
 //! Measures bulk transfer from a sender to a receiver, on a new wire for each measurement. A wire
-//! is a veth pair between two network namespaces. The case gives the impairments of the wire. The
-//! pairing gives the stack of each end.
+//! is a veth pair between two network namespaces. The case of the plan says which impairments the
+//! wire has, and the pairing says which stack each end uses.
 
 use std::{thread, time::Duration};
 
@@ -29,11 +29,11 @@ pub struct Sample {
     /// Number of segments that the sender's stack retransmitted from the start of the sender to the
     /// end of the sink, including the warm-up.
     pub retransmitted: f64,
-    /// Number of DSACK blocks that the sender's stack received in the time of `retransmitted`. The
-    /// wire duplicates no packets, so each block reports a spurious retransmission.
+    /// Number of DSACK blocks that the sender's stack received in the same time. The wire does not
+    /// duplicate packets, so that each block reports a spurious retransmission.
     pub needless: f64,
-    /// Mean number of busy CPUs during the middle 80 % of the counted time, out of the CPUs of both
-    /// ends.
+    /// Mean number of busy CPUs among the CPUs of both ends, during the middle 80 % of the counted
+    /// time.
     pub busy: f64,
 }
 
@@ -42,8 +42,8 @@ const SENDER: Side = Side::Client;
 /// Side of the wire on which the receiver runs.
 const RECEIVER: Side = Side::Server;
 
-/// A wire, with the services and the forwarding program that run on it. The order of the fields
-/// makes the services and the program drop before the wire.
+/// A wire, with the services and the forwarding program that run on it. The services and the
+/// program stand before the wire, so that they are dropped first.
 struct Bench {
     /// The sender's service. `None` if the sender is on the kernel.
     sender: Option<Service>,
@@ -137,9 +137,9 @@ impl Bench {
     }
 }
 
-/// Builds the wire of a case. If the wire has a third namespace between the ends, the function also
-/// starts `tidelane-impair` in this namespace. `tidelane-impair` forwards the packets, and drops
-/// and delays the shares of packets that `case` gives.
+/// Builds the wire of a case. If the wire has a third namespace between the ends, also starts
+/// `tidelane-impair` there, which forwards the packets, and drops and delays as many of them as
+/// `case` says.
 fn make_wire(plan: &BulkPlan, case: &Case) -> Result<(Wire, Option<Running>), Stop> {
     let middle = case.middle || !case.is_clean();
     let options = WireOptions {

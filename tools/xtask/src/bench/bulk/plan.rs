@@ -58,7 +58,7 @@ pub enum Pairing {
     TidelaneToTidelane,
 }
 
-/// One wire of the plan.
+/// One case of the plan: a wire with its impairments.
 #[derive(Deserialize, Debug, Clone)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
@@ -70,8 +70,8 @@ pub struct Case {
     /// Packets per million in each direction that are delayed, so that later packets overtake them.
     #[serde(default)]
     pub reorder_ppm: u32,
-    /// True if the packets pass through a third namespace between the ends, even without loss and
-    /// delay. A wire with loss or delay always has this namespace.
+    /// True if the packets pass through a third namespace between the ends even if none of them are
+    /// lost or delayed. A wire with loss or delay always has this namespace.
     #[serde(default)]
     pub middle: bool,
 }
@@ -115,7 +115,7 @@ impl BulkPlan {
             .collect()
     }
 
-    /// Returns the parts that the plans of all kinds of figures have.
+    /// Returns the fields that the plans of all kinds of figures have in common.
     pub fn heading(&self) -> Heading {
         let Self {
             sender_cpus,

@@ -1,13 +1,13 @@
-//! The layers of a profile. Each sample of `perf script` belongs to the layer of the innermost
-//! function whose name is in the table. A copy, a lock or an allocation therefore counts for the
-//! layer that called it.
+//! Assigns the samples of a profile to layers of the stack. A sample of `perf script` belongs to
+//! the layer of the innermost function of its call chain that is in the table. A copy, a lock or an
+//! allocation therefore counts for the layer that called it.
 //!
-//! Functions of a program have no call chains, because the programs have no frame pointers. They
-//! belong to the layer of their crate.
+//! Programs have no frame pointers, and therefore no call chains. Their functions belong to the
+//! layer of their crate.
 
 use std::collections::BTreeMap;
 
-/// A layer of the stack, in the order of a request.
+/// A layer of the stack. The layers are in the order in which a request passes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Layer {
     /// The receiving driver, with the XDP program and AF_XDP.
@@ -18,16 +18,16 @@ pub enum Layer {
     TcpRx,
     /// Waking the program.
     Wakeup,
-    /// `epoll_wait`, `io_uring_enter` or `poll`: the search for events, and the sleep.
+    /// `epoll_wait`, `io_uring_enter` or `poll`: looking for events, and going to sleep.
     Wait,
     /// Reading from a socket.
     Read,
     /// AF_XDP rings, in the program or the service.
     PacketRings,
-    /// The service, with its TCP.
+    /// The Tidelane service, with its TCP.
     Service,
-    /// The ring API in the program, with the TCP of the direct back end, which the compiler
-    /// inlines.
+    /// The ring API in the program. Includes the TCP of the direct back end, because the compiler
+    /// inlines it.
     RingApi,
     /// The HTTP server.
     Application,
@@ -41,7 +41,7 @@ pub enum Layer {
     DriverTx,
     /// The reception by the client, which a veth does on the CPU of the server.
     PeerRx,
-    /// The rest on the CPU of the server: system call entry, scheduler, timers.
+    /// Other work on the CPU of the server: system call entry, scheduler, timers.
     Other,
 }
 
@@ -89,7 +89,7 @@ impl Layer {
     }
 }
 
-/// Starts of the names of kernel functions, with their layers. The first match counts.
+/// Prefixes of the names of kernel functions, with their layers. The first match counts.
 const KERNEL: &[(&str, Layer)] = &[
     ("veth_xmit", Layer::DriverTx),
     ("dev_hard_start_xmit", Layer::DriverTx),
@@ -144,9 +144,8 @@ const KERNEL: &[(&str, Layer)] = &[
     ("tctx_task_work", Layer::Wait),
 ];
 
-/// Starts of the names of crates, with their layers. The first match counts. In the process of the
-/// service, every crate of Tidelane belongs to the service, except for the crates of the packet
-/// rings.
+/// Prefixes of the names of crates, with their layers. The first match counts. In the process of
+/// the service, every crate counts for the service, except for the crates of the packet rings.
 const CRATES: &[(&str, Layer)] = &[
     ("tidelane_af_xdp", Layer::PacketRings),
     ("tidelane_packet", Layer::PacketRings),
@@ -156,7 +155,7 @@ const CRATES: &[(&str, Layer)] = &[
 
 /// Kernel functions in which the reception of packets starts (NAPI).
 const RECEPTION: [&str; 3] = ["net_rx_action", "napi_busy_loop", "__napi_busy_loop"];
-/// Starts of the names of programs of the measurement itself.
+/// Prefixes of the names of the programs that measure, whose samples are left out.
 const OBSERVERS: [&str; 3] = ["perf", "sleep", "xtask"];
 
 /// A function of a call chain.
@@ -167,7 +166,7 @@ struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// Reads `ADDRESS NAME (OBJECT)`.
+    /// Parses a line `ADDRESS NAME (OBJECT)`.
     fn read(line: &'a str) -> Option<Self> {
         let (_, rest) = line.trim().split_once(' ')?;
         let (name, object) = rest.rsplit_once(" (")?;
@@ -211,8 +210,9 @@ pub fn count(text: &str, server_cpu: u32) -> BTreeMap<Layer, u64> {
     counts
 }
 
-/// Returns the layer of a sample: a line with the program and the CPU, and the call chain with the
-/// innermost function first. Returns `None` if the sample is not of the server.
+/// Returns the layer of a sample, or `None` if the sample is not work for the server. The text of a
+/// sample is a line with the program and the CPU, and then the call chain, innermost function
+/// first.
 fn layer_of(sample: &str, server_cpu: u32) -> Option<Layer> {
     let mut lines = sample.trim_start().lines();
     let (program, cpu) = lines.next()?.trim_end().rsplit_once('[')?;
