@@ -1,5 +1,5 @@
 //! Transmission of GSO frames through a raw packet socket with `PACKET_VNET_HDR`. A GSO frame has
-//! the payload of many TCP segments. The kernel or the device segments the frame.
+//! the payload of many TCP segments, and the kernel or the device segments it.
 //!
 //! AF_XDP carries frames up to the link's MTU. In copy mode, the kernel spends as much time on one
 //! AF_XDP frame as on one GSO frame of 40 segments that comes through a packet socket. Over a veth,

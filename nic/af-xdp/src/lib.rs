@@ -12,9 +12,9 @@
 //! has to be queued elsewhere. Each frame has exactly one owner at any time: the kernel, the port,
 //! a burst of the caller, or the user of the port (the TCP/IP stack that opened the port).
 //!
-//! Packets of a jumbo MTU take several frames (multi-buffer, Linux 6.6). The port copies the frames
-//! of a received packet into one buffer. The frames of a transmitted packet are adjacent. The
-//! caller sees only whole packets.
+//! Packets of a jumbo MTU take several frames (multi-buffer, Linux 6.6), but the caller sees only
+//! whole packets: the port copies the frames of a received packet into one buffer, and the frames
+//! of a transmitted packet are adjacent.
 //!
 //! A program uses the port together with the crate `tidelane-steering`, whose `Demux` is the XDP
 //! program that redirects frames to the port:

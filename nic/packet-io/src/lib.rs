@@ -1,9 +1,9 @@
 //! Packet I/O: the interface between a TCP/IP stack (crate `tidelane-host`) and a port.
 //!
 //! A *port* is one queue of a NIC, or one end of a link in memory. A *frame* is one Ethernet frame
-//! without its check sequence. Frames are in the port's memory. A receiver gets a [`Burst`] of
-//! frames, may send through the same port while it reads them, and then releases the burst. A
-//! transmitter fills the next free frame in place.
+//! without its check sequence, in the port's memory. A receiver gets a [`Burst`] of frames, may
+//! send through the same port while it reads them, and then releases the burst. A transmitter fills
+//! the next free frame in place.
 #![deny(unsafe_code)]
 
 mod capture;

@@ -367,7 +367,8 @@ mod tests {
             ..MemConfig::default()
         };
         let mut port = MemPort::loopback(config);
-        port.tx_frame().expect("the pool is full")[..8].copy_from_slice(&[0, 1, 0, 2, 0, 0, 9, 9]);
+        port.tx_frame().expect("the pool has free frames")[..8]
+            .copy_from_slice(&[0, 1, 0, 2, 0, 0, 9, 9]);
         port.tx_commit(
             8,
             TxChecksum::Partial {

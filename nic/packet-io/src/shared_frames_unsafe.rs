@@ -1,10 +1,10 @@
 //! Ports that share the memory of their frames with their user, so that payload is not copied
 //! (StackMap §4.2, netmap). The user of a port is the TCP/IP stack that opened the port.
 //!
-//! The memory consists of frames of equal length, which have numbers. At each time, a frame belongs
-//! to the port or to the user. A user that keeps a received frame gives the port a free frame in
-//! exchange, so that the port never runs out of frames. A frame for transmission is lent. The frame
-//! returns to the user when the port no longer reads it.
+//! The memory consists of numbered frames of equal length. At each time, a frame belongs to the
+//! port or to the user. A user that keeps a received frame gives the port a free frame in exchange,
+//! so that the port never runs out of frames. For a transmission, the user lends a frame to the
+//! port, and gets it back when the port no longer reads it.
 
 use std::{any::Any, ops::Range, ptr::NonNull};
 

@@ -1,9 +1,9 @@
 //! Taps. A tap copies frames of a running port for an observer, for example a capture to a file.
 //!
-//! A tap has a filter and a bounded buffer. The tap copies the frames that the filter selects to
-//! the buffer, as blocks of a capture file (pcapng). The observer takes the blocks from time to
-//! time. While the buffer is full, the tap counts further frames as lost. A full buffer never
-//! delays the port. [`Tapped`] is a port with taps.
+//! A tap copies each frame that its filter selects to a bounded buffer, as a block of a capture
+//! file (pcapng), and the observer takes the blocks from time to time. While the buffer is full,
+//! the tap only counts further frames as lost, so that it never delays the port. [`Tapped`] is a
+//! port with taps.
 
 use std::fmt;
 

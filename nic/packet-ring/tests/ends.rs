@@ -20,7 +20,8 @@ struct Port {
 
 fn port() -> Port {
     let (service, memories) = PortMemories::create(RING_LEN).expect("there is memory");
-    let regions = PortRegions::map(memories.descriptors(), RING_LEN).expect("the memories");
+    let regions =
+        PortRegions::map(memories.descriptors(), RING_LEN).expect("the memory can be mapped");
     let doorbell = Arc::new(Doorbell::new().expect("an eventfd"));
     Port {
         service: ServiceEnd::new(&service, Some(doorbell.clone())),

@@ -360,7 +360,7 @@ mod tests {
         let mut lookup = Lookup::open().expect("a netlink socket");
         lookup.self_test().expect("the kernel answers");
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let port = listener.local_addr().expect("its name").port();
+        let port = listener.local_addr().expect("a local address").port();
         let mut listener_at =
             |addr, port, ifindex| lookup.listener(addr, port, ifindex).expect("answer");
         let found = listener_at(LOCALHOST, port, LOOPBACK).expect("a listener");
@@ -378,7 +378,7 @@ mod tests {
         let mut lookup = Lookup::open().expect("a netlink socket");
         lookup.self_test().expect("the kernel answers");
         let listener = TcpListener::bind("[::]:0").expect("a port");
-        let port = listener.local_addr().expect("its name").port();
+        let port = listener.local_addr().expect("a local address").port();
         let cookie = sockopt::socket_cookie(&listener).unwrap();
         let mut listener_at = |addr, ifindex| lookup.listener(addr, port, ifindex).expect("answer");
         for addr in [LOCALHOST, Ipv6Addr::LOCALHOST.octets(), [0; 16]] {
@@ -395,18 +395,18 @@ mod tests {
         let mut lookup = Lookup::open().expect("a netlink socket");
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let listener = TcpListener::bind(address).expect("a port");
-            let local = listener.local_addr().expect("its name");
+            let local = listener.local_addr().expect("a local address");
             let port = local.port();
             assert!(!lookup.connected_ports().expect("answer").contains(&port));
             let client = TcpStream::connect(local).expect("a connection");
-            let peer = client.local_addr().expect("its name");
+            let peer = client.local_addr().expect("a local address");
             let ends = [local, peer].map(|end| (address_of(end), end.port()));
             assert!(lookup.has_connection(ends, LOOPBACK).expect("answer"));
             assert!(lookup.connected_ports().expect("answer").contains(&port));
             let other_port = [ends[0], (ends[1].0, 9)];
             assert!(!lookup.has_connection(other_port, LOOPBACK).expect("answer"));
             // The server closes first, so that its end is in TIME-WAIT.
-            drop(listener.accept().expect("it is there"));
+            drop(listener.accept().expect("a pending connection"));
             drop((client, listener));
             assert!(lookup.connected_ports().expect("answer").contains(&port));
         }

@@ -70,7 +70,7 @@ fn receive(socket: &OwnedFd, payload_len: usize) -> Vec<Vec<u8>> {
     let (start, mut seen, mut bytes) = (Instant::now(), Vec::new(), 0);
     let mut buffer = vec![0; 70_000];
     while bytes < payload_len {
-        assert!(start.elapsed() < TIMEOUT, "{bytes} bytes came");
+        assert!(start.elapsed() < TIMEOUT, "only {bytes} bytes came");
         if let Ok((len, _)) = recv(socket, &mut buffer[..], RecvFlags::DONTWAIT) {
             seen.push(buffer[IP_LEN..len].to_vec());
             bytes += len - IP_LEN - TCP_LEN;

@@ -339,7 +339,7 @@ fn received_frames_come_round() {
         let start = Instant::now();
         while held.len() < 50 {
             bench.port.rx_burst(&mut held, BURST_MAX);
-            assert!(start.elapsed() < TIMEOUT, "{} came", held.len());
+            assert!(start.elapsed() < TIMEOUT, "only {} frames came", held.len());
         }
         for (number, bytes) in (0..).zip(held.iter()) {
             assert_eq!(
@@ -356,7 +356,7 @@ fn received_frames_come_round() {
     let start = Instant::now();
     while held.len() < 64 {
         bench.port.rx_burst(&mut held, BURST_MAX);
-        assert!(start.elapsed() < TIMEOUT, "{} came", held.len());
+        assert!(start.elapsed() < TIMEOUT, "only {} frames came", held.len());
     }
     peer.send_to(b"lost", endpoint(CLAIMED_PORT)).unwrap();
     let start = Instant::now();

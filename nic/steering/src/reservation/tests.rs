@@ -106,7 +106,7 @@ fn a_reservation_outlives_what_a_program_does_to_its_listener() {
         assert!(is_in_use(&bind_as(0, port, true, false)));
         held.set_shared(true).unwrap();
         assert!(is_in_use(&bind_as(0, port, false, false)));
-        bind_as(0, port, true, false).expect("as beside a connection");
+        bind_as(0, port, true, false).expect("the port is shared");
         held.set_shared(false).unwrap();
         assert!(is_in_use(&bind_as(0, port, true, false)));
     }
@@ -126,7 +126,7 @@ fn a_reservation_admits_the_group_of_its_owner_alone() {
         ..bound(LOOPBACK, port)
     };
     let _held = PortReservation::beside(&of_4711).unwrap();
-    bind_as(4711, port, false, true).expect("of the same group");
+    bind_as(4711, port, false, true).expect("a socket of the same group");
     assert!(is_in_use(&bind_as(4712, port, false, true)));
     assert!(is_in_use(&bind_as(4711, port, true, false)));
 }
@@ -146,7 +146,7 @@ fn a_dual_stack_reservation_holds_both_versions() {
     };
     {
         let _held = PortReservation::beside(&v6_alone).unwrap();
-        bind_as(0, port, false, false).expect("IPv4 is others'");
+        bind_as(0, port, false, false).expect("the IPv4 port is free");
     }
     let _held = PortReservation::beside(&bound(any, port)).unwrap();
     assert!(is_in_use(&bind_as(0, port, true, false)));

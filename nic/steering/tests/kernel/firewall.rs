@@ -14,7 +14,7 @@ use crate::{
 /// Returns the hooks of `veth0` as text, without the machine's own programs of the root cgroup.
 fn hooks(namespace: &Namespace) -> Vec<String> {
     let firewall = Firewall::of("veth0", namespace.index("veth0")).expect("cgroups");
-    let found = namespace.run(|| firewall.hooks()).expect("a look");
+    let found = namespace.run(|| firewall.hooks()).expect("the hooks");
     let words = found.iter().map(ToString::to_string);
     words.filter(|hook| !hook.contains(" on cgroup ")).collect()
 }
@@ -112,7 +112,7 @@ fn filters_and_programs_of_the_interface_are_hooks() {
     let program = load(SCHED_CLS, 0);
     let index = pair.host.index("veth0");
     if let Err(error) = pair.host.run(|| attach(&program, index, TCX_INGRESS)) {
-        return eprintln!("SKIPPED tcx, which is Linux 6.6's: {error}");
+        return eprintln!("SKIPPED tcx, which needs Linux 6.6: {error}");
     }
     let found = hooks(&pair.host);
     let last = found.last().map(String::as_str).unwrap_or_default();
@@ -138,9 +138,11 @@ fn cgroups_are_found_where_none_is_mounted() {
         let tree = CgroupTree::find().expect("a mount").expect("cgroups");
         tree.hooks_at("/").expect("a root").is_empty()
     });
-    let tree = CgroupTree::find().expect("mounts").expect("a hierarchy");
+    let tree = CgroupTree::find()
+        .expect("the mounts are readable")
+        .expect("a hierarchy");
     let here = tree.hooks_at("/").expect("the root").is_empty();
-    assert_eq!(looked.join().expect("a look"), here);
+    assert_eq!(looked.join().expect("the hooks"), here);
 }
 
 /// A cgroup with a program, removed on drop.
@@ -158,28 +160,30 @@ fn programs_of_a_cgroup_act_on_its_children_and_on_nobody_else() {
     if !privileged(name) {
         return;
     }
-    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mounts");
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("the mounts are readable");
     let mount = mounts.lines().find(|line| line.contains(" - cgroup2 "));
     let Some(mount) = mount.and_then(|line| line.split(' ').nth(4)) else {
         return eprintln!("SKIPPED {name}: no cgroup2 hierarchy is mounted");
     };
-    let tree = CgroupTree::find().expect("mounts").expect("a hierarchy");
+    let tree = CgroupTree::find()
+        .expect("the mounts are readable")
+        .expect("a hierarchy");
     let group = format!("tidelane-test-{}", std::process::id());
     let parent = Cgroup(format!("{mount}/{group}"));
     let child = Cgroup(format!("{mount}/{group}/child"));
     fs::create_dir(&parent.0).expect("root may make a cgroup");
-    fs::create_dir(&child.0).expect("and one in it");
+    fs::create_dir(&child.0).expect("root may make a child cgroup");
     let before = tree.hooks_at("/").expect("the root");
     let none = tree
         .hooks_at(&format!("/{group}/child"))
-        .expect("no program");
+        .expect("the programs of the child");
     assert!(none.without(&before).is_empty());
     let directory = fs::File::open(&parent.0).expect("its directory");
     let program = load(CGROUP_SKB, CGROUP_INET_EGRESS);
     let target = directory.as_raw_fd() as u32;
     attach(&program, target, CGROUP_INET_EGRESS).expect("root may attach it");
     for path in [format!("/{group}"), format!("/{group}/child")] {
-        let hooks = tree.hooks_at(&path).expect("a look").without(&before);
+        let hooks = tree.hooks_at(&path).expect("the hooks").without(&before);
         let words: Vec<String> = hooks
             .into_hooks(&path, Naming::Names)
             .map(|hook| hook.to_string())

@@ -193,7 +193,11 @@ fn a_kernel_connection_survives_the_wire() {
             server.read_to_end(&mut received).unwrap();
         });
     });
-    assert!(received == bytes, "{} of {LEN} bytes came", received.len());
+    assert!(
+        received == bytes,
+        "only {} of {LEN} bytes came",
+        received.len()
+    );
     let lost: u64 = counters.iter().map(|from| from.program.lost).sum();
     let released: u64 = counters.iter().map(|from| from.released).sum();
     // The test needs no overtaken packet, because the link's counter of them is too low on a busy

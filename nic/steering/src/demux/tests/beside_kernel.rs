@@ -41,9 +41,9 @@ impl Fixture {
     fn new(ip: IpAddr, scope: Scope) -> Option<Self> {
         let mut bench = Bench::without_claims()?;
         let listener = TcpListener::bind((ip, 0)).expect("a port");
-        let local = listener.local_addr().expect("its name");
+        let local = listener.local_addr().expect("a local address");
         let client = TcpStream::connect(local).expect("a connection");
-        let (accepted, _) = listener.accept().expect("it is there");
+        let (accepted, _) = listener.accept().expect("a pending connection");
         let mut claims = bench
             .object
             .hash_map::<KEY_LEN, CLAIM_LEN>("CLAIMS")
@@ -74,7 +74,7 @@ impl Fixture {
     }
 
     fn of_client(&self) -> u16 {
-        self.client.local_addr().expect("its name").port()
+        self.client.local_addr().expect("a local address").port()
     }
 
     /// Returns a segment to the claimed port. The source is `port` of the claimed address.
@@ -188,7 +188,7 @@ fn without_its_listener_the_kernel_keeps_what_is_left_of_its_connections() {
         let spare = TcpListener::bind((ip, 0)).expect("a port");
         let replaced = TcpStream::connect(spare.local_addr().unwrap()).expect("a connection");
         drop(std::mem::replace(&mut fixture.accepted, replaced));
-        let far = spare.accept().expect("it is there").0;
+        let far = spare.accept().expect("a pending connection").0;
         drop(std::mem::replace(&mut fixture.client, far));
         assert_eq!(fixture.seen(client, ACK), KERNELS);
     }
