@@ -6,8 +6,9 @@
 //!  (plans)           held buffers     sync, ready list
 //! ```
 //!
-//! The programs follow the plans of the scenario's connections. A program gets a turn only through
-//! an event of the ready list, so a lost event shows as a connection without progress.
+//! The programs follow the plans of the scenario's connections. A program serves a connection (the
+//! connection has a *turn*) only after an event in the ready list or at a time of the plan, so a
+//! lost event shows as a connection without progress.
 
 mod parked;
 mod setup;
@@ -57,7 +58,7 @@ const ARRIVALS_PPM: u32 = 300_000;
 /// Name of the rule that the ready list is correct.
 const LIST: &str = "the ready list is right";
 
-/// A connection, with the time of its next turn.
+/// A connection, and the time at which its program serves it next.
 struct Connection {
     end: ConnectionEnd<DirectStream>,
     at: Option<Instant>,
@@ -230,7 +231,8 @@ impl DirectHost {
         Ok(has_frames || has_events || has_opened || has_turned)
     }
 
-    /// Returns the time of the next turn of any program.
+    /// Returns the earliest time at which a program serves a connection, opens one, or looks for
+    /// peers that have disappeared.
     fn next_turn(&self) -> Option<Instant> {
         let turns = self.connections.values().filter_map(|one| one.at);
         let start = self.starts.front().map(|start| start.at);
@@ -348,8 +350,8 @@ impl DirectHost {
         Ok(has_opened)
     }
 
-    /// Gives a turn to each connection with events or an expired timer. Returns true if there was a
-    /// turn or a check for peers that have disappeared.
+    /// Serves each connection with events or an expired timer. Returns true if a program has served
+    /// a connection or looked for peers that have disappeared.
     fn give_turns(&mut self, now: Instant, run_state: &mut RunState) -> Result<bool, Violation> {
         let gone_check = now >= self.next_gone_check;
         if gone_check {

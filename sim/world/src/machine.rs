@@ -1,7 +1,6 @@
-//! One simulated host. The module drives the host's service as `tidelaned` drives its cores: the
-//! module delivers frames, answers netlink requests, and lets the service sleep. A *port of the
-//! host* is the NIC queue of a core, here a pair of frame queues in memory. An *ephemeral port* is
-//! a TCP port.
+//! One simulated host, which drives its service as `tidelaned` drives its cores: the host delivers
+//! frames, answers netlink requests, and lets the service sleep. A *port of the host* is the NIC
+//! queue of a core, here a pair of frame queues in memory. An *ephemeral port* is a TCP port.
 
 use std::{
     collections::{BTreeMap, VecDeque},

@@ -39,7 +39,7 @@ const PORT_FIRST: u16 = 49_152;
 /// All sockets of the host, which the interface and the streams share.
 type Sockets = Rc<RefCell<SocketSet<'static>>>;
 
-/// A connection, with the time of its next turn.
+/// A connection, and the time at which its program serves it next.
 struct Connection {
     end: ConnectionEnd<SmoltcpStream>,
     at: Option<Instant>,
@@ -208,7 +208,7 @@ impl SmoltcpHost {
         format!("smoltcp: {starts} to start, open {sides:?}, sockets {states:?}")
     }
 
-    /// Processes all frames that have arrived, and gives each program a turn.
+    /// Processes all frames that have arrived, and lets the programs serve their connections.
     pub fn run(&mut self, now: Instant, run_state: &mut RunState) -> Result<(), Violation> {
         // Process one frame at a time, to observe every state of a connection.
         loop {

@@ -66,7 +66,7 @@ pub struct Worker {
     closing: BTreeSet<u32>,
     /// Slots that were reused before the worker read the event of their release.
     released_late: BTreeSet<u32>,
-    /// Time of the next turn, by slot.
+    /// Time at which the worker serves a connection next, by slot.
     timers: BTreeMap<u32, Instant>,
     /// Active opens that have not begun, in the order of time.
     starts: VecDeque<Start>,

@@ -43,7 +43,7 @@ struct EmbeddedStream {
     closed: bool,
 }
 
-/// A connection, with the time of its next turn.
+/// A connection, and the time at which the program serves it next.
 struct Open {
     end: ConnectionEnd<EmbeddedStream>,
     at: Option<Instant>,
@@ -326,8 +326,8 @@ impl EmbeddedProgram {
         }
     }
 
-    /// Gives a turn to each connection with an event or an expired timer. A lost event therefore
-    /// shows as a connection without progress.
+    /// Serves each connection with an event or an expired timer. A lost event therefore shows as a
+    /// connection without progress.
     fn give_turns(
         &mut self,
         now: Instant,

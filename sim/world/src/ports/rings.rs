@@ -1,7 +1,7 @@
 //! The packet rings between the mux and a program (a port), with an observer of both rings.
 //!
 //! The observer reads the rings with its own consumers, which free no room. The world lets the
-//! observer read after each step of the service and each turn of a program, so no frame is missed.
+//! observer read after each step of the service and each run of a program, so no frame is missed.
 
 use std::sync::Arc;
 
