@@ -1,14 +1,13 @@
-//! The fast path handles in-order data, ACKs that advance SND.UNA, and new data to send.
+//! The fast path of the TCP engine: in-order data, ACKs that advance SND.UNA, and new data to send.
 //!
-//! The fast path works for established flows (connections) without losses. The code neither
-//! allocates nor waits nor looks up anything. The fast path *punts* every other segment: the flow
-//! stays unchanged, and the caller, the crate `tidelane-engine`, passes the segment to the slow
-//! path.
+//! The fast path works for established flows (connections) without losses, and neither allocates
+//! memory nor looks anything up. The fast path *punts* every other segment: the flow stays
+//! unchanged, and the caller, the crate `tidelane-engine`, passes the segment to the slow path.
 //!
 //! The engine works in batches. A batch is a group of segments and requests that the driver (the
-//! program that runs the engine) passes to the engine before the driver calls `batch_end`. A burst
-//! is a super-segment, which the link splits into segments (segmentation offload). A flow is
-//! pending if the end of the batch has to send its data or its ACK.
+//! program that runs the engine) passes to the engine before it calls `batch_end`. A flow is
+//! pending if its data or its ACK has to be sent at the end of the batch. A burst is one large
+//! segment, which the link splits into segments of one MSS (segmentation offload).
 #![forbid(unsafe_code)]
 
 use tidelane_flow::{Clock, Driver, Event, FlowId, FlowState, Timeouts, TxFull, flags};
@@ -18,8 +17,8 @@ use tidelane_wire::{Ecn, SegmentView, SeqNumber, TcpFlags};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Punt;
 
-/// Result for a segment that the fast path handled. The flow is then pending. The value is true if
-/// the flow was pending before the segment.
+/// Result for a segment that the fast path handled, after which the flow is pending. The value is
+/// true if the flow was pending before the segment, too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WasPending(pub bool);
 
@@ -48,7 +47,7 @@ pub struct FastPath<'a, E> {
 }
 
 impl<'a, E: Driver> FastPath<'a, E> {
-    /// Creates the arguments of a call that sends no CWR.
+    /// Borrows a flow for a call that sends no CWR.
     #[inline(always)]
     pub fn new(
         id: FlowId,
@@ -156,10 +155,11 @@ impl<'a, E: Driver> FastPath<'a, E> {
     }
 
     /// Ends a run: consecutive segments up to a segment with PSH, which GRO would merge into one
-    /// packet. The caller ends a run if the segment with PSH is not the first segment of its flow
-    /// in this batch. An ACK for two segments is sent at once. An ACK for one full segment is sent
-    /// at the end of the batch. If each batch had one ACK only, the loss of this ACK would make a
-    /// sender with a small window wait for its probe timeout. Returns true if an ACK was sent.
+    /// packet. Sends an ACK that is already due, and otherwise schedules the ACK of a full segment
+    /// for the end of the batch. Returns true if an ACK was sent. If each batch had one ACK only,
+    /// the loss of this ACK would make a sender with a small window wait for its probe timeout. The
+    /// caller ends a run only if the flow was pending before the segment with PSH, so that a lone
+    /// segment is acknowledged at the end of the batch.
     pub fn end_run(&mut self) -> bool {
         let before = self.flow.flags;
         if before & flags::ACK_NOW != 0 {
@@ -175,8 +175,8 @@ impl<'a, E: Driver> FastPath<'a, E> {
         false
     }
 
-    /// Places the `len` payload bytes of a segment that begins at RCV.NXT, and advances RCV.NXT.
-    /// Returns the flags to set. `before` is the flow's present flags.
+    /// Gives the `len` payload bytes of a segment that begins at RCV.NXT to the driver, and
+    /// advances RCV.NXT. Returns the flags to set. `before` holds the flow's present flags.
     #[inline(always)]
     fn process_text(
         &mut self,
@@ -214,11 +214,11 @@ impl<'a, E: Driver> FastPath<'a, E> {
     }
 
     /// Sends all unsent data if the data fits into one segment, into the send window and into half
-    /// of cwnd, and if RTTVAR is below [`Timeouts::rttvar_steady_us`]. Most requests and responses
-    /// fit. The flow is not pending afterwards. Punts in all other cases, which [`FastPath::send`]
-    /// handles. The caller has checked that nothing is in flight, that SRTT is known, and that the
-    /// flow has no flag of [`SEND_SINGLE_EXCLUDES`]. `before` is the flow's present flags, and
-    /// `now_us` is [`Clock::us`].
+    /// of cwnd, as most requests and responses do, and if RTTVAR is below
+    /// [`Timeouts::rttvar_steady_us`]. The flow is not pending afterwards. Punts in all other
+    /// cases, which [`FastPath::send`] handles. The caller has checked that nothing is in flight,
+    /// that SRTT is known, and that the flow has no flag of [`SEND_SINGLE_EXCLUDES`]. `before`
+    /// holds the flow's present flags, and `now_us` is [`Clock::us`].
     #[inline(always)]
     pub fn send_single(&mut self, before: u32, now_us: u32) -> Result<(), Punt> {
         let flow = &mut *self.flow;
@@ -279,8 +279,7 @@ impl<'a, E: Driver> FastPath<'a, E> {
             }
             let len = unsent.min(mss);
             // Sender's silly window avoidance (RFC 9293 §3.8.6.2.1): never send a part of a
-            // segment. If the window is always smaller than a segment, the persist timer sends the
-            // part.
+            // segment. If the window stays smaller than a segment, the persist timer sends a part.
             if len > room_until(wnd_end, flow.snd_nxt) {
                 return Ok(sent);
             }
@@ -324,8 +323,8 @@ impl<'a, E: Driver> FastPath<'a, E> {
     }
 
     /// Returns the length of the next burst: as many full segments of the `usable` bytes as the
-    /// link and half of cwnd allow (as in Linux). A receiver acknowledges a burst by one ACK, and
-    /// with two bursts in flight one of the ACKs may be lost.
+    /// link and half of cwnd allow (as in Linux). A receiver acknowledges a burst by one ACK. With
+    /// at least two bursts per window, one of these ACKs may be lost without a timeout.
     #[inline]
     fn burst(&self, usable: u32, mss: u32) -> u32 {
         let most = usable.min(self.driver.burst_len(self.id, mss));
@@ -362,7 +361,7 @@ impl<'a, E: Driver> FastPath<'a, E> {
         let mut now = before & !flags::ACK_FLAGS;
         let eager = self.timeouts.eager_acks && flow.rcv_nxt != flow.irs.add(1);
         if before & flags::ACK_OWED != 0 || eager {
-            // The two ends alternate, so data segments carry the ACKs. Leave quick-ack mode.
+            // Leave quick-ack mode: the two ends alternate, so data segments carry the ACKs.
             now &= !(15 << flags::QUICK_SHIFT);
         }
         flow.snd_nxt = flow.snd_nxt.add(len);

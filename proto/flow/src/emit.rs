@@ -1,6 +1,6 @@
-//! Builds the segments of synchronized flows (connections), with the fields that all segments have
-//! in common: window, ACK and timestamps. A transmission records the sent ACK and the sent window
-//! in the state of the flow.
+//! Builds the segments of synchronized flows (connections): the fields that all segments have in
+//! common, such as window, ACK and timestamps. A transmission records the ACK and the window that
+//! were sent in the state of the flow.
 
 use tidelane_interface::{Clock, Driver, FlowId, Origin, SegmentOut, TxFull};
 use tidelane_wire::{Ecn, SeqNumber, TcpFlags, TcpOptions, Timestamps};
@@ -13,7 +13,7 @@ use crate::{
 impl FlowState {
     /// Returns the right edge of the window to advertise: the application's read position plus the
     /// quota `rcv_wnd_limit`, the largest window that the flow may offer. The edge never moves left
-    /// (RFC 9293 §3.8.6, SHLD-14). The edge moves only if the window opens by a segment or by half
+    /// (RFC 9293 §3.8.6, SHLD-14), and moves right only if the window opens by a segment or by half
     /// the quota (§3.8.6.2.2, MUST-39).
     #[inline(always)]
     fn right_edge(&self) -> SeqNumber {
@@ -34,25 +34,25 @@ impl FlowState {
         opens
     }
 
-    /// Returns true if a window update is due: the edge can move, and the present window is less
-    /// than two segments, or the edge can move by half of `rcv_wnd_limit`. `opens` is the number of
-    /// bytes by which the edge can move.
+    /// Returns true if a window update is due. `opens` is the number of bytes by which the right
+    /// edge can move. An update is due if the edge can move by half of `rcv_wnd_limit`, or if it
+    /// can move and the present window is less than two segments.
     #[inline(always)]
     pub fn window_update_due(&self, opens: u32) -> bool {
         let left = self.rcv_adv.distance_from(self.rcv_nxt);
         opens != 0 && (opens >= self.rcv_wnd_limit / 2 || left < u32::from(self.mss) * 2)
     }
 
-    /// Schedules an ACK after `len` bytes arrived in order. The ACK is sent at once after every
-    /// second full segment (RFC 5681 §4.2), with TCP_QUICKACK, and for each full segment in
-    /// quick-ack mode. A flow is in quick-ack mode at its start and after a loss, when the peer's
-    /// cwnd is small. With `eager_acks`, quick-ack mode applies to small segments, too.
+    /// Schedules an ACK after `len` bytes arrived in order. The ACK is not delayed after every
+    /// second full segment (RFC 5681 §4.2), with TCP_QUICKACK, and in quick-ack mode: at the start
+    /// of the flow and after a loss, when the peer's cwnd is small. Quick-ack mode applies to full
+    /// segments, and with `eager_acks` to small segments, too.
     pub fn schedule_ack(&mut self, len: u32, timeouts: &Timeouts) {
         self.flags |= self.ack_flags(self.flags, len, timeouts);
     }
 
     /// Returns the flags that [`FlowState::schedule_ack`] sets, for a caller that sets other flags
-    /// as well. `before` is the present value of the flow's flags.
+    /// at the same time. `before` is the present value of the flow's flags.
     #[inline(always)]
     pub fn ack_flags(&mut self, before: u32, len: u32, timeouts: &Timeouts) -> u32 {
         if len > u32::from(self.rcv_mss) {
@@ -105,8 +105,8 @@ impl FlowState {
     }
 
     /// Sends a segment at SND.NXT, and updates the advertised window and Last.ACK.sent. The caller
-    /// clears [`flags::ACK_FLAGS`], together with other changes of the flags. If there is no free
-    /// frame, the flow does not change.
+    /// clears [`flags::ACK_FLAGS`] when it writes the flags. If there is no free frame, the flow
+    /// does not change.
     #[inline(always)]
     pub fn transmit(
         &mut self,
@@ -172,9 +172,9 @@ impl FlowState {
             tsval: self.tsval(clock),
             tsecr: self.ts_recent,
         });
-        // The flag ECE stays set until the peer sends CWR (RFC 3168 §6.1.3). With DCTCP, the flag
-        // follows the CE marks of the received segments. Payload is sent as ECT. For retransmitted
-        // payload, the slow path clears ECT (RFC 3168 §6.1.5), except with DCTCP.
+        // ECE stays set until the peer sends CWR (RFC 3168 §6.1.3), or follows the CE marks of the
+        // received segments with DCTCP. Payload is sent as ECT. The slow path clears ECT of
+        // retransmitted payload (RFC 3168 §6.1.5), except with DCTCP.
         let echo = (self.flags >> (flags::ECE_SHIFT - TcpFlags::ECE.0.trailing_zeros())) as u8;
         let echo = TcpFlags(echo & TcpFlags::ECE.0);
         let ecn = if self.flags & flags::ECN != 0 && payload_len > 0 {

@@ -1,6 +1,6 @@
 //! The hot state of a flow (a connection): three cache lines with the fields that the fast path
 //! uses. The fast path is the TCP engine's code for in-order data and ACKs of established flows.
-//! The slow path, the code for all other segments, uses these fields, too.
+//! The slow path, the code for all other segments, shares these fields and adds its own.
 //!
 //! A stream position is the offset of a byte in the stream of one direction, modulo 2^32. A link is
 //! a NIC queue, or the local path between programs of one host.
@@ -38,8 +38,8 @@
 //! | 128 | `traffic`       | counts and times for `TCP_INFO`               | all                 |
 //! | 188 | `ts_offset`     | offset of TSval (RFC 7323 §7.1)               | engine (open)       |
 //!
-//! The reception of in-order data touches only the first cache line, apart from the comparison of
-//! `key` and the counts. SND.WL1 is in the slow path's state, because every segment that the fast
+//! Apart from the comparison of `key` and the counts, the reception of in-order data touches only
+//! the first cache line. SND.WL1 is in the slow path's state, because every segment that the fast
 //! path accepts has SEG.SEQ = RCV.NXT. The column "written by" names the code that writes the
 //! field: `receive` and `send` of the fast path, the slow path, the flow table, or the engine. The
 //! application reports written and read bytes by the engine's functions `tx_advance` and
@@ -62,19 +62,19 @@ pub mod flags {
     pub const CORK: u32 = 1 << 3;
     /// TCP_QUICKACK: ACKs are sent at once.
     pub const QUICKACK: u32 = 1 << 4;
-    /// The fast path may receive. Some conditions: ESTABLISHED, no out-of-order or urgent data, no
-    /// loss recovery, no persist timer, no RTO backoff, no DCTCP. `update_fast_path` in the crate
-    /// `tidelane-slowpath` has all conditions.
+    /// The fast path may receive: the flow is in ESTABLISHED, without out-of-order or urgent data,
+    /// loss recovery, persist timer, RTO backoff or DCTCP. `update_fast_path` in the crate
+    /// `tidelane-slowpath` has the complete condition.
     pub const FAST_RECEIVE: u32 = 1 << 5;
-    /// The fast path may send. Some conditions: no loss recovery, so that transmissions need no
-    /// record; no pacing; no CWR or SACK blocks to send; no search for the path MTU.
+    /// The fast path may send: transmissions need neither a record (for loss recovery) nor pacing,
+    /// CWR, SACK blocks or MTU probes.
     pub const FAST_SEND: u32 = 1 << 6;
     /// The flow owes an ACK for received data.
     pub const ACK_OWED: u32 = 1 << 7;
     /// The flow sends an ACK at the end of the batch, without delay.
     pub const ACK_NOW: u32 = 1 << 8;
-    /// The flow is in the engine's list of pending flows: the end of the batch sends its data
-    /// and its ACK. A batch consists of the segments and requests that the driver (the program
+    /// The flow is in the engine's list of pending flows, whose data and ACKs are sent at the end
+    /// of the batch. A batch consists of the segments and requests that the driver (the program
     /// that runs the engine) passes to the engine between two calls of `batch_end`.
     pub const PENDING: u32 = 1 << 9;
     /// The end of the batch tries to send data.
@@ -110,7 +110,7 @@ pub mod flags {
     pub const PTO_ARMED: u32 = 1 << PTO_SHIFT;
     /// Bit number of [`PTO_ARMED`].
     pub const PTO_SHIFT: u32 = 23;
-    /// All flags that give the meaning of `rto_deadline`.
+    /// The flags that determine the meaning of `rto_deadline`.
     pub const TIMER: u32 = RTO_ARMED | PERSIST | PTO_ARMED;
     /// The slow path has a deadline of its own (keepalive, FIN-WAIT-2, path MTU).
     pub const SLOW_DEADLINE: u32 = 1 << 24;
@@ -120,7 +120,7 @@ pub mod flags {
     pub const INDEXED: u32 = 1 << 26;
     /// The entry of the flow table is in use.
     pub const USED: u32 = 1 << 27;
-    /// Flags of a flow that segments with its 4-tuple find.
+    /// Flags that mark a flow to which the segments with its 4-tuple belong.
     pub const LOOKUP_FLAGS: u32 = INDEXED | USED;
     /// Flags that every transmitted segment clears.
     pub const ACK_FLAGS: u32 = ACK_OWED | ACK_NOW | DELACK_ARMED;
@@ -142,8 +142,8 @@ pub struct FlowState {
     pub ts_recent: u32,
     /// SND.UNA.
     pub snd_una: SeqNumber,
-    /// SND.NXT. A loss does not move SND.NXT back. The only exception is the SYN,ACK that does not
-    /// acknowledge all data of our SYN (RFC 7413).
+    /// SND.NXT. A loss does not move SND.NXT back, except when a SYN,ACK does not acknowledge all
+    /// data of our SYN (RFC 7413).
     pub snd_nxt: SeqNumber,
     /// SND.WND in bytes.
     pub snd_wnd: u32,
@@ -215,7 +215,7 @@ impl FlowState {
         self.key
     }
 
-    /// Connection state.
+    /// Returns the connection state.
     pub const fn state(&self) -> State {
         self.state
     }
@@ -227,7 +227,7 @@ impl FlowState {
         self.rx_pos(self.rcv_nxt).wrapping_sub(fin)
     }
 
-    /// Stream position up to which the application has read.
+    /// Returns the stream position up to which the application has read.
     pub const fn rx_read(&self) -> u32 {
         self.rx_read
     }
@@ -288,8 +288,8 @@ impl FlowState {
         self.flags & bits != 0
     }
 
-    /// Returns true if segments with the flow's 4-tuple find this flow. A flow in CLOSED or
-    /// TIME-WAIT may have lost its 4-tuple to another flow.
+    /// Returns true if segments with the flow's 4-tuple belong to this flow. A flow in CLOSED or
+    /// TIME-WAIT has given up its 4-tuple, which another flow may use.
     #[inline]
     pub const fn is_indexed(&self) -> bool {
         self.has(flags::LOOKUP_FLAGS)
@@ -331,8 +331,8 @@ impl FlowState {
         self.snd_nxt.distance_from(self.snd_una)
     }
 
-    /// Returns true if the peer's window holds data back, and the congestion window does not.
-    /// `pipe` is the number of bytes in flight (RFC 6675).
+    /// Returns true if the peer's window, and not the congestion window, holds data back. `pipe` is
+    /// the number of bytes in flight (RFC 6675).
     #[inline]
     pub const fn is_window_limited(&self, pipe: u32) -> bool {
         if !self.tx_end.after(self.snd_nxt) {

@@ -4,8 +4,8 @@
 //! slow path handles everything else, such as setup, teardown and loss recovery. Neither path
 //! depends on the other path.
 //!
-//! [`FlowState`] is the hot state of a flow: the 192 bytes that the fast path uses. [`FlowTable`]
-//! finds the state of a flow. The crate `tidelane-slowpath` holds the state that only the slow path
+//! [`FlowState`] is the hot state of a flow, the 192 bytes that the fast path uses, and
+//! [`FlowTable`] finds it. The crate `tidelane-slowpath` defines the state that only the slow path
 //! uses. This crate also re-exports `tidelane-interface`, the types that the engine and its driver
 //! (the program that runs the engine) exchange.
 //!

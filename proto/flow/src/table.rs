@@ -12,20 +12,20 @@ const CACHE_LEN: usize = 4096;
 
 /// All flows of one engine, found by id or by 4-tuple.
 ///
-/// The ids of removed flows are not reused before [`FlowTable::recycle`]. Until this call, the
-/// driver (the program that runs the engine) may collect events without confusing two flows.
+/// The ids of removed flows are not reused before [`FlowTable::recycle`]. The driver (the program
+/// that runs the engine) can therefore collect events until this call without confusing two flows.
 #[derive(Debug)]
 pub struct FlowTable {
     /// Ids by the hash of the 4-tuple. Flows without [`flags::INDEXED`] are not in the index.
     index: HashTable<FlowId>,
-    /// States of the flows by id, in use or not.
+    /// Entries by id, in use or not.
     states: Vec<FlowState>,
     /// The last flow looked up for each value of [`FlowKey::quick_hash`]. Different 4-tuples may
     /// have the same hash, so [`FlowTable::cached`] compares the full key.
     recent: Box<[FlowId; CACHE_LEN]>,
     /// Ids of removed flows that new flows may use.
     free: Vec<FlowId>,
-    /// Ids of flows that were removed since the last [`FlowTable::recycle`].
+    /// Ids of flows removed since the last [`FlowTable::recycle`].
     quarantine: Vec<FlowId>,
     /// Key of the hash of 4-tuples.
     seed: [u64; 2],
@@ -35,7 +35,7 @@ pub struct FlowTable {
 impl FlowTable {
     /// Creates an empty table for at most `flows_max` flows. `seed` keys the hash.
     ///
-    /// The function reserves the address space of all states, so that growth never moves a state.
+    /// Reserves the address space of all states, so that growth never moves a state.
     pub fn new(flows_max: u32, seed: [u64; 2]) -> Self {
         Self {
             index: HashTable::new(),
@@ -48,8 +48,9 @@ impl FlowTable {
         }
     }
 
-    /// Returns the cached flow if its key is `key`. The flow may have left the index after it was
-    /// cached, so the caller checks [`FlowState::is_indexed`] together with other flags.
+    /// Returns the flow with this 4-tuple if the flow is in the cache. The flow may have left the
+    /// index after it was cached, so the caller checks [`FlowState::is_indexed`] together with
+    /// other flags.
     #[inline(always)]
     pub fn cached(&mut self, key: &FlowKey) -> Option<(FlowId, &mut FlowState)> {
         let guess = self.recent[key.quick_hash() as usize % CACHE_LEN];
@@ -142,8 +143,8 @@ impl FlowTable {
         }
     }
 
-    /// Returns the memory of an empty table to the system. The address space stays reserved. The
-    /// function has no effect while the table has a flow or a removed id that is not recycled.
+    /// Returns the memory of an empty table to the system, but keeps the address space reserved.
+    /// The call has no effect while the table has a flow, or a removed id that is not yet recycled.
     pub fn shrink(&mut self) {
         if self.is_empty() && self.quarantine.is_empty() {
             self.index = HashTable::new();

@@ -12,11 +12,12 @@ const TIMEOUT_MS_MAX: u64 = 1 << 30;
 const RTT_US_MAX: u32 = 1 << 26;
 /// Upper bound of our ACK delay in ms (RFC 9293 §3.8.6.3, MUST-40).
 const DELAYED_ACK_MS_MAX: u32 = 500;
-/// TLP.max_ack_delay of RFC 8985 §7.2: longest ACK delay of most receivers, in ms.
+/// TLP.max_ack_delay of RFC 8985 §7.2: the longest ACK delay to expect from a receiver, in ms.
 const PROBE_DELAYED_ACK_MS: u32 = 200;
 /// Least RTO in ms of an established connection without an RTT sample (RFC 6298 (5.7)).
 const RTO_OPENED_MS: u32 = 3000;
-/// Number of backoffs after which the timeout does not grow any more.
+/// Largest number of times that the RTO is doubled. Ten doublings of the least RTO exceed the
+/// largest RTO with the default bounds of 200 ms and 120 s.
 const BACKOFF_MAX: u8 = 12;
 
 /// The timeouts of [`EngineConfig`], converted to milliseconds and microseconds.
@@ -30,9 +31,8 @@ pub struct Timeouts {
     pub rto_initial_ms: u32,
     /// Lower bound of the PTO, the timeout of a tail loss probe.
     pub pto_min_ms: u32,
-    /// Value of [`FlowState::rttvar`] below which two things hold: the variance term of the RTO is
-    /// `rto_min_ms`, and the PTO of a single segment is not below the RTO. Zero if there is no such
-    /// value.
+    /// Value of [`FlowState::rttvar`] below which the variance term of the RTO is `rto_min_ms`, and
+    /// the PTO of a single segment is not below the RTO. Zero if there is no such value.
     pub rttvar_steady_us: u32,
     /// Longest delay of an ACK.
     pub delayed_ack_ms: u32,
@@ -111,8 +111,8 @@ impl FlowState {
 
     /// Returns the RTO in ms after `backoff` doublings (RFC 6298 (5.5)). If the SYN timed out, the
     /// handshake gave no RTT sample, and the RTO is at least 3 s (5.7). The fast path (the code for
-    /// in-order segments) need not apply this minimum, because the fast path does not send on a
-    /// flow without an RTT sample.
+    /// in-order segments) never sends on a flow without an RTT sample, so it need not apply this
+    /// minimum.
     pub fn rto_ms_after(&self, timeouts: &Timeouts, backoff: u8) -> u32 {
         let mut rto = self.rto_ms(timeouts);
         if self.srtt == 0 && self.state.is_synchronized() {
@@ -143,10 +143,10 @@ impl FlowState {
         self.arm_rto(clock, timeouts, rto, self.may_send_tlp(), several);
     }
 
-    /// Restarts the timer as [`restart_rto`](Self::restart_rto) does, for a single segment in
-    /// flight. The caller has checked that SRTT is known and RTTVAR is below
+    /// Restarts the timer like [`restart_rto`](Self::restart_rto), for a single segment in flight.
+    /// The caller has checked that SRTT is known and RTTVAR is below
     /// [`Timeouts::rttvar_steady_us`]. `before` is the present value of the flow's flags. Returns
-    /// the flags to set. The caller clears all other flags of [`flags::TIMER`].
+    /// the flags to set; the caller clears all other flags of [`flags::TIMER`].
     #[inline(always)]
     pub fn restart_rto_single(&mut self, before: u32, clock: &Clock, timeouts: &Timeouts) -> u32 {
         debug_assert!(self.srtt != 0 && self.rttvar < timeouts.rttvar_steady_us);
@@ -178,8 +178,8 @@ impl FlowState {
             wait = pto.min(rto);
         }
         self.flags = self.flags & !flags::TIMER | armed;
-        // A deadline passes at the start of its millisecond. The added millisecond keeps the timer
-        // from expiring early.
+        // A deadline is due at the start of its millisecond, so add one millisecond to keep the
+        // timer from expiring early.
         self.rto_deadline = clock.ms.plus(wait + 1);
     }
 }

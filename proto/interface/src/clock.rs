@@ -1,10 +1,9 @@
 //! Conversion of the driver's clock to the time units in the state of a flow (a connection). The
 //! driver is the program that runs the TCP engine (crate `tidelane-engine`).
 //!
-//! The part of the flow state that the fast path (the engine's code for in-order segments) uses has
-//! no room for 64-bit instants. Deadlines are in milliseconds modulo 2^32. The same milliseconds
-//! are the timestamp clock of RFC 7323.
-//! Transmission times are in microseconds modulo 2^32.
+//! The flow state that the fast path (the engine's code for in-order segments) uses has no room for
+//! 64-bit instants. Its deadlines are in milliseconds modulo 2^32, which are also the timestamp
+//! clock of RFC 7323. Its transmission times are in microseconds modulo 2^32.
 
 use tidelane_time::Instant;
 
@@ -63,9 +62,9 @@ impl Clock {
         }
     }
 
-    /// Advances the reading to `now` if `now` lies in the same millisecond. Returns true if the
-    /// reading was advanced. If the function returns false, the caller makes a new reading with
-    /// [`Clock::at`]. `now` must not be earlier than the reading.
+    /// Advances the reading to `now` if `now` lies in the same millisecond. Otherwise returns
+    /// false, and the caller makes a new reading with [`Clock::at`]. `now` must not be earlier than
+    /// the reading.
     #[inline(always)]
     pub const fn advance_within_ms(&mut self, now: Instant) -> bool {
         let within = now.0 < self.next_ms_at.0;
@@ -75,8 +74,8 @@ impl Clock {
         within
     }
 
-    /// Returns the time in microseconds modulo 2^32, for RTT samples. The function computes this
-    /// value on demand, because few segments need it.
+    /// Returns the time in microseconds modulo 2^32, for RTT samples. The value is computed on
+    /// demand, because few segments need it.
     #[inline]
     pub const fn us(&self) -> u32 {
         (self.now.0 / 1_000) as u32

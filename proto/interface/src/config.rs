@@ -11,10 +11,11 @@ use crate::{
     socket_options::{FinWait2, IpOptions, WindowOptions},
 };
 
-/// Configuration of one engine. Some limits hold for the whole engine, and others for each flow.
+/// Configuration of one engine: limits of the engine as a whole, and parameters of each flow.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// Largest receive window of a flow in bytes. Determines the window scale (RFC 7323 §2).
+    /// Largest receive window of a flow in bytes. The window scale follows from this value (RFC
+    /// 7323 §2).
     pub rx_window_max: u32,
     /// Receive window of a new flow in bytes. Autotuning grows the window up to `rx_window_max`.
     pub rx_window_initial: u32,
@@ -31,10 +32,10 @@ pub struct EngineConfig {
     pub msl: Duration,
     /// Longest delay of an ACK (RFC 9293 §3.8.6.3 MUST-40: below 500 ms; Linux: 40 ms).
     pub delayed_ack: Duration,
-    /// If true, quick-ack mode also applies to small segments, and the engine acknowledges a FIN at
-    /// once, as in Linux. If false, the application's response can carry the ACK, which saves a
-    /// segment in each short exchange. Quick-ack mode does not delay ACKs. A flow is in quick-ack
-    /// mode at its start and after a loss.
+    /// If true, the engine acknowledges a FIN at once, and small segments at once in quick-ack
+    /// mode, as in Linux. If false, the application's response can carry the ACK, which saves a
+    /// segment in each short exchange. A flow is in quick-ack mode, in which ACKs are not delayed,
+    /// at its start and after a loss.
     pub eager_acks: bool,
     /// Lower bound of the retransmission timeout (RFC 6298 (2.4) wants 1 s; Linux: 200 ms).
     pub rto_min: Duration,
@@ -51,9 +52,9 @@ pub struct EngineConfig {
     /// Retransmissions of SYN with backoff before an active open fails. Linux: 6.
     pub syn_retries: u8,
     /// Number of SYN retransmissions without backoff, before the `syn_retries` retransmissions. RFC
-    /// 6298 (5.5) doubles the timeout at each retransmission. Linux deviates in the same way
-    /// (`tcp_syn_linear_timeouts`). With doubled timeouts, an application would wait for several
-    /// seconds after the loss of two SYNs. SYNs hardly contribute to congestion.
+    /// 6298 (5.5) doubles the timeout at each retransmission, so that an application would wait for
+    /// several seconds after the loss of two SYNs. Linux deviates in the same way
+    /// (`tcp_syn_linear_timeouts`). SYNs hardly contribute to congestion.
     pub syn_linear_timeouts: u8,
     /// Retransmissions of SYN,ACK before a half-open flow is dropped. Linux: 5.
     pub syn_ack_retries: u8,
@@ -69,16 +70,16 @@ pub struct EngineConfig {
     pub time_wait_max: u32,
     /// Upper bound of the MSS in bytes, for links whose MTU allows a larger MSS.
     pub segment_max: u16,
-    /// Limit of the challenge ACKs of all flows per second (RFC 5961 §7). The engine draws the
-    /// limit of each second between half of this value and one and a half times this value, so that
-    /// a peer cannot predict the limit. `u32::MAX` (as in Linux): no limit. Each flow also has a
-    /// limit of its own.
+    /// Limit of the challenge ACKs of all flows per second (RFC 5961 §7). The limit of each second
+    /// lies randomly between half of this value and one and a half times this value, so that a peer
+    /// cannot predict it. `u32::MAX` (as in Linux): no limit. Each flow also has a limit of its
+    /// own.
     pub challenge_acks_per_second: u32,
     /// Limit of the RSTs per second in answer to segments without a connection. The engine varies
     /// this limit like the limit of challenge ACKs. `u32::MAX`: no limit.
     pub resets_per_second: u32,
     /// Largest number of RSTs per second to one peer in answer to segments without a connection.
-    /// Peers whose keyed hashes collide share this limit.
+    /// Peers whose addresses have the same keyed hash share this limit.
     pub peer_resets_per_second: u32,
     /// DiffServ field and TTL for sockets that set none (RFC 1122 §3.2.1.7; Linux:
     /// `ip_default_ttl`, `hop_limit`).
@@ -96,28 +97,25 @@ pub struct EngineConfig {
     pub mtu_probing: MtuProbing,
     /// Policy for Fast Open (RFC 7413).
     pub fast_open: FastOpenPolicy,
-    /// If true, the fast path handles in-order data and ACKs of established flows, and the slow
-    /// path handles all other segments. If false, the slow path handles all segments, with the same
-    /// results. Tests compare engines with and without the fast path.
+    /// If true, the fast path handles in-order data and ACKs of established flows. If false, the
+    /// slow path handles all segments, with the same results. Tests compare the two.
     pub fast_path: bool,
 }
 
-/// Time at which a connection begins to search for its path MTU (Linux: `tcp_mtu_probing`).
+/// Condition under which a connection searches for its path MTU (Linux: `tcp_mtu_probing`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum MtuProbing {
-    /// Connections never search, as by default in Linux. A connection stalls on a path with an MTU
-    /// black hole.
+    /// Connections never search (the default of Linux), and stall on a path with an MTU black hole.
     Off,
     /// A connection begins a search after several consecutive timeouts.
     #[default]
     BlackHole,
-    /// A connection begins a search when the connection is established. The first segments are
-    /// small.
+    /// A connection begins a search as soon as it is established. Its first segments are small.
     Always,
 }
 
-/// Use of ECN (Linux: `tcp_ecn`). A connection whose congestion control needs ECN, such as DCTCP,
-/// requests ECN under every policy.
+/// Connections that use ECN (Linux: `tcp_ecn`). A connection whose congestion control needs ECN,
+/// such as DCTCP, requests ECN under every policy.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum EcnPolicy {
     /// Connections do not use ECN.
@@ -196,7 +194,7 @@ impl fmt::Display for ConfigError {
 impl core::error::Error for ConfigError {}
 
 impl EngineConfig {
-    /// Largest number of flows that a table can have.
+    /// Largest value of `flows_max`.
     pub const FLOWS_MAX: u32 = 1 << 24;
     /// Largest window or send limit (RFC 7323 §2.3).
     pub const WINDOW_MAX: u32 = 1 << 30;

@@ -53,7 +53,8 @@ counters! {
     estab_resets,
     /// SYNs or final ACKs dropped because the accept queue was full.
     listen_overflows,
-    /// SYNs or final ACKs dropped at a listener: no room, or the driver's rules forbid the peer.
+    /// SYNs or final ACKs that a listener dropped for lack of room, or because the driver's rules
+    /// forbid the peer.
     listen_drops,
     /// SYN cookies sent.
     syncookies_sent,
@@ -104,7 +105,7 @@ counters! {
     keepalive_probes,
     /// Retransmitted SYN and SYN,ACK segments.
     syn_retrans,
-    /// Congestion windows reduced after an idle time.
+    /// Times that cwnd was reduced after an idle time.
     slow_start_restarts,
     /// Connections ended by a timeout.
     abort_on_timeout,

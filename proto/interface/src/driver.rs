@@ -3,8 +3,9 @@
 //! (crate `tidelane-host`), or a test. The driver is not a NIC driver.
 //!
 //! A flow is a TCP connection. A stream position is the offset of a byte in the stream of one
-//! direction, modulo 2^32. The byte after the SYN has position 0. A burst is one segment with the
-//! payload of several segments, which the link splits (GSO).
+//! direction, modulo 2^32; the byte after the SYN has position 0. A burst is a segment with the
+//! payload of several segments, which the link splits (GSO). A frame is a packet buffer of the
+//! driver.
 
 use tidelane_wire::{Ecn, FlowKey, IpFields, Segment, SeqNumber, TcpFlags, TcpOptions};
 
@@ -41,9 +42,9 @@ pub enum Origin {
     Flow(FlowId),
     /// The segment is the RST of a flow that ends. The engine never retransmits this RST, and
     /// ignores [`TxFull`]. A driver without a free frame may keep the RST until a frame is free,
-    /// although the flow no longer exists then.
+    /// when the flow may already be gone.
     EndingFlow(FlowId),
-    /// The segment answers a segment without a connection. The answer has these IP fields.
+    /// The segment answers a segment without a connection, and has these IP fields.
     NoFlow(IpFields),
 }
 
@@ -65,8 +66,8 @@ pub struct NewFlow {
 pub enum IpChange {
     /// The segments have these IP fields.
     Fields(IpFields),
-    /// DF bit of the flow's IPv4 packets: clear if true, so that routers may fragment the packets;
-    /// set if false. A new flow has DF set. The engine clears DF if the path MTU is below the
+    /// If true, the flow's IPv4 packets have DF clear, so that routers may fragment them. If false,
+    /// as for a new flow, they have DF set. The engine clears DF if the path MTU is below the
     /// smallest MTU that the engine adapts to (552 bytes, as in Linux).
     MayFragment(bool),
 }
@@ -98,8 +99,8 @@ pub struct SegmentOut {
     /// Payload length in bytes. The payload lies between the stream positions `tx_acked` (the
     /// first unacknowledged byte) and `tx_head` (the end of the application's data).
     pub payload_len: u32,
-    /// Payload bytes per segment (Linux: `gso_size`). If `payload_len` is larger, this value is a
-    /// burst, and the link splits the payload. Only the last segment then has PSH and FIN.
+    /// Payload bytes per segment (Linux: `gso_size`). If `payload_len` is larger, the segment is a
+    /// burst: the link splits the payload, and only the last segment has PSH and FIN.
     /// [`Driver::burst_len`] limits the length of a burst.
     pub segment_size: u16,
     /// ECN field for the IP header.
@@ -147,8 +148,8 @@ pub enum Verdict {
     /// ([`EngineConfig::resets_per_second`](crate::EngineConfig::resets_per_second) and
     /// `peer_resets_per_second`).
     Refuse,
-    /// The engine drops the segment without an answer. The engine counts the drop if the decision
-    /// was on a segment for a listener. Otherwise, the driver counts the drop.
+    /// The engine drops the segment without an answer. The engine counts the drop of a segment for
+    /// a listener; the driver counts all other drops.
     Drop,
 }
 
@@ -163,31 +164,31 @@ pub enum Admission {
     Drop,
 }
 
-/// Functions that a driver implements for the engine. The engine calls these functions within its
-/// own methods.
+/// The functions through which the engine uses its driver. The engine calls them only from within
+/// its own methods.
 pub trait Driver {
     /// Sends `out`: one segment, or a burst. Returns [`TxFull`] if no frame is free.
     ///
-    /// If `out` belongs to a flow, the engine then keeps the data, and sends the segment again
-    /// after `resume_transmit`. The engine does not send an answer without a flow again. The peer
-    /// handles a missing answer like an answer that the network has lost.
+    /// After [`TxFull`], the engine sends the segment of a flow again once the driver has called
+    /// `resume_transmit`. The engine does not repeat an answer to a segment without a flow: to the
+    /// peer, the answer is lost as if in the network.
     ///
     /// The fast path (the engine's code for in-order segments) inlines this function, so that the
     /// fields of `out` stay in registers. A driver keeps its uncommon cases in functions that are
     /// not inlined.
     fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull>;
 
-    /// Copies `payload` to stream position `pos` of the flow's receive buffer. The payload may lie
-    /// beyond a hole.
+    /// Copies `payload` to stream position `pos` of the flow's receive buffer. Data before `pos`
+    /// may still be missing.
     ///
     /// `pos + payload.len()` is at most one receive window beyond `rx_read`, the application's read
-    /// position. Returns true if the payload was copied, and false if there is no memory for the
-    /// payload. After false, the engine treats the payload as if the payload had not arrived.
+    /// position. Returns true if the payload was copied. Returns false if there is no memory for
+    /// the payload, which the engine then treats as not arrived.
     fn place(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool;
 
-    /// Reports an event of `flow` for the application. The event itself has no stream positions of
-    /// new data. A driver may queue the event and read the flow's stream positions when it notifies
-    /// the application, so that one notification covers several events.
+    /// Reports an event of `flow` for the application. An event does not carry the flow's stream
+    /// positions. A driver may queue the event and read the positions when it notifies the
+    /// application, so that one notification covers several events.
     fn event(&mut self, flow: FlowId, event: Event);
 
     /// Returns the route to the peer of a passive open that arrived on `link`.

@@ -36,9 +36,9 @@ pub enum Event {
     /// The connection is over. Received data can still be read: the flow stays in CLOSED until
     /// `close` or `abort`.
     Closed(CloseCause),
-    /// The flow no longer exists. This event is the flow's last event. The event follows `close` or
-    /// `abort`, or the end of a half-open flow. The engine does not reuse the flow's id before the
-    /// engine's next `batch_end` has returned. The event does not wait for the end of TIME-WAIT.
+    /// The flow does not exist any more. This last event of a flow follows `close` or `abort`, or
+    /// the end of a half-open flow, and does not wait for the end of TIME-WAIT. The engine does not
+    /// reuse the flow's id before its next `batch_end` has returned.
     Released,
 }
 

@@ -1,6 +1,7 @@
 //! Policy for Fast Open (RFC 7413).
 
-/// The bits of Linux's `tcp_fastopen` that are supported.
+/// Use of Fast Open by all connections of an engine: the bits of Linux's `tcp_fastopen` that are
+/// supported.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FastOpenPolicy {
     /// 0x1: active opens may request a cookie, and send data with a cookie.

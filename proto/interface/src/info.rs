@@ -34,8 +34,8 @@ pub struct FlowInfo {
     pub rto: Duration,
     /// Congestion window in bytes.
     pub cwnd: u32,
-    /// Pacing rate in bytes per second (Linux: `tcpi_pacing_rate`). For a flow that is not paced,
-    /// the rate that pacing would use. `u64::MAX` before the first RTT sample, unless BBR or
+    /// Pacing rate in bytes per second (Linux: `tcpi_pacing_rate`), or the rate that pacing would
+    /// use for a flow that is not paced. `u64::MAX` before the first RTT sample, unless BBR or
     /// `pacing_rate_max` gives a rate.
     pub pacing_rate: u64,
     /// SO_MAX_PACING_RATE in bytes per second;

@@ -28,8 +28,7 @@ pub struct WindowOptions {
     /// TCP_WINDOW_CLAMP: upper bound of the window.
     pub clamp: u32,
     /// SO_RCVLOWAT: number of bytes that must arrive to wake the application. An autotuned window
-    /// is at least twice `low`, so that this number of bytes fits into the window. `clamp` may make
-    /// the window smaller.
+    /// is at least twice as large, unless `clamp` is smaller.
     pub low: u32,
 }
 

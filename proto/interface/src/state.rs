@@ -1,7 +1,7 @@
 //! The connection states of RFC 9293 §3.3.2 and their transitions, as one table.
 //!
-//! The slow path (crate `tidelane-slowpath`: the engine's code for all segments but in-order data
-//! and ACKs) executes this table: [`State::next`] looks up the event.
+//! The slow path (crate `tidelane-slowpath`, the engine's code for all segments but in-order data
+//! and ACKs) takes every transition from this table, by [`State::next`].
 
 use core::fmt;
 
@@ -12,7 +12,7 @@ pub enum State {
     /// No connection.
     #[default]
     Closed = 0,
-    /// Waiting for a SYN. Listeners are a type of their own, so no flow is in this state.
+    /// Waiting for a SYN. No flow is in this state, because listeners are a type of their own.
     Listen = 1,
     /// SYN sent, waiting for the peer's SYN.
     SynSent = 2,
@@ -30,11 +30,12 @@ pub enum State {
     Closing = 8,
     /// The peer's FIN arrived first. Our FIN is not acknowledged yet.
     LastAck = 9,
-    /// Both FINs are acknowledged. The engine has a table of its own for these connections.
+    /// Both FINs are acknowledged. The engine moves such a connection to a separate table.
     TimeWait = 10,
 }
 
-/// Congestion phase of the sender (Linux: `tcp_ca_state`). `Recovery` and `Loss` repair losses.
+/// Congestion phase of the sender (Linux: `tcp_ca_state`). Losses are being repaired in `Recovery`
+/// and `Loss`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum CaState {
@@ -76,8 +77,8 @@ pub enum StateEvent {
     TimeWaitTimeout,
 }
 
-/// All transitions (RFC 9293 §3.3.2, Figure 5, and §3.10). A pair of state and event that is not in
-/// the table does not occur, or does not change the state.
+/// All transitions (RFC 9293 §3.3.2, Figure 5, and §3.10). Any other pair of state and event does
+/// not occur, or does not change the state.
 pub const TRANSITIONS: &[(State, StateEvent, State)] = {
     use State as S;
     use StateEvent as E;

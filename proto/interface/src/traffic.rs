@@ -1,9 +1,9 @@
 //! Counts and times of a flow's segments, for `TCP_INFO` (RFC 4898 §4: tcpEStatsPerf).
 //!
-//! A flow is a TCP connection. The counts and times are in the part of the flow's state that the
-//! fast path (the engine's code for in-order segments) uses. The fast path updates each count or
-//! time by one instruction. The engine computes all other values of `TCP_INFO` from this module's
-//! values and from the rest of the flow's state.
+//! A flow is a TCP connection. They are in the part of the flow's state that the fast path (the
+//! engine's code for in-order segments) uses, and that code updates each of them by one
+//! instruction. The engine computes the other values of `TCP_INFO` from these and from the rest of
+//! the flow's state.
 
 use crate::clock::{Clock, Millis};
 
@@ -43,9 +43,8 @@ pub struct Traffic {
 const _: () = assert!(core::mem::size_of::<Traffic>() == 60);
 
 impl Traffic {
-    /// Returns the counts and times of a passive open at `now`. The counts include the peer's SYN.
-    /// The counts do not include our SYN,ACK, as in Linux, which has no full socket when it sends
-    /// the SYN,ACK.
+    /// Returns the counts and times of a passive open at `now`. They include the peer's SYN but not
+    /// our SYN,ACK, as in Linux, which has no full socket when it sends the SYN,ACK.
     pub fn after_syn(now: Millis) -> Self {
         let mut traffic = Self::default();
         traffic.establish(now);
@@ -140,7 +139,7 @@ impl Traffic {
         self.acked.saturating_add_signed(error.into())
     }
 
-    /// Starts the busy time of a flow that has sent data while no data was in flight.
+    /// Starts the busy time of a flow that has just sent data and had no data in flight before.
     #[inline(always)]
     pub fn begin_flight(&mut self, now_us: u32) {
         self.busy_since = now_us;
@@ -167,8 +166,7 @@ impl Traffic {
         }
     }
 
-    /// Records that the peer's window limits the flow if `limited` is true, and that the window
-    /// does not limit the flow if `limited` is false.
+    /// Records whether the peer's window limits the flow from `now_us` on.
     #[inline]
     pub fn set_window_limited(&mut self, limited: bool, now_us: u32) {
         if limited != (self.window_limited_since != 0) {
