@@ -111,12 +111,13 @@ struct Net {
 }
 
 impl Net {
-    /// `gso_len_max` is the largest GSO frame of the NIC in bytes, or zero for a NIC without GSO.
+    /// Makes a mux. `gso_len_max` is the largest GSO frame of the NIC in bytes, or zero for a NIC
+    /// without GSO.
     fn new(gso_len_max: u32) -> Self {
         Self::with_nic(gso_len_max, 4096)
     }
 
-    /// `nic_frames` is the number of frames for which the NIC has room.
+    /// Makes the same mux with a NIC that has room for `nic_frames` frames.
     fn with_nic(gso_len_max: u32, nic_frames: u32) -> Self {
         let config = MemConfig {
             partial_checksums: false,

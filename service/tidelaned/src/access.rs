@@ -35,7 +35,7 @@ pub struct AccessConfig {
     pub groups: Vec<Principal>,
 }
 
-/// The reason for which a program is not admitted.
+/// The reason why a program is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Denial {
     /// The program is in a network namespace that is not admitted.
@@ -267,9 +267,9 @@ impl AccessControl {
             && now.is_ok_and(|now| now == view)
     }
 
-    /// Returns an error if BPF programs act on the program's cgroup. BPF programs that the
-    /// operator's rules replace do not count. A process of another PID namespace passes, because
-    /// neither the process nor its cgroup is visible in this PID namespace.
+    /// Returns an error if BPF programs act on the program's cgroup, except for BPF programs that
+    /// the operator's rules replace. A process of another PID namespace passes, because neither the
+    /// process nor its cgroup is visible in this PID namespace.
     fn judge_cgroup(&self, peer: &Peer) -> Result<(), Denial> {
         let (Some(tree), Some(_)) = (&self.cgroups, peer.pid) else {
             return Ok(());

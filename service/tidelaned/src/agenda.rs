@@ -1,6 +1,5 @@
-//! Deadlines of sessions: of paused sessions, and of sessions that have to register.
-//!
-//! A session is a program's connection to the registration socket, which the control thread serves.
+//! Deadlines of sessions: the ends of pauses, and the times by which new sessions must register. A
+//! session is a program's connection to the registration socket, which the control thread serves.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -19,8 +18,8 @@ pub struct Agenda {
 }
 
 impl Agenda {
-    /// Records that session `number` is paused until `due`. The session's user has sent more
-    /// messages than the rate limit allows.
+    /// Records that session `number` is paused until `due`, because its user has sent more messages
+    /// than the rate limit allows.
     pub fn pause(&mut self, due: Instant, number: u64) {
         self.paused.insert((due, number));
     }

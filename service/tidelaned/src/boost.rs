@@ -28,6 +28,7 @@ pub struct Boost {
     period: Option<Period>,
 }
 
+/// A period in the real-time class, or in the normal class after it.
 #[derive(Debug)]
 struct Period {
     end: Instant,

@@ -50,7 +50,7 @@ fn is_network_administrator(peer: &Peer) -> bool {
     });
     let users = |process: &Path| fs::read_to_string(process.join("uid_map")).ok();
     let theirs = users(&process);
-    // The data that was read is the data of this process only if the process still exists.
+    // The files that were read belong to this process only if the process still exists.
     capable && theirs.is_some() && theirs == users(Path::new("/proc/self")) && peer.is_alive()
 }
 

@@ -1,6 +1,6 @@
 //! The check of the host's firewall. The Tidelane service does not start if the host has rules that
-//! packets of the service would bypass. The operator can declare that Tidelane's own rules replace
-//! these rules. The service then starts.
+//! packets of the service would bypass, unless the operator has declared that Tidelane's own rules
+//! replace them.
 
 use std::{
     fmt::Write,
@@ -90,7 +90,7 @@ impl Guard {
         self.due.as_fd()
     }
 
-    /// Checks again, and logs new hooks.
+    /// Checks the host again, and logs new and removed hooks.
     pub fn recheck(&mut self) {
         let _ = rustix::io::read(&self.due, &mut [0u8; 8]);
         match self.firewall.hooks() {

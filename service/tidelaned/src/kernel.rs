@@ -157,7 +157,7 @@ mod tests {
             need("5.3", || false),
             need("5.11", || true),
         ];
-        let lacking = lacking(&needs, "5.2.0-test".to_owned()).expect("two are lacking");
+        let lacking = lacking(&needs, "5.2.0-test".to_owned()).expect("two are missing");
         let text = lacking.to_string();
         assert!(text.starts_with("Linux 5.2.0-test lacks x;"), "{text}");
         assert!(text.contains("Linux 5.3 or later"), "{text}");

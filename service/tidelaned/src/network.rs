@@ -157,8 +157,8 @@ impl Network {
         self.kernel_tables.resolve(self.ifindex, &addr.0)
     }
 
-    /// Returns the routes over the interface. `source_for` selects the source for a prefix whose
-    /// route has none.
+    /// Returns the routes over the interface. `source_for` selects the source address of a route
+    /// without a preferred source address.
     pub fn own_routes(
         &self,
         source_for: impl Fn(IpAddress, u8) -> Option<IpAddress>,
@@ -187,7 +187,7 @@ impl Network {
     }
 
     /// Returns the kernel's routes and settings for checks of source addresses. The service's hosts
-    /// make the kernel's checks on the packets that they receive.
+    /// make the same checks as the kernel on the packets that they receive.
     pub fn ingress(&self) -> IngressPolicy {
         // The kernel treats an address as its own even while the link of the address is down and
         // the local table has no route to the address.

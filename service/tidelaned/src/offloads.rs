@@ -1,10 +1,9 @@
 //! Offloads of the NIC that change packets before the demux, the service's XDP program, sees them.
 //!
 //! The service switches these offloads off, and restores them when it ends. If the service is
-//! killed, another process restores the offloads: [`Restorer`]. If an operator switches an offload
-//! on while the service runs, the service logs the change and switches the offload off. The service
-//! switches this offload on, too, when it ends. The service does not change an offload that is
-//! never on.
+//! killed, another process restores them: [`Restorer`]. If an operator switches an offload on while
+//! the service runs, the service logs the change, switches the offload off, and switches it on
+//! again at its end. The service does not change an offload that is never on.
 
 use std::{io, thread, time::Duration};
 
@@ -133,8 +132,8 @@ impl Offloads {
         Ok(())
     }
 
-    /// Switches off every feature in `disabled` that is on. Returns a sentence for each of these
-    /// features. The error names the first feature that stays on.
+    /// Switches off every feature in `disabled` that is on, and returns a sentence for each. The
+    /// error names the first feature that stays on.
     pub fn check(&mut self) -> Result<Vec<String>, String> {
         let mut texts = Vec::new();
         // A removed interface has no features.

@@ -33,8 +33,8 @@ enum ReclaimJob {
     Work(Box<dyn FnOnce() + Send>),
 }
 
-/// Sends memory to the thread. Without a thread ([`MemoryReclaimer::default`]), the last user of
-/// the memory frees it.
+/// A handle of the thread that frees memory. Without a thread ([`MemoryReclaimer::default`]), the
+/// last user of the memory frees it.
 #[derive(Clone, Default)]
 pub struct MemoryReclaimer(Option<mpsc::Sender<ReclaimJob>>);
 
@@ -120,10 +120,10 @@ mod tests {
         reclaimer.keep(region.clone());
         thread::sleep(2 * CHECK_INTERVAL);
         drop(region);
-        assert_eq!(watched.strong_count(), 1, "the last one is the thread's");
+        assert_eq!(watched.strong_count(), 1, "the thread has the last one");
         let deadline = Instant::now() + 20 * CHECK_INTERVAL;
         while watched.strong_count() > 0 {
-            assert!(Instant::now() < deadline, "it is kept for ever");
+            assert!(Instant::now() < deadline, "the region is not freed");
             thread::sleep(CHECK_INTERVAL / 10);
         }
     }

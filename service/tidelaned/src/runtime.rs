@@ -28,7 +28,7 @@ const ENTRIES: [&str; 3] = ["pid", "control.sock", "admin.sock"];
 const LOCK_TRIES_MAX: u32 = 50;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
-/// Number of descriptors that the process wants to open at most.
+/// Limit of open descriptors that the process requests.
 const DESCRIPTORS_WANTED: u64 = 1 << 20;
 
 /// Backlog of each listening socket.
@@ -90,7 +90,8 @@ pub struct RunDir {
     _lock: fs::File,
 }
 
-/// Locks the pid file. A killed process takes a moment to release the lock.
+/// Locks the pid file. Tries several times, because a killed process takes a moment to release the
+/// lock.
 fn lock_patiently(file: &File) -> Result<(), fs::TryLockError> {
     for _ in 1..LOCK_TRIES_MAX {
         match file.try_lock() {

@@ -89,8 +89,8 @@ impl KernelSocket {
     }
 }
 
-/// Returns the kernel's description of the socket `fd`. Returns `None` unless `fd` is a TCP or UDP
-/// socket with a local port. Returns `None` for an IPv6 link-local address.
+/// Returns the kernel's description of the socket `fd`. Returns `None` if `fd` is not a TCP or UDP
+/// socket, or if the socket has no local port or an IPv6 link-local address.
 pub fn examine(fd: BorrowedFd<'_>) -> io::Result<Option<KernelSocket>> {
     let family = sockopt::socket_domain(fd)?;
     let protocol = match (sockopt::socket_type(fd)?, sockopt::socket_protocol(fd)?) {
@@ -134,7 +134,8 @@ fn state_of(fd: BorrowedFd<'_>, protocol: u8) -> io::Result<u8> {
     Ok(state[0])
 }
 
-/// Decides by a program's socket whether the program has the socket's port in the kernel.
+/// Decides whether a program's socket entitles the program to the socket's port: whether the
+/// program has the port in the kernel.
 pub struct Entitlement {
     namespace: NetNs,
     /// Index of the served interface.
@@ -182,9 +183,9 @@ impl Entitlement {
     }
 
     /// Returns true if the kernel delivers SYNs from programs of the same host to this listening
-    /// socket. Returns false for a socket of an SO_REUSEPORT group, because another member may get
-    /// the SYN. Returns false for a socket that is bound to an interface, and if the kernel cannot
-    /// be queried.
+    /// socket. Returns false for a socket that is bound to an interface, and for a socket of an
+    /// SO_REUSEPORT group, because another member may get the SYN. Also returns false if the kernel
+    /// cannot be queried.
     pub fn is_delivered_within_host(&mut self, socket: &KernelSocket) -> bool {
         let Some(lookup) = &mut self.lookup else {
             return false;
@@ -282,7 +283,7 @@ mod tests {
         }
         let here = NetNs::current().expect("a namespace");
         let entitlement = Entitlement::new(here, LOOPBACK, Entitlement::can_ask());
-        Some(entitlement.expect("the kernel's word"))
+        Some(entitlement.expect("a look-up"))
     }
 
     #[test]

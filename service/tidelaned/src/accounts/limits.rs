@@ -13,8 +13,8 @@ use std::{collections::BTreeMap, fmt};
 use serde::{Deserialize, Deserializer, de};
 use tidelane_host::accounts::{Resource, User, UserId};
 
-/// Default limits, first of every user except root, then of root. `u64::MAX` is no limit: only the
-/// capacity for all users then bounds the resource.
+/// Default limits: the resource, the limit of every user except root, and the limit of root.
+/// `u64::MAX` is no limit: only the capacity for all users then bounds the resource.
 const DEFAULTS: &[(Resource, u64, u64)] = &[
     (Resource::Registrations, 1024, 4096),
     (Resource::Programs, 1024, 2048),
@@ -99,6 +99,7 @@ impl<'de> Deserialize<'de> for UserLimits {
 
 impl<'de> Deserialize<'de> for LimitsConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        /// The section as the file has it.
         #[derive(Deserialize)]
         struct Section {
             #[serde(default)]

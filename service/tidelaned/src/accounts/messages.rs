@@ -34,8 +34,8 @@ impl Bucket {
     }
 
     /// Takes `tokens` out of the bucket, possibly more tokens than the bucket holds. One payment
-    /// makes a debt of at most 60 s. A payment before the first call of [`due`](Self::due) is not
-    /// counted.
+    /// counts as at most the tokens of 60 s. A payment before the first call of [`due`](Self::due)
+    /// is not counted.
     pub fn pay(&mut self, tokens: u64) {
         if let Some(at) = &mut self.empty_at {
             *at += Duration::from_nanos(self.interval.saturating_mul(tokens).min(60 * SECOND));

@@ -42,7 +42,7 @@ pub struct FileConfig {
     pub rule: Vec<RuleConfig>,
 }
 
-/// The reason for which the configuration file was not loaded.
+/// The reason why the configuration file was not loaded.
 #[derive(Debug)]
 pub enum FileError {
     /// The file cannot be read.

@@ -72,9 +72,9 @@ impl RemainingCapabilities {
     }
 }
 
-/// Permanently gives up every capability that is not in [`CAPABILITIES`], in all sets. [`FOR_MAPS`]
-/// and [`FOR_CLASSES`] stay where they are needed. The bounding set stays if the process has no
-/// CAP_SETPCAP.
+/// Gives up every capability that is not in [`CAPABILITIES`], permanently and in all sets.
+/// [`FOR_MAPS`] and [`FOR_CLASSES`] stay where they are needed. The bounding set stays if the
+/// process has no CAP_SETPCAP.
 pub fn keep_needed() -> Result<RemainingCapabilities, ConfineError> {
     let held = capabilities(None).map_err(ConfineError::at("reading the capabilities"))?;
     let mut set = CAPABILITIES
@@ -116,7 +116,7 @@ pub fn keep_needed() -> Result<RemainingCapabilities, ConfineError> {
     })
 }
 
-/// Permanently gives up every capability that is not in `set`.
+/// Gives up every capability that is not in `set`, permanently.
 pub fn keep_only(set: CapabilitySet) -> Result<(), ConfineError> {
     let held = capabilities(None).map_err(ConfineError::at("reading the capabilities"))?;
     drop_bounding_and_ambient_sets(&held)?;

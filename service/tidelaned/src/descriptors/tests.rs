@@ -40,7 +40,7 @@ fn next(threads: &DescriptorThreads) -> CheckedMessage {
         if let Some(checked) = threads.next() {
             return checked;
         }
-        assert!(Instant::now() < until, "nobody looks");
+        assert!(Instant::now() < until, "no check ends");
         let bell = threads.bell();
         let second = Timespec {
             tv_sec: 1,
@@ -133,7 +133,7 @@ fn a_descriptor_that_takes_long_to_close_holds_up_its_user_alone() {
     let checked = next(&threads);
     assert_eq!(
         checked.session, 3,
-        "the other user's comes first: {checked:?}"
+        "the other user does not wait: {checked:?}"
     );
     assert!(threads.next().is_none(), "the first user waits");
     // None of these calls waits for the slow socket.
