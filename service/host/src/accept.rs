@@ -28,29 +28,29 @@ impl<P: PacketIo> Host<P> {
     /// Drains a listener: from now on, the kernel gets the SYNs for the listener. `key` is the
     /// cookie (SO_COOKIE) of the listener's kernel socket.
     pub fn drain_listener(&mut self, key: u64) {
-        if let Some(listener) = self.io.listeners.find(key) {
-            self.engine.drain_listener(listener);
+        if let Some(listener) = self.stack.io.listeners.find(key) {
+            self.stack.engine.drain_listener(listener);
         }
     }
 
     /// Returns true if the listener of the kernel socket with cookie `key` has no half-open
     /// connection, no connection that waits for accept, and no SYN cookie that is still valid.
     pub fn is_listener_idle(&self, now: Instant, key: u64) -> bool {
-        let listener = self.io.listeners.find(key);
-        listener.is_none_or(|id| self.engine.is_listener_idle(now, id))
+        let listener = self.stack.io.listeners.find(key);
+        listener.is_none_or(|id| self.stack.engine.is_listener_idle(now, id))
     }
 
     /// Assigns an established connection to a context of its listener, or appends the connection to
     /// the accept queue.
     #[inline(never)]
     pub(crate) fn hand_out(&mut self, now: Instant, flow: FlowId, id: ListenerId) {
-        let Some(listener) = self.io.listeners.get_mut(id) else {
-            self.engine.abort(now, flow, &mut self.io);
+        let Some(listener) = self.stack.io.listeners.get_mut(id) else {
+            self.stack.engine.abort(now, flow, &mut self.stack.io);
             return;
         };
         let first = listener.waiting.is_empty();
         if !(first && self.assign_to_member(now, flow, id))
-            && let Some(listener) = self.io.listeners.get_mut(id)
+            && let Some(listener) = self.stack.io.listeners.get_mut(id)
         {
             listener.waiting.push_back(flow);
             self.has_unassigned |= !listener.members.is_empty();
@@ -61,7 +61,7 @@ impl<P: PacketIo> Host<P> {
     /// slot or memory, which a queued connection may need.
     pub(crate) fn note_room(&mut self) {
         if self.has_unassigned {
-            self.next_sweep = self.io.now;
+            self.next_sweep = self.stack.io.now;
         }
     }
 
@@ -70,13 +70,13 @@ impl<P: PacketIo> Host<P> {
     #[inline(never)]
     pub(crate) fn assign_waiting(&mut self, now: Instant) {
         self.has_unassigned = false;
-        for id in self.io.listeners.with_waiting() {
-            while let Some(flow) = self.io.listeners.first_waiting(id) {
+        for id in self.stack.io.listeners.with_waiting() {
+            while let Some(flow) = self.stack.io.listeners.first_waiting(id) {
                 if !self.assign_to_member(now, flow, id) {
                     self.has_unassigned = true;
                     break;
                 }
-                if let Some(listener) = self.io.listeners.get_mut(id) {
+                if let Some(listener) = self.stack.io.listeners.get_mut(id) {
                     listener.waiting.pop_front();
                 }
             }
@@ -85,19 +85,19 @@ impl<P: PacketIo> Host<P> {
 
     /// Removes a reset connection from the accept queue.
     pub(crate) fn forget_waiting(&mut self, flow: FlowId, id: ListenerId) {
-        if let Some(listener) = self.io.listeners.get_mut(id) {
+        if let Some(listener) = self.stack.io.listeners.get_mut(id) {
             listener.waiting.retain(|waiting| *waiting != flow);
         }
-        self.engine.accept_queue_removed(id, 1);
+        self.stack.engine.accept_queue_removed(id, 1);
     }
 
     /// Assigns `flow` to a context, or resets the flow if a program with the listener could never
     /// hold the flow's data. Returns false if the flow has to wait.
     fn assign_to_member(&mut self, now: Instant, flow: FlowId, id: ListenerId) -> bool {
         let Some((acceptor, slot, generation)) = self.find_context(flow, id) else {
-            let hopeless = self.io.is_hopeless(flow, id);
+            let hopeless = self.stack.io.is_hopeless(flow, id);
             if hopeless {
-                self.engine.abort(now, flow, &mut self.io);
+                self.stack.engine.abort(now, flow, &mut self.stack.io);
             }
             return hopeless;
         };
@@ -107,11 +107,11 @@ impl<P: PacketIo> Host<P> {
             cookie,
         } = acceptor;
         self.attach(flow, program, context, slot, generation);
-        if let Some(binding) = self.io.bindings.get_mut(flow) {
+        if let Some(binding) = self.stack.io.bindings.get_mut(flow) {
             binding.announce = true;
         }
-        self.io.bindings.mark_dirty(flow);
-        let Some(listener) = self.io.listeners.get_mut(id) else {
+        self.stack.io.bindings.mark_dirty(flow);
+        let Some(listener) = self.stack.io.listeners.get_mut(id) else {
             return true;
         };
         if let Some(member) = listener.member(program, context) {
@@ -120,9 +120,9 @@ impl<P: PacketIo> Host<P> {
         }
         let mut event = slot_event(control_event::ACCEPTED, slot, generation, cookie);
         event.listener = listener.number;
-        let target = self.io.programs.contexts.for_event(program, context);
+        let target = self.stack.io.programs.contexts.for_event(program, context);
         if target.is_none_or(|context| context.push_control(event).is_err()) {
-            self.engine.abort(now, flow, &mut self.io);
+            self.stack.engine.abort(now, flow, &mut self.stack.io);
         }
         true
     }
@@ -131,8 +131,10 @@ impl<P: PacketIo> Host<P> {
     /// the context with the fewest connections that were assigned and not accepted. The other
     /// contexts follow.
     fn find_context(&mut self, flow: FlowId, id: ListenerId) -> Option<(Acceptor, u32, u32)> {
-        let first = self.io.listeners.get_mut(id)?.choose()?.acceptor;
-        if let Some((slot, generation)) = self.io.bind_to_slot(&self.engine, flow, &first) {
+        let first = self.stack.io.listeners.get_mut(id)?.choose()?.acceptor;
+        if let Some((slot, generation)) =
+            self.stack.io.bind_to_slot(&self.stack.engine, flow, &first)
+        {
             return Some((first, slot, generation));
         }
         self.find_other_context(flow, id)
@@ -141,11 +143,14 @@ impl<P: PacketIo> Host<P> {
     #[cold]
     #[inline(never)]
     fn find_other_context(&mut self, flow: FlowId, id: ListenerId) -> Option<(Acceptor, u32, u32)> {
-        let mut members: Vec<&Member> = self.io.listeners.get(id)?.members.iter().collect();
+        let mut members: Vec<&Member> = self.stack.io.listeners.get(id)?.members.iter().collect();
         members.sort_unstable_by_key(|member| member.load());
         let acceptors: Vec<Acceptor> = members.iter().map(|member| member.acceptor).collect();
         acceptors.into_iter().skip(1).find_map(|acceptor| {
-            let (slot, generation) = self.io.bind_to_slot(&self.engine, flow, &acceptor)?;
+            let (slot, generation) =
+                self.stack
+                    .io
+                    .bind_to_slot(&self.stack.engine, flow, &acceptor)?;
             Some((acceptor, slot, generation))
         })
     }

@@ -26,7 +26,7 @@ impl<P: PacketIo> Host<P> {
     /// Inlined form of [`advance`](Self::advance), for callers in a loop over slots.
     #[inline(always)]
     pub(crate) fn advance_slot(&mut self, now: Instant, id: ProgramId, slot: u32) {
-        let Some(program) = self.io.programs.get_mut(id) else {
+        let Some(program) = self.stack.io.programs.get_mut(id) else {
             return;
         };
         match program.slot_use(slot) {
@@ -42,7 +42,7 @@ impl<P: PacketIo> Host<P> {
     /// program.
     #[inline(never)]
     fn advance_without_flow(&mut self, now: Instant, id: ProgramId, slot: u32) {
-        let Some(program) = self.io.programs.get_mut(id) else {
+        let Some(program) = self.stack.io.programs.get_mut(id) else {
             return;
         };
         let Some(view) = program.region.slot(slot).map(slots::read_program) else {
@@ -69,7 +69,7 @@ impl<P: PacketIo> Host<P> {
     /// Processes the program's half of a slot with a live flow.
     #[inline(always)]
     fn advance_flow(&mut self, now: Instant, flow: FlowId) {
-        let Some(binding) = self.io.bindings.get_mut(flow) else {
+        let Some(binding) = self.stack.io.bindings.get_mut(flow) else {
             return;
         };
         let Some(home_slot) = &binding.home_slot else {
@@ -85,11 +85,11 @@ impl<P: PacketIo> Host<P> {
             && !binding.reports_sent;
         if !only_positions_changed {
             self.advance_buffers_and_flags(now, flow, view);
-        } else if !advance_positions(&mut self.engine, flow, binding, &view) {
+        } else if !advance_positions(&mut self.stack.engine, flow, binding, &view) {
             self.abort_misuse(now, flow);
-        } else if self.io.bindings.is_crowded() {
-            let (bindings, programs) = (&mut self.io.bindings, &mut self.io.programs);
-            bindings.free_empty(flow, &self.engine, programs);
+        } else if self.stack.io.bindings.is_crowded() {
+            let (bindings, programs) = (&mut self.stack.io.bindings, &mut self.stack.io.programs);
+            bindings.free_empty(flow, &self.stack.engine, programs);
         }
     }
 
@@ -98,16 +98,16 @@ impl<P: PacketIo> Host<P> {
     #[inline(never)]
     fn advance_buffers_and_flags(&mut self, now: Instant, flow: FlowId, view: ProgramView) {
         let buffers_valid = self.adopt_buffers(flow, &view);
-        let Some(binding) = self.io.bindings.get_mut(flow) else {
+        let Some(binding) = self.stack.io.bindings.get_mut(flow) else {
             return;
         };
-        if !buffers_valid || !advance_positions(&mut self.engine, flow, binding, &view) {
+        if !buffers_valid || !advance_positions(&mut self.stack.engine, flow, binding, &view) {
             return self.abort_misuse(now, flow);
         }
         let changed = std::mem::replace(&mut binding.program_flags, view.flags) ^ view.flags;
         if binding.reports_sent {
             // Mark the flow, so that the end of the step publishes the sent position.
-            self.io.bindings.mark_dirty(flow);
+            self.stack.io.bindings.mark_dirty(flow);
         }
         if changed != 0 {
             self.apply_flags(now, flow, changed, view.flags);
@@ -117,18 +117,18 @@ impl<P: PacketIo> Host<P> {
     /// Aborts the connection, because the program wrote invalid values.
     #[cold]
     fn abort_misuse(&mut self, now: Instant, flow: FlowId) {
-        self.io.counters.misuses += 1;
-        self.engine.abort(now, flow, &mut self.io);
+        self.stack.io.counters.misuses += 1;
+        self.stack.engine.abort(now, flow, &mut self.stack.io);
     }
 
     /// Adopts a new send buffer, and frees receive buffers that the program no longer reads.
     /// Returns false if the word of the send buffer is invalid.
     #[inline(never)]
     fn adopt_buffers(&mut self, flow: FlowId, view: &ProgramView) -> bool {
-        let Some(binding) = self.io.bindings.get_mut(flow) else {
+        let Some(binding) = self.stack.io.bindings.get_mut(flow) else {
             return true;
         };
-        let Some(program) = self.io.programs.get_mut(binding.home) else {
+        let Some(program) = self.stack.io.programs.get_mut(binding.home) else {
             return true;
         };
         if view.tx_buffer != binding.tx_word {

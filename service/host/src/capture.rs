@@ -86,10 +86,10 @@ impl<P: PacketIo> Host<P> {
         let tap = || Tap::new(options, move |frame| filter.selects(frame));
         match point {
             CapturePoint::Nic => {
-                self.io.links.open_tap(number, tap);
+                self.stack.io.links.open_tap(number, tap);
                 true
             }
-            CapturePoint::Port(id) => match self.mux_ports.end_mut(id) {
+            CapturePoint::Port(id) => match self.mux_ports_mut().end_mut(id) {
                 Some(end) => {
                     end.open_tap(number, tap());
                     true
@@ -103,17 +103,17 @@ impl<P: PacketIo> Host<P> {
     /// number, or if the port of the mux is closed.
     pub fn take_capture(&mut self, number: u64, point: CapturePoint) -> Option<Captured> {
         match point {
-            CapturePoint::Nic => self.io.links.take_tap(number),
-            CapturePoint::Port(id) => self.mux_ports.end_mut(id)?.take_tap(number),
+            CapturePoint::Nic => self.stack.io.links.take_tap(number),
+            CapturePoint::Port(id) => self.mux_ports_mut().end_mut(id)?.take_tap(number),
         }
     }
 
     /// Ends a capture.
     pub fn close_capture(&mut self, number: u64, point: CapturePoint) {
         match point {
-            CapturePoint::Nic => self.io.links.close_tap(number),
+            CapturePoint::Nic => self.stack.io.links.close_tap(number),
             CapturePoint::Port(id) => {
-                if let Some(end) = self.mux_ports.end_mut(id) {
+                if let Some(end) = self.mux_ports_mut().end_mut(id) {
                     end.close_tap(number);
                 }
             }

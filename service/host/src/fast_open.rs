@@ -25,15 +25,15 @@ pub struct ListenerFastOpen {
 impl<P: PacketIo> Host<P> {
     /// Sets the host's Fast Open policy and cookie keys; `None` keeps the present keys.
     pub fn set_fast_open(&mut self, policy: FastOpenPolicy, keys: Option<FastOpenKeys>) {
-        self.engine.set_fast_open_policy(policy);
+        self.stack.engine.set_fast_open_policy(policy);
         if let Some(keys) = keys {
-            self.engine.set_fast_open_keys(None, keys);
+            self.stack.engine.set_fast_open_keys(None, keys);
         }
     }
 
     /// Sets the Fast Open options of a listener.
     pub fn set_listener_fast_open(&mut self, listener: ListenerId, set: &ListenerFastOpen) {
-        let engine = &mut self.engine;
+        let engine = &mut self.stack.engine;
         engine.set_fast_open_qlen_max(listener, set.places);
         engine.set_fast_open_without_cookie(listener, set.without_cookie);
         if let Some(keys) = set.keys {
@@ -51,7 +51,7 @@ impl<P: PacketIo> Host<P> {
         options: SocketOptions,
         request: &ControlRequest,
     ) -> Result<(FlowId, u32), OpenError> {
-        let (engine, io) = (&mut self.engine, &mut self.io);
+        let (engine, io) = (&mut self.stack.engine, &mut self.stack.io);
         if request.fast_open & fast_open::REQUESTED == 0 {
             let flow = engine.open(now, local, peer, route, options, io)?;
             return Ok((flow, 0));

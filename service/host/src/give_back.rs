@@ -21,7 +21,7 @@ impl<P: PacketIo> Host<P> {
     /// listener. Returns false and changes nothing if the program has accepted the connection, has
     /// read or written data, or is the only program with the listener, or if there is no memory.
     pub(crate) fn give_back(&mut self, flow: FlowId, program_flags: u32) -> bool {
-        let Some(binding) = self.io.bindings.get_mut(flow) else {
+        let Some(binding) = self.stack.io.bindings.get_mut(flow) else {
             return false;
         };
         let Some(listener) = binding.listener else {
@@ -32,8 +32,9 @@ impl<P: PacketIo> Host<P> {
         // Another program would miss the data that this program has read. The data that this
         // program has written is only in the memory of this program.
         let unused = |state: &FlowState| state.rx_read() == 0 && state.tx_head() == 0;
-        let untaken = untaken && self.engine.flow(flow).is_some_and(unused);
+        let untaken = untaken && self.stack.engine.flow(flow).is_some_and(unused);
         let others = self
+            .stack
             .io
             .listeners
             .get_mut(listener)
@@ -42,17 +43,18 @@ impl<P: PacketIo> Host<P> {
             return false;
         }
         let account = self
+            .stack
             .io
             .listeners
-            .account(listener, &self.io.programs)
+            .account(listener, &self.stack.io.programs)
             .cloned();
-        let Some(binding) = self.io.bindings.get_mut(flow) else {
+        let Some(binding) = self.stack.io.bindings.get_mut(flow) else {
             return false;
         };
-        let Some(program) = self.io.programs.get_mut(home) else {
+        let Some(program) = self.stack.io.programs.get_mut(home) else {
             return false;
         };
-        let (region, mut buffers) = self.io.staging.of(account.as_ref());
+        let (region, mut buffers) = self.stack.io.staging.of(account.as_ref());
         let staged = binding
             .rx
             .map(|buffer| (buffer, buffers.alloc(buffer.log2)));
@@ -60,14 +62,17 @@ impl<P: PacketIo> Host<P> {
             Some((_, None)) => return false,
             Some((buffer, Some(staged))) => {
                 let home = BufferIn::new(program.region.region(), buffer);
-                home.copy_to(BufferIn::new(region, staged), self.engine.received(flow));
+                home.copy_to(
+                    BufferIn::new(region, staged),
+                    self.stack.engine.received(flow),
+                );
                 Some(staged)
             }
             None => None,
         };
         binding.free_rx(&mut program.rx);
         let (slot, context) = (binding.slot, binding.context);
-        self.io.programs.release_slot(home, slot, context);
+        self.stack.io.programs.release_slot(home, slot, context);
         *binding = Binding {
             listener: Some(listener),
             rx: staged,
@@ -77,8 +82,8 @@ impl<P: PacketIo> Host<P> {
             ..Binding::new(binding.path, binding.local_port)
         };
         debug_assert_eq!(binding.home, STAGING);
-        self.engine.accept_queue_added(listener);
-        self.io.bindings.note_accepted(flow, listener);
+        self.stack.engine.accept_queue_added(listener);
+        self.stack.io.bindings.note_accepted(flow, listener);
         true
     }
 }

@@ -134,12 +134,12 @@ impl<P: PacketIo> Host<P> {
     /// Enables the hand-back. The driver has to inject the frames that
     /// [`take_strays`](Self::take_strays) returns into the kernel.
     pub fn enable_hand_back(&mut self) {
-        self.io.hand_back.enabled = true;
+        self.stack.io.hand_back.enabled = true;
     }
 
     /// Takes the frames that the driver has to inject into the kernel, because their segments have
     /// no flow.
     pub fn take_strays(&mut self) -> Vec<Stray> {
-        std::mem::take(&mut self.io.hand_back.frames)
+        std::mem::take(&mut self.stack.io.hand_back.frames)
     }
 }

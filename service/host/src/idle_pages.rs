@@ -74,14 +74,14 @@ impl<P: PacketIo> Host<P> {
     /// [free](IdlePages::give_back) the pages of the blocks, and then to call
     /// [`return_idle_pages`](Self::return_idle_pages).
     pub fn take_idle_pages(&mut self) -> Vec<IdlePages> {
-        self.io.programs.take_idle_pages()
+        self.stack.io.programs.take_idle_pages()
     }
 
     /// Makes the blocks from [`take_idle_pages`](Self::take_idle_pages) available to connections
     /// again.
     pub fn return_idle_pages(&mut self, pages: Vec<IdlePages>) {
         for block in pages {
-            self.io.programs.return_idle_pages(block);
+            self.stack.io.programs.return_idle_pages(block);
         }
         self.note_room();
     }

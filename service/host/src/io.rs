@@ -13,10 +13,10 @@ use tidelane_time::Instant;
 use tidelane_wire::{DropReason, FlowKey, TcpFlags};
 
 use crate::{
-    HostCounters,
     accounts::Ledger,
     admission::{Prepaid, judge_arrival},
     bindings::{Binding, Bindings},
+    counters::HostCounters,
     driver_requests::DriverRequests,
     ephemeral_ports::EphemeralPorts,
     hand_back::HandBack,

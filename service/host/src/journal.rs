@@ -406,7 +406,7 @@ impl JournalWriter {
 impl<P: PacketIo> Host<P> {
     /// Sets the journal of a new host.
     pub fn set_journal(&mut self, journal: FlowJournal) {
-        self.io.journal.set(journal);
+        self.stack.io.journal.set(journal);
     }
 }
 

@@ -24,7 +24,7 @@ pub use self::{
     mux_link::{MUX_LINK, MUX_ROUTE, MuxLink, MuxQueue},
     transmitter::{Source, is_cut},
 };
-use crate::HostCounters;
+use crate::counters::HostCounters;
 
 /// Largest length in bytes of the Ethernet, IP and TCP headers of a frame together.
 const HEADERS_LEN_MAX: u32 = (FRAME_HEADERS_LEN_MAX + 60) as u32;

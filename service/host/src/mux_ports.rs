@@ -1,25 +1,24 @@
-//! Ports of the mux beside the host: programs with TCP/IP stacks of their own share the NIC and its
-//! addresses. See `docs/design/mux.md`.
+//! The mux of a core: the ports through which programs with TCP/IP stacks of their own share the
+//! NIC and its addresses. See `docs/design/mux.md`.
 //!
-//! The host gives a received frame to the port that has claimed the frame's destination. The engine
-//! of the host gets only the other frames. The first NIC queue of this core sends the frames of the
-//! ports. Frames between ports and sockets of the service pass over the link in memory
-//! (`links/mux_link.rs`).
+//! A port claims a 3-tuple (protocol, address, port number), and receives the frames to this
+//! 3-tuple. The host's TCP engine gets only the frames that no port has claimed. The first NIC queue
+//! of this core sends the frames of the ports. Frames between ports and the service's own sockets
+//! pass over a link in memory (`links/mux_link.rs`).
 
-use tidelane_engine::{Arrival, FlowRoute, LinkId};
 use tidelane_mux::{Egress, Filter, GsoFrame, PortId, Ports, Reception, Verdict, Way, copy_to};
 use tidelane_packet_io::{Burst, Capabilities, PacketIo, Tapped};
 use tidelane_packet_ring::ServiceEnd;
 use tidelane_time::{Duration, Instant};
-use tidelane_wire::{
-    Ecn, Endpoint, FlowKey, Segment, SeqNumber, TcpFlags, TcpOptions, parse_frame, parse_tcp,
-    protocol, tcp_checksum_ok,
-};
+use tidelane_wire::{Endpoint, protocol};
 
 use crate::{
     Host, HostRequest,
-    links::{MUX_LINK, MUX_ROUTE, MuxLink, MuxQueue, MuxWays},
-    port_rules::{PortOwner, PortRules},
+    io::HostIo,
+    links::{MuxLink, MuxQueue, MuxWays},
+    neighbours::Routes,
+    port_rules::{PortOwner, PortOwners, PortRules},
+    stack::Stack,
 };
 
 /// Largest number of ports of the mux.
@@ -29,8 +28,162 @@ pub const MUX_PORTS_MAX: usize = 4096;
 /// packets for the NIC are lost, so that ports still reach each other and the service.
 const NIC_WAIT_MAX: Duration = Duration::from_millis(100);
 
-/// The ports of the mux on one core.
+/// The ports of the mux on one core, with their claims.
 pub type MuxPorts = Ports<Tapped<ServiceEnd>>;
+
+/// The mux of one core: the ports, and the programs behind the ports, whom the operator's rules
+/// judge.
+///
+/// Input: [`receive_from_wire`](Self::receive_from_wire), [`take_turns`](Self::take_turns),
+/// [`send_from_engine`](Self::send_from_engine). Output: [`flush`](Self::flush).
+pub(crate) struct PortMux {
+    ports: MuxPorts,
+    owners: PortOwners,
+}
+
+impl PortMux {
+    /// Returns a mux without ports for the interface of `routes`.
+    pub(crate) fn new(routes: &Routes) -> Self {
+        let interface = routes.interface();
+        Self {
+            ports: MuxPorts::new(interface.mac, interface.addresses.clone(), MUX_PORTS_MAX),
+            owners: PortOwners::default(),
+        }
+    }
+
+    /// Returns the ports.
+    #[inline]
+    pub(crate) fn ports(&self) -> &MuxPorts {
+        &self.ports
+    }
+
+    /// Returns the ports.
+    pub(crate) fn ports_mut(&mut self) -> &mut MuxPorts {
+        &mut self.ports
+    }
+
+    /// Opens a port of the program `owner`. Returns false if a port has the number `id`, or if the
+    /// number is too large.
+    pub(crate) fn open(&mut self, id: PortId, end: ServiceEnd, owner: PortOwner) -> bool {
+        let opened = self.ports.open_at(id, Tapped::of_program(end));
+        if opened {
+            self.owners.set(id, owner);
+        }
+        opened
+    }
+
+    /// Closes a port. Returns the mux's end of the port's packet rings.
+    pub(crate) fn close(&mut self, id: PortId) -> Option<Tapped<ServiceEnd>> {
+        self.owners.remove(id);
+        self.ports.close(id)
+    }
+
+    /// Forgets the decisions of earlier rules, because the operator has changed the rules.
+    pub(crate) fn rules_have_changed(&mut self) {
+        self.owners.rules_have_changed();
+    }
+
+    /// Sets the link address, the IP addresses from which ports may send, and the broadcast
+    /// addresses.
+    pub(crate) fn set_link(&mut self, routes: &Routes) {
+        let interface = routes.interface();
+        self.ports
+            .set_link(interface.mac, interface.addresses.clone());
+        self.ports.set_broadcasts(routes.broadcasts());
+    }
+
+    /// Returns true if a port has claimed the TCP endpoint `end`.
+    pub(crate) fn has_claimed(&self, end: Endpoint) -> bool {
+        self.ports.claims().owner(protocol::TCP, end).is_some()
+    }
+
+    /// Gives a frame from the wire to the port that has claimed its destination.
+    pub(crate) fn receive_from_wire<P: PacketIo>(
+        &mut self,
+        now: Instant,
+        frame: &[u8],
+        io: &mut HostIo<P>,
+    ) -> Reception {
+        self.receive(now, frame, true, io)
+    }
+
+    fn receive<P: PacketIo>(
+        &mut self,
+        now: Instant,
+        frame: &[u8],
+        from_wire: bool,
+        io: &mut HostIo<P>,
+    ) -> Reception {
+        let mut rules = PortRules {
+            rules: &mut io.rules,
+            owners: &mut self.owners,
+            counters: &mut io.counters,
+            now,
+        };
+        self.ports.receive(frame, from_wire, &mut rules)
+    }
+
+    /// Sends packets of ports to their destinations. Returns true if a port has sent a packet, or
+    /// has a packet for the next step.
+    pub(crate) fn take_turns<P: PacketIo>(&mut self, now: Instant, io: &mut HostIo<P>) -> bool {
+        // Without turns of the engine, a port that floods the NIC would take all of its room in
+        // each step.
+        if io.links.is_turn_of_engine() {
+            return self.ports.has_work();
+        }
+        let Some(MuxWays { queue, mux_link }) = io.links.mux_ways() else {
+            return false;
+        };
+        let mut ways = Ways {
+            queue,
+            mux_link,
+            rules: PortRules {
+                rules: &mut io.rules,
+                owners: &mut self.owners,
+                counters: &mut io.counters,
+                now,
+            },
+            sent: false,
+        };
+        if ways.mux_link.is_nic_full() {
+            ways.has_room();
+        }
+        let count = self.ports.take_turns(now, &mut ways);
+        if ways.sent {
+            io.links.note_queued();
+        }
+        count > 0
+    }
+
+    /// Gives the frames of the engine to the ports that have claimed their destinations. If no port
+    /// has claimed the destination, or if the rules refuse the segment, the engine gets the RST of
+    /// a closed port (RFC 9293 §3.10.7.1).
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn send_from_engine<P: PacketIo>(&mut self, now: Instant, stack: &mut Stack<P>) {
+        let Some(frames) = stack.io.links.mux_link().take(MuxQueue::ToPorts) else {
+            return;
+        };
+        for frame in frames.iter() {
+            if self.receive(now, frame, false, &mut stack.io) != Reception::Taken {
+                stack.answer_without_port(now, frame);
+            }
+        }
+        // The RSTs have queued no new frames, because the engine does not answer a RST.
+        let mux_link = stack.io.links.mux_link();
+        mux_link.recycle(MuxQueue::ToPorts, frames);
+        self.ports.flush();
+    }
+
+    /// Publishes the packets that ports received. Reports corrupt packet rings to the driver, which
+    /// closes the ports.
+    pub(crate) fn flush<P: PacketIo>(&mut self, io: &mut HostIo<P>) {
+        self.ports.flush();
+        if self.ports.has_corrupt() {
+            io.requests.push_once(HostRequest::CorruptPorts);
+        }
+    }
+}
 
 /// The destinations of the packets that leave the mux: a NIC queue, and the link to the engine.
 struct Ways<'a, P> {
@@ -101,252 +254,23 @@ impl<P: PacketIo> Egress for Ways<'_, P> {
 impl<P: PacketIo> Host<P> {
     /// Returns the ports of this core.
     pub fn mux_ports(&self) -> &MuxPorts {
-        &self.mux_ports
-    }
-
-    /// Opens a port of the program `owner`. Returns false if a port has the number `id`, or if the
-    /// number is too large.
-    pub fn open_port(&mut self, id: PortId, end: ServiceEnd, owner: PortOwner) -> bool {
-        let opened = self.mux_ports.open_at(id, Tapped::of_program(end));
-        if opened {
-            self.port_owners.set(id, owner);
-        }
-        opened
-    }
-
-    /// Closes a port. Returns the mux's end of the port's packet rings.
-    pub fn close_port(&mut self, id: PortId) -> Option<Tapped<ServiceEnd>> {
-        self.port_owners.remove(id);
-        self.mux_ports.close(id)
+        self.input.mux().ports()
     }
 
     /// Returns the ports of this core. The driver claims 3-tuples for the ports, after the kernel
     /// has proved that the ports' programs may use these 3-tuples.
     pub fn mux_ports_mut(&mut self) -> &mut MuxPorts {
-        &mut self.mux_ports
+        self.input.mux_mut().ports_mut()
     }
 
-    /// Sets the link address, the IP addresses from which ports may send, and the broadcast
-    /// addresses.
-    pub(crate) fn set_mux_link(&mut self) {
-        let routes = self.io.neighbours.routes();
-        let interface = routes.interface();
-        self.mux_ports
-            .set_link(interface.mac, interface.addresses.clone());
-        self.mux_ports.set_broadcasts(routes.broadcasts());
+    /// Opens a port of the program `owner`. Returns false if a port has the number `id`, or if the
+    /// number is too large.
+    pub fn open_port(&mut self, id: PortId, end: ServiceEnd, owner: PortOwner) -> bool {
+        self.input.mux_mut().open(id, end, owner)
     }
 
-    /// Receives a burst while ports of the mux are open. Gives each frame to the port that has
-    /// claimed the frame's destination, and the other frames to the engine.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn receive_beside_ports(
-        &mut self,
-        now: Instant,
-        link: LinkId,
-        burst: &P::Burst,
-        partial_allowed: bool,
-    ) {
-        for frame in burst.iter() {
-            if !self.receive_for_ports(now, link, frame, partial_allowed) {
-                self.receive_frame(now, link, frame, partial_allowed);
-            }
-        }
-    }
-
-    /// Gives a frame from the wire to the port that has claimed its destination. Returns false if
-    /// no port has claimed the destination.
-    pub(crate) fn receive_for_ports(
-        &mut self,
-        now: Instant,
-        link: LinkId,
-        frame: &[u8],
-        partial_allowed: bool,
-    ) -> bool {
-        let mut rules = PortRules {
-            rules: &mut self.io.rules,
-            owners: &mut self.port_owners,
-            counters: &mut self.io.counters,
-            now,
-        };
-        let reception = self.mux_ports.receive(frame, true, &mut rules);
-        if reception == Reception::Refused {
-            self.answer_refused(now, link, frame, partial_allowed);
-        }
-        reception != Reception::Unclaimed
-    }
-
-    /// Answers a refused segment with a RST, as a closed port does. Answers no other packet.
-    #[cold]
-    fn answer_refused(&mut self, now: Instant, link: LinkId, frame: &[u8], partial_allowed: bool) {
-        let Ok(packet) = parse_frame(frame) else {
-            return;
-        };
-        let is_right = packet.protocol == protocol::TCP
-            && tcp_checksum_ok(packet.src, packet.dst, packet.payload, partial_allowed);
-        let Some(segment) = parse_tcp(packet.payload).ok().filter(|_| is_right) else {
-            return;
-        };
-        let arrival = Arrival {
-            key: FlowKey {
-                local: Endpoint::new(packet.dst, segment.dst_port),
-                peer: Endpoint::new(packet.src, segment.src_port),
-            },
-            link,
-            ecn: Ecn::NotEct,
-        };
-        self.io.neighbours.begin_frame(&packet.src_mac);
-        self.engine
-            .answer_refused(now, &arrival, &segment, &mut self.io);
-    }
-
-    /// Returns the route to a port that has claimed `peer`, an address of the interface.
-    pub(crate) fn route_to_port(&self, peer: Endpoint) -> Option<FlowRoute> {
-        let is_claimed = self.io.neighbours.routes().is_local(peer.addr)
-            && self.mux_ports.claims().owner(protocol::TCP, peer).is_some();
-        is_claimed.then_some(MUX_ROUTE)
-    }
-
-    /// Sends packets of ports, and publishes the packets that ports received in this step. Returns
-    /// true if a port has sent a packet, or has a packet for the next step.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn serve_mux_ports(&mut self, now: Instant) -> bool {
-        // Without turns of the engine, a port that floods the NIC would take all of its room in
-        // each step.
-        let worked = match self.io.links.is_turn_of_engine() {
-            true => self.mux_ports.has_work(),
-            false => self.take_port_turns(now),
-        };
-        self.receive_from_mux_ports(now);
-        self.answer_refused_ports(now);
-        self.mux_ports.flush();
-        if self.mux_ports.has_corrupt() {
-            self.io.requests.push_once(HostRequest::CorruptPorts);
-        }
-        worked
-    }
-
-    /// Sends packets of ports. Returns true if a port has sent a packet.
-    #[inline]
-    fn take_port_turns(&mut self, now: Instant) -> bool {
-        let Some(MuxWays { queue, mux_link }) = self.io.links.mux_ways() else {
-            return false;
-        };
-        let mut ways = Ways {
-            queue,
-            mux_link,
-            rules: PortRules {
-                rules: &mut self.io.rules,
-                owners: &mut self.port_owners,
-                counters: &mut self.io.counters,
-                now,
-            },
-            sent: false,
-        };
-        if ways.mux_link.is_nic_full() {
-            ways.has_room();
-        }
-        let count = self.mux_ports.take_turns(now, &mut ways);
-        if ways.sent {
-            self.io.links.note_queued();
-        }
-        count > 0
-    }
-
-    /// Receives the packets of ports for sockets of the service.
-    fn receive_from_mux_ports(&mut self, now: Instant) {
-        let Some(frames) = self.io.links.mux_link().take(MuxQueue::ToEngine) else {
-            return;
-        };
-        for frame in frames.iter() {
-            self.receive_frame(now, MUX_LINK, frame, false);
-        }
-        self.io.neighbours.end_frames();
-        let mux_link = self.io.links.mux_link();
-        mux_link.recycle(MuxQueue::ToEngine, frames);
-        self.send_batches();
-    }
-
-    /// Answers the packets between ports that the rules have refused.
-    fn answer_refused_ports(&mut self, now: Instant) {
-        let Some(frames) = self.io.links.mux_link().take(MuxQueue::Refused) else {
-            return;
-        };
-        for frame in frames.iter() {
-            self.answer_refused(now, MUX_LINK, frame, false);
-        }
-        let mux_link = self.io.links.mux_link();
-        mux_link.recycle(MuxQueue::Refused, frames);
-    }
-
-    /// Gives the frames of the engine to the ports that have claimed their destinations. If no port
-    /// has claimed the destination, or if the rules refuse the segment, the engine gets the RST of
-    /// a closed port (RFC 9293 §3.10.7.1).
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn send_to_mux_ports(&mut self, now: Instant) {
-        let Some(frames) = self.io.links.mux_link().take(MuxQueue::ToPorts) else {
-            return;
-        };
-        for frame in frames.iter() {
-            let mut rules = PortRules {
-                rules: &mut self.io.rules,
-                owners: &mut self.port_owners,
-                counters: &mut self.io.counters,
-                now,
-            };
-            if self.mux_ports.receive(frame, false, &mut rules) != Reception::Taken {
-                self.answer_without_port(now, frame);
-            }
-        }
-        // The RSTs have queued no new frames, because the engine does not answer a RST.
-        let mux_link = self.io.links.mux_link();
-        mux_link.recycle(MuxQueue::ToPorts, frames);
-        self.mux_ports.flush();
-    }
-
-    /// Delivers the RST of a closed port to the flow that sent `frame`. Ignores a frame with a RST.
-    fn answer_without_port(&mut self, now: Instant, frame: &[u8]) {
-        let Ok(packet) = parse_frame(frame) else {
-            return;
-        };
-        let Ok(segment) = parse_tcp(packet.payload) else {
-            return;
-        };
-        if segment.flags.contains(TcpFlags::RST) {
-            return;
-        }
-        let arrival = Arrival {
-            key: FlowKey {
-                local: Endpoint::new(packet.src, segment.src_port),
-                peer: Endpoint::new(packet.dst, segment.dst_port),
-            },
-            link: MUX_LINK,
-            ecn: Ecn::NotEct,
-        };
-        self.engine
-            .segment_arrives(now, &arrival, &reset_for(&segment), &mut self.io);
-    }
-}
-
-/// Returns the RST of a closed port for `segment` (RFC 9293 §3.10.7.1).
-fn reset_for<'a>(segment: &Segment<'_>) -> Segment<'a> {
-    let (seq, ack, flags) = if segment.flags.contains(TcpFlags::ACK) {
-        (segment.ack, SeqNumber(0), TcpFlags::RST)
-    } else {
-        let end = segment.seq.add(segment.len());
-        (SeqNumber(0), end, TcpFlags::RST.union(TcpFlags::ACK))
-    };
-    Segment {
-        src_port: segment.dst_port,
-        dst_port: segment.src_port,
-        seq,
-        ack,
-        flags,
-        wnd: 0,
-        urgent: 0,
-        options: TcpOptions::NONE,
-        payload: &[],
+    /// Closes a port. Returns the mux's end of the port's packet rings.
+    pub fn close_port(&mut self, id: PortId) -> Option<Tapped<ServiceEnd>> {
+        self.input.mux_mut().close(id)
     }
 }

@@ -155,12 +155,12 @@ impl<P: PacketIo> Host<P> {
     /// Sets the options of a listener's new connections.
     pub fn set_listener_options(&mut self, listener: ListenerId, options: &OpenOptions) {
         let options = opened_with(options, self.base_options);
-        self.engine.set_listener_options(listener, options);
+        self.stack.engine.set_listener_options(listener, options);
     }
 
     /// Sets the congestion control algorithms that a program may choose.
     pub fn set_allowed_congestion(&mut self, id: ProgramId, allowed: AllowedCongestion) {
-        if let Some(program) = self.io.programs.get_mut(id) {
+        if let Some(program) = self.stack.io.programs.get_mut(id) {
             program.congestion = allowed;
         }
     }
@@ -175,14 +175,15 @@ impl<P: PacketIo> Host<P> {
         generation: u32,
     ) -> Option<TcpInfo> {
         // Apply the changes that the program made to the slot before its request.
-        self.io.now = now;
+        self.stack.io.now = now;
         self.advance(now, id, slot);
-        let SlotUse::Live(flow) = *self.io.programs.get_mut(id)?.slot_use(slot)? else {
+        let SlotUse::Live(flow) = *self.stack.io.programs.get_mut(id)?.slot_use(slot)? else {
             return None;
         };
-        let binding = self.io.bindings.get_mut(flow)?;
+        let binding = self.stack.io.bindings.get_mut(flow)?;
         let current = binding.generation == generation;
-        self.engine
+        self.stack
+            .engine
             .info(flow)
             .filter(|_| current)
             .map(|info| tcp_info_of(now, &info))
@@ -193,7 +194,7 @@ impl<P: PacketIo> Host<P> {
     pub(crate) fn apply_flags(&mut self, now: Instant, flow: FlowId, changed: u32, flags: u32) {
         let set = changed & flags;
         if set & program_flags::OPEN_NOW != 0 {
-            self.engine.release_syn(flow);
+            self.stack.engine.release_syn(flow);
         }
         if changed & (FLAG_BITS | program_flags::OPTIONS) != 0 {
             self.apply_options(now, flow, changed, flags);
@@ -202,45 +203,50 @@ impl<P: PacketIo> Host<P> {
             if self.close_shared(now, flow, set) || self.give_back(flow, flags) {
                 return;
             }
-            if let Some(binding) = self.io.bindings.get_mut(flow) {
+            if let Some(binding) = self.stack.io.bindings.get_mut(flow) {
                 binding.closed_by_program = true;
             }
             if flags & program_flags::ABORT != 0 {
-                self.engine.close_with_reset(now, flow, &mut self.io);
+                self.stack
+                    .engine
+                    .close_with_reset(now, flow, &mut self.stack.io);
             } else {
-                self.engine.close(now, flow, &mut self.io);
+                self.stack.engine.close(now, flow, &mut self.stack.io);
             }
         } else if set & program_flags::ABORT != 0 {
-            self.engine.close_with_reset(now, flow, &mut self.io);
+            self.stack
+                .engine
+                .close_with_reset(now, flow, &mut self.stack.io);
         } else if set & program_flags::SHUT_WRITE != 0 {
-            self.engine.shutdown_write(flow);
+            self.stack.engine.shutdown_write(flow);
         }
     }
 
     fn apply_options(&mut self, now: Instant, flow: FlowId, changed: u32, flags: u32) {
-        let Some(mut options) = self.engine.options(flow) else {
+        let Some(mut options) = self.stack.engine.options(flow) else {
             return;
         };
-        let place = self.io.bindings.place_of(flow);
+        let place = self.stack.io.bindings.place_of(flow);
         if changed & program_flags::OPTIONS != 0
             && let Some((home, slot)) = place
-            && let Some((region, allowed)) = (self.io.programs.get(home))
+            && let Some((region, allowed)) = (self.stack.io.programs.get(home))
                 .map(|program| (program.region.clone(), program.congestion))
             && let Some(view) = region.slot(slot)
         {
             let asked = slot_options(view.options(), self.base_options);
             options = allowed.restrict(asked, &self.base_options);
             let reports_sent = view.options().tx_reports.load(Relaxed) != 0;
-            if let Some(binding) = self.io.bindings.get_mut(flow) {
+            if let Some(binding) = self.stack.io.bindings.get_mut(flow) {
                 binding.reports_sent = reports_sent;
             }
             self.read_urgent(now, flow, view.options());
             // Publish the receive window, because the options may have changed the window. The
             // window determines when the program announces its reads.
-            self.io.bindings.mark_dirty(flow);
+            self.stack.io.bindings.mark_dirty(flow);
         }
-        self.engine
-            .set_options(now, flow, options_of(flags, options), &mut self.io);
+        self.stack
+            .engine
+            .set_options(now, flow, options_of(flags, options), &mut self.stack.io);
     }
 }
 

@@ -33,9 +33,9 @@ use self::{
     associations::{Expected, FiveTuple, FiveTupleHash},
 };
 use crate::{
-    HostCounters,
-    receive::icmp_error,
+    counters::HostCounters,
     rules::{Action, Credentials, Direction, Opening, RuleSet},
+    stack::icmp_error,
 };
 
 /// The program of a port, as the rules see the program.

@@ -22,26 +22,26 @@ impl<P: PacketIo> Host<P> {
     /// released flows.
     #[inline(never)]
     pub(crate) fn publish(&mut self, now: Instant) {
-        if self.io.journal.has_established() {
-            let (engine, bindings) = (&self.engine, &self.io.bindings);
-            self.io.journal.enter_established(engine, bindings);
+        if self.stack.io.journal.has_established() {
+            let (engine, bindings) = (&self.stack.engine, &self.stack.io.bindings);
+            self.stack.io.journal.enter_established(engine, bindings);
         }
-        if let Some(accepted) = self.io.bindings.take_accepted() {
+        if let Some(accepted) = self.stack.io.bindings.take_accepted() {
             for (flow, listener) in accepted {
                 self.hand_out(now, flow, listener);
             }
         }
         // If the event ring for a flow is full, `publish_flow` marks the flow dirty again, for the
         // next step.
-        let dirty = self.io.bindings.dirty_len();
+        let dirty = self.stack.io.bindings.dirty_len();
         for at in 0..dirty {
-            let Some(flow) = self.io.bindings.dirty_at(at) else {
+            let Some(flow) = self.stack.io.bindings.dirty_at(at) else {
                 break;
             };
             self.publish_flow(flow);
         }
-        self.io.bindings.drop_dirty(dirty);
-        if let Some(released) = self.io.bindings.take_released() {
+        self.stack.io.bindings.drop_dirty(dirty);
+        if let Some(released) = self.stack.io.bindings.take_released() {
             for flow in released {
                 self.end_binding(flow);
             }
@@ -54,14 +54,14 @@ impl<P: PacketIo> Host<P> {
     #[inline]
     pub(crate) fn ring_doorbells(&mut self, now: Instant) {
         self.backlogged = false;
-        if !self.io.programs.contexts.has_unpublished() {
+        if !self.stack.io.programs.contexts.has_unpublished() {
             return;
         }
-        let stuck = self.io.programs.contexts.publish();
-        self.backlogged = self.io.programs.contexts.has_unpublished();
+        let stuck = self.stack.io.programs.contexts.publish();
+        self.backlogged = self.stack.io.programs.contexts.has_unpublished();
         // Disconnect a program whose doorbell cannot be rung, at most one program per step.
         if let Some(id) = stuck {
-            self.io.counters.stuck_doorbells += 1;
+            self.stack.io.counters.stuck_doorbells += 1;
             self.disconnect_program(now, id);
         }
     }
@@ -75,24 +75,24 @@ impl<P: PacketIo> Host<P> {
         slot: u32,
         generation: u32,
     ) {
-        let Some(state) = self.engine.flow(flow) else {
+        let Some(state) = self.stack.engine.flow(flow) else {
             return;
         };
         let key = state.key();
-        let mss = self.engine.info(flow).map_or(0, |info| info.mss);
+        let mss = self.stack.engine.info(flow).map_or(0, |info| info.mss);
         let HostIo {
             bindings, programs, ..
-        } = &mut self.io;
+        } = &mut self.stack.io;
         let Some(binding) = bindings.get_mut(flow) else {
             return;
         };
         if binding.connection == 0 {
             self.connections += 1;
-            binding.connection = self.core_index.connection(self.connections);
+            binding.connection = self.input.core_index().connection(self.connections);
         }
         let ids = slots::ids_of(&key, binding.connection, mss);
         let window = state.rx_window();
-        let limit = self.engine.autotuned_send_buffer(flow, state);
+        let limit = self.stack.engine.autotuned_send_buffer(flow, state);
         let Some(program) = programs.get_mut(id) else {
             return;
         };
@@ -112,14 +112,14 @@ impl<P: PacketIo> Host<P> {
 
     /// Writes the state of `flow` to its slot, and pushes a READY event for the program.
     fn publish_flow(&mut self, flow: FlowId) {
-        let Some(binding) = self.io.bindings.get_mut(flow) else {
+        let Some(binding) = self.stack.io.bindings.get_mut(flow) else {
             return;
         };
         binding.dirty = false;
         let Some(home_slot) = &binding.home_slot else {
             return;
         };
-        let Some(state) = self.engine.flow(flow) else {
+        let Some(state) = self.stack.engine.flow(flow) else {
             return;
         };
         let rx_head = state.rx_head();
@@ -132,7 +132,7 @@ impl<P: PacketIo> Host<P> {
         };
         let rx_window = state.rx_window();
         let tx_sent = binding.reports_sent.then(|| state.tx_sent());
-        let limit = self.engine.autotuned_send_buffer(flow, state);
+        let limit = self.stack.engine.autotuned_send_buffer(flow, state);
         let view = home_slot.view();
         slots::set_rx_window(view, rx_window);
         if let Some(tx_sent) = tx_sent {
@@ -143,6 +143,7 @@ impl<P: PacketIo> Host<P> {
         let (slot, connection) = (binding.slot, binding.connection);
         if !binding.closed_by_program
             && let Some(context) = self
+                .stack
                 .io
                 .programs
                 .contexts
@@ -150,7 +151,7 @@ impl<P: PacketIo> Host<P> {
             && context.push_data(data_event::READY, slot).is_err()
         {
             // The event ring is full. The next step publishes the flow again.
-            self.io.bindings.mark_dirty(flow);
+            self.stack.io.bindings.mark_dirty(flow);
         }
         if publication.flags & service_flags::SHARED != 0 {
             self.note_published(connection, publication);
@@ -160,20 +161,21 @@ impl<P: PacketIo> Host<P> {
     /// Ends the binding of `flow`. The slot stays in use until the program closes the slot.
     #[inline(never)]
     fn end_binding(&mut self, flow: FlowId) {
-        let Some(mut binding) = self.io.bindings.remove(flow) else {
+        let Some(mut binding) = self.stack.io.bindings.remove(flow) else {
             return;
         };
-        self.io.local_ports.end(binding.local_port);
-        self.io.journal.clear(flow);
+        self.stack.io.local_ports.end(binding.local_port);
+        self.stack.io.journal.clear(flow);
         if let Some((program, endpoint)) = binding.reserved.take() {
-            self.io.local_ports.end_reserved(program, endpoint);
-            self.io
+            self.stack.io.local_ports.end_reserved(program, endpoint);
+            self.stack
+                .io
                 .requests
                 .push(HostRequest::PortIdle { program, endpoint });
         }
-        self.io.neighbours.leave(&mut binding.path);
-        let Some(program) = self.io.programs.get_mut(binding.home) else {
-            binding.free_rx(&mut self.io.staging.of(None).1);
+        self.stack.io.neighbours.leave(&mut binding.path);
+        let Some(program) = self.stack.io.programs.get_mut(binding.home) else {
+            binding.free_rx(&mut self.stack.io.staging.of(None).1);
             if let Some(listener) = binding.listener {
                 self.forget_waiting(flow, listener);
             }
@@ -182,7 +184,7 @@ impl<P: PacketIo> Host<P> {
         let shared = binding.service_flags & service_flags::SHARED != 0;
         if !shared && (binding.closed_by_program || program.gone) {
             binding.free_rx(&mut program.rx);
-            let programs = &mut self.io.programs;
+            let programs = &mut self.stack.io.programs;
             programs.release_slot(binding.home, binding.slot, binding.context);
             programs.remove_unused(binding.home);
             self.note_room();
@@ -195,12 +197,12 @@ impl<P: PacketIo> Host<P> {
         self.announce_ended(home, slot, context);
         // The program may have closed the slot before the flow ended. The program then sends no
         // further request, so process the CLOSE now.
-        self.advance(self.io.now, home, slot);
+        self.advance(self.stack.io.now, home, slot);
     }
 
     /// Publishes the last state of a slot whose flow has ended, and notifies `context`.
     pub(crate) fn announce_ended(&mut self, home: ProgramId, slot: u32, context: u32) {
-        let Some(program) = self.io.programs.get_mut(home) else {
+        let Some(program) = self.stack.io.programs.get_mut(home) else {
             return;
         };
         let region = program.region.clone();
@@ -217,7 +219,7 @@ impl<P: PacketIo> Host<P> {
         if let Some(view) = region.slot(slot) {
             slots::publish(view, &publication);
         }
-        if let Some(context) = self.io.programs.contexts.for_event(home, context) {
+        if let Some(context) = self.stack.io.programs.contexts.for_event(home, context) {
             let _ = context.push_data(data_event::READY, slot);
         }
         self.notify_other_holders(connection);
@@ -225,7 +227,7 @@ impl<P: PacketIo> Host<P> {
 
     /// Frees a slot whose flow has ended, after its last holder has closed the slot.
     pub(crate) fn free_ended(&mut self, home: ProgramId, slot: u32) {
-        let Some(program) = self.io.programs.get_mut(home) else {
+        let Some(program) = self.stack.io.programs.get_mut(home) else {
             return;
         };
         let Some(entry) = program.slot_use(slot) else {
@@ -236,7 +238,7 @@ impl<P: PacketIo> Host<P> {
         };
         binding.free_rx(&mut program.rx);
         let context = binding.context;
-        self.io.programs.release_slot(home, slot, context);
+        self.stack.io.programs.release_slot(home, slot, context);
         self.note_room();
     }
 }

@@ -41,32 +41,38 @@ impl<P: PacketIo> Host<P> {
     /// true if a received frame may have a partial checksum (only the pseudo-header sum).
     pub fn frame_terms(&self) -> (u32, bool) {
         let frame_len_max =
-            self.io.neighbours.routes().interface().mtu + ETHERNET_HEADER_LEN as u32;
-        (frame_len_max, self.io.links.checksum_may_be_partial())
+            self.stack.io.neighbours.routes().interface().mtu + ETHERNET_HEADER_LEN as u32;
+        (frame_len_max, self.stack.io.links.checksum_may_be_partial())
     }
 
     /// Returns all listeners, and then all connections except connections in TIME-WAIT.
     pub fn sockets(&self) -> Vec<SocketReport> {
-        let listeners = self.io.listeners.iter().map(|(id, entry)| SocketReport {
-            state: SocketState::Listen,
-            listener: Some(entry.number),
-            local: entry.local,
-            peer: Endpoint::default(),
-            programs: entry
-                .holders
-                .iter()
-                .filter_map(|id| self.program_name(*id))
-                .collect(),
-            recv_q: entry.waiting.len() as u32
-                + entry
-                    .members
+        let listeners = self
+            .stack
+            .io
+            .listeners
+            .iter()
+            .map(|(id, entry)| SocketReport {
+                state: SocketState::Listen,
+                listener: Some(entry.number),
+                local: entry.local,
+                peer: Endpoint::default(),
+                programs: entry
+                    .holders
                     .iter()
-                    .map(|member| member.untaken)
-                    .sum::<u32>(),
-            send_q: self.engine.backlog(id).unwrap_or(0),
-            info: None,
-        });
+                    .filter_map(|id| self.program_name(*id))
+                    .collect(),
+                recv_q: entry.waiting.len() as u32
+                    + entry
+                        .members
+                        .iter()
+                        .map(|member| member.untaken)
+                        .sum::<u32>(),
+                send_q: self.stack.engine.backlog(id).unwrap_or(0),
+                info: None,
+            });
         let flows = self
+            .stack
             .engine
             .flows()
             .filter_map(|flow| self.report_flow(flow));
@@ -74,9 +80,9 @@ impl<P: PacketIo> Host<P> {
     }
 
     fn report_flow(&self, flow: FlowId) -> Option<SocketReport> {
-        let state = self.engine.flow(flow)?;
-        let info = self.engine.info(flow)?;
-        let binding = self.io.bindings.get(flow)?;
+        let state = self.stack.engine.flow(flow)?;
+        let info = self.stack.engine.info(flow)?;
+        let binding = self.stack.io.bindings.get(flow)?;
         Some(SocketReport {
             state: SocketState::Connection(info.state.to_string()),
             listener: None,
@@ -104,7 +110,8 @@ impl<P: PacketIo> Host<P> {
     }
 
     fn program_name(&self, id: crate::ProgramId) -> Option<(String, u32)> {
-        self.io
+        self.stack
+            .io
             .programs
             .get(id)
             .map(|program| (program.name.clone(), program.pid))
@@ -113,12 +120,12 @@ impl<P: PacketIo> Host<P> {
     /// Returns all counters by name: counters of the host, counters of the engine, and drops by
     /// reason.
     pub fn counters(&self) -> Vec<(String, u64)> {
-        let own = &self.io.counters;
-        let reasm = self.fragments.counters();
+        let own = &self.stack.io.counters;
+        let reasm = self.input.reassembly_counters();
         let mut all = vec![
             ("in_frames".to_owned(), own.in_frames),
-            ("rx_overruns".to_owned(), self.io.links.rx_overruns()),
-            ("handed_over".to_owned(), own.handed_over),
+            ("rx_overruns".to_owned(), self.stack.io.links.rx_overruns()),
+            ("handed_over".to_owned(), self.input.handed_over()),
             ("memory_segments".to_owned(), own.memory_segments),
             ("out_frames".to_owned(), own.out_segments),
             ("bad_requests".to_owned(), own.bad_requests),
@@ -132,7 +139,7 @@ impl<P: PacketIo> Host<P> {
             ("reasm_timeout".to_owned(), reasm.timeouts),
             ("out_time_excds".to_owned(), own.out_time_excds),
         ];
-        let engine = self.engine.counters();
+        let engine = self.stack.engine.counters();
         all.extend(engine.iter().map(|(name, value)| (name.to_owned(), value)));
         for reason in DropReason::ALL {
             let count = own.drops[reason.index()] + engine.drops[reason.index()];
@@ -144,19 +151,20 @@ impl<P: PacketIo> Host<P> {
     /// Returns the number of connections in TIME-WAIT, which the engine keeps in a table of their
     /// own.
     pub fn time_wait_len(&self) -> usize {
-        self.engine.time_wait_len()
+        self.stack.engine.time_wait_len()
     }
 
     /// Returns the number of programs, the number of connections, and the number of bytes in
     /// receive buffers.
     pub fn usage(&self) -> (usize, usize, u64) {
-        let programs = self.io.programs.iter().count();
+        let programs = self.stack.io.programs.iter().count();
         let bytes = self
+            .stack
             .io
             .programs
             .iter()
             .map(|(_, program)| program.rx.allocated_bytes())
             .sum();
-        (programs, self.engine.flows().count(), bytes)
+        (programs, self.stack.engine.flows().count(), bytes)
     }
 }

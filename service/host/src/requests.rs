@@ -16,7 +16,7 @@ use crate::{
     bindings::SlotUse,
     contexts::{Context, failed_event, slot_event},
     ephemeral_ports::{Choice, PortShare},
-    links::{LOCAL_PATH_LINK, LOCAL_PATH_ROUTE},
+    links::{LOCAL_PATH_LINK, LOCAL_PATH_ROUTE, MUX_ROUTE},
     listeners::Acceptor,
     neighbours::can_be_a_host,
     options::{opened_with, options_of},
@@ -45,7 +45,7 @@ impl<P: PacketIo> Host<P> {
     pub(crate) fn poll_requests(&mut self, now: Instant) -> bool {
         let mut any = false;
         let mut from = 0;
-        while let Some(place) = self.io.programs.contexts.next_with_requests(from) {
+        while let Some(place) = self.stack.io.programs.contexts.next_with_requests(from) {
             from = place + 1;
             match self.poll_context(now, place) {
                 Ok(some) => any |= some,
@@ -59,8 +59,8 @@ impl<P: PacketIo> Host<P> {
     /// context moves to an index that the scan has passed, the next step reads the context.
     #[cold]
     fn expel_corrupt(&mut self, now: Instant, place: usize) {
-        self.io.counters.corrupt_rings += 1;
-        if let Some(((id, _), _)) = self.io.programs.contexts.owned(place) {
+        self.stack.io.counters.corrupt_rings += 1;
+        if let Some(((id, _), _)) = self.stack.io.programs.contexts.owned(place) {
             self.disconnect_program(now, id);
         }
     }
@@ -68,26 +68,26 @@ impl<P: PacketIo> Host<P> {
     #[inline(never)]
     fn poll_context(&mut self, now: Instant, place: usize) -> Result<bool, Corrupt> {
         let mut any = false;
-        let Some((owner, mut context)) = self.io.programs.contexts.owned(place) else {
+        let Some((owner, mut context)) = self.stack.io.programs.contexts.owned(place) else {
             return Ok(false);
         };
         let id = owner.0;
         if context.has_control() {
             any = self.poll_control(now, place, owner)?;
-            let Some(again) = self.io.programs.contexts.at(place) else {
+            let Some(again) = self.stack.io.programs.contexts.at(place) else {
                 return Ok(any);
             };
             context = again;
         }
         let waiting = context.data_waiting()?.min(REQUESTS_PER_STEP_MAX);
         for ahead in 0..waiting {
-            let Some(context) = self.io.programs.contexts.at(place) else {
+            let Some(context) = self.stack.io.programs.contexts.at(place) else {
                 break;
             };
             let word = DataWord::decode(context.data_word(ahead));
             self.data(now, id, word);
         }
-        if let Some(context) = self.io.programs.contexts.at(place) {
+        if let Some(context) = self.stack.io.programs.contexts.at(place) {
             context.drop_data(waiting);
         }
         Ok(any || waiting > 0)
@@ -102,7 +102,7 @@ impl<P: PacketIo> Host<P> {
     ) -> Result<bool, Corrupt> {
         let mut any = false;
         for _ in 0..REQUESTS_PER_STEP_MAX {
-            let Some(context) = self.io.programs.contexts.at(place) else {
+            let Some(context) = self.stack.io.programs.contexts.at(place) else {
                 break;
             };
             let Some(request) = context.next_control()? else {
@@ -119,13 +119,13 @@ impl<P: PacketIo> Host<P> {
             data_request::ADVANCE => self.advance_slot(now, id, word.slot),
             data_request::ASSIGN => self.assign(id, word.slot, word.arg),
             data_request::ACCEPT_TAKEN => self.accept_taken(id, word.slot, word.arg),
-            _ => self.io.counters.bad_requests += 1,
+            _ => self.stack.io.counters.bad_requests += 1,
         }
     }
 
     /// Returns context `number` of a program, to answer a request, if the context exists.
     fn context(&mut self, id: ProgramId, number: u32) -> Option<&mut Context> {
-        let contexts = &mut self.io.programs.contexts;
+        let contexts = &mut self.stack.io.programs.contexts;
         contexts
             .exists(id, number)
             .then(|| contexts.for_event(id, number))?
@@ -138,25 +138,25 @@ impl<P: PacketIo> Host<P> {
                 self.join_listener(id, context, &request);
             }
             control_request::LISTENER_LEAVE => {
-                if let Some(listener) = self.io.listeners.numbered(request.listener)
-                    && let Some(entry) = self.io.listeners.get_mut(listener)
+                if let Some(listener) = self.stack.io.listeners.numbered(request.listener)
+                    && let Some(entry) = self.stack.io.listeners.get_mut(listener)
                 {
                     let untaken = entry.leave(id, context);
-                    self.engine.accept_queue_removed(listener, untaken);
+                    self.stack.engine.accept_queue_removed(listener, untaken);
                 }
             }
-            _ => self.io.counters.bad_requests += 1,
+            _ => self.stack.io.counters.bad_requests += 1,
         }
     }
 
     /// Makes a context a member of a listener, and charges the program's user for the membership.
     fn join_listener(&mut self, id: ProgramId, context: u32, request: &ControlRequest) {
-        let Some(listener) = self.io.listeners.numbered(request.listener) else {
+        let Some(listener) = self.stack.io.listeners.numbered(request.listener) else {
             return;
         };
         let (Some(entry), Some(program)) = (
-            self.io.listeners.get_mut(listener),
-            self.io.programs.get(id),
+            self.stack.io.listeners.get_mut(listener),
+            self.stack.io.programs.get(id),
         ) else {
             return;
         };
@@ -176,32 +176,32 @@ impl<P: PacketIo> Host<P> {
         }
         let waiting = std::mem::take(&mut entry.waiting);
         for flow in waiting {
-            self.io.bindings.note_accepted(flow, listener);
+            self.stack.io.bindings.note_accepted(flow, listener);
         }
     }
 
     fn accept_taken(&mut self, id: ProgramId, number: u32, count: u32) {
-        let Some(listener) = self.io.listeners.numbered(number) else {
+        let Some(listener) = self.stack.io.listeners.numbered(number) else {
             return;
         };
-        let Some(entry) = self.io.listeners.get_mut(listener) else {
+        let Some(entry) = self.stack.io.listeners.get_mut(listener) else {
             return;
         };
         let taken = entry.taken(id, count);
-        self.engine.accept_queue_removed(listener, taken);
+        self.stack.engine.accept_queue_removed(listener, taken);
     }
 
     fn assign(&mut self, id: ProgramId, slot: u32, context: u32) {
-        let Some(program) = self.io.programs.get_mut(id) else {
+        let Some(program) = self.stack.io.programs.get_mut(id) else {
             return;
         };
         match program.slot_use(slot) {
             Some(SlotUse::Live(flow)) => {
                 let flow = *flow;
-                if let Some(binding) = self.io.bindings.get_mut(flow) {
+                if let Some(binding) = self.stack.io.bindings.get_mut(flow) {
                     binding.context = context;
                     binding.announce = true;
-                    self.io.bindings.mark_dirty(flow);
+                    self.stack.io.bindings.mark_dirty(flow);
                 }
             }
             Some(SlotUse::Ended(binding)) => {
@@ -248,7 +248,7 @@ impl<P: PacketIo> Host<P> {
         request: ControlRequest,
         since: Instant,
     ) -> Result<(), Refused> {
-        let Some(owner) = self.io.programs.get(program) else {
+        let Some(owner) = self.stack.io.programs.get(program) else {
             return Ok(());
         };
         let place = owner.account.charge(Resource::ParkedOpens, 1)?;
@@ -320,14 +320,14 @@ impl<P: PacketIo> Host<P> {
             Err(other) => return other,
         };
         let asked = opened_with(&request.options, self.base_options);
-        let allowed = self.io.programs.get(program);
+        let allowed = self.stack.io.programs.get(program);
         let allowed = allowed.map_or(AllowedCongestion::ALL, |program| program.congestion);
         let options = options_of(request.flags, allowed.restrict(asked, &self.base_options));
-        let owner = self.io.programs.get(program);
+        let owner = self.stack.io.programs.get(program);
         let owner = owner.map(|program| program.credentials.clone());
-        let action = judge_connect(&mut self.io.rules, owner.as_deref(), local, peer);
+        let action = judge_connect(&mut self.stack.io.rules, owner.as_deref(), local, peer);
         if action != Action::Accept {
-            self.io.counters.drops[DropReason::RuleDenied.index()] += 1;
+            self.stack.io.counters.drops[DropReason::RuleDenied.index()] += 1;
         }
         if action == Action::Refuse {
             return Start::Failed(close_cause::REFUSED);
@@ -336,13 +336,13 @@ impl<P: PacketIo> Host<P> {
             Ok(charge) => charge,
             Err(other) => return other,
         };
-        let neighbours = &mut self.io.neighbours;
+        let neighbours = &mut self.stack.io.neighbours;
         neighbours.set_opens_nowhere(action == Action::Drop);
         let opened = self.open(now, (local, peer), route, options, request);
-        self.io.neighbours.set_opens_nowhere(false);
+        self.stack.io.neighbours.set_opens_nowhere(false);
         match opened {
             Ok(opened) => {
-                if let Some(binding) = self.io.bindings.get_mut(opened.0) {
+                if let Some(binding) = self.stack.io.bindings.get_mut(opened.0) {
                     (binding.charge, binding.owner) = (charge, owner);
                 }
                 self.connect_started(opened, program, context, request, local)
@@ -359,7 +359,7 @@ impl<P: PacketIo> Host<P> {
         program: ProgramId,
         route: FlowRoute,
     ) -> Result<Option<Charge>, Start> {
-        let Some(program) = self.io.programs.get(program) else {
+        let Some(program) = self.stack.io.programs.get(program) else {
             return Ok(None);
         };
         match program.account.charge(Resource::Connections, 1) {
@@ -370,29 +370,35 @@ impl<P: PacketIo> Host<P> {
     }
 
     fn route_to(&mut self, now: Instant, peer: Endpoint) -> Result<FlowRoute, Start> {
-        if self.io.neighbours.routes().is_local(peer.addr) {
-            if self.engine.listener_at(peer).is_none() {
+        if self.stack.io.neighbours.routes().is_local(peer.addr) {
+            if self.stack.engine.listener_at(peer).is_none() {
                 return Err(Start::Kernel(not_accelerated::ROUTE));
             }
             return Ok(LOCAL_PATH_ROUTE);
         }
         // For martians, other addresses of this host and multicast groups, the program gets the
         // result of the kernel's `connect`.
-        if !self.io.neighbours.routes().leads_out(peer.addr) || !can_be_a_host(peer.addr) {
+        if !self.stack.io.neighbours.routes().leads_out(peer.addr) || !can_be_a_host(peer.addr) {
             return Err(Start::Kernel(not_accelerated::ROUTE));
         }
-        let (neighbours, requests) = (&mut self.io.neighbours, &mut self.io.requests);
+        let (neighbours, requests) = (&mut self.stack.io.neighbours, &mut self.stack.io.requests);
         let Some(hop) = neighbours.next_hop(now, peer.addr, requests) else {
             return Err(Start::Failed(close_cause::NET_UNREACHABLE));
         };
         if hop.mac.is_none() {
             return Err(Start::Wait);
         }
-        let interface = self.io.neighbours.routes().interface();
+        let interface = self.stack.io.neighbours.routes().interface();
         Ok(FlowRoute {
             link: interface.link,
             mtu: interface.mtu,
         })
+    }
+
+    /// Returns the route to a port of the mux that has claimed `peer`, an address of the interface.
+    fn route_to_port(&self, peer: Endpoint) -> Option<FlowRoute> {
+        let is_local = self.stack.io.neighbours.routes().is_local(peer.addr);
+        (is_local && self.input.mux().has_claimed(peer)).then_some(MUX_ROUTE)
     }
 
     fn local_endpoint(
@@ -402,22 +408,22 @@ impl<P: PacketIo> Host<P> {
         port: u16,
         peer: Endpoint,
     ) -> Result<Endpoint, Start> {
-        let core_index = self.core_index;
+        let core_index = self.input.core_index();
         let is_mine = |port| core_index.has(port, peer.port);
         if port != 0 {
             let local = Endpoint { addr, port };
-            let entitled = is_mine(port) && self.io.local_ports.is_reserved(program, local);
+            let entitled = is_mine(port) && self.stack.io.local_ports.is_reserved(program, local);
             return if entitled {
                 Ok(local)
             } else {
                 Err(Start::Failed(close_cause::NO_PORT))
             };
         }
-        let (engine, now) = (&self.engine, self.io.now);
-        let owner = self.io.programs.get(program);
+        let (engine, now) = (&self.stack.engine, self.stack.io.now);
+        let owner = self.stack.io.programs.get(program);
         let user = owner.map(|program| program.account.user());
         let share = user.map_or(PortShare::ALL, |user| {
-            self.io.ephemeral_ports.share_of(user)
+            self.stack.io.ephemeral_ports.share_of(user)
         });
         let is_free = |port| {
             let local = Endpoint { addr, port };
@@ -428,9 +434,9 @@ impl<P: PacketIo> Host<P> {
             port,
             ask,
             exhausted,
-        } = self.io.ephemeral_ports.choose(addr, peer, is_free);
+        } = self.stack.io.ephemeral_ports.choose(addr, peer, is_free);
         if ask {
-            self.io.requests.push(HostRequest::MorePorts { addr });
+            self.stack.io.requests.push(HostRequest::MorePorts { addr });
         }
         match port {
             Some(port) => Ok(Endpoint { addr, port }),
@@ -448,19 +454,22 @@ impl<P: PacketIo> Host<P> {
         local: Endpoint,
     ) -> Start {
         let taken = self
+            .stack
             .io
             .programs
             .get_mut(id)
             .and_then(|program| program.take_slot());
         let Some((slot, generation)) = taken else {
-            self.engine.abort(self.io.now, flow, &mut self.io);
+            self.stack
+                .engine
+                .abort(self.stack.io.now, flow, &mut self.stack.io);
             return Start::Failed(close_cause::ABORTED);
         };
         let reserved = (request.local_port != 0).then_some((id, local));
         if reserved.is_some() {
-            self.io.local_ports.begin_reserved(id, local);
+            self.stack.io.local_ports.begin_reserved(id, local);
         }
-        if let Some(binding) = self.io.bindings.get_mut(flow) {
+        if let Some(binding) = self.stack.io.bindings.get_mut(flow) {
             binding.program_flags = request.flags;
             binding.reserved = reserved;
         }

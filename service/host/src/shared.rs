@@ -88,7 +88,7 @@ impl<P: PacketIo> Host<P> {
     /// Makes `child` a holder of all connections that `from` holds, before a fork. After a refusal,
     /// `child` holds no connection.
     pub fn inherit(&mut self, now: Instant, from: Holder, child: u64) -> Result<(), Refused> {
-        self.io.now = now;
+        self.stack.io.now = now;
         let inherited = self.add_child(now, from, Holder::Child(child));
         if inherited.is_err() {
             self.leave_all(now, Holder::Child(child), false);
@@ -128,7 +128,7 @@ impl<P: PacketIo> Host<P> {
     /// Removes a holder that has ended. If `abort` is true, resets the connections that have no
     /// other holder.
     pub fn leave_all(&mut self, now: Instant, holder: Holder, abort: bool) {
-        self.io.now = now;
+        self.stack.io.now = now;
         for connection in self.shared.held_by(holder) {
             self.drop_holder(now, connection, holder, abort);
         }
@@ -137,12 +137,12 @@ impl<P: PacketIo> Host<P> {
     /// Removes the hold of `holder`, which has closed a connection without ever having a slot for
     /// the connection.
     pub fn release_connection(&mut self, now: Instant, holder: Holder, connection: u64) {
-        self.io.now = now;
+        self.stack.io.now = now;
         self.drop_holder(now, connection, holder, false);
     }
 
     fn share_all(&mut self, now: Instant, id: ProgramId) -> Result<(), Refused> {
-        let Some(program) = self.io.programs.get_mut(id) else {
+        let Some(program) = self.stack.io.programs.get_mut(id) else {
             return Ok(());
         };
         let account = program.account.clone();
@@ -186,22 +186,22 @@ impl<P: PacketIo> Host<P> {
 
     /// Returns the binding of the connection in a program's slot.
     fn binding_at(&mut self, (id, slot): (ProgramId, u32)) -> Option<&mut Binding> {
-        let flow = match self.io.programs.get_mut(id)?.slot_use(slot)? {
+        let flow = match self.stack.io.programs.get_mut(id)?.slot_use(slot)? {
             SlotUse::Live(flow) => *flow,
             SlotUse::Ended(_) => {
-                return match self.io.programs.get_mut(id)?.slot_use(slot)? {
+                return match self.stack.io.programs.get_mut(id)?.slot_use(slot)? {
                     SlotUse::Ended(binding) => Some(binding),
                     _ => None,
                 };
             }
             SlotUse::Free | SlotUse::Former(_) => return None,
         };
-        self.io.bindings.get_mut(flow)
+        self.stack.io.bindings.get_mut(flow)
     }
 
     /// Sets and clears flags of a slot now, instead of at the end of the step.
     fn change_flags(&mut self, (id, slot): (ProgramId, u32), set: u32, clear: u32) {
-        let program = self.io.programs.get(id);
+        let program = self.stack.io.programs.get(id);
         if let Some(view) = program.and_then(|program| program.region.slot(slot)) {
             crate::slots::add_flags(view, set);
             crate::slots::remove_flags(view, clear);
@@ -211,7 +211,7 @@ impl<P: PacketIo> Host<P> {
     /// Processes the CLOSE flag of the home. `flags` has the program flags that the home has newly
     /// set. Returns false and changes nothing if `flow` is not shared.
     pub(crate) fn close_shared(&mut self, now: Instant, flow: FlowId, flags: u32) -> bool {
-        let Some(binding) = self.io.bindings.get_mut(flow) else {
+        let Some(binding) = self.stack.io.bindings.get_mut(flow) else {
             return false;
         };
         if binding.service_flags & service_flags::SHARED == 0 {
@@ -219,7 +219,7 @@ impl<P: PacketIo> Host<P> {
         }
         let (connection, home) = (binding.connection, binding.home);
         if flags & program_flags::SHUT_WRITE != 0 {
-            self.engine.shutdown_write(flow);
+            self.stack.engine.shutdown_write(flow);
         }
         let abort = flags & program_flags::ABORT != 0;
         self.drop_holder(now, connection, Holder::Program(home), abort);
@@ -286,12 +286,12 @@ impl<P: PacketIo> Host<P> {
             return;
         };
         let (_, slot) = shared.former_slots.swap_remove(at);
-        let Some(program) = self.io.programs.get_mut(id) else {
+        let Some(program) = self.stack.io.programs.get_mut(id) else {
             return;
         };
         if let Some(SlotUse::Former(former)) = program.slot_use(slot) {
             let context = former.context;
-            self.io.programs.release_slot(id, slot, context);
+            self.stack.io.programs.release_slot(id, slot, context);
         }
     }
 
@@ -333,7 +333,7 @@ impl<P: PacketIo> Host<P> {
             return;
         };
         for (id, slot) in shared.former_slots.clone() {
-            let Some(program) = self.io.programs.get_mut(id) else {
+            let Some(program) = self.stack.io.programs.get_mut(id) else {
                 continue;
             };
             let Some(SlotUse::Former(former)) = program.slot_use(slot) else {
@@ -344,7 +344,7 @@ impl<P: PacketIo> Host<P> {
                 continue;
             }
             self.change_flags((id, slot), service_flags::EVENT_PENDING, 0);
-            if let Some(context) = self.io.programs.contexts.for_event(id, context) {
+            if let Some(context) = self.stack.io.programs.contexts.for_event(id, context) {
                 // A full ring does no harm: the program reads the ring later, and then finds the
                 // flag.
                 let _ = context.push_data(data_event::READY, slot);
@@ -360,18 +360,26 @@ impl<P: PacketIo> Host<P> {
         binding.closed_by_program = true;
         binding.service_flags &= !service_flags::SHARED;
         let (id, slot) = place;
-        let flow = match self.io.programs.get_mut(id).and_then(|p| p.slot_use(slot)) {
+        let flow = match self
+            .stack
+            .io
+            .programs
+            .get_mut(id)
+            .and_then(|p| p.slot_use(slot))
+        {
             Some(SlotUse::Live(flow)) => *flow,
             _ => {
                 self.free_ended(id, slot);
-                self.io.programs.remove_unused(id);
+                self.stack.io.programs.remove_unused(id);
                 return;
             }
         };
         if abort {
-            self.engine.close_with_reset(now, flow, &mut self.io);
+            self.stack
+                .engine
+                .close_with_reset(now, flow, &mut self.stack.io);
         } else {
-            self.engine.close(now, flow, &mut self.io);
+            self.stack.engine.close(now, flow, &mut self.stack.io);
         }
     }
 }

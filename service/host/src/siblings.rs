@@ -13,9 +13,9 @@ use std::sync::{
 
 use tidelane_engine::LinkId;
 use tidelane_ring::core_of;
-use tidelane_wire::{Packet, protocol};
+use tidelane_wire::{Packet, parse_frame, protocol};
 
-use crate::{Bell, receive::icmp_error};
+use crate::{Bell, stack::icmp_error};
 
 /// Limit of the batches that wait between two cores. A batch has the frames of at most one burst,
 /// so the batches hold about as many frames as a NIC queue.
@@ -118,22 +118,35 @@ pub struct Siblings {
     incoming: Vec<Incoming>,
     /// Number of batches that wait for this core.
     waiting: Arc<AtomicUsize>,
+    /// Number of frames that this core has handed over.
+    handed_over: u64,
 }
 
 impl Siblings {
-    /// Makes the channels between `cores` cores. Returns one `Siblings` per core, ordered by core
-    /// index. `bell` returns the doorbell of a core.
-    pub fn of(cores: usize, mut bell: impl FnMut(usize) -> Box<dyn Bell>) -> Vec<Self> {
-        let alone = |core| Self {
-            core_index: CoreIndex {
-                core: core as u32,
-                cores: cores as u32,
-            },
+    /// Returns the channels of the only core of a service, which has no other cores.
+    pub(crate) fn alone() -> Self {
+        Self::without_channels(CoreIndex::ALONE)
+    }
+
+    fn without_channels(core_index: CoreIndex) -> Self {
+        Self {
+            core_index,
             outgoing: Vec::new(),
             incoming: Vec::new(),
             waiting: Arc::default(),
+            handed_over: 0,
+        }
+    }
+
+    /// Makes the channels between `cores` cores. Returns one `Siblings` per core, ordered by core
+    /// index. `bell` returns the doorbell of a core.
+    pub fn of(cores: usize, mut bell: impl FnMut(usize) -> Box<dyn Bell>) -> Vec<Self> {
+        let of_core = |core| CoreIndex {
+            core: core as u32,
+            cores: cores as u32,
         };
-        let mut all: Vec<Self> = (0..cores).map(alone).collect();
+        let all = (0..cores).map(|core| Self::without_channels(of_core(core)));
+        let mut all: Vec<Self> = all.collect();
         for from in 0..cores {
             for to in 0..cores {
                 if from == to {
@@ -164,9 +177,32 @@ impl Siblings {
         self.core_index
     }
 
+    /// Returns true if the service has no other cores.
+    #[inline]
+    pub(crate) fn is_alone(&self) -> bool {
+        self.core_index.cores == 1
+    }
+
+    /// Returns the number of frames that this core has handed over.
+    pub(crate) fn handed_over(&self) -> u64 {
+        self.handed_over
+    }
+
+    /// Hands over a frame that arrived on `link`, if the frame's flow belongs to another core.
+    /// Returns true if the frame was handed over.
+    #[inline(never)]
+    pub(crate) fn takes(&mut self, link: LinkId, frame: &[u8], partial_allowed: bool) -> bool {
+        let packet = parse_frame(frame).ok();
+        let Some(core) = packet.and_then(|packet| self.elsewhere(&packet)) else {
+            return false;
+        };
+        self.hand_over(core, link, frame, partial_allowed);
+        true
+    }
+
     /// Returns the core of the packet's flow. Returns `None` if this core is the right core for the
     /// packet.
-    pub(crate) fn elsewhere(&self, packet: &Packet<'_>) -> Option<usize> {
+    fn elsewhere(&self, packet: &Packet<'_>) -> Option<usize> {
         let (port, other) = ports_of(packet)?;
         let core = core_of(port, other, self.core_index.cores);
         (core != self.core_index.core).then_some(core as usize)
@@ -188,6 +224,7 @@ impl Siblings {
         partial_allowed: bool,
     ) {
         if let Some(Some(channel)) = self.outgoing.get_mut(core) {
+            self.handed_over += 1;
             channel.filling.push(link, frame, partial_allowed);
         }
     }

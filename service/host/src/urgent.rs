@@ -82,13 +82,13 @@ impl<P: PacketIo> Host<P> {
     /// Reads the options for urgent data, because the program may have written urgent data, or may
     /// have read beyond the urgent byte.
     pub(crate) fn read_urgent(&mut self, now: Instant, flow: FlowId, options: &SlotOptions) {
-        let Some(binding) = self.io.bindings.get_mut(flow) else {
+        let Some(binding) = self.stack.io.bindings.get_mut(flow) else {
             return;
         };
         let ahead = binding.rx_read.wrapping_sub(binding.urgent.pos()) as i32;
         if binding.service_flags & service_flags::URGENT != 0 && ahead > 0 {
             binding.service_flags &= !service_flags::URGENT;
-            let program = self.io.programs.get(binding.home);
+            let program = self.stack.io.programs.get(binding.home);
             if let Some(view) = program.and_then(|program| program.region.slot(binding.slot)) {
                 slots::set_rx_buffer(view, binding.rx_word());
             }
@@ -99,6 +99,9 @@ impl<P: PacketIo> Host<P> {
         }
         let up = options.tx_urgent.load(Relaxed);
         // Ignore the result: the engine counts an invalid position, and no data becomes urgent.
-        let _ = self.engine.tx_urgent(now, flow, up, &mut self.io);
+        let _ = self
+            .stack
+            .engine
+            .tx_urgent(now, flow, up, &mut self.stack.io);
     }
 }

@@ -64,11 +64,13 @@ impl AddressesWithin {
 impl<P: PacketIo> Host<P> {
     /// Replaces the host's addresses that the served interface does not have.
     pub fn set_addresses_within(&mut self, addresses: AddressesWithin) {
-        let before = std::mem::replace(&mut self.io.within, addresses);
+        let before = std::mem::replace(&mut self.stack.io.within, addresses);
         let sources = before.single.into_iter().chain([LOCALHOST_V4]);
         for addr in sources {
-            if !self.io.within.has_pool(addr) && !self.io.neighbours.routes().is_local(addr) {
-                self.io.ephemeral_ports.remove_address(addr);
+            if !self.stack.io.within.has_pool(addr)
+                && !self.stack.io.neighbours.routes().is_local(addr)
+            {
+                self.stack.io.ephemeral_ports.remove_address(addr);
             }
         }
     }
@@ -76,7 +78,7 @@ impl<P: PacketIo> Host<P> {
     /// Allows or forbids a program to connect within this host. The driver allows only a program in
     /// the network namespace of the service, whose loopback is the loopback of the listeners.
     pub fn allow_within_host(&mut self, id: ProgramId, allowed: bool) {
-        if let Some(program) = self.io.programs.get_mut(id) {
+        if let Some(program) = self.stack.io.programs.get_mut(id) {
             program.within_host = allowed;
         }
     }
@@ -86,12 +88,12 @@ impl<P: PacketIo> Host<P> {
     /// not set `within_host` for a listener of a SO_REUSEPORT group, because the group may have
     /// kernel sockets that the service does not know.
     pub(crate) fn route_within(&self, program: ProgramId, peer: Endpoint) -> Option<FlowRoute> {
-        if !self.io.within.has(peer.addr) {
+        if !self.stack.io.within.has(peer.addr) {
             return None;
         }
-        let allowed = self.io.programs.get(program)?.within_host;
-        let id = self.engine.listener_at(peer)?;
-        let wanted = self.io.listeners.get(id)?.within_host;
+        let allowed = self.stack.io.programs.get(program)?.within_host;
+        let id = self.stack.engine.listener_at(peer)?;
+        let wanted = self.stack.io.listeners.get(id)?.within_host;
         (allowed && wanted).then_some(LOCAL_PATH_ROUTE)
     }
 
@@ -103,13 +105,13 @@ impl<P: PacketIo> Host<P> {
         route: FlowRoute,
     ) -> Result<IpAddress, Start> {
         let wanted = IpAddress(request.local_addr);
-        if self.io.within.has(peer.addr) {
+        if self.stack.io.within.has(peer.addr) {
             let source = self.source_within(wanted, request.local_port, peer.addr);
             return source.ok_or(Start::Kernel(not_accelerated::ROUTE));
         }
         let unreachable = Start::Failed(close_cause::NET_UNREACHABLE);
         if !wanted.is_unspecified() {
-            return match self.io.neighbours.routes().is_local(wanted) {
+            return match self.stack.io.neighbours.routes().is_local(wanted) {
                 true => Ok(wanted),
                 false => Err(unreachable),
             };
@@ -117,14 +119,14 @@ impl<P: PacketIo> Host<P> {
         if route.link == LOCAL_PATH_LINK || route.link == MUX_LINK {
             return Ok(peer.addr);
         }
-        let found = self.io.neighbours.routes().lookup(peer.addr);
+        let found = self.stack.io.neighbours.routes().lookup(peer.addr);
         found.map(|found| found.source).ok_or(unreachable)
     }
 
     /// Returns the local address of a connection to `peer` within this host. The socket is bound to
     /// `wanted`, and to `port` unless `port` is zero. `None` leaves the connection to the kernel.
     fn source_within(&self, wanted: IpAddress, port: u16, peer: IpAddress) -> Option<IpAddress> {
-        let within = &self.io.within;
+        let within = &self.stack.io.within;
         let source = match wanted.is_unspecified() {
             true => within.source_for(peer)?,
             false => wanted,

@@ -8,7 +8,7 @@ use tidelane_wire::{
     write_partial_checksum, write_tcp_checksum,
 };
 
-use crate::HostCounters;
+use crate::counters::HostCounters;
 
 /// Offset of the checksum in a TCP header.
 const TCP_CHECKSUM_AT: u16 = 16;

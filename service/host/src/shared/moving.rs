@@ -82,7 +82,7 @@ impl<P: PacketIo> Host<P> {
     /// Moves a connection to the program `id`, which is a holder of the connection. After an error,
     /// the connection stays at its home.
     pub fn take(&mut self, now: Instant, id: ProgramId, take: Take) -> Result<Taken, TakeError> {
-        self.io.now = now;
+        self.stack.io.now = now;
         let shared = self.shared.by_number.get(&take.connection);
         let place = match shared {
             Some(shared) if shared.holders.contains(&Holder::Program(id)) => shared.place,
@@ -109,7 +109,7 @@ impl<P: PacketIo> Host<P> {
             return Err(TakeError::NotHeld);
         };
         let left = binding.closed_by_program;
-        let program = self.io.programs.get(place.0);
+        let program = self.stack.io.programs.get(place.0);
         let held = program.is_some_and(|program| {
             let view = program.region.slot(place.1);
             !left && !program.gone && view.is_some_and(slots::is_copying)
@@ -124,17 +124,22 @@ impl<P: PacketIo> Host<P> {
 
     /// Returns the stream positions of the data that moves with a connection.
     fn moved_ranges(&mut self, place: (ProgramId, u32)) -> Result<MovedRanges, TakeError> {
-        let program = self.io.programs.get_mut(place.0);
+        let program = self.stack.io.programs.get_mut(place.0);
         match program.and_then(|program| program.slot_use(place.1)) {
             Some(SlotUse::Live(flow)) => {
                 let flow = *flow;
                 // The engine may have ended the flow in this step. The end of the step then
                 // publishes the end of the flow, and the program tries again.
-                let state = self.engine.flow(flow).ok_or(TakeError::Busy)?;
+                let state = self.stack.engine.flow(flow).ok_or(TakeError::Busy)?;
                 let acked = state.tx_acked();
-                let binding = self.io.bindings.get_mut(flow).ok_or(TakeError::Busy)?;
+                let binding = self
+                    .stack
+                    .io
+                    .bindings
+                    .get_mut(flow)
+                    .ok_or(TakeError::Busy)?;
                 Ok(MovedRanges {
-                    unread: self.engine.received(flow).collect(),
+                    unread: self.stack.engine.received(flow).collect(),
                     unacked: acked..binding.tx_head,
                 })
             }
@@ -157,7 +162,12 @@ impl<P: PacketIo> Host<P> {
         let old_region = self.region_of(place.0)?;
         let binding = self.binding_at(place).ok_or(TakeError::NotHeld)?;
         let (old_rx, old_tx) = (binding.rx, binding.tx);
-        let program = self.io.programs.get_mut(id).ok_or(TakeError::NotHeld)?;
+        let program = self
+            .stack
+            .io
+            .programs
+            .get_mut(id)
+            .ok_or(TakeError::NotHeld)?;
         let region = program.region.clone();
         let unacked_len = unacked.end.wrapping_sub(unacked.start);
         let tx = StreamBuffer::from_word(tx_buffer, region.layout().tx_area());
@@ -191,7 +201,7 @@ impl<P: PacketIo> Host<P> {
     }
 
     fn region_of(&self, id: ProgramId) -> Result<Arc<ProgramRegion>, TakeError> {
-        let program = self.io.programs.get(id).ok_or(TakeError::NotHeld)?;
+        let program = self.stack.io.programs.get(id).ok_or(TakeError::NotHeld)?;
         Ok(program.region.clone())
     }
 
@@ -224,15 +234,15 @@ impl<P: PacketIo> Host<P> {
         // Free the former slot of this program, which may have had the connection before.
         self.release_former_slot(take.connection, id);
         self.keep_former_slot(place, take.connection, old_context);
-        self.apply_holders(self.io.now, take.connection, false);
-        self.io.programs.remove_unused(home);
+        self.apply_holders(self.stack.io.now, take.connection, false);
+        self.stack.io.programs.remove_unused(home);
         taken
     }
 
     /// Returns the cookie (SO_COOKIE) of the kernel socket whose listener accepted a connection.
     fn listener_key(&mut self, place: (ProgramId, u32)) -> Option<u64> {
         let listener = self.binding_at(place)?.listener?;
-        Some(self.io.listeners.get(listener)?.key)
+        Some(self.stack.io.listeners.get(listener)?.key)
     }
 
     /// Frees the connection's receive buffers in the region of the old home.
@@ -246,7 +256,7 @@ impl<P: PacketIo> Host<P> {
             .into_iter()
             .chain(binding.rx_old.drain(..))
             .collect();
-        if let Some(program) = self.io.programs.get_mut(place.0) {
+        if let Some(program) = self.stack.io.programs.get_mut(place.0) {
             for buffer in buffers {
                 program.rx.free(buffer);
             }
@@ -262,7 +272,7 @@ impl<P: PacketIo> Host<P> {
         new_home: &NewHome,
         old_region: Option<&ProgramRegion>,
     ) {
-        let Some(program) = self.io.programs.get_mut(home) else {
+        let Some(program) = self.stack.io.programs.get_mut(home) else {
             return;
         };
         let Some(old_use) = program.slot_use(old_slot) else {
@@ -271,13 +281,13 @@ impl<P: PacketIo> Host<P> {
         match std::mem::replace(old_use, SlotUse::Free) {
             SlotUse::Live(flow) => {
                 self.attach(flow, id, take.context, new_home.slot, new_home.generation);
-                let Some(state) = self.engine.flow(flow) else {
+                let Some(state) = self.stack.engine.flow(flow) else {
                     return;
                 };
                 let (rx_head, tx_acked) = (state.rx_head(), state.tx_acked());
-                if let Some(binding) = self.io.bindings.get_mut(flow) {
+                if let Some(binding) = self.stack.io.bindings.get_mut(flow) {
                     let publication = publish_at(binding, new_home, rx_head, tx_acked);
-                    self.io.bindings.mark_dirty(flow);
+                    self.stack.io.bindings.mark_dirty(flow);
                     // Record the state as published, because a move alone need not notify the other
                     // holders.
                     if let Some(shared) = self.shared.by_number.get_mut(&take.connection) {
@@ -292,7 +302,7 @@ impl<P: PacketIo> Host<P> {
                 if let (Some(old), Some(new)) = (old, new_home.region.slot(new_home.slot)) {
                     new.set_ids(&old.ids());
                 }
-                if let Some(program) = self.io.programs.get_mut(id) {
+                if let Some(program) = self.stack.io.programs.get_mut(id) {
                     program.set_slot(new_home.slot, SlotUse::Ended(binding));
                 }
                 self.announce_ended(id, new_home.slot, take.context);
@@ -309,11 +319,11 @@ impl<P: PacketIo> Host<P> {
             return;
         };
         let holds = shared.holders.contains(&Holder::Program(home));
-        let Some(program) = self.io.programs.get_mut(home) else {
+        let Some(program) = self.stack.io.programs.get_mut(home) else {
             return;
         };
         if !holds {
-            self.io.programs.release_slot(home, old_slot, context);
+            self.stack.io.programs.release_slot(home, old_slot, context);
             return;
         }
         let Some(view) = program.region.slot(old_slot) else {
