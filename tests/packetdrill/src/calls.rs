@@ -70,7 +70,7 @@ impl Shared {
         }
     }
 
-    /// `accept4(2)`. `open` opens the descriptor of the accepted socket.
+    /// Implements `accept4(2)`. `open` opens the descriptor of the accepted socket.
     pub fn accept(
         &self,
         fd: Fd,
@@ -89,7 +89,7 @@ impl Shared {
         })
     }
 
-    /// `connect(2)`.
+    /// Implements `connect(2)`.
     pub fn connect(&self, fd: Fd, to: Endpoint) -> CallResult<()> {
         let blocking = self.blocking_of(fd, 0, false)?;
         self.call(|stack| stack.connect(fd, to))?;
@@ -105,8 +105,8 @@ impl Shared {
         })
     }
 
-    /// `recv(2)` of at most `len` bytes. A blocking call waits for SO_RCVLOWAT bytes, or with
-    /// MSG_WAITALL for `len` bytes.
+    /// Implements `recv(2)` of at most `len` bytes. A blocking call waits for SO_RCVLOWAT bytes, or
+    /// with MSG_WAITALL for `len` bytes.
     pub fn recv(&self, fd: Fd, len: usize, flags: i32) -> CallResult<Received> {
         let blocking = self.blocking_of(fd, flags, true)?;
         let rcvlowat = self.call(|stack| Ok(stack.socket(fd)?.options.rcvlowat))? as usize;
@@ -138,8 +138,8 @@ impl Shared {
         }
     }
 
-    /// `sendto(2)`. The address `to` has an effect only with MSG_FASTOPEN, as on Linux. The SYN
-    /// then carries as many bytes as fit, and the rest follows after the handshake.
+    /// Implements `sendto(2)`. The address `to` has an effect only with MSG_FASTOPEN, as on Linux.
+    /// The SYN then carries as many bytes as fit, and the rest follows after the handshake.
     pub fn send_to(
         &self,
         fd: Fd,
@@ -174,8 +174,8 @@ impl Shared {
         }
     }
 
-    /// `send(2)`. Returns the number of written bytes. A blocking call writes all bytes, unless an
-    /// error or the timeout ends it.
+    /// Implements `send(2)`. Returns the number of written bytes. A blocking call writes all bytes,
+    /// unless an error or the timeout ends it.
     pub fn send(&self, fd: Fd, bytes: &[u8], flags: i32) -> CallResult<usize> {
         let blocking = self.blocking_of(fd, flags, false)?;
         self.call(|stack| stack.more_to_come(fd, flags & libc::MSG_MORE != 0))?;
@@ -202,8 +202,9 @@ impl Shared {
         }
     }
 
-    /// `poll(2)` with a timeout of `ms` milliseconds; a negative `ms` means no limit. Returns the
-    /// ready events of each entry. `other` polls a descriptor that the stack does not own.
+    /// Implements `poll(2)` with a timeout of `ms` milliseconds; a negative `ms` means no limit.
+    /// Returns the ready events of each entry. `other` polls a descriptor that the stack does not
+    /// own.
     pub fn poll(&self, entries: &[Polled], ms: i32, other: impl Fn(Fd) -> u32) -> Vec<u32> {
         let always = (libc::POLLERR | libc::POLLHUP) as u32;
         let look = |stack: &mut Stack| -> Vec<u32> {
@@ -228,8 +229,8 @@ impl Shared {
         result.unwrap_or_else(|_| vec![0; entries.len()])
     }
 
-    /// `epoll_wait(2)` for at most `max` entries, with a timeout of `ms` milliseconds. Returns an
-    /// empty list after the timeout.
+    /// Implements `epoll_wait(2)` for at most `max` entries, with a timeout of `ms` milliseconds.
+    /// Returns an empty list after the timeout.
     pub fn epoll_wait(&self, epoll: Fd, max: usize, ms: i32) -> CallResult<Vec<Ready>> {
         if max == 0 {
             return Err(Errno::INVAL);
@@ -272,7 +273,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Tells the error queue of `fd` that a write of `len` bytes is complete. `zero_copy` is true
+    /// Informs the error queue of `fd` that a write of `len` bytes is complete. `zero_copy` is true
     /// if the write had MSG_ZEROCOPY.
     fn on_written(&mut self, fd: Fd, len: usize, zero_copy: bool) {
         let id = self.flow_of(fd).ok().flatten();
@@ -287,8 +288,8 @@ impl Stack {
         }
     }
 
-    /// Returns true if a writer that is blocked on `fd` wakes up. A writer on a socket without a
-    /// flow wakes up to get its error.
+    /// Returns true if a writer that is blocked on `fd` must be woken. A writer on a socket without
+    /// a flow is woken to get its error.
     fn has_write_space(&self, fd: Fd) -> bool {
         match self.flow_of(fd) {
             Ok(Some(id)) => self.is_writable(fd, id),

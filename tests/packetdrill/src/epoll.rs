@@ -91,7 +91,7 @@ impl Stack {
         events
     }
 
-    /// Marks `fd` as pending in all epoll instances. Callers call this after each event of `fd`.
+    /// Marks `fd` as pending in all epoll instances. Must be called after each event of `fd`.
     pub(crate) fn mark_pending(&mut self, fd: Fd) {
         for object in self.objects.values_mut() {
             if let Object::Epoll(epoll) = object
@@ -111,7 +111,7 @@ impl Stack {
         }
     }
 
-    /// `epoll_create(2)` for the new descriptor `fd`.
+    /// Implements `epoll_create(2)` for the new descriptor `fd`.
     pub fn epoll_create(&mut self, fd: Fd) {
         self.objects.insert(fd, Object::Epoll(Epoll::default()));
     }
@@ -124,7 +124,7 @@ impl Stack {
         }
     }
 
-    /// `epoll_ctl(2)`.
+    /// Implements `epoll_ctl(2)`.
     pub fn epoll_control(
         &mut self,
         epoll: Fd,
@@ -161,7 +161,7 @@ impl Stack {
     /// Returns the events of `fd` to report for `watch`, or 0.
     fn report(&self, fd: Fd, watch: &Watch) -> u32 {
         let quiet = watch.events & EDGE != 0 && !watch.pending;
-        // `epoll_ready` clears the events of a one-shot watch that it has reported.
+        // `epoll_ready` clears the requested events of a one-shot watch that it has reported.
         let spent = watch.events & !(EDGE | ONE_SHOT) == 0 && watch.events & ONE_SHOT != 0;
         if quiet || spent {
             return 0;
@@ -180,7 +180,7 @@ impl Stack {
         }
     }
 
-    /// `epoll_wait(2)` without blocking. Fails with EAGAIN if no descriptor is ready.
+    /// Implements `epoll_wait(2)` without blocking. Fails with EAGAIN if no descriptor is ready.
     pub fn epoll_ready(&mut self, epoll: Fd, max: usize) -> CallResult<Vec<Ready>> {
         let watches = self.epoll_mut(epoll)?.watches.clone();
         let mut ready = Vec::new();

@@ -23,7 +23,7 @@ const STAMP_ONLY: i32 = 1 << 11;
 // Values of `ee_origin` in `struct sock_extended_err`.
 const ORIGIN_TIMESTAMPING: u8 = 4;
 const ORIGIN_ZEROCOPY: u8 = 5;
-/// `ee_code` of a zero-copy write whose bytes the stack copied all the same.
+/// `ee_code` of a zero-copy write whose bytes the stack has copied nevertheless.
 const ZEROCOPY_COPIED: u8 = 1;
 
 // Values of `ee_info` for time stamps (`SCM_TSTAMP_*`).
@@ -231,8 +231,8 @@ pub fn emit(all: &[Control]) -> Vec<u8> {
 }
 
 impl Stack {
-    /// `recvmsg` with MSG_ERRQUEUE. Removes the first entry, and returns its control messages and
-    /// the value of `msg_flags`. Fails with EAGAIN if the queue is empty.
+    /// Implements `recvmsg` with MSG_ERRQUEUE. Removes the first entry, and returns its control
+    /// messages and the value of `msg_flags`. Fails with EAGAIN if the queue is empty.
     pub fn recv_error_queue(&mut self, fd: Fd) -> CallResult<(Vec<Control>, i32)> {
         let socket = self.socket_mut(fd)?;
         let entry = socket.error_queue.queue.pop_front().ok_or(Errno::AGAIN)?;
@@ -241,8 +241,8 @@ impl Stack {
         Ok((control, libc::MSG_ERRQUEUE | truncated))
     }
 
-    /// Returns the control message of TCP_INQ, if the program set the option. The message has the
-    /// number of bytes that are `left` to read, plus one if the peer's FIN has arrived.
+    /// Returns the control message of TCP_INQ, if the program set the option. The message contains
+    /// the number of bytes `left` to read, plus one if the peer's FIN has arrived.
     pub fn left_to_read(&self, fd: Fd, left: u32) -> Option<Control> {
         let socket = self.socket(fd).ok()?;
         if !socket.options.is_on(libc::IPPROTO_TCP, libc::TCP_INQ) {

@@ -38,8 +38,8 @@ pub struct FastOpen {
 }
 
 impl FastOpen {
-    /// Returns the engine's parameters for the SYN. `more_follows` is true if the program blocks to
-    /// write more bytes than the SYN carries.
+    /// Returns the engine's parameters for the SYN. `more_follows` is true if the program blocks in
+    /// a write of more bytes than the SYN carries.
     const fn request(&self, more_follows: bool) -> FastOpenRequest {
         FastOpenRequest {
             without_cookie: self.without_cookie,
@@ -67,7 +67,8 @@ impl Settings {
 }
 
 impl Stack {
-    /// `setsockopt` of the TCP option `name`. Returns `None` if `name` is no Fast Open option.
+    /// Implements `setsockopt` of the TCP option `name`. Returns `None` if `name` is not a Fast
+    /// Open option.
     pub fn set_fast_open(&mut self, fd: Fd, name: i32, value: &[u8]) -> Option<CallResult<()>> {
         let set = match name {
             libc::TCP_FASTOPEN => Self::set_pending_requests_max,
@@ -143,7 +144,8 @@ impl Stack {
         Ok(())
     }
 
-    /// `getsockopt` of the TCP option `name`. Returns `None` if `name` is no Fast Open option.
+    /// Implements `getsockopt` of the TCP option `name`. Returns `None` if `name` is not a Fast
+    /// Open option.
     pub fn fast_open_option(&self, fd: Fd, name: i32) -> Option<Vec<u8>> {
         let set = &self.socket(fd).ok()?.fast_open;
         let number = match name {
@@ -227,7 +229,7 @@ impl Stack {
     /// Opens the connection with as many of `bytes` as the SYN may carry, and returns their number.
     ///
     /// Returns `None` if the connection is already open and the caller must send `bytes` normally.
-    /// `waits` is true if the program blocks to write the bytes that do not fit.
+    /// `waits` is true if the program blocks until the remaining bytes are written, too.
     pub fn send_with_syn(
         &mut self,
         fd: Fd,

@@ -42,7 +42,7 @@ const fn state_number(state: State) -> u8 {
     }
 }
 
-/// Builder that appends the fields of a C structure in native byte order.
+/// A builder that appends the fields of a C structure in native byte order.
 #[derive(Default)]
 struct Fields(Vec<u8>);
 
@@ -193,7 +193,8 @@ pub fn tcp_info(info: &FlowInfo, driver: &DriverInfo) -> Vec<u8> {
 }
 
 impl Stack {
-    /// `getsockopt` of TCP_INFO. Without a connection, all fields except `tcpi_state` are 0.
+    /// Implements `getsockopt` of TCP_INFO. Without a connection, all fields except `tcpi_state`
+    /// are 0.
     pub(crate) fn tcp_info(&self, fd: Fd) -> CallResult<Vec<u8>> {
         let id = self.flow_of(fd)?;
         Ok(match id.and_then(|id| Some((id, self.flow_info(id)?))) {
@@ -215,8 +216,8 @@ impl Stack {
         })
     }
 
-    /// `getsockopt` of SO_MEMINFO. The fields are rmem_alloc, rcvbuf, wmem_alloc, sndbuf,
-    /// fwd_alloc, wmem_queued, optmem, backlog and drops.
+    /// Implements `getsockopt` of SO_MEMINFO. The fields are rmem_alloc, rcvbuf, wmem_alloc,
+    /// sndbuf, fwd_alloc, wmem_queued, optmem, backlog and drops.
     pub(crate) fn memory_info(&self, fd: Fd, id: Option<FlowId>) -> CallResult<Vec<u8>> {
         let options = &self.socket(fd)?.options;
         let queued = id.map_or(0, |id| self.queued(id));

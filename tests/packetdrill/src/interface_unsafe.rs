@@ -321,7 +321,7 @@ unsafe extern "C" fn getsockopt(
     unsafe { option_of(stack(user), fd, level, name, value, len) }
 }
 
-/// `getsockopt(2)` for a socket of this stack.
+/// Implements `getsockopt(2)` for a socket of this stack.
 ///
 /// # Safety
 ///

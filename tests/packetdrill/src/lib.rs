@@ -1,4 +1,5 @@
 //! Tidelane's TCP behind packetdrill's interface for stacks under test, in virtual time.
+//! packetdrill runs scripts of socket calls and packets, and checks the packets that a stack sends.
 //!
 //! packetdrill loads this crate as a shared library and drives it through C functions. The
 //! conformance scripts of this project use the same [`stack`] in process, without the C functions.

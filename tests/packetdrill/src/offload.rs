@@ -1,15 +1,15 @@
 //! Segmentation offload (TSO): joins segments into the large packets that Linux would send.
 //!
-//! Scripts written for Linux expect the packets that Linux passes to a device with TSO. The engine
-//! sends single segments. This module joins the segments of one batch by Linux's rules.
-//! [`Sizing::segments`] limits the segments of a packet. The limit is the number of full segments
-//! that take about one millisecond at the pacing rate. `tcp_tso_rtt_log` adds bytes for flows with
-//! a short RTT. `tcp_min_tso_segs` is the least limit, but half the congestion window has
-//! precedence.
+//! Scripts written for Linux expect the packets that Linux passes to a device with TSO, while the
+//! engine sends single segments. This module joins the segments of one batch by Linux's rules.
+//! [`Sizing::segments`] limits the number of segments in a packet to the full segments that take
+//! about one millisecond at the pacing rate. The sysctl `tcp_tso_rtt_log` adds bytes for flows with
+//! a short RTT. The sysctl `tcp_min_tso_segs` sets a least number, but half the congestion window
+//! has precedence.
 //!
 //! [`TsoPacket::join`] checks only headers and lengths. Its caller, `Wire::finish_batch`, also
-//! checks the position: it appends no segment to a packet that ends where an earlier packet or a
-//! send buffer ended.
+//! checks the position: a packet that ends where an earlier packet or a send buffer ended gets no
+//! further segment.
 
 use tidelane_engine::{FlowInfo, SegmentOut, TcpFlags};
 
@@ -124,10 +124,12 @@ impl TsoPacket {
         first
     }
 
-    /// Returns true if `next` was appended to the packet. The conditions are: the headers are equal
-    /// except for the sequence number, PSH and FIN. Neither has URG, and the packet has no FIN.
-    /// `next` continues the payload. All segments of the packet have the length of the first
-    /// segment, and `next` is not longer. The packet then has at most `most` segments.
+    /// Appends `next` if the packet then has at most `most` segments and can be segmented again.
+    /// Returns true if `next` was appended.
+    ///
+    /// `next` must continue the payload, the headers must be equal except for the sequence number,
+    /// PSH and FIN, neither may have URG, and the packet no FIN. All segments of the packet must
+    /// have the length of the first segment, and `next` may not be longer.
     pub fn join(&mut self, next: &Self, most: u32) -> bool {
         let (a, b) = (&self.out, &next.out);
         let each = a.payload_len as usize;

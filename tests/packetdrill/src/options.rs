@@ -22,7 +22,7 @@ const RCVBUF_MIN: u32 = 2304;
 const LINGER2_MAX: i32 = 120;
 /// The DSCP bits of IP_TOS and IPV6_TCLASS. The other two bits are the ECN field.
 const DSCP: u8 = 0xfc;
-/// Options with an integer value that is stored and returned, but does not change TCP's behaviour.
+/// Options with an integer value that is stored and returned, but has no effect on TCP.
 const KEPT: [(i32, i32); 19] = [
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
     (libc::SOL_SOCKET, libc::SO_REUSEPORT),
@@ -374,7 +374,7 @@ fn timeval(value: &[u8]) -> CallResult<Option<Duration>> {
 }
 
 impl Stack {
-    /// `setsockopt(2)`.
+    /// Implements `setsockopt(2)`.
     pub fn set_option(&mut self, fd: Fd, level: i32, name: i32, value: &[u8]) -> CallResult<()> {
         if level == libc::IPPROTO_TCP
             && let Some(result) = self.set_fast_open(fd, name, value)
@@ -413,7 +413,7 @@ impl Stack {
         Ok(())
     }
 
-    /// `getsockopt(2)`. Returns the bytes of the value, which the caller may truncate.
+    /// Implements `getsockopt(2)`. Returns the bytes of the value, which the caller may truncate.
     pub fn option(&mut self, fd: Fd, level: i32, name: i32) -> CallResult<Vec<u8>> {
         let state = self.state_of(fd)?;
         let id = self.flow_of(fd)?;
@@ -442,8 +442,8 @@ impl Stack {
         value.ok_or(Errno(libc::ENOPROTOOPT))
     }
 
-    /// `getsockopt` of TCP_MAXSEG: the send MSS of the connection `id`. Without a connection it is
-    /// the value that the program set, or the default.
+    /// Implements `getsockopt` of TCP_MAXSEG: returns the send MSS of the connection `id`, or
+    /// without a connection the value that the program set or the default.
     fn mss(&self, fd: Fd, id: Option<FlowId>) -> CallResult<Vec<u8>> {
         let wanted = u32::from(self.socket(fd)?.options.engine.mss_max);
         let flow = id.and_then(|id| self.flow_info(id));

@@ -61,7 +61,8 @@ pub fn emit(out: &SegmentOut, payload: &[u8], ip_id: u16) -> Option<Vec<u8>> {
     emit_with(out, payload, ip_id, IpFields::default())
 }
 
-/// Returns a packet as [`emit`] does. `fields` has the DiffServ field and the TTL or hop limit.
+/// Returns the same packet as [`emit`], with the DiffServ field and the TTL or hop limit in
+/// `fields`.
 pub fn emit_with(
     out: &SegmentOut,
     payload: &[u8],

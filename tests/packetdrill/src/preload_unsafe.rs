@@ -1,7 +1,7 @@
 //! Replacements for the libc functions that packetdrill calls directly instead of through the
 //! interface.
 //!
-//! The functions take effect if the library is preloaded too. A call on a descriptor that is no
+//! The functions take effect if the library is preloaded, too. A call on a descriptor that is not a
 //! socket of the stack goes to the kernel.
 
 use std::{
@@ -32,7 +32,7 @@ fn owner(fd: Fd) -> Option<Arc<Shared>> {
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments are valid for libc's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getsockopt(
     fd: c_int,
@@ -51,11 +51,11 @@ pub unsafe extern "C" fn getsockopt(
 }
 
 /// Replaces `system(3)`. A command that flushes the kernel's TCP metrics also drops the Fast Open
-/// cookies of the stack. In each case libc's `system` then runs the command.
+/// cookies of the stack. In every case libc's `system` then runs the command.
 ///
 /// # Safety
 ///
-/// As in C.
+/// The argument is valid for libc's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
     type System = unsafe extern "C" fn(*const c_char) -> c_int;
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
 ///
 /// # Safety
 ///
-/// As in C.
+/// The arguments are valid for libc's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sendfile(to: c_int, from: c_int, at: *mut off_t, len: size_t) -> ssize_t {
     let Some(shared) = owner(to) else {

@@ -1,8 +1,8 @@
 //! A model of Linux's send queue, which consists of skbs ("buffers" here) of several segments.
 //!
-//! The engine's send queue is a stream of bytes without buffers. Linux ends a packet also where a
-//! buffer ends. Linux sets PSH on a packet of one segment only at the end of a write, and half a
-//! window after the last PSH. This module keeps these positions, and accounts the memory of the
+//! The engine's send queue is a stream of bytes without buffers. In Linux, a packet also ends where
+//! a buffer ends, and a packet of one segment has PSH only at the end of a write, or half a window
+//! after the last PSH. This module keeps track of these positions, and accounts the memory of the
 //! buffers against SO_SNDBUF.
 
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ const BUFFER_OVERHEAD: u32 = 896;
 /// Largest payload of a buffer in bytes: the limit of segmentation offload without headers.
 const BUFFER_MAX: u32 = 65_536 - 320;
 /// Assumed number of segments in a buffer that is in flight, from which the number of these buffers
-/// is estimated. Linux splits off the part of a buffer that leaves in one packet, which is about an
+/// is estimated. Linux splits a buffer when a part of it leaves in a packet. The value is about an
 /// initial window.
 const BURST_SEGMENTS: u32 = 10;
 

@@ -156,8 +156,8 @@ impl Shared {
         }
     }
 
-    /// `gettimeofday(2)`, in microseconds. After a blocking call, the clock thread waits until the
-    /// calling thread has read the clock here.
+    /// Implements `gettimeofday(2)`, in microseconds. After a blocking call, the clock thread waits
+    /// until the calling thread has read the clock here.
     pub fn read_clock_us(&self) -> u64 {
         let mut locked = self.lock();
         let me = thread::current().id();
@@ -224,7 +224,8 @@ impl Shared {
             .wait_timeout_while(locked, RETURN_MAX, |locked| !locked.all_waiters_done())
             .unwrap_or_else(PoisonError::into_inner);
         if wait_result.timed_out() {
-            // These threads do not read the clock after their calls. Do not wait for them again.
+            // These threads do not read the clock after their calls. Do not wait for them any
+            // longer.
             locked.waiters.retain(|waiter| !waiter.returning);
         }
         locked

@@ -102,7 +102,7 @@ pub struct Shutdown {
 }
 
 impl Stack {
-    /// `socket(2)` for the new descriptor `fd`.
+    /// Implements `socket(2)` for the new descriptor `fd`.
     pub fn socket_call(&mut self, fd: Fd, domain: i32, kind: i32, protocol: i32) -> CallResult<()> {
         if domain != libc::AF_INET && domain != libc::AF_INET6 {
             return Err(Errno(libc::EAFNOSUPPORT));
@@ -123,7 +123,7 @@ impl Stack {
         Ok(())
     }
 
-    /// `bind(2)`. Port 0 selects an ephemeral port.
+    /// Implements `bind(2)`. Port 0 selects an ephemeral port.
     pub fn bind(&mut self, fd: Fd, to: Endpoint) -> CallResult<()> {
         let socket = self.socket(fd)?;
         if socket.local.is_some() || !matches!(socket.role, Role::Unconnected) {
@@ -145,7 +145,7 @@ impl Stack {
         port
     }
 
-    /// `listen(2)`.
+    /// Implements `listen(2)`.
     pub fn listen(&mut self, fd: Fd, backlog: i32) -> CallResult<()> {
         let backlog = backlog.clamp(0, 4096) as u32;
         let socket = self.socket(fd)?;
@@ -185,8 +185,8 @@ impl Stack {
         }
     }
 
-    /// `accept(2)` without blocking. The oldest connection of the accept queue gets the descriptor
-    /// `new`. Returns the peer. Fails with EAGAIN if the queue is empty.
+    /// Implements `accept(2)` without blocking. The oldest connection of the accept queue gets the
+    /// descriptor `new`. Returns the peer. Fails with EAGAIN if the queue is empty.
     pub fn accept(&mut self, fd: Fd, new: Fd, nonblocking: bool) -> CallResult<Endpoint> {
         let socket = self.socket_mut(fd)?;
         let domain = socket.domain;
@@ -310,7 +310,7 @@ impl Stack {
         }
     }
 
-    /// `shutdown(2)`.
+    /// Implements `shutdown(2)`.
     pub fn shutdown(&mut self, fd: Fd, how: Shutdown) -> CallResult<()> {
         match self.state_of(fd)? {
             State::Closed => return Err(Errno(libc::ENOTCONN)),
@@ -352,7 +352,8 @@ impl Stack {
         Ok(())
     }
 
-    /// `close(2)` of a socket or an epoll instance. The caller closes the kernel's descriptor.
+    /// Implements `close(2)` of a socket or an epoll instance. The caller closes the kernel's
+    /// descriptor.
     pub fn close(&mut self, fd: Fd) -> CallResult<()> {
         if !self.has(fd) {
             return Err(Errno::BADF);
@@ -376,8 +377,8 @@ impl Stack {
         Ok(())
     }
 
-    /// `connect(2)` with `AF_UNSPEC`. Resets the connection. The socket is then neither bound nor
-    /// connected, as a new socket.
+    /// Implements `connect(2)` with `AF_UNSPEC`. Resets the connection. The socket is then neither
+    /// bound nor connected, like a new socket.
     pub fn disconnect(&mut self, fd: Fd) -> CallResult<()> {
         self.unlisten(fd)?;
         if let Some(id) = self.flow_of(fd)? {
@@ -393,8 +394,8 @@ impl Stack {
 }
 
 impl Stack {
-    /// `fcntl(2)` with F_GETFL or F_SETFL. Returns `None` for other commands, which the kernel
-    /// handles.
+    /// Implements `fcntl(2)` with F_GETFL or F_SETFL. Returns `None` for other commands, which the
+    /// kernel handles.
     pub fn control(&mut self, fd: Fd, command: i32, argument: i32) -> Option<CallResult<usize>> {
         let socket = match self.socket_mut(fd) {
             Ok(socket) => socket,

@@ -41,8 +41,7 @@ pub enum Object {
     Epoll(Epoll),
 }
 
-/// The stack's state of a flow, in addition to the engine's state and the buffers in
-/// [`crate::streams::Streams`].
+/// The state of a flow that neither the engine nor its buffers ([`crate::streams::Streams`]) have.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Flow {
     /// Descriptor of the flow's socket. `None` before `accept` and after `close`.
@@ -137,7 +136,7 @@ impl Stack {
         self.clock.now()
     }
 
-    /// `gettimeofday(2)`, in microseconds.
+    /// Implements `gettimeofday(2)`, in microseconds.
     pub fn read_clock_us(&mut self) -> u64 {
         self.clock.read_us()
     }
@@ -174,8 +173,8 @@ impl Stack {
         }
     }
 
-    /// Grows SO_SNDBUF of a blocked writer of the flow `id`, and wakes the writer if the send queue
-    /// has enough space.
+    /// Wakes a blocked writer of the flow `id` if the send queue has enough space. Before that,
+    /// grows SO_SNDBUF.
     fn wake_blocked_writer(&mut self, id: FlowId) {
         let owner = self.flows.get(&id).and_then(|flow| flow.owner);
         let Some(fd) = owner.filter(|_| self.blocked_writers.contains(&id)) else {

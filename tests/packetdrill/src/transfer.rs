@@ -19,8 +19,8 @@ pub struct Received {
 }
 
 impl Stack {
-    /// `recv(2)` of at most `len` bytes. Fails with EAGAIN while fewer than `least` bytes are
-    /// readable and more can arrive.
+    /// Implements `recv(2)` of at most `len` bytes. Fails with EAGAIN while fewer than `least`
+    /// bytes are readable and more can arrive.
     pub fn recv(&mut self, fd: Fd, len: usize, flags: i32, least: usize) -> CallResult<Received> {
         if flags & libc::MSG_OOB != 0 {
             return self.recv_urgent(fd, len, flags);
@@ -92,7 +92,8 @@ impl Stack {
         Ok(socket.read_shut || known.fin || known.cause.is_some() || error)
     }
 
-    /// Drops `len` bytes from the stream position `read` on, which the program has read or skipped.
+    /// Drops `len` bytes from the stream position `read` on. The program has read or skipped these
+    /// bytes.
     pub(crate) fn consume(&mut self, id: FlowId, read: u32, len: u32) {
         let to = read.wrapping_add(len);
         self.wire.streams(id).rx.drop_before(to);
@@ -131,7 +132,7 @@ impl Stack {
         Ok(self.flow_of(fd)?.map_or(0, |id| self.unsent_of(id)))
     }
 
-    /// `send(2)` of as many bytes as fit. Fails with EAGAIN if none fit.
+    /// Implements `send(2)` of as many bytes as fit. Fails with EAGAIN if none fit.
     pub fn send(&mut self, fd: Fd, bytes: &[u8], flags: i32) -> CallResult<usize> {
         let id = self.sender(fd)?;
         if bytes.is_empty() {

@@ -75,8 +75,8 @@ impl Stack {
     }
 
     /// Returns two numbers for a `recv` at the stream position `read` with `unread` bytes in the
-    /// buffer: the number of bytes to skip, which is 1 for an urgent byte, and the number of bytes
-    /// to return after the skipped bytes.
+    /// buffer. The first is the number of bytes to skip, which is 1 for an urgent byte. The second
+    /// is the number of bytes to return after the skipped bytes.
     pub(crate) fn around_mark(&self, fd: Fd, read: u32, unread: u32) -> (u32, u32) {
         let Some(mark) = self.mark(fd) else {
             return (0, unread);
@@ -102,9 +102,9 @@ impl Stack {
         Ok(at.into())
     }
 
-    /// `recv` with MSG_OOB, which never blocks. Fails with EINVAL if there is no urgent byte to
-    /// read or SO_OOBINLINE is set, and with EAGAIN if the announced byte has not arrived. Returns
-    /// no bytes if the announced byte has not arrived and no more bytes can arrive.
+    /// Implements `recv` with MSG_OOB, which never blocks. Fails with EINVAL if there is no urgent
+    /// byte to read or SO_OOBINLINE is set, and with EAGAIN if the announced byte has not arrived.
+    /// Returns no bytes if the announced byte has not arrived and no more bytes can arrive.
     pub(crate) fn recv_urgent(&mut self, fd: Fd, len: usize, flags: i32) -> CallResult<Received> {
         let mark = self.mark(fd).filter(|mark| !mark.taken);
         let Some(mark) = mark.filter(|_| !self.is_inline(fd)) else {

@@ -19,7 +19,7 @@ pub struct Sent {
     pub bytes: Vec<u8>,
 }
 
-/// The engine's environment. The stack owns it and passes it to each call of the engine.
+/// The engine's environment, which the stack owns and passes to each call of the engine.
 #[derive(Debug)]
 pub struct Wire {
     /// Virtual time of the present call, at which packets are sent.
