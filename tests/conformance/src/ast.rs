@@ -1,6 +1,6 @@
-//! The syntax tree of a packetdrill script. Module `parse` creates the tree from the text, and
-//! module `run` executes the tree. Times are in microseconds. Constants and fields of `tcp_info`
-//! appear by name.
+//! The syntax tree of a packetdrill script: a script of socket calls and packets that tests a TCP
+//! stack. Module `parse` creates the tree from the text, and module `run` executes the tree. Times
+//! are in microseconds. Constants and fields of `tcp_info` appear by name.
 
 use crate::release::Range;
 
@@ -75,7 +75,7 @@ pub enum Action {
     Expect(PacketSpec),
     /// The script sets sysctls. An entry has the name below `net.ipv4`, and the value.
     Settings(Vec<(String, String)>),
-    /// Conditions on `tcp_info` must hold.
+    /// The script asserts conditions on `tcp_info`.
     Assert(Vec<Assertion>),
 }
 
@@ -115,8 +115,8 @@ pub enum Expr {
     Struct(Vec<(String, Expr)>),
 }
 
-/// A packet to inject or to expect. The ECN field, the window and the options of an expected packet
-/// are not compared if they are `None`.
+/// A packet to inject or to expect. If the ECN field, the window or the options of an expected
+/// packet are `None`, the runner does not compare them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PacketSpec {
     /// A TCP segment.

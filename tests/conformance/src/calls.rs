@@ -149,7 +149,8 @@ pub fn errno_name(number: i32) -> String {
     found.map_or_else(|| format!("errno {number}"), |(name, _)| (*name).to_owned())
 }
 
-/// Returns the value of a number, a constant, or numbers and constants joined by `|`.
+/// Returns the value of an expression: a number, a constant, or numbers and constants joined by `
+/// `.
 pub fn number(expr: &Expr) -> Result<i64, String> {
     match expr {
         Expr::Number(number) => Ok(*number),
@@ -215,8 +216,8 @@ impl Arguments<'_> {
         self.descriptors.live(self.at(0)?)
     }
 
-    /// Returns the bytes of an option's value. The script has a number, a string, a list or a
-    /// structure.
+    /// Returns the bytes of an option's value, which the script writes as a number, a string, a
+    /// list or a structure.
     fn value(&self, index: usize) -> Result<Vec<u8>, String> {
         let int = |expr: &Expr| Ok::<_, String>((number(expr)? as i32).to_ne_bytes().to_vec());
         match self.at(index)? {

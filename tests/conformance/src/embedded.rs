@@ -43,8 +43,8 @@ impl EmbeddedSockets {
         self.sockets.get(&fd).ok_or(Errno::BADF)
     }
 
-    /// Makes a call on the socket `fd`. Then lets the stack send, and lets the sockets handle the
-    /// events of the stack.
+    /// Makes a call on the socket `fd`. Afterwards lets the stack send, and lets the sockets handle
+    /// the stack's events.
     fn call<R>(
         &mut self,
         fd: Fd,
@@ -175,8 +175,8 @@ impl Sockets for EmbeddedSockets {
         to: Option<Endpoint>,
         _waits: bool,
     ) -> CallResult<Option<usize>> {
-        // The stack accepts further bytes before the handshake is complete. The parameter `_waits`,
-        // which announces further bytes, is therefore not needed.
+        // Ignore `_waits`, which announces further bytes: the stack accepts these bytes before the
+        // handshake is complete.
         self.call(fd, |socket, host| socket.send_with_syn(host, bytes, to))
     }
 

@@ -20,7 +20,7 @@ struct Exception {
     reason: String,
 }
 
-/// The table.
+/// The parsed table.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Exceptions(Vec<Exception>);
 
@@ -60,8 +60,8 @@ impl Exceptions {
         Ok(Self(all))
     }
 
-    /// Adds each entry to its script as a remark. Because of the remark, a run that passes counts
-    /// as a failure. Returns the names of entries without a script in `sources`.
+    /// Adds each entry to its script as a remark, which makes a run that passes a failure. Returns
+    /// the names of entries without a script in `sources`.
     pub fn add_to(&self, sources: &mut [Source]) -> Vec<&str> {
         let mut unknown = Vec::new();
         for Exception { name, reason } in &self.0 {

@@ -1,10 +1,11 @@
 //! The connections of a run, and the translation between the numbers in the script and the numbers
 //! in packets.
 //!
-//! The script chooses the sequence numbers of the remote host, but cannot know the stack's ISS and
-//! timestamps. The script therefore counts the stack's sequence numbers from the ISS, and has its
-//! own number for each of the stack's timestamps. Only these numbers are translated. The payload of
-//! a stream is a function of the stream position, so that every byte of both directions is checked.
+//! The script chooses the sequence numbers of the remote host, but cannot know the ISS and
+//! timestamps of the stack under test. The script therefore counts the stack's sequence numbers
+//! from the ISS, and has its own number for each of the stack's timestamps. Only these numbers are
+//! translated. The payload of a stream is a function of the stream position, so that every byte in
+//! both directions is checked.
 
 use std::collections::HashMap;
 
@@ -27,8 +28,8 @@ struct Flow {
     iss: Option<u32>,
     /// Initial sequence number of the remote host. `None` before the remote host's SYN.
     irs: Option<u32>,
-    /// True after a SYN with another sequence number reopened the connection, until the stack's
-    /// SYN.
+    /// True after a SYN with another sequence number has reopened the connection, until the stack
+    /// sends its SYN.
     reopened: bool,
     /// Timestamps that the stack has sent: the script's number, and the TSval on the wire.
     timestamps: Vec<(u32, u32)>,
@@ -79,8 +80,9 @@ impl Flows {
         pattern(written, len)
     }
 
-    /// Handles a finished transfer of `count` bytes on `fd`. Checks `bytes`, which the program has
-    /// read. If `bytes` is empty, the transfer was a write, or a read at the end of the stream.
+    /// Handles a finished transfer of `count` bytes on `fd`. Checks `bytes`, the data that the
+    /// program has read. If `bytes` is empty, the transfer was a write, or a read at the end of the
+    /// stream.
     pub fn on_transfer(&mut self, fd: Fd, count: i64, bytes: &[u8]) -> Result<(), String> {
         let (read, written) = self.positions.entry(fd).or_default();
         if bytes.is_empty() {
@@ -98,8 +100,8 @@ impl Flows {
         Ok(())
     }
 
-    /// Checks that `bytes`, which the program has read with MSG_OOB, is the last urgent byte.
-    /// Accepts a read without bytes.
+    /// Checks that the program has read the last urgent byte with MSG_OOB: `bytes` contains this
+    /// byte. A read without bytes passes, too.
     pub fn check_urgent(&self, bytes: &[u8]) -> Result<(), String> {
         let last = self
             .urgent_positions
@@ -236,8 +238,9 @@ impl Flow {
         })
     }
 
-    /// Translates the TSecr `echo` of an injected segment to the number on the wire. If the stack
-    /// has not sent this timestamp, its distance from the last sent timestamp is kept.
+    /// Translates the TSecr `echo` of an injected segment to the number on the wire. A timestamp
+    /// that the stack has not sent keeps its distance from the last timestamp that the stack has
+    /// sent.
     fn live_timestamp(&self, echo: u32) -> u32 {
         let known = self
             .timestamps

@@ -2,8 +2,8 @@
 //!
 //! Each script runs in a new network namespace. The thread that creates the [`Kernel`] enters the
 //! namespace and starts two threads there: one thread reads the device, and the other makes the
-//! program's calls, which may block. The namespace has no name and no mount, so the namespace ends
-//! with its threads and their descriptors, even after a failure.
+//! program's calls, which may block. Because the namespace has no name and no mount, it ends with
+//! its threads and their descriptors, even after a failure.
 
 use std::{
     collections::HashSet,
@@ -41,8 +41,8 @@ const RTF_LOCAL: u32 = 0x8000_0000;
 const ADDRESS_WAIT_MS: u32 = 10_000;
 /// Interval at which the reader thread checks for the end of the run, in milliseconds.
 const READER_POLL_MS: i32 = 20;
-/// Lateness in microseconds that is not the stack's fault: a tick of the kernel's timers (at most
-/// 10 ms), and scheduling.
+/// Lateness in microseconds that is not a fault of the stack: a tick of the kernel's timers (at
+/// most 10 ms), and scheduling.
 const LATENESS_ALLOWED: Micros = 12_000;
 /// Sysctls of every run. The other stacks under test have these values as defaults.
 const SETTINGS: [(&str, &str); 12] = [

@@ -15,7 +15,8 @@ use crate::{
 const TOLERANCE: Micros = 10_000;
 /// Time limit for a packet that the script expects at any time (`*`).
 const ANY_TIME_MAX: Micros = 10_000_000;
-/// Additional time to wait for a late packet or call, so that the message can state the lateness.
+/// Additional time to wait for a late packet or call, so that the message of the failure can state
+/// the lateness.
 const LATE_MAX: Micros = 1_000_000;
 
 /// Lateness of the runner above which a busy machine may be the cause of a failure.
@@ -147,7 +148,7 @@ impl<'a, S: Stack> Run<'a, S> {
         }
     }
 
-    /// Fails if the runner is late with an event that was due at `due`, by more than the permitted
+    /// Fails if the runner executes the event, which was due at `due`, later than the permitted
     /// deviation.
     fn check_lateness(&mut self, at: Position, due: Micros) -> Result<(), Failure> {
         let late = self.stack.now().saturating_sub(due);

@@ -5,8 +5,8 @@ use tidelane_packetdrill::{errno::CallResult, settings::Settings, socket::Shutdo
 
 use crate::{calls::Fd, ip::Version};
 
-/// The sockets of a stack in virtual time, with the calls and errors of Linux. No call blocks: a
-/// call that would block fails with EAGAIN, also without O_NONBLOCK. The caller chooses the
+/// The sockets of a stack in virtual time, with the calls and errors of Linux. No call blocks: even
+/// without O_NONBLOCK, a call that would block fails with EAGAIN. The caller chooses the
 /// descriptors of new sockets.
 pub trait Sockets {
     /// Returns a stack without sockets, whose device carries IP packets of `version`.
@@ -27,16 +27,16 @@ pub trait Sockets {
     /// Removes and returns the oldest packet that the stack has sent, with its time.
     fn next_sent(&mut self) -> Option<(Instant, Vec<u8>)>;
 
-    /// `socket(2)`.
+    /// Implements `socket(2)`.
     fn socket(&mut self, fd: Fd, domain: i32, kind: i32, protocol: i32) -> CallResult<()>;
 
-    /// `bind(2)`.
+    /// Implements `bind(2)`.
     fn bind(&mut self, fd: Fd, local: Endpoint) -> CallResult<()>;
 
-    /// `listen(2)`.
+    /// Implements `listen(2)`.
     fn listen(&mut self, fd: Fd, backlog: i32) -> CallResult<()>;
 
-    /// `accept(2)`. The connection gets the descriptor `new`.
+    /// Implements `accept(2)`. The connection gets the descriptor `new`.
     fn accept(&mut self, fd: Fd, new: Fd) -> CallResult<()>;
 
     /// Starts `connect(2)`.
@@ -45,28 +45,28 @@ pub trait Sockets {
     /// Returns the result of the handshake that `connect` has started.
     fn connect_result(&mut self, fd: Fd) -> CallResult<()>;
 
-    /// `shutdown(2)`.
+    /// Implements `shutdown(2)`.
     fn shutdown(&mut self, fd: Fd, how: Shutdown) -> CallResult<()>;
 
-    /// `close(2)`.
+    /// Implements `close(2)`.
     fn close(&mut self, fd: Fd) -> CallResult<()>;
 
-    /// `recv(2)`. Returns at most `len` bytes.
+    /// Implements `recv(2)`. Returns at most `len` bytes.
     fn receive(&mut self, fd: Fd, len: usize, flags: i32) -> CallResult<Vec<u8>>;
 
-    /// `send(2)`. Returns the number of bytes that the send buffer had room for.
+    /// Implements `send(2)`. Returns the number of bytes that the send buffer had room for.
     fn send(&mut self, fd: Fd, bytes: &[u8], flags: i32) -> CallResult<usize>;
 
-    /// Notes whether the next write has MSG_MORE.
+    /// Records whether the next write has MSG_MORE.
     fn more_to_come(&mut self, fd: Fd, more: bool) -> CallResult<()>;
 
     /// Returns true if a write with `flags` opens the connection (RFC 7413).
     fn sends_with_syn(&self, fd: Fd, flags: i32) -> CallResult<bool>;
 
     /// Opens the connection with as many of `bytes` as the SYN may carry, and returns their number.
-    /// Returns `None` if the connection is already open. `to` is the peer, unless a `connect` has
-    /// named it. `waits` is true if the program's call blocks until the bytes after the SYN are
-    /// written, too.
+    /// Returns `None` if the connection is already open. `to` is the peer, unless a deferred
+    /// `connect` has named it. `waits` is true if the program's call blocks until the bytes after
+    /// the SYN are written, too.
     fn send_with_syn(
         &mut self,
         fd: Fd,
@@ -75,13 +75,13 @@ pub trait Sockets {
         waits: bool,
     ) -> CallResult<Option<usize>>;
 
-    /// `setsockopt(2)`.
+    /// Implements `setsockopt(2)`.
     fn set_option(&mut self, fd: Fd, level: i32, name: i32, value: &[u8]) -> CallResult<()>;
 
-    /// `getsockopt(2)`.
+    /// Implements `getsockopt(2)`.
     fn option(&mut self, fd: Fd, level: i32, name: i32) -> CallResult<Vec<u8>>;
 
-    /// `fcntl(2)` with F_GETFL or F_SETFL.
+    /// Implements `fcntl(2)` with F_GETFL or F_SETFL.
     fn control(&mut self, fd: Fd, command: i32, argument: i32) -> CallResult<i64>;
 
     /// Returns the events of `poll(2)`.

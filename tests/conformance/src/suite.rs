@@ -87,7 +87,7 @@ pub struct Source {
     scripts: Vec<(Version, Result<Script, String>)>,
 }
 
-/// The verdict on a run of a script.
+/// The verdict on the run of a script.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// The stack behaves as the script says.
@@ -102,7 +102,7 @@ pub enum Verdict {
     Failed(String),
 }
 
-/// The result of a run of a script.
+/// The result of the run of a script.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Name of the script.
@@ -224,8 +224,8 @@ impl Source {
         }
     }
 
-    /// Returns the verdict on a result, with regard to the remarks of the script. If a remark says
-    /// that the script fails here, but the script passes, the verdict is a failure.
+    /// Returns the verdict on a result, considering the remarks of the script. If the script passes
+    /// in spite of a remark that it fails here, the verdict is a failure.
     fn verdict_of(
         &self,
         platform: Platform,

@@ -2,7 +2,7 @@
 //!
 //! The clock jumps from timer to timer, up to the time that the runner requests, and no thread
 //! sleeps. The script's program makes one call at a time. A call that would block is tried again
-//! after every timer and every injected packet. [`Sockets`] has the calls, which never block.
+//! after every timer and every injected packet. [`Sockets`] declares the calls, which never block.
 
 use std::net::IpAddr;
 

@@ -2,7 +2,7 @@
 //! results in the format of libtest.
 //!
 //! An argument selects the scripts whose names contain the argument. If an argument is the path of
-//! a file, only the files given by paths run. `--engine`, `--embedded` and `--kernel` select
+//! a file, only the files given as arguments run. `--engine`, `--embedded` and `--kernel` select
 //! stacks, and `--ip_version=ipv6` selects one IP version. `--jobs=N` sets the number of concurrent
 //! runs on the kernel. `--list` prints the names.
 

@@ -9,8 +9,8 @@ use super::host::Host;
 /// The Fast Open options and state of a socket.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FastOpen {
-    /// TCP_FASTOPEN: limit on the connections that have data in their SYN and no complete
-    /// handshake.
+    /// TCP_FASTOPEN: limit on the connections whose SYN carried data and whose handshake is not
+    /// complete.
     backlog: Option<u32>,
     /// TCP_FASTOPEN_CONNECT.
     pub on_connect: bool,
@@ -18,7 +18,8 @@ pub struct FastOpen {
     pub deferred: Option<Endpoint>,
     /// True if `connect` sent a SYN with a cookie request. A later MSG_FASTOPEN fails.
     pub cookie_requested: bool,
-    /// True from the open until a call has reported that the connection is established.
+    /// True from the call that opens the connection, until a call has reported that the connection
+    /// is established.
     pub connecting: bool,
 }
 

@@ -15,8 +15,8 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// `recv(2)`. `error` is the pending error of the socket, which the call may return. The call
-    /// returns the error only if there is no data and the peer has not closed its direction.
+    /// Implements `recv(2)`. `error` is the pending error of the socket. The call returns this
+    /// error only if there is no data and the peer has not closed its direction.
     pub fn receive(
         &mut self,
         host: &mut Host,

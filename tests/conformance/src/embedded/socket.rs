@@ -49,7 +49,7 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// `socket(2)`.
+    /// Implements `socket(2)`.
     pub fn new(host: &Host, domain: i32, kind: i32, protocol: i32) -> CallResult<Self> {
         if domain != libc::AF_INET && domain != libc::AF_INET6 {
             return Err(Errno(libc::EAFNOSUPPORT));
@@ -105,7 +105,7 @@ impl Socket {
         }
     }
 
-    /// `bind(2)`.
+    /// Implements `bind(2)`.
     pub fn bind(&mut self, local: Endpoint) -> CallResult<()> {
         if self.local.is_some() || self.role != Role::Unconnected {
             return Err(Errno::INVAL);
@@ -120,7 +120,7 @@ impl Socket {
         self.local.unwrap_or(Endpoint::new(host.address, 0))
     }
 
-    /// `listen(2)`.
+    /// Implements `listen(2)`.
     pub fn listen(&mut self, host: &mut Host, backlog: i32) -> CallResult<()> {
         let backlog = backlog.max(0) as u32;
         match self.role {
@@ -143,7 +143,7 @@ impl Socket {
         Ok(())
     }
 
-    /// `accept(2)`. Returns the socket of the connection.
+    /// Implements `accept(2)`. Returns the socket of the connection.
     pub fn accept(&mut self, host: &mut Host) -> CallResult<Self> {
         let Role::Listener(listener) = self.role else {
             return Err(Errno::INVAL);
@@ -256,7 +256,7 @@ impl Socket {
         self.open_fast(host, peer, bytes).map(Some)
     }
 
-    /// `shutdown(2)`.
+    /// Implements `shutdown(2)`.
     pub fn shutdown(&mut self, host: &mut Host, how: Shutdown) -> CallResult<()> {
         match (self.role, self.state(host)) {
             (Role::Listener(listener), _) => {
@@ -280,7 +280,7 @@ impl Socket {
         Ok(())
     }
 
-    /// `close(2)`.
+    /// Implements `close(2)`.
     pub fn close(self, host: &mut Host) {
         match self.role {
             Role::Unconnected => {}
@@ -292,7 +292,7 @@ impl Socket {
         }
     }
 
-    /// `recv(2)`.
+    /// Implements `recv(2)`.
     pub fn receive(&mut self, host: &mut Host, len: usize, flags: i32) -> CallResult<Vec<u8>> {
         let state = self.state(host);
         let (Some(connection), Some(status)) = (self.connection(), self.status(host)) else {
@@ -313,7 +313,7 @@ impl Socket {
         received
     }
 
-    /// `send(2)`.
+    /// Implements `send(2)`.
     pub fn send(&mut self, host: &mut Host, bytes: &[u8], flags: i32) -> CallResult<usize> {
         if let Some(error) = self.error.take() {
             return Err(error);
@@ -333,7 +333,7 @@ impl Socket {
         sent
     }
 
-    /// Notes whether the next write has MSG_MORE.
+    /// Records whether the next write has MSG_MORE.
     pub fn more_to_come(&mut self, host: &mut Host, more: bool) {
         if let Some(connection) = self.connection() {
             let of = (connection, self.options.engine);
@@ -341,8 +341,8 @@ impl Socket {
         }
     }
 
-    /// Prepares for the arrival of a packet: the reader notes the position of the urgent byte, and
-    /// the writer removes the cork of MSG_MORE.
+    /// Prepares for the arrival of a packet: the reader records the position of the urgent byte,
+    /// and the writer removes the cork of MSG_MORE.
     pub fn before_packet(&mut self, host: &mut Host) {
         let Some(connection) = self.connection() else {
             return;
@@ -397,7 +397,7 @@ impl Socket {
         }
     }
 
-    /// `setsockopt(2)`.
+    /// Implements `setsockopt(2)`.
     pub fn set_option(
         &mut self,
         host: &mut Host,
@@ -426,7 +426,7 @@ impl Socket {
         Ok(())
     }
 
-    /// `getsockopt(2)`.
+    /// Implements `getsockopt(2)`.
     pub fn option(&mut self, host: &Host, level: i32, name: i32) -> CallResult<Vec<u8>> {
         match (level, name) {
             (libc::SOL_SOCKET, libc::SO_ERROR) => {
@@ -445,7 +445,7 @@ impl Socket {
         }
     }
 
-    /// `fcntl(2)` with F_GETFL or F_SETFL.
+    /// Implements `fcntl(2)` with F_GETFL or F_SETFL.
     pub fn control(&mut self, command: i32, argument: i32) -> CallResult<i64> {
         match command {
             libc::F_GETFL => {

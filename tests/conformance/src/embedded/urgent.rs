@@ -28,7 +28,7 @@ pub struct Part {
 }
 
 impl UrgentReader {
-    /// Notes the position of the urgent byte before a packet arrives.
+    /// Records the position of the urgent byte before a packet arrives.
     pub fn before_packet(&mut self, status: &Status) {
         self.was_next = Self::is_next(status);
     }
@@ -78,7 +78,7 @@ impl UrgentReader {
         status.urgent.is_some_and(arrived) && !self.taken
     }
 
-    /// `recv` with MSG_OOB. `over` is true if no more data can arrive.
+    /// Implements `recv` with MSG_OOB. `over` is true if no more data can arrive.
     pub fn receive(&mut self, status: &Status, flags: i32, over: bool) -> CallResult<Vec<u8>> {
         let urgent = status.urgent.filter(|_| !self.taken && !self.inline);
         match urgent.ok_or(Errno::INVAL)?.byte {

@@ -1,4 +1,4 @@
-//! Checks that the embedded stack reports an event when a call can succeed that had to wait before.
+//! Checks that the embedded stack reports an event when a call that had to wait can succeed.
 //! Without the event, a program that waits for events instead of trying again would wait forever.
 
 use tidelane_embedded::Event;
@@ -16,19 +16,19 @@ pub enum Wait {
     Write,
 }
 
-/// The calls of a socket that had to wait, and whose event has not come.
+/// The calls on a socket that had to wait, and whose event has not arrived.
 #[derive(Clone, Debug, Default)]
 pub struct Waits(Vec<Wait>);
 
 impl Waits {
-    /// Notes that a call has to wait.
+    /// Records that a call has to wait.
     pub fn begin(&mut self, wait: Wait) {
         if !self.0.contains(&wait) {
             self.0.push(wait);
         }
     }
 
-    /// Notes an event. [`Event::Closed`] ends all waits.
+    /// Ends the wait for an event that has arrived. [`Event::Closed`] ends all waits.
     pub fn on_event(&mut self, event: &Event) {
         let wait = match event {
             Event::Incoming(_) => Wait::Accept,
@@ -46,11 +46,12 @@ impl Waits {
         self.0.retain(|waiting| *waiting != wait);
     }
 
-    /// Checks the end of a call that did not have to wait.
+    /// Checks, after a call has succeeded, that no event is missing for an earlier call that had to
+    /// wait.
     ///
     /// # Panics
     ///
-    /// If an earlier call had to wait, and no event has come since.
+    /// If an earlier call had to wait, and no event has arrived since.
     pub fn end(&self, wait: Wait) {
         assert!(!self.0.contains(&wait), "{wait:?}: no event came");
     }

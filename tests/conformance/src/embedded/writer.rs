@@ -42,7 +42,7 @@ impl Writer {
         }
     }
 
-    /// Notes whether the next write has MSG_MORE, which corks the connection. `options` are the
+    /// Records whether the next write has MSG_MORE, which corks the connection. `options` are the
     /// socket options that the program has set.
     pub fn more_to_come(
         &mut self,

@@ -40,7 +40,7 @@ pub fn new_network_namespace() -> io::Result<()> {
     check(unsafe { libc::unshare(libc::CLONE_NEWNET) }).map(drop)
 }
 
-/// Gives the calling thread, and the threads that it starts later, precedence over other processes
+/// Gives the calling thread, and the threads that it starts later, priority over other processes
 /// (nice -20), because scripts check the times of events. The threads sleep nearly always.
 pub fn take_precedence() {
     // SAFETY: the call touches no memory. Without the privilege the call has no effect.
@@ -76,27 +76,27 @@ pub fn wait_readable(fd: Fd, timeout_ms: i32) -> bool {
     unsafe { libc::poll(&mut entry, 1, timeout_ms) > 0 }
 }
 
-/// `read(2)`.
+/// Implements `read(2)`.
 pub fn read(fd: Fd, buffer: &mut [u8]) -> io::Result<usize> {
     // SAFETY: the length is the buffer's.
     let len = unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) };
     usize::try_from(len).map_err(|_| io::Error::last_os_error())
 }
 
-/// `write(2)`.
+/// Implements `write(2)`.
 pub fn write(fd: Fd, bytes: &[u8]) -> io::Result<usize> {
     // SAFETY: the length is that of the bytes.
     let len = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
     usize::try_from(len).map_err(|_| io::Error::last_os_error())
 }
 
-/// `shutdown(2)` of both directions, which also ends blocked calls.
+/// Implements `shutdown(2)` of both directions, which also ends blocked calls.
 pub fn shutdown(fd: Fd) {
     // SAFETY: the call touches no memory.
     unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
 }
 
-/// `close(2)`.
+/// Implements `close(2)`.
 pub fn close(fd: Fd) {
     // SAFETY: `fd` is a socket of the run, closed once.
     unsafe { libc::close(fd) };

@@ -18,8 +18,8 @@ pub struct ParseError {
 /// Parses a remark in a comment. Returns `None` if the comment contains no remark.
 ///
 /// A remark has the form `STACK [RANGE]: differs: REASON` or `STACK [RANGE]: lacks: REASON`, such
-/// as `kernel-ipv6 < 6.10: differs: REASON`. A remark on the engine must have the word `lacks`, and
-/// must not have a range of releases.
+/// as `kernel-ipv6 < 6.10: differs: REASON`. RANGE is a range of kernel releases. A remark on the
+/// engine must have the word `lacks` and no range.
 fn remark(comment: &str) -> Option<Remark> {
     let mut parts = comment.trim_start().splitn(3, ':');
     let (head, word, reason) = (parts.next()?, parts.next()?, parts.next()?);

@@ -53,7 +53,8 @@ const ICMP_KINDS: [IcmpKind; 20] = [
     ("parameter_problem", "", Some((12, 0)), Some((4, 0))),
 ];
 
-/// Parses a packet, after the sign of its direction. `inbound` is true for a packet to inject.
+/// Parses a packet, after the `<` or `>` of its direction. `inbound` is true for a packet to
+/// inject.
 pub fn packet(cursor: &mut Cursor<'_>, inbound: bool) -> Parsed<PacketSpec> {
     let ecn = ecn(cursor, inbound)?;
     if cursor.is_next_word("icmp") {
