@@ -1,4 +1,4 @@
-/* The back end of an example server, as its argument names it. */
+/* Selects the back end of an example program by an argument. */
 #ifndef BACK_END_H
 #define BACK_END_H
 
@@ -10,7 +10,7 @@
 
 #define BACK_ENDS "[io-uring | service | direct:INTERFACE[:QUEUE]]"
 
-/* Sets the back end of `options`. Returns 0 if `name` is none. */
+/* Sets the back end of `options`. Returns 0 if `name` names no back end. */
 static int set_back_end(struct tlr_options *options, const char *name) {
     static char interface[64];
     const char *start = "direct:";
@@ -34,7 +34,7 @@ static int set_back_end(struct tlr_options *options, const char *name) {
     return 1;
 }
 
-/* Prints the reason of the last failed call, and ends. */
+/* Prints the reason of the last failed call, and ends the program. */
 static void fail(const char *program, const char *action) {
     char text[512];
     tlr_error_text(text, sizeof text);

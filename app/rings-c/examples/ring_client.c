@@ -18,7 +18,7 @@
 #define BUFFER_LEN 2048
 /* Bytes of a message, which fits into one buffer of each back end. */
 #define MESSAGE_LEN 1000
-/* Nanoseconds without an event after which the connections that are left have failed. */
+/* Nanoseconds without an event after which the remaining connections count as failed. */
 #define WAIT_NS 10000000000
 
 /* A connection. */
@@ -56,7 +56,7 @@ static char byte_at(const struct stream *stream, unsigned at) {
     return (char)((stream->seed * 7919 + stream->messages * 31 + at) % 251);
 }
 
-/* Ends a connection. */
+/* Closes a connection, and counts it in `result`. */
 static void end(int descriptor, unsigned *result) {
     tlr_close(context, descriptor);
     memset(stream_of(descriptor), 0, sizeof(struct stream));
@@ -64,7 +64,7 @@ static void end(int descriptor, unsigned *result) {
     ++*result;
 }
 
-/* Sends the next message, or notes that the connection has no room. */
+/* Sends the next message. Sets `owes_message` if the connection has no room. */
 static void send_message(int descriptor, struct stream *stream) {
     void *payload;
     tlr_buffer buffer = tlr_allocate_for(context, descriptor);

@@ -25,7 +25,7 @@ static tlr_context context;
 static int descriptor;
 static struct sockaddr_in peer;
 
-/* Returns the length of a datagram: 4 bytes of its number at least. */
+/* Returns the length of a datagram, at least the 4 bytes of its number. */
 static unsigned len_of(unsigned number) {
     return 4 + number * 97 % (PAYLOAD_MAX - 3);
 }

@@ -70,7 +70,7 @@ static struct client *client_of(int descriptor) {
     return &clients[descriptor];
 }
 
-/* Forgets a client and the buffers that wait for it. */
+/* Removes a client, and releases the buffers that wait for it. */
 static void forget(struct client *client) {
     while (client->held) {
         tlr_buffer buffer = client->first;

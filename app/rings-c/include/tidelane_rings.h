@@ -3,12 +3,13 @@
  * Link with libtidelane_rings_c.a -lpthread -ldl -lm, or with libtidelane_rings_c.so. Each function
  * has a page: man tlr_sync. Begin with man 7 tlr.
  *
- * Functions return 0 or a number that is not negative, and a negative errno on failure;
- * tlr_error_text has the reason and a way out. A call that fails changes nothing, except that a
- * failed sync may have moved data. A context belongs to the thread that opened it.
+ * On success, functions return 0 or a number that is not negative. On failure, they return a
+ * negative errno, and tlr_error_text returns the reason and a remedy. A call that fails changes
+ * nothing, except that a failed sync may have moved data. A context belongs to the thread that
+ * opened it.
  *
  * A program must not write to a buffer after it has sent or released the buffer. Nothing prevents
- * such a write. It changes only what the program's own peers get: man 7 tlr, "Trust". */
+ * such a write, which changes only what the program's own peers get: man 7 tlr, "Trust". */
 #ifndef TIDELANE_RINGS_H
 #define TIDELANE_RINGS_H
 
@@ -23,12 +24,13 @@ extern "C" {
  * again. */
 typedef uint64_t tlr_context;
 
-/* The number of a buffer, for one use: from the list or tlr_allocate until the buffer is sent or
- * released, or until the next sync if the program does not hold it. Never negative. */
+/* The number of a buffer, never negative. The number is valid for one use of the buffer: from the
+ * list or tlr_allocate until the buffer is sent or released, or until the next sync if the program
+ * does not hold it. */
 typedef int64_t tlr_buffer;
 
-/* The index of a buffer, from 0 to TLR_INDEXES - 1. No two buffers that the list and the program
- * have at a time have the same index, and the lowest indexes are used first. */
+/* The index of a buffer, from 0 to TLR_INDEXES - 1. Buffers that the list and the program have
+ * at the same time have different indexes. The lowest indexes are used first. */
 #define TLR_INDEX(buffer) ((uint32_t)((buffer) & 0x3ffff))
 #define TLR_INDEXES 0x40000
 
@@ -75,7 +77,7 @@ enum tlr_event {
     TLR_SEND_FAILED = 64, /* a datagram could not be sent; the descriptor stays open */
 };
 
-/* A descriptor of the ready list. */
+/* An entry of the ready list: a descriptor with data or events. */
 struct tlr_entry {
     int descriptor;
     uint32_t events; /* a set of enum tlr_event */

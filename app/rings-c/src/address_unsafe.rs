@@ -1,4 +1,4 @@
-//! Socket addresses of C programs.
+//! Reads and writes the socket addresses of C programs.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 

@@ -10,7 +10,7 @@ use crate::{
     types::{DIRECT, IO_URING, Options, SERVICE, STEERED},
 };
 
-/// Options of a context, whose names are read and checked.
+/// The options of a context, with copies of the strings to which the C structure points.
 #[derive(Clone, Debug, Default)]
 pub struct BackEndOptions {
     /// The numbers. The pointers are not used.
@@ -49,7 +49,7 @@ impl BackEndOptions {
         }
     }
 
-    /// Fails if an option that the back end does not have is set.
+    /// Returns an error if an option is set that the back end does not have.
     fn check_foreign(&self, numbers: &[u32], names: &[&Option<String>]) -> Result<(), Error> {
         let is_set = numbers.iter().any(|number| *number != 0);
         match is_set || names.iter().any(|name| name.is_some()) {
@@ -101,7 +101,7 @@ impl BackEndOptions {
     }
 }
 
-/// Returns the number of an option. Zero stands for the default.
+/// Returns `number`, or `default` if `number` is zero.
 fn or(number: u32, default: u32) -> u32 {
     match number {
         0 => default,
@@ -109,7 +109,7 @@ fn or(number: u32, default: u32) -> u32 {
     }
 }
 
-/// Returns the number of an option as a length. Zero stands for the default.
+/// Returns `number` as a length, or `default` if `number` is zero.
 fn or_len(number: u32, default: usize) -> usize {
     match number {
         0 => default,

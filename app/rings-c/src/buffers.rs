@@ -1,9 +1,9 @@
-//! The owner of each buffer that a program in C has.
+//! [`Buffers`]: the buffers that a program in C can name, each with its number and its owner.
 //!
-//! The program has the number of a buffer and the address of its bytes. The number has the index of
-//! the buffer's place in its low bits. The other bits name the context and the use of the place:
-//! the number changes whenever a buffer gets the place. A number of an earlier use or of another
-//! context is therefore found out, until a place has had 2^24 uses.
+//! The program has the number of a buffer and the address of its bytes. The low bits of the number
+//! are the index of the buffer's place in a table. The other bits identify the context and the use
+//! of the place: the number changes whenever a buffer gets the place. A number of an earlier use or
+//! of another context is therefore refused, until the place has had 2^24 uses.
 //!
 //! ```text
 //!   context ── allocate ──> program ── send, release ──> context
@@ -11,8 +11,8 @@
 //!                        └── send, release, the next sync ──> context
 //! ```
 //!
-//! A place has the buffer itself, whatever lends its memory: the pool, or a stream buffer of the
-//! service. A buffer of the context has no place.
+//! A place holds the buffer itself, whether its memory belongs to the pool or to a stream buffer of
+//! the service. A buffer that the context owns has no place.
 
 use std::ptr::NonNull;
 
@@ -43,7 +43,7 @@ pub enum Owner {
     Program,
 }
 
-/// A place for a buffer.
+/// An entry of the table of buffers.
 #[derive(Debug, Default)]
 struct Place {
     buffer: Option<(Buffer, Owner)>,
@@ -51,7 +51,7 @@ struct Place {
     uses: u32,
 }
 
-/// The buffers of the program and of the list by number.
+/// The buffers of the program and of the ready list by number.
 #[derive(Debug)]
 pub struct Buffers {
     /// Number of the context, of `CONTEXT_BITS` bits.
@@ -79,7 +79,7 @@ impl Buffers {
         self.held
     }
 
-    /// Fails if the program has so many buffers that a list may find no places.
+    /// Returns an error if the program has so many buffers that a list may find no places.
     pub fn check_room_for_a_list(&self) -> Result<(), Error> {
         match self.held < HELD_MAX {
             true => Ok(()),
@@ -96,7 +96,7 @@ impl Buffers {
         }
         let index = self.free.pop()?;
         let place = &mut self.places[index as usize];
-        // The use 0 is none, so that the number 0 is never valid.
+        // Uses start at 1, so that the number 0 is never valid.
         place.uses = (place.uses % ((1 << USE_BITS) - 1)) + 1;
         place.buffer = Some((buffer, owner));
         self.held += u32::from(owner == Owner::Program);
@@ -153,7 +153,7 @@ impl Buffers {
     /// Returns the address and the length of the payload, in memory that the program may write.
     pub fn writable_payload(&mut self, number: i64) -> Result<(NonNull<u8>, u32), Error> {
         let buffer = self.buffer_mut(number)?;
-        // The change in place makes a copy of memory that the program may only read.
+        // `payload_mut` replaces memory that the program may only read by a copy.
         buffer.payload_mut();
         Ok((buffer.address(), buffer.len() as u32))
     }

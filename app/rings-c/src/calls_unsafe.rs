@@ -14,17 +14,17 @@ use crate::{
     types::{CEntry, CSlot, Counters, Options},
 };
 
-/// Returns the result of a call as C has it: a number, or a negative errno.
+/// Converts the result of a call for C: a number, or a negative errno.
 fn number(result: Result<i32, Error>) -> i32 {
     result.unwrap_or_else(Error::report)
 }
 
-/// Returns 0, or a negative errno.
+/// Converts the result of a call for C: 0, or a negative errno.
 fn status(result: Result<(), Error>) -> i32 {
     number(result.map(|()| 0))
 }
 
-/// Returns the result of a call as C has it, for larger numbers.
+/// Converts the result of a call for C: a 64-bit number, or a negative errno.
 fn large_number(result: Result<i64, Error>) -> i64 {
     result.unwrap_or_else(|error| error.report().into())
 }

@@ -1,4 +1,4 @@
-//! Errors of the functions: the kernel's error numbers, each with a text.
+//! Errors of the C functions: an errno, and a text with the reason and a remedy.
 
 use std::{borrow::Cow, cell::RefCell, io};
 
@@ -7,7 +7,7 @@ thread_local! {
     static LAST: RefCell<Option<Error>> = const { RefCell::new(None) };
 }
 
-/// Error of a failed call: its number, and a text that says what to do.
+/// The error of a failed call: its errno, and a text that says what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     errno: i32,
@@ -23,7 +23,7 @@ const fn fixed(errno: i32, text: &'static str) -> Error {
 }
 
 impl Error {
-    /// The handle is no open context.
+    /// The handle is not that of an open context.
     pub const CONTEXT: Self = fixed(
         libc::EBADF,
         "the handle is no open context; open one with tlr_open_context",
@@ -140,7 +140,7 @@ impl Error {
         libc::EINVAL,
         "the number is no buffer of the context, or the error of a failed call",
     );
-    /// The buffer belongs to the program and the list no more.
+    /// Neither the program nor the ready list owns the buffer any more.
     pub const BUFFER_GONE: Self = fixed(
         libc::ESTALE,
         "the program has sent or released the buffer, or has not held it before the last sync",
@@ -156,16 +156,18 @@ impl Error {
         self.errno
     }
 
-    /// Keeps the error for [`last_text`]. Returns the result of the C function: a negative number.
+    /// Stores the error for [`last_text`]. Returns the result of the C function: a negative number.
     pub fn report(self) -> i32 {
         let code = -self.errno;
-        // A signal handler may interrupt this function. Its own error is then not kept.
+        // If a signal handler has interrupted this function, the error of the handler's call is not
+        // stored.
         let _ = LAST.try_with(|last| last.try_borrow_mut().map(|mut last| *last = Some(self)));
         code
     }
 }
 
-/// Calls a function with the text of the last failed call of this thread; empty if none has failed.
+/// Calls a function with the text of the last failed call of this thread. The text is empty if no
+/// call has failed.
 pub fn last_text<R>(call: impl FnOnce(&str) -> R) -> Result<R, Error> {
     LAST.try_with(|last| {
         let last = last.try_borrow().map_err(|_| Error::INTERRUPTED_CALL)?;

@@ -6,7 +6,7 @@ pub fn call_in_child(function: extern "C" fn()) -> bool {
     unsafe { libc::pthread_atfork(None, None, Some(function_of(function))) == 0 }
 }
 
-/// Returns the function as `pthread_atfork` takes it.
+/// Converts the function to the type that `pthread_atfork` takes.
 fn function_of(function: extern "C" fn()) -> unsafe extern "C" fn() {
     function
 }

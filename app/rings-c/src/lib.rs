@@ -9,9 +9,9 @@
 //!                 └── buffers   the owner of each buffer
 //! ```
 //!
-//! A program in C can pass any number. A handle of a context and the number of a buffer name their
-//! use, not their place: a number of an earlier use finds nothing. All state lies outside of the
-//! memory that the program gets, so that a wrong write to a buffer changes only payload.
+//! A program in C can pass any number. The handle of a context and the number of a buffer identify
+//! one use, so that a number of an earlier use finds nothing. All state lies outside of the memory
+//! that the program gets, so that a wrong write to a buffer changes only payload.
 
 mod address_unsafe;
 mod back_end;

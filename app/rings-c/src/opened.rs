@@ -18,7 +18,7 @@ use crate::{back_end::BackEndOptions, error::Error, fork_unsafe, session::Sessio
 static THREADS: AtomicU32 = AtomicU32::new(0);
 /// Number of contexts that were opened. Numbers start from 1.
 static CONTEXTS: AtomicU32 = AtomicU32::new(0);
-/// True if child processes get new numbers.
+/// True if [`on_fork`] is registered. Set by the first open.
 static FORK_HANDLER: OnceLock<bool> = OnceLock::new();
 
 thread_local! {
@@ -94,7 +94,8 @@ impl Thread {
 
 impl Drop for Thread {
     fn drop(&mut self) {
-        // A context of the parent process must not touch the kernel's requests of the parent.
+        // After `fork`, a child process has copies of its parent's contexts. Leak the copies,
+        // because their drop would act on requests of the parent.
         for (handle, session) in self.contexts.get_mut().drain(..) {
             if (handle >> 32) as u32 != self.number.get() {
                 std::mem::forget(session);
@@ -110,8 +111,8 @@ fn next(counter: &AtomicU32) -> Option<u32> {
     before.ok().map(|before| before + 1)
 }
 
-/// Gives the only thread of a child process a new number, so that the contexts of its parent are
-/// those of another thread.
+/// Gives the only thread of a child process a new number, so that the child cannot use the contexts
+/// of its parent.
 extern "C" fn on_fork() {
     let _ = THREAD.try_with(|thread| {
         if thread.number.get() != 0 {

@@ -1,10 +1,10 @@
-//! The options of a C program, with the texts to which they point.
+//! Reads the options of a C program, and copies the strings to which they point.
 
 use std::ffi::{CStr, c_char};
 
 use crate::{back_end::BackEndOptions, error::Error, types::Options};
 
-/// Reads the options of a context. A null pointer stands for the defaults.
+/// Reads the options of a context. A null pointer means the defaults.
 ///
 /// # Safety
 ///

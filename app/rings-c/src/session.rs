@@ -1,4 +1,4 @@
-//! One open context: a back end, its ready list, and the owners of its buffers.
+//! [`Session`]: one open context, with its back end, its ready list, and the owners of its buffers.
 
 use std::{net::SocketAddr, os::fd::AsRawFd, ptr::NonNull, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::{
     types::{CEntry, CSlot, Counters, NONE, to_c},
 };
 
-/// A context of a C program.
+/// A context of a C program, which names buffers and descriptors by number.
 pub struct Session {
     back_end: Box<dyn Context>,
     /// The entries of the last sync. The slots are in `slots`.
@@ -81,7 +81,7 @@ impl Session {
     }
 
     /// Drops the buffers of the last list. Fails, and changes nothing, if the program holds so many
-    /// buffers that the next list may find no places.
+    /// buffers that the numbers may not suffice for the next list.
     fn end_list(&mut self) -> Result<(), Error> {
         self.buffers.check_room_for_a_list()?;
         self.buffers.end_list(&self.slots);
@@ -90,14 +90,14 @@ impl Session {
         Ok(())
     }
 
-    /// Makes the program's slots of the list that the back end has filled.
+    /// Gives a number to each buffer that the back end has added to the list, and fills `slots`.
     fn take_slots(&mut self) {
         self.syncs += 1;
         for arrival in self.list.take_slots() {
             let len = arrival.buffer.len() as u32;
             let Some(buffer) = self.buffers.give(arrival.buffer, Owner::List) else {
-                // A list of more than 2^17 buffers, whose data exceeds the memory of any host that
-                // is known. The peer must not miss a part of the data.
+                // No number is left, so this list has more than 2^17 buffers. Reset the connection,
+                // because the program must not miss a part of its data.
                 self.back_end.abort(arrival.descriptor);
                 continue;
             };

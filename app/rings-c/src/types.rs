@@ -124,8 +124,8 @@ pub struct Counters {
 
 const _: () = assert!(size_of::<Counters>() == 32 && offset_of!(Counters, buffer_len) == 28);
 
-/// Returns a descriptor as C has it. A context has fewer than 2^31 descriptors, because each needs
-/// memory for its connection.
+/// Converts a descriptor to its number in C. A context has fewer than 2^31 descriptors, because
+/// each needs memory for its connection.
 pub fn to_c(descriptor: Descriptor) -> i32 {
     descriptor.0 as i32
 }

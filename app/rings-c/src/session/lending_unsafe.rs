@@ -22,7 +22,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor(3);
 /// Length of the room to send.
 pub const SEND_LEN: usize = 64;
 
-/// Memory of which parts are lent. Each part is lent once at a time.
+/// Memory whose parts are lent as buffers. Each part is lent once at a time.
 pub struct Stream {
     bytes: Box<[UnsafeCell<u8>]>,
     lent: RefCell<BTreeSet<u32>>,
@@ -59,11 +59,12 @@ impl Lender for Stream {
     }
 }
 
-/// The part of the back end that a test sees.
+/// State of the back end that a test can inspect and change.
 pub struct Seen {
     pub received: Rc<Stream>,
     pub sent: Rc<Stream>,
-    /// Payloads that the program has sent, and true for each in the room to send.
+    /// Payloads that the program has sent, each with true if it lay in the room to send, which
+    /// needs no copy.
     pub sends: RefCell<Vec<(Vec<u8>, bool)>>,
     pub is_full: Cell<bool>,
     pub is_aborted: Cell<bool>,

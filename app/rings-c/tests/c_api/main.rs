@@ -4,7 +4,7 @@ mod pages;
 mod programs;
 mod servers;
 
-/// Each misuse from C returns its error and changes nothing.
+/// Each misuse of the interface returns its error and changes nothing.
 #[test]
 fn misuses_are_refused() {
     let program = programs::compile("misuse", "tests/c_api/misuse.c", &programs::library("a"));

@@ -116,7 +116,7 @@ static struct tlr_counters counters_of(tlr_context context) {
     return counters;
 }
 
-/* Each function returns `error` for a handle. */
+/* Checks that each function returns `error` for the handle of a context. */
 static void check_handle(tlr_context context, int error) {
     struct sockaddr_in address = loopback(0);
     struct tlr_counters counters;
@@ -155,7 +155,7 @@ static void check_handle(tlr_context context, int error) {
     IS(tlr_send_to(context, 0, 0, (struct sockaddr *)&address, sizeof address), error);
 }
 
-/* The text of the last failed call of this thread contains `part`. */
+/* Returns true if the text of the last failed call of this thread contains `part`. */
 static int has_reason(const char *part) {
     char text[512], cut[8];
     int len = tlr_error_text(text, sizeof text);
@@ -173,7 +173,7 @@ static int has_reason(const char *part) {
     return strstr(text, part) != NULL;
 }
 
-/* Options of the back ends that cannot be opened, each with its error and a text with the way out.
+/* Options of back ends that cannot be opened, each with its error and a text with a remedy.
  * Nothing here needs a privilege, or changes an interface. */
 static void back_ends(void) {
     const struct {
@@ -374,7 +374,7 @@ static void descriptors(tlr_context context, int listener) {
     close(fd);
 }
 
-/* All functions refuse the number of a buffer. */
+/* Checks that all functions return `error` for the number of a buffer. */
 static void check_buffer(tlr_context context, int descriptor, tlr_buffer buffer, int error) {
     void *payload = NULL;
     IS(tlr_payload(context, buffer, &payload), error);

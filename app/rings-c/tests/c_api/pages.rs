@@ -1,4 +1,5 @@
-//! The manual pages against the header and the library.
+//! Compares the manual pages with the header and with the exported functions, and checks their
+//! form.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,7 +21,7 @@ const SECTIONS: [&str; 7] = [
     "SEE ALSO",
 ];
 
-/// Returns the text with one space in the place of each sequence of spaces and line ends.
+/// Returns the text with each sequence of white space replaced by one space.
 fn normalised(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -136,7 +137,7 @@ fn each_page_is_whole() {
     }
 }
 
-/// The examples of all pages compile without a warning, each for itself.
+/// The example of each page compiles on its own, without a warning.
 #[test]
 fn each_example_compiles() {
     let pages = pages(".3").into_iter().chain(pages(".7"));
@@ -165,7 +166,8 @@ fn each_example_compiles() {
     }
 }
 
-/// Runs a checker of manual pages on each page; false, with a message, if it is not installed.
+/// Runs a checker of manual pages on each page. Prints a message and returns false if the checker
+/// is not installed.
 fn is_accepted_by(tool: &str, arguments: &[&str]) -> bool {
     let all = pages(".3")
         .into_keys()

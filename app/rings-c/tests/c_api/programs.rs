@@ -11,8 +11,8 @@ pub fn crate_root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Returns the library with this extension, and builds it. Cargo does not build the library for
-/// tests, because nothing in Rust links it.
+/// Builds the library, and returns the path of the file with this extension. Cargo does not build
+/// the library for tests, because nothing in Rust links it.
 pub fn library(extension: &str) -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| {

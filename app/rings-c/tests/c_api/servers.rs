@@ -1,4 +1,5 @@
-//! The example servers in C against sockets of the standard library, over loopback.
+//! Runs the C examples: the servers with clients of the standard library, and the clients with the
+//! echo server, over loopback.
 
 use std::{
     io::{BufRead, BufReader, ErrorKind, Read, Write},
@@ -15,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Name of the variable that makes the test program a client, with the address of the server.
 const CLIENT_OF: &str = "TIDELANE_RINGS_CLIENT_OF";
 
-/// A server in C. Killed on drop.
+/// The process of an example server. Dropping the value kills the process.
 struct Server {
     child: Child,
     output: BufReader<ChildStdout>,
@@ -23,8 +24,8 @@ struct Server {
 }
 
 impl Server {
-    /// Starts an example with a port of the kernel's choice; `None`, with a message, if the system
-    /// forbids io_uring.
+    /// Starts an example server at a port of the kernel's choice. Prints a message and returns
+    /// `None` if the system forbids io_uring.
     fn start(name: &str, test: &str) -> Option<Self> {
         Self::start_on(name, test, None)
     }
@@ -101,7 +102,8 @@ fn failure(name: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stderr).expect("text")
 }
 
-/// The argument selects the back end. A back end that cannot be opened is a message with a way out.
+/// An argument selects the back end. If the back end cannot be opened, the program prints the
+/// reason and a remedy.
 #[test]
 fn servers_choose_the_back_end_by_an_argument() {
     let address = ["127.0.0.1", "7999"];
@@ -185,8 +187,8 @@ fn run_datagrams(test: &str, address: SocketAddr, datagrams: u32) -> Result<(), 
     Ok(())
 }
 
-/// The echo server returns datagrams beside connections. The client finds a wrong echo, and one
-/// from another sender.
+/// The echo server returns datagrams beside connections. The client detects a wrong echo, and an
+/// echo from another sender.
 #[test]
 fn datagrams_are_echoed() {
     let Some(server) = Server::start("ring_echo", "datagrams") else {
@@ -219,7 +221,7 @@ fn datagrams_are_echoed() {
     }
 }
 
-/// A server that answers with wrong bytes, or ends too early, is found out.
+/// The client detects a server that answers with wrong bytes or ends too early.
 #[test]
 fn the_client_finds_wrong_answers() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -314,7 +316,7 @@ fn the_echo_server_returns_each_byte_of_many_connections() {
     );
 }
 
-/// Clients that send and never read are blocked. Meanwhile, another client has its echo.
+/// Clients that send and never read are blocked. Meanwhile, another client gets its echo.
 #[test]
 fn blocked_receivers_of_the_echo_server_hurt_themselves_only() {
     for count in [1, 200] {
@@ -357,7 +359,7 @@ fn blocked_receivers_of_the_echo_server_hurt_themselves_only() {
     }
 }
 
-/// A client of the kill tests, which runs until it is killed.
+/// The client process of the kill tests. Runs until a test kills it.
 #[test]
 #[ignore = "a part of the kill tests, which start it"]
 fn client_process() {
@@ -506,8 +508,9 @@ fn the_http_server_answers_each_request() {
     );
 }
 
-/// Clients that ask for more than all buffers can hold and read nothing have their share of the
-/// buffers. Another client has its answers. Clients that close meanwhile leave nothing behind.
+/// Clients request more than all buffers can hold, and read nothing. They get only their share of
+/// the buffers, so that another client still gets its answers. Clients that close meanwhile leave
+/// nothing behind.
 #[test]
 fn blocked_receivers_of_the_http_server_do_not_stop_it() {
     let Some(server) = Server::start("ring_http", "blocked") else {
