@@ -1,4 +1,5 @@
-//! SEGMENT ARRIVES (RFC 9293 §3.10.7), split by the RFC's own steps.
+//! SEGMENT ARRIVES (RFC 9293 §3.10.7), split by the RFC's own steps. The modules `text` and
+//! `urgent` contain the steps for segment text, FIN and URG.
 
 use tidelane_flow::{CaState, CloseCause, Driver, Event, State, StateEvent, flags};
 use tidelane_wire::{DropReason, Ecn, Segment, TcpFlags};
@@ -8,7 +9,7 @@ use crate::{
     recover::AckEffects,
 };
 
-/// Result of one check: continue with the next check, or stop.
+/// Result of one check: continue with the next check, or stop with this outcome.
 pub(crate) type Step = Result<(), Outcome>;
 
 impl<E: Driver> SlowPath<'_, E> {
@@ -51,6 +52,7 @@ impl<E: Driver> SlowPath<'_, E> {
         Ok(())
     }
 
+    /// Counts a dropped segment, and stops the checks.
     pub(crate) fn drop(&mut self, reason: DropReason) -> Step {
         self.counters.drops[reason.index()] += 1;
         Err(Outcome::Keep)
@@ -75,7 +77,7 @@ impl<E: Driver> SlowPath<'_, E> {
             return self.drop(DropReason::OutOfWindow);
         }
         // The ACK of a duplicate segment counts if the segment starts within one window before
-        // RCV.NXT. Older sequence numbers would be too easy to guess for an attacker.
+        // RCV.NXT. A larger range would make it easy for an attacker to guess a sequence number.
         let oldest = self.hot.rcv_nxt.sub(self.hot.rcv_wnd_limit);
         let recent = stale && segment.seq.at_or_after(oldest);
         let ack_counts = recent && segment.flags.contains(TcpFlags::ACK);
@@ -103,8 +105,8 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Reports a duplicate payload by DSACK if the segment ends at or before RCV.NXT (`stale`),
-    /// even if PAWS rejected the segment (as in Linux). A retransmission that the path delayed
-    /// carries an older timestamp than later segments.
+    /// even if PAWS rejected the segment (as in Linux): a delayed retransmission carries an older
+    /// timestamp than segments that overtook it.
     fn note_duplicate_payload(&mut self, segment: &Segment<'_>, stale: bool) {
         if stale && !segment.payload.is_empty() {
             self.note_duplicate(segment.seq, segment.seq.add(segment.payload.len() as u32));
@@ -113,7 +115,7 @@ impl<E: Driver> SlowPath<'_, E> {
 
     /// Returns true if the segment passes the test of §3.10.7.4, or starts at the window's right
     /// edge (Linux: `tcp_sequence`). A peer that has filled the window, or that probes a closed
-    /// window, sends ACKs with this number. No payload is accepted at the edge.
+    /// window, sends ACKs from there. No payload is accepted at the edge.
     fn is_acceptable(&self, segment: &Segment<'_>) -> bool {
         let (next, len) = (self.hot.rcv_nxt, segment.len());
         let ends_in_window = if len == 0 {
@@ -155,8 +157,8 @@ impl<E: Driver> SlowPath<'_, E> {
             return Ok(());
         }
         // A RST carries the peer's SND.NXT, which is beyond RCV.NXT if a segment was lost. With
-        // SACK, a RST at the end of the highest out-of-order range therefore aborts the connection,
-        // too (as in Linux).
+        // SACK, a RST at the end of the highest out-of-order range is therefore exact, too (as in
+        // Linux).
         let reported = self.hot.has(flags::SACK) && self.cold.ooo.highest() == Some(segment.seq);
         if segment.seq != self.hot.rcv_nxt && !reported {
             self.challenge_ack();
@@ -179,8 +181,8 @@ impl<E: Driver> SlowPath<'_, E> {
         Err(self.end(CloseCause::Reset))
     }
 
-    /// Third check: security. IP options do not reach this layer, so every segment has the same
-    /// compartment (RFC 9293 §3.10.7.4, appendix A.1: the option is not in use).
+    /// Third check: security. The security option of IP is not in use (RFC 9293 appendix A.1), so
+    /// every segment passes.
     fn check_security(&mut self, _segment: &Segment<'_>) -> Step {
         Ok(())
     }
@@ -250,8 +252,9 @@ impl<E: Driver> SlowPath<'_, E> {
         Ok(())
     }
 
-    /// Updates congestion state after an ACK: loss detection, spurious RTOs, ECN echoes, PRR and
-    /// window growth. An ACK that signals congestion does not grow the window first (as in Linux).
+    /// Updates the congestion state after an ACK: loss detection, spurious RTOs, ECN echoes, PRR
+    /// and growth of cwnd. cwnd grows only after the checks for congestion, so that an ACK that
+    /// signals congestion does not grow cwnd first (as in Linux).
     fn after_ack(&mut self, segment: &Segment<'_>, effects: AckEffects) {
         if self.cold.ca_state == CaState::Loss {
             self.on_ack_in_loss(segment, effects);
@@ -272,7 +275,7 @@ impl<E: Driver> SlowPath<'_, E> {
         self.report_rate_sample();
     }
 
-    /// Notes that the peer is alive, because an acceptable segment has arrived.
+    /// Records the arrival of an acceptable segment, which shows that the peer is alive.
     fn note_peer_alive(&mut self) {
         self.cold.last_arrival = self.clock.ms;
         self.hot.last_arrival = (self.clock.ms.0 >> 10) as u16;
@@ -282,8 +285,8 @@ impl<E: Driver> SlowPath<'_, E> {
     /// Updates SND.WND, SND.WL1 and SND.WL2. Returns true if the window changed.
     ///
     /// RCV.NXT stands for SND.WL1 unless a later segment came out of order, because every segment
-    /// that the fast path took had SEG.SEQ = RCV.NXT. Segments without payload may be reordered, so
-    /// of empty segments with equal numbers, only a larger or a zero window counts (as in Linux).
+    /// that the fast path took had SEG.SEQ = RCV.NXT. Empty segments with equal numbers may be
+    /// reordered, so only a larger window or a zero window in such a segment counts (as in Linux).
     fn update_window(&mut self, segment: &Segment<'_>) -> bool {
         let wl1 = self.cold.snd_wl1.later_of(self.hot.rcv_nxt);
         let shift = if segment.flags.contains(TcpFlags::SYN) {
@@ -404,7 +407,7 @@ impl<E: Driver> SlowPath<'_, E> {
         self.arm_keepalive();
     }
 
-    /// Advances the state machine if our FIN is acknowledged now.
+    /// Advances the state machine if an ACK has just acknowledged our FIN.
     fn after_fin_acked(&mut self) -> Step {
         if !self.hot.has(flags::FIN_SENT) || self.hot.snd_una != self.hot.snd_nxt {
             return Ok(());
@@ -429,8 +432,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Ends a connection that both sides have closed. Returns `outcome`, except that the flow stays
-    /// until the application has closed the socket.
+    /// Ends a connection that both sides have closed. Returns `outcome`, but keeps a flow whose
+    /// socket the application has not closed yet.
     pub(crate) fn finish(&mut self, outcome: Outcome) -> Outcome {
         if self.cold.is_orphan {
             return outcome;

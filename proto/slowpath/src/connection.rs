@@ -15,7 +15,7 @@ use crate::{
     ts_recent_age::TsRecentAge, undo::Undo, urgent::Urgent,
 };
 
-/// Recent values of FlightSize in bytes, for window growth and reductions.
+/// Recent values of FlightSize in bytes, from which follow the growth and the reductions of cwnd.
 #[derive(Debug)]
 pub struct Flight {
     /// FlightSize before the present segment moved SND.UNA.
@@ -44,10 +44,10 @@ pub struct Connection {
     pub controller: Controller,
     /// Phase of the sender (Linux: `tcp_ca_state`).
     pub ca_state: CaState,
-    /// Record of the unacknowledged transmissions. `None` while the slow path needs no record: see
-    /// the module `tracking`.
+    /// Record of the unacknowledged transmissions; `None` while none is needed (see the module
+    /// `tracking`).
     pub scoreboard: Option<Box<Scoreboard>>,
-    /// True from the first sign of a loss until some round trips after the last sign.
+    /// True from the first sign of a loss until several round trips after the last sign.
     pub loss_suspected: bool,
     /// Transmission times of the data in flight, kept while there is no scoreboard.
     pub send_times: SendTimes,
@@ -81,7 +81,7 @@ pub struct Connection {
     pub ecn: EcnSender,
     /// Measured reordering of the path.
     pub reordering: Reordering,
-    /// End of the range that a tail loss probe retransmitted, until an ACK shows if the probe
+    /// End of the range that a tail loss probe retransmitted, until an ACK shows whether the probe
     /// repaired a loss.
     pub probe_end: Option<SeqNumber>,
     /// Time at which the RACK reordering timer expires (RFC 8985 §6.2 step 5).
@@ -95,13 +95,13 @@ pub struct Connection {
     pub backoff: u8,
     /// True if the FIN was sent in a segment without payload.
     pub fin_without_data: bool,
-    /// SND.UNA after the last ACK that the slow path handled. If SND.UNA differs, the fast path has
-    /// handled ACKs since.
+    /// SND.UNA after the last ACK that the slow path handled. A different SND.UNA shows that the
+    /// fast path has handled ACKs since.
     pub snd_una_seen: SeqNumber,
     /// Recent values of FlightSize.
     pub flight: Flight,
-    /// SND.WL1. If RCV.NXT is later, RCV.NXT counts as SND.WL1. SND.UNA stands for SND.WL2, because
-    /// the window of an older ACK is never used.
+    /// SND.WL1, or a lower number: the later of this number and RCV.NXT counts as SND.WL1. SND.UNA
+    /// stands for SND.WL2, because the window of an older ACK is never used.
     pub snd_wl1: SeqNumber,
     /// Largest window that the peer has offered, in bytes (RFC 5961: MAX.SND.WND).
     pub snd_wnd_max: u32,
@@ -121,10 +121,10 @@ pub struct Connection {
     /// Search for a larger path MTU (RFC 4821).
     pub mtu: MtuSearch,
     /// True if the peer's largest window limits the segment size more than the path and the peer's
-    /// MSS do. The segment size grows with the peer's window.
+    /// MSS do, so that the segment size grows with the window.
     pub mss_bounded: bool,
-    /// MSS in bytes that the peer's SYN announced, or 48 if the announced MSS is lower. The default
-    /// MSS (RFC 9293 MUST-15) until the SYN arrives, and if the SYN has no MSS option.
+    /// MSS in bytes that the peer's SYN announced, at least 48. The default MSS (RFC 9293 MUST-15)
+    /// until the SYN arrives, or if the SYN has no MSS option.
     pub smss: u16,
     /// True if our SYN offers window scaling. The SYN,ACK of a passive open offers window scaling
     /// only if the peer's SYN did.
@@ -158,8 +158,8 @@ pub struct Connection {
     /// Time at which the slow path last took an acceptable segment, or at which the flow was
     /// created.
     pub last_arrival: Millis,
-    /// Time of the last segment, with more bits than in the hot state, to tell if TS.Recent has
-    /// expired.
+    /// Time of the last segment, with more bits than in the hot state, which determines whether
+    /// TS.Recent has expired.
     pub ts_recent_age: TsRecentAge,
     /// Stream position at which the next measurement for receive-buffer autotuning begins.
     pub autotune_from: u32,
@@ -201,9 +201,9 @@ impl Connection {
         self.options.congestion.unwrap_or(config.congestion)
     }
 
-    /// Returns the time in ms that an orphan stays in FIN-WAIT-2. This is the configured time or
-    /// TCP_LINGER2, but at least 3.5 RTO, so that the peer can retransmit its FIN (as in Linux).
-    /// Returns `None` if TCP_LINGER2 is negative: the caller then resets the connection.
+    /// Returns the time in ms that an orphan stays in FIN-WAIT-2. The time is the configured time
+    /// or TCP_LINGER2, but at least 3.5 RTO, so that the peer can retransmit its FIN (as in Linux).
+    /// Returns `None` if TCP_LINGER2 is negative; the caller then resets the connection.
     pub fn fin_wait_2_ms(&self, hot: &FlowState, timeouts: &Timeouts) -> Option<u32> {
         let asked = match self.options.fin_wait_2 {
             FinWait2::Configured => timeouts.fin_wait_2_ms,

@@ -1,5 +1,5 @@
-//! Fast Open (RFC 7413) in one flow: the option and the data of the SYN, and the answer of the
-//! peer. The engine keeps the cookies.
+//! Fast Open (RFC 7413) in one flow (connection): the option and the data of the SYN, and the
+//! answer of the peer. The engine keeps the cookies.
 
 use tidelane_flow::{
     Driver, EngineConfig, Event, ListenerId, SocketOptions, State, Traffic, flags,
@@ -21,7 +21,7 @@ pub struct FastOpen {
     pub room: u32,
     /// True if the first SYN carries a Fast Open option or may carry data.
     pub active: bool,
-    /// True if the first SYN is delayed until the application writes the data for this SYN.
+    /// True if the first SYN is delayed until the application writes data for it.
     pub held: bool,
     /// True if the application got the flow before the handshake was complete. The value stays true
     /// after the handshake.
@@ -32,7 +32,7 @@ pub struct FastOpen {
     /// True if the SYN was retransmitted.
     pub syn_retransmitted: bool,
     /// True if the application writes more data as soon as the connection is established. The ACK
-    /// of the SYN,ACK is then delayed, because this data carries the ACK.
+    /// of the SYN,ACK is then delayed, so that this data carries it.
     pub more_follows: bool,
     /// Form of the Fast Open option in our SYN: true for the experimental form, false for the
     /// standard form. `None` if our SYN had no Fast Open option.
@@ -60,7 +60,7 @@ pub struct FastOpenAnswer {
     /// True if the SYN was retransmitted, without option and data.
     pub syn_retransmitted: bool,
     /// True if the server answered only the retransmitted SYN, which carried no data. The SYN with
-    /// data, or its answer, was then lost.
+    /// data or its answer was lost.
     pub syn_data_lost: bool,
 }
 
@@ -138,8 +138,8 @@ impl<E: Driver> SlowPath<'_, E> {
             self.hot.traffic.begin_busy(self.clock.us());
         }
         if self.cold.fast_open.pending {
-            // The retransmission timer runs for the SYN,ACK, but FlightSize counts only the data
-            // after the SYN,ACK.
+            // The retransmission timer runs for the SYN,ACK, too, but FlightSize counts only the
+            // data after it.
             self.hot.snd_una = self.hot.snd_una.later_of(self.hot.iss.add(1));
         }
     }
@@ -212,9 +212,9 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Retransmits the data of the SYN from SND.NXT up to `end`, as far as the peer's window and
-    /// cwnd allow. A small last segment does not delay later data by Nagle's algorithm. The
-    /// scoreboard marks the data as retransmitted, so the data gives no RTT sample (Karn) and
-    /// counts in `tcpi_retrans` (as in Linux).
+    /// cwnd allow. A small last segment does not count for Nagle's algorithm. The scoreboard marks
+    /// the data as retransmitted, so that it gives no RTT sample (Karn) and counts in
+    /// `tcpi_retrans` (as in Linux).
     fn retransmit_syn_data(&mut self, end: SeqNumber) {
         let window = self.hot.snd_wnd.min(self.hot.cwnd);
         if self.hot.snd_nxt.before(end) {

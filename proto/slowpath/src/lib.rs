@@ -1,7 +1,7 @@
-//! The slow path handles setup, teardown, out-of-order data, loss recovery and timeouts. The crate
-//! `tidelane-engine` calls the slow path for everything that the fast path does not handle. The
-//! fast path handles only in-order data, new ACKs and new data to send, on established flows
-//! (connections) without losses.
+//! The slow path of the TCP engine: setup, teardown, out-of-order data, loss recovery and timeouts.
+//! The crate `tidelane-engine` calls the slow path for everything that the fast path does not
+//! handle. The fast path is limited to in-order data, new ACKs and new data to send, on established
+//! flows (connections) without losses.
 //!
 //! [`SlowPath`] borrows the state of one flow for one slow-path call. The module `arrive` splits
 //! SEGMENT ARRIVES into the eight checks of RFC 9293 §3.10.7.4. The module `recover` detects
@@ -59,13 +59,13 @@ use tidelane_flow::{
     Clock, Counters, EngineConfig, Event, FlowId, FlowState, State, Timeouts, flags,
 };
 
-/// Outcome of a slow-path call. The engine keeps or frees the flow according to the outcome.
+/// Outcome of a slow-path call: whether the engine keeps or frees the flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// The flow stays in the table.
     Keep,
-    /// The flow enters TIME-WAIT. The engine keeps only the state that answers in TIME-WAIT need:
-    /// the 4-tuple, the sequence numbers, TS.Recent, the link and the DiffServ field.
+    /// The flow enters TIME-WAIT. The engine stores only the state that its answers in TIME-WAIT
+    /// need: 4-tuple, sequence numbers, TS.Recent, link and DiffServ field.
     TimeWait,
     /// The connection is over. The engine frees the flow and its id.
     Release,
@@ -91,14 +91,14 @@ pub struct SlowPath<'a, E> {
     pub path_mtus: &'a mut dyn PathMtuStore,
     /// Number of challenge ACKs that the engine may still send in this second (RFC 5961 §7).
     pub challenges: &'a mut u32,
-    /// Driver: the program that runs the engine, not a NIC driver. The driver transmits segments
-    /// and delivers events to the application.
+    /// The driver, which is the program that runs the engine, transmits segments and delivers
+    /// events to the application.
     pub driver: &'a mut E,
 }
 
 impl<E: tidelane_flow::Driver> SlowPath<'_, E> {
-    /// Recomputes the flags of the flow that the fast path checks. FAST_RECEIVE and FAST_SEND allow
-    /// the fast path to handle arriving segments and to send.
+    /// Recomputes the flags that the fast path checks: FAST_RECEIVE allows it to handle arriving
+    /// segments, and FAST_SEND to send.
     pub fn update_fast_path(&mut self) {
         // The fast path handles neither the persist timer nor a backed-off RTO.
         let eligible = self.config.fast_path

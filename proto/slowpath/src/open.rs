@@ -23,10 +23,11 @@ use crate::{
     urgent::Urgent,
 };
 
-/// Least MSS of a peer, to bound the cost of tiny segments. A lower MSS in a SYN counts as this
-/// MSS, as in Linux.
+/// Least MSS of a peer, as in Linux. A lower MSS in a SYN counts as this MSS, which bounds the cost
+/// of tiny segments.
 const MSS_MIN: u16 = 48;
-/// Window in bytes above which half of the peer's largest window bounds the segment size.
+/// Largest window in bytes that a single segment may fill. Half of a larger window bounds the
+/// segment size.
 const SMALL_WINDOW: u32 = 536;
 /// Length of the timestamps option with padding, in bytes.
 const TIMESTAMPS_LEN: u16 = 12;
@@ -58,8 +59,8 @@ pub struct PeerSyn {
 }
 
 impl PeerSyn {
-    /// Reads a SYN or SYN,ACK. A SYN,ACK with both ECE and CWR comes from a peer that reflects the
-    /// bits, and does not agree to ECN.
+    /// Reads a SYN or SYN,ACK. A SYN,ACK with both ECE and CWR does not agree to ECN: it comes from
+    /// a peer that merely reflects the bits.
     pub fn of(segment: &Segment<'_>, ecn: Ecn) -> Self {
         let both = TcpFlags::ECE | TcpFlags::CWR;
         let set = segment.flags.0 & both.0;
@@ -95,8 +96,7 @@ pub fn window_scale(config: &EngineConfig, options: &SocketOptions) -> u8 {
 }
 
 /// Returns the MSS in bytes to announce to `peer` on a link with this MTU (RFC 9293 §3.7.1,
-/// MUST-67, SHLD-6). A link with a lower MSS counts as a link with an MSS of 88 bytes (Linux:
-/// `TCP_MIN_MSS`).
+/// MUST-67, SHLD-6). The MSS of a link counts as at least 88 bytes (Linux: `TCP_MIN_MSS`).
 pub fn rmss(config: &EngineConfig, peer: IpAddress, mtu: u32, options: &SocketOptions) -> u16 {
     let headers = u32::from(ip_sizes(peer).headers);
     let of_path = mtu.saturating_sub(headers).clamp(88, 65_535 - headers) as u16;
@@ -262,9 +262,9 @@ impl Connection {
     }
 
     /// Recomputes Eff.snd.MSS (RFC 9293 §3.7.1, MUST-16): the lesser of the peer's MSS and the MSS
-    /// of the path, minus the options of each segment. Half of the peer's largest window, or the
-    /// whole of a window up to 536 bytes, is a further bound. A receiver with a small buffer can
-    /// then always take a segment.
+    /// of the path, minus the options of each segment. A further bound is half of the peer's
+    /// largest window, or the whole window up to 536 bytes, so that a receiver with a small buffer
+    /// can always take a segment.
     pub fn refresh_mss(&mut self, config: &EngineConfig, hot: &mut FlowState) {
         let options = if hot.has(flags::TIMESTAMPS) {
             TIMESTAMPS_LEN

@@ -122,8 +122,7 @@ impl<E: Driver> SlowPath<'_, E> {
     /// Retransmits `[start, start + len)` as one segment. The range may include the FIN.
     pub fn retransmit(&mut self, start: SeqNumber, len: u32) -> Result<(), TxFull> {
         self.record_transmission();
-        // The ACK of retransmitted data does not show that the MTU probe arrived, so forget the
-        // probe.
+        // The ACK of retransmitted data would not show that an MTU probe arrived.
         self.forget_mtu_probe();
         let end = start.add(len);
         let data_end = end.earlier_of(self.hot.tx_end);
@@ -191,17 +190,16 @@ impl<E: Driver> SlowPath<'_, E> {
         Ok(())
     }
 
-    /// Sends all segments that may be sent now: retransmissions first, then new data by `send_new`,
-    /// then FIN.
+    /// Sends all segments that may be sent: first retransmissions, then new data, then a FIN.
     ///
-    /// `send_new` is the fast path's function that sends new data. The function is an argument,
-    /// because the crates of the two paths must not depend on each other.
+    /// `send_new` is the fast path's function that sends new data. The crates of the two paths must
+    /// not depend on each other, so the function is an argument.
     pub fn output(
         &mut self,
         send_new: impl Fn(&mut SlowPath<'_, WithSackBlocks<'_, E>>) -> Result<u32, TxFull>,
     ) -> Result<(), TxFull> {
-        // Send the first SYN or SYN,ACK if the segment waited for data (RFC 7413) or for a free
-        // transmit frame.
+        // Send the first SYN or SYN,ACK if it has waited for data (RFC 7413) or for a free transmit
+        // frame.
         let opening = matches!(self.hot.state, State::SynSent | State::SynReceived);
         if opening && self.hot.snd_nxt == self.hot.iss && !self.is_syn_held() {
             self.send_syn()?;
@@ -219,8 +217,8 @@ impl<E: Driver> SlowPath<'_, E> {
         self.send_mtu_probe()?;
         self.start_scoreboard_if_wanted();
         self.record_transmission();
-        // Data that is part of FlightSize but not of `pipe` (RFC 6675) has left the network, so it
-        // does not use cwnd.
+        // Data that is part of FlightSize but not of `pipe` (RFC 6675) has left the network and
+        // does not count against cwnd.
         let cwnd = self.hot.cwnd;
         let outside = self.hot.flight_size().saturating_sub(self.pipe());
         let window = cwnd.saturating_add(outside);
@@ -241,13 +239,13 @@ impl<E: Driver> SlowPath<'_, E> {
         }
         self.note_transmitted(self.hot.snd_nxt.distance_from(from));
         let persisted = self.hot.has(flags::PERSIST);
-        // `send_new` starts the timer without the backoff, without the least RTO of a flow without
-        // an RTT sample, and without the shorter PTO of a flow with suspected losses.
+        // `send_new` starts the timer without regard to backoff, to the least RTO of a flow without
+        // an RTT sample, and to the shorter PTO of a flow with suspected losses.
         let slow = self.cold.loss_suspected || self.cold.backoff > 0 || self.hot.srtt == 0;
         if (slow && !timed || persisted) && self.hot.snd_nxt != from {
-            // Start the timer again. A retransmission timer that ran before `send_new` goes on. A
-            // probe timer restarts with each transmission (RFC 8985 §7.2). A persist timer gives
-            // way to the retransmission timer, because data is in flight now.
+            // Start the timer again, except a retransmission timer that was running before. A probe
+            // timer restarts with each transmission (RFC 8985 §7.2). A persist timer gives way to
+            // the retransmission timer, because data is in flight.
             self.arm_rto();
         }
         sent?;

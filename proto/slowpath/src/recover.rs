@@ -1,5 +1,5 @@
-//! Loss detection and loss recovery: enters and leaves the phases Disorder, Recovery and Loss. The
-//! scoreboard is the record of unacknowledged transmissions.
+//! Loss detection and loss recovery, which enter and leave the phases Disorder, Recovery and Loss.
+//! The scoreboard is the record of unacknowledged transmissions.
 //!
 //! With SACK, RACK-TLP (RFC 8985) detects losses. RACK marks a segment lost if a segment that was
 //! sent later was delivered, and the RTT plus the reordering window (RACK.reo_wnd) has passed.
@@ -71,8 +71,8 @@ impl<E: Driver> SlowPath<'_, E> {
                 *place = (*start, *end);
             }
         }
-        // Process the blocks in sequence order. In the order of the option, several new blocks, as
-        // after a lost ACK, would look like reordering.
+        // Process the blocks in sequence order. The option lists the newest block first, so in its
+        // order several new blocks, as after a lost ACK, would look like reordering.
         blocks.sort_unstable_by_key(|(start, _)| start.distance_from(una));
         for (start, end) in blocks {
             let inside = start.distance_from(una) <= flight && end.distance_from(una) <= flight;
@@ -89,8 +89,7 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Returns the times by which the scoreboard tells an original transmission from a
-    /// retransmission. `sent_before_us` is `None`. A caller sets the field if the segment echoes a
-    /// timestamp.
+    /// retransmission. If the segment echoes a timestamp, the caller adds `sent_before_us`.
     fn timing(&self) -> Timing {
         Timing {
             now_us: self.clock.us(),
@@ -99,8 +98,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Adds `delivery` to the delivered data of the present segment. Records the reordering and the
-    /// RTT sample that `delivery` shows.
+    /// Adds `delivery` to the data that the present segment delivered, and records its reordering
+    /// and its RTT sample.
     fn note_delivered(&mut self, delivery: &DeliveredData) {
         self.cold.delivered.add(delivery);
         if let Some(start) = delivery.reordered_from {
@@ -170,9 +169,9 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Returns true if `ack` ends Recovery, Loss or CWR. Recovery and Loss end when the recovery
-    /// point is acknowledged. CWR ends when data beyond the recovery point is acknowledged, as in
-    /// Linux. The first segment beyond the recovery point carries the CWR flag, so an ECE in an
-    /// earlier ACK still belongs to the old window.
+    /// point is acknowledged. CWR ends only when data beyond the recovery point is acknowledged, as
+    /// in Linux: the first segment beyond that point carries the CWR flag, so an ECE in an earlier
+    /// ACK still belongs to the old window.
     fn is_recovered(&self, ack: SeqNumber) -> bool {
         let point = self.cold.recovery_point;
         match self.cold.ca_state {
@@ -182,8 +181,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Handles a partial ACK of NewReno. A partial ACK shows that the next segment is lost, too
-    /// (RFC 6582 §3.2 step 3).
+    /// Handles a partial ACK of NewReno, which shows that the next segment is lost, too (RFC 6582
+    /// §3.2 step 3).
     fn on_partial_ack(&mut self, acked: u32) {
         let mss = u32::from(self.hot.mss);
         self.cold.dup_acks = self.cold.dup_acks.saturating_sub(acked / mss);
@@ -191,17 +190,16 @@ impl<E: Driver> SlowPath<'_, E> {
         self.scoreboard_for_loss().mark_first_lost(mss);
     }
 
-    /// Returns true if data is in flight that was sent before the last reduction of cwnd. The loss
-    /// or CE marking of this data does not reduce cwnd again, because cwnd is reduced once per
-    /// window of data (RFC 5681 §3.2, RFC 3168 §6.1.2).
+    /// Returns true if data from before the last reduction of cwnd is in flight. A loss or CE mark
+    /// then does not reduce cwnd again, because cwnd is reduced once per window of data (RFC 5681
+    /// §3.2, RFC 3168 §6.1.2).
     pub(crate) fn is_reduced_this_window(&self) -> bool {
         let ahead = self.cold.reduced_until.distance_from(self.hot.snd_una);
         ahead > 0 && ahead <= self.hot.flight_size()
     }
 
-    /// Returns true if the flow is cwnd-limited, so that cwnd may grow. A flow is cwnd-limited if
-    /// its flight fills cwnd. In slow start, a flight of more than half of cwnd in this round trip
-    /// is enough, as in Linux.
+    /// Returns true if the flow is cwnd-limited, so that cwnd may grow: its flight fills cwnd, or
+    /// in slow start exceeded half of cwnd in this round trip, as in Linux.
     fn is_cwnd_limited(&mut self, acked: u32) -> bool {
         let flight = self.hot.flight_size().saturating_add(acked);
         let before = self.hot.snd_una.sub(acked);
@@ -250,8 +248,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Detects losses after an ACK. `newly_sacked` says if the ACK had new SACK information, and
-    /// `duplicate` says if the ACK was a duplicate ACK. Returns true if RACK marked data lost.
+    /// Detects losses after an ACK. `newly_sacked` is true if the ACK had new SACK information, and
+    /// `duplicate` if it was a duplicate ACK. Returns true if RACK marked data lost.
     pub fn detect_loss(&mut self, newly_sacked: bool, duplicate: bool) -> bool {
         if self.hot.flight_size() == 0 {
             self.cold.reorder_deadline = None;
@@ -330,8 +328,9 @@ impl<E: Driver> SlowPath<'_, E> {
         true
     }
 
-    /// Enters fast recovery (RFC 6675 §5 step 4). A reduction that an ECE started continues,
-    /// because cwnd is reduced once per window of data (RFC 3168 §6.1.2).
+    /// Enters fast recovery (RFC 6675 §5 step 4). If an ECE has already started a reduction of
+    /// cwnd, this reduction continues, because cwnd is reduced once per window of data (RFC 3168
+    /// §6.1.2).
     fn enter_recovery(&mut self) {
         self.counters.fast_retrans += 1;
         let prr_of_cwr = self.cold.prr.filter(|_| self.is_reducing());
@@ -383,8 +382,8 @@ impl<E: Driver> SlowPath<'_, E> {
         self.hot.set(flags::SEND_WANTED);
     }
 
-    /// Retransmits all data in flight in smaller segments after the path MTU was lowered. The lower
-    /// path MTU is no congestion signal (RFC 1191 §6.4), so cwnd stays.
+    /// Retransmits all data in flight in smaller segments after the path MTU was lowered. A lower
+    /// path MTU is no congestion signal, so cwnd does not change (RFC 1191 §6.4).
     pub fn retransmit_flight(&mut self) {
         if self.hot.flight_size() > 0 {
             self.scoreboard_for_loss().mark_all_lost(false);
@@ -392,16 +391,16 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Handles a RETRANSMISSION TIMEOUT (RFC 6298 §5, RFC 5681 §3.1). Without SACK, without an RTT
-    /// sample, or if the peer reneged, all outstanding data is marked lost. Otherwise the first
-    /// segment is marked lost, and all data in flight that was sent at least an RTT and a
-    /// reordering window ago (RFC 8985 §6.3).
+    /// Handles a RETRANSMISSION TIMEOUT (RFC 6298 §5, RFC 5681 §3.1). Marks all outstanding data
+    /// lost if there is no SACK or no RTT sample, or if the peer reneged. Otherwise marks lost the
+    /// first segment, and all data in flight that was sent at least an RTT and a reordering window
+    /// ago (RFC 8985 §6.3).
     pub fn enter_loss(&mut self) {
         self.counters.timeouts += 1;
         let (now, srtt, reo_wnd) = (self.clock.us(), self.hot.srtt >> 3, self.reorder_us());
         let (mss, sack) = (u32::from(self.hot.mss), self.hot.has(flags::SACK));
         let scoreboard = self.scoreboard_for_loss();
-        // The peer may renege: discard data after SACKing the data (RFC 2018 §8).
+        // A peer reneges if it discards data that it has SACKed (RFC 2018 §8).
         let reneged = scoreboard.is_reneged();
         if sack && !reneged && srtt != 0 {
             let rtt = scoreboard.rack_rtt_us().unwrap_or(srtt);

@@ -1,11 +1,11 @@
 //! The SACK scoreboard records the unacknowledged transmissions of one flow (connection). Each
 //! record covers a range of sequence numbers that was sent at one time and is in one state.
 //!
-//! A flow without losses usually has no scoreboard, so that its transmissions need no record. The
-//! scoreboard starts at the first sign of a loss, from the [transmission times](crate::send_times)
-//! of the data in flight. The flow drops the scoreboard some time after the last sign of a loss.
-//! The scoreboard records every transmission in between. RACK (RFC 8985) needs the transmission
-//! times to find lost segments and lost retransmissions.
+//! A flow without losses usually has no scoreboard, so that its transmissions need no record. At
+//! the first sign of a loss, the flow builds a scoreboard from the [transmission
+//! times](crate::send_times) of the data in flight. The scoreboard records every further
+//! transmission until the flow drops it some time after the last sign of a loss. RACK (RFC 8985)
+//! finds lost segments and lost retransmissions by their transmission times.
 //!
 //! ```text
 //! snd_una                                                                     snd_nxt
@@ -58,8 +58,8 @@ pub struct Scoreboard {
 }
 
 impl Scoreboard {
-    /// Creates a scoreboard for the data in flight: the first of the ranges `sent` begins at `una`.
-    /// The transmission times of `sent` are not exact, so these records give no RTT samples.
+    /// Creates a scoreboard for the data in flight, which consists of the ranges `sent` from `una`
+    /// on. The transmission times of `sent` are not exact, so these records give no RTT samples.
     pub fn begin(una: SeqNumber, sent: &[Sent]) -> Self {
         let mut scoreboard = Self {
             fack: una,
@@ -175,10 +175,9 @@ impl Scoreboard {
         at
     }
 
-    /// Starts the processing of an ACK: saves RACK.fack for [`acknowledge`](Self::acknowledge). The
-    /// SACK blocks of an ACK are processed first and move RACK.fack. The data that the same ACK
-    /// acknowledges is compared with the saved value, because the data would look reordered in
-    /// comparison with the new value.
+    /// Saves RACK.fack before the SACK blocks of an ACK move it. [`acknowledge`](Self::acknowledge)
+    /// compares the data that the same ACK acknowledges with the saved value; in comparison with
+    /// the new value, this data would look reordered.
     pub fn begin_segment(&mut self) {
         self.fack_before = self.fack;
     }
@@ -248,9 +247,9 @@ impl Scoreboard {
     }
 
     /// Marks `[start, end)`, which lies within the outstanding data, as SACKed. Returns the data
-    /// that was not SACKed before. Only whole segments count (as in Linux). A peer that reports a
-    /// part of a segment must not make RACK believe that the segment arrived. The timestamp of an
-    /// ACK with SACK blocks does not tell which transmission of the SACKed data arrived.
+    /// that was not SACKed before. Only whole segments count (as in Linux), so that a peer that
+    /// reports a part of a segment cannot make RACK believe that the segment arrived. The timestamp
+    /// of an ACK with SACK blocks does not tell which transmission of the SACKed data arrived.
     pub fn sack(&mut self, start: SeqNumber, end: SeqNumber, timing: &Timing) -> DeliveredData {
         let mut delivery = DeliveredData::default();
         let (start, end) = (self.boundary_from(start), self.boundary_until(end));
@@ -296,7 +295,7 @@ impl Scoreboard {
         })
     }
 
-    /// Merges adjacent SACKed records with indices from `first` to `past`, and with the neighbours
+    /// Merges adjacent SACKed records with indices from `first` to `past`, including the neighbors
     /// of this range.
     fn merge_sacked(&mut self, first: usize, past: usize) {
         let mut at = first.saturating_sub(1);
@@ -314,9 +313,9 @@ impl Scoreboard {
         }
     }
 
-    /// Marks data as lost if the data was sent before RACK.segment and is overdue by `reorder_us`
-    /// (RFC 8985 §6.2 step 5). Returns the bytes marked lost, the retransmitted bytes among them,
-    /// and the time in us after which all other data that was sent before RACK.segment is overdue.
+    /// Marks data lost that was sent before RACK.segment and is overdue by `reorder_us` (RFC 8985
+    /// §6.2 step 5). Returns the bytes marked lost, the retransmitted bytes among them, and the
+    /// time in us after which all other data sent before RACK.segment is overdue.
     pub fn rack_detect_loss(&mut self, now_us: u32, reorder_us: u32) -> (u32, u32, Option<u32>) {
         let Some(rack) = self.rack else {
             return (0, 0, None);
@@ -407,8 +406,8 @@ impl Scoreboard {
         self.set_state(0, RangeState::Lost);
     }
 
-    /// Returns true if the data at SND.UNA is SACKed. The peer has then reneged, because it would
-    /// otherwise have acknowledged this data (RFC 2018 §8).
+    /// Returns true if the data at SND.UNA is SACKed. The peer has then reneged; otherwise it would
+    /// have acknowledged this data (RFC 2018 §8).
     pub fn is_reneged(&self) -> bool {
         self.records
             .front()
@@ -462,8 +461,8 @@ impl Scoreboard {
         Some((first.start, first.len().min(mss)))
     }
 
-    /// Returns the start and length of the end of the last record: at most `mss` bytes before
-    /// SND.NXT. Returns `None` if the record is SACKed.
+    /// Returns the start and length of the last data sent: at most `mss` bytes up to SND.NXT.
+    /// Returns `None` if this data is SACKed.
     pub fn last(&self, mss: u32) -> Option<(SeqNumber, u32)> {
         let last = self
             .records
@@ -529,7 +528,7 @@ mod tests {
         let delivery = scoreboard.sack(s(200), s(500), &timing(100, 50));
         assert_eq!(delivery.bytes, 300);
         assert_eq!(sums(&scoreboard), [700, 300, 0]);
-        // The hole was sent 100 us before the SACK, and the reordering window of 25 us is not over.
+        // The RTT is 100 us. At 110 us, the reordering window of 25 us is not over.
         assert_eq!(scoreboard.rack_detect_loss(110, 25), (0, 0, Some(15)));
         assert_eq!(scoreboard.rack_detect_loss(125, 25), (200, 0, None));
         assert_eq!(scoreboard.next_lost(150), Some((s(0), 150)));
@@ -546,7 +545,7 @@ mod tests {
         scoreboard.mark_old_lost(1000, 1000, 300);
         assert_eq!(sums(&scoreboard), [1000, 500, 3500]);
         assert_eq!(scoreboard.first_in_flight(1000), Some((s(4000), 1000)));
-        // The first segment is lost, however recently it was sent.
+        // The first segment counts as lost, however recently it was sent.
         let mut scoreboard = Scoreboard::begin(s(0), &[sent(3000, 990)]);
         scoreboard.mark_old_lost(1000, 1000, 300);
         assert_eq!(sums(&scoreboard), [2000, 0, 1000]);
@@ -588,7 +587,7 @@ mod tests {
         scoreboard.begin_segment();
         scoreboard.sack(s(200), s(300), &timing(100, 50));
         let acknowledged = scoreboard.acknowledge(s(100), &timing(100, 50));
-        assert_eq!(acknowledged.reordered_from, None, "all in one segment");
+        assert_eq!(acknowledged.reordered_from, None, "not reordered");
         assert_eq!(scoreboard.acknowledge(s(200), &timing(102, 50)).bytes, 100);
         assert_eq!(sums(&scoreboard), [0, 100, 0]);
         assert_eq!(scoreboard.acknowledge(s(300), &timing(102, 50)).bytes, 0);
@@ -730,7 +729,8 @@ mod tests {
         };
         assert_eq!(sacked(&mut scoreboard, 1300, 2300), 0);
         assert_eq!(sacked(&mut scoreboard, 1000, 2000), 1000);
-        // After a retransmission in other sizes, the peer may hold segments of either size.
+        // After a retransmission in segments of another size, the peer may have segments of either
+        // size.
         scoreboard.mark_all_lost(false);
         scoreboard.on_retransmit(s(2000), 700, 110);
         assert_eq!(sacked(&mut scoreboard, 2000, 2700), 1700);

@@ -7,12 +7,12 @@ use tidelane_wire::{SeqNumber, TcpFlags};
 
 use crate::{Outcome, SlowPath};
 
-/// ACK delay of the peer in ms that the PTO assumes while losses are suspected. RFC 8985 §7.2 has
-/// 200 ms. A probe after 200 ms would be useless, because the default RTO_MIN is also 200 ms.
-/// Nearly all receivers delay an ACK by at most 40 ms.
+/// ACK delay of the peer in ms that the PTO assumes while losses are suspected. The 200 ms of RFC
+/// 8985 §7.2 would make the probe useless, because the default RTO_MIN is also 200 ms. Nearly all
+/// receivers delay an ACK by at most 40 ms.
 const PROBE_DELAYED_ACK_MS: u32 = 50;
-/// R1: number of consecutive timeouts after which the IP layer gets negative advice about the path
-/// (RFC 9293 SHLD-10: at least three retransmissions).
+/// R1: number of consecutive timeouts after which the IP layer gets negative advice about the path.
+/// RFC 9293 SHLD-10 asks for at least three retransmissions.
 const R1: u8 = 3;
 /// Time in ms by which the PTO exceeds two round trips while losses are suspected.
 const PROBE_MS_MIN: u32 = 3;
@@ -31,16 +31,16 @@ impl<E: Driver> SlowPath<'_, E> {
         self.hot.rto_ms_after(self.timeouts, backoff)
     }
 
-    /// Starts the retransmission timer, or instead the timer of a tail loss probe if a probe may be
-    /// sent.
+    /// Starts the timer of a tail loss probe if a probe may be sent, and the retransmission timer
+    /// otherwise.
     pub fn arm_rto(&mut self) {
         let rto = self.within_user_timeout(self.cold.retrans_since, self.rto_ms());
         let probe = self.cold.ca_state != CaState::Loss
             && !self.cold.probe_sent
             && self.hot.state.sends()
             && self.hot.has(flags::SACK);
-        // The peer does not delay the ACK of several segments, so the PTO then includes no ACK
-        // delay.
+        // The peer does not delay the ACK of several segments, so the PTO includes no ACK delay for
+        // them.
         let several = self.hot.has_multiple_segments_in_flight();
         let probe = probe && self.hot.may_send_tlp() && self.hot.flight_size() > 0;
         self.hot
@@ -56,8 +56,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Starts the persist timer if nothing is in flight, and a closed or small window or a cork
-    /// holds data back (RFC 9293 §3.8.6.1, MUST-36).
+    /// Starts the persist timer if nothing is in flight and data is held back by a closed or small
+    /// window or by a cork (RFC 9293 §3.8.6.1, MUST-36).
     pub fn arm_persist(&mut self) {
         let waits = self.hot.tx_end.after(self.hot.snd_nxt) && self.hot.flight_size() == 0;
         let held = self.hot.has(flags::CORK) && self.hot.snd_wnd > 0;
@@ -65,8 +65,8 @@ impl<E: Driver> SlowPath<'_, E> {
         if !waits || paced || self.hot.has(flags::RTO_ARMED) {
             return;
         }
-        // Nagle holds data back without a timer. A cork holds data back until the persist timer
-        // expires.
+        // Data that Nagle holds back waits for an ACK and needs no timer. A cork holds data back
+        // until the persist timer expires.
         let closed = self.hot.snd_wnd < self.hot.tx_end.distance_from(self.hot.snd_nxt);
         if !closed && !held {
             return;
@@ -151,7 +151,7 @@ impl<E: Driver> SlowPath<'_, E> {
                 self.counters.syn_retrans += 1;
                 self.cold.retrans.add(0);
                 self.cold.controller.on_handshake_retransmit();
-                // A passive open has already copied cwnd to `hot`, so copy the new value.
+                // A passive open copied cwnd to `hot` when the SYN arrived, so copy the new value.
                 self.hot.cwnd = self.cold.controller.cwnd();
                 self.hot.clear(flags::RTT_TIMING);
                 self.cold.fast_open.syn_retransmitted = true;
@@ -171,9 +171,8 @@ impl<E: Driver> SlowPath<'_, E> {
 
     /// Returns true if the connection has reached R2 and must be given up (RFC 9293 §3.8.3,
     /// MUST-20). R2 is the largest number of retransmissions, or USER TIMEOUT if the application
-    /// set one. A connection whose peer answers with a closed window continues (§3.8.6.1, MUST-37).
-    /// The same holds if the peer has shrunk its window to less than the oldest segment (§3.8.6,
-    /// SHLD-17).
+    /// set one. A connection is not given up while its peer answers with a closed window (§3.8.6.1,
+    /// MUST-37), or has shrunk its window to less than the oldest segment (§3.8.6, SHLD-17).
     fn is_past_r2(&self) -> bool {
         let retries = self.retries_max();
         let synchronized = self.hot.state.is_synchronized();
@@ -228,8 +227,8 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Returns true if the peer has acknowledged our SYN,ACK and the listener still waits for data
-    /// (TCP_DEFER_ACCEPT). Meanwhile, the SYN,ACK timer continues without retransmissions. When the
-    /// wait is over, the SYN,ACK is sent once more, and its ACK completes the handshake (as in
+    /// (TCP_DEFER_ACCEPT). During this wait, the SYN,ACK timer runs without retransmissions.
+    /// Afterwards, the SYN,ACK is sent once more, and its ACK completes the handshake (as in
     /// Linux).
     fn is_deferred(&self) -> bool {
         self.cold.deferred && self.cold.backoff < self.cold.options.defer_accept
@@ -246,16 +245,16 @@ impl<E: Driver> SlowPath<'_, E> {
         self.end(cause)
     }
 
-    /// Sends a tail loss probe (RFC 8985 §7.3): new data, or else the last segment again. The ACK
-    /// of the probe shows which segments are lost.
+    /// Sends a tail loss probe (RFC 8985 §7.3): new data, or the last segment again if there is no
+    /// new data. The ACK of the probe shows which segments are lost.
     fn on_pto(&mut self) -> Outcome {
         self.cold.probe_sent = true;
         self.counters.loss_probes += 1;
         let mss = u32::from(self.hot.mss);
         self.scoreboard_for_loss();
         if self.is_recovering() {
-            // RFC 8985 sends no probe in recovery. This stack does: if all retransmissions were
-            // lost, no ACK would show their loss.
+            // Unlike RFC 8985, send a probe in recovery, too: if all retransmissions were lost, no
+            // ACK would show their loss.
             if let Some((start, len)) = self.scoreboard_for_loss().first_in_flight(mss) {
                 let _ = self.retransmit(start, len);
             }
@@ -292,9 +291,9 @@ impl<E: Driver> SlowPath<'_, E> {
     /// Handles the persist timeout: probes a closed window, or sends the part of a segment that a
     /// small window or a cork held back (RFC 9293 §3.8.6.1, SHLD-29, SHLD-30; §3.8.6.2.1 (4)).
     ///
-    /// The probe is a segment without payload before SND.UNA, as in Linux. The peer answers the
-    /// probe whether its window is open or closed. The probe does not count as in flight. A peer
-    /// that answers is never given up (MUST-37).
+    /// A window probe is an empty segment before SND.UNA, as in Linux, which the peer answers
+    /// whether its window is open or closed. The probe does not count as in flight. A connection
+    /// whose peer answers is never given up (MUST-37).
     fn on_persist(&mut self) -> Outcome {
         self.hot.clear(flags::PERSIST);
         if self.hot.flight_size() > 0 || !self.hot.tx_end.after(self.hot.snd_nxt) {
@@ -328,8 +327,9 @@ impl<E: Driver> SlowPath<'_, E> {
         Outcome::Keep
     }
 
-    /// Returns the rest of USER TIMEOUT in ms (RFC 9293 §3.10.8, RFC 5482; TCP_USER_TIMEOUT),
-    /// counted from `since`. Returns `None` if the application set no timeout or `since` is `None`.
+    /// Returns the time in ms that is left of USER TIMEOUT (RFC 9293 §3.10.8, RFC 5482;
+    /// TCP_USER_TIMEOUT), which counts from `since`. Returns `None` if the application set no
+    /// timeout or `since` is `None`.
     fn user_timeout_left(&self, since: Option<Millis>) -> Option<u32> {
         let limit = self.cold.options.user_timeout;
         if limit.is_zero() {
@@ -344,19 +344,19 @@ impl<E: Driver> SlowPath<'_, E> {
         self.user_timeout_left(since) == Some(0)
     }
 
-    /// Returns `wait`, bounded by the rest of USER TIMEOUT, both in ms.
+    /// Returns `wait`, bounded by the time that is left of USER TIMEOUT. All times are in ms.
     fn within_user_timeout(&self, since: Option<Millis>, wait: u32) -> u32 {
         let left = self.user_timeout_left(since).unwrap_or(wait);
         wait.min(left.max(1))
     }
 
-    /// Counts a timeout or probe, to which no answer has arrived yet.
+    /// Counts a timeout or a probe. The next segment of the peer resets the count.
     fn note_unanswered(&mut self) {
         self.cold.unanswered_probes = self.cold.unanswered_probes.saturating_add(1);
     }
 
-    /// Sends an empty segment that begins before SND.UNA. The peer must answer this unacceptable
-    /// segment by an ACK (RFC 9293 §3.8.4).
+    /// Sends an empty segment before SND.UNA. The peer must answer this unacceptable segment by an
+    /// ACK (RFC 9293 §3.8.4).
     fn send_probe(&mut self) {
         self.note_unanswered();
         self.probe_urgent();
@@ -371,8 +371,8 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Sends a segment without payload at SND.UNA, which reports urgent data to a peer with a
-    /// closed window (RFC 9293 MUST-66). The peer would ignore the urgent pointer of a window
-    /// probe, because the probe is an old segment (as in Linux).
+    /// closed window (RFC 9293 MUST-66). A window probe cannot report urgent data, because the peer
+    /// ignores the urgent pointer of an old segment (as in Linux).
     fn probe_urgent(&mut self) {
         let una = self.hot.snd_una;
         let ahead = self.cold.urgent.snd_up.map(|up| up.distance_from(una));
@@ -388,9 +388,9 @@ impl<E: Driver> SlowPath<'_, E> {
     /// Handles the expiry of `slow_deadline`: the end of FIN-WAIT-2, or the keepalive timer.
     fn on_slow_deadline(&mut self) -> Outcome {
         if self.hot.state == State::FinWait2 && self.cold.is_orphan {
-            // The flow does not move to TIME-WAIT. In TIME-WAIT, a late FIN would never be
-            // acknowledged, because RCV.NXT would stay before the FIN. Without state, the engine
-            // answers the FIN by a RST, as in Linux.
+            // Do not move the flow to TIME-WAIT, where RCV.NXT would stay before a late FIN, so
+            // that the FIN would never be acknowledged. Without state, the engine answers the FIN
+            // by a RST, as in Linux.
             return self.end(CloseCause::Finished);
         }
         if !self.cold.options.keepalive || !self.keepalive_applies() {
@@ -400,7 +400,7 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Handles the keepalive timer (RFC 9293 §3.8.4: MUST-24 to MUST-29). While data is outstanding
-    /// or unsent, the other timers detect a dead peer.
+    /// or unsent, no probe is sent, because the other timers detect a dead peer.
     fn on_keepalive(&mut self) -> Outcome {
         let idle = self.keepalive_idle_ms();
         let silent = self.silent_ms();
@@ -424,8 +424,8 @@ impl<E: Driver> SlowPath<'_, E> {
         Outcome::Keep
     }
 
-    /// Returns true if the peer counts as dead. The peer is dead after the largest number of
-    /// unanswered probes, or after USER TIMEOUT if the application set one (as in Linux).
+    /// Returns true if the peer counts as dead: after the largest number of unanswered probes, or
+    /// after USER TIMEOUT if the application set one (as in Linux).
     fn is_peer_dead(&self, silent_ms: u32) -> bool {
         let limit = self.cold.options.user_timeout;
         if limit.is_zero() {
@@ -452,12 +452,12 @@ impl<E: Driver> SlowPath<'_, E> {
         slow.min(fast.saturating_sub(1 << 10))
     }
 
-    /// Returns true if keepalive applies: a connection that both sides have closed is not probed.
+    /// Returns true unless both sides have closed the connection, which is then not probed.
     fn keepalive_applies(&self) -> bool {
         self.hot.state.receives() || self.hot.state.sends()
     }
 
-    /// Starts or stops the keepalive timer, as SO_KEEPALIVE says.
+    /// Starts the keepalive timer if SO_KEEPALIVE is set, and stops the timer otherwise.
     pub fn arm_keepalive(&mut self) {
         // After the application has closed the socket, `slow_deadline` is the end of FIN-WAIT-2.
         if self.cold.is_orphan {
