@@ -1,21 +1,22 @@
-//! The socket calls of the program, one module for each family. The preloaded library
-//! `libtidelane.so` (crate `tidelane-preload`) exports functions with libc's names, which call the
-//! functions of these modules. A function returns the result of the call, or an errno, or `None` if
-//! the kernel has to handle the call.
+//! The socket calls of the program, one module for each family of calls.
+//!
+//! The preloaded library `libtidelane.so` (crate `tidelane-preload`) exports functions with libc's
+//! names, which call the functions of these modules. Each function here returns the result of the
+//! call or an errno, or `None` if the kernel has to handle the call.
 //!
 //! | module | calls |
 //! |---|---|
 //! | `connect` | `socket`, `bind`, `connect`, `shutdown` |
 //! | `names` | `getsockname`, `getpeername` |
 //! | `listen` | `listen`, `accept` |
-//! | `fast_open` | MSG_FASTOPEN |
+//! | `fast_open` | active opens with TCP Fast Open (MSG_FASTOPEN) |
 //! | `transfer`, `urgent`, `file` | payload, urgent data, `sendfile` and `splice` |
 //! | `options` | `setsockopt`, `getsockopt` |
 //! | `epoll`, `poll` | epoll; `poll` and `select` |
 //! | `descriptors` | `close`, `dup`, `fcntl` |
 //! | `process`, `exit` | `fork`; the end of the process |
-//! | `hand_over` | connections that are passed to another program |
-//! | `io_uring` | whether the program may use io_uring |
+//! | `hand_over` | `exec` and SCM_RIGHTS, which pass connections to another program |
+//! | `io_uring` | `io_uring_setup`, which usually fails |
 //! | `programs` | `exec` and `posix_spawn` of programs that `libtidelane.so` cannot serve |
 
 mod bounce;

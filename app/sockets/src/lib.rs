@@ -1,12 +1,14 @@
 //! POSIX sockets over the ring API of `tidelane-client`: descriptors, blocking calls, epoll,
-//! options and errno. This crate contains no TCP code. TCP runs in the service, the process
+//! options and errno. This crate contains no TCP code, because TCP runs in the service, the process
 //! `tidelaned`.
 //!
 //! This crate is a part of `libtidelane.so`, the library that `tidelane run` preloads into a
-//! program. The library exports libc's socket calls, and calls the functions of [`calls`] for
-//! tracked descriptors: TCP sockets and epoll instances of the program. A function returns `None`
-//! if the caller has to make the system call instead. A socket starts as a kernel socket.
-//! `socket/state.rs` has the whole state machine:
+//! program. The library exports libc's socket calls. For tracked descriptors, which are the TCP
+//! sockets and epoll instances of the program, it calls the functions of [`calls`]. A function
+//! returns `None` if its caller has to make the system call instead.
+//!
+//! Every socket starts as a kernel socket. `socket/state.rs` has the whole state machine; its main
+//! transitions are:
 //!
 //! ```text
 //! socket() -> Fresh --connect()--> Connecting --> Stream          (accelerated)
@@ -14,23 +16,25 @@
 //!               \--listen()----> Listening --accept()--> Stream | a plain kernel descriptor
 //! ```
 //!
-//! The layers, lowest first. A file imports from its own layer and from lower ones. A lower layer
-//! returns the work that is left to do, and never calls up. `tests/layers.rs` checks the imports.
+//! The layers follow, lowest first. A file imports only from its own layer and from lower layers. A
+//! lower layer never calls up: it returns the remaining work to its caller. `tests/layers.rs`
+//! checks the imports.
 //!
 //! | layer | contents |
 //! |---|---|
 //! | `sys` | system calls, never through interposed symbols; locks, cells, addresses, errno |
 //! | `table` | lookup of objects by descriptor and by number |
 //! | `service` | the session with the service, its channels, and service outages |
-//! | `socket` | one socket: its state machine, its options, its error |
+//! | `socket` | one socket: its state machine, options and pending error |
 //! | `readiness` | waiters and wake-ups: epoll, poll and blocking calls |
 //! | `calls` | the system calls, one file for each family |
 //!
 //! **Locks** are taken in this order: the interest list of an epoll instance
-//! (`readiness::interest`), a socket (`socket::inner`), the session with the service, the ring of a
-//! channel (`service::channel`), and then at most one other lock. A thread holds at most one lock
-//! of each kind, except that it takes the lock of a new socket while it holds the listener's.
-//! `sys/order.rs` asserts the order in debug builds.
+//! (`readiness::interest`), a socket (`socket::inner`), the session (the registration of this
+//! process with the service), the rings of a channel (`service::channel`), and then at most one
+//! other lock. A thread holds at most one lock of each kind, with one exception: `accept` takes the
+//! lock of the new socket while it holds the lock of the listener. `sys/order.rs` asserts the order
+//! in debug builds.
 
 // The loom tests (`tests/loom.rs`) compile a single file of this crate.
 #![cfg(not(loom))]

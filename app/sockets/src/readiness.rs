@@ -1,11 +1,12 @@
 //! Waiting for events: epoll, poll, select and blocking calls.
 //!
-//! The service (the process `tidelaned`) reports the events of accelerated sockets over channels. A
-//! channel consists of rings and a doorbell, an eventfd that wakes a sleeping thread.
+//! An accelerated socket has a connection that the service (the process `tidelaned`) carries. The
+//! service reports events of these sockets over channels. A channel consists of rings and a
+//! doorbell, which is an eventfd that wakes a sleeping thread.
 //!
 //! | module | contents |
 //! |---|---|
-//! | `registration` | one registration: level-triggered, edge-triggered, one-shot, exclusive |
+//! | `registration` | an entry of an interest list: level-triggered, edge-triggered, one-shot |
 //! | `interest` | the interest list of an epoll instance, and its ready list |
 //! | `instance` | an epoll instance: its channel and its registrations |
 //! | `events` | distribution of a channel's events to sockets and ready lists |

@@ -1,19 +1,21 @@
-//! The session of this process with the service (the process `tidelaned`, which runs TCP), the
-//! channels of the session, and outages, the times without a service. A session is the registration
-//! of this process with the service. A channel consists of rings and a doorbell, an eventfd.
+//! The connection of this process to the service, the process `tidelaned`, which runs TCP.
+//!
+//! A session is the registration of this process with the service. A channel consists of rings in
+//! shared memory and a doorbell, which is an eventfd that wakes sleeping threads. An outage is a
+//! time without a service.
 //!
 //! | module | contents |
 //! |---|---|
 //! | `session` | the registration with the service: made on demand, given up in a forked child |
-//! | `channel` | a context (rings and a doorbell), and the threads that sleep on its doorbell |
+//! | `channel` | one channel, and the threads that sleep on its doorbell |
 //! | `channels` | all channels of the process, and the default channel |
 //! | `assign` | moving the events of a connection to another channel |
-//! | `second_channel` | channels of epoll instances that poll the default channel, too |
+//! | `second_channel` | epoll instances that poll the default channel besides their own |
 //! | `connection` | a connection and the session that it belongs to |
 //! | `internal_events` | events of this crate's own descriptors in the program's epoll instances |
-//! | `outage` | the time without a service |
+//! | `outage` | listeners and sleeping threads during an outage |
 //! | `exceptions` | sockets that are left to the kernel on purpose |
-//! | `report` | reports of sockets that stay with the kernel |
+//! | `report` | reports about sockets that stay with the kernel |
 //! | `within_host` | connections over loopback and to the host's own addresses |
 
 mod assign;

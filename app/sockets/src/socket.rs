@@ -51,23 +51,23 @@ use crate::{
 /// `registry`. Sockets are never freed, only reused.
 #[derive(Debug)]
 pub struct Socket {
-    /// The number of the socket, and its membership in a batch: the ready sockets that one
-    /// `epoll_wait` returned.
+    /// The number of the socket, and its membership in a batch. A batch is the set of ready sockets
+    /// that one `epoll_wait` returned.
     pub(crate) member: BatchMember,
     /// O_NONBLOCK of the open file description, as the program sees it.
     pub(crate) nonblocking: AtomicBool,
     /// Number of threads that sleep until the socket has an event.
     pub(crate) waiters: AtomicU32,
-    /// The first registration with an epoll instance ([`RegistrationRef::pack`]), 0 if there is
-    /// none.
+    /// The first registration with an epoll instance, in the form of [`RegistrationRef::pack`], or
+    /// 0 if there is none.
     pub(crate) registration: AtomicU64,
     /// True if `Inner::more_registrations` has further registrations.
     pub(crate) has_more_registrations: AtomicBool,
-    /// Counts the events of this socket, wrapping: events of the service, and calls of this process
-    /// that may change the socket's readiness. Concurrent events may count as one event.
+    /// Counts the events of this socket, modulo 2^32: events of the service, and calls of this
+    /// process that may change the socket's readiness. Concurrent events may count as one event.
     event_count: AtomicU32,
-    /// The value of `event_count` before the read that last returned all received bytes. Differs
-    /// from `event_count` until the first read of this kind.
+    /// The value that `event_count` had before the last read that emptied the receive buffer. The
+    /// values are equal if no event has arrived since that read.
     drained_at: AtomicU32,
     inner: Lock<Inner>,
 }
@@ -87,13 +87,13 @@ impl Socket {
         }
     }
 
-    /// Takes the socket's lock, if `fd` refers to the socket. A connection that several processes
-    /// share has its payload in the memory of one process at a time. This function migrates the
-    /// connection to this process.
+    /// Takes the socket's lock, if `fd` still refers to the socket. If several processes share the
+    /// connection, first migrates the connection to this process, because its payload is in the
+    /// memory of one process at a time.
     ///
-    /// Returns `None` if the descriptor was closed meanwhile. Also returns `None` in a signal
-    /// handler that interrupted this thread while the thread held the lock. The caller then makes
-    /// the system call, which returns EBADF for a closed descriptor.
+    /// Returns `None` if the descriptor was closed meanwhile, or if the caller is a signal handler
+    /// that interrupted this thread while the thread held the lock. The caller then makes the
+    /// system call, which returns EBADF for a closed descriptor.
     #[inline]
     pub(crate) fn enter(&'static self, fd: RawFd) -> Option<Guard<'static, Inner>> {
         let mut inner = self.find(fd)?;
@@ -128,12 +128,12 @@ impl Socket {
         self.inner.lock()
     }
 
-    /// Takes the socket's lock if the lock is free.
+    /// Takes the socket's lock if the lock is free. Otherwise returns `None` without waiting.
     pub(crate) fn try_lock(&'static self) -> Option<Guard<'static, Inner>> {
         self.inner.try_lock()
     }
 
-    /// Takes a free socket into use, with one descriptor. Returns the socket locked.
+    /// Takes a free socket into use, with one descriptor. Returns the locked socket.
     pub(crate) fn start(&'static self, nonblocking: bool, state: State) -> Guard<'static, Inner> {
         self.nonblocking.store(nonblocking, Ordering::Relaxed);
         self.registration.store(0, Ordering::Relaxed);
@@ -151,12 +151,14 @@ impl Socket {
         inner
     }
 
-    /// Returns the cookie that identifies this use of the socket in the service's events.
+    /// Returns the cookie that identifies the socket in the service's events. Sockets are reused,
+    /// so the cookie also contains the generation.
     pub(crate) fn cookie(&self, generation: u32) -> u64 {
         u64::from(self.member.number()) << 32 | u64::from(generation)
     }
 
-    /// Returns the socket of a cookie, locked, or `None` if the socket was closed or reused since.
+    /// Returns the socket that a cookie identifies, locked. Returns `None` if the socket was closed
+    /// or reused meanwhile.
     pub(crate) fn of_cookie(cookie: u64) -> Option<(&'static Socket, Guard<'static, Inner>)> {
         let socket = registry::numbered((cookie >> 32) as u32)?;
         let inner = socket.lock();
@@ -176,7 +178,7 @@ impl Socket {
         self.has_more_registrations.load(Ordering::Acquire)
     }
 
-    /// Counts an event, so that the next wait checks the socket.
+    /// Counts an event, so that the next wait checks the socket's readiness.
     #[inline]
     pub(crate) fn note_event(&self) {
         let event_count = self.event_count.load(Ordering::Relaxed);
@@ -198,7 +200,7 @@ impl Socket {
         self.drained_at.store(event_count, Ordering::Relaxed);
     }
 
-    /// Returns true if the program has read all bytes of the events so far.
+    /// Returns true if no event has occurred since the program read all received bytes.
     #[inline]
     pub(crate) fn is_drained(&self) -> bool {
         self.drained_at.load(Ordering::Relaxed) == self.event_count.load(Ordering::Relaxed)
@@ -210,8 +212,8 @@ impl Socket {
         !self.nonblocking.load(Ordering::Relaxed)
     }
 
-    /// Frees the lock in a child after fork, and returns the copy of the parent's value. The caller
-    /// has to forget the value's streams instead of dropping them. The streams belong to the
+    /// Frees the lock in a child after fork, and takes it. The value is a copy of the parent's. The
+    /// caller has to forget its streams instead of dropping them, because they belong to the
     /// parent's session, whose memory the child does not have.
     pub(crate) fn unlock_after_fork(&'static self) -> Guard<'static, Inner> {
         self.waiters.store(0, Ordering::Relaxed);

@@ -1,5 +1,6 @@
-//! System calls, made directly. The preloaded library `libtidelane.so`, which contains this crate,
-//! interposes libc's functions. A call of such a function would lead back into this crate.
+//! System calls that do not go through libc. The preloaded library `libtidelane.so`, which contains
+//! this crate, interposes libc's functions, so a call of libc's function would lead back into this
+//! crate.
 //!
 //! The wrappers take typed arguments, so that only this file and `*_unsafe.rs` need `unsafe`.
 
@@ -44,7 +45,7 @@ pub unsafe fn call(number: i64, args: [usize; 6]) -> Result<usize, Errno> {
     from_raw(unsafe { raw(number as usize, args) })
 }
 
-/// Turns the kernel's negative results into errors.
+/// Converts a raw result of the kernel, where -4095 to -1 mean an error.
 #[inline]
 fn from_raw(result: isize) -> Result<usize, Errno> {
     if (-4095..0).contains(&result) {
@@ -98,8 +99,8 @@ unsafe fn raw(number: usize, args: [usize; 6]) -> isize {
     result
 }
 
-/// Returns the identity of the calling thread: a number that no other living thread of the process
-/// has. The number is never 0.
+/// Returns the thread pointer as the identity of the calling thread. No other living thread of the
+/// process has the same value, and the value is never 0.
 #[inline]
 pub(crate) fn thread_identity() -> usize {
     let identity: usize;
@@ -340,7 +341,8 @@ pub(crate) fn epoll_ctl(
     unsafe { call(libc::SYS_epoll_ctl, args) }
 }
 
-/// Waits for events of the epoll instance `epfd`. Returns their number. `None` waits forever.
+/// Waits for events of the epoll instance `epfd`. Returns their number. Without a timeout, waits
+/// forever.
 pub(crate) fn epoll_wait(
     epfd: RawFd,
     into: &mut [libc::epoll_event],
@@ -409,8 +411,8 @@ fn timespec(ns: u64) -> libc::timespec {
     }
 }
 
-/// Waits for events of `fds` with `ppoll`. Returns the number of ready entries. `None` waits
-/// forever.
+/// Waits for events of `fds` with `ppoll`. Returns the number of ready entries. Without a timeout,
+/// waits forever.
 pub(crate) fn ppoll(
     fds: &mut [libc::pollfd],
     timeout_ns: Option<u64>,
@@ -471,7 +473,7 @@ pub(crate) fn close_range(first: u32, last: u32, flags: i32) {
     );
 }
 
-/// Returns the soft limit RLIMIT_NOFILE, the number above the highest possible descriptor.
+/// Returns the soft limit RLIMIT_NOFILE: descriptors of this process are below the limit.
 pub(crate) fn descriptor_limit() -> u64 {
     let mut limit = libc::rlimit {
         rlim_cur: 0,

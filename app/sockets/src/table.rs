@@ -1,10 +1,12 @@
 //! Lookup of objects by descriptor and by number, without locks.
 //!
-//! A descriptor is tracked if a table maps it to an object. A lookup of any other descriptor costs
-//! a few instructions. The tables are generic: sockets and epoll instances each have a
-//! [`DescriptorTable`] and a [`NumberTable`]. Objects are never freed, only reused (see [`Pool`]).
-//! A reference therefore stays valid while another thread closes the descriptor. After a thread has
-//! taken the object's lock, it checks again whether the descriptor still refers to the object.
+//! The objects are the sockets and the epoll instances of the program. Each kind has a
+//! [`DescriptorTable`] and a [`NumberTable`]. A descriptor is tracked if a table maps it to an
+//! object. A lookup of any other descriptor costs only a few instructions.
+//!
+//! Objects are never freed, only reused (see [`Pool`]). A reference therefore stays valid while
+//! another thread closes the descriptor. After a thread has taken the object's lock, it checks
+//! again whether the descriptor still refers to the object.
 
 mod internal;
 mod ranges;
@@ -17,8 +19,8 @@ pub(crate) use ranges::{CloseRangeStep, close_range_steps};
 
 use crate::sys::{Lock, StaticCell};
 
-/// Number of descriptors that can be tracked, from 0 on. The value equals the kernel's default
-/// limit (fs.nr_open).
+/// Number of descriptors that can be tracked, from 0 on. The kernel's default of the sysctl
+/// `fs.nr_open`, the upper limit of descriptors.
 const DESCRIPTORS_MAX: usize = 1 << 20;
 
 /// Maps descriptors to objects.
@@ -59,7 +61,7 @@ impl<T: Sync> DescriptorTable<T> {
     }
 }
 
-/// Maps numbers to objects.
+/// Maps the numbers that this crate assigns to its objects to these objects.
 #[derive(Debug)]
 pub(crate) struct NumberTable<T: 'static, const MAX: usize>([StaticCell<T>; MAX]);
 
@@ -94,7 +96,7 @@ impl<T: Sync, const MAX: usize> NumberTable<T, MAX> {
     }
 }
 
-/// A pool of objects for reuse. Also counts the objects that were ever created.
+/// A pool of free objects of one kind, to be used again.
 #[derive(Debug)]
 pub(crate) struct Pool<T: 'static>(Lock<Pooled<T>>);
 
@@ -144,8 +146,8 @@ impl<T: Sync> Pool<T> {
         self.0.lock().count
     }
 
-    /// Frees the lock in a child after fork, because its owner may be a thread that does not exist
-    /// in the child. If the owner was changing the pool, the child loses at most one pooled object.
+    /// Frees the lock in a child after fork, because a thread that does not exist in the child may
+    /// hold it. If this thread was changing the pool, the child loses at most one pooled object.
     pub(crate) fn reset_after_fork(&self) {
         self.0.unlock_after_fork();
     }

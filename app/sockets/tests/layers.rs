@@ -1,4 +1,4 @@
-//! Tests of the layers of this crate, as `src/lib.rs` lists them: no file imports from a higher
+//! Tests of the layers of this crate, which `src/lib.rs` describes: no file imports from a higher
 //! layer, and no files import each other in a cycle.
 #![cfg(not(loom))]
 
@@ -11,8 +11,7 @@ use std::{
 /// The layers, lowest first.
 const LAYERS: [&str; 6] = ["sys", "table", "service", "socket", "readiness", "calls"];
 
-/// Pairs of a module and the folder of its submodules. The module and its submodules may import
-/// each other.
+/// Pairs of a module and the folder of its submodules, which may import each other.
 const PARTS: [(&str, &str); 4] = [
     ("service", "service/"),
     ("socket", "socket/"),
@@ -24,8 +23,8 @@ fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
 }
 
-/// Returns all files: the path of each module (`socket/inner`), and its code without comments and
-/// tests.
+/// Returns the code of each module without comments and tests, by the module's path, such as
+/// `socket/inner`.
 fn files() -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     collect(&source(), &mut found);
@@ -72,8 +71,8 @@ fn paths(code: &str, root: &str) -> BTreeSet<String> {
     found
 }
 
-/// Adds the paths at the start of `code` to `found`, each with `prefix`. Returns the rest of the
-/// code.
+/// Adds the paths at the start of `code` to `found`, each with `prefix` in front. Returns the rest
+/// of the code.
 fn expand<'a>(prefix: &str, code: &'a str, found: &mut BTreeSet<String>) -> &'a str {
     let code = code.trim_start();
     if let Some(mut rest) = code.strip_prefix('{') {
@@ -133,8 +132,8 @@ fn imports(files: &BTreeMap<String, String>) -> BTreeMap<String, BTreeSet<String
     edges
 }
 
-/// Returns true if one of the two files is the module of a pair in [`PARTS`], and the other file is
-/// a submodule of this module.
+/// Returns true if [`PARTS`] has a pair in which one file is the module, and the other file is one
+/// of its submodules.
 fn is_part(one: &str, other: &str) -> bool {
     PARTS.iter().any(|(root, parts)| {
         (one == *root && other.starts_with(parts)) || (other == *root && one.starts_with(parts))
@@ -157,7 +156,7 @@ fn no_layer_imports_from_one_above() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    // The test has found imports: each layer is used by a higher one.
+    // Ensure that the test finds imports at all: each layer is imported by a higher layer.
     let used = (0..LAYERS.len() - 1).all(|to| seen.iter().any(|(a, b)| a > b && *b == to));
     assert!(used, "{seen:?}");
 }

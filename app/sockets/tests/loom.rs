@@ -15,7 +15,7 @@ use sleepers::Sleepers;
 mod sleepers;
 
 /// A model of an epoll instance: the number of ready events, the sleeping threads, and the edge of
-/// its doorbell, which wakes one thread.
+/// its doorbell (an eventfd), which wakes one thread.
 struct Instance {
     ready: Mutex<u32>,
     sleepers: Sleepers,
@@ -48,8 +48,8 @@ impl Instance {
         self.wake();
     }
 
-    /// Returns true if an event was pending. Takes this event, like a wait with room for one event,
-    /// and wakes the next thread if events are left.
+    /// Takes one event, like a wait with room for one event, and wakes the next thread if events
+    /// are left. Returns true if an event was pending.
     fn take_one(&self) -> bool {
         let mut ready = self.ready.lock().unwrap();
         let some = *ready > 0;
@@ -70,13 +70,13 @@ impl Instance {
         }
     }
 
-    /// A wait with a timeout of zero.
+    /// Models a wait with a timeout of zero.
     fn polls(&self) {
         self.take_one();
         self.check();
     }
 
-    /// Prepares a sleep, as `epoll_wait` does. Returns true if the thread sleeps now.
+    /// Prepares a sleep, as `epoll_wait` does. Returns true if the thread sleeps.
     fn falls_asleep(&self) -> bool {
         if self.take_one() {
             return false;
@@ -89,7 +89,8 @@ impl Instance {
         true
     }
 
-    /// Checks that a sleeping thread has no event, after all other threads have finished.
+    /// Asserts, after all other threads have finished, that no event is pending while a thread
+    /// sleeps, unless the doorbell wakes this thread.
     fn check_no_event_is_missed(&self, asleep: bool) {
         let has_event = *self.ready.lock().unwrap() > 0;
         assert!(!(asleep && has_event) || *self.edge.lock().unwrap());

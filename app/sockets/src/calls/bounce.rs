@@ -5,7 +5,7 @@ use crate::sys::Lock;
 
 /// Length of a bounce buffer in bytes.
 const BOUNCE_LEN: usize = 64 << 10;
-/// Largest number of bounce buffers that are kept for reuse.
+/// Largest number of unused bounce buffers that are kept, to bound the memory that they use.
 const BOUNCE_KEPT_MAX: usize = 16;
 
 /// Unused bounce buffers, kept for the next call.
@@ -30,8 +30,8 @@ impl Drop for Bounce {
     }
 }
 
-/// Frees the lock of the pool in a child after fork. A thread of the parent may have held the lock,
-/// and this thread does not exist in the child.
+/// Frees the lock of the pool in a child after fork, because a thread that does not exist in the
+/// child may hold it.
 pub(super) fn reset_after_fork() {
     BOUNCE.unlock_after_fork();
 }

@@ -1,8 +1,8 @@
 //! The calls `socket`, `bind`, `connect` and `shutdown`.
 //!
-//! The service (the process `tidelaned`) or the kernel carries out an active open. An accelerated
-//! connection is a connection that the service carries. The connect request and its answer go
-//! through a channel: rings that this process shares with the service.
+//! Either the service (the process `tidelaned`) or the kernel carries out an active open. An
+//! accelerated connection is a connection that the service carries. The connect request and its
+//! answer go through a channel: rings that this process shares with the service.
 
 use std::os::fd::RawFd;
 
@@ -45,8 +45,8 @@ pub fn on_created(fd: RawFd, family: i32, kind: i32, protocol: i32) {
     }
 }
 
-/// Starts tracking the socket `fd`: a [`Socket`] records its state from now on. Returns `None` if a
-/// limit is reached, and in a vfork child, which must not change the parent's tables.
+/// Starts tracking the socket `fd`: assigns a [`Socket`] that records its state. Returns `None` if
+/// a limit is reached, and in a vfork child, which must not change the parent's tables.
 fn track(fd: RawFd, nonblocking: bool, inet6: bool) -> Option<&'static Socket> {
     if !session::owns_tables() {
         return None;
@@ -62,9 +62,9 @@ fn track(fd: RawFd, nonblocking: bool, inet6: bool) -> Option<&'static Socket> {
     }
 }
 
-/// Starts tracking `fd` if `fd` is an unconnected TCP socket. This library did not see the creation
-/// of the socket: the program has, for example, inherited the socket over `exec` or received it in
-/// a message.
+/// Starts tracking `fd`, a descriptor whose creation this library did not see, if `fd` is an
+/// unconnected TCP socket. For example, the program has inherited the socket over `exec` or
+/// received it in a message.
 pub fn adopt(fd: RawFd) -> Option<&'static Socket> {
     let _section = Section::enter();
     let level = libc::SOL_SOCKET;
@@ -83,8 +83,8 @@ pub fn adopt(fd: RawFd) -> Option<&'static Socket> {
     Some(socket)
 }
 
-/// Fails `bind` on a socket that has a connection. The kernel might allow the call, because the
-/// kernel socket behind an accelerated connection can be unbound.
+/// Fails `bind` on a socket that has an accelerated connection. The kernel might allow the call,
+/// because the kernel socket of such a connection can be unbound.
 pub fn refuse_bind(socket: &'static Socket, fd: RawFd) -> Handled {
     match socket.find(fd)?.state {
         State::Connecting(_) | State::Stream(_) | State::Inherited(_) | State::Forked => {
@@ -109,14 +109,14 @@ pub fn connect(socket: &'static Socket, fd: RawFd, peer: Address) -> Handled {
     let timeout = {
         let mut inner = socket.enter(fd)?;
         if inner.inet6 != peer.inet6 {
-            // The kernel returns the right error for the wrong family.
+            // The kernel returns the error of a wrong address family.
             return TO_KERNEL;
         }
         inner.refresh();
         let was_pending = std::mem::take(&mut inner.connect_pending);
         match &inner.state {
             State::Fresh => {}
-            // No call has returned the result of the previous attempt: return the result now.
+            // No call has returned the result of the previous active open yet.
             State::Stream(_) if was_pending => return Some(Ok(0)),
             State::Failed if was_pending => {
                 return Some(Err(inner.take_error().unwrap_or(Errno(libc::ECONNABORTED))));
@@ -155,14 +155,17 @@ pub fn connect(socket: &'static Socket, fd: RawFd, peer: Address) -> Handled {
     if matches!(inner.state, State::Failed) {
         return Some(Err(inner.take_error().unwrap_or(Errno(libc::ECONNREFUSED))));
     }
-    // Return EINPROGRESS even if the connection is already established: Linux never returns 0 here.
+    // Return EINPROGRESS even if the connection is already established, because Linux never returns
+    // 0 here.
     inner.connect_pending = true;
     fail(libc::EINPROGRESS)
 }
 
 /// Begins an active open. Returns `TO_KERNEL` if the kernel has to connect. `with_data` is true for
-/// MSG_FASTOPEN. Waits for the service's answer in two cases: the service decides whether it
-/// carries the connection, or TCP Fast Open needs the number of bytes that the SYN can carry.
+/// MSG_FASTOPEN.
+///
+/// Waits for the service's answer in two cases: if the service has to decide whether it carries the
+/// connection, and if TCP Fast Open needs the number of bytes that the SYN can carry.
 pub(crate) fn begin(
     socket: &'static Socket,
     mut inner: Guard<'static, Inner>,
@@ -269,9 +272,9 @@ fn start(
     })
 }
 
-/// Reserves the port of a socket that the program bound, so that the service may use the port.
-/// Returns the local address, or `None` if the program chose none. The error is a
-/// [`not_accelerated`] reason to leave the socket to the kernel.
+/// Reserves the port to which the program bound the socket, so that the service may use the port.
+/// Returns the local address, or `None` if the program chose none. The error is the
+/// [`not_accelerated`] reason for which the kernel has to connect.
 fn local_reservation(
     program: &Program,
     inner: &Inner,
@@ -288,8 +291,8 @@ fn local_reservation(
         return Ok((!local.is_unspecified()).then_some(local));
     }
     if local.is_v4() != peer.is_v4() {
-        // The socket is bound to `::`, but connects to an IPv4 peer. Leave this rare case to the
-        // kernel.
+        // Leave a rare case to the kernel: the socket is bound to `::`, and connects to an IPv4
+        // peer.
         return Err(not_accelerated::LOCAL_ADDRESS);
     }
     let within = within_host.then(|| within_host::source(&local, &peer));
@@ -316,12 +319,13 @@ fn channel_for(socket: &'static Socket, inner: &Inner) -> Option<&'static Channe
     }
 }
 
-/// Waits until the service has announced the slot (the record in shared memory) of a connection
-/// that is being opened. The caller is about to add the socket to the epoll instance of `channel`.
+/// Waits until the service has announced the slot of a connection that is being opened, before the
+/// caller adds the socket to the epoll instance of `channel`. The slot is the record of the
+/// connection in shared memory.
 ///
-/// Before the event CONNECT_STARTED, the service sends events to the channel of the request, where
-/// perhaps no thread waits. Once the slot is known, the connection can be assigned to `channel`.
-/// The wait is rare, because the request mostly goes through `channel`.
+/// Until the event CONNECT_STARTED announces the slot, the service sends events to the channel of
+/// the connect request, where perhaps no thread waits. Then the connection can be assigned to
+/// `channel`. The wait is rare, because the request usually goes through `channel`.
 pub(crate) fn await_slot(socket: &'static Socket, fd: RawFd, channel: &'static Channel) {
     channels::expect(channel);
     let on_other_channel = socket.enter(fd).is_some_and(|inner| {
@@ -335,9 +339,9 @@ pub(crate) fn await_slot(socket: &'static Socket, fd: RawFd, channel: &'static C
     }
 }
 
-/// Adds the kernel socket to the kernel's epoll instances if `in_kernel` is true. Otherwise removes
-/// the kernel socket, because the kernel would report EPOLLHUP for the unconnected kernel socket of
-/// an accelerated connection.
+/// Adds the kernel socket to the kernel's epoll instances with which the program registered it, or
+/// removes it if `in_kernel` is false. The kernel socket of an accelerated connection has to be
+/// removed, because it is unconnected and the kernel would report EPOLLHUP.
 fn change_kernel_epolls(socket: &'static Socket, fd: RawFd, in_kernel: bool) {
     let Some(inner) = socket.enter(fd) else {
         return;
@@ -373,8 +377,7 @@ fn change_kernel_epolls(socket: &'static Socket, fd: RawFd, in_kernel: bool) {
     }
 }
 
-/// Leaves the socket to the kernel. If the environment sets TIDELANE_STRICT, fails the connect
-/// instead.
+/// Leaves the socket to the kernel, or fails the connect if the environment sets TIDELANE_STRICT.
 fn to_kernel(socket: &'static Socket, fd: RawFd, reason: u32) -> Handled {
     if let Err(error) = report::fall_back(fd, "connect", reason) {
         if let Some(mut inner) = socket.enter(fd) {
@@ -395,7 +398,7 @@ fn is_deferred(socket: &'static Socket, fd: RawFd) -> Option<bool> {
     Some(deferred)
 }
 
-/// Waits for the service's answer to the connect request: CONNECT_STARTED or CONNECT_KERNEL. If the
+/// Waits for the service's answer to the connect request, CONNECT_STARTED or CONNECT_KERNEL. If the
 /// kernel has to connect, returns the [`not_accelerated`] reason.
 fn wait_answer(socket: &'static Socket, fd: RawFd) -> Option<u32> {
     let deadline = Deadline::after(Some(ANSWER_WAIT_NS));

@@ -1,11 +1,12 @@
 //! Calls that duplicate or close descriptors, or that get or set their status flags.
 //!
 //! The library (`libtidelane.so`, which contains this crate) tracks the program's TCP sockets and
-//! epoll instances: tables map the program's descriptors to [`Socket`] and [`Instance`]. The
-//! service (the process `tidelaned`) carries accelerated connections. The kernel carries all other
-//! connections. In the kernel, the descriptor of an accelerated connection refers to an unconnected
-//! socket: after `connect` to the socket that the program created, and after `accept` to a
-//! placeholder, a duplicate of one socket of the library.
+//! epoll instances: tables map the program's descriptors to [`Socket`] and [`Instance`].
+//!
+//! An accelerated connection is a connection that the service (the process `tidelaned`) carries.
+//! In the kernel, its descriptor refers to an unconnected socket. After `connect`, this is the
+//! socket that the program created. After `accept`, it is a placeholder: a duplicate of a socket
+//! that the library keeps for this purpose.
 
 use std::{os::fd::RawFd, sync::atomic::Ordering};
 
@@ -39,9 +40,9 @@ pub fn is_foreign(fd: RawFd) -> bool {
     socket(fd).is_none() && epoll(fd).is_none() && !table::is_internal(fd)
 }
 
-/// Carries out `close` of a descriptor that is not foreign (see [`is_foreign`]). For a tracked
-/// descriptor, the library stops tracking, and the kernel closes the descriptor. A descriptor of
-/// the library itself stays open, and the call fails with EBADF.
+/// Carries out `close` of a descriptor that is tracked or one of the library's own. Stops tracking
+/// a tracked descriptor, which the kernel then closes. A descriptor of the library stays open, and
+/// the call fails with EBADF.
 pub fn close(fd: RawFd) -> Handled {
     if !session::owns_tables() {
         return TO_KERNEL;
@@ -83,9 +84,8 @@ fn release(socket: &'static Socket, fd: RawFd) {
         wait_lingering(socket, seconds);
         inner = socket.lock();
     }
-    // The kernel's epoll instances also have the registrations of a listener, and of a fresh socket
-    // (on which neither `connect` nor `listen` was called). The kernel drops these registrations
-    // when it closes the socket.
+    // A listener, and a socket without `connect` or `listen`, are also registered with the kernel's
+    // epoll instances. The kernel drops these registrations when it closes the socket.
     let registrations: Vec<RegistrationRef> = inner.registrations(socket).collect();
     let channel = inner.channel;
     let linger = inner.options.linger;
@@ -143,8 +143,7 @@ impl Inner {
     /// Returns true if SO_LINGER makes the close of a blocking socket wait until the peer has
     /// acknowledged the FIN.
     fn lingers(&self) -> bool {
-        // For a shared connection, another process has a descriptor, so this close does not end the
-        // connection.
+        // Another process has a descriptor of a shared connection, so this close does not end it.
         !self.is_shared()
             && matches!(self.options.linger, Some(1..))
             && matches!(self.state, State::Stream(_))
@@ -210,8 +209,8 @@ pub fn on_duplicated(from: RawFd, to: RawFd) {
     }
 }
 
-/// Carries out `dup2` (without `flags`) or `dup3`. If `from` is open, first drops the reference of
-/// `to` to its socket or epoll instance. `dup3` then closes `to` in the kernel.
+/// Carries out `dup2` (without `flags`) or `dup3`. If `from` is open, first stops tracking `to`,
+/// which `dup3` then closes in the kernel.
 pub fn duplicate_to(from: RawFd, to: RawFd, flags: Option<i32>) -> Handled {
     if !session::owns_tables() {
         return TO_KERNEL;
@@ -219,7 +218,7 @@ pub fn duplicate_to(from: RawFd, to: RawFd, flags: Option<i32>) -> Handled {
     if table::is_internal(to) || table::is_internal(from) {
         return Some(Err(Errno(libc::EBADF)));
     }
-    // The kernel refuses unknown flags before the call closes `to`.
+    // The kernel refuses unknown flags without closing `to`.
     let is_refused = flags.is_some_and(|flags| flags & !libc::O_CLOEXEC != 0);
     if from == to || is_refused {
         return TO_KERNEL;
@@ -235,8 +234,8 @@ pub fn duplicate_to(from: RawFd, to: RawFd, flags: Option<i32>) -> Handled {
     Some(result)
 }
 
-/// Carries out `fcntl` F_SETFL. The library stores O_NONBLOCK. All flags also go to the kernel
-/// socket, unless the socket has, or had, an established accelerated connection.
+/// Carries out `fcntl` F_SETFL. The library stores O_NONBLOCK. The kernel socket also gets the
+/// flags, unless the socket has or had an established accelerated connection.
 pub fn set_status_flags(socket: &'static Socket, fd: RawFd, flags: usize) -> Handled {
     let nonblocking = flags & libc::O_NONBLOCK as usize != 0;
     let inner = socket.enter(fd)?;

@@ -1,10 +1,10 @@
 //! epoll over accelerated sockets, which the service (`tidelaned`) carries, and kernel descriptors.
 //!
 //! The program's epoll descriptor is a kernel epoll instance with the kernel descriptors and a
-//! doorbell. The doorbell is an eventfd by which the service wakes a sleeping thread. [`Instance`]
-//! adds the ready list of the accelerated sockets, and a channel over which the service reports
-//! events. An active channel has a *context*: rings that this process shares with the service. A
-//! tracked socket is a TCP socket of the program that this crate may accelerate.
+//! doorbell, an eventfd by which the service wakes a sleeping thread. [`Instance`] adds the ready
+//! list of the accelerated sockets, and a channel over which the service reports events. An active
+//! channel has a *context*: rings that this process shares with the service. A tracked socket is a
+//! TCP socket of the program that this crate may accelerate.
 
 use std::os::fd::RawFd;
 
@@ -26,18 +26,18 @@ use crate::{
 
 mod nest;
 
-/// While accelerated sockets are ready, one of this number of waits also polls the kernel's epoll
-/// instance. The poll costs a system call.
+/// Number of calls of `epoll_wait` for each poll of the kernel's epoll instance, while accelerated
+/// sockets are ready. The poll costs a system call.
 const CALLS_PER_KERNEL_POLL: u32 = 8;
 /// Number of sleeps in an epoll instance after which the thread polls the rings of all other
-/// channels. Perhaps no thread waits for the events of these channels.
+/// channels, whose events would otherwise wait as long as no thread waits on these channels.
 const SLEEPS_PER_HOUSEKEEPING: u32 = 256;
 /// Usual time in nanoseconds between two trims. A trim frees the send buffers of idle connections.
 const TRIM_INTERVAL_NS: u64 = 100_000_000;
 /// Number of connections with send buffers above which trims are more frequent, to save memory.
 const TRIM_OFTEN_ABOVE: usize = 256;
 
-/// Tracks the epoll instance `epfd` that the kernel has created.
+/// Starts tracking `epfd`, a new epoll instance of the program.
 pub fn on_created(epfd: RawFd) {
     let _section = Section::enter();
     if session::owns_tables() {
@@ -59,7 +59,7 @@ fn adopt(epfd: RawFd) -> Option<&'static Instance> {
     }
 }
 
-/// The stacks that may report a socket's events.
+/// The stacks that may report a socket's events: the kernel, the service, or both.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reporter {
     Kernel,
@@ -101,14 +101,14 @@ pub fn control(
     })
 }
 
-/// Returns the epoll instance of a descriptor. Starts tracking an instance that was created before
-/// the library was loaded. Returns `None` if `epfd` is another kind of file. The kernel's
+/// Returns the epoll instance of a descriptor. Starts tracking the instance if it was created
+/// before the library was loaded. Returns `None` if `epfd` is another kind of file: the kernel's
 /// `epoll_ctl` then returns the error.
 fn instance_of(epfd: RawFd) -> Option<&'static Instance> {
     instance::of(epfd).or_else(|| is_epoll(epfd).then(|| adopt(epfd)).flatten())
 }
 
-/// Returns true if the descriptor is an epoll instance.
+/// Returns true if an untracked descriptor is an epoll instance.
 fn is_epoll(fd: RawFd) -> bool {
     let event = epoll_event { events: 0, u64: 0 };
     // No untracked epoll instance has the template, the library's own socket. `epoll_ctl` therefore
@@ -148,7 +148,7 @@ struct EpollCtl {
 }
 
 impl EpollCtl {
-    /// Makes the system call `epoll_ctl`, but only if the kernel reports events of the socket.
+    /// Makes the system call `epoll_ctl` if the kernel may report events of the socket.
     fn in_kernel(&self, operation: i32) -> Result<(), Errno> {
         if self.reporter == Reporter::Tidelane {
             return Ok(());
@@ -164,7 +164,8 @@ impl EpollCtl {
         }
     }
 
-    /// Finds the registration of the socket under this descriptor.
+    /// Returns the registration that the call refers to. Each duplicate of a socket's descriptor
+    /// can have a registration of its own.
     fn find(&self) -> Option<RegistrationRef> {
         let mut here = SmallVec::new();
         let inner = self.socket.lock();
@@ -196,7 +197,7 @@ impl EpollCtl {
             && let Some(session) = session::current()
         {
             let failed = self.instance.channel().activate(session).is_err();
-            // After the death of the service, no context is needed to report the connection's end.
+            // If the service has died, the end of the connection is reported without a context.
             if failed && !session.is_gone() {
                 return Err(Errno(libc::ENOSPC));
             }
@@ -318,7 +319,7 @@ fn wait_in_kernel(
     mask: Option<&SignalMask>,
 ) -> Handled {
     let channel = instance.channel();
-    // If the service has died, the ready list has the connections that ended with the service.
+    // If the service has died, the ready list contains the connections that ended with it.
     let count = collect(instance, events);
     if count > 0 {
         return Some(Ok(count));
@@ -351,8 +352,8 @@ fn wait_in_kernel(
     }
 }
 
-/// Writes the events of ready accelerated sockets to `events`. Every few calls, writes the kernel's
-/// events, too. Returns the number of events.
+/// Writes the events of ready accelerated sockets to `events`, and every few calls also the events
+/// that the kernel reports. Returns the number of events.
 #[inline]
 fn collect(instance: &'static Instance, events: &mut [epoll_event]) -> usize {
     let channel = instance.channel();
@@ -464,7 +465,7 @@ fn sleep(
     Ok(merge_same(events, count + more))
 }
 
-/// Polls the rings of other channels and trims send buffers, periodically before a sleep.
+/// Does periodic work before a sleep: polls the rings of other channels, and trims send buffers.
 fn housekeeping(instance: &'static Instance) {
     let channel = instance.channel();
     let due = {
@@ -486,7 +487,8 @@ fn housekeeping(instance: &'static Instance) {
     }
     if due.1 {
         let kept = channel.trim(&mut |slot| match registry::of_slot(slot) {
-            // The ring is locked. Socket locks come before ring locks, so do not wait for one here.
+            // The ring's lock is held. In the lock order, socket locks come before ring locks, so
+            // do not wait for the lock of a socket here.
             Some(socket) => match socket.try_lock() {
                 Some(mut inner) => inner.connection().is_none_or(|c| c.stream.trim()),
                 None => false,

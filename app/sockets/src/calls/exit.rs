@@ -1,5 +1,5 @@
-//! Closing of connections at the end of the process. The service (the process `tidelaned`) carries
-//! these connections. For each closed connection, the service sends the unsent payload and a FIN.
+//! Closing of accelerated connections, which the service (the process `tidelaned`) carries, at the
+//! end of the process. For each closed connection, the service sends the unsent payload and a FIN.
 //! Without this module, the service would reset the connections of a process that has ended.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,8 +36,8 @@ pub(crate) fn reset_after_fork() {
 
 /// Closes a connection or a listener at the end of the process.
 fn close(socket: &'static Socket) {
-    // A socket that another thread has locked stays open. The service resets the connection of
-    // this socket after the process has ended.
+    // A socket that another thread has locked stays open, and the service resets its connection
+    // after the process has ended.
     let Some(mut inner) = socket.try_lock() else {
         return;
     };

@@ -1,9 +1,9 @@
 //! TCP Fast Open (RFC 7413), with the semantics of Linux: payload in the SYN.
 //!
-//! The service (the process `tidelaned`) reports the number of bytes that the SYN can carry. The
-//! SYN waits for these bytes. A `send` with MSG_FASTOPEN provides the bytes itself. After a
-//! `connect` with TCP_FASTOPEN_CONNECT, the first write of any kind provides the bytes. Until this
-//! write, the socket is writable and the service sends no SYN.
+//! The service (the process `tidelaned`) reports the number of bytes that the SYN can carry, and
+//! holds the SYN back until this process has written the bytes. With MSG_FASTOPEN, the bytes come
+//! from the same `send`. After a `connect` with TCP_FASTOPEN_CONNECT, they come from the first
+//! write of any kind. Until this write, the socket is writable and the service sends no SYN.
 
 use std::os::fd::RawFd;
 
@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Begins a `send` with MSG_FASTOPEN: opens the connection, whose SYN will carry the bytes of this
-/// `send`. The call fails with EISCONN on a connected socket.
+/// `send`. Fails with EISCONN on a connected socket.
 pub fn open(socket: &'static Socket, fd: RawFd, peer: Option<Address>, flags: i32) -> Handled<()> {
     let blocking = socket.blocks() && flags & libc::MSG_DONTWAIT == 0;
     let mut inner = socket.enter(fd)?;
@@ -35,8 +35,7 @@ pub fn open(socket: &'static Socket, fd: RawFd, peer: Option<Address>, flags: i3
         State::Stream(_) | State::Inherited(_) | State::Forked => return fail(libc::EISCONN),
         State::Free | State::Listening(_) | State::Kernel => return None,
     }
-    // The kernel returns the right error for a missing address, and for an address of another
-    // family.
+    // The kernel returns the error for a missing address, and for an address of another family.
     let peer = peer.filter(|peer| peer.inet6 == inner.inet6)?;
     if !client_fast_open_enabled() {
         return fail(libc::EOPNOTSUPP);
@@ -57,7 +56,7 @@ pub fn open(socket: &'static Socket, fd: RawFd, peer: Option<Address>, flags: i3
 }
 
 /// Sends the SYN with the first bytes of a write, and returns the number of these bytes. If the SYN
-/// carries no bytes, a nonblocking call fails with EINPROGRESS.
+/// carries no bytes, a non-blocking call fails with EINPROGRESS.
 pub(crate) fn send_with_syn(
     socket: &'static Socket,
     fd: RawFd,
@@ -73,8 +72,8 @@ pub(crate) fn send_with_syn(
     }
 }
 
-/// Opens the connection if `flags` has MSG_FASTOPEN. The caller then sends the payload. `name` is
-/// the `sockaddr` of the peer.
+/// Opens the connection if `flags` contains MSG_FASTOPEN. The caller sends the payload afterwards.
+/// `name` is the `sockaddr` of the peer.
 pub fn prepare(socket: &'static Socket, fd: RawFd, name: Option<&[u8]>, flags: i32) -> Handled<()> {
     if flags & libc::MSG_FASTOPEN == 0 {
         return Some(Ok(()));

@@ -1,6 +1,6 @@
 //! `sendfile` and `splice` on accelerated connections, which the service (the process `tidelaned`)
-//! carries. `sendfile` reads the file directly into the send buffer. `splice` passes the payload
-//! through a bounce buffer, which costs a second copy.
+//! carries. `sendfile` reads the file directly into the send buffer. `splice` copies the payload
+//! through a temporary buffer (a bounce buffer), which costs a second copy.
 
 use std::{os::fd::RawFd, sync::atomic::AtomicU8};
 
@@ -14,8 +14,8 @@ use crate::{
 /// wait, because the read holds the socket's lock.
 const READ_MAX: usize = 256 << 10;
 
-/// Carries out `sendfile` to an accelerated connection. Reads the file at `offset`, and advances
-/// `offset`. If `offset` is `None`, reads at the file position, and advances the file position.
+/// Carries out `sendfile` to an accelerated connection. Reads the file at `offset` and advances
+/// `offset`. Without an `offset`, reads at the file position and advances the file position.
 pub fn send_file(
     socket: &'static Socket,
     fd: RawFd,
@@ -46,7 +46,7 @@ pub fn send_file(
     result
 }
 
-/// Sends up to `count` bytes of a file, and advances `position` by the bytes that were sent.
+/// Sends up to `count` bytes of a file, and advances `position` by the number of bytes sent.
 fn copy_file(
     socket: &'static Socket,
     fd: RawFd,
@@ -62,7 +62,7 @@ fn copy_file(
         let copied = match placed {
             Some(copied) => copied,
             // The send buffer is full, or the connection is ending, corked or shared with another
-            // process. In each of these cases, `copy_bounced` waits for room or returns the error.
+            // process. In these cases, `copy_bounced` waits for room or returns the error.
             None => copy_bounced(socket, fd, file, *position, len)?,
         };
         match copied {
@@ -132,7 +132,8 @@ pub fn splice_in(
     };
     let mut sent = 0;
     while sent < got {
-        // The pipe no longer has these bytes, so wait for room even if the socket is non-blocking.
+        // The bytes cannot go back into the pipe, so wait for room even if the socket is
+        // non-blocking.
         match transfer::send_waiting(socket, fd, &bounce.0[sent..got])? {
             Ok(taken) => sent += taken,
             Err(error) if sent == 0 => return Some(Err(error)),

@@ -1,11 +1,11 @@
 //! Connections that a program passes to another program, by SCM_RIGHTS over a unix socket or by
 //! `exec`.
 //!
-//! The service (the process `tidelaned`) carries an accelerated connection, which cannot be passed
+//! An accelerated connection, which the service (the process `tidelaned`) carries, cannot be passed
 //! on in either way. In the kernel, the descriptor of the connection refers to an unconnected
-//! socket. Only the tables of the library (`libtidelane.so`, which contains this crate) in this
-//! process lead from the descriptor to the connection. A receiver would only get the unconnected
-//! socket. The library therefore reports each attempt. See `docs/socket-calls.md`.
+//! socket, and the receiver would only get this socket. Only the tables of the library
+//! (`libtidelane.so`, which contains this crate) in this process lead from the descriptor to the
+//! connection. The library therefore reports each attempt (see `docs/socket-calls.md`).
 //!
 //! With the environment variable TIDELANE_STRICT, the call that passes the connection on fails.
 
@@ -25,10 +25,10 @@ const STDIO: std::ops::RangeInclusive<RawFd> = 0..=2;
 
 /// Checks the descriptors in an SCM_RIGHTS message before the message is sent.
 ///
-/// If a descriptor is an accelerated connection, the kernel carries the program's new connections
-/// from now on. The connection in the message is lost: the receiver sees no data, and the peer gets
-/// a RST at the last close. With TIDELANE_STRICT, returns EOPNOTSUPP, and the caller does not send
-/// the message.
+/// If a descriptor is an accelerated connection, reports the attempt, and leaves the program's
+/// future connections to the kernel. The connection in the message is lost: the receiver sees no
+/// data, and the peer gets a RST at the last close. With TIDELANE_STRICT, returns EOPNOTSUPP, and
+/// the caller does not send the message.
 pub fn check_rights(descriptors: impl Iterator<Item = RawFd>) -> Result<(), Errno> {
     for fd in descriptors {
         let Some(socket) = registry::of(fd).filter(|socket| is_connection(socket)) else {
@@ -68,7 +68,8 @@ fn leave_listeners() {
     }
 }
 
-/// Like [`check_exec`], for `posix_spawn`: the spawned program gets `fd` as its descriptor `to`.
+/// Does the check of [`check_exec`] for `posix_spawn`, whose program gets `fd` as its descriptor
+/// `to`.
 pub fn check_spawned(fd: RawFd, to: RawFd) -> Result<(), Errno> {
     if STDIO.contains(&to) && registry::of(fd).is_some_and(is_connection) {
         return report_exec(fd);
@@ -77,8 +78,8 @@ pub fn check_spawned(fd: RawFd, to: RawFd) -> Result<(), Errno> {
 }
 
 /// Reports an accelerated connection among the standard descriptors that `exec` keeps open. With
-/// TIDELANE_STRICT, returns EOPNOTSUPP. Other descriptors are not checked: most programs pass them
-/// on only because they did not set FD_CLOEXEC.
+/// TIDELANE_STRICT, returns EOPNOTSUPP. Does not check other descriptors, because most programs
+/// pass them on only for lack of FD_CLOEXEC.
 pub fn check_exec() -> Result<(), Errno> {
     for fd in STDIO {
         let stays_open = sys::fcntl(fd, libc::F_GETFD, 0)
@@ -108,8 +109,8 @@ fn report_exec(fd: RawFd) -> Result<(), Errno> {
 /// Returns true if the socket is an accelerated connection. Returns false if a thread holds the
 /// socket's lock.
 fn is_connection(socket: &'static Socket) -> bool {
-    // A child between vfork and exec must not wait for the lock: the thread that holds the lock may
-    // never run.
+    // A child between vfork and exec must not wait for the lock, because the thread that holds the
+    // lock may never run.
     socket.try_lock().is_some_and(|inner| {
         matches!(
             inner.state,

@@ -1,9 +1,9 @@
-//! The calls `listen` and `accept`. A listener is in two stacks: in the service (the process
-//! `tidelaned`) and in the kernel. From one descriptor, the program accepts the connections of both
-//! stacks.
+//! The calls `listen` and `accept`. A socket listens in two stacks, in the service (the process
+//! `tidelaned`) and in the kernel. The program accepts the connections of both stacks from one
+//! descriptor.
 //!
-//! A channel is a set of rings that this process shares with the service. A channel joins a
-//! listener so that the service delivers the listener's connections to the channel.
+//! A channel is a set of rings that this process shares with the service. The service delivers the
+//! connections of a listener to the channels that have joined the listener.
 
 use std::{os::fd::RawFd, sync::atomic::Ordering};
 
@@ -36,13 +36,13 @@ const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
 pub struct Accepted {
     /// Descriptor of the connection.
     pub fd: RawFd,
-    /// Address of the peer. `None` for a connection that the kernel carries: the caller then asks
-    /// the kernel with `getpeername`.
+    /// Address of the peer, or `None` for a connection that the kernel carries. The caller then
+    /// asks the kernel with `getpeername`.
     pub peer: Option<Address>,
 }
 
 /// Handles EADDRINUSE of a `bind`. Returns true if another attempt may succeed, because the service
-/// has released the ports of programs that ended.
+/// has meanwhile released the ports of programs that ended.
 pub fn may_bind_again() -> bool {
     session::await_ended_programs()
 }
@@ -101,16 +101,16 @@ pub fn listen(socket: &'static Socket, fd: RawFd, backlog: i32) -> Handled {
     }
 }
 
-/// Sets the state of a socket that now listens in the kernel. The socket also listens in the
-/// service, now or as soon as a service runs. Returns 0, the result of `listen`.
+/// Sets the state of a socket that listens in the kernel and, as soon as a service runs, also in
+/// the service. Returns 0, the result of `listen`.
 fn listen_in_both(
     socket: &'static Socket,
     mut inner: Guard<'static, Inner>,
     fd: RawFd,
     listening: Listening,
 ) -> usize {
-    // No thread may block in the kernel's accept while the service has a connection. The program's
-    // setting of O_NONBLOCK is kept in `socket`.
+    // No thread may block in the kernel's `accept` while a connection of the service is pending.
+    // The program's setting of O_NONBLOCK stays in `socket`.
     set_kernel_nonblocking(fd);
     inner.state = State::Listening(listening);
     drop(inner);
@@ -134,8 +134,8 @@ fn listen_again(
     Ok(0)
 }
 
-/// Makes the channels of epoll instances join the listener, if the program registered the socket
-/// with these epoll instances before `listen`.
+/// Makes the channels of all epoll instances join the listener with which the program registered
+/// the socket before `listen`.
 fn join_watching_channels(socket: &'static Socket, fd: RawFd) {
     let Some(mut inner) = socket.enter(fd) else {
         return;
@@ -149,8 +149,8 @@ fn join_watching_channels(socket: &'static Socket, fd: RawFd) {
     }
 }
 
-/// Carries out `accept4`: takes a connection of the service, or of the kernel if the service has
-/// none.
+/// Carries out `accept4`: takes a pending connection of the service, or of the kernel if no
+/// connection of the service is pending.
 pub fn accept(socket: &'static Socket, fd: RawFd, flags: i32) -> Handled<Accepted> {
     let _section = Section::enter();
     let timeout = {

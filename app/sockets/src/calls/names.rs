@@ -1,5 +1,5 @@
 //! The calls `getsockname` and `getpeername` on connections that the service (the process
-//! `tidelaned`) carries.
+//! `tidelaned`) carries. The kernel does not know the addresses of these connections.
 
 use std::os::fd::RawFd;
 
@@ -10,7 +10,7 @@ use crate::{
     sys::{Address, Handled, fail},
 };
 
-/// Carries out `getsockname`. Returns `None` if the kernel knows the local address of the socket.
+/// Carries out `getsockname`. Returns `None` if the kernel knows the socket's local address.
 pub fn local_name(socket: &'static Socket, fd: RawFd) -> Handled<Address> {
     name(socket, fd, |ids| (ids.local_addr, ids.local_port))
 }
@@ -28,7 +28,7 @@ pub fn peer_name(socket: &'static Socket, fd: RawFd) -> Handled<Address> {
     name(socket, fd, |ids| (ids.peer_addr, ids.peer_port))
 }
 
-/// Returns the address and the port that `pick` selects. After an active open, waits until the
+/// Returns the address and the port that `pick` selects. During an active open, waits until the
 /// service has chosen the local address.
 fn name(
     socket: &'static Socket,
@@ -39,7 +39,7 @@ fn name(
         let mut inner = socket.enter(fd)?;
         match &inner.state {
             State::Stream(_) | State::Connecting(_) => inner.connection().is_none(),
-            // The kernel socket has the local address: the wildcard, or the address from `bind`.
+            // The kernel socket has the local address: the address from `bind`, or the wildcard.
             _ => return None,
         }
     };

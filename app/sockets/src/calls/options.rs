@@ -1,6 +1,6 @@
-//! The calls `setsockopt` and `getsockopt`. This crate records the options that affect a
-//! connection, and passes them to the service (the process `tidelaned`), which carries the
-//! connection.
+//! The calls `setsockopt` and `getsockopt`. The service (the process `tidelaned`) carries accelerated
+//! connections. This crate records the options of these connections, and passes the options that
+//! affect TCP to the service.
 
 use std::os::fd::RawFd;
 
@@ -14,14 +14,14 @@ use crate::{
     sys::{self, Handled, TO_KERNEL, fail},
 };
 
-/// TCP options of a listener that the service reads from the listener's kernel socket.
+/// Options of level IPPROTO_TCP that the service reads from the kernel socket of a listener.
 const OF_LISTENER: [i32; 3] = [
     libc::TCP_FASTOPEN,
     libc::TCP_FASTOPEN_NO_COOKIE,
     libc::TCP_FASTOPEN_KEY,
 ];
 
-/// Byte offsets of `tcpi_pmtu` in `struct tcp_info`.
+/// The bytes of `tcpi_pmtu` in `struct tcp_info`.
 const PMTU: std::ops::Range<usize> = 60..64;
 
 /// Carries out `setsockopt`.
@@ -29,8 +29,8 @@ pub fn set(socket: &'static Socket, fd: RawFd, level: i32, name: i32, value: &[u
     let mut inner = socket.enter(fd)?;
     match inner.state {
         State::Fresh | State::Listening(_) => {
-            // The kernel checks and keeps the value for its own stack. `apply` records the value
-            // for connections that the service carries.
+            // The kernel checks the value, and applies it to connections of its own. `apply`
+            // records the value for connections that the service carries.
             if let Err(error) = sys::set_socket_option(fd, level, name, value) {
                 return Some(Err(error));
             }

@@ -1,9 +1,8 @@
 //! `poll` and `select` over accelerated sockets and kernel descriptors together.
 //!
-//! The service (the process `tidelaned`) carries the connections of accelerated sockets. The
-//! service reports the events of these connections over channels. A channel has rings and a
-//! doorbell. A doorbell is an eventfd that wakes a sleeping thread. An epoll instance has a channel
-//! of its own.
+//! The service (the process `tidelaned`) carries the connections of accelerated sockets, and
+//! reports their events over channels. A channel consists of rings and a doorbell, an eventfd that
+//! wakes a sleeping thread. Each epoll instance has its own channel.
 //!
 //! A tracked socket is a TCP socket of the program that this crate may accelerate. A tracked
 //! descriptor refers to a tracked socket or to an epoll instance.
@@ -23,7 +22,7 @@ use crate::{
     sys::{self, Errno, Handled, Section, SignalMask, TO_KERNEL},
 };
 
-/// Result of a wait whose deadline has passed. The caller then checks the descriptors a last time.
+/// Result of a wait whose deadline has passed.
 const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
 /// Events that `poll` reports even if the program did not ask for them.
 const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
@@ -42,7 +41,7 @@ fn is_active(instance: &'static Instance) -> bool {
     instance.channel().is_active() || instance.has_nested()
 }
 
-/// Carries out `poll` or `ppoll`, and `select` after the caller has converted its sets to `fds`.
+/// Carries out `poll`, `ppoll`, and `select` (whose caller has converted the sets to `fds`).
 /// Returns `TO_KERNEL` if the kernel alone can report the events of all descriptors.
 pub fn poll(fds: &mut [pollfd], timeout_ns: Option<u64>, mask: Option<SignalMask>) -> Handled {
     let _section = Section::enter();
@@ -136,9 +135,9 @@ fn request_connections(fds: &[pollfd]) {
     }
 }
 
-/// Returns the events of the entry's descriptor that come from the service. The events are limited
-/// to the events that the entry asks for, and for a socket [`ALWAYS`]. A shared connection with
-/// pending events is first migrated to this process.
+/// Returns the service's events for the entry's descriptor: events that the entry asks for, and for
+/// a socket also [`ALWAYS`]. If the socket has a connection that several processes share, first
+/// migrates a connection with pending events to this process.
 fn ready(entry: &pollfd) -> i16 {
     if let Some(socket) = registry::of(entry.fd) {
         let Some(mut inner) = socket.find(entry.fd) else {
@@ -165,7 +164,7 @@ fn ready(entry: &pollfd) -> i16 {
     }
 }
 
-/// Returns the kernel's events of the entry. Returns no event for an epoll instance in which only a
+/// Returns the kernel's events of the entry, but no event for an epoll instance in which only a
 /// doorbell is ready.
 fn without_doorbells(entry: &pollfd, from_kernel: i16) -> i16 {
     match instance::of(entry.fd) {
@@ -181,7 +180,7 @@ fn without_doorbells(entry: &pollfd, from_kernel: i16) -> i16 {
     }
 }
 
-/// Makes each event of a tracked descriptor in `fds` end the sleep.
+/// Lets events of the tracked descriptors in `fds` end the sleep.
 fn watch_all(sleeper: &mut Sleeper, fds: &[pollfd]) {
     for entry in fds {
         if let Some(socket) = registry::of(entry.fd) {

@@ -1,10 +1,10 @@
-//! The handlers that run before `fork` in the parent, and after `fork` in the parent and in the
-//! child.
+//! `fork`: the handlers that run before `fork` in the parent, and after `fork` in the parent and in
+//! the child.
 //!
-//! A child inherits listeners. At its first use of a listener, the child asks the service (the
-//! process `tidelaned`) to listen for the child, too. Parent and child both hold the connections:
-//! see `docs/design/fork.md`. A session is the registration of a process with the service. The
-//! parent prepares the child's session before the fork.
+//! Parent and child share the connections (see `docs/design/fork.md`). A child inherits listeners,
+//! and asks the service (the process `tidelaned`) to listen for it, too, when it first uses them. A
+//! session is the registration of a process with the service. The parent prepares the child's
+//! session before the fork.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -26,13 +26,14 @@ static HANDLERS_INSTALLED: AtomicBool = AtomicBool::new(false);
 /// thread that forks.
 static FORKING: Lock<Vec<(usize, ChildSession)>> = Lock::new(Vec::new());
 
-/// Returns true if the tables of tracked descriptors describe this process. A child between `vfork`
-/// and `exec` shares its parent's memory, so the tables describe the parent.
+/// Returns true if the tables of tracked descriptors describe this process. Returns false in a
+/// child between `vfork` and `exec`, whose tables are in the memory of its parent and describe it.
 pub fn owns_tables() -> bool {
     session::owns_tables()
 }
 
-/// Starts tracking the sockets of this process.
+/// Prepares this process for tracking sockets: the tables get an owner, and the fork handlers are
+/// installed.
 pub(crate) fn start_tracking() {
     session::own_tables();
     exceptions::prepare();
@@ -51,7 +52,8 @@ pub fn before_fork() -> bool {
     installed
 }
 
-/// Ends a fork that `before_fork` prepared, in both processes, and also if the fork failed.
+/// Completes a fork that `before_fork` prepared, in each of the processes, or in the parent if the
+/// fork failed.
 pub fn after_fork(in_the_child: bool) {
     if in_the_child {
         in_child();
@@ -94,8 +96,8 @@ fn take_child_session() -> Option<ChildSession> {
 extern "C" fn in_child() {
     FORKING.unlock_after_fork();
     let child = take_child_session();
-    // Other threads prepared the remaining sessions, for other children. Close this process's
-    // copies.
+    // Other threads of the parent prepared the remaining sessions for other children. Close this
+    // process's copies.
     for (_, other) in std::mem::take(&mut *FORKING.lock()) {
         table::set_internal(other.descriptor(), false);
     }

@@ -1,6 +1,6 @@
-//! Reports of programs that the library (`libtidelane.so`, which contains this crate) cannot serve,
-//! such as statically linked programs. This process may start such a program, which then uses the
-//! kernel's TCP. The library reports each program once.
+//! Reports about programs that this process starts and that the library (`libtidelane.so`, which
+//! contains this crate) cannot serve, such as statically linked programs. They use the kernel's
+//! TCP. The library reports each program once.
 
 use std::{
     ffi::CStr,
@@ -12,8 +12,7 @@ use tidelane_inspect::inspect;
 
 use crate::sys::{self, SharedWords, StaticCell};
 
-/// Largest number of programs that are remembered. A program beyond this number is reported at
-/// every start.
+/// Largest number of remembered programs. A program beyond this number is reported at every start.
 const REPORTED_MAX: usize = 1024;
 
 /// Hashes of the programs that this process or its forked children have reported. 0 is a free
@@ -21,7 +20,7 @@ const REPORTED_MAX: usize = 1024;
 static REPORTED: StaticCell<SharedWords<REPORTED_MAX>> = StaticCell::new();
 
 /// Maps the memory for the hashes, which this process shares with the children that it forks
-/// afterwards. The library calls this function when the library is loaded, before the first fork.
+/// afterwards. Called when the library is loaded, before the first fork.
 pub fn prepare() {
     if REPORTED.load().is_none()
         && let Some(words) = SharedWords::new()
@@ -31,8 +30,8 @@ pub fn prepare() {
 }
 
 /// Reports `program`, which the process is about to execute or spawn, if the library cannot serve
-/// this program. `search` is the value of PATH if the call searches for the program there. A child
-/// between `vfork` and `exec` may call this function.
+/// it. `search` is the value of PATH if the call searches for the program there. A child between
+/// `vfork` and `exec` may call this function.
 pub fn report_if_not_served(program: &CStr, search: Option<&[u8]>) {
     let Some(unsupported) = inspect(program, search) else {
         return;
@@ -46,8 +45,8 @@ pub fn report_if_not_served(program: &CStr, search: Option<&[u8]>) {
     }
 }
 
-/// Returns true if no earlier call of this process or of its children had this program, or if the
-/// earlier call was not remembered ([`REPORTED_MAX`]).
+/// Remembers `program`. Returns true if neither this process nor its children had remembered it,
+/// or if there is no room ([`REPORTED_MAX`]).
 fn is_new(program: &CStr) -> bool {
     let Some(words) = REPORTED.load() else {
         return true;

@@ -1,6 +1,7 @@
-//! The calls that read and write payload: `recv`, `send` and their variants. The service (the
-//! process `tidelaned`) carries an accelerated connection. A call copies payload between the
-//! program's memory and the stream buffers that the process shares with the service.
+//! The calls that read and write payload: `recv`, `send` and their variants. An accelerated
+//! connection is a connection that the service (the process `tidelaned`) carries. For such a
+//! connection, a call copies payload between the program's memory and the stream buffers that the
+//! process shares with the service.
 
 use std::{
     io::{IoSlice, IoSliceMut},
@@ -37,8 +38,8 @@ pub fn recv_now(socket: &'static Socket, fd: RawFd, into: &mut [u8]) -> usize {
     let event_count = socket.event_count();
     let count = connection.stream.read(into);
     if count > 0 {
-        // At the end of the stream and at the urgent mark, the socket stays readable, although the
-        // program has read all bytes. Do not record that the program has read everything.
+        // At the end of the stream and at the urgent mark, the socket stays readable although the
+        // program has read all bytes. Therefore do not record the socket as drained there.
         if count < into.len() && !connection.stream.has_end_or_urgent() {
             socket.note_drained(event_count);
         }
@@ -139,8 +140,8 @@ fn scatter(mut bytes: &[u8], into: &mut [IoSliceMut<'_>]) {
     }
 }
 
-/// Calls `take(inner, number of bytes so far)` until the program has SO_RCVLOWAT bytes, or with
-/// MSG_WAITALL all `wanted` bytes. A call with MSG_PEEK needs only one byte.
+/// Calls `take(inner, number of bytes so far)` until the program has enough bytes: one byte with
+/// MSG_PEEK, all `wanted` bytes with MSG_WAITALL, and otherwise SO_RCVLOWAT bytes.
 fn receive(
     socket: &'static Socket,
     fd: RawFd,
@@ -159,8 +160,7 @@ fn receive(
         )
     };
     if flags & libc::MSG_ERRQUEUE != 0 {
-        // A call with MSG_ERRQUEUE finds nothing: the error queue of an accelerated connection is
-        // always empty.
+        // The error queue of an accelerated connection is always empty.
         return fail(libc::EAGAIN);
     }
     let peeks = flags & libc::MSG_PEEK != 0;
@@ -194,7 +194,8 @@ fn receive(
     if done > 0 { Some(Ok(done)) } else { result }
 }
 
-/// Calls `attempt` once. If `waits` is true, repeats the call as long as `attempt` returns EAGAIN.
+/// Calls `attempt` once. If `waits` is true, waits and repeats the call as long as `attempt`
+/// returns EAGAIN.
 fn attempt_or_wait(
     socket: &'static Socket,
     fd: RawFd,
@@ -219,8 +220,9 @@ pub fn is_plain_send(flags: i32) -> bool {
     flags & !PLAIN_SEND == 0
 }
 
-/// Writes as many bytes as fit, without waiting: the fast path of `send` and `write`. Returns their
-/// number. If the number is less than the length of `from`, the caller has to call [`send_rest`].
+/// Writes as many bytes as fit, without waiting: the fast path of `send` and `write`. Returns the
+/// number of bytes. If the number is less than the length of `from`, the caller has to call
+/// [`send_rest`].
 #[inline]
 pub fn send_now(socket: &'static Socket, fd: RawFd, from: &[u8]) -> usize {
     match socket.enter(fd) {
@@ -330,8 +332,8 @@ pub fn send_vectored(
     )
 }
 
-/// Calls `write(inner, number of bytes so far)` until all `wanted` bytes are written. If the call
-/// does not wait, stops when the send buffer is full.
+/// Calls `write(inner, number of bytes so far)` until all `wanted` bytes are written, or until the
+/// send buffer is full if the call does not wait.
 fn transmit(
     socket: &'static Socket,
     fd: RawFd,
@@ -387,7 +389,7 @@ fn transmit(
     result
 }
 
-/// Carries out `send`, and waits for room even if the socket is non-blocking.
+/// Carries out `send`, but waits for room in the send buffer even if the socket is non-blocking.
 pub(crate) fn send_waiting(socket: &'static Socket, fd: RawFd, from: &[u8]) -> Handled {
     let mode = SendMode {
         waits: true,
@@ -396,7 +398,7 @@ pub(crate) fn send_waiting(socket: &'static Socket, fd: RawFd, from: &[u8]) -> H
     send_slow(socket, fd, from, mode)
 }
 
-/// Carries out `ioctl` SIOCOUTQ: returns the number of bytes written and not acknowledged.
+/// Carries out `ioctl` SIOCOUTQ: returns the number of bytes that are written but not acknowledged.
 pub fn unacknowledged(socket: &'static Socket, fd: RawFd) -> Handled {
     let mut inner = socket.enter(fd)?;
     match inner.connection() {

@@ -7,8 +7,8 @@ use crate::{
     sys::{Handled, TO_KERNEL},
 };
 
-/// Carries out `recv` of `wanted` bytes with MSG_OOB. Passes the urgent byte to `put`, unless
-/// `wanted` is 0. Returns the number of bytes passed. Never waits.
+/// Carries out `recv` of `wanted` bytes with MSG_OOB, which never waits. Passes the urgent byte to
+/// `put`, unless `wanted` is 0. Returns the number of bytes passed.
 pub fn recv(
     socket: &'static Socket,
     fd: RawFd,
@@ -37,8 +37,8 @@ pub fn at_mark(socket: &'static Socket, fd: RawFd) -> Handled {
     let mut inner = socket.enter(fd)?;
     match inner.connection() {
         Some(connection) => Some(Ok(connection.stream.at_mark().into())),
-        // The kernel answers for its own connections. For a socket without a connection, the
-        // kernel returns 0.
+        // The kernel answers for its own connections, and returns 0 for a socket without a
+        // connection.
         None => TO_KERNEL,
     }
 }

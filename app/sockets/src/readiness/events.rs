@@ -1,4 +1,4 @@
-//! Distribution of a channel's events to sockets and ready lists. A channel holds the ring over
+//! Distribution of a channel's events to sockets and ready lists. A channel contains the ring over
 //! which the service (the process `tidelaned`) reports events of accelerated sockets.
 //!
 //! ```text
@@ -23,8 +23,8 @@ impl Instance {
         found
     }
 
-    /// Processes the pending events of the default channel, the channel of sockets in no epoll
-    /// instance, if this instance polls that channel, too.
+    /// Processes the pending events of the default channel if this instance polls it, too. The
+    /// default channel serves the sockets that are in no epoll instance.
     #[inline]
     pub(crate) fn pump_second(&self) {
         if let Some(channel) = self.channel().second() {
@@ -42,9 +42,9 @@ impl Instance {
                     wake::record_event(state, self.channel(), socket);
                 }
             }
-            // Each remaining kind is a control event, about a new connection. Its handler takes a
-            // socket's lock, which precedes the ring's lock in the lock order. Keep the event until
-            // the ring's lock is free.
+            // The other events are about new connections. Their handlers take a socket's lock,
+            // which precedes the ring's lock in the lock order. Keep the event until the ring's
+            // lock is free.
             other => state.control_events.push(other),
         });
         let Some(session) = session else {
@@ -56,7 +56,7 @@ impl Instance {
         true
     }
 
-    /// Processes the control events, and puts their sockets into the ready lists.
+    /// Processes the events about new connections, and puts their sockets into the ready lists.
     #[cold]
     fn dispatch(&self, state: &mut Interest, session: u32) {
         let mut control_events = std::mem::take(&mut state.control_events);
@@ -75,7 +75,7 @@ impl Instance {
     }
 
     /// Puts all registered sockets into the ready list, once after each death of the service. The
-    /// death has ended each connection, and the next wait has to report these ends.
+    /// death ends all connections, and the next wait has to report their ends.
     pub(crate) fn report_service_death(&self, state: &mut Interest) {
         let gone = session::last_gone();
         if state.reported_death >= gone {

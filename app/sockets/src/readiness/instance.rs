@@ -1,10 +1,10 @@
-//! An epoll instance of the program, or the default instance of the process. The default instance
-//! serves sockets that are in no epoll instance.
+//! The epoll instances of the program, and the default instance of the process, which serves the
+//! sockets that are in no epoll instance.
 //!
-//! An instance has an interest list and a channel: rings that this process shares with the service
-//! (the process `tidelaned`). A tracked socket is a TCP socket of the program that this crate may
-//! accelerate. A tracked epoll instance is an epoll instance of the program for which this crate
-//! has an [`Instance`].
+//! An instance has an interest list and a channel. A channel is a set of rings that this process
+//! shares with the service (the process `tidelaned`). A tracked socket is a TCP socket of the
+//! program that this crate may accelerate. A tracked epoll instance is an epoll instance of the
+//! program for which this crate has an [`Instance`].
 
 use std::{
     os::fd::RawFd,
@@ -32,15 +32,15 @@ static MAKING: Lock<()> = Lock::new(());
 pub struct Instance {
     channel: &'static Channel,
     interest: Lock<Interest>,
-    /// The registrations of other epoll instances with this instance.
+    /// The registrations of other (inner) epoll instances with this instance.
     pub(super) nested: Lock<Vec<NestedRegistration>>,
     /// True if an epoll instance is, or was, registered with this instance.
     pub(super) has_nested: AtomicBool,
-    /// True if a tracked socket was registered with EPOLLONESHOT in the kernel's epoll instance.
+    /// True if the kernel's epoll instance has or had a tracked socket with EPOLLONESHOT.
     kernel_one_shots: AtomicBool,
 }
 
-/// A registration of an inner epoll instance with an outer epoll instance.
+/// The registration of one epoll instance (the inner) with another (the outer).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NestedRegistration {
     pub(super) inner: &'static Instance,
@@ -52,10 +52,9 @@ pub(crate) struct NestedRegistration {
     pub(super) data: u64,
     /// True if the registration has EPOLLONESHOT and was reported.
     pub(super) disabled: bool,
-    /// True if an edge-triggered registration must be reported at the next wait even without a new
-    /// event.
+    /// True if the next wait must report an edge-triggered registration even without a new event.
     pub(super) fresh: bool,
-    /// The inner instance's event count when the registration was last reported.
+    /// The event count of the inner instance at the last report of the registration.
     pub(super) seen_events: u32,
 }
 
@@ -65,8 +64,7 @@ pub(crate) fn of(epfd: RawFd) -> Option<&'static Instance> {
     BY_DESCRIPTOR.get(epfd)
 }
 
-/// Makes `epfd` refer to `instance`. Returns false if the descriptor `epfd` is too high a number
-/// for the table.
+/// Makes `epfd` refer to `instance`. Returns false if the number `epfd` is too high for the table.
 pub(crate) fn set(epfd: RawFd, instance: &'static Instance) -> bool {
     BY_DESCRIPTOR.set(epfd, instance)
 }
@@ -82,7 +80,7 @@ pub(crate) fn numbered(number: u32) -> Option<&'static Instance> {
     BY_CHANNEL.get(number)
 }
 
-/// Returns all instances, also those that are free for reuse.
+/// Returns all instances, including the free instances.
 fn all() -> impl Iterator<Item = &'static Instance> {
     channels::all().filter_map(|channel| numbered(channel.number()))
 }
@@ -141,7 +139,7 @@ impl Instance {
         }
     }
 
-    /// Drops a descriptor's reference to the epoll instance. The last reference ends all
+    /// Drops a descriptor's reference to the epoll instance. Dropping the last reference ends all
     /// registrations and frees the channel.
     pub(crate) fn release(&'static self, fd: RawFd) {
         let mut state = self.state();
@@ -195,9 +193,9 @@ fn make(channel: &'static Channel) -> &'static Instance {
 }
 
 /// Ends the registrations that a socket has under a closed descriptor, while other descriptors
-/// still refer to the socket. The program may soon open another file with this descriptor number. A
-/// wait must not report the socket's events for that file. The kernel behaves differently: it keeps
-/// a registration until the last descriptor of the file is closed.
+/// still refer to the socket. Otherwise, if the program opens another file with this descriptor
+/// number, a wait would seem to report the socket's events for the new file. Linux deviates: it
+/// keeps a registration until the last descriptor of the file is closed.
 pub(crate) fn forget_descriptor(socket: &'static Socket, fd: RawFd) {
     let registrations: Vec<RegistrationRef> = socket.lock().registrations(socket).collect();
     for registration in registrations {
@@ -215,7 +213,7 @@ pub(crate) fn forget_descriptor(socket: &'static Socket, fd: RawFd) {
     }
 }
 
-/// Removes the registrations of the socket from the interest lists that contain them.
+/// Removes `registrations` of the socket from the interest lists of their epoll instances.
 pub(crate) fn forget_registrations(socket: &'static Socket, registrations: Vec<RegistrationRef>) {
     for registration in registrations {
         if let Some(instance) = numbered(registration.channel) {

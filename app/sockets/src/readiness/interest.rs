@@ -1,5 +1,7 @@
-//! The interest list of an epoll instance, and its ready list for the events that the service (the
-//! process `tidelaned`) reports. The kernel has its own ready list for its own events.
+//! The interest list of an epoll instance, and its ready list.
+//!
+//! The ready list is for events that the service (the process `tidelaned`) reports. The kernel has
+//! its own ready list for its own events.
 
 use std::os::fd::RawFd;
 
@@ -8,7 +10,7 @@ use tidelane_client::ClientEvent;
 use super::registration::{EDGE, ONE_SHOT, Registration, Report};
 use crate::socket::{Socket, sharing};
 
-/// The interest list of an epoll instance, and its ready list.
+/// The interest list of an epoll instance: its registrations, and those of them that may be ready.
 #[derive(Debug, Default)]
 pub(crate) struct Interest {
     /// The registrations. The index of a registration stays the same until its removal.
@@ -17,30 +19,30 @@ pub(crate) struct Interest {
     free: Vec<u32>,
     /// The ready list: indices of registrations that the next wait checks.
     ready: Vec<u32>,
-    /// An empty list, whose allocation the next wait reuses for the registrations that stay ready.
+    /// An empty list whose allocation the next wait reuses for the registrations that stay ready.
     spare: Vec<u32>,
-    /// Control events (events about new connections) that were taken off the ring and not processed
-    /// yet. The list is empty between calls. The list is a field only to reuse its allocation.
+    /// Events about new connections that were taken off the ring and not processed yet. The list is
+    /// empty between calls, and is a field only to reuse its allocation.
     pub(crate) control_events: Vec<ClientEvent>,
     /// Sockets with new events that are also registered with other epoll instances.
     pub(crate) other_registrations: Vec<&'static Socket>,
-    /// True if sleeping threads must be woken: a socket that a thread waits for has a new event, or
-    /// the service died.
+    /// True if sleeping threads must be woken, because a socket that a thread waits for has a new
+    /// event, or because the service died.
     pub(crate) wake: bool,
     /// Number of descriptors that refer to this epoll instance.
     pub(crate) descriptors: u32,
     /// Counts the waits that found registrations in the ready list. Reset to 0 when one of these
     /// waits also polls the kernel's epoll instance.
     pub(crate) calls_without_kernel: u32,
-    /// Counts the events of all registrations, wrapping. An event counts even if its registration
-    /// is already in the ready list.
+    /// Counts the events of all registrations, modulo 2^32. An event counts even if its
+    /// registration is already in the ready list.
     pub(crate) registration_events: u32,
-    /// Number of times that a thread was about to sleep in a wait on this epoll instance, wrapping.
+    /// Counts how often a thread was about to sleep in a wait on this epoll instance, modulo 2^32.
     pub(crate) sleeps: u32,
     /// Time of the next trim of send buffers, in nanoseconds of CLOCK_MONOTONIC.
     pub(crate) trim_at_ns: u64,
-    /// Number of the last ended session (registration with a service) whose end was reported: all
-    /// registered sockets were put into the ready list. 0 if no session has ended.
+    /// Number of the last ended session whose end was reported, or 0. A session is a registration
+    /// of this process with a service. The report puts all registered sockets into the ready list.
     pub(crate) reported_death: u32,
 }
 
@@ -67,8 +69,8 @@ impl Interest {
         };
         match self.free.pop() {
             Some(index) => {
-                // A reused entry that is still in the ready list stays there: the next wait checks
-                // the new registration.
+                // If the ready list still contains the reused entry, it stays there, and the next
+                // wait checks the new registration.
                 let queued = self.registrations[index as usize].queued;
                 self.registrations[index as usize] = Registration {
                     queued,
@@ -96,7 +98,7 @@ impl Interest {
             .then_some(registration)
     }
 
-    /// Removes a registration. Returns true if the kernel has the registration, too.
+    /// Removes a registration. Returns true if the kernel's epoll instance has it, too.
     pub(crate) fn remove(&mut self, index: u32, socket: &'static Socket) -> bool {
         let Some(registration) = self.find(index, socket) else {
             return false;
@@ -107,9 +109,9 @@ impl Interest {
         in_kernel
     }
 
-    /// Disables each one-shot registration with the data `data` that the kernel has reported.
-    /// Several registrations may have the same data. `was_it` returns true if the kernel reported
-    /// the registration of a descriptor.
+    /// Disables the one-shot registrations with the user data `data` that the kernel has reported.
+    /// Several registrations may have the same user data, so `was_it` has to return true if the
+    /// kernel reported the registration of a descriptor.
     pub(crate) fn disable_one_shots(&mut self, data: u64, was_it: impl Fn(RawFd) -> bool) {
         for registration in &mut self.registrations {
             let once = registration.in_kernel
@@ -156,14 +158,14 @@ impl Interest {
         self.push_ready(index);
     }
 
-    /// Returns true if the next wait has a registration to check.
+    /// Returns true if the next wait has to check a registration.
     #[inline]
     pub(crate) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// Returns true if a wait would report an event. Removes registrations that are not ready from
-    /// the list.
+    /// Returns true if a wait would report an event. Removes registrations from the ready list that
+    /// turn out not to be ready.
     pub(crate) fn has_due(&mut self) -> bool {
         let mut list = std::mem::take(&mut self.ready);
         let mut due = false;
@@ -181,7 +183,7 @@ impl Interest {
     }
 
     /// Checks the registrations of the ready list in order, and calls `report` for each ready
-    /// registration, at most `max` times. A level-triggered registration that is ready goes to the
+    /// registration, at most `max` times. A ready registration that is level-triggered goes to the
     /// end of the list (round robin). Returns true if some registrations were not checked.
     #[inline(never)]
     pub(crate) fn take_ready(&mut self, mut report: impl FnMut(Report), max: usize) -> bool {

@@ -1,9 +1,9 @@
 //! The events of the kernel's epoll instance, without the events of the library's own descriptors.
 //!
-//! The library (`libtidelane.so`, which contains this crate) adds doorbells to the program's epoll
-//! instances: eventfds by which the service (the process `tidelaned`) wakes a sleeping thread. The
-//! library also adds its control socket, the Unix socket over which this process registered with
-//! the service.
+//! The library (`libtidelane.so`, which contains this crate) adds two kinds of descriptors to the
+//! program's epoll instances: doorbells, which are eventfds by which the service (the process
+//! `tidelaned`) wakes a sleeping thread, and the control socket, which is the Unix socket over
+//! which this process registered with the service.
 
 use libc::epoll_event;
 
@@ -13,8 +13,8 @@ use crate::{
     sys::{self, Errno, SignalMask},
 };
 
-/// Merges events with the same data. A listener that is ready in the kernel and in the service has
-/// two events. Returns the new number of events.
+/// Merges events with the same user data, because a listener that is ready in the kernel and in the
+/// service has two events. Returns the new number of events.
 pub(crate) fn merge_same(events: &mut [epoll_event], count: usize) -> usize {
     let mut kept = 0;
     for at in 0..count {
@@ -77,8 +77,8 @@ pub(crate) fn remove_internal(
 }
 
 /// Disables the EPOLLONESHOT registrations that the kernel has disabled by reporting them. If
-/// several registrations have the data of an event, the kernel reported the registration whose
-/// listener has a pending connection.
+/// several registrations have the user data of an event, the kernel has reported the registration
+/// whose listener has a pending connection.
 fn note_one_shots(instance: &Instance, events: &[epoll_event]) {
     let mut state = instance.state();
     for event in events {

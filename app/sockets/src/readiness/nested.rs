@@ -1,14 +1,16 @@
 //! Epoll instances that are registered with another epoll instance.
 //!
-//! In the kernel, the outer instance contains the inner instance. The kernel therefore reports an
-//! event of the inner instance for each kernel descriptor that is ready, and for the doorbell of
-//! the inner instance's channel. The doorbell is an eventfd by which the service (the process
-//! `tidelaned`) wakes a thread for an event of an accelerated socket. A tracked socket is a TCP
-//! socket of the program that this crate may accelerate.
+//! The kernel's outer epoll instance contains the kernel's inner instance. The kernel therefore
+//! reports an event of the inner instance if one of its kernel descriptors is ready, and if the
+//! doorbell of its channel has rung. A channel is a set of rings that this process shares with the
+//! service (the process `tidelaned`). The doorbell is an eventfd by which the service wakes a
+//! thread for an event of an accelerated socket.
 //!
-//! The service rings a doorbell only after a thread has announced its sleep to the channel. The
-//! doorbell does not show which socket is ready. Therefore a wait in the outer instance announces
+//! The service rings a doorbell only after a thread has announced its sleep to the channel, and the
+//! doorbell does not show which socket is ready. Therefore a wait on the outer instance announces
 //! its sleep to the inner channels, and checks the inner ready lists itself.
+//!
+//! A tracked socket is a TCP socket of the program that this crate may accelerate.
 
 use std::os::fd::RawFd;
 
@@ -23,16 +25,18 @@ use crate::{
     sys::{self, Errno, SmallVec},
 };
 
-/// Greatest nesting depth that Linux allows (EP_MAX_NESTS).
+/// Greatest nesting depth of epoll instances: EP_MAX_NESTS of Linux, which is 4, and the outermost
+/// instance.
 const DEPTH_MAX: u32 = 5;
+/// The events that an epoll instance can have as a descriptor.
 const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 
-/// The result of checking an inner instance.
+/// The state of the tracked sockets of an inner instance and of the instances within it.
 #[derive(Clone, Copy)]
 struct Checked {
     /// True if a wait on the inner instance would report a tracked socket.
     ready: bool,
-    /// Sum of the event counts of the inner instance and of all instances within it, wrapping.
+    /// Sum of the event counts of the inner instance and of all instances within it, modulo 2^32.
     registration_events: u32,
 }
 
@@ -48,8 +52,8 @@ impl NestedRegistration {
 }
 
 impl Instance {
-    /// Records an `epoll_ctl` that adds, modifies or removes `inner`, after the kernel has done the
-    /// same.
+    /// Records an `epoll_ctl` that adds, modifies or removes `inner`, after the kernel's call has
+    /// succeeded.
     pub(crate) fn change_nested(
         &self,
         operation: i32,
@@ -117,8 +121,8 @@ impl Instance {
         self.check(DEPTH_MAX).ready
     }
 
-    /// Checks the tracked sockets of this instance and of its inner instances. Does not check
-    /// kernel descriptors.
+    /// Checks the tracked sockets of this instance and of its inner instances, but no kernel
+    /// descriptors.
     fn check(&self, depth: u32) -> Checked {
         self.pump_second();
         self.pump();
@@ -140,9 +144,8 @@ impl Instance {
         checked
     }
 
-    /// Appends the events of inner instances to `events`, whose first `count` events are the
-    /// kernel's. Removes a kernel event that only a doorbell caused. Returns the new number of
-    /// events.
+    /// Appends the events of inner instances to `events`, whose first `count` events come from the
+    /// kernel. Removes kernel events that only a doorbell caused. Returns the new number of events.
     pub(crate) fn nested_events(&self, events: &mut [epoll_event], mut count: usize) -> usize {
         for nested in self.nested() {
             if nested.disabled {
@@ -179,7 +182,8 @@ impl Instance {
         nested.iter().any(|n| n.is_due(n.inner.check(DEPTH_MAX)))
     }
 
-    /// Records that `reported` was reported. Disables the registration if it has EPOLLONESHOT.
+    /// Records that a wait has reported `reported`. Disables the registration if it has
+    /// EPOLLONESHOT.
     fn note_reported(&self, reported: NestedRegistration, registration_events: u32) {
         let mut all = self.nested.lock();
         let mut same = all.iter_mut().filter(|n| n.fd == reported.fd);
@@ -202,7 +206,7 @@ impl Instance {
     }
 
     /// Returns true if the kernel's epoll instance has an event that no doorbell caused. Resets the
-    /// doorbells first. The caller has found no tracked socket ready, so no event is lost.
+    /// doorbells first, which loses no event, because the caller has found no tracked socket ready.
     pub(crate) fn is_ready_in_kernel(&self) -> bool {
         let mut channels = self.channels_within();
         channels.push(self.channel());

@@ -1,5 +1,5 @@
-//! A registration of a socket with an epoll instance: level-triggered, edge-triggered, one-shot or
-//! exclusive.
+//! The registration of a socket with an epoll instance, and the epoll semantics of reporting it:
+//! level-triggered, edge-triggered, one-shot and exclusive.
 
 use std::os::fd::RawFd;
 
@@ -29,7 +29,7 @@ fn is_exclusive(events: u32) -> bool {
     events & libc::EPOLLEXCLUSIVE as u32 != 0
 }
 
-/// Returns EINVAL if `epoll_ctl` must refuse a registration with these events.
+/// Checks the events of a new registration. Returns EINVAL if `epoll_ctl` must refuse them.
 pub(crate) fn may_add(events: u32) -> Result<(), Errno> {
     if is_exclusive(events) && events & !ALLOWED_WITH_EXCLUSIVE != 0 {
         return Err(Errno(libc::EINVAL));
@@ -37,7 +37,7 @@ pub(crate) fn may_add(events: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// A registration of a socket with an epoll instance: an entry of the interest list.
+/// An entry of an epoll instance's interest list: the registration of one socket.
 #[derive(Debug)]
 pub(crate) struct Registration {
     /// The registered socket, or `None` if this entry is free.
@@ -52,13 +52,12 @@ pub(crate) struct Registration {
     pub(super) queued: bool,
     /// True if the registration has EPOLLONESHOT and was reported.
     pub(super) disabled: bool,
-    /// True if an edge-triggered registration must be reported at the next wait even without a new
-    /// edge.
+    /// True if the next wait must report an edge-triggered registration even without a new edge.
     pub(super) fresh: bool,
     /// True if the registration is also in the kernel's epoll instance.
     pub(crate) in_kernel: bool,
-    /// Number of bytes that had arrived at the last check of an edge-triggered registration. For a
-    /// listener, the number of connections that had arrived.
+    /// Number of bytes received until the last check of an edge-triggered registration. For a
+    /// listener, the number of connections.
     pub(super) seen_received: u64,
     /// Ready events at the last check of an edge-triggered registration.
     pub(super) seen_bits: u32,
@@ -76,7 +75,7 @@ pub(crate) struct Report {
     pub(crate) socket: &'static Socket,
     /// True if a one-shot registration has to be disabled in the kernel's epoll instance, too.
     pub(crate) disarm_kernel: bool,
-    /// True if the kernel may report the same socket, a listener, as well.
+    /// True if the kernel may report the same socket, too, because the socket is a listener.
     pub(crate) in_kernel: bool,
 }
 
@@ -106,10 +105,10 @@ impl Registration {
         self.data
     }
 
-    /// Returns true if the registration need not be checked: the program has read all bytes that
-    /// have arrived, and the registration is level-triggered, asks for EPOLLIN and EPOLLRDHUP at
-    /// most, and is the only registration of the socket. At the next wait after a report, the
-    /// function usually returns true.
+    /// Returns true if the registration need not be checked, because the program has read all
+    /// received bytes. Usually this is so at the next wait after a report. Applies only to a
+    /// level-triggered registration for at most EPOLLIN and EPOLLRDHUP that is the only
+    /// registration of the socket.
     #[inline]
     pub(super) fn is_drained(&self, socket: &Socket) -> bool {
         const OTHERS: u32 = EVENT_BITS & !(IN | libc::EPOLLRDHUP as u32);
@@ -121,8 +120,8 @@ impl Registration {
             && !socket.has_more_registrations()
     }
 
-    /// Returns the events to report now, or 0. Consumes the edge of an edge-triggered registration,
-    /// so that the next call returns 0 until the next edge.
+    /// Returns the events to report, or 0. Consumes the edge of an edge-triggered registration: the
+    /// next call returns 0 unless there is a new edge.
     #[inline]
     pub(super) fn due(&mut self, inner: &mut Inner) -> u32 {
         let all = inner.readiness(self.events);
@@ -134,7 +133,7 @@ impl Registration {
         }
     }
 
-    /// Returns true if a wait would report the registration now. Does not consume an edge.
+    /// Returns true if a wait would report the registration. Does not consume an edge.
     pub(super) fn is_reported(&self) -> bool {
         let Some(socket) = self.socket else {
             return false;

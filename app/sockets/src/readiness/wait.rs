@@ -1,10 +1,10 @@
-//! Threads that wait for sockets and for kernel descriptors. The service (the process `tidelaned`)
-//! reports events of accelerated sockets over channels. Each channel has rings and a doorbell, an
-//! eventfd that wakes a sleeping thread.
+//! Threads that wait for events of sockets and of kernel descriptors.
 //!
-//! No wake-up is lost: a thread first announces its sleep (`Channel::arm`), then checks its
-//! condition once more, then sleeps. A thread that takes an event off a ring wakes the threads that
-//! wait for the event's socket.
+//! The service (the process `tidelaned`) reports events of accelerated sockets over channels. Each
+//! channel has rings and a doorbell, an eventfd that wakes a sleeping thread. No wake-up is lost: a
+//! thread first announces its sleep (`Channel::arm`), then checks its condition once more, and only
+//! then sleeps. A thread that takes an event off a ring wakes the threads that wait for the event's
+//! socket.
 
 use std::{os::fd::RawFd, sync::atomic::Ordering};
 
@@ -55,8 +55,8 @@ impl Deadline {
     }
 }
 
-/// Repeats `attempt` as long as `attempt` returns EAGAIN. Between two attempts, sleeps until the
-/// socket has an event, or until `kernel_fd` is readable.
+/// Repeats `attempt` as long as it returns EAGAIN. Between two attempts, sleeps until the socket
+/// has an event, or until `kernel_fd` is readable.
 ///
 /// Returns EAGAIN when the deadline passes, EINTR after a signal, and EBADF if `fd` was closed
 /// meanwhile. Without a deadline, a signal does not end the wait if all handlers have SA_RESTART.
@@ -119,8 +119,8 @@ pub(crate) fn lingering(
     }
 }
 
-/// The wait of one thread. Each call of `step` does the next stage of the wait: poll the rings,
-/// spin, announce the sleep, and sleep. The caller checks its condition after each step.
+/// The wait of one thread. Each call of `step` does one stage of the wait: poll the rings, spin,
+/// announce the sleep, or sleep. After each step, the caller checks its own condition.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
     deadline: Deadline,
@@ -130,7 +130,7 @@ pub(crate) struct Sleeper {
     kernel: Vec<libc::pollfd>,
     /// Signal mask during the sleep.
     mask: Option<SignalMask>,
-    /// True if the sleep is announced to `channels`, so that the next step sleeps.
+    /// True after the sleep was announced to `channels`: the next step sleeps.
     armed: bool,
     /// True if the thread has spun since its last sleep.
     spun: bool,
@@ -166,7 +166,7 @@ impl Sleeper {
         }
     }
 
-    /// Lets events on this channel end the sleep. Does nothing while the sleep is announced.
+    /// Lets events on this channel end the sleep. Has no effect while the sleep is announced.
     pub(crate) fn watch_channel(&mut self, channel: &'static Channel) {
         if !self.armed
             && !self
@@ -197,8 +197,8 @@ impl Sleeper {
         }
     }
 
-    /// Does the next stage of the wait. The caller checks its condition after each step. Returns
-    /// EAGAIN if the deadline has passed, and EINTR if a signal has ended the sleep.
+    /// Does the next stage of the wait. Returns EAGAIN if the deadline has passed, and EINTR if a
+    /// signal has ended the sleep.
     pub(crate) fn step(&mut self) -> Result<(), Errno> {
         if self.armed {
             return self.sleep();
@@ -236,7 +236,7 @@ impl Sleeper {
         found
     }
 
-    /// Polls the rings for the spin time of the settings. Returns true if events were found.
+    /// Polls the rings for `spin_ns` of the settings. Returns true if there were events.
     fn spin(&self) -> bool {
         if !self.channels.iter().any(|channel| channel.should_spin()) {
             return false;

@@ -1,10 +1,10 @@
-//! Wake-ups of waiters: the threads that sleep until a socket is ready. Each change of a socket's
-//! readiness calls a function of this module. The service (the process `tidelaned`) reports events
-//! over channels, each of which has rings and a doorbell, an eventfd.
+//! Wake-ups of waiters, the threads that sleep until a socket is ready. Each change of a socket's
+//! readiness leads to a call of this module.
 //!
-//! Threads wait in two ways. A thread waits in an epoll instance with which the socket is
-//! registered, or it waits for the socket itself (`recv`, `accept`, `poll`), on the doorbells of
-//! the channels where the socket's events arrive.
+//! The service (the process `tidelaned`) reports events over channels. A channel consists of rings
+//! and a doorbell, an eventfd. A thread waits either in an epoll instance with which the socket is
+//! registered, or for the socket itself (`recv`, `accept`, `poll`). In the second case it sleeps on
+//! the doorbells of the channels on which the socket's events arrive.
 //!
 //! | cause | registrations of the socket | threads that wait for the socket |
 //! |---|---|---|
@@ -12,9 +12,9 @@
 //! | a call of this process ([`on_readiness_change`]) | put into their ready lists | woken |
 //! | `epoll_ctl` ([`on_armed`]) | one is put into its ready list | not woken |
 //!
-//! A doorbell wakes one thread at a time. A woken thread that leaves work undone wakes the next
-//! thread ([`Channel::wake_sleepers`]). The kernel reports a doorbell's edge only once. If a thread
-//! that did not sleep consumes the edge, this thread has to wake a sleeping thread.
+//! A doorbell wakes one thread at a time, because the kernel reports its edge only once. A woken
+//! thread that leaves work undone therefore wakes the next thread ([`Channel::wake_sleepers`]). A
+//! thread that consumes the edge without having slept has to wake a sleeping thread, too.
 
 use std::sync::atomic::Ordering;
 
@@ -74,7 +74,7 @@ pub(crate) fn on_armed(instance: &Instance) {
     instance.channel().wake_sleepers();
 }
 
-/// Wakes the next waiter because a wait left registrations in the ready list unchecked: the
+/// Wakes the next waiter because a wait left registrations in the ready list unchecked when the
 /// program's array was full.
 pub(crate) fn on_unchecked_left(instance: &Instance) {
     instance.channel().wake_sleepers();
@@ -86,8 +86,8 @@ pub(crate) fn on_edge_consumed(instance: &Instance) {
     instance.channel().wake_sleepers();
 }
 
-/// Wakes the threads that wait for the socket on `channel`. Either the socket is closed, or its
-/// events arrive at another channel from now on.
+/// Wakes the threads that wait for the socket on `channel`, because the socket was closed, or
+/// because its events arrive at another channel from now on.
 pub(crate) fn wake_waiters(socket: &Socket, channel: Option<&'static Channel>) {
     if socket.waiters.load(Ordering::SeqCst) > 0
         && let Some(channel) = channel
@@ -96,15 +96,15 @@ pub(crate) fn wake_waiters(socket: &Socket, channel: Option<&'static Channel>) {
     }
 }
 
-/// Wakes the threads that wait for a listener on the channels `before`. Another channel has joined
-/// the listener, on which these threads have to wait, too.
+/// Wakes the threads that wait for a listener on the channels `before`. The service delivers
+/// connections to another channel from now on, so these threads have to wait on that channel, too.
 pub(crate) fn on_channel_joined(socket: &Socket, before: &SmallVec<&'static Channel>) {
     before
         .iter()
         .for_each(|channel| wake_waiters(socket, Some(channel)));
 }
 
-/// Puts all registrations of a socket into their ready lists.
+/// Puts all registrations of a socket into the ready lists of their epoll instances.
 pub(crate) fn notify_registrations(socket: &'static Socket) {
     let registrations: Vec<RegistrationRef> = socket.lock().registrations(socket).collect();
     for registration in registrations {

@@ -1,18 +1,17 @@
-//! Assignment of a connection to another channel. A channel is a set of rings over which this
-//! process exchanges requests and events with the service (the process `tidelaned`). These rings
-//! are the channel's context, which the service provides.
+//! Assignment of a connection to another channel, over which the service (the process `tidelaned`)
+//! then reports the connection's events. A channel has a context: the rings over which this process
+//! exchanges requests and events with the service.
 
 use super::{channel::Channel, channels, connection::Connection, session};
 
 impl Channel {
     /// Makes the service report the events of `connection` to this channel.
     ///
-    /// The request goes through the default channel, the channel of sockets in no epoll instance.
-    /// If the default channel cannot get a context, the request goes through this channel.
-    ///
-    /// A program may add a connection to one epoll instance and soon after to another epoll
-    /// instance. If the two requests went through two channels, the service could carry them out in
-    /// the wrong order.
+    /// A program may add a connection to one epoll instance and soon after to another. If the two
+    /// requests went through two channels, the service could carry them out in the wrong order. All
+    /// requests therefore go through the default channel, which also serves the sockets in no epoll
+    /// instance. Only if the default channel cannot get a context, a request goes through this
+    /// channel.
     pub(crate) fn take_over(&'static self, connection: &Connection) {
         let slot = connection.stream.slot();
         let Some(session) = session::last() else {

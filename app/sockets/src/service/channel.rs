@@ -1,11 +1,15 @@
-//! A channel to the service (the process `tidelaned`). A channel has a context: rings and a
-//! doorbell (an eventfd). The cores of the service are its polling threads.
+//! Channels, over which this process exchanges requests and events with the service (the process
+//! `tidelaned`, which runs TCP).
 //!
-//! Each epoll instance has a channel of its own. Sockets in no epoll instance use the default
-//! channel. A change is a new read or write position of a connection, or another request for the
-//! connection. A batch consists of the ready sockets that one `epoll_wait` returns. A session is a
-//! registration of this process with the service. Fields named `session` have its generation
-//! number: the first session of the process has number 1.
+//! An active channel has a context, which consists of rings in shared memory and a doorbell. The
+//! doorbell is an eventfd by which the service wakes the threads that sleep on the channel. Each
+//! epoll instance has its own channel. Sockets in no epoll instance use the default channel.
+//!
+//! * A core is a polling thread of the service.
+//! * A session is a registration of this process with the service. Fields named `session` contain
+//!   its generation number, which is 1 for the first session of the process.
+//! * A change is a new read or write position of a connection, or another request about it.
+//! * A batch is the set of ready sockets that one `epoll_wait` returned.
 //!
 //! ```text
 //! program -> submit -> request ring -> service -> event ring -> take_events -> socket
@@ -29,11 +33,11 @@ use crate::{
     table,
 };
 
-/// Largest number of changes of a batch that stay unpublished while the service's core shares this
-/// thread's CPU. The core cannot run before this thread sleeps.
+/// Largest number of unpublished changes of a batch while the service's core shares this thread's
+/// CPU. The number is high, because the core cannot run before this thread sleeps.
 const UNFLUSHED_MAX: u32 = 64;
-/// Largest number of changes of a batch that stay unpublished while the service's core runs on
-/// another CPU. This core could already work on the changes.
+/// Largest number of unpublished changes of a batch while the service's core runs on another CPU.
+/// The number is low, because this core could already work on the changes.
 const UNFLUSHED_OTHER_CPU_MAX: u32 = 4;
 /// Value of `batch_last` for "no socket".
 const NO_SOCKET: u32 = u32::MAX;
@@ -58,13 +62,13 @@ pub struct Channel {
     batch_last: AtomicU32,
     /// True if the service's core may run on the CPU of the thread that last slept here.
     shares_cpu: AtomicBool,
-    /// True if the default channel and this channel joined the same listener. The service delivers
-    /// each connection of the listener to one of these channels.
+    /// True if the threads of this channel poll the default channel, too. Then both channels have
+    /// joined the same listener, and the service delivers each of its connections to one of them.
     pub(super) polls_second: AtomicBool,
-    /// The session whose doorbell and control socket are in this channel's epoll instance, or 0.
+    /// The session whose doorbell and control socket this channel's epoll instance contains, or 0.
     registered: AtomicU32,
-    /// The session of the default channel's doorbell in this channel's epoll instance, or 0 if the
-    /// doorbell is not there.
+    /// The session that the default channel's doorbell in this channel's epoll instance belongs
+    /// to, or 0 if the epoll instance does not contain this doorbell.
     pub(super) second_doorbell_session: AtomicU32,
     /// Idle kernel epoll instances for threads that sleep on this channel's doorbell.
     sleep_fds: Lock<Vec<SleepFd>>,
@@ -84,8 +88,8 @@ struct Ring {
     context: Option<Context>,
     /// The session that the context belongs to.
     session: u32,
-    /// Number of changes since `submit` last published. Other functions publish without a reset of
-    /// the count.
+    /// Number of changes that `submit` has queued since it last published. Other functions publish
+    /// without resetting the count.
     unflushed: u32,
     /// A duplicate of the previous session's doorbell. Threads that still sleep on that doorbell
     /// are woken through the duplicate.
@@ -109,8 +113,8 @@ impl Ring {
     /// Asks the service to ring the doorbell. Returns true if the thread may sleep.
     ///
     /// If the service is gone, the thread may also sleep, because the kernel's events still arrive.
-    /// The session of this channel may be older than the session of the process: another channel
-    /// may have found the next service first.
+    /// The channel may belong to an older session than the process, because another channel may
+    /// have found the next service first.
     fn prepare_to_sleep(&mut self) -> bool {
         let is_gone = self.session <= session::last_gone();
         let Some(context) = &mut self.context else {
@@ -120,12 +124,12 @@ impl Ring {
     }
 }
 
-/// A socket's membership in a batch: the ready sockets that one `epoll_wait` returned.
+/// The membership of one socket in a batch: the set of ready sockets that an `epoll_wait` returned.
 #[derive(Debug)]
 pub(crate) struct BatchMember {
     /// Number of the socket in this process.
     number: u32,
-    /// The last batch of ready sockets that this socket was part of: see [`Channel::submit`].
+    /// The last batch that the socket was part of, or 0 (see [`Channel::submit`]).
     batch: AtomicU32,
 }
 
@@ -225,8 +229,8 @@ impl Channel {
         Ok(())
     }
 
-    /// Announces a sleep in the kernel's epoll instance, for a channel without a context. Returns
-    /// false if the channel has a context by now.
+    /// Announces that this thread is about to sleep in the kernel's epoll instance of a channel
+    /// without a context. Returns false if the channel has a context by now.
     pub(crate) fn begin_kernel_sleep(&self) -> bool {
         self.sleepers.announce();
         if self.is_active() {
@@ -267,8 +271,8 @@ impl Channel {
 
     /// Queues a change of `connection` for the service.
     ///
-    /// Changes within a batch of ready sockets are published together. Publishing costs more than a
-    /// change, and a service on the same CPU cannot run before the batch ends.
+    /// Changes within a batch are published together, because publishing costs more than a change,
+    /// and because a core on the same CPU cannot run before the batch ends.
     #[inline]
     pub(crate) fn submit(&self, socket: &BatchMember, connection: &mut Connection) {
         // `enter` fails in a signal handler that interrupted this thread while it held the lock.
@@ -308,7 +312,7 @@ impl Channel {
         });
     }
 
-    /// Calls `work` with the context, if the context belongs to `session`.
+    /// Calls `work` with the context if the context belongs to `session`. Otherwise returns `None`.
     pub(crate) fn with_context<R>(
         &self,
         session: u32,
@@ -374,8 +378,8 @@ impl Channel {
         }
     }
 
-    /// Publishes queued requests, then calls `each` with every pending event of the service. Holds
-    /// the ring's lock meanwhile. Returns the session of the events, or `None` without events.
+    /// Publishes queued requests, then calls `each` with every pending event of the service, while
+    /// holding the ring's lock. Returns the session of the events, or `None` without events.
     #[inline]
     pub(crate) fn take_events(&self, mut each: impl FnMut(ClientEvent)) -> Option<u32> {
         let mut ring = self.ring.lock();
@@ -405,7 +409,8 @@ impl Channel {
             .is_some_and(Context::has_events)
     }
 
-    /// Returns true if polling is better than sleeping: a core is awake, and none shares this CPU.
+    /// Returns true if polling is better than sleeping: a core is awake, and no core shares this
+    /// thread's CPU.
     pub(crate) fn should_spin(&self) -> bool {
         let ring = self.ring.lock();
         let Some(context) = &ring.context else {
@@ -414,8 +419,8 @@ impl Channel {
         !context.shares_cpu(sys::current_cpu()) && !context.cores_sleep()
     }
 
-    /// Announces a sleeping thread and publishes all changes. Returns false if the thread must not
-    /// sleep, mostly because events are pending.
+    /// Announces that this thread is about to sleep, and publishes all changes. Returns false if
+    /// the thread must not sleep, mostly because events are pending.
     pub(crate) fn arm(&self) -> bool {
         let mut ring = self.ring.lock();
         self.sleepers.announce();
@@ -442,10 +447,12 @@ impl Channel {
         }
     }
 
-    /// Frees the send buffers of idle connections by calling `trim` for the slot of each connection
-    /// that may have one (`Context::trim`). Returns the number of connections that keep a buffer.
+    /// Frees the send buffers of idle connections: calls `trim` for each connection that may have a
+    /// send buffer, with the number of the connection's slot (its record in shared memory). Returns
+    /// the number of connections that keep a buffer.
     ///
-    /// This function holds the ring's lock, so `trim` must not wait for a socket's lock.
+    /// The caller's `trim` must not wait for a socket's lock, because this function holds the
+    /// ring's lock.
     pub(crate) fn trim(&self, trim: &mut dyn FnMut(u32) -> bool) -> usize {
         let Some(mut ring) = self.ring.try_lock() else {
             return 0;
@@ -454,7 +461,7 @@ impl Channel {
         context.map_or(0, |context| context.trim(trim))
     }
 
-    /// Borrows a kernel epoll instance that becomes readable when the doorbell rings, for one
+    /// Lends a kernel epoll instance that becomes readable when the doorbell rings, for one
     /// sleeping thread.
     pub(crate) fn borrow_sleep_fd(&self) -> Result<SleepFd, Errno> {
         if let Some(sleep) = self.sleep_fds.lock().pop() {

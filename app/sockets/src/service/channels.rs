@@ -1,8 +1,8 @@
 //! The channels of this process: one for each tracked epoll instance, and the default channel.
 //!
-//! A `Channel` holds rings over which this process exchanges requests and events with the service
-//! (the process `tidelaned`). Channels are never freed: an unused channel waits in a pool until
-//! another epoll instance takes it.
+//! A [`Channel`] contains the rings over which this process exchanges requests and events with the
+//! service (the process `tidelaned`). Channels are never freed: an unused channel stays in a pool
+//! until another epoll instance takes it.
 
 use super::channel::Channel;
 use crate::{
@@ -66,7 +66,7 @@ pub(super) fn existing_default() -> Option<&'static Channel> {
 }
 
 /// Makes `channel` receive the first events of new connections, because the program will probably
-/// add these connections to the channel's epoll instance.
+/// add them to the channel's epoll instance.
 #[inline]
 pub(crate) fn expect(channel: &'static Channel) {
     if !EXPECTED.is(channel) {
@@ -74,7 +74,7 @@ pub(crate) fn expect(channel: &'static Channel) {
     }
 }
 
-/// Withdraws an earlier `expect` of `channel`.
+/// Undoes an earlier `expect` of `channel`.
 pub(crate) fn forget(channel: &'static Channel) {
     if EXPECTED.is(channel) {
         EXPECTED.store(None);

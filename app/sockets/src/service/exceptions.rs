@@ -1,15 +1,14 @@
-//! Sockets that are left to the kernel although the service (the process `tidelaned`) would carry
-//! their connections.
+//! Exceptions: sockets that are left to the kernel although the service (the process `tidelaned`)
+//! could carry their connections. There are three reasons:
 //!
 //! * The user of `tidelane run` chose the socket as an exception.
 //! * The program passes its connections to other programs, by `exec` or by a message over a unix
 //!   socket. A connection of the service cannot be passed on. This module lists some programs that
-//!   pass connections on. The library detects any other program when one of its processes passes a
-//!   connection on. From then on, all listeners of the program are left to the kernel. If the
-//!   program passed the connection on in a message, the connections that the program opens are also
-//!   left to the kernel.
-//! * The program forks for each connection, and its children live for a short time. The service
-//!   detects the listeners of these programs.
+//!   pass connections on. The library detects other programs when they first pass on a connection.
+//!   From then on, all listeners of the program are left to the kernel. If the program passed on
+//!   the connection in a message, the connections that it opens are also left to the kernel.
+//! * The program forks for each connection, and its children live only for a short time. The
+//!   service detects the listeners of these programs.
 
 use std::{ffi::OsStr, os::fd::RawFd, sync::atomic::Ordering};
 
@@ -27,7 +26,8 @@ const ACCEPTED: u32 = 1;
 /// Bit for a program that passes connections that it opened to other programs.
 const OPENED: u32 = 2;
 
-/// File names of programs that pass connections on, with the bits of the connections concerned.
+/// File names of programs that pass connections on, with the kinds of connections ([`ACCEPTED`],
+/// [`OPENED`]).
 const PASSING_ON: [(&[&str], u32); 3] = [
     // Servers that execute a program for each connection.
     (
@@ -66,12 +66,12 @@ const PASSING_ON: [(&[&str], u32); 3] = [
     ),
 ];
 
-/// The exceptions that the user chose, and the connections that the program passes on.
+/// The exceptions that the user chose, and the kinds of connections that the program passes on.
 #[derive(Debug)]
 struct ExceptionState {
     exceptions: Exceptions,
-    /// [`ACCEPTED`] and [`OPENED`]: the connections that this program or its forked children pass
-    /// on.
+    /// The kinds of connections that this process or its forked children pass on ([`ACCEPTED`],
+    /// [`OPENED`]). Forked children share the word.
     passes_on: Option<SharedWords<1>>,
 }
 
@@ -129,8 +129,8 @@ fn has(what: u32) -> bool {
     word.is_some_and(|word| word.all()[0].load(Ordering::Relaxed) & what != 0)
 }
 
-/// Returns the [`not_accelerated`] reason to leave an accelerated listener to the kernel from now
-/// on. Returns `None` if the listener stays accelerated.
+/// Returns the [`not_accelerated`] reason if a listener that the service has must be left to the
+/// kernel. Returns `None` if the listener stays in the service.
 pub(crate) fn of_served(listener: ListenerHandle) -> Option<u32> {
     if passes_on() {
         return Some(not_accelerated::PASSED_ON);
@@ -155,7 +155,7 @@ fn note_passed_on(what: u32) {
     }
 }
 
-/// Returns the [`not_accelerated`] reason to leave the listener `fd` to the kernel. Returns
+/// Returns the [`not_accelerated`] reason if the listener `fd` must be left to the kernel. Returns
 /// `None` if the service may carry the listener's connections.
 pub(crate) fn of_listener(fd: RawFd) -> Option<u32> {
     let state = state();
@@ -170,8 +170,8 @@ pub(crate) fn of_listener(fd: RawFd) -> Option<u32> {
     left.then_some(not_accelerated::CHOSEN)
 }
 
-/// Returns the [`not_accelerated`] reason to leave a connection to `peer` to the kernel. Returns
-/// `None` if the service may carry the connection.
+/// Returns the [`not_accelerated`] reason if a connection to `peer` must be left to the kernel.
+/// Returns `None` if the service may carry the connection.
 pub(crate) fn of_connection(peer: &Address) -> Option<u32> {
     if has(OPENED) {
         return Some(not_accelerated::PASSED_ON);

@@ -1,13 +1,15 @@
-//! Events of the library's own descriptors in the program's epoll instances. The library
-//! (`libtidelane.so`, which contains this crate) adds doorbells, eventfds by which the service (the
-//! process `tidelaned`) wakes threads, and the control socket, the Unix socket over which this
-//! process registered with the service.
+//! Events of the library's own descriptors in the program's epoll instances.
+//!
+//! The library (`libtidelane.so`, which contains this crate) adds two kinds of descriptors:
+//! doorbells, which are eventfds by which the service (the process `tidelaned`) wakes threads, and
+//! the control socket, which is the Unix socket over which this process registered with the
+//! service.
 
 use super::session::{self, ProcessSession};
 
-/// Two bytes whose addresses are the `epoll_data` of the library's own descriptors: the first byte
-/// for doorbells, and the second byte for the control socket. A program has no pointer to these
-/// bytes, so it does not use the addresses as `epoll_data`.
+/// Two bytes whose addresses are the `epoll_data` of doorbells (the first byte) and of the control
+/// socket (the second byte). The program has no pointers to these bytes, so it does not use the
+/// same `epoll_data`.
 static INTERNAL_TAGS: [u8; 2] = [0; 2];
 
 /// Returns true if the kernel's event is about one of the library's own descriptors. If the control

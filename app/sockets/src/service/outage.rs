@@ -1,9 +1,8 @@
-//! An outage: the time without a service (the process `tidelaned`), in which listeners wait for the
+//! An outage: a time without a service (the process `tidelaned`), in which listeners wait for the
 //! next service.
 //!
-//! If a listener's service is gone, or if the listener was opened without a service, the listener
-//! is only in the kernel. No event announces a new service. One of the sleeping threads therefore
-//! wakes up periodically and looks for the service on behalf of the process
+//! During an outage, listeners are only in the kernel. No event announces a new service, so one of
+//! the sleeping threads wakes up periodically and looks for the service on behalf of the process
 //! (`socket::listening::seek_service`).
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -25,19 +24,19 @@ pub(crate) fn note_listener() {
     LISTENERS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Subtracts a listener from the count: the listener was closed, or stays with the kernel for good.
+/// Subtracts a listener from the count, because it was closed or stays with the kernel for good.
 pub(crate) fn forget_listener() {
     LISTENERS.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// Records that the listeners are being offered to this session.
+/// Records that the process offers its listeners to the service in this session.
 pub(crate) fn note_offered(session: u32) {
     OFFERED.store(session, Ordering::Relaxed);
 }
 
-/// Returns true if the process has listeners that the present service may not know. This holds in
-/// three cases: the last service is gone, no service has run so far, or another call has registered
-/// with a new service.
+/// Returns true if the process has listeners that the present service may not know: if the last
+/// service is gone, if no service has run so far, or if another call has registered with a new
+/// service.
 #[inline]
 pub(crate) fn seeks_service() -> bool {
     LISTENERS.load(Ordering::Relaxed) > 0
@@ -46,7 +45,7 @@ pub(crate) fn seeks_service() -> bool {
         })
 }
 
-/// The sleep of a thread. If the thread has to look for the service, the sleep has a time limit.
+/// The sleep of a thread, with a time limit if the thread has to look for the service.
 pub(crate) struct BoundedSleep {
     /// True if this thread has to look for the service.
     searches: bool,

@@ -1,5 +1,5 @@
-//! Reports of sockets that stay with the kernel: to the service (the process `tidelaned`) for
-//! `tidelane ss`, and on standard error if the environment sets TIDELANE_STRICT.
+//! Reports about sockets that stay with the kernel. They go to the service (the process
+//! `tidelaned`) for `tidelane ss`, and to standard error if the environment sets TIDELANE_STRICT.
 
 use std::os::fd::RawFd;
 
@@ -8,7 +8,7 @@ use tidelane_abi::not_accelerated;
 use super::session;
 use crate::sys::{Errno, line};
 
-/// Returns the text for a [`not_accelerated`] reason.
+/// Returns the message for a [`not_accelerated`] reason.
 pub(crate) fn reason_text(reason: u32) -> &'static str {
     match not_accelerated::kind(reason) {
         not_accelerated::UNCONNECTED => "not connected",

@@ -1,26 +1,24 @@
-//! The second channel that an epoll instance may poll: the default channel.
+//! The second channel: an epoll instance may have to poll the default channel besides its own.
 //!
-//! Each epoll instance has a channel: rings and a doorbell (an eventfd) that this process shares
-//! with the service (the process `tidelaned`). Sockets in no epoll instance use the default
-//! channel. A channel joins a listener so that the service delivers the listener's connections to
-//! the channel.
+//! A channel consists of rings and a doorbell (an eventfd) that this process shares with the
+//! service (the process `tidelaned`). Each epoll instance has its own channel, and sockets in no
+//! epoll instance use the default channel. The service delivers the connections of a listener to
+//! the channels that have joined the listener.
 //!
 //! A program may call `poll` or `accept` on a listener before it adds the listener to an epoll
-//! instance. In this case the default channel joins the listener first, and the channel of the
-//! instance joins later. The service then delivers each connection to one of the two channels. A
-//! thread that waits in the epoll instance therefore polls the rings of both channels, and sleeps
-//! until one of the two doorbells rings.
+//! instance. Then the default channel joins the listener first, and the channel of the instance
+//! joins later. The service delivers each connection to one of the two channels. A thread that
+//! waits in the epoll instance therefore polls the rings of both channels, and sleeps until one of
+//! the two doorbells rings.
 
 use std::sync::atomic::Ordering;
 
 use super::{channel::Channel, channels, session};
 use crate::sys::SmallVec;
 
-/// Makes channels of epoll instances also poll the default channel. The caller calls this function
-/// when `channel` joins a listener that the channels `others` have joined before.
-///
-/// If the default channel is among `others`, `channel` polls the default channel from now on. If
-/// `channel` is the default channel, all `others` poll the default channel from now on.
+/// Handles that `channel` joins a listener that the channels `others` have joined before. If the
+/// default channel is among `others`, `channel` polls the default channel from now on. If `channel`
+/// is the default channel, all `others` poll it from now on.
 pub(crate) fn joined(channel: &'static Channel, others: &SmallVec<&'static Channel>) {
     let is_default = |channel: &'static Channel| {
         channels::existing_default().is_some_and(|default| std::ptr::eq(channel, default))
@@ -57,12 +55,12 @@ impl Channel {
         (channel.is_active() && !std::ptr::eq(channel, self)).then_some(channel)
     }
 
-    /// Announces the sleep of a thread to the default channel `other`: asks the service to ring the
-    /// doorbell of `other` when events arrive. Returns false if the thread must not sleep, mostly
-    /// because events are pending ([`Channel::arm`]).
+    /// Announces the sleep of a thread to the default channel `other`, so that the service rings
+    /// the doorbell of `other` when events arrive. Returns false if the thread must not sleep,
+    /// mostly because events are pending ([`Channel::arm`]).
     ///
-    /// The thread sleeps in this channel's epoll instance. The function therefore adds the doorbell
-    /// of `other` to this instance, once for each session with the service.
+    /// The thread sleeps in this channel's epoll instance. Therefore adds the doorbell of `other`
+    /// to this instance, once for each session (registration of this process with the service).
     pub(crate) fn arm_second(&self, other: &'static Channel) -> bool {
         let generation = other.session();
         if self

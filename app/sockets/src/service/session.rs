@@ -1,9 +1,9 @@
-//! The session of this process with the service (the process `tidelaned`): the registration of the
-//! process. The first `connect` or `listen` creates the session. A forked child gives the parent's
-//! session up.
+//! The session of this process: its registration with the service (the process `tidelaned`). The
+//! first `connect` or `listen` registers the process. A forked child gives up the parent's session,
+//! and registers when it needs a session.
 //!
-//! The library (`libtidelane.so`, which contains this crate) keeps tables that map descriptors of
-//! the program to sockets and epoll instances (`crate::table`).
+//! The library is `libtidelane.so`, which contains this crate. Its tables (`crate::table`) map
+//! descriptors of the program to sockets and epoll instances.
 
 use std::{
     ffi::{CStr, OsStr},
@@ -27,8 +27,8 @@ use crate::{
 const SOCKET_PATH: &str = "/run/tidelane/default/control.sock";
 /// Shortest time in nanoseconds between two attempts to register after a refusal by the service.
 const RETRY_NS: u64 = 1_000_000_000;
-/// Shortest time in nanoseconds between two attempts to register while no service answers: no
-/// service runs, or the service is starting or ending.
+/// Shortest time in nanoseconds between two attempts to register while no service answers, because
+/// it does not run, or is starting or ending.
 const RETRY_ABSENT_NS: u64 = 150_000_000;
 /// Default time in nanoseconds for which a thread polls its rings before it sleeps, if the service
 /// runs on another CPU. TIDELANE_SPIN_US overrides the default.
@@ -42,7 +42,7 @@ const SPIN_NS: u64 = 20_000;
 pub(crate) struct ProcessSession {
     /// The program's side of the session. `None` after the next session has replaced this session.
     program: Lock<Option<Program>>,
-    /// True if the service is known to be gone. The flag outlives `program`.
+    /// True if the service is known to be gone. The flag is shared with `program` and outlives it.
     gone: Arc<AtomicBool>,
     /// Number of this session, from 1. Each session of this process has a higher number than the
     /// session before.
@@ -88,17 +88,17 @@ pub(crate) struct Settings {
 
 /// The last session, or `None` before the first registration.
 static SESSION: StaticCell<ProcessSession> = StaticCell::new();
-/// Ended sessions to which contexts or streams still refer.
+/// Ended sessions to which contexts or streams may still refer.
 static RETIRED: Lock<Vec<Program>> = Lock::new(Vec::new());
 /// The settings, once they were read.
 static SETTINGS: StaticCell<Settings> = StaticCell::new();
-/// Serialises registration. The value is the time in nanoseconds of CLOCK_MONOTONIC before which no
-/// thread makes another attempt.
+/// Serialises attempts to register. The value is the time (CLOCK_MONOTONIC, in nanoseconds) before
+/// which no thread makes another attempt.
 static REGISTERING: Lock<u64> = Lock::ranked(Rank::Session, 0);
 /// Number of sessions that this process has had. A forked child continues the parent's count.
 static GENERATIONS: AtomicU32 = AtomicU32::new(0);
-/// The id of the process whose sockets are in the tables, or 0 before the process tracks a socket.
-/// A vfork child shares the tables and must not change them.
+/// The id of the process that owns the tables, or 0 before the process tracks a socket. A vfork
+/// child shares the memory of its parent, and must not change the tables.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// An unconnected TCP socket, whose duplicates serve as placeholder descriptors of accelerated
 /// connections. -1 until it is needed.
@@ -110,9 +110,9 @@ static FAILURE_REPORTED: AtomicBool = AtomicBool::new(false);
 static NOT_ADMITTED: Lock<Option<NotAdmitted>> = Lock::new(None);
 /// The [`not_accelerated`] reason why there is no session.
 static UNAVAILABLE: AtomicU32 = AtomicU32::new(not_accelerated::SERVICE_GONE);
-/// The service's number of a listener that has to be left to the kernel, or 0.
+/// The service's number of a listener that the service has asked to leave to the kernel, or 0.
 static LISTENER_LEFT_TO_KERNEL: AtomicU32 = AtomicU32::new(0);
-/// Lowest number for the library's own descriptors, or 0 until it is computed.
+/// Lowest number of the library's own descriptors, or 0 until it is computed.
 static INTERNAL_BASE: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the settings. Reads them from the environment at the first call.
@@ -145,8 +145,8 @@ impl Settings {
     }
 }
 
-/// Returns true if the tables describe the descriptors of this process. A child between `vfork` and
-/// `exec` shares the memory of its parent, but not the descriptors.
+/// Returns true if the tables describe the descriptors of this process. Returns false in a child
+/// between `vfork` and `exec`, which shares the memory of its parent, but not the descriptors.
 ///
 /// The function makes a system call, so only slow operations call it.
 pub(crate) fn owns_tables() -> bool {
@@ -161,7 +161,7 @@ pub(crate) fn own_tables() {
     }
 }
 
-/// Returns the session, if there is a session and its service is alive.
+/// Returns the session if there is one and its service is alive.
 #[inline]
 pub(crate) fn current() -> Option<&'static ProcessSession> {
     SESSION.load().filter(|session| !session.is_gone())
@@ -182,7 +182,7 @@ pub(crate) fn last_gone() -> u32 {
     })
 }
 
-/// Returns the session with a living service. Registers with the service if there is no session.
+/// Returns the current session. If there is none, registers with the service.
 pub(crate) fn establish() -> Option<&'static ProcessSession> {
     current().or_else(register)
 }
@@ -229,8 +229,8 @@ fn register() -> Option<&'static ProcessSession> {
 }
 
 /// Adds the last session to the ended sessions, and frees the ended sessions to which nothing
-/// refers. Contexts and connections still refer to a session that has just ended. The last session
-/// is therefore freed by a later call, when a further session begins.
+/// refers. Contexts and connections still refer to a session that has just ended, so a later call,
+/// when another session begins, frees the last session.
 fn retire(last: Option<&'static ProcessSession>) {
     let mut retired = RETIRED.lock();
     retired.extend(last.and_then(|session| session.program.enter()?.take()));
@@ -296,15 +296,15 @@ fn report_failure(error: &RegisterError) {
 }
 
 /// Marks the session's descriptors as the library's own, so that they stay open when the program
-/// closes all descriptors.
+/// closes all descriptors that it finds.
 fn protect(program: &Program) {
     for fd in program.descriptors() {
         table::set_internal(fd, true);
     }
 }
 
-/// Duplicates one of the library's own descriptors to a high number, away from the program's
-/// numbers. Closes the original.
+/// Moves one of the library's own descriptors to a high number, away from the program's numbers.
+/// Returns the new number.
 pub(crate) fn make_internal(fd: RawFd) -> RawFd {
     let moved = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, internal_base());
     let fd = match moved {
@@ -324,9 +324,9 @@ pub(crate) fn close_internal(fd: RawFd) {
     let _ = sys::close(fd);
 }
 
-/// Returns the lowest number for the library's own descriptors. `select` can only use low numbers,
-/// which the library leaves to the program, so the number is high. The number is below
-/// RLIMIT_NOFILE.
+/// Returns the lowest number for the library's own descriptors. The number is high, but below
+/// RLIMIT_NOFILE, because the library leaves the low numbers, on which `select` depends, to the
+/// program.
 fn internal_base() -> usize {
     match INTERNAL_BASE.load(Ordering::Relaxed) {
         0 => {
@@ -339,8 +339,9 @@ fn internal_base() -> usize {
     }
 }
 
-/// Creates the placeholder of an accelerated connection, and returns its descriptor: as POSIX
-/// requires, the lowest free number. For the kernel, the placeholder is an unconnected TCP socket.
+/// Creates the placeholder of an accelerated connection, and returns its descriptor. As POSIX
+/// requires, the descriptor is the lowest free number. For the kernel, the placeholder is an
+/// unconnected TCP socket.
 pub(crate) fn placeholder(close_on_exec: bool) -> Result<RawFd, Errno> {
     let command = if close_on_exec {
         libc::F_DUPFD_CLOEXEC
@@ -361,8 +362,8 @@ pub(crate) fn template() -> Result<RawFd, Errno> {
 }
 
 /// Gives up the parent's session in a child after fork. Also drops a session that the grandparent
-/// prepared for the parent and that the parent never used. The child registers when it needs a
-/// session.
+/// prepared for the parent and that the parent never used. The child registers later, when it needs
+/// a session.
 pub(crate) fn reset_after_fork() {
     RETIRED.unlock_after_fork();
     let mut over = std::mem::take(&mut *RETIRED.lock());
@@ -400,8 +401,9 @@ fn take_child_session() -> Option<ChildSession> {
     Some(child)
 }
 
-/// Prepares the session of a child that is about to be forked. In this session, the child holds the
-/// connections of this process. Returns `None` if there is no service, or if the service refuses.
+/// Prepares the session of a child that is about to be forked. The session gives the child a share
+/// in the connections of this process. Returns `None` if there is no service, or if the service
+/// refuses.
 pub(crate) fn prepare_child_session() -> Option<ChildSession> {
     let _section = Section::enter();
     if let Some(child) = &*CHILD_SESSION.enter()? {

@@ -1,6 +1,6 @@
 //! Connections within the host: over loopback, or to an address of the host's other interfaces. The
 //! service (the process `tidelaned`) carries these connections only if the user of the program or
-//! the configuration of the service asks for the acceleration.
+//! the configuration of the service asks for it.
 
 use std::os::fd::{AsRawFd, RawFd};
 
@@ -15,16 +15,16 @@ const LOCALHOST_V4: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0
 /// `SO_NETNS_COOKIE` (Linux 5.14), which libc does not define yet.
 const SO_NETNS_COOKIE: i32 = 71;
 
-/// Returns true if the user of the program, or else the configuration of the service, wants the
-/// acceleration of connections within the host.
+/// Returns true if connections within the host are to be accelerated. The user of the program
+/// decides, or else the configuration of the service.
 pub(crate) fn is_chosen(program: &Program) -> bool {
     let choice = session::settings().within_host;
     choice.unwrap_or_else(|| program.wants_within_host())
 }
 
-/// Returns true if the service shall carry connections of the socket `fd` within the host. The
-/// conditions are that [`is_chosen`] returns true, and that the socket is in the network namespace
-/// in which the program registered. Another namespace has another loopback interface.
+/// Returns true if the service is to carry connections of the socket `fd` within the host:
+/// [`is_chosen`] returns true, and the socket is in the network namespace in which the program
+/// registered. Another namespace has another loopback interface.
 pub(crate) fn is_wanted(program: &Program, fd: RawFd) -> bool {
     if !is_chosen(program) {
         return false;
@@ -41,9 +41,9 @@ fn namespace_of(fd: RawFd) -> Result<u64, Errno> {
     Ok(u64::from_ne_bytes(cookie))
 }
 
-/// Returns the source address of a connection within the host, from a socket that is bound to
-/// `local`. For an unspecified `local`, returns the address that the kernel would select: 127.0.0.1
-/// for a peer in 127.0.0.0/8, or else the address of the peer.
+/// Returns the source address of a connection within the host. `local` is the address to which the
+/// program bound the socket. If it is unspecified, returns the address that the kernel would
+/// select: 127.0.0.1 for a peer in 127.0.0.0/8, or else the address of the peer.
 pub(crate) fn source(local: &Address, peer: &Address) -> [u8; 16] {
     if !local.is_unspecified() {
         return local.addr;

@@ -1,5 +1,6 @@
-//! Handling of events about new connections. The events arrive on a channel, the rings that this
-//! process shares with the service (the process `tidelaned`).
+//! Handling of events about new connections: the answers to connect requests, and the connections
+//! of listeners. The events arrive on a channel, a set of rings that this process shares with the
+//! service (the process `tidelaned`).
 
 use tidelane_client::{ClientEvent, StreamOptions};
 
@@ -11,10 +12,11 @@ use super::{
 };
 use crate::service::{Channel, Connection, session};
 
-/// A connection that an event announces. `session` is the number of the session (the registration
-/// of this process with the service) in which the event arrived. `slot` and `generation` identify
-/// the record of the connection in shared memory. `cookie` identifies the socket or the listener to
-/// which the connection belongs.
+/// A connection that an event announces.
+///
+/// The event arrived in the session (registration of this process with the service) with the number
+/// `session`. `slot` and `generation` identify the record of the connection in shared memory.
+/// `cookie` identifies the socket or the listener to which the connection belongs.
 #[derive(Clone, Copy)]
 struct AnnouncedConnection {
     session: u32,
@@ -74,14 +76,14 @@ pub(crate) fn control_event(
                 cookie,
             },
         ),
-        // For `Released`, nothing is left to do: the call `close` has already removed the slot from
-        // the registry.
+        // `Released` needs no handling, because `close` has already removed the slot from the
+        // registry.
         ClientEvent::Released { slot: _ } | ClientEvent::Ready { slot: _ } => None,
     }
 }
 
 impl AnnouncedConnection {
-    /// Creates the connection, unless its session is over.
+    /// Creates the connection. Returns `None` if its session has ended.
     fn into_connection(self, options: &Options) -> Option<Connection> {
         let session = session::last().filter(|last| last.generation == self.session)?;
         let flags = options.program_flags();
@@ -107,7 +109,7 @@ impl AnnouncedConnection {
     }
 }
 
-/// Handles CONNECT_STARTED: the socket gets its connection.
+/// Handles CONNECT_STARTED: assigns the connection to its socket.
 fn connect_started(
     channel: &'static Channel,
     announced: AnnouncedConnection,

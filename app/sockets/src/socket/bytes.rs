@@ -1,5 +1,5 @@
-//! The payload of a socket whose connection the service (the process `tidelaned`) carries: checks
-//! before a read or write, and bookkeeping afterwards.
+//! Reads and writes of payload on a connection that the service (the process `tidelaned`) carries:
+//! the checks before, and the bookkeeping afterwards.
 
 use std::sync::atomic::AtomicU8;
 
@@ -14,9 +14,9 @@ const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
 const BROKEN_PIPE: Errno = Errno(libc::EPIPE);
 
 impl Inner {
-    /// Returns true if a write is fast-path eligible, which means that a write only has to copy
-    /// bytes to the send buffer. The connection is established and has no pending error, the last
-    /// write did not have MSG_MORE, and no other process holds the connection (after `fork`).
+    /// Returns true if a write is fast-path eligible: it only has to copy bytes to the send buffer,
+    /// because the connection is established, has no pending error, is not shared with another
+    /// process (after `fork`), and the last write did not have MSG_MORE.
     #[inline(always)]
     pub(crate) fn is_fast_path_eligible(&self) -> bool {
         let needs_slow_path = self.error != 0 || self.corked_once || self.shared;
@@ -57,8 +57,7 @@ impl Inner {
         }
     }
 
-    /// Queues the new write position for the service. `Channel::submit` decides when the service
-    /// sees the position.
+    /// Queues the new write position for the service. `Channel::submit` decides when to publish it.
     pub(crate) fn after_write(&mut self, socket: &Socket) {
         let channel: Option<&'static Channel> = self.channel;
         if let Some(connection) = self.connection()
@@ -107,8 +106,8 @@ impl Inner {
         }
     }
 
-    /// Applies MSG_MORE: the last segment of this write is held back until a write without
-    /// MSG_MORE.
+    /// Applies MSG_MORE: holds back a partial segment at the end of this write until a write
+    /// without MSG_MORE.
     pub(crate) fn cork_once(&mut self, more: bool) {
         if more == self.corked_once {
             return;
@@ -126,8 +125,8 @@ impl Inner {
         }
     }
 
-    /// Sends up to `wanted` bytes that `fill` puts into the send buffer. Returns `None` without
-    /// calling `fill` if the buffer is full or the write is not fast-path eligible.
+    /// Sends up to `wanted` bytes, which `fill` writes directly into the send buffer. Returns
+    /// `None` without calling `fill` if the buffer is full or the write is not fast-path eligible.
     pub(crate) fn send_in_place(
         &mut self,
         socket: &Socket,
@@ -144,7 +143,7 @@ impl Inner {
         Some(filled)
     }
 
-    /// Returns the number of bytes that a write would take now, or `None` without a connection.
+    /// Returns the number of bytes that a write would accept, or `None` without a connection.
     pub(crate) fn room(&mut self) -> Option<usize> {
         Some(self.connection()?.stream.writable())
     }

@@ -1,14 +1,14 @@
 //! SO_REUSEPORT groups that are left to the kernel.
 //!
-//! The service (the process `tidelaned`) selects a listener of a group by a hash. A group is left
-//! to the kernel as a whole in two cases:
+//! For each connection, the service (the process `tidelaned`) selects a listener of the group by a
+//! hash. The whole group is left to the kernel in two cases:
 //!
-//! * A BPF program selects the listener for each connection. The service cannot run this program.
-//! * One listener of the group has to stay with the kernel. This listener would get no connections
-//!   if the service had the rest of the group, because the service gets the packets first.
+//! * A BPF program, which the service cannot run, selects the listener for each connection.
+//! * One listener of the group has to stay with the kernel. If the service had the rest of the
+//!   group, this listener would get no connections, because the service gets the packets first.
 //!
-//! The local address of the listeners identifies a group, within this process and the processes
-//! that it forks.
+//! Within this process and the processes that it forks, the local address of the listeners
+//! identifies a group.
 
 use std::os::fd::RawFd;
 
@@ -24,7 +24,7 @@ const PROGRAMS: [i32; 2] = [
     52, // SO_ATTACH_REUSEPORT_EBPF
 ];
 
-/// A group that is left to the kernel: a node of a linked list. Nodes are never freed.
+/// A group that is left to the kernel, as a node of a linked list. Nodes are never freed.
 #[derive(Debug)]
 struct Group {
     /// The local address of the group's listeners.

@@ -1,6 +1,6 @@
-//! The data under a socket's lock, and the changes of this data by events of the service (the
-//! process `tidelaned`). A channel is a set of rings that this process shares with the service. A
-//! slot is the record of one connection in shared memory.
+//! The data under a socket's lock, which calls of the program and events of the service (the
+//! process `tidelaned`) change. A channel is a set of rings that this process shares with the
+//! service. A slot is the record of one connection in shared memory.
 
 use tidelane_abi::{close_cause, service_flags};
 
@@ -15,10 +15,10 @@ use crate::{
     sys::{Errno, SmallVec, from_cause},
 };
 
-/// First bytes of the 16-byte form of an IPv4 address (`::ffff:a.b.c.d`).
+/// First bytes of an IPv4-mapped IPv6 address (`::ffff:a.b.c.d`).
 const V4_MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
-/// The data under a socket's lock.
+/// The data of a socket that its lock protects: the state, the options, and the pending error.
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) state: State,
@@ -29,25 +29,26 @@ pub(crate) struct Inner {
     /// The channel that carries the socket's requests and events.
     pub(crate) channel: Option<&'static Channel>,
     pub(crate) options: Options,
-    /// Error number that the next call or SO_ERROR returns, or 0.
+    /// Errno that the next call or SO_ERROR returns, or 0.
     pub(crate) error: i32,
-    /// Error number that SO_ERROR returns if `error` is 0: an ICMP error that did not end the
-    /// connection.
+    /// Errno of an ICMP error that did not end the connection, or 0. SO_ERROR returns this value if
+    /// `error` is 0.
     pub(crate) soft_error: i32,
     /// True after the connection has ended and the cause was copied to `error`. Each cause is
-    /// copied and reported once.
+    /// reported only once.
     pub(crate) cause_seen: bool,
     /// True for family AF_INET6: addresses are written as `sockaddr_in6`.
     pub(crate) inet6: bool,
     /// True if the program called `bind`.
     pub(crate) bound: bool,
-    /// True if a `connect` was begun whose result no later call of `connect` has returned yet.
+    /// True if the next `connect` has to return the result of an active open that an earlier
+    /// `connect` began.
     pub(crate) connect_pending: bool,
     /// True after SHUT_RD.
     pub(crate) shut_read: bool,
     /// True after SHUT_WR.
     pub(crate) shut_write: bool,
-    /// True if, at the last check, other processes held the connection, too, because of a fork.
+    /// True if several processes had descriptors of the connection at the last check, after a fork.
     pub(crate) shared: bool,
     /// True if the last write had MSG_MORE.
     pub(crate) corked_once: bool,
@@ -95,8 +96,8 @@ impl Inner {
         }
     }
 
-    /// Updates the state and the error from the connection's slot: the handshake or the connection
-    /// may have ended.
+    /// Updates the state and the error from the connection's slot, because the handshake or the
+    /// connection may have ended.
     pub(crate) fn refresh(&mut self) {
         if matches!(self.state, State::Connecting(_)) {
             self.refresh_connecting();
@@ -117,8 +118,8 @@ impl Inner {
         }
     }
 
-    /// Records an ICMP error. The error fails the next call if the program set IP_RECVERR.
-    /// Otherwise only SO_ERROR returns the error.
+    /// Records an ICMP error, if the service reports one. If the program set IP_RECVERR, the error
+    /// fails the next call. Otherwise only SO_ERROR returns it.
     fn note_soft_error(&mut self) {
         let State::Stream(connection) = &mut self.state else {
             return;
@@ -135,8 +136,8 @@ impl Inner {
         }
     }
 
-    /// Handles the end of the handshake. Also handles the death of the service before an answer to
-    /// the connect request.
+    /// Handles the end of the handshake, and the death of the service before it answered the
+    /// connect request.
     fn refresh_connecting(&mut self) {
         let State::Connecting(connecting) = &mut self.state else {
             return;
@@ -155,7 +156,7 @@ impl Inner {
         }
     }
 
-    /// Fails the active open with the error number of `cause`, a [`close_cause`].
+    /// Fails the active open with the errno of `cause`, a [`close_cause`].
     pub(crate) fn fail_connect(&mut self, cause: u32) {
         let number = from_cause(cause);
         self.error = if number == 0 {
@@ -183,8 +184,8 @@ impl Inner {
         }
     }
 
-    /// Returns the number of bytes received so far. For a listener, returns the number of
-    /// connections that entered the accept queue.
+    /// Returns the number of bytes received so far, or for a listener the number of connections
+    /// that entered the accept queue.
     pub(crate) fn bytes_received(&mut self) -> u64 {
         let bytes_read = self.bytes_read;
         match &mut self.state {
@@ -194,7 +195,7 @@ impl Inner {
         }
     }
 
-    /// Returns the channels where the socket's events arrive.
+    /// Returns the channels on which the socket's events arrive.
     pub(crate) fn channels(&self) -> SmallVec<&'static Channel> {
         match &self.state {
             State::Listening(listening) => listening.joined.clone(),

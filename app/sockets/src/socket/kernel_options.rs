@@ -1,5 +1,5 @@
-//! Options of accelerated connections that the kernel checks and normalizes. The service (the
-//! process `tidelaned`) carries an accelerated connection, so this module sets the option on a
+//! Options of accelerated connections whose values the kernel checks and normalizes. The service
+//! (the process `tidelaned`) carries these connections, so this module sets the option on a
 //! temporary kernel socket and reads the value back.
 
 use std::os::fd::RawFd;
@@ -75,7 +75,8 @@ pub(crate) fn refusal(inet6: bool, level: i32, name: i32, value: &[u8]) -> Errno
     set.err().unwrap_or(Errno(libc::ENOPROTOOPT))
 }
 
-/// Writes the value of an option of a new socket to `into`. Returns the value's length in bytes.
+/// Writes the value that an option has on a new kernel socket to `into`. Returns the value's length
+/// in bytes.
 pub(crate) fn of_new_socket(
     inet6: bool,
     level: i32,

@@ -1,9 +1,9 @@
-//! A listener in both stacks, the service (the process `tidelaned`) and the kernel: the service's
-//! listener, its channels, and its accept queue.
+//! Listeners. A tracked socket listens at the same port in two stacks: in the service (the process
+//! `tidelaned`), and in the kernel for connections over other interfaces. This file is about the
+//! service's listener, its channels, and its accept queue.
 //!
-//! A channel is a set of rings that this process shares with the service. A channel joins a
-//! listener so that the service delivers connections of the listener to the channel. The kernel
-//! socket listens at the same port, for connections over other interfaces. A session is the
+//! A channel is a set of rings that this process shares with the service. The service delivers the
+//! connections of a listener to the channels that have joined the listener. A session is the
 //! registration of this process with one service.
 
 use std::{collections::VecDeque, os::fd::RawFd};
@@ -21,7 +21,7 @@ use crate::{
     table,
 };
 
-/// Shortest time between two requests to the service for one listener, in nanoseconds.
+/// Shortest time in nanoseconds between two requests to listen for the same listener.
 const RETRY_NS: u64 = 1_000_000_000;
 /// `Listening::retry_at_ns` of a listener that is left to the kernel.
 pub(crate) const NEVER: u64 = u64::MAX;
@@ -46,8 +46,8 @@ impl Listening {
         }
     }
 
-    /// Returns a child's copy of this listener after fork. The child asks the service to listen
-    /// when the child first uses the listener.
+    /// Returns the copy of this listener for a child after fork. The child asks the service to
+    /// listen when it first uses the listener.
     pub(crate) fn inherited(&self) -> Self {
         let retry_at_ns = if self.is_kernel_only() { NEVER } else { 0 };
         Self {
@@ -62,8 +62,8 @@ impl Listening {
         }
     }
 
-    /// Returns true if the service has the listener. If a new service does not have the listener,
-    /// asks the service to listen, at most once in [`RETRY_NS`].
+    /// Returns true if the current service has the listener. If not, first asks the service to
+    /// listen, at most once in [`RETRY_NS`].
     fn reattach(&mut self, fd: RawFd, cookie: u64) -> bool {
         let known = session::current().map(|session| session.generation);
         if let Some((_, session)) = self.handle
@@ -116,8 +116,8 @@ impl Listening {
         });
     }
 
-    /// Closes the service's listener for good. The program can still accept the connections in the
-    /// accept queue.
+    /// Closes the service's listener for good, so that only the kernel listens. The program can
+    /// still accept the connections in the accept queue.
     pub(crate) fn leave_to_kernel(&mut self) {
         let _section = Section::enter();
         let channels = self.joined.clone();
@@ -141,7 +141,7 @@ impl Listening {
         }
     }
 
-    /// Returns true if the listener is left to the kernel for good.
+    /// Returns true if only the kernel listens, for good.
     pub(crate) fn is_kernel_only(&self) -> bool {
         self.retry_at_ns == NEVER
     }
@@ -199,8 +199,8 @@ fn find_service() {
 }
 
 /// Makes the service deliver connections of the listener to `channel`, too. Returns the channels
-/// that joined before. The caller has to wake the threads that wait on these channels for the
-/// listener, so that the threads wait on `channel`, too.
+/// that joined before. The caller has to wake the threads that wait for the listener on these
+/// channels, so that they also wait on `channel`.
 #[must_use]
 pub(crate) fn join(
     socket: &'static Socket,
@@ -233,9 +233,9 @@ pub(crate) fn join(
     before
 }
 
-/// Makes `channel` join the listener if no channel has joined the listener, and returns the same as
-/// [`join`]. Otherwise, if a new service does not have the listener, asks this service to listen,
-/// and returns no channels.
+/// Makes `channel` join the listener as [`join`] does, unless another channel has joined. In that
+/// case, only asks the current service to listen if it does not have the listener yet, and returns
+/// no channels.
 #[must_use]
 pub(crate) fn ensure_joined(
     socket: &'static Socket,
@@ -272,8 +272,9 @@ pub(crate) fn leave(inner: &mut Inner, channel: &'static Channel) {
     }
 }
 
-/// Updates the options that new connections of a listener start with, after an option was set. If
-/// `again` is true, the service has to read the backlog or options from the kernel socket again.
+/// Updates the options that new connections of a listener start with, after the program has set an
+/// option. `again` is true if the service has to read the backlog or options from the kernel socket
+/// again.
 pub(crate) fn options_changed(socket: &Socket, inner: &mut Inner, fd: RawFd, again: bool) {
     let cookie = socket.cookie(inner.generation);
     let opening = inner.options.opening();
@@ -326,8 +327,8 @@ pub(crate) fn attach(
     }
 }
 
-/// Makes the kernel socket non-blocking, so that no thread blocks in the kernel's accept while the
-/// service has a connection.
+/// Makes the kernel socket non-blocking, so that no thread blocks in the kernel's `accept` while a
+/// connection of the service is pending.
 pub(crate) fn set_kernel_nonblocking(fd: RawFd) {
     if let Ok(flags) = sys::fcntl(fd, libc::F_GETFL, 0) {
         let _ = sys::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK as usize);

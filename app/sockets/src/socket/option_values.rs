@@ -1,11 +1,12 @@
-//! Integer socket options: the value as the kernel stores it, or the kernel's error. The service
-//! (the process `tidelaned`) gets the options that affect the connections that it carries.
+//! Integer socket options: converts the program's value to the value that Linux stores, or to the
+//! error that Linux returns. The service (the process `tidelaned`) gets the options that affect its
+//! connections.
 
 use super::kernel_options;
 use crate::sys::{self, Errno};
 
-/// Integer options whose values this crate records, so that `getsockopt` returns them. When the
-/// program sets an option that is also in [`FORWARDED`], the value goes to the service.
+/// Integer options whose values this crate records, so that `getsockopt` returns them. The values
+/// of options that are also in [`FORWARDED`] go to the service, too.
 pub(crate) const RECORDED: [(i32, i32); 31] = [
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
     (libc::SOL_SOCKET, libc::SO_REUSEPORT),
@@ -39,7 +40,7 @@ pub(crate) const RECORDED: [(i32, i32); 31] = [
     (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
     (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
 ];
-/// Options that affect the TCP of a connection, so that their values also go to the service.
+/// Options whose values go to the service, because they affect a connection's TCP.
 pub(crate) const FORWARDED: [(i32, i32); 18] = [
     (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
     (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
@@ -67,20 +68,20 @@ pub(crate) const LINGER2_DEFAULT: i32 = 60;
 pub(crate) const TTL_DEFAULT: i32 = 64;
 /// Value of SO_MAX_PACING_RATE for "no limit", in bytes per second.
 pub(crate) const PACING_NONE: u64 = u64::MAX;
-/// Largest TCP_LINGER2 in seconds.
+/// Largest TCP_LINGER2 in seconds (Linux' TCP_FIN_TIMEOUT_MAX).
 const LINGER2_MAX: i32 = 120;
-/// Smallest TCP_WINDOW_CLAMP in bytes.
+/// Smallest TCP_WINDOW_CLAMP in bytes: half of Linux' SOCK_MIN_RCVBUF.
 const CLAMP_MIN: i32 = 1152;
 /// The bits of IP_TOS and IPV6_TCLASS that the program may set: the DSCP. The two lowest bits are
 /// the ECN field, which belongs to TCP.
 const DSCP: i32 = 0xfc;
-/// Initial retransmission timeout of the SYN,ACK in seconds. TCP_DEFER_ACCEPT counts these
-/// timeouts.
+/// Initial retransmission timeout of the SYN,ACK in seconds. TCP_DEFER_ACCEPT is stored as a number
+/// of these timeouts.
 const SYN_ACK_RTO_S: u32 = 1;
 /// Largest retransmission timeout of the SYN,ACK in seconds.
 const SYN_ACK_RTO_S_MAX: u32 = 120;
 
-/// The kind of socket that an option is set on.
+/// The properties of a socket on which the validity of an option depends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SocketKind {
     /// True if the socket is of family AF_INET6.
@@ -149,8 +150,8 @@ pub(crate) fn normalized(
     }
 }
 
-/// Returns the kernel's value of an option that the program did not set. A sysctl may change the
-/// default TTL, so this function asks the kernel with a temporary socket.
+/// Returns the kernel's default of an option. Sysctls can change the default, so this function asks
+/// the kernel with a temporary socket.
 pub(crate) fn kernel_default(level: i32, name: i32) -> i32 {
     let Ok(fd) = sys::tcp_socket(false) else {
         return TTL_DEFAULT;
@@ -200,8 +201,8 @@ pub(crate) fn int_at(value: &[u8], at: usize) -> Result<i32, Errno> {
     bytes.map(i32::from_ne_bytes).ok_or(Errno(libc::EINVAL))
 }
 
-/// Converts TCP_DEFER_ACCEPT from seconds to a number of SYN,ACK timeouts, rounded up, as Linux
-/// does. Each timeout is twice as long as the timeout before, up to [`SYN_ACK_RTO_S_MAX`].
+/// Converts TCP_DEFER_ACCEPT from seconds to a number of SYN,ACK timeouts, rounded up as in Linux.
+/// Each timeout is twice as long as its predecessor, up to [`SYN_ACK_RTO_S_MAX`].
 pub(crate) fn defer_timeouts(seconds: i32) -> u8 {
     (0..=u8::MAX)
         .find(|count| i64::from(timeouts_as_seconds(*count)) >= i64::from(seconds))

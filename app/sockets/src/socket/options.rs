@@ -1,6 +1,6 @@
-//! Options of sockets whose connections the service (the process `tidelaned`) carries. An option
-//! goes to the service, or its value is only recorded for `getsockopt`, or `setsockopt` fails with
-//! the kernel's error or ENOPROTOOPT.
+//! Options of sockets whose connections the service (the process `tidelaned`) carries. The value of
+//! a supported option goes to the service, or is only recorded for `getsockopt`. For any other
+//! option, `setsockopt` fails with the kernel's error or ENOPROTOOPT.
 
 use tidelane_abi::{FIN_WAIT_2_NEVER, OpenOptions, congestion, program_flags};
 use tidelane_client::{SendLimits, Stream, StreamOptions};
@@ -23,7 +23,7 @@ const KEY_LEN: usize = 16;
 /// Length of TCP_FASTOPEN_KEY in bytes with two keys.
 const KEYS_LEN: usize = 32;
 
-/// The options of a socket.
+/// The options of one socket, as the program set them.
 #[derive(Debug)]
 pub(crate) struct Options {
     /// The options that are bits of [`program_flags`].
@@ -301,7 +301,8 @@ impl Inner {
         });
     }
 
-    /// Changes the stream, if there is one, and submits the change to the service.
+    /// Changes the stream of the connection, if there is one, and submits the change to the
+    /// service.
     fn update_stream(&mut self, socket: &Socket, change: impl FnOnce(&mut Stream)) {
         let channel = self.channel;
         let Some(connection) = self.connection() else {
@@ -336,7 +337,7 @@ impl Inner {
         {
             return Some(connection.stream.ids().mss as i32);
         }
-        // The value that stands for "the program did not set the option".
+        // The recorded value that means "not set by the program".
         let no_number = match (level, name) {
             (libc::IPPROTO_TCP, libc::TCP_LINGER2) => 0,
             (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => -1,

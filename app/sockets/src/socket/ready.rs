@@ -1,6 +1,6 @@
-//! Readiness of a socket whose connection the service (the process `tidelaned`) carries. The kernel
-//! does not know which bytes have arrived, so this module computes the events that the kernel's
-//! poll would report for a kernel socket.
+//! The readiness of a socket whose connection the service (the process `tidelaned`) carries. The
+//! kernel does not know the state of this connection, so this module computes the events that Linux
+//! would report for a kernel socket.
 
 use tidelane_abi::service_flags;
 use tidelane_client::Stream;
@@ -12,16 +12,16 @@ const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 const ERR: u32 = libc::EPOLLERR as u32;
 const HUP: u32 = libc::EPOLLHUP as u32;
 const RDHUP: u32 = libc::EPOLLRDHUP as u32;
-/// Readiness of a connection of the parent process that this process cannot use: every call returns
-/// at once.
+/// Readiness of a connection of the parent process that this process cannot use, so that every call
+/// returns at once.
 const FORKED: u32 = ERR | IN | OUT | HUP | RDHUP;
 
 impl Inner {
-    /// Returns the events that the kernel's poll would report, as EPOLL* bits, which equal the
-    /// POLL* bits. Without EPOLLOUT in `wanted`, the result may lack EPOLLOUT, because the
-    /// computation of EPOLLOUT reads another cache line.
+    /// Returns the events that Linux would report, as EPOLL* bits, which equal the POLL* bits.
+    /// Returns 0 while the connection is in another process.
     ///
-    /// Returns 0 while the connection is migrated to another process.
+    /// Without EPOLLOUT in `wanted`, the result may lack EPOLLOUT, whose computation reads another
+    /// cache line.
     // The function is inlined: a call would cost 20 instructions for each socket of a ready list.
     #[inline(always)]
     pub(crate) fn readiness(&mut self, wanted: u32) -> u32 {
@@ -48,7 +48,8 @@ impl Inner {
         self.readiness_slow()
     }
 
-    /// Computes the readiness in all states, and after either direction of the stream has ended.
+    /// Computes the readiness in every state, including those that the fast path of `readiness`
+    /// does not handle.
     #[inline(never)]
     fn readiness_slow(&mut self) -> u32 {
         self.refresh();
@@ -92,16 +93,16 @@ impl Inner {
     }
 }
 
-/// Returns true if a waiting writer should wake up: a third of the send buffer is free, and the
-/// unsent bytes are below half of TCP_NOTSENT_LOWAT. Linux has the same limits.
+/// Returns true if a waiting writer should wake up. As in Linux, a third of the send buffer has to
+/// be free, and the unsent bytes have to be below half of TCP_NOTSENT_LOWAT.
 fn has_room(stream: &mut Stream) -> bool {
     let (unacked, limit) = (stream.unacked(), stream.tx_limit());
     let room = limit.saturating_sub(unacked);
     room > 0 && room >= limit / 3 && stream.is_below_notsent_lowat()
 }
 
-/// Returns true if a waiting reader should wake up: the program can read `low` (SO_RCVLOWAT) bytes,
-/// or half of the receive window if `low` exceeds this half.
+/// Returns true if a waiting reader should wake up, because it can read `low` (SO_RCVLOWAT) bytes,
+/// or half of the receive window if that is less.
 #[inline]
 fn has_enough(stream: &mut Stream, low: u32) -> bool {
     enough(stream.readable(), stream, low)

@@ -16,7 +16,7 @@ pub(crate) struct RegistrationRef {
 }
 
 impl RegistrationRef {
-    /// Packs the reference into a word that is never 0.
+    /// Packs the reference into a word that is not 0.
     pub(crate) const fn pack(self) -> u64 {
         (self.channel as u64) << 32 | (self.index as u64 + 1)
     }

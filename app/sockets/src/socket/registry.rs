@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 use super::Socket;
 use crate::table::{DescriptorTable, NumberTable, Pool};
 
-/// Number of slots of one program that can have a socket.
+/// Number of slots in the memory of one process for which the table has room.
 const SLOTS_MAX: usize = 1 << 20;
 /// Largest number of tracked sockets in a process.
 const SOCKETS_MAX: usize = 1 << 20;
@@ -33,8 +33,7 @@ pub(crate) fn refers(fd: RawFd, socket: &'static Socket) -> bool {
     BY_DESCRIPTOR.refers(fd, socket)
 }
 
-/// Makes `fd` refer to `socket`. Returns false if the descriptor `fd` is too high a number for the
-/// table.
+/// Makes `fd` refer to `socket`. Returns false if the number `fd` is too high for the table.
 pub(crate) fn set(fd: RawFd, socket: &'static Socket) -> bool {
     BY_DESCRIPTOR.set(fd, socket)
 }
@@ -75,7 +74,8 @@ pub(crate) fn free(socket: &'static Socket) {
     FREE.free(socket);
 }
 
-/// Frees the lock of the pool in a child after fork.
+/// Frees the lock of the pool in a child after fork, because a thread that does not exist in the
+/// child may hold it.
 pub(crate) fn reset_after_fork() {
     FREE.reset_after_fork();
 }

@@ -1,9 +1,8 @@
-//! Connections that several processes hold after `fork`: each process has a descriptor of the
-//! connection.
+//! Shared connections: after `fork`, several processes have a descriptor of the same connection.
 //!
-//! The payload of a connection is in the memory of one process at a time. A process that uses the
-//! connection asks the service (the process `tidelaned`) to migrate the connection to this process:
-//! see `docs/design/fork.md`. A session is the registration of a process with the service. A slot
+//! The payload of a connection is in the memory of one process at a time. When another process uses
+//! the connection, it asks the service (the process `tidelaned`) to migrate the connection to it
+//! (see `docs/design/fork.md`). A session is the registration of a process with the service. A slot
 //! is the record of a connection in the memory that a process shares with the service.
 
 use tidelane_abi::{program_flags, service_flags};
@@ -17,12 +16,12 @@ use crate::{
     sys::Errno,
 };
 
-/// Prepares a socket for `fork`. Returns true if the parent has to prepare a session for the child:
-/// the socket has a connection, which parent and child both hold from now on, or the socket listens
-/// in both stacks.
+/// Prepares a socket for `fork`. Returns true if the parent has to prepare a session for the child,
+/// because the socket has a connection, which the fork makes shared, or because the socket listens
+/// in both stacks (service and kernel).
 ///
-/// A child that serves its parent's listener may change to a user that the service does not admit,
-/// before the child registers. With the prepared session, the child can register nevertheless.
+/// A child that serves its parent's listener may change to a user that the service does not admit
+/// before it registers. With the prepared session, the child can register nevertheless.
 pub(crate) fn share(socket: &'static Socket) -> bool {
     let Some(mut inner) = socket.try_enter() else {
         return false;
@@ -42,8 +41,8 @@ pub(crate) fn inherit(socket: &'static Socket, inherits: bool) {
     inner.state = match state {
         State::Listening(listening) => {
             let inherited = listening.inherited();
-            // The accept queue has streams of the parent's session, which this process must not
-            // drop.
+            // This process must not drop the connections in the accept queue, because they belong
+            // to the parent's session.
             std::mem::forget(listening);
             State::Listening(inherited)
         }
@@ -61,7 +60,7 @@ pub(crate) fn inherit(socket: &'static Socket, inherits: bool) {
 }
 
 impl Inner {
-    /// Returns true if other processes hold the connection, too.
+    /// Returns true if other processes have descriptors of the connection, too.
     pub(crate) fn is_shared(&self) -> bool {
         self.shared_flags() & service_flags::SHARED != 0
     }
@@ -71,8 +70,8 @@ impl Inner {
         self.shared_flags() & service_flags::MIGRATED != 0
     }
 
-    /// Returns true if the session of the connection is over because the service is gone. The
-    /// connection can then not be migrated back from another process.
+    /// Returns true if the session of the connection has ended because the service is gone. Then
+    /// the connection cannot be migrated back from another process.
     pub(crate) fn has_lost_service(&self) -> bool {
         match &self.state {
             State::Stream(connection)
@@ -99,22 +98,22 @@ impl Inner {
     }
 }
 
-/// Migrates the connection to this process because the program uses it, if another process has it.
+/// Migrates the connection to this process if the connection is in another process, because the
+/// program is about to use it.
 #[cold]
 pub(crate) fn migrate_here(socket: &'static Socket, inner: &mut Inner) {
     let flags = inner.shared_flags();
     if flags & service_flags::SHARED == 0 {
-        // All other processes that held the connection have closed it.
+        // All other processes have closed their descriptors of the connection.
         inner.shared = false;
     } else if flags & service_flags::MIGRATED != 0 {
         take(socket, inner);
     }
 }
 
-/// Migrates the connection to this process if an event of the connection is pending. A caller that
-/// waits for an event uses this function. Without an event the connection stays in the other
-/// process. If waiting alone migrated the connection, two waiting processes would take it from each
-/// other forever.
+/// Migrates the connection to this process if an event of the connection is pending. Callers that
+/// wait for an event use this function. If waiting alone migrated the connection, two waiting
+/// processes would take the connection from each other forever.
 #[cold]
 pub(crate) fn migrate_if_pending(socket: &'static Socket, inner: &mut Inner) {
     let flags = inner.shared_flags();
@@ -170,9 +169,9 @@ fn take(socket: &'static Socket, inner: &mut Inner) {
     };
 }
 
-/// Asks the service to migrate the connection to this process and to a channel of the process: the
-/// channel of the epoll instance with which the socket is registered, or else another channel.
-/// Returns the connection and the channel.
+/// Asks the service to migrate the connection to this process and to one of its channels (rings
+/// that this process shares with the service). Prefers the channel of the epoll instance with which
+/// the socket is registered. Returns the connection and the channel.
 fn take_to_channel(
     socket: &'static Socket,
     inner: &Inner,
@@ -197,8 +196,8 @@ fn take_to_channel(
     Some((taken, channel))
 }
 
-/// Calls `attempt`, which reads or writes payload, and prevents the migration of the connection
-/// meanwhile. Returns EAGAIN if the connection has already been migrated to another process.
+/// Calls `attempt`, which reads or writes payload, while the service must not migrate the
+/// connection. Returns EAGAIN if the connection has already been migrated to another process.
 #[inline]
 pub(crate) fn attempt(
     inner: &mut Inner,

@@ -1,7 +1,8 @@
-//! The state machine of a socket. An accelerated connection is a connection that the service (the
-//! process `tidelaned`) carries. "Both stacks" or "both" means the service and the kernel. A
-//! session is a registration of this process with the service. A channel is a set of rings that
-//! this process shares with the service.
+//! The state machine of a socket.
+//!
+//! An accelerated connection is a connection that the service (the process `tidelaned`) carries.
+//! "Both stacks" or "both" means the service and the kernel. A session is a registration of this
+//! process with the service. A channel is a set of rings that this process shares with the service.
 //!
 //! ```text
 //!      socket()            connect                           handshake ends
@@ -23,7 +24,8 @@
 //!  \------------------------------ last close, from every state
 //! ```
 //!
-//! The effect of each call in each state. "kernel" means that the kernel handles the call.
+//! The table shows the effect of each call in each state. "kernel" means that the kernel handles
+//! the call.
 //!
 //! | call | Fresh | Connecting | Stream | Failed | Listening | Kernel | Inherited | Forked |
 //! |---|---|---|---|---|---|---|---|---|
@@ -38,10 +40,10 @@
 //! | `getsockopt` | kernel | value | value | value | kernel | kernel | migrates | value |
 //! | `poll`, epoll | kernel | reported | reported | reported | both | kernel | reported | HUP |
 //!
-//! "migrates" means that the connection is first migrated to this process (`sharing`). The call
-//! then has the effect of the socket's new state. `Free` sockets are in the pool, and no descriptor
-//! refers to them. The first `connect` after EINPROGRESS returns the result of the active open
-//! instead: 0 in `Stream`, and the error in `Failed`.
+//! "migrates" means that the connection is first migrated to this process (`sharing`), and that the
+//! call then has the effect of the socket's new state. No descriptor refers to a `Free` socket. The
+//! first `connect` after EINPROGRESS deviates from the table and returns the result of the active
+//! open: 0 in `Stream`, and the error in `Failed`.
 
 use std::collections::VecDeque;
 
@@ -56,7 +58,7 @@ use crate::{
 /// The state of a socket.
 #[derive(Debug, Default)]
 pub(crate) enum State {
-    /// The socket is in the pool.
+    /// The socket is in the pool of free sockets.
     #[default]
     Free,
     /// The socket is new, and possibly bound. The kernel handles its calls.
@@ -72,10 +74,10 @@ pub(crate) enum State {
     Listening(Listening),
     /// A kernel socket. The kernel handles all its calls.
     Kernel,
-    /// A connection of the parent process, which this process may take over. The value is the
-    /// number of the connection.
+    /// A connection of the parent process, which can be migrated to this process. The value is the
+    /// service's number of the connection.
     Inherited(u64),
-    /// A connection of the parent process, which this process cannot take over.
+    /// A connection of the parent process, which cannot be migrated to this process.
     Forked,
 }
 
@@ -91,15 +93,15 @@ impl State {
     }
 }
 
-/// An active open.
+/// An active open whose handshake is not complete.
 #[derive(Debug, Default)]
 pub(crate) struct Connecting {
     /// Number of the session in which the connect was requested. The first session has number 1.
     pub(crate) session: u32,
-    /// The connection, after CONNECT_STARTED.
+    /// The connection, after the service has answered with the event CONNECT_STARTED.
     pub(crate) connection: Option<Connection>,
-    /// The reason (`tidelane_abi::not_accelerated`) with which the service refused the connect, so
-    /// that the kernel has to connect.
+    /// The reason (`tidelane_abi::not_accelerated`) if the service has refused the connect request,
+    /// so that the kernel has to connect.
     pub(crate) kernel: Option<u32>,
     /// Number of bytes that the SYN can carry, while the SYN waits for the first write. 0 if the
     /// SYN does not wait.
@@ -122,8 +124,8 @@ impl Connecting {
     }
 }
 
-/// A listener in both stacks: the kernel's listener is behind the socket's descriptor, and this
-/// value refers to the service's listener.
+/// The service's part of a listener in both stacks. The kernel's listener is behind the socket's
+/// descriptor.
 #[derive(Debug)]
 pub(crate) struct Listening {
     /// The service's listener, and the number of the session that the listener belongs to. `None`
@@ -142,9 +144,9 @@ pub(crate) struct Listening {
     pub(crate) queue: VecDeque<(Connection, &'static Channel)>,
     /// Counts all connections that ever entered the accept queue.
     pub(crate) accepted_count: u64,
-    /// Time in nanoseconds of CLOCK_MONOTONIC before which this process does not ask the service to
+    /// Time (CLOCK_MONOTONIC, in nanoseconds) before which this process does not ask the service to
     /// listen again, because the service refused or is gone. [`NEVER`](super::listening::NEVER)
-    /// leaves the listener to the kernel.
+    /// leaves the listener to the kernel for good.
     pub(crate) retry_at_ns: u64,
 }
 

@@ -1,6 +1,6 @@
 //! The payload of a SYN (TCP Fast Open, RFC 7413). The service (the process `tidelaned`) reports
-//! the number of bytes that the SYN can carry. The service sends the SYN when this process has
-//! written payload. If the SYN shall carry no payload, this process sets the flag OPEN_NOW instead.
+//! the number of bytes that the SYN can carry, and sends the SYN when this process has written
+//! payload. If the SYN is to carry no payload, this process sets the flag OPEN_NOW instead.
 
 use tidelane_abi::{fast_open, program_flags};
 use tidelane_client::SendLimits;
@@ -16,8 +16,8 @@ impl Inner {
         }
     }
 
-    /// Sends the SYN with the payload that `write` writes. Returns the number of bytes. Limits the
-    /// send buffer to the room in the SYN meanwhile, so that a non-blocking call sends exactly the
+    /// Sends the SYN with the payload that `write` writes. Returns the number of bytes. Meanwhile
+    /// limits the send buffer to the room in the SYN, so that a non-blocking call sends exactly the
     /// SYN's payload, as in Linux.
     pub(crate) fn send_with_syn(
         &mut self,

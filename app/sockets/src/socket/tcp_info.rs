@@ -1,7 +1,8 @@
-//! The value of TCP_INFO: `struct tcp_info` of Linux. Most values are from the service (the process
-//! `tidelaned`), which carries the connection. The remaining values are from the connection's
-//! stream in shared memory. The numbers in this file are the byte offsets of the fields in `struct
-//! tcp_info`.
+//! The value of TCP_INFO, Linux' `struct tcp_info`, for an accelerated connection.
+//!
+//! Most values come from the service (the process `tidelaned`), which carries the connection. The
+//! remaining values come from the connection's stream in shared memory. The numbers in the code are
+//! the byte offsets of the fields in `struct tcp_info`.
 
 use std::net::Ipv6Addr;
 
@@ -10,7 +11,7 @@ use tidelane_abi::{TcpInfo, service_flags, tcp_info_features};
 use super::{Inner, state::State, urgent};
 use crate::service::session;
 
-/// Length in bytes of the part of `tcp_info` that is filled in, up to `tcpi_rcv_wnd`.
+/// Length in bytes of the supported part of `tcp_info`, which ends with `tcpi_rcv_wnd`.
 const TCP_INFO_LEN: usize = 236;
 /// Length in bytes of an IPv4 header and a TCP header without options.
 const IPV4_HEADERS_LEN: u32 = 40;
@@ -30,8 +31,7 @@ const OPTION_SYN_DATA: u8 = 32;
 const DELIVERY_RATE_APP_LIMITED: u8 = 1;
 
 impl Inner {
-    /// Returns `tcp_info`. Fields that neither the service nor this process knows are 0
-    /// (docs/socket-calls.md lists them).
+    /// Returns `tcp_info`. Unsupported fields are 0 (`docs/socket-calls.md` lists them).
     pub(crate) fn tcp_info(&mut self) -> [u8; TCP_INFO_LEN] {
         let mut info = [0; TCP_INFO_LEN];
         if let Some(tcp_info) = self.service_tcp_info() {
@@ -40,8 +40,8 @@ impl Inner {
         info[0] = self.tcp_state();
         let bytes_read = self.bytes_read;
         if let Some(connection) = self.connection() {
-            // The stream's values replace the service's values. The stream's values are newer and
-            // remain valid after the end of the connection.
+            // The stream's values replace the service's values, because they are newer and remain
+            // valid after the end of the connection.
             let stream = &mut connection.stream;
             let mss = stream.ids().mss;
             put(&mut info, 16, mss);
@@ -74,7 +74,7 @@ impl Inner {
     }
 
     /// Returns the TCP state as a number of the `enum` in `<netinet/tcp.h>`. This process cannot
-    /// tell CLOSING from LAST-ACK, nor TIME-WAIT from CLOSED, and returns LAST-ACK and CLOSED.
+    /// see CLOSING and TIME-WAIT. In these states, the function returns LAST-ACK and CLOSED.
     fn tcp_state(&mut self) -> u8 {
         const ESTABLISHED: u8 = 1;
         const SYN_SENT: u8 = 2;

@@ -1,5 +1,5 @@
-//! The urgent byte of a connection, which `recv` with MSG_OOB returns, and the urgent mark: the
-//! position of this byte in the stream, at which an ordinary read stops.
+//! Urgent data of a connection: the urgent byte, which `recv` with MSG_OOB returns, and the urgent
+//! mark, which is the position of this byte in the stream. Ordinary reads stop at the mark.
 
 use tidelane_abi::service_flags;
 use tidelane_client::{Stream, UrgentByte};
@@ -11,9 +11,9 @@ impl Inner {
     /// Returns the urgent byte, and consumes the byte unless `peeks` is true.
     ///
     /// Returns EINVAL without an urgent byte, and with SO_OOBINLINE. If the urgent pointer has
-    /// arrived before the byte, returns EAGAIN, or `Ok(None)` if the byte cannot be read any more:
-    /// the peer's FIN has arrived, or the program has shut down reading. Returns ENOTCONN if the
-    /// connection ended without a FIN of the peer.
+    /// arrived before the byte, returns EAGAIN, or `Ok(None)` after the peer's FIN or after the
+    /// program has shut down reading. Returns ENOTCONN if the connection ended without a FIN of the
+    /// peer.
     pub(crate) fn take_urgent(&mut self, peeks: bool) -> Result<Option<u8>, Errno> {
         self.refresh();
         let inline = self.options.urgent_inline();
@@ -55,7 +55,7 @@ impl Inner {
         passed
     }
 
-    /// Returns true if the read position is at the urgent mark. A read that already has bytes then
+    /// Returns true if the read position is at the urgent mark, where a read that already has bytes
     /// ends.
     pub(crate) fn stops_at_mark(&mut self) -> bool {
         match &mut self.state {
@@ -65,8 +65,8 @@ impl Inner {
     }
 }
 
-/// Returns the number of bytes that were received and that no read has returned. Skipped urgent
-/// bytes count, too. An edge-triggered registration has an edge when this number grows.
+/// Returns the number of received bytes that no read has returned, including skipped urgent bytes.
+/// An edge-triggered registration has an edge when this number grows.
 pub(crate) fn undelivered(stream: &mut Stream) -> u64 {
     stream.unread() as u64 + u64::from(stream.skipped())
 }

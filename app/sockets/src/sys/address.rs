@@ -1,15 +1,15 @@
-//! Socket addresses, as programs pass and receive them.
+//! Socket addresses: conversion between the C structures that programs pass and [`Address`].
 
-/// First bytes of the 16-byte form of an IPv4 address.
+/// First bytes of an IPv4-mapped IPv6 address (`::ffff:a.b.c.d`).
 const V4_PREFIX: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 /// Length of a `sockaddr_in` in bytes.
 const SOCKADDR_IN_LEN: usize = 16;
 /// Length of a `sockaddr_in6` in bytes.
 const SOCKADDR_IN6_LEN: usize = 28;
-/// Length of a `sockaddr_in6` without the scope id, which the kernel accepts, too.
+/// Length in bytes of a `sockaddr_in6` without the scope id, which the kernel accepts, too.
 const SOCKADDR_IN6_LEN_MIN: usize = 24;
 
-/// An address and a port.
+/// An IP address and a port, as in a `sockaddr_in` or `sockaddr_in6`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Address {
     /// The IPv6 address. An IPv4 address has the form `::ffff:a.b.c.d`.
@@ -23,8 +23,8 @@ pub struct Address {
 
 impl Address {
     /// Reads a `sockaddr_in` or `sockaddr_in6`. Returns `None` for another family, or if bytes are
-    /// missing. Ignores the scope id, which matters to link-local addresses only. Connections to
-    /// these addresses stay with the kernel.
+    /// missing. Ignores the scope id, which matters only for link-local addresses, whose
+    /// connections stay with the kernel.
     pub fn read(name: &[u8]) -> Option<Self> {
         let family = u16::from_ne_bytes(*name.first_chunk()?);
         let port = u16::from_be_bytes([*name.get(2)?, *name.get(3)?]);

@@ -1,8 +1,8 @@
 //! Cancellation points (`pthread_cancel`, POSIX.1-2024 XSH 2.9.5).
 //!
-//! A cancellation request of `pthread_cancel` ends a thread at its next cancellation point, or in
-//! the cancellation point where the thread waits. libc's own calls detect the request while they
-//! wait. This crate makes its system calls without libc, and has to detect the request itself:
+//! `pthread_cancel` ends a thread at its next cancellation point, or in the cancellation point
+//! where the thread waits. libc's own calls detect the cancellation request while they wait. This
+//! crate makes its system calls without libc, so it has to detect the request itself:
 //!
 //! ```text
 //! pthread_cancel -> libc records the request -> REQUESTED in the thread's word -> SIGCANCEL
@@ -10,10 +10,10 @@
 //!          -> the exported function, which holds no lock, calls pthread_testcancel
 //! ```
 //!
-//! A request may arrive between the check of the word and the wait. Therefore the system call is in
-//! a code sequence of its own (`cancellable`). If SIGCANCEL interrupts a thread in this sequence
-//! before the system call is complete, the handler moves the thread to the end of the sequence. The
-//! result of a completed call is never lost.
+//! A request may arrive between the check of the word and the wait. Therefore the check and the
+//! system call are a code sequence of their own (`cancellable`). If SIGCANCEL interrupts a thread
+//! in this sequence before the system call is complete, the handler moves the thread to the end of
+//! the sequence. The result of a completed call is never lost.
 
 use std::{
     ffi::c_int,
@@ -32,8 +32,8 @@ pub const SIGCANCEL: c_int = 32;
 const NONE: u32 = 0;
 /// Value of the word after the cancellation of the thread was requested.
 const REQUESTED: u32 = 1;
-/// Value of the word after SIGCANCEL has arrived at a thread that has cancellation disabled. If the
-/// signal has interrupted a system call of the thread, the thread has to repeat the call.
+/// Value of the word after SIGCANCEL has arrived at a thread that has disabled cancellation. If the
+/// signal has interrupted a system call, the thread has to repeat the call.
 const INTERRUPTED_WHILE_DISABLED: u32 = 2;
 
 unsafe extern "C" {
@@ -57,7 +57,7 @@ fn is_enabled() -> bool {
     before != DISABLED
 }
 
-/// Returns true if the cancellation of the calling thread was requested, and is enabled.
+/// Returns true if cancellation of the calling thread was requested and is enabled.
 #[inline]
 pub fn is_due() -> bool {
     section_unsafe::cancellation().load(Ordering::Relaxed) != NONE && is_enabled()
@@ -195,11 +195,11 @@ pub unsafe fn request(thread: libc::pthread_t) {
     let _ = thread;
 }
 
-/// Handles SIGCANCEL. Returns true if libc's handler may run, which ends the thread. A section is a
-/// part of the library that no signal handler interrupts (`section_unsafe`).
+/// Handles SIGCANCEL. Returns true if libc's handler, which ends the thread, may run.
 ///
-/// Returns false if the signal interrupted a section, if the thread has cancellation disabled, or
-/// if the function has moved the thread to the end of `cancellable`.
+/// Returns false if the signal interrupted a section (a part of the library that no signal handler
+/// of the program interrupts), if the thread has disabled cancellation, or if this function has
+/// moved the thread to the end of `cancellable`.
 ///
 /// # Safety
 ///

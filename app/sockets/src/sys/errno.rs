@@ -1,13 +1,13 @@
-//! Error numbers (errno). The crates below this crate do not know errno.
+//! Error numbers (errno). The crates on which this crate depends report causes instead of errno.
 
 use tidelane_abi::close_cause;
 
-/// An error number of the operating system, positive.
+/// A positive error number of the operating system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
-/// The result of a call on a tracked socket: a TCP socket of the program that this crate knows.
-/// `None` means that the caller has to make the system call, which the kernel handles.
+/// The result of a call on a tracked socket, a TCP socket of the program that this crate may
+/// accelerate. `None` means that the caller has to make the system call instead.
 pub type Handled<T = usize> = Option<Result<T, Errno>>;
 
 /// The result of a call that the library leaves to the kernel.

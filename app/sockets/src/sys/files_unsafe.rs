@@ -14,8 +14,8 @@ pub(crate) fn seek(fd: RawFd, offset: i64, whence: i32) -> Result<usize, Errno> 
     )
 }
 
-/// Reads from `offset` with `preadv`, into two parts of a circular send buffer. The buffer is in
-/// shared memory, which the process `tidelaned` may read at the same time. Returns the number of
+/// Reads from `offset` with `preadv` into two parts of a circular send buffer in shared memory,
+/// which the service (the process `tidelaned`) may read at the same time. Returns the number of
 /// bytes, 0 at the end of the file.
 pub(crate) fn pread_shared(fd: RawFd, into: [&[AtomicU8]; 2], offset: i64) -> Result<usize, Errno> {
     let run = |bytes: &[AtomicU8]| libc::iovec {

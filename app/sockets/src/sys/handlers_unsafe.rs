@@ -1,5 +1,5 @@
-//! The signal handlers of the process. After a signal whose handler has SA_RESTART, a blocking call
-//! continues instead of failing with EINTR.
+//! SA_RESTART: after a signal whose handler has this flag, a blocking call continues instead of
+//! failing with EINTR.
 
 use super::{SIGNAL_MASK_LEN, SignalMask, call};
 

@@ -1,4 +1,4 @@
-//! Messages of the library on standard error. Messages are rare, and each has one line.
+//! Messages of one line on standard error.
 
 use std::{fmt, io::Write, os::fd::RawFd};
 
@@ -6,7 +6,8 @@ use std::{fmt, io::Write, os::fd::RawFd};
 const STANDARD_ERROR: RawFd = 2;
 
 /// Prints a line with one system call. Prints nothing if standard error is a TCP socket, as in
-/// servers that run a child for each connection: the line would go to the peer, or raise SIGPIPE.
+/// servers that run a child for each connection, because the line would go to the peer or raise
+/// SIGPIPE.
 pub(crate) fn line(text: fmt::Arguments<'_>) {
     let protocol = super::socket_int(STANDARD_ERROR, libc::SOL_SOCKET, libc::SO_PROTOCOL);
     if protocol == Ok(libc::IPPROTO_TCP) {

@@ -1,10 +1,10 @@
 //! A lock for short critical sections. Unlike libc's locks, this lock needs no allocation and no
-//! libc call, so that the interposed functions can use it.
+//! call of libc, so that the interposed functions can use it.
 //!
 //! The program's signal handlers do not run while their thread holds a lock (`section_unsafe`). A
 //! few handlers run nevertheless, such as handlers of SIGSEGV and one-shot handlers (SA_RESETHAND).
-//! The lock records its owner. If one of these handlers takes a lock that its own thread holds, the
-//! process therefore ends instead of deadlocking.
+//! If one of these handlers takes a lock that its own thread holds, the process ends instead of
+//! deadlocking, because the lock records its owner.
 
 use std::{
     cell::UnsafeCell,
@@ -16,10 +16,11 @@ use std::{
 use super::{Rank, Section, order};
 use crate::sys;
 
-/// Number of attempts before the thread yields the CPU.
+/// Number of attempts after which the thread yields the CPU, in case the owner waits for this CPU.
 const SPINS_MAX: u32 = 100;
 
-/// A spin lock that records which thread owns it. The module's documentation has the reason.
+/// A spin lock that records its owner, so that a thread that already holds the lock does not
+/// deadlock.
 pub struct Lock<T> {
     /// Identity of the owning thread, 0 if the lock is free.
     owner: AtomicUsize,
@@ -50,8 +51,8 @@ impl<T> Lock<T> {
     ///
     /// # Panics
     ///
-    /// Aborts the process if this thread already holds the lock. A signal handler that interrupted
-    /// the thread may cause this.
+    /// Aborts the process if this thread already holds the lock, which is possible in a signal
+    /// handler that interrupted the thread.
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
         match self.enter() {
@@ -118,8 +119,8 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Frees the lock in a child after fork and replaces its value. The lock's owner may not exist
-    /// in the child. The old value is not dropped, because the owner may have been changing it.
+    /// Frees the lock in a child after fork, in which the lock's owner may not exist, and replaces
+    /// its value. The old value is not dropped, because the owner may have been changing it.
     pub fn reset_after_fork(&self, value: T) {
         // SAFETY: the child has one thread, which runs the fork handler and does not hold this
         // lock's guard. `write` does not drop the old value.
@@ -127,8 +128,8 @@ impl<T> Lock<T> {
         self.owner.store(0, Ordering::Release);
     }
 
-    /// Frees the lock in a child after fork and keeps its value. The value must be valid at any
-    /// instant, because a thread of the parent may have been changing it.
+    /// Frees the lock in a child after fork, and keeps its value. A thread of the parent may have
+    /// been changing the value, so the value must be valid at any instant.
     pub fn unlock_after_fork(&self) {
         self.owner.store(0, Ordering::Release);
     }
@@ -148,12 +149,12 @@ fn reentered() -> ! {
     std::process::abort()
 }
 
-/// A held lock, which dropping the guard releases.
+/// Access to the value of a lock that this thread holds. Dropping the guard releases the lock.
 pub struct Guard<'a, T> {
     lock: &'a Lock<T>,
     /// Checks the lock order in debug builds.
     _held: order::Held,
-    /// The section, in which no signal handler of the program runs. The section ends after the lock
+    /// A section, in which no signal handler of the program runs. The section ends after the lock
     /// is released, because fields are dropped after the guard's own `drop`.
     _section: Section,
 }

@@ -1,5 +1,5 @@
-//! The order in which a thread takes the locks of this crate. Debug builds check the order. If all
-//! threads keep the order, these locks cannot deadlock.
+//! The lock order: the order in which a thread takes the locks of this crate, so that the locks
+//! cannot deadlock. Debug builds check the order.
 
 /// A lock's position in the lock order: a thread that holds a lock takes only locks of higher rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -12,7 +12,7 @@ pub enum Rank {
     /// The lock that a thread holds while it registers this process with the service (the process
     /// `tidelaned`).
     Session,
-    /// The lock of a channel's ring, over which this process and the service exchange requests and
+    /// The lock of a channel's rings, over which this process and the service exchange requests and
     /// events.
     Ring,
     /// Any other lock. A thread that holds a lock of this rank takes no further lock.
@@ -30,7 +30,7 @@ mod checked {
         static HELD: [Cell<u32>; Rank::Leaf as usize + 1] = const { [const { Cell::new(0) }; 5] };
     }
 
-    /// A record that this thread holds a lock. The record ends when the value is dropped.
+    /// The record that this thread holds a lock of some rank, until the value is dropped.
     #[derive(Debug)]
     pub struct Held(Rank);
 
@@ -51,8 +51,8 @@ mod checked {
             Self::new_unordered(rank)
         }
 
-        /// Records that this thread holds a lock of `rank`, without a check of the order.
-        /// `try_lock` uses this function, because `try_lock` does not wait for the lock.
+        /// Records that this thread holds a lock of `rank`, without checking the order. For
+        /// `try_lock`, which does not wait for the lock and therefore cannot deadlock.
         pub fn new_unordered(rank: Rank) -> Self {
             HELD.with(|held| held[rank as usize].set(held[rank as usize].get() + 1));
             Self(rank)
@@ -99,7 +99,7 @@ mod tests {
         let (_a, _b, _c) = (interest.lock(), socket.lock(), ring.lock());
         drop((_a, _b, _c));
         let (_a, _c) = (interest.lock(), ring.lock());
-        // A thread may call `try_lock` against the order, because `try_lock` does not wait.
+        // `try_lock` may be called against the order, because it does not wait.
         assert!(socket.try_lock().is_some());
     }
 

@@ -2,19 +2,19 @@
 //! handler of the program interrupts.
 //!
 //! A handler may use sockets, fork, allocate, or jump out of the interrupted call. A handler that
-//! interrupted a section would find locks that its own thread holds, and half-changed memory.
-//! The library therefore installs its own handler in front of the program's handlers
-//! (`signals_unsafe` in the crate `tidelane-preload`). The library's handler defers a signal that
-//! arrives within a section to the end of the section.
+//! ran within a section would find locks that its own thread holds, and half-changed memory. The
+//! library therefore installs its own handler in front of the program's handlers (`signals_unsafe`
+//! in the crate `tidelane-preload`). The library's handler defers a signal that arrives within a
+//! section to the end of the section.
 //!
 //! ```text
 //! signal -> handler -> not in a section: call the program's handler
-//!                  \-> in a section: block all signals, send this one again, return
-//! end of the section: signal deferred? unblock -> the kernel delivers it here
+//!                  \-> in a section: block all signals, send the signal again, return
+//! end of the section, if a signal was deferred: unblock -> the kernel delivers the signal
 //! ```
 //!
-//! Beginning and ending a section needs no system call unless a signal arrives within the section.
-//! The kernel applies the mask, stack and flags that the program set for its handler.
+//! A section needs no system call unless a signal arrives within it. Because the kernel delivers
+//! the signal again, it applies the mask, stack and flags that the program set for its handler.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 
@@ -26,7 +26,7 @@ use super::{Errno, SIGNAL_MASK_LEN, SignalMask, call, process_id};
 struct SectionState {
     /// Nesting depth of sections; 0 outside of sections.
     depth: AtomicU32,
-    /// Not zero if a signal was deferred, so that all signals are blocked that a section can defer.
+    /// Not zero after a signal was deferred. All signals that a section can defer are then blocked.
     deferred: AtomicU32,
     /// The signal mask before the signals were blocked.
     mask: AtomicU64,
@@ -199,8 +199,8 @@ impl Drop for Section {
     }
 }
 
-/// Suspends the thread's sections while `sleep` makes a blocking system call. Returns the result of
-/// `sleep`.
+/// Suspends the thread's sections while `sleep` makes a blocking system call, so that a signal can
+/// interrupt the call. Returns the result of `sleep`.
 ///
 /// If a signal was deferred before, delivers the signal and returns EINTR, as if the signal had
 /// arrived during the call. The signal's handler may jump out and never return here.
@@ -222,8 +222,8 @@ pub(crate) fn suspended<R>(sleep: impl FnOnce() -> Result<R, Errno>) -> Result<R
     result
 }
 
-/// Handles a signal that the kernel delivers. Returns true if the signal was deferred, so that the
-/// handler has to return.
+/// Defers a signal if it interrupted a section. Returns true if the signal was deferred: the
+/// library's handler then returns without calling the program's handler.
 ///
 /// # Safety
 ///

@@ -2,12 +2,12 @@
 
 use std::{ptr, sync::atomic::AtomicU32};
 
-/// Words in pages of their own, which are never unmapped.
+/// An array of `N` shared words, which stay mapped as long as the process lives.
 #[derive(Debug)]
 pub(crate) struct SharedWords<const N: usize>(&'static [AtomicU32; N]);
 
 impl<const N: usize> SharedWords<N> {
-    /// Maps words that are zero. Returns `None` if there is no memory.
+    /// Maps `N` words, initially zero. Returns `None` if there is no memory.
     pub(crate) fn new() -> Option<Self> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;

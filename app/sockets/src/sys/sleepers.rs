@@ -1,5 +1,5 @@
-//! The threads that sleep on one doorbell, an eventfd. Only this module decides whether to ring the
-//! doorbell.
+//! The threads that sleep on one doorbell (an eventfd), and the decision whether an event has to
+//! ring the doorbell.
 //!
 //! ```text
 //! sleeper:  announce -> check the rings and the ready list -> sleep -> leave
@@ -9,7 +9,7 @@
 //! No event is missed: either the sleeper finds the event at its last check, or the waker finds the
 //! sleeper and rings the doorbell. The doorbell wakes only one of the threads that sleep on it. A
 //! thread that wakes up without handling the event calls `wake` again for the next thread.
-//! `tests/loom.rs` checks this file against every order of these steps.
+//! `tests/loom.rs` checks this protocol in every order of the steps.
 
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -17,7 +17,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, Ordering};
 
-/// Counts the threads that sleep on one doorbell.
+/// The number of threads that sleep on one doorbell, or that are about to sleep.
 #[derive(Debug)]
 pub struct Sleepers(AtomicU32);
 

@@ -1,6 +1,6 @@
-//! A list that needs no allocation for one element, the common case.
+//! A list for the channels or sockets that a thread waits for, which is usually one.
 
-/// A list whose first element is stored inline.
+/// A list whose first element is stored inline, so that one element needs no allocation.
 #[derive(Clone, Debug)]
 pub(crate) struct SmallVec<T> {
     first: Option<T>,

@@ -7,8 +7,8 @@ use std::{
 
 /// An `Option<&'static T>` that threads load and store atomically.
 ///
-/// Zero bytes are `None`, so that a page of a large static array of cells uses no memory until a
-/// cell in the page is written.
+/// `None` is all zero bytes, so that a large static array of cells only uses memory for the pages
+/// in which a cell was written.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct StaticCell<T: 'static>(AtomicPtr<T>);

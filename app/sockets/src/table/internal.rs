@@ -1,5 +1,5 @@
-//! Descriptors of the library itself (`libtidelane.so`, which contains this crate), and the range
-//! of all descriptors that were ever tracked or the library's own.
+//! The library's own descriptors, and the range of all descriptors that were ever tracked or the
+//! library's own. The library is `libtidelane.so`, which contains this crate.
 
 use std::{
     os::fd::RawFd,
@@ -24,13 +24,13 @@ pub fn is_internal(fd: RawFd) -> bool {
         .is_some_and(|word| word.load(Ordering::Relaxed) & (1 << (fd % 64)) != 0)
 }
 
-/// Returns a range that contains all tracked descriptors and all of the library's own. Most numbers
-/// in the range may be other descriptors.
+/// Returns a range that contains all tracked descriptors and all of the library's own. The range
+/// may contain many other descriptors.
 pub(crate) fn descriptors() -> std::ops::Range<RawFd> {
     0..DESCRIPTOR_END.load(Ordering::Acquire)
 }
 
-/// Marks the descriptor as the library's own, or as the program's again.
+/// Marks the descriptor as the library's own, or removes the mark if `internal` is false.
 pub(crate) fn set_internal(fd: RawFd, internal: bool) {
     let number = fd as usize;
     let Some(word) = INTERNAL.get(number / 64) else {

@@ -1,11 +1,11 @@
-//! The ranges of descriptors that `close_range` has to close: all except the descriptors of the
-//! library itself (`libtidelane.so`, which contains this crate).
+//! The ranges of descriptors that `close_range` has to close: all except the library's own. The
+//! library is `libtidelane.so`, which contains this crate.
 
 use std::os::fd::RawFd;
 
 use super::{descriptors, is_internal};
 
-/// A part of the work of `close_range`.
+/// One step of a `close_range`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CloseRangeStep {
     /// The caller has to stop tracking this descriptor, if it is tracked.
@@ -14,7 +14,8 @@ pub(crate) enum CloseRangeStep {
     Close(u32, u32),
 }
 
-/// Calls `each` for the parts of `first..=last`, in the order in which they have to be carried out.
+/// Calls `each` for the steps of closing `first..=last`, in the order in which the caller has to
+/// carry them out.
 pub(crate) fn close_range_steps(first: u32, last: u32, each: impl FnMut(CloseRangeStep)) {
     split(first..=last, descriptors(), is_internal, each);
 }

@@ -1,9 +1,10 @@
 //! `epoll_wait` on an epoll instance that contains other epoll instances.
 //!
 //! The outer instance is the argument of `epoll_wait`. An inner instance is registered with the
-//! outer instance, directly or through another inner instance. Each instance has a channel: the
-//! rings and the doorbell (an eventfd) over which the service (the process `tidelaned`) reports the
-//! events of accelerated sockets. Sockets that are in no epoll instance use the default channel.
+//! outer instance, directly or through another inner instance. Each instance has a channel, which
+//! consists of rings and a doorbell (an eventfd). Over the channel, the service (the process
+//! `tidelaned`) reports events of accelerated sockets. Sockets that are in no epoll instance use
+//! the default channel.
 
 use libc::epoll_event;
 
@@ -62,8 +63,8 @@ pub(super) fn wait(
     }
 }
 
-/// Collects events without sleeping: of accelerated sockets, of kernel descriptors and of inner
-/// instances. Returns the number of events.
+/// Collects the events of accelerated sockets, of kernel descriptors and of inner instances,
+/// without sleeping. Returns the number of events.
 fn collect_all(instance: &'static Instance, events: &mut [epoll_event]) -> Result<usize, Errno> {
     let count = collect(instance, events);
     if count == events.len() {
@@ -74,9 +75,9 @@ fn collect_all(instance: &'static Instance, events: &mut [epoll_event]) -> Resul
     Ok(merge_same(events, count + more))
 }
 
-/// A sleep of this thread, announced to the channels of the outer and of the inner instances.
-///
-/// The channels wake the thread while the sleep is announced. Dropping the value ends the sleep.
+/// A sleep of this thread that is announced to the channels of the outer and of the inner
+/// instances, so that events on these channels wake the thread. Dropping the value ends the
+/// announcement.
 struct AnnouncedSleep {
     /// The channels to which the sleep was announced. The flag is true if the channel's doorbell
     /// was armed, and false if the channel has no rings and no doorbell yet.
