@@ -34,7 +34,7 @@ pub fn tidelane(wire: &Wire, line: &str) -> Result<Program, Stop> {
 
 /// Fails unless the exit status is not 0 and standard error is one line that contains `words`.
 pub fn check_refusal(finished: &Finished, words: &str) -> Outcome {
-    ensure!(!finished.status.success(), "it succeeded: {finished}");
+    ensure!(!finished.status.success(), "no failure: {finished}");
     ensure!(
         finished.stderr.lines().count() == 1,
         "not one line: {finished}"
@@ -295,7 +295,7 @@ pub fn strict_refuses_a_fall_back() -> Outcome {
     };
     check_load(&loopback(&wire)?.run(SHORT)?.json()?)?;
     let strict = loopback(&wire)?.strict().finish(SHORT)?;
-    ensure!(!strict.status.success(), "it fell back: {strict}");
+    ensure!(!strict.status.success(), "a fallback: {strict}");
     Ok(())
 }
 
@@ -347,7 +347,7 @@ pub fn run_says_which_programs_it_cannot_serve() -> Outcome {
         for file in [&program, &script] {
             let line = format!("run --name {} -- {}", service.name(), file.display());
             let ran = tidelane(&wire, &line)?.finish(SHORT)?;
-            ensure!(ran.status.code() == Some(7), "it did not run: {ran}");
+            ensure!(ran.status.code() == Some(7), "not started: {ran}");
             ensure!(ran.stderr.lines().count() == 1, "not one line: {ran}");
             ensure!(ran.stderr.contains(words), "no {words:?} in: {ran}");
             let strict = line.replace("run ", "run --strict ");

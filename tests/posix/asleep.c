@@ -14,7 +14,7 @@ static int modify(int epfd, int fd, unsigned bits, unsigned data)
 	return epoll_ctl(epfd, EPOLL_CTL_MOD, fd, &event);
 }
 
-/* A thread that calls epoll_wait once, without a timeout, and keeps the result. */
+/* A thread that calls epoll_wait once, without a timeout, and stores the result. */
 struct sleeper {
 	pthread_t thread;
 	volatile pid_t tid;

@@ -91,7 +91,8 @@ impl Programs {
         Ok(programs)
     }
 
-    /// Returns the names of the cases that POSIX_CASES selects, or of all cases.
+    /// Returns the names of the cases that POSIX_CASES selects. Without POSIX_CASES, returns all
+    /// names.
     fn cases(&self) -> Result<Vec<String>, Stop> {
         if let Ok(wanted) = std::env::var("POSIX_CASES") {
             return Ok(wanted.split_whitespace().map(str::to_owned).collect());
@@ -214,8 +215,8 @@ impl Setup<'_> {
         })
     }
 
-    /// Describes all threads in both namespaces, and the service, for the report of a case that
-    /// hangs.
+    /// Describes all threads in both namespaces, and the state of the service, for the report of a
+    /// case that hangs.
     fn situation(&self, stacks: Stacks<'_>) -> String {
         let mut text = format!(
             "did not end within {} s; at that time:\n",
@@ -315,8 +316,8 @@ fn wire() -> Result<Wire, Stop> {
     Ok(wire)
 }
 
-/// Compares the kernel with the preload library while there is no service. The library must leave
-/// all sockets to the kernel.
+/// Compares the kernel's stack without and with the preload library, while there is no service. The
+/// library must leave all sockets to the kernel.
 fn without_a_service() -> Outcome {
     let wire = wire()?;
     let programs = Programs::compile(wire.scratch())?;

@@ -112,8 +112,8 @@ void await_events(int fd, short events);
 void pause_briefly(void);
 /* Waits until the thread `tid` of this process sleeps. */
 void await_asleep(pid_t tid);
-/* Calls accept on `listener`, which must have no pending connection, without waiting. Tidelane's
- * service (`tidelaned`) distributes connections only to processes that have called accept. */
+/* Calls accept on `listener`, which must have no pending connection, without waiting. A process
+ * must have called accept before Tidelane's service (`tidelaned`) gives it connections. */
 void want_connections(int listener);
 /* Reads `count` bytes, which must be the pattern with `seed`. */
 void read_exactly(int fd, long count, unsigned seed);

@@ -110,7 +110,7 @@ void formatted_writes(void)
 }
 
 /* Puts the connection on the descriptors of stdin and stdout, reads and writes by these streams,
- * and puts the former descriptors back. `left` is written to stdout before, and not flushed. */
+ * and restores the descriptors. `left` is written to stdout before, and not flushed. */
 static void exchange_by_standard_streams(int fd, int other, const char *left)
 {
 	unsigned char bytes[3000], answer[3000];

@@ -1,10 +1,10 @@
 //! Numbers that a fuzz target takes from a fuzzer's input, in little-endian order.
 
-/// The unused rest of an input.
+/// The bytes of a fuzzer's input that are not used yet.
 pub struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {
-    /// Wraps an input that is unused.
+    /// Wraps a whole input.
     pub const fn new(data: &'a [u8]) -> Self {
         Self(data)
     }

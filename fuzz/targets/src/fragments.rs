@@ -15,8 +15,8 @@ const PAYLOAD_MAX: usize = 2048;
 /// Largest number of fragments taken from one input.
 const STEPS_MAX: u32 = 512;
 
-/// Returns a payload whose bytes encode their position in the packet. A `lie` other than zero
-/// changes the bytes, like a forged fragment.
+/// Returns a payload whose bytes encode their position in the packet. A nonzero `lie` changes the
+/// bytes, as in a forged fragment.
 fn payload(start: usize, len: usize, lie: u8) -> Vec<u8> {
     (start..start + len)
         .map(|at| (at % 251) as u8 ^ lie)

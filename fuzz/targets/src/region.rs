@@ -88,7 +88,7 @@ fn write_word(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     };
     let size = [1, 4, 8, 4][usize::from(place >> 4 & 3)];
     let offset = start + at * 4 % len;
-    // A secret byte in an attacker's memory must be a leak, so the attacker writes none itself.
+    // The attacker writes no secret bytes itself, so that a secret byte in its memory is a leak.
     let word = value.to_le_bytes().map(|byte| match may_be_secret(byte) {
         true => byte & 0x1f,
         false => byte,
@@ -134,8 +134,7 @@ fn push_control(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
         ],
         _ => std::array::from_fn(|_| bytes.u8()),
     };
-    // The victim's port is excluded, because the victim would send its secret on this connection,
-    // too.
+    // Exclude the victim's port: the victim would send its secret on this connection, too.
     let peer_port = match bytes.u16() {
         80 => 81,
         port if which & 16 == 0 => 9000 + port % 4,
@@ -162,8 +161,8 @@ fn push_control(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     core.control_requests.publish();
 }
 
-/// Sends, reads or closes on a connection of the attacker by the ring protocol. The stream position
-/// of the bytes may be wrong.
+/// Sends, reads or closes on a connection of the attacker, by the ring protocol. The stream
+/// position of the bytes may be wrong.
 fn carry(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     let (what, which) = (bytes.u8(), usize::from(bytes.u8()));
     let (pos, len) = (u32::from(bytes.u16()), usize::from(bytes.u16() % 4096));

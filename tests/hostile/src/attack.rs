@@ -1,4 +1,4 @@
-//! A campaign: forged packets against one instance of Tidelane's TCP engine, the victim. Meanwhile
+//! A campaign: forged packets attack one instance of Tidelane's TCP engine, the victim. Meanwhile
 //! verified flows, whose programs check every byte, use the same engine.
 
 use std::collections::BTreeSet;
@@ -33,8 +33,8 @@ const FORGER_LISTEN_PORT: u16 = 80;
 const VERIFIED: usize = 6;
 /// Length of the stream in each direction of a verified flow, in bytes.
 const VERIFIED_LEN: u32 = 40_000;
-/// Number of concurrent flows between the victim and forgers at which the campaign begins no new
-/// flow.
+/// Number of concurrent flows between the victim and forgers, from which on the campaign begins no
+/// further flow.
 const TARGETS_MAX: usize = 96;
 /// Number of forging steps before the packets of victim and friend are exchanged and the victim's
 /// program acts. A step forges at most one packet.
@@ -556,8 +556,8 @@ impl Campaign {
         }
     }
 
-    /// Handles the release of one end of a verified flow. `is_it` returns true for the flow, and
-    /// `end` selects its released end. Counts and removes the flow when both ends are released.
+    /// Handles the release of one end of a verified flow. `is_it` returns true for this flow, and
+    /// `end` selects the released end. Counts and removes the flow when both ends are released.
     fn drop_verified(
         &mut self,
         is_it: impl Fn(&Verified) -> bool,

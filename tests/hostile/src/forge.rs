@@ -8,8 +8,8 @@ use tidelane_wire::{SackBlocks, SegmentHeader, TCP_HEADER_LEN_MAX, Timestamps, e
 /// Maximum payload length of a forged segment, in bytes.
 const PAYLOAD_MAX: u64 = 1460;
 
-/// The part of the receiver's state that the forger knows: numbers near which a small error in the
-/// receiver's checks would show.
+/// The part of the receiver's state that the forger knows: numbers at which the receiver's checks
+/// change their result, so that a small error in a check shows near them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Edges {
     /// Limits of the receive window, and other variables of the receive sequence space.

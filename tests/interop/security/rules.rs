@@ -186,7 +186,7 @@ pub fn new_rules_look_at_connections_that_are_open() -> Outcome {
     for client in [local, refused] {
         let finished = client.end(rustix::process::Signal::TERM, SHORT)?;
         let errors = finished.json()?["errors"].as_u64();
-        ensure!(errors > Some(0), "it was not reset: {finished}");
+        ensure!(errors > Some(0), "no reset: {finished}");
     }
     let again = echo_client(&wire, Side::Client, 7000)?.args("--seconds 0.3");
     ensure!(

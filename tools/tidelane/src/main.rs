@@ -34,6 +34,7 @@ struct Command {
     verb: Verb,
 }
 
+/// The subcommands of `tidelane`.
 #[derive(Subcommand, Debug)]
 enum Verb {
     /// Start the service on an interface

@@ -19,6 +19,7 @@ pub struct Options {
     verb: Verb,
 }
 
+/// The subcommands of `tidelane port`.
 #[derive(Subcommand, Debug)]
 enum Verb {
     /// Show the ports, their programs and their claims
@@ -27,6 +28,7 @@ enum Verb {
     Stat(Stat),
 }
 
+/// Options of `port list`.
 #[derive(Args, Debug)]
 struct List {
     #[command(flatten)]
@@ -36,6 +38,7 @@ struct List {
     json: bool,
 }
 
+/// Options of `port stat`.
 #[derive(Args, Debug)]
 struct Stat {
     /// Show this port alone
@@ -217,9 +220,9 @@ mod tests {
     #[test]
     fn one_port_is_shown_or_missing() {
         let mut value = answer();
-        keep_only(&mut value, 9).expect("it is there");
+        keep_only(&mut value, 9).expect("port 9 exists");
         assert_eq!(value["ports"].as_array().map(Vec::len), Some(1));
-        let missing = keep_only(&mut value, 5).expect_err("there is none");
+        let missing = keep_only(&mut value, 5).expect_err("no port 5");
         assert_eq!(missing.text, "there is no port 5");
     }
 }

@@ -1,5 +1,5 @@
-//! Replacements for parts of the daemon: a core (`tidelaned` has a polling thread for each) that
-//! runs on its caller's thread, a wire between two hosts, and a demux that only stores claims.
+//! Replacements for parts of the daemon (`tidelaned`): a core that runs on its caller's thread
+//! instead of a polling thread, a wire between two hosts, and a demux that only stores claims.
 
 use std::{
     collections::BTreeSet,
@@ -64,7 +64,7 @@ impl Link {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes one step at time `now`. Returns true if the step found work.
+    /// Runs one step of the host at time `now`. Returns true if the step found work.
     pub fn step(&self, now: Instant) -> bool {
         let mut core = self.core();
         core.now = now;

@@ -126,7 +126,7 @@ impl Descriptors {
     }
 }
 
-/// Creates a descriptor of this kind. Further descriptors in the result must stay open with it.
+/// Creates a descriptor of this kind, the first of the result. The others must stay open with it.
 fn make(namespace: &TestNamespace, kind: Kind) -> io::Result<Vec<OwnedFd>> {
     let one = |fd: OwnedFd| Ok(vec![fd]);
     match kind {
@@ -177,12 +177,13 @@ fn make(namespace: &TestNamespace, kind: Kind) -> io::Result<Vec<OwnedFd>> {
     }
 }
 
-/// Connects to the listener over the kernel's loopback. Returns the connected end and the accepted
-/// end.
+/// Connects to the listener over the kernel's loopback interface. Returns the connected end and the
+/// accepted end.
 pub fn connection(listener: &TcpListener, to: SocketAddr) -> io::Result<(OwnedFd, OwnedFd)> {
     let connected = TcpStream::connect(to)?;
     let (accepted, _) = listener.accept()?;
-    // A reset avoids TIME-WAIT. The next input needs the same ports.
+    // Reset the connection when it is closed: the next input needs the same ports, which TIME-WAIT
+    // would keep in use.
     for end in [&connected, &accepted] {
         rustix::net::sockopt::set_socket_linger(end, Some(std::time::Duration::ZERO))?;
     }

@@ -249,8 +249,8 @@ pub fn answer(service: &Service) -> Option<Result<Answer, Failure>> {
     }
 }
 
-/// Maps the two memories of the packet port that an attacker has opened. The mapping also seals
-/// them. Without the seal, the service would refuse the attacker's claims of 3-tuples.
+/// Maps the two memories of the packet port that an attacker has opened, which also seals them. The
+/// service refuses the attacker's claims of 3-tuples if the memories are not sealed.
 pub fn seal(answer: &Answer) {
     for pair in answer.descriptors.chunks_exact(2).take(1) {
         let memories = [pair[0].as_fd(), pair[1].as_fd()];

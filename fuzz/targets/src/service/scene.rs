@@ -369,7 +369,7 @@ impl<'g> Scene<'g> {
         }
     }
 
-    /// Returns a connection of the peer that is not the protected one.
+    /// Returns a connection of the peer other than the protected one.
     pub fn peer_connection(&self, which: usize) -> Option<Connection> {
         let protected = self.protected.map(|(_, peer, _)| peer);
         let all = self.peer.connections.iter();

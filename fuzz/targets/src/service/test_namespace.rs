@@ -19,8 +19,8 @@ pub const SERVICE: [u8; 4] = [10, 77, 0, 1];
 /// Port of the listener in the other namespace.
 const FOREIGN_PORT: u16 = 7001;
 
-/// Kernel sockets that all inputs of a thread share. They live as long as the process: a thread
-/// that ends must not close descriptors while another thread counts them.
+/// Kernel sockets that all inputs of a thread share. The sockets live as long as the process,
+/// because a thread that ends must not close descriptors while another thread counts them.
 pub struct TestNamespace {
     /// A listener in another network namespace.
     pub foreign: OwnedFd,

@@ -99,8 +99,8 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Registers a program and calls `turn` with it until the deadline `until`. Registers a new program
-/// after a failure that ended the registration.
+/// Registers a program, and calls `turn` with it repeatedly until the deadline `until`. After a
+/// failure that ended the registration, begins again with a new program.
 fn with_programs(
     target: &Target,
     until: Instant,
@@ -123,8 +123,8 @@ fn with_programs(
     counts
 }
 
-/// The attack `claims`: claims a port with a new socket and closes the socket, again and again. One
-/// request in four is LISTEN, the others are RESERVE.
+/// The attack `claims`: repeatedly claims a port with a new socket and closes the socket. One
+/// request in four is LISTEN, and the others are RESERVE.
 fn claims(target: &Target, _: &Options, until: Instant) -> Counts {
     let any_port = |reuse_address| Bound {
         bind: ([0, 0, 0, 0], 0).into(),

@@ -22,8 +22,9 @@ use crate::{
     report,
 };
 
-/// Limit of the connections over which one descriptor is sent. The service may close a connection
-/// before the descriptor is sent, because the message before the descriptor ends the session.
+/// Maximum number of connections over which the attack tries to send one descriptor. An attempt
+/// fails if the service ends the session, because of an earlier message, before the descriptor is
+/// sent.
 const ATTEMPTS_MAX: u32 = 100;
 
 /// Options of `linger`.

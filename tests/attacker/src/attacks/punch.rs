@@ -1,7 +1,6 @@
 //! The attack `punch`: punches holes into the attacker's own region, the memory that it shares with
-//! the service (`tidelaned`). A page fault in a hole that is being punched waits until the call
-//! ends. A core, which is a polling thread of the service, could therefore stall when it reads the
-//! region.
+//! the service (`tidelaned`). A page fault in a hole waits while the hole is being punched. A core,
+//! which is a polling thread of the service, could therefore stall when it reads the region.
 
 use std::{
     os::fd::OwnedFd,
@@ -110,7 +109,7 @@ fn shrink(memory: &OwnedFd) -> bool {
     shrunk
 }
 
-/// Makes `call`, and counts it in `field` if it returns true, or else as refused.
+/// Makes the call `call`. If it returns true, counts it in `field`, and otherwise as refused.
 fn tally_up(
     tally: &Mutex<Tally>,
     field: impl Fn(&mut Tally) -> &mut u64,

@@ -14,8 +14,8 @@ use crate::{
 
 /// Number of connections that a program opens.
 const CONNECTIONS: u32 = 8;
-/// Number of bytes at the start of a part of the region into which `holes` punches holes.
-/// `scribbling` writes only to the first sixteenth of these bytes.
+/// Length in bytes of the area at the start of each part of the region, into which `holes` punches
+/// holes. `scribbling` writes only to the first sixteenth of this area.
 const PART_LEN: u64 = 1 << 20;
 /// Size of a page, in bytes.
 const PAGE: u64 = 4096;
