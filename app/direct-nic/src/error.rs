@@ -31,7 +31,8 @@ pub enum NicError {
     },
     /// The AF_XDP socket of the queue cannot be opened.
     Queue(XdpError),
-    /// The demux (XDP program) cannot be attached, or has no room for a claim.
+    /// The demux (XDP program) cannot be attached, or has no room for a claim, which steers the
+    /// packets of a port to the context.
     Demux(SteeringError),
     /// A kernel socket uses the port.
     PortInUse(IpAddr, u16),

@@ -1,5 +1,6 @@
-//! [`Interface`]: the kernel's part of a context on a NIC queue. Attaches the demux (the XDP
-//! program), claims ports, and looks up routes and neighbours.
+//! [`Interface`]: the kernel's part of a context on a NIC queue. Attaches the demux (an XDP
+//! program), claims ports, and looks up routes and neighbours. A claim reserves a port in the
+//! kernel, and makes the demux steer its packets to the context.
 
 use std::{
     collections::BTreeMap,

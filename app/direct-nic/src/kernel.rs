@@ -13,7 +13,8 @@ pub enum Transport {
     Udp,
 }
 
-/// Grants claims of ports, and resolves link addresses. Tests implement a fake kernel.
+/// Grants claims of ports, and resolves link addresses. A claim reserves a port in the kernel, and
+/// steers its packets to the context. Tests implement a fake kernel.
 pub trait Kernel {
     /// Reserves a port of `addr` in the kernel, and steers its packets to the context. If `port` is
     /// zero, the kernel selects a port. Returns the port.

@@ -26,7 +26,7 @@ const LINKS: [MacAddress; 2] = [
 /// First port that the fake kernel selects. The fake kernel then counts up.
 const FIRST_PORT: u16 = 40_000;
 
-/// State of a fake kernel.
+/// The state of a fake kernel, which the test sets and inspects.
 #[derive(Default)]
 struct Calls {
     /// Claims of TCP ports.

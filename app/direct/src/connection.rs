@@ -1,4 +1,5 @@
-//! The context's state of one connection.
+//! [`Connection`]: the state that a context (the sockets of one thread) keeps for a TCP connection.
+//! The engine keeps the TCP state itself.
 
 use tidelane_engine::CloseCause;
 use tidelane_rings::{Cause, Descriptor};
@@ -15,8 +16,8 @@ pub enum Ending {
     Abort,
 }
 
-/// The context's state of one connection: the buffers of both directions, and the events that the
-/// program has yet to receive.
+/// The context's state of one connection: headers, the buffers of both directions, the program's
+/// pending calls, and the events that the next ready list must report.
 #[derive(Debug)]
 pub struct Connection {
     /// Ethernet and IP headers of the connection's segments.
@@ -36,7 +37,7 @@ pub struct Connection {
     /// True if the connection is in `Cycle::dirty`: the program's calls are not yet applied to the
     /// engine.
     pub is_dirty: bool,
-    /// True if the next list must report CONNECTED.
+    /// True if the next ready list must report CONNECTED.
     pub owes_connected: bool,
     /// True if a buffer was refused, so that the next list with room must report WRITABLE.
     pub owes_writable: bool,

@@ -1,5 +1,5 @@
-//! [`DirectContext`]: the calls of the ring API, on top of a [`Cycle`] that receives, runs TCP and
-//! sends.
+//! [`DirectContext`]: the sockets of one thread, with the calls of the ring API (`tidelane-rings`).
+//! A [`Cycle`] does the work of the calls: it receives, runs TCP and sends.
 
 use std::{
     collections::HashMap,
@@ -40,8 +40,8 @@ const DATAGRAM_MAX: usize = 65_507;
 /// Headroom for protocol headers before the payload of an allocated buffer, in bytes.
 const HEADROOM: u32 = HEADERS_LEN_MAX as u32;
 
-/// TCP and UDP sockets for one thread, on a port that the program owns. The TCP engine runs in the
-/// program's thread.
+/// TCP and UDP sockets for one thread, on a port: a packet interface that the program owns, such as
+/// a queue of a NIC. The TCP engine runs in the program's thread.
 ///
 /// Dropping a context resets its connections.
 pub struct DirectContext<P: PacketIo> {

@@ -1,4 +1,5 @@
-//! The cycle of a context: receives, runs TCP, reports events to the program, and sends.
+//! [`Cycle`]: the work of the calls of a context (the sockets of one thread). A cycle receives
+//! frames, runs TCP, reports events to the program, and sends.
 
 use std::{collections::HashMap, io, time};
 
@@ -19,8 +20,8 @@ use crate::{
 const BLOCKED_WAIT: time::Duration = time::Duration::from_millis(1);
 /// Limit of the bursts in one cycle, so that a call returns while frames keep arriving.
 const BURSTS_MAX: usize = 16;
-/// The engine, the port and the sockets of the program, joined by the cycle of a context: apply the
-/// program's calls, send, receive, and report events.
+/// The parts of a context: the engine, which runs TCP, the port, which moves frames, and the
+/// sockets of the program.
 pub struct Cycle<P: PacketIo> {
     pub engine: Engine,
     pub io: Io<P>,

@@ -1,4 +1,5 @@
-//! Writes a UDP datagram: headers before a payload that is already in place.
+//! Sends a UDP datagram: writes the headers before the payload in its buffer, or copies the payload
+//! to a frame of the port (the packet interface).
 
 use tidelane_packet_io::{LinkFull, PacketIo, TxChecksum};
 use tidelane_rings::Cause;
@@ -8,7 +9,7 @@ use tidelane_wire::{
 
 use crate::{counters::DirectCounters, datagrams::Sent, loans_unsafe::SentBuffer};
 
-/// Headers of a datagram to send.
+/// The headers of a UDP datagram to send.
 #[derive(Clone, Copy, Debug)]
 pub struct DatagramOut {
     /// Ethernet and IP headers.

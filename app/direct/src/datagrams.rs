@@ -1,4 +1,5 @@
-//! The UDP sockets of a context, with their receive queues and send queues.
+//! The UDP sockets of a context (the sockets of one thread), with their receive queues and send
+//! queues.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -62,7 +63,8 @@ impl Senders {
     }
 }
 
-/// A UDP socket.
+/// A UDP socket: its queues, the link addresses of recent senders, and the events that the next
+/// ready list must report.
 #[derive(Debug)]
 pub struct DatagramSocket {
     /// Local address and port. The address may be unspecified.
@@ -172,7 +174,7 @@ pub enum Sent {
     Failed(Cause),
 }
 
-/// The UDP sockets of a context.
+/// The UDP sockets of a context by number and by local address, and the lists of sockets with work.
 #[derive(Debug, Default)]
 pub struct DatagramSockets {
     /// Sockets by number, including closed sockets with datagrams to send.

@@ -1,4 +1,5 @@
-//! The sockets of a context by descriptor.
+//! [`Descriptors`]: the sockets of a context (of one thread) by descriptor, the number by which the
+//! program names a socket.
 
 use std::collections::VecDeque;
 
@@ -7,7 +8,7 @@ use tidelane_rings::Descriptor;
 
 use crate::datagrams::DatagramSocketId;
 
-/// A listener of the program.
+/// A TCP listener of the program, with its accept queue.
 #[derive(Debug)]
 pub struct Listener {
     /// The engine's listener.

@@ -1,4 +1,5 @@
-//! Receives frames: checks them, and passes the packets to the engine or to a UDP socket.
+//! [`Input`]: receives frames from the port (the packet interface), checks them, and passes their
+//! packets to the engine, which runs TCP, or to a UDP socket.
 
 use std::net::SocketAddr;
 
@@ -15,7 +16,7 @@ use crate::{
     ip::ip_of,
 };
 
-/// The receive path of a context.
+/// The receive path of a context (the sockets of one thread).
 pub struct Input<P: PacketIo> {
     /// A reusable burst. `None` while its frames are processed.
     burst: Option<P::Burst>,

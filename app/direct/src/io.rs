@@ -1,5 +1,5 @@
-//! The [`Driver`] that the engine calls: buffers, headers and events of all connections, and the
-//! port.
+//! [`Io`]: the [`Driver`] that the TCP engine calls. Holds the buffers, headers and events of all
+//! connections, and the port, through which frames are received and sent.
 
 use std::{collections::VecDeque, net::SocketAddr, rc::Rc};
 
@@ -37,7 +37,8 @@ pub struct Io<P> {
     pub supply: Supply,
     /// The buffers that the port may still read.
     pub loans: Rc<Loans>,
-    /// Address of the frame that is being processed, if the frame may become a buffer.
+    /// Address of the frame that is being processed, if the port shares its memory, so that the
+    /// frame itself can become the buffer of its payload.
     frame: Option<usize>,
     placed: Option<Placed>,
     /// Link addresses of the local end, of neighbours and of the router.
@@ -246,7 +247,8 @@ impl<P: PacketIo> Io<P> {
         self.frame = self.loans.is_shared().then(|| frame.as_ptr().addr());
     }
 
-    /// Turns packet `at` of `burst` into a buffer if a socket has accepted its payload in place.
+    /// Ends the processing of frame `at` of `burst`. If a socket has accepted the payload in the
+    /// frame, exchanges the frame for the spare buffer, and gives the payload to the socket.
     pub fn end_frame(&mut self, burst: &mut P::Burst, at: usize) {
         self.frame = None;
         let Some(placed) = self.placed.take() else {

@@ -1,5 +1,6 @@
-//! Zero-copy exchange of buffers with a port that shares its memory. The pool lies in this memory.
-//! Received frames become buffers, and the port sends from buffers that the context lends.
+//! Zero-copy exchange of buffers with a port (a packet interface) that shares its memory, such as a
+//! queue of a NIC with AF_XDP. The context's pool of buffers lies in this memory: received frames
+//! become buffers, and the port sends from buffers that the context lends.
 
 use std::{
     cell::RefCell,

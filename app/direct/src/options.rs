@@ -1,13 +1,13 @@
-//! Parameters of a context.
+//! Parameters of a [`DirectContext`](crate::DirectContext).
 
 use tidelane_embedded::{EngineConfig, IpAddress, SocketOptions, StackConfig};
 
-/// Initial receive window of a connection in bytes.
+/// Initial receive window of a connection in bytes. TCP enlarges the window as the program reads.
 const RX_WINDOW_INITIAL: u32 = 64 << 10;
 /// Largest receive window of a connection in bytes.
 const RX_WINDOW_MAX: u32 = 256 << 10;
 
-/// Parameters of a context.
+/// Parameters of a [`DirectContext`](crate::DirectContext).
 #[derive(Clone, Debug)]
 pub struct DirectOptions {
     /// Addresses, keys and TCP parameters of the context.

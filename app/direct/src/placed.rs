@@ -1,4 +1,6 @@
-//! A received payload that waits for the exchange of its frame for a buffer.
+//! [`Placed`]: a received payload that a socket has accepted while the payload is still in its
+//! frame. When the frame is processed, the port gets a spare buffer in exchange, and the frame
+//! becomes the buffer of the payload.
 
 use std::net::SocketAddr;
 
@@ -19,7 +21,8 @@ pub enum Receiver {
     },
 }
 
-/// A payload that a socket has accepted and that is still in its frame.
+/// A payload that a socket has accepted and that is still in its frame, with the spare buffer for
+/// the exchange.
 #[derive(Debug)]
 pub struct Placed {
     /// The receiving socket.

@@ -1,4 +1,5 @@
-//! The free buffers of a context, and how many of them each kind of received data may take.
+//! [`Supply`]: the free buffers of a context (the sockets of one thread), and how many of them each
+//! kind of received data may take.
 
 use tidelane_rings::{Buffer, Pool};
 

@@ -1,4 +1,5 @@
-//! The clock of a context, and the wait for packets on its port.
+//! [`TimeSource`]: the clock of a context, and the wait for packets on its port (its packet
+//! interface).
 
 use std::{io, os::fd::AsFd, time};
 

@@ -1,4 +1,5 @@
-//! The number of copies and allocations that a message costs on a direct context.
+//! The number of copies and allocations that a message costs on a direct context
+//! (`tidelane-direct`), the ring API with TCP in the program's process.
 
 mod counting_unsafe;
 #[allow(dead_code)]

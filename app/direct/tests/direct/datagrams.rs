@@ -43,7 +43,7 @@ fn any(port: u16) -> SocketAddr {
     ([0; 4], port).into()
 }
 
-/// Asserts that all buffers are free after the ports have returned them.
+/// Waits until the ports have returned the sent buffers, and asserts that all buffers are free.
 fn assert_no_owners(pair: &mut Pair) {
     pair.run_for(Duration::from_millis(10));
     pair.step();

@@ -48,7 +48,7 @@ impl<P> TimeSource<P> for VirtualTime {
     }
 }
 
-/// A context with its event list.
+/// A context with its ready list, in which each sync reports its events.
 pub struct End<P: PacketIo> {
     pub context: DirectContext<P>,
     pub list: ReadyList,

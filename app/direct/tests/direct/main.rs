@@ -1,4 +1,5 @@
-//! Tests of contexts on the direct back end, in virtual time.
+//! Tests of direct contexts (`tidelane-direct`), in virtual time. A direct context provides the
+//! ring API with TCP in the program's process.
 
 mod accounts;
 mod behaviour;

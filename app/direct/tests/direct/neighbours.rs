@@ -1,4 +1,5 @@
-//! Neighbours whose link address is known, unknown or learned, and ARP.
+//! The link addresses of frames: for neighbours that are known, unknown or learned from their
+//! frames. A context sends and answers no ARP.
 
 use std::io::ErrorKind;
 

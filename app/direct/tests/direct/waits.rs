@@ -1,4 +1,4 @@
-//! The wait for events of a context.
+//! The wait of a sync for events: timers, time limits, full ports, and packets.
 
 use std::{rc::Rc, time};
 
