@@ -1,5 +1,5 @@
-//! The state that the stack keeps for one connection. The engine (`tidelane-engine`), which runs
-//! TCP, keeps a state of its own, and identifies the connection by a flow id.
+//! [`Binding`]: the state that the stack keeps for one connection. The engine (`tidelane-engine`),
+//! which runs TCP, keeps a state of its own, and identifies the connection by a flow id.
 
 use tidelane_engine::{CloseCause, FlowId, ListenerId};
 use tidelane_wire::HeaderTemplate;

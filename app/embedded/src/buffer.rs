@@ -1,4 +1,4 @@
-//! The data buffer of one direction of a connection.
+//! [`StreamBuffer`]: the data of one direction of a connection.
 
 /// A ring buffer that is addressed by stream positions. A stream position counts the bytes of one
 /// direction, modulo 2^32. The ring has no memory until the first [`reserve`](Self::reserve).

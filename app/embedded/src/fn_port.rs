@@ -1,4 +1,5 @@
-//! A port that consists of two functions of the program, which receive and send IP packets.
+//! [`FnPort`]: a port (packet interface) that consists of two functions of the program, which
+//! receive and send IP packets.
 
 use tidelane_packet_io::{Burst, Capabilities, PacketIo, TxChecksum};
 use tidelane_wire::ETHERNET_HEADER_LEN;

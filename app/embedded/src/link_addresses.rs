@@ -1,4 +1,4 @@
-//! Selects the link addresses of the frames that a stack sends.
+//! [`LinkAddresses`]: selects the link addresses of the frames that a stack sends.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,5 @@
-//! [`KernelContext`]: the ring API on the kernel's TCP and UDP sockets, through io_uring.
+//! [`KernelContext`]: the sockets of one thread, with the ring API (`tidelane-rings`) on the
+//! kernel's TCP and UDP through io_uring.
 
 use std::{collections::VecDeque, io, net::SocketAddr, os::fd::BorrowedFd};
 

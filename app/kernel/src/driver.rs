@@ -1,5 +1,5 @@
-//! [`Driver`]: starts the io_uring requests of a context's sockets, and turns their completions
-//! into events.
+//! [`Driver`]: starts the io_uring requests for the sockets of a context (of one thread), and turns
+//! their completions into events.
 
 use std::{io, net::SocketAddr, os::fd::OwnedFd};
 

@@ -1,4 +1,5 @@
-//! The state of one socket of a context.
+//! [`Socket`]: a kernel socket of a context (the sockets of one thread), with its queue of data to
+//! send and its io_uring requests.
 
 use std::{
     collections::VecDeque,
@@ -57,7 +58,7 @@ pub fn tcp_socket(address: SocketAddr) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Phase of a socket.
+/// Phase of a socket, which decides the requests that it may start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
     /// The socket accepts connections.

@@ -1,4 +1,5 @@
-//! The sockets of a context by descriptor.
+//! [`Sockets`]: the sockets of a context (of one thread) by descriptor, the number by which the
+//! program names a socket.
 
 use std::os::fd::OwnedFd;
 

@@ -1,4 +1,5 @@
-//! The choice between a zero-copy send and a send that copies.
+//! The choice between a zero-copy send (the kernel reads the program's buffers) and a send that
+//! copies.
 //!
 //! A zero-copy send pins the pages of its buffers and needs a second completion, so it pays only
 //! for long sends. Where the packets reach a receiver on the same host, the kernel copies the

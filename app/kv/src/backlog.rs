@@ -1,4 +1,4 @@
-//! Queue of received bytes that the session has not consumed.
+//! [`Backlog`]: received bytes of a client that its session, the protocol parser, has not consumed.
 
 /// Received bytes in the order of their arrival.
 #[derive(Debug, Default)]

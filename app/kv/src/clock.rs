@@ -1,4 +1,4 @@
-//! The server's clock, for expiry and ages. The caller passes the present Unix time.
+//! [`Clock`]: the server's clock, for expiry and ages. The caller passes the present Unix time.
 //!
 //! An item stores 32-bit seconds of this clock. The clock starts at `FIRST`, so zero is never the
 //! present time and can mean "never expires".

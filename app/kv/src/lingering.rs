@@ -1,4 +1,4 @@
-//! Connections that wait for the peer to close after the last answers.
+//! [`Lingering`]: connections that wait for the peer to close after the last answers.
 //!
 //! If a server closes a connection whose peer does not read, the context keeps the unread answers
 //! and their buffers without a limit of time. A server therefore closes only the sending direction,

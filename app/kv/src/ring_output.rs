@@ -1,4 +1,5 @@
-//! [`Output`] into buffers of a ring context.
+//! [`RingOutput`]: writes the answers to a client into buffers of the pool of a ring context
+//! (`tidelane-rings`).
 
 use std::collections::VecDeque;
 
@@ -6,7 +7,8 @@ use tidelane_rings::{Buffer, Pool};
 
 use crate::output::Output;
 
-/// The buffers with the answers to one client, and a limit of further buffers.
+/// An output that appends to the buffers with the answers to one client. A limit of further buffers
+/// bounds its room.
 pub struct RingOutput<'a> {
     pool: &'a Pool,
     buffers: &'a mut VecDeque<Buffer>,

@@ -1,9 +1,9 @@
 //! [`Server`]: serves all clients of one context of the ring API.
 //!
 //! A cycle receives commands, executes the commands and sends the answers. The work for one client
-//! per cycle is limited, so that one client cannot delay the others. The server stops receiving
-//! from a client that does not read its answers. When other clients need the memory of blocked
-//! clients, the server resets the client that has made no progress for the longest time.
+//! per cycle, its *turn*, is limited, so that one client cannot delay the others. The server stops
+//! receiving from a client that does not read its answers. When other clients need the memory of
+//! blocked clients, the server resets the client that has made no progress for the longest time.
 //!
 //! The server does not see how many buffers the context has queued for a client. The program
 //! therefore limits the context's queues by [`Server::send_queue_max`], so that all clients

@@ -1,4 +1,4 @@
-//! A turn: the limited work for one client before the server serves the next client.
+//! [`Turn`]: the limited work for one client before the server serves the next client.
 
 use crate::{clock::Second, kv::Kv, output::Output};
 

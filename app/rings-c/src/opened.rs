@@ -1,4 +1,4 @@
-//! The open contexts of each thread, by handle.
+//! The open contexts (of the ring API) of each thread, by handle.
 //!
 //! A handle has the number of the thread in its upper half, and the number of the context in its
 //! lower half. No number is used twice. A thread finds its own contexts only, so that two threads

@@ -1,4 +1,5 @@
-//! [`Session`]: one open context, with its back end, its ready list, and the owners of its buffers.
+//! [`Session`]: one open context (the sockets of one thread), with its back end, its ready list,
+//! and the owners of its buffers.
 
 use std::{net::SocketAddr, os::fd::AsRawFd, ptr::NonNull, time::Duration};
 

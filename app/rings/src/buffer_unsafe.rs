@@ -2,8 +2,8 @@
 //!
 //! The memory is a piece of a [`Pool`], or memory that a back end lends ([`Lender`]), such as a
 //! part of a connection's stream buffer. A [`Buffer`] is the only access to its memory. The owner
-//! may be the program, a ready list or the context. When its last owner drops the buffer, the
-//! memory returns to the pool or to the lender.
+//! may be the program, the context, or a ready list, in which a context passes received data to the
+//! program. When its last owner drops the buffer, the memory returns to the pool or to the lender.
 //!
 //! A buffer stores the address of its memory, so that an access costs the same for pool memory and
 //! lent memory.

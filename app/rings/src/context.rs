@@ -1,4 +1,4 @@
-//! The interface of a context, which all back ends implement.
+//! [`Context`]: the sockets of one thread, as a trait that all back ends implement.
 
 use std::{fmt, io, net::SocketAddr, os::fd::BorrowedFd, time::Duration};
 

@@ -1,4 +1,5 @@
-//! The ring API: messages over many connections without copies (StackMap §4.5).
+//! The ring API: messages over many connections without copies, after the StackMap paper (USENIX
+//! ATC 2016, §4.5).
 //!
 //! A program opens a [`Context`]. One call, [`Context::sync`], moves packets, runs TCP and fires
 //! due timers for all connections at once. Nothing happens outside of the calls of a context. The

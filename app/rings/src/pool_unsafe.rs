@@ -1,4 +1,5 @@
-//! The pool of a context: memory cut into pieces of equal length, each with one owner at a time.
+//! The pool of buffers of a context (the sockets of one thread): memory cut into pieces of equal
+//! length, each with one owner at a time.
 //!
 //! A [`Buffer`] is the only access to its piece of memory. When its last owner drops the buffer,
 //! the piece is free again.

@@ -1,5 +1,5 @@
-//! The ready list: descriptors with data or events, each with the chain of its slots (StackMap
-//! §4.5).
+//! The ready list, the result of a [`sync`](crate::Context::sync): descriptors with data or events,
+//! each with a chain of slots, which hold its received data (StackMap §4.5).
 //!
 //! The list is built in one pass in the order of arrival. A scratchpad indexed by descriptor finds
 //! the entry of a descriptor without a search.

@@ -1,4 +1,5 @@
-//! Conversion of the shared memory's close causes to the ring API's causes.
+//! Converts the causes of a connection's end in the service's shared memory to those of the ring
+//! API.
 
 use tidelane_abi::close_cause;
 use tidelane_rings::Cause;

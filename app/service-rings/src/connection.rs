@@ -1,4 +1,5 @@
-//! A connection of a context: its stream, its queue of data to send, and the events that it owes.
+//! [`Connection`]: a connection of a context (the sockets of one thread) on the service. Its stream
+//! lends parts of the stream buffers that the program shares with the service.
 
 use std::{collections::VecDeque, rc::Rc};
 

@@ -1,4 +1,5 @@
-//! [`ServiceContext`]: TCP sockets of the Tidelane service, as a context of the ring API.
+//! [`ServiceContext`]: the sockets of one thread, with the ring API (`tidelane-rings`). The
+//! Tidelane service runs TCP, and shares rings and stream buffers with the program.
 
 use std::{io, net::SocketAddr, os::fd::BorrowedFd, time::Duration};
 
@@ -39,7 +40,7 @@ pub struct ServiceContext {
     datagrams: Datagrams,
     requests: Requests,
     sleeper: Sleeper,
-    /// Reused list for the events of the rings.
+    /// Events of the service's rings, as a reused list.
     events: Vec<ClientEvent>,
     /// Number of calls without an event since the last check of the service.
     idle_calls: u32,

@@ -1,4 +1,5 @@
-//! The UDP sockets of a context. The service carries no UDP, so these sockets are the kernel's.
+//! The UDP sockets of a context (the sockets of one thread). The service carries no UDP, so these
+//! sockets are the kernel's.
 
 use std::{
     collections::{BTreeMap, VecDeque},

@@ -1,5 +1,5 @@
-//! A connection that lends parts of its stream buffers to the program as [`Buffer`]s, without
-//! copies.
+//! [`LentStream`]: a connection that lends parts of its stream buffers, which the service shares,
+//! to the program as [`Buffer`]s without copies.
 //!
 //! ```text
 //! received:  | lent, returned | lent | lent, returned | unread |

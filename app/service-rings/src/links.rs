@@ -1,4 +1,5 @@
-//! The sockets of a context, and the lists of sockets with pending work.
+//! [`Links`]: the sockets of a context (of one thread), and the lists of connections with pending
+//! work.
 
 use std::{net::SocketAddr, rc::Rc};
 

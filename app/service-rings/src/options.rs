@@ -1,11 +1,11 @@
-//! Parameters of a context.
+//! Parameters of a [`ServiceContext`](crate::ServiceContext).
 
 use std::{path::PathBuf, time::Duration};
 
 /// Default path of the service's socket. The environment variable `TIDELANE_SOCKET` overrides it.
 const SOCKET_PATH: &str = "/run/tidelane/default/control.sock";
 
-/// Parameters of a context.
+/// Parameters of a [`ServiceContext`](crate::ServiceContext).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceOptions {
     /// Path of the service's socket.

@@ -1,4 +1,4 @@
-//! The registration of a program with the service.
+//! [`ServiceProgram`]: the registration of a program with the service.
 
 use std::io;
 

@@ -1,4 +1,5 @@
-//! Requests for connects and listeners, in the order of the program's calls.
+//! [`Requests`]: the requests to the service that open connections and join listeners, in the order
+//! of the program's calls.
 
 use std::collections::VecDeque;
 
@@ -9,14 +10,15 @@ use tidelane_client::{Connect, Context, ListenerHandle, QueueError};
 pub enum Request {
     /// Open a connection.
     Connect(Connect),
-    /// Deliver the connections of a listener. The number is the cookie by which the events name it.
+    /// Deliver the connections of a listener to this context. The number is the cookie by which the
+    /// events name the listener.
     Join(ListenerHandle, u64),
-    /// Deliver no more connections of a listener.
+    /// Deliver no more connections of a listener to this context.
     Leave(ListenerHandle),
 }
 
-/// Requests that wait for room in the control ring. The program's calls bound their number, because
-/// each call adds at most one request.
+/// Requests that wait for room in the control ring, which the program shares with the service. The
+/// program's calls bound their number, because each call adds at most one request.
 #[derive(Debug, Default)]
 pub struct Requests(VecDeque<Request>);
 

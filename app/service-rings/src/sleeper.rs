@@ -1,4 +1,5 @@
-//! Waits of a context: polling of the rings, then a sleep until a doorbell rings.
+//! [`Sleeper`]: the waits of a context. A wait polls the rings that the service writes, and then
+//! sleeps until the service rings the doorbell (an eventfd).
 
 use std::{
     io,
@@ -16,8 +17,7 @@ use tidelane_client::{Context, Program};
 
 /// Limit of the epoll events that one sleep reports.
 const EVENTS_MAX: usize = 16;
-/// Event data of the doorbell (the eventfd by which the service wakes the context) and of the
-/// registration socket. Other sockets have lower numbers.
+/// Event data of the doorbell and of the registration socket. Other sockets have lower numbers.
 const DOORBELL: u64 = u64::MAX;
 const CONTROL: u64 = u64::MAX - 1;
 

@@ -1,10 +1,11 @@
-//! The sockets of a context by descriptor.
+//! [`Sockets`]: the sockets of a context (of one thread) by descriptor, the number by which the
+//! program names a socket.
 
 use tidelane_rings::Descriptor;
 
 use crate::{connection::Connection, listener::Listener};
 
-/// A socket.
+/// A socket of the program.
 #[derive(Debug)]
 pub enum Socket {
     /// A listener.
@@ -15,7 +16,7 @@ pub enum Socket {
     Datagram,
 }
 
-/// An entry of the table of descriptors.
+/// The socket of a descriptor.
 #[derive(Debug, Default)]
 struct Place {
     socket: Option<Socket>,

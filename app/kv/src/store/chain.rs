@@ -1,6 +1,6 @@
-//! The bytes of items. An item is a chain of blocks of equal size, which hold the key and then the
-//! value. An [`Upload`] appends the bytes of a value to a chain as the bytes arrive. A [`Reader`]
-//! reads a value in pieces.
+//! The keys and values of items. An item is a chain of blocks of equal size, which hold the key and
+//! then the value. An [`Upload`] appends the bytes of a value to a chain as the bytes arrive. A
+//! [`Reader`] reads a value in pieces.
 
 use super::{
     Item, Mark, New, Store, Word,

@@ -1,4 +1,4 @@
-//! The fields in the head of an item.
+//! The head of an item: the fields in the first block before key and value.
 
 use super::{Item, Store, Word};
 use crate::clock::{Expiry, Second};
