@@ -1,5 +1,5 @@
-//! A [`Context`] on the kernel's sockets with epoll, for comparison. Each ready connection costs
-//! one `read` and one `write`.
+//! [`EpollContext`]: the ring API on the kernel's sockets with epoll, for comparison with the other
+//! back ends. Each ready connection costs at least one `read` and one `write`.
 
 use std::{
     collections::VecDeque,
@@ -36,7 +36,7 @@ struct Socket {
     is_closing: bool,
 }
 
-/// Sockets that an epoll instance watches.
+/// A context whose sockets an epoll instance watches.
 pub struct EpollContext {
     epoll: OwnedFd,
     pool: Pool,

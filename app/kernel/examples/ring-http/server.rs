@@ -1,4 +1,5 @@
-//! The HTTP server. One cycle receives requests of all connections, and queues the answers.
+//! [`Server`]: an HTTP server on a context of the ring API (the sockets of one thread). One cycle
+//! receives requests of all connections, and queues the answers.
 
 use std::{collections::VecDeque, io};
 
@@ -8,7 +9,8 @@ use tidelane_rings::{Buffer, Context, Descriptor, Events, ReadyList, SendRefusal
 const REQUEST_LEN_MAX: usize = 8192;
 /// Longest body in bytes.
 const BODY_LEN_MAX: usize = 1 << 20;
-/// Limit of the unsent answers of one client. The server does not read from a client at the limit.
+/// Limit of the unsent answers of one client. The server closes the connection of a client with
+/// more.
 const ANSWERS_MAX: usize = 64;
 
 /// Counts of a server, for the answer to `GET /counters`.
@@ -127,7 +129,7 @@ struct Client {
     closes: bool,
 }
 
-/// An HTTP server.
+/// An HTTP server, with its clients and its counts.
 #[derive(Debug)]
 pub struct Server {
     /// Clients by descriptor.

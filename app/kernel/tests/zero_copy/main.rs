@@ -181,7 +181,8 @@ fn a_slow_peer_gets_each_byte_once_and_in_order() {
     }
 }
 
-/// Sends `data` to a peer that does not read. Returns the numbers of free buffers before and after.
+/// Sends `data` to a peer that does not read. Returns the numbers of free buffers before and after
+/// the send. The second number is smaller if the kernel reads the sent buffers.
 fn lend(joined: &mut Joined, data: &[u8]) -> (u32, u32) {
     let free = joined.free();
     joined.queue(data);
@@ -215,7 +216,8 @@ fn a_buffer_is_free_after_its_notification_and_not_before() {
     assert_eq!(lent, free);
 }
 
-/// A wait that ends without an event ends with a notification, and each notification ends one wait.
+/// A wait without an event ends only with a notification of the kernel that it has read sent
+/// buffers, and each notification ends one wait.
 #[test]
 fn a_notification_ends_one_wait() {
     let Some(mut joined) = Joined::new(&always()) else {
@@ -267,7 +269,8 @@ fn a_close_delivers_buffers_that_the_kernel_reads() {
     joined.sync(Wait::No);
     assert!(joined.context.socket(joined.descriptor).is_none());
     assert!(joined.free() < free);
-    // A new connection does not get the descriptor of a connection that holds buffers.
+    // A new connection does not get the descriptor of a closed connection whose buffers the kernel
+    // still reads.
     let other: SocketAddr = "127.0.0.1:9".parse().expect("an address");
     let other = joined.context.connect(other).expect("a socket");
     assert_ne!(other, joined.descriptor);
