@@ -8,13 +8,13 @@ use tidelane_wire::{DropReason, Segment, TcpFlags};
 use crate::{SlowPath, arrive::Step};
 
 /// Least time between two rate-limited answers of a flow, in ms (Linux: `tcp_invalid_ratelimit`). A
-/// limit per flow reveals nothing about other flows. In Linux, a limit that all flows shared was a
-/// side channel (CVE-2016-5696).
+/// limit per flow reveals nothing about other flows, whereas a limit that all flows share is a side
+/// channel (CVE-2016-5696).
 pub const ANSWER_INTERVAL_MS: u32 = 500;
 
-/// Returns true if the answer to `segment` is rate-limited. As in Linux, the answer to a segment
-/// with data or a FIN, and without SYN, has no limit: the segment may be legitimate, and the ACK
-/// resynchronizes the peer.
+/// Returns true if the answer to `segment` is rate-limited: the segment is empty, or has SYN. As in
+/// Linux, a segment with data or a FIN is always answered, because the segment may be legitimate,
+/// and the ACK then resynchronizes the peer.
 pub fn is_rate_limited(segment: &Segment<'_>) -> bool {
     segment.len() == 0 || segment.flags.contains(TcpFlags::SYN)
 }
@@ -39,8 +39,8 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Sends a challenge ACK (RFC 5961 §3.2, §4.2, §5.2) within the limit of the flow and the
-    /// engine's limit per second (§7). The engine's limit differs randomly from second to second,
-    /// so that it is no side channel.
+    /// engine's limit per second (§7). The engine's limit varies randomly from second to second, so
+    /// that a peer learns nothing from it.
     pub fn challenge_ack(&mut self) {
         if !self.may_answer() {
             return;

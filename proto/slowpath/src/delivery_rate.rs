@@ -1,10 +1,9 @@
 //! Delivery rate samples (draft-cheng-iccrg-delivery-rate-estimation) for rate-based congestion
 //! control such as BBR.
 //!
-//! Each transmission records the number of bytes delivered so far. When the ACK of the transmission
-//! arrives, the rate is the number of bytes delivered in between, divided by an interval. The
-//! interval is the longer of the send interval and the ACK interval, so that neither send bursts
-//! nor ACK compression inflate the rate.
+//! Each transmission records the number of bytes delivered so far. When its ACK arrives, the rate
+//! is the number of bytes delivered in between, divided by the send interval or the ACK interval,
+//! whichever is longer. Neither send bursts nor ACK compression can therefore inflate the rate.
 
 use std::collections::VecDeque;
 
@@ -102,8 +101,8 @@ impl Sampler {
         })
     }
 
-    /// Keeps `sample` for `tcp_info` if the sample is not app-limited, or if its rate is at least
-    /// the rate shown before (as in Linux).
+    /// Stores `sample` for `tcp_info`, unless it is app-limited and slower than the stored sample
+    /// (as in Linux).
     fn record_for_tcp_info(&mut self, sample: Interval) {
         let faster = |last: &Interval| {
             let (new, old) = (u128::from(sample.bytes), u128::from(last.bytes));
@@ -114,8 +113,8 @@ impl Sampler {
         }
     }
 
-    /// Returns the delivery rate in bytes per second, and true if the application limited this
-    /// rate. Returns a rate of zero before the first sample.
+    /// Returns the delivery rate in bytes per second (zero before the first sample), and true if
+    /// the application limited this rate.
     pub fn rate(&self) -> (u64, bool) {
         let Some(shown) = self.shown else {
             return (0, true);
@@ -145,7 +144,7 @@ impl<E: Driver> SlowPath<'_, E> {
         self.cold.controller.uses_delivery_rate()
     }
 
-    /// Records a transmission. The caller calls this function before the segment is sent.
+    /// Records a transmission that is about to take place.
     pub(crate) fn record_transmission(&mut self) {
         if !self.uses_delivery_rate() {
             return;
@@ -240,7 +239,7 @@ mod tests {
                 rates.push(i.bytes * 1_000_000 / i.span.as_micros());
             }
         }
-        // The last sample has ten segments in 29 ms: an RTT of 20 ms, and nine ACK intervals.
+        // The last sample has ten segments in 29 ms: an RTT of 20 ms and nine ACK intervals.
         assert_eq!(rates.last().copied(), Some(10_000 * 1_000 / 29));
         // The first sample of the second round has ten segments in one RTT of 20 ms.
         let interval = sampler.on_delivered(41_000, 1_000, Some(21_000));
@@ -258,7 +257,7 @@ mod tests {
         assert!(first.is_some_and(|i| !i.app_limited));
         let second = sampler.on_delivered(110, 600, Some(10));
         assert!(second.is_some_and(|i| i.app_limited));
-        assert_eq!(sampler.app_limited, 0, "that much is delivered");
+        assert_eq!(sampler.app_limited, 0, "the period is over");
     }
 
     #[test]

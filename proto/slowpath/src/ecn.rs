@@ -12,8 +12,8 @@ use crate::{PeerSyn, SlowPath, prr::Prr};
 const QUICK_ACKS: u32 = 2;
 
 impl PeerSyn {
-    /// Returns true if this end agrees to ECN. RFC 3168 does not allow a SYN with ECT. Only a DCTCP
-    /// listener accepts such a SYN (as in Linux).
+    /// Returns true if this end agrees to ECN. A SYN must not be ECT according to RFC 3168, so only
+    /// a DCTCP listener agrees to ECN after such a SYN (as in Linux).
     pub fn agrees_to_ecn(&self, config: &EngineConfig, options: &SocketOptions) -> bool {
         let algorithm = options.congestion.unwrap_or(config.congestion);
         let allowed = config.ecn != EcnPolicy::Off && !self.ect;
@@ -24,8 +24,7 @@ impl PeerSyn {
 /// ECN state of a flow as the sender of data.
 #[derive(Clone, Copy, Debug)]
 pub struct EcnSender {
-    /// CWR if the next segment with new data must carry CWR (RFC 3168 §6.1.2), and otherwise no
-    /// flag.
+    /// Flags for the next segment with new data: CWR (RFC 3168 §6.1.2), or none.
     pub cwr_queued: TcpFlags,
     /// Segments that ACKs with ECE have delivered (Linux: `tcpi_delivered_ce`).
     pub delivered_ce: u32,
@@ -52,8 +51,7 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Returns the ECN bits of our SYN or SYN,ACK (RFC 3168 §6.1.1). A retransmitted SYN does not
-    /// request ECN, because a middlebox that drops such SYNs must not prevent the connection
-    /// (§6.1.1.1).
+    /// request ECN, in case a middlebox drops SYNs that do (§6.1.1.1).
     pub(crate) fn syn_ecn(&self) -> TcpFlags {
         let asks = self.asks_for_ecn();
         match self.hot.state {
@@ -85,8 +83,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
         if segment.flags.contains(TcpFlags::CWR) {
             self.hot.clear(flags::ECE);
-            // After the reduction, the sender's window may be a single segment. The sender then
-            // waits for this ACK.
+            // The sender has reduced its window, perhaps to a single segment, and then waits for
+            // this ACK.
             self.hot.set(flags::ACK_NOW | flags::ACK_OWED);
         }
         if marked && !self.hot.has(flags::ECE) {
@@ -136,7 +134,7 @@ impl<E: Driver> SlowPath<'_, E> {
         self.cold.ca_state = CaState::Cwr;
         self.cold.recovery_point = self.hot.snd_nxt;
         self.cold.reduced_until = self.hot.snd_nxt;
-        // Undoing an earlier spurious recovery must not undo this reduction.
+        // The undo of an earlier spurious recovery must not undo this reduction.
         self.cold.undo = None;
         let own = self.cold.controller.uses_delivery_rate();
         self.cold.prr = (!own).then(|| Prr::begin(flight));

@@ -23,8 +23,8 @@ pub enum Frto {
 
 impl<E: Driver> SlowPath<'_, E> {
     /// Starts F-RTO after a timeout (§2.1 step 1). `was_recovering` is true if the timeout came
-    /// during a loss recovery, which may already have retransmitted all data. During a loss
-    /// recovery, only a repeated timeout with the same SND.UNA starts F-RTO.
+    /// during a loss recovery, which may already have retransmitted all data. F-RTO then starts
+    /// only at a repeated timeout with the same SND.UNA.
     pub(crate) fn begin_frto(&mut self, was_recovering: bool) {
         let may = !was_recovering || self.cold.timeouts > 1;
         self.cold.frto = if may { Frto::Waiting } else { Frto::Off };
@@ -57,8 +57,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Undoes a spurious timeout: restores cwnd and ssthresh, and counts lost data as in flight
-    /// again.
+    /// Undoes a spurious timeout: restores cwnd and ssthresh, and counts data marked lost as in
+    /// flight again.
     fn undo_timeout(&mut self) {
         self.cold.frto = Frto::Off;
         if !self.undo_reduction() {

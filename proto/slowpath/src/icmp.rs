@@ -1,4 +1,5 @@
-//! ICMP errors, checked against the flow that they quote, and changes of the path MTU.
+//! ICMP errors, which are checked against the flow (the connection) that they quote, and changes of
+//! the path MTU.
 
 use tidelane_flow::{Clock, CloseCause, Driver, Event, IpChange, State};
 use tidelane_time::Duration;
@@ -13,7 +14,8 @@ const PLATEAUS: [u16; 9] = [
     65_535, 32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 552,
 ];
 
-/// Returns the MTU to try when a packet of `mtu` bytes was too long; zero if no plateau is lower.
+/// Returns the next lower plateau, the MTU to try after a packet of `mtu` bytes was too long; zero
+/// if there is none.
 fn plateau_below(mtu: u16) -> u16 {
     PLATEAUS
         .into_iter()
@@ -25,12 +27,12 @@ impl<E: Driver> SlowPath<'_, E> {
     /// Handles an ICMP error that quotes this flow (RFC 9293 §3.9.2.2). The quoted sequence number
     /// must be outstanding (RFC 5927 §4.1); otherwise the error is forged or too late to matter.
     ///
-    /// Fragmentation Needed lowers the path MTU. Any other error is hard in SYN-SENT. In
-    /// SYN-RECEIVED of a passive open, an error is hard if it shows that the peer is unreachable.
-    /// All other errors are soft (RFC 9293 MUST-54, MUST-56). The application may read a soft
-    /// error. The soft error becomes the cause if the connection then times out. Against RFC 9293
-    /// SHLD-26, codes 2 to 4 of type 3 do not abort an established connection. Otherwise an
-    /// attacker could end the connection by guessing 32 bits (RFC 5927 §5.2).
+    /// Fragmentation Needed lowers the path MTU. Any other error ends a connection in SYN-SENT, and
+    /// a passive open in SYN-RECEIVED if the error shows that the peer is unreachable. All other
+    /// errors are soft (RFC 9293 MUST-54, MUST-56): the application may read the error, which
+    /// becomes the cause if the connection then times out. Against RFC 9293 SHLD-26, codes 2 to 4
+    /// of type 3 do not abort an established connection, because an attacker could otherwise end it
+    /// by guessing 32 bits (RFC 5927 §5.2).
     pub fn icmp_error(&mut self, error: &IcmpError) -> Outcome {
         // With Fast Open, SND.UNA is beyond an unacknowledged SYN,ACK.
         let oldest = match self.is_fast_open_pending() {
@@ -57,7 +59,7 @@ impl<E: Driver> SlowPath<'_, E> {
                 self.counters.attempt_fails += 1;
                 self.end(cause)
             }
-            // Linux drops the request on the same errors (`tcp_req_err`).
+            // Linux drops a half-open connection on the same errors (`tcp_req_err`).
             State::SynReceived if self.cold.listener.is_some() && is_unreachable(error.kind) => {
                 self.counters.attempt_fails += 1;
                 match self.is_half_open_passive() {
@@ -86,8 +88,8 @@ impl<E: Driver> SlowPath<'_, E> {
         let asked = if mtu == 0 { plateau_below(now) } else { mtu };
         let mtu = asked.max(sizes.path_mtu_min);
         if asked < mtu {
-            // No allowed segment size fits this path, so routers may fragment the packets (as in
-            // Linux).
+            // Even the smallest segment size does not fit this path, so let routers fragment the
+            // packets (as in Linux).
             self.driver.set_ip(self.id, IpChange::MayFragment(true));
         }
         if mtu >= now {
@@ -110,9 +112,9 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Applies a new MTU of the flow's link, as in Linux (`tcp_sync_mss`). If the MTU is smaller,
-    /// the flight is retransmitted in smaller segments. If the MTU is larger, segments grow up to
-    /// the peer's MSS, unless the path has a lower limit of its own.
+    /// Applies a new MTU of the flow's link, as in Linux (`tcp_sync_mss`). After a decrease, the
+    /// flight is retransmitted in smaller segments. After an increase, segments grow up to the
+    /// peer's MSS, unless the path has a lower limit.
     pub fn apply_link_mtu(&mut self, mtu: u32) {
         let link = rmss(self.config, self.hot.key.peer.addr, mtu, &self.cold.options);
         let before = std::mem::replace(&mut self.cold.rmss, link);
@@ -139,8 +141,8 @@ impl<E: Driver> SlowPath<'_, E> {
         self.path_mtus.learn(self.hot.key.peer.addr, path);
     }
 
-    /// Raises the path MTU again when the lowered value has expired (RFC 1191 §6.3). A later full
-    /// segment shows if the path has changed.
+    /// Raises the path MTU again when the lowered value has expired (RFC 1191 §6.3). The next full
+    /// segments show whether the path has changed.
     pub(crate) fn raise_path_mtu(&mut self) {
         if self.search_again() {
             return;

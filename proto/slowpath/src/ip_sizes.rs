@@ -2,18 +2,18 @@
 
 use tidelane_wire::IpAddress;
 
-/// Sizes for one IP version, in bytes. The slow path derives the segment sizes of a flow from them.
+/// Sizes for one IP version, in bytes, from which follow the segment sizes of a flow (connection).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IpSizes {
     /// IP and TCP headers without options.
     pub headers: u16,
     /// MSS if the peer's SYN has no MSS option (RFC 9293 §3.7.1, MUST-15).
     pub mss_default: u16,
-    /// Least path MTU that an ICMP error may report. IPv4: lower values are attacks (Linux:
-    /// `min_pmtu`). IPv6: every link supports this MTU (RFC 8201 §4).
+    /// Least path MTU that an ICMP error may report. For IPv4, lower values are taken for attacks
+    /// (Linux: `min_pmtu`). For IPv6, every link supports this MTU (RFC 8201 §4).
     pub path_mtu_min: u16,
-    /// True if a report below `path_mtu_min` counts as `path_mtu_min`. IPv6 discards the report
-    /// (RFC 8201 §4).
+    /// True if a report below `path_mtu_min` counts as `path_mtu_min`. False for IPv6, which
+    /// discards such a report (RFC 8201 §4).
     pub clamps_to_min: bool,
 }
 

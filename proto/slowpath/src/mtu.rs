@@ -1,11 +1,11 @@
-//! Packetization layer path MTU discovery (RFC 4821) finds the path MTU without ICMP errors.
+//! Packetization layer path MTU discovery (RFC 4821): a search for the path MTU that needs no ICMP
+//! errors.
 //!
-//! A search keeps two sizes. The lower size is the largest size known to arrive. All segments
-//! except probes have this size. The upper size is the largest size worth a probe. A probe is one
-//! segment whose size is halfway between the two sizes. The ACK of the probe raises the lower size.
-//! The loss of the probe while later segments arrive lowers the upper size, and is no congestion
-//! signal. By default a search begins when several consecutive timeouts suggest a path MTU black
-//! hole.
+//! A search has two bounds: the largest size known to arrive, which is the size of all segments
+//! except probes, and the largest size worth a probe. A probe is one segment whose size is halfway
+//! between the bounds. Its ACK raises the lower bound. If only the probe is lost, the loss lowers
+//! the upper bound, and is no congestion signal. By default, a search begins when several
+//! consecutive timeouts suggest a path MTU black hole.
 
 use tidelane_flow::{CaState, Driver, MtuProbing, TxFull, flags};
 use tidelane_wire::{SeqNumber, TcpFlags};
@@ -17,7 +17,7 @@ use crate::{SlowPath, ip_sizes::ip_sizes};
 const TIMEOUTS: u8 = 4;
 /// First size of a search over IPv4, as an MSS (Linux: `tcp_base_mss`; RFC 4821 §7.2).
 const BASE_MSS: u16 = 1024;
-/// The search ends when its two sizes differ by fewer bytes than this (Linux:
+/// Difference of the two bounds, in bytes, below which the search ends (Linux:
 /// `tcp_probe_threshold`).
 const PROBE_THRESHOLD: u16 = 8;
 /// Least congestion window for a probe, in segments.
@@ -84,7 +84,8 @@ impl<E: Driver> SlowPath<'_, E> {
         both.min(self.config.segment_max)
     }
 
-    /// Starts the search of a new connection, if the configuration says so.
+    /// Starts the search of a new connection if the configuration demands a search on every
+    /// connection.
     pub(crate) fn begin_mtu_search(&mut self) {
         if self.config.mtu_probing == MtuProbing::Always {
             self.search_from(self.base_mss());
@@ -171,8 +172,8 @@ impl<E: Driver> SlowPath<'_, E> {
         Ok(())
     }
 
-    /// Returns true if no data is missing, all segments have the size known to arrive, and neither
-    /// a small window nor pacing limits the flow.
+    /// Returns true if the flow may send a probe: no data is missing, path and peer allow segments
+    /// of the lower bound, and neither a small window nor pacing limits the flow.
     fn may_probe(&self) -> bool {
         let scoreboard = self.cold.scoreboard.as_ref();
         self.cold.ca_state == CaState::Open
@@ -184,8 +185,8 @@ impl<E: Driver> SlowPath<'_, E> {
             && !self.is_held_back()
     }
 
-    /// Returns true if the unsent data and both windows have room for a probe and the segments that
-    /// must follow the probe.
+    /// Returns true if there is enough unsent data, and room in SND.WND and cwnd, for a probe and
+    /// the segments that must follow it.
     fn has_room_for_probe(&self, len: u32) -> bool {
         let mss = u32::from(self.hot.mss);
         let needed = len + FOLLOWERS * mss;
@@ -225,9 +226,9 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Handles the loss of `lost` bytes, which may include the probe. A lost probe ends, and lowers
-    /// the upper bound of the search. Returns true if nothing but the probe was lost. The data of
-    /// the probe is then retransmitted in smaller segments, and the window stays (RFC 4821 §7.6.2).
+    /// Handles the loss of `lost` bytes, which may include the probe. The loss of the probe lowers
+    /// the upper bound of the search. Returns true if nothing but the probe was lost: its data is
+    /// then retransmitted in smaller segments, and cwnd does not change (RFC 4821 §7.6.2).
     pub(crate) fn on_probe_loss(&mut self, lost: u32) -> bool {
         let first = |probe: &Probe| probe.start == self.hot.snd_una;
         let Some(probe) = self.cold.mtu.probe.filter(first) else {
@@ -239,14 +240,14 @@ impl<E: Driver> SlowPath<'_, E> {
         lost <= probe.end.distance_from(probe.start)
     }
 
-    /// Forgets the probe. A timeout or a retransmission says nothing about the size of the probe
-    /// (RFC 4821 §7.6.3).
+    /// Forgets the probe after a timeout or a retransmission, which shows nothing about the size of
+    /// the probe (RFC 4821 §7.6.3).
     pub(crate) fn forget_mtu_probe(&mut self) {
         self.cold.mtu.probe = None;
     }
 
-    /// Returns the length of the first segment in flight, which three duplicate ACKs report lost
-    /// and which may be the probe.
+    /// Returns the length of the first segment in flight, which may be the probe. Three duplicate
+    /// ACKs report the loss of this segment.
     pub(crate) fn first_segment_len(&self) -> u32 {
         let first = |probe: &Probe| probe.start == self.hot.snd_una;
         let probe = self.cold.mtu.probe.filter(first);

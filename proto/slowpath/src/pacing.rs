@@ -1,4 +1,4 @@
-//! Pacing sends the segments of a flow at a rate instead of in bursts of a window.
+//! Pacing: the segments of a flow (connection) are sent at a rate instead of in bursts of a window.
 //!
 //! A flow is paced if its congestion control has a rate (BBR) or if the application bounded the
 //! rate (SO_MAX_PACING_RATE), as in Linux without the fq qdisc. Only the slow path sends the data
@@ -11,7 +11,7 @@ use tidelane_time::{Duration, Instant};
 use crate::{Connection, SlowPath, delivery_rate::Sampler};
 
 /// Time that one burst takes at the pacing rate: one tick of the timer. If the timer is late, the
-/// burst may be up to twice as long.
+/// burst may be up to twice as large.
 const BURST: Duration = Duration::from_millis(1);
 /// Least burst in segments, at any rate.
 const BURST_SEGMENTS: u32 = 2;
@@ -48,8 +48,8 @@ impl Pacing {
         }
     }
 
-    /// Returns the bytes that may be sent now at `rate` bytes per second: none before `free_at`,
-    /// else at least `least`.
+    /// Returns the bytes that may be sent at `rate` bytes per second: none before `free_at`, and at
+    /// least `least` afterwards.
     fn room(&self, now: Instant, rate: u64, least: u32) -> u32 {
         if now < self.free_at {
             return 0;
@@ -59,7 +59,7 @@ impl Pacing {
         u32::try_from(room).unwrap_or(u32::MAX).max(least)
     }
 
-    /// Accounts for `len` bytes that are sent now.
+    /// Accounts for `len` bytes that are sent at `now`.
     fn charge(&mut self, now: Instant, rate: u64, len: u32) {
         let span = u128::from(len) * 1_000_000_000 / u128::from(rate.max(1));
         let span = Duration(u64::try_from(span).unwrap_or(u64::MAX));
@@ -95,7 +95,7 @@ impl<E: Driver> SlowPath<'_, E> {
         self.is_paced().then(|| self.cold.pacing_rate(self.hot))
     }
 
-    /// Returns the part of the window `cwnd` that may be used now.
+    /// Returns `cwnd`, or the part of it that pacing allows to fill.
     pub(crate) fn paced_window(&self, cwnd: u32) -> u32 {
         let Some(rate) = self.pacing_rate() else {
             return cwnd;
@@ -106,13 +106,13 @@ impl<E: Driver> SlowPath<'_, E> {
         cwnd.min(self.hot.flight_size().saturating_add(room))
     }
 
-    /// Returns the bytes of the unpaced initial burst that were left before the last `len` bytes
-    /// were sent.
+    /// Returns the rest of the unpaced initial burst before the last `len` bytes were sent, in
+    /// bytes.
     fn unpaced_before(&self, len: u32) -> u32 {
         if self.cold.pacing.initial_burst_sent {
             return 0;
         }
-        // Use the stream position. A counter of the slow path would miss the ACKs that the fast
+        // Use stream positions, because a counter of the slow path would miss data that the fast
         // path handled.
         let in_flight = self.hot.flight_size().saturating_sub(len);
         let sent = u64::from(self.hot.tx_acked()) + u64::from(in_flight);

@@ -11,7 +11,7 @@ pub struct PathMtu {
     pub mss: u16,
     /// Time at which the entry expires.
     pub until: Instant,
-    /// True if probes found the size, because no router on the path sends ICMP errors.
+    /// True if probes found the size, and not an ICMP error.
     pub probe_sent: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Update of TS.Recent (RFC 7323 §4.3), and PAWS (§5): the rejection of segments from before a wrap
-//! of the sequence numbers.
+//! PAWS (RFC 7323 §5), which rejects segments from before a wrap of the sequence numbers, and the
+//! update of TS.Recent (§4.3).
 
 use tidelane_flow::{Driver, flags};
 use tidelane_wire::{Segment, TcpFlags};
@@ -23,10 +23,10 @@ impl<E: Driver> SlowPath<'_, E> {
             && !self.is_ts_recent_old()
     }
 
-    /// Updates TS.Recent (§4.3, R3) from a segment that starts at or before Last.ACK.sent and, as
-    /// in Linux, has an acceptable ACK. Without the second condition, a segment with a guessed
-    /// sequence number could make PAWS reject all later segments of the peer. A timestamp that is
-    /// one tick older than TS.Recent does not replace TS.Recent.
+    /// Updates TS.Recent (§4.3, R3) from a segment that starts at or before Last.ACK.sent. The
+    /// caller has checked the ACK, as in Linux: otherwise a segment with a guessed sequence number
+    /// could make PAWS reject all later segments of the peer. A timestamp that is one tick older
+    /// than TS.Recent does not replace it.
     pub(crate) fn note_timestamp(&mut self, segment: &Segment<'_>) {
         if self.hot.has(flags::TIMESTAMPS)
             && let Some(t) = segment.options.timestamps

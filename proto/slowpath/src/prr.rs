@@ -1,6 +1,5 @@
-//! Proportional rate reduction (RFC 6937, RFC 9937). While the window is being reduced,
-//! transmissions are clocked by deliveries, so that the reduction neither stalls the flow nor sends
-//! bursts.
+//! Proportional rate reduction (RFC 6937, RFC 9937). While cwnd is being reduced, deliveries clock
+//! the transmissions, so that the flow neither stalls nor sends bursts.
 
 use tidelane_flow::{CaState, Driver};
 
@@ -27,8 +26,8 @@ impl Prr {
         }
     }
 
-    /// Returns the bytes that may be sent now (§3.1). `safe_bonus` is one segment if SND.UNA
-    /// advanced and no further loss was found (slow-start part), else `None` (conservative bound).
+    /// Returns the bytes that may be sent (§3.1). `safe_bonus` is one segment if SND.UNA advanced
+    /// and no further loss was found (slow start bound), and otherwise `None` (conservative bound).
     fn send_count(&self, acked: u32, pipe: u32, ssthresh: u32, safe_bonus: Option<u32>) -> u32 {
         let count = if pipe > ssthresh {
             let share = self.delivered * u64::from(ssthresh);
@@ -53,8 +52,8 @@ impl<E: Driver> SlowPath<'_, E> {
         matches!(self.cold.ca_state, CaState::Recovery | CaState::Cwr)
     }
 
-    /// Updates cwnd for an ACK that delivered `delivered` bytes during a reduction. `advanced` says
-    /// if SND.UNA advanced, and `more_lost` says if more data was marked lost.
+    /// Updates cwnd for an ACK that delivered `delivered` bytes during a reduction. `advanced` is
+    /// true if SND.UNA advanced, and `more_lost` if more data was marked lost.
     pub(crate) fn reduce(&mut self, delivered: u32, advanced: bool, more_lost: bool) {
         let mss = u32::from(self.hot.mss);
         let (pipe, ssthresh) = (self.pipe(), self.cold.controller.ssthresh());
@@ -94,7 +93,7 @@ mod tests {
     const MSS: u32 = 1000;
 
     /// RFC 6937 §3.1: one segment of a flight of twenty is lost, and ssthresh is ten segments. One
-    /// segment is sent for every two that are delivered.
+    /// segment is sent for every two delivered segments.
     #[test]
     fn section_3_1_proportional_while_more_than_ssthresh_is_in_flight() {
         let mut prr = Prr::begin(20 * MSS);
@@ -114,7 +113,7 @@ mod tests {
         let mut prr = Prr::begin(20 * MSS);
         prr.delivered = 3 * u64::from(MSS);
         prr.out = 2 * u64::from(MSS);
-        // After heavy losses the pipe is nearly empty.
+        // After heavy losses, little data is in flight.
         assert_eq!(prr.send_count(MSS, 2 * MSS, 10 * MSS, None), MSS);
         assert_eq!(prr.send_count(MSS, 2 * MSS, 10 * MSS, Some(MSS)), 2 * MSS);
         // The window does not exceed ssthresh.

@@ -1,9 +1,9 @@
-//! Sorted sets of disjoint ranges of sequence space.
+//! Sorted sets of disjoint ranges of sequence space, for the data beyond RCV.NXT.
 
 use tidelane_wire::SeqNumber;
 
-/// Largest number of ranges. Data beyond further holes is dropped, and the peer retransmits the
-/// data.
+/// Largest number of ranges. Data that would need another range is dropped, and the peer
+/// retransmits it.
 pub const RANGES_MAX: usize = 4096;
 
 /// A sorted set of disjoint, non-adjacent ranges within half the sequence space.

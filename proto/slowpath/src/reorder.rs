@@ -49,8 +49,8 @@ impl<E: Driver> SlowPath<'_, E> {
         known.degree = known.degree.max(segments);
     }
 
-    /// Grows the window after new SACK information without an advance of SND.UNA. On a path with
-    /// much reordering, most data arrives out of order (as in Linux).
+    /// Grows cwnd after an ACK with new SACK information that did not advance SND.UNA (as in
+    /// Linux): on a path with much reordering, most data arrives out of order.
     pub(crate) fn grow_out_of_order(&mut self) {
         let not_reducing = matches!(self.cold.ca_state, CaState::Open | CaState::Disorder);
         if not_reducing && self.cold.reordering.degree > DUP_THRESH {
@@ -59,7 +59,7 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Returns RACK's reordering window in us: the time by which a segment may arrive late without
-    /// counting as lost (RFC 8985 §6.2 step 4). Returns zero if no reordering was seen, and the
+    /// counting as lost (RFC 8985 §6.2 step 4). Returns zero if no reordering was seen and the
     /// sender is in recovery or DupThresh segments are SACKed.
     pub(crate) fn reorder_us(&self) -> u32 {
         let enough = self.cold.scoreboard.as_ref().is_some_and(|scoreboard| {
@@ -74,9 +74,9 @@ impl<E: Driver> SlowPath<'_, E> {
             .min(self.hot.srtt >> 3)
     }
 
-    /// Marks late segments lost when the reordering timer expires (RFC 8985 §6.2 step 5). No ACK
-    /// clocks the retransmissions here, so one segment is sent. The next ACKs then clock the
-    /// retransmission of the other lost segments.
+    /// Marks late segments lost when the reordering timer expires (RFC 8985 §6.2 step 5). There is
+    /// no ACK to clock the retransmissions, so a single segment is sent, whose ACK clocks the
+    /// others.
     pub(crate) fn on_reorder_timeout(&mut self) {
         let was_recovering = self.is_recovering();
         if self.rack_detect_loss() && !was_recovering {

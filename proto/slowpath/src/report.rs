@@ -85,8 +85,8 @@ impl Connection {
         let sent = flow.traffic.data_segs_out;
         let originals = sent.wrapping_sub(self.retrans.data_segments);
         let sacked = self.scoreboard.as_ref().map_or(0, |board| board.sacked());
-        // A FIN that follows data shares the last data segment, so the FIN counts as no segment of
-        // its own.
+        // A FIN that was sent with data is part of the last data segment, so do not count it as a
+        // segment.
         let joined = flow.has(flags::FIN_SENT) && !self.fin_without_data;
         let fin = u32::from(joined && flow.snd_una != flow.snd_nxt);
         let left = flow.flight_size().saturating_sub(sacked + fin);

@@ -1,5 +1,5 @@
-//! Windowed minimum of the RTT over five minutes, because a long connection may outlive its path
-//! (RFC 8985 §6.2 step 1).
+//! Minimum RTT of the last five minutes. The window is bounded, because a long connection may
+//! outlive its path (RFC 8985 §6.2 step 1).
 
 use tidelane_cc::MaxFilter;
 use tidelane_flow::Millis;
@@ -7,8 +7,7 @@ use tidelane_flow::Millis;
 /// Length of the window (Linux: `tcp_min_rtt_wlen`).
 const WINDOW_MS: u32 = 300_000;
 
-/// Windowed minimum of the RTT. Kept as the maximum of the samples' bitwise complements, because
-/// [`MaxFilter`] keeps a maximum.
+/// Windowed minimum of the RTT, stored as the maximum of the samples' bitwise complements.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct RttMin(MaxFilter);
 

@@ -1,5 +1,5 @@
-//! RTT samples (RFC 6298 §3). While a flow has no scoreboard (the record of transmissions), the
-//! flow times one segment per round trip.
+//! RTT samples (RFC 6298 §3). A flow (connection) without a scoreboard, the record of
+//! transmissions, times one segment per round trip.
 
 use tidelane_flow::{Driver, flags};
 use tidelane_time::Duration;
@@ -7,8 +7,8 @@ use tidelane_wire::{Segment, SeqNumber};
 
 use crate::SlowPath;
 
-/// Longest RTT in ms that an echoed timestamp may give. A timestamp that does not come from our
-/// clock mostly gives a longer RTT, and is then ignored.
+/// Longest RTT in ms that an echoed timestamp may give. A value that is no timestamp of ours mostly
+/// gives a longer RTT, and is then ignored.
 const ECHO_MS_MAX: u32 = 60_000;
 
 impl<E: Driver> SlowPath<'_, E> {
@@ -23,8 +23,8 @@ impl<E: Driver> SlowPath<'_, E> {
         least.min(self.hot.srtt >> 3)
     }
 
-    /// Takes an RTT sample from the timed segment if `ack` covers this segment and there is no
-    /// scoreboard (RFC 6298 §3). Returns the sample in us.
+    /// Takes an RTT sample if `ack` covers the timed segment and there is no scoreboard (RFC 6298
+    /// §3). Returns the sample in us.
     pub(crate) fn sample_timed_segment(&mut self, ack: SeqNumber) -> Option<u32> {
         if !self.hot.has(flags::RTT_TIMING) || self.hot.rtt_seq.after(ack) {
             return None;
@@ -54,9 +54,8 @@ impl<E: Driver> SlowPath<'_, E> {
         (self.hot.has(flags::TIMESTAMPS) && ms < ECHO_MS_MAX).then_some(ms)
     }
 
-    /// Returns the end of the millisecond of the timestamp that `segment` echoes, in us. The
-    /// segment with this timestamp was sent before the returned time. Returns `None` for a
-    /// timestamp of the present millisecond.
+    /// Returns a time in us before which the segment whose timestamp `segment` echoes was sent: the
+    /// end of that millisecond. Returns `None` for a timestamp of the present millisecond.
     pub(crate) fn echoed_before_us(&self, segment: &Segment<'_>) -> Option<u32> {
         let ms = self.echoed_ms(segment).filter(|ms| *ms > 0)?;
         Some(self.clock.ms_start_us().wrapping_sub((ms - 1) * 1000))

@@ -15,7 +15,7 @@ pub(crate) const QUICK_ACKS: u32 = 15;
 /// Largest number of blocks in a SACK option.
 const BLOCKS_MAX: usize = 4;
 
-/// Order of the SACK blocks that this end sends to the peer (RFC 2018 §4).
+/// State of the SACK blocks that this end sends to the peer, and their order (RFC 2018 §4).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SackReport {
     /// A sequence number in each of the most recently reported ranges, the latest first.
@@ -41,15 +41,14 @@ impl SackReport {
         self.latest = [Some(start), rest[0], rest[1], rest[2]];
     }
 
-    /// Returns true if the range that grew last ends at `start`. Data from `start` then extends
-    /// this range.
+    /// Returns true if data from `start` extends the range that grew last.
     pub fn continues_at(&self, start: SeqNumber, ranges: &Ranges) -> bool {
         let latest = self.latest[0].and_then(|seq| ranges.containing(seq));
         latest.is_some_and(|range| range.1 == start)
     }
 
-    /// Returns the ranges in order of reporting: the most recent ranges first, then all ranges from
-    /// the highest down. A range may occur twice.
+    /// Returns the ranges in the order in which blocks report them: the most recent ranges first,
+    /// then all ranges from the highest down. A range may occur twice.
     fn in_order(self, ranges: &Ranges) -> impl Iterator<Item = (SeqNumber, SeqNumber)> + '_ {
         let known = self.latest.into_iter().flatten();
         let latest = known.filter_map(|seq| ranges.containing(seq));
@@ -135,7 +134,7 @@ impl<E: Driver> SlowPath<'_, E> {
         self.counters.dsack_sent += u64::from(self.cold.dsack.take().is_some());
     }
 
-    /// Extends the end of a range by the FIN that follows the range. Linux counts a segment as
+    /// Returns `end`, or the end of a FIN that follows at `end`. Linux counts a segment as
     /// delivered only if the SACK block covers its FIN, too.
     fn with_fin(&self, end: SeqNumber) -> SeqNumber {
         if self.cold.fin_at == Some(end) {
@@ -300,8 +299,8 @@ mod tests {
         for start in [70, 90, 110] {
             arrive(start, start + 10);
         }
-        // The list holds four ranges. The fifth range is reported after these four, with all other
-        // ranges from the highest down.
+        // The list holds the four most recent ranges. All other ranges follow, from the highest
+        // down.
         assert_eq!(arrive(130, 140), [130, 110, 90, 70, 50, 10]);
     }
 }

@@ -1,18 +1,18 @@
-//! Transmission times of the data in flight, kept while a flow has no scoreboard, the record of
-//! every transmission.
+//! Transmission times of the data in flight of a flow (connection) without a scoreboard, the record
+//! of every transmission.
 //!
-//! A record per transmission would cost time on every flow, even on flows without losses. This
-//! table keeps one entry per eighth of a round trip instead, with the time of the last transmission
-//! in that span (RFC 8985 §4). The timed segment of each window (RFC 6298 §3) has its exact time.
-//! All other segments appear younger than they are, by at most an eighth of a round trip.
+//! A record per transmission would cost time even on flows without losses. Instead, this table has
+//! one entry per eighth of a round trip, with the time of the last transmission in that span (RFC
+//! 8985 §4). Only the timed segment of each window (RFC 6298 §3) has its exact time. All other
+//! segments appear younger than they are, by at most an eighth of a round trip.
 //!
-//! The table also records where segments begin, while consecutive transmissions have the same
+//! The table also records where segments begin, as long as consecutive transmissions have the same
 //! segment size.
 
 use tidelane_flow::{FlowState, flags};
 use tidelane_wire::SeqNumber;
 
-/// Number of entries, which cover two round trips. Older segments get the time of the oldest entry.
+/// Number of entries: two round trips. Older segments get the time of the oldest entry.
 const SEND_TIMES_MAX: usize = 16;
 /// Shift from `srtt`, in units of 1/8 us, to an eighth of a round trip in us.
 const PART_OF_SRTT: u32 = 6;
@@ -70,7 +70,7 @@ impl Boundaries {
     }
 }
 
-/// Transmission times of a flow.
+/// Transmission times of a flow: a ring of entries, and the latest segment boundaries.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SendTimes {
     /// Ring of entries.
@@ -86,15 +86,16 @@ impl SendTimes {
     /// Records a transmission from `start` to SND.NXT in segments of `size` bytes, after other data
     /// in flight.
     pub fn note(&mut self, hot: &FlowState, start: SeqNumber, size: u16, now_us: u32) {
-        // Do not record the timed segment, which ends at `rtt_seq`: `cut` derives its boundaries
-        // from `rtt_seq`. The fast path does not record a timed segment that was sent alone.
+        // The timed segment ends at `rtt_seq`, from which `cut` derives its boundaries. Do not
+        // record them here either, just as the fast path does not record a timed segment that is
+        // alone in flight.
         if hot.rtt_seq != hot.snd_nxt {
             self.boundaries.note(start, hot.snd_nxt, size);
         }
         self.note_time(hot, now_us);
     }
 
-    /// Records that all data in flight was sent by now, in segments of unknown sizes.
+    /// Gives all data in flight the time `now_us`, and forgets the segment sizes.
     pub fn note_all(&mut self, hot: &FlowState, now_us: u32) {
         self.boundaries.forget(hot.snd_nxt);
         self.note_time(hot, now_us);
@@ -170,8 +171,8 @@ impl SendTimes {
         let timed = hot.has(flags::RTT_TIMING);
         let timed = timed.then_some((hot.rtt_seq, hot.rtt_stamp));
         let age = |entry: &SendTime| now_us.wrapping_sub(entry.1);
-        // Data that was in flight for AGE_US_MAX has timed out. An older entry therefore has a
-        // sequence number from before a wrap.
+        // Data cannot stay in flight for AGE_US_MAX without a timeout, so the sequence number of an
+        // older entry is from before a wrap.
         let believed = |entry: &SendTime| {
             let ahead = entry.0.distance_from(hot.snd_una);
             ahead > 0 && ahead <= hot.flight_size() && age(entry) < AGE_US_MAX
@@ -179,7 +180,7 @@ impl SendTimes {
         let mut send_times: Vec<SendTime> = self.send_times.into_iter().chain(timed).collect();
         send_times.retain(believed);
         send_times.sort_by_key(|entry| entry.0.distance_from(hot.snd_una));
-        // A higher sequence number was first sent later.
+        // A higher sequence number cannot have been sent earlier.
         let mut youngest = u32::MAX;
         for entry in &mut send_times {
             youngest = youngest.min(age(entry));
@@ -196,14 +197,14 @@ impl SendTimes {
     }
 }
 
-/// Twice the default RTO_MAX of 120 s, in us.
+/// Age of entries to ignore, in us: twice the default RTO_MAX of 120 s.
 const AGE_US_MAX: u32 = 240_000_000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A flow with an RTT of 8 ms, which has sent and timed 1,000 bytes at the start.
+    /// Returns a flow with an RTT of 8 ms that has sent and timed 1,000 bytes.
     fn flow() -> FlowState {
         FlowState {
             snd_nxt: SeqNumber(1000),
@@ -282,7 +283,7 @@ mod tests {
         hot.clear(flags::RTT_TIMING);
         hot.snd_una = SeqNumber(1300);
         assert_eq!(sizes(&send_times, &hot), [(2000, 1000), (3500, 1000)]);
-        // Data after a short segment has other boundaries. So has data in segments of another size.
+        // The boundaries change after a short segment, and when the segment size changes.
         hot.snd_nxt = SeqNumber(5500);
         send_times.note(&hot, SeqNumber(3500), 1000, 3_100);
         assert_eq!(sizes(&send_times, &hot), [(3500, 0), (5500, 1000)]);
@@ -300,8 +301,7 @@ mod tests {
         hot.clear(flags::RTT_TIMING);
         hot.snd_nxt = SeqNumber(100);
         send_times.note(&hot, SeqNumber(0), 1000, 3_000);
-        // The next segment is timed and has no entry. The segment after the timed segment has an
-        // entry.
+        // The next segment is timed and has no entry. The segment after it has an entry.
         hot.set(flags::RTT_TIMING);
         hot.rtt_seq = SeqNumber(200);
         hot.snd_nxt = SeqNumber(300);

@@ -6,8 +6,8 @@ use tidelane_wire::{DropReason, Ecn, Segment, SeqNumber, TcpFlags};
 use crate::{Outcome, SlowPath, arrive::Step, sack_blocks::QUICK_ACKS};
 
 impl<E: Driver> SlowPath<'_, E> {
-    /// Seventh check: segment text. Out-of-order data is kept (RFC 9293 SHLD-31) and acknowledged
-    /// at once (MAY-13).
+    /// Seventh check: segment text. Stores out-of-order data (RFC 9293 SHLD-31), and acknowledges
+    /// it at once (MAY-13).
     pub(crate) fn process_text(&mut self, segment: &Segment<'_>, ecn: Ecn) -> Step {
         if segment.payload.is_empty() {
             return Ok(());
@@ -100,9 +100,9 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Acknowledges a run of consecutive segments at its end instead of at the end of the batch.
-    /// Each run gets an ACK of its own, as in Linux, where GRO joins a run up to PSH. If each batch
-    /// had one ACK only and the network lost this ACK, a peer in recovery or with a small window
-    /// would have to wait for its RTO.
+    /// Each run gets an ACK of its own, as in Linux, where GRO joins the segments of a run up to
+    /// PSH. If each batch had one ACK only, its loss would make a peer in recovery or with a small
+    /// window wait for its RTO.
     fn end_run(&mut self) {
         if self.hot.has(flags::ACK_NOW) {
             // If no frame is free, the ACK is sent at the end of the batch.
@@ -110,8 +110,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Records that the payload of `[start, end)` was placed. `duplicate` is the part that had
-    /// arrived before, if any.
+    /// Records that the driver has stored the payload `[start, end)`. `duplicate` is the part that
+    /// had arrived before, if any.
     fn record_placed(
         &mut self,
         start: SeqNumber,

@@ -8,9 +8,9 @@ use crate::SlowPath;
 
 impl<E: Driver> SlowPath<'_, E> {
     /// Checks the probe after SND.UNA moved to `ack`. If `ack` is beyond the probe and no DSACK has
-    /// reported the probe as a duplicate, the probe repaired a loss. The loss reduces the window,
-    /// unless a reduction is under way already. An ACK up to the end of the probe shows nothing,
-    /// because this ACK may be the late ACK of the original segment.
+    /// reported the probe as a duplicate, the probe repaired a loss, which reduces cwnd unless a
+    /// reduction is already under way. An ACK up to the end of the probe proves nothing, because it
+    /// may be the late ACK of the original segment.
     pub(crate) fn check_tlp(&mut self, ack: SeqNumber) {
         let Some(end) = self.cold.probe_end else {
             return;
@@ -30,8 +30,7 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Ends the probe if a peer without DSACK answers the probe by a duplicate ACK, which shows
-    /// that the probe was not needed.
+    /// Handles a duplicate ACK, by which a peer without DSACK shows that the probe was not needed.
     pub(crate) fn check_tlp_duplicate(&mut self, segment: &Segment<'_>) {
         let plain = segment.payload.is_empty() && segment.options.sack.is_empty();
         if plain && self.cold.probe_end == Some(segment.ack) {

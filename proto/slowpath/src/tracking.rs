@@ -1,6 +1,6 @@
-//! Decides when a flow has a scoreboard, which records transmissions: while losses are suspected,
-//! while an MTU probe is in flight, and while the congestion control needs delivery rates or an RTT
-//! sample from every ACK.
+//! Decides when a flow has a scoreboard, which records its transmissions. A flow needs one while
+//! losses are suspected, while an MTU probe is in flight, and while the congestion control needs
+//! delivery rates or an RTT sample from every ACK.
 
 use tidelane_cc::{CongestionControl, RttSample};
 use tidelane_flow::{CaState, Driver, flags};
@@ -16,7 +16,7 @@ const SCOREBOARD_ROUND_TRIPS: u32 = 8;
 const SCOREBOARD_MS_MIN: u32 = 1000;
 
 impl<E: Driver> SlowPath<'_, E> {
-    /// Returns the scoreboard, starting one if necessary, and notes a sign of a loss.
+    /// Records a sign of a loss, and returns the scoreboard, starting one if necessary.
     pub fn scoreboard_for_loss(&mut self) -> &mut Scoreboard {
         self.cold.loss_suspected_at = self.clock.ms;
         self.cold.loss_suspected = true;
@@ -24,9 +24,9 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Returns true if transmissions must be recorded although no loss is suspected. While cwnd
-    /// limits the flow, the slow path handles every ACK anyway, so records cost little. A flow with
-    /// neither outstanding nor unsent data needs no records. The next request of this flow can then
-    /// take the fast path.
+    /// limits the flow, the slow path handles every ACK anyway, so records cost little. A flow
+    /// without outstanding or unsent data needs no records, so that its next request can take the
+    /// fast path.
     fn wants_scoreboard(&self) -> bool {
         let busy = self.hot.snd_una != self.hot.tx_end && self.hot.state.is_synchronized();
         let limited = self.hot.has(flags::CWND_LIMITED) && self.cold.controller.wants_rtt_samples();
@@ -96,7 +96,7 @@ impl<E: Driver> SlowPath<'_, E> {
         }
         if !self.wants_scoreboard() {
             self.cold.scoreboard = None;
-            // The transmission times are lost with the scoreboard. All data in flight gets the
+            // The transmission times are lost with the scoreboard, so give all data in flight the
             // present time.
             self.cold.send_times.note_all(self.hot, self.clock.us());
             self.cold.reorder_deadline = None;

@@ -2,7 +2,7 @@
 //! may have wrapped by half of its range, and PAWS would reject valid segments.
 //!
 //! The fast path records only 16 bits of a segment's arrival time, in units of 1.024 s. These bits
-//! wrap after 18 hours. The engine copies the bits to this record every 8 hours.
+//! wrap after 18 hours, so the engine copies them to this record every 8 hours.
 
 use tidelane_flow::{Clock, Driver, FlowState};
 use tidelane_time::{Duration, Instant};
@@ -14,7 +14,7 @@ pub const TS_RECENT_CHECK_INTERVAL: Duration = Duration::from_secs(8 * 3600);
 /// Age at which TS.Recent expires. A clock of 1 ms wraps by half of its range in 24.8 days.
 const TS_RECENT_AGE: Duration = Duration::from_secs(24 * 86_400);
 
-/// Result of the last check that found a new segment.
+/// The last check that found a new segment, and the arrival time of this segment.
 #[derive(Clone, Copy, Debug)]
 pub struct TsRecentAge {
     /// Time of that check.

@@ -10,7 +10,7 @@ use crate::SlowPath;
 /// Upper bound of the reordering window, in quarters of the minimum RTT (as in Linux). SRTT is a
 /// further bound.
 const REORDER_QUARTERS_MAX: u32 = 255;
-/// Recoveries after which the reordering window is reset (RFC 8985 §6.2 step 4).
+/// Number of recoveries after which the reordering window is reset (RFC 8985 §6.2 step 4).
 const REORDER_PERSIST: u8 = 16;
 
 /// State to restore if a recovery proves to be spurious.
@@ -69,8 +69,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Notes reordering if, in fast recovery, the ACK that advanced SND.UNA from `prior_una` echoes
-    /// the timestamp of the original transmission (as in Linux).
+    /// Records reordering if an ACK in fast recovery, which advanced SND.UNA from `prior_una`,
+    /// echoes the timestamp of the original transmission (as in Linux).
     pub(crate) fn check_late_original(&mut self, segment: &Segment<'_>, prior_una: SeqNumber) {
         if self.cold.ca_state == CaState::Recovery && self.echoes_original(segment) {
             self.note_reordering(prior_una);
@@ -88,8 +88,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Restores the window from before the recovery, or keeps the present window if it is larger.
-    /// Returns false if there was no recovery to undo.
+    /// Restores cwnd and ssthresh from before the recovery, but lowers neither. Returns false if
+    /// there was no recovery to undo.
     pub(crate) fn undo_reduction(&mut self) -> bool {
         let Some(undo) = self.cold.undo.take() else {
             return false;

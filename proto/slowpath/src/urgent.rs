@@ -17,7 +17,7 @@ use crate::SlowPath;
 pub struct Urgent {
     /// SND.UP, until the peer has acknowledged the urgent data.
     pub snd_up: Option<SeqNumber>,
-    /// RCV.UP - 1: the last urgent byte, until all data up to it has arrived.
+    /// RCV.UP - 1: the last urgent byte, until all data up to this byte has arrived.
     rcv_up: Option<UrgentByte>,
 }
 
@@ -37,9 +37,9 @@ impl Urgent {
 }
 
 /// Returns the urgent pointer of a segment that begins at `seq`: SND.UP, or the largest value of
-/// the field if SND.UP is out of reach. Returns `None`, as in Linux, if the largest value would
-/// point at data that was already sent, because the peer would then mistake an earlier byte for the
-/// last urgent byte.
+/// the field if SND.UP is out of reach. If the largest value would point at data that was already
+/// sent, returns `None`, as in Linux, because the peer would take an earlier byte for the last
+/// urgent byte.
 pub(crate) fn pointer(
     snd_up: Option<SeqNumber>,
     seq: SeqNumber,
@@ -53,9 +53,9 @@ pub(crate) fn pointer(
 }
 
 impl<E: Driver> SlowPath<'_, E> {
-    /// Sixth check: URG, even while the window is closed (RFC 9293 MUST-66). An event reports the
+    /// Sixth check: URG, even while the window is closed (RFC 9293 MUST-66). One event reports the
     /// end of urgent data to the application at once (MUST-32). Another event delivers the last
-    /// urgent byte as soon as this byte arrives, in order or not.
+    /// urgent byte when this byte arrives, even out of order.
     pub(crate) fn check_urg(&mut self, segment: &Segment<'_>) {
         if segment.flags.contains(TcpFlags::URG) {
             self.process_urgent_pointer(segment);
@@ -70,9 +70,9 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Stores an urgent pointer that is beyond the last urgent pointer and beyond RCV.NXT. Ignores
-    /// a pointer to received data, so that a duplicate segment does not make its data urgent again.
-    /// A pointer of zero means the first byte, as in Linux.
+    /// Stores an urgent pointer that is beyond the last urgent pointer. Ignores a pointer to
+    /// received data, because a duplicate segment must not make its data urgent again. A pointer of
+    /// zero means the first byte, as in Linux.
     fn process_urgent_pointer(&mut self, segment: &Segment<'_>) {
         let at = segment.seq.add(u32::from(segment.urgent).saturating_sub(1));
         let known = self.cold.urgent.rcv_up;
@@ -88,7 +88,8 @@ impl<E: Driver> SlowPath<'_, E> {
         self.driver.event(self.id, Event::Urgent(pos));
     }
 
-    /// Clears pointers to data that has been received or acknowledged.
+    /// Clears RCV.UP when its data has been received, and SND.UP when its data has been
+    /// acknowledged.
     pub(crate) fn forget_urgent(&mut self) {
         let (next, una) = (self.hot.rcv_nxt, self.hot.snd_una);
         let urgent = &mut self.cold.urgent;
@@ -151,7 +152,7 @@ mod tests {
         assert_eq!(at(far.0, far.0), Some(65_535));
         let farther = UP.sub(65_536);
         assert_eq!(at(farther.0, farther.0), Some(65_535));
-        // In a retransmission, the byte that the field can reach was already sent.
+        // In a retransmission, the field can only point at data that was already sent.
         assert_eq!(at(farther.0, UP.0), None);
     }
 }

@@ -1,5 +1,5 @@
-//! Records of the scoreboard, which lists the unacknowledged transmissions of a flow, and the times
-//! that tell transmissions of the same data apart.
+//! Records of the scoreboard, which lists the unacknowledged transmissions of a flow (connection),
+//! and the times by which it tells an original transmission from a retransmission.
 
 use tidelane_wire::SeqNumber;
 
