@@ -39,10 +39,7 @@ pub fn an_unaccelerated_server_on_another_port() -> Outcome {
     let (accelerated, kernel) = (start(7000)?, start(7001)?);
     thread::sleep(Duration::from_secs(1));
     let count = wire.kernel_connections(Side::Server, 7001)?;
-    ensure!(
-        count == 8,
-        "the kernel has {count} of the 8 connections that are its own"
-    );
+    ensure!(count == 8, "the kernel has {count} of its 8 connections");
     check_load(&accelerated.wait(SHORT)?.success()?.json()?)?;
     check_load(&kernel.wait(SHORT)?.success()?.json()?)
 }

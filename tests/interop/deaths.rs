@@ -121,7 +121,7 @@ pub fn killed_program_frees_all() -> Outcome {
         ensure!(error.contains("reset"), "kill {kill}: the peers saw {line}");
         ensure!(
             line["requests"].as_u64() > Some(0),
-            "kill {kill}: nothing was done: {line}"
+            "kill {kill}: no request: {line}"
         );
         second.end(Signal::KILL, SHORT)?;
         wait_freed(&service, pid)?;

@@ -99,7 +99,7 @@ pub fn cookies_outlive_the_service() -> Outcome {
     let counters = service.counters()?;
     ensure!(
         counters["fast_open_passive"].as_u64() == Some(4),
-        "the first one has no cookie: {counters}"
+        "a SYN without a valid cookie: {counters}"
     );
     Ok(())
 }

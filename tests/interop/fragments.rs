@@ -107,7 +107,7 @@ pub fn a_router_cuts_segments() -> Outcome {
     let ping = ping.arg("--to").arg(SERVER).args("--count 20 --bytes 4000");
     ping.run(SHORT)?;
     let before = of_kernel(&wire, "snmp", "ReasmOKs")?;
-    ensure!(before >= 20, "the kernel made {before} packets whole");
+    ensure!(before >= 20, "the kernel reassembled {before} packets");
     let accelerated = client(&wire, SERVER.into(), ACCELERATED_PORT)?.spawn()?;
     let kernel = client(&wire, SERVER.into(), KERNEL_PORT)?.spawn()?;
     // Each client sends more than 3000 fragmented packets, so none has ended before this.
@@ -128,7 +128,7 @@ pub fn a_router_cuts_segments() -> Outcome {
     );
     ensure!(oks > 3000 && reqds >= 2 * oks, "{counters}");
     let kernels = of_kernel(&wire, "snmp", "ReasmOKs")? - before;
-    ensure!(kernels > 3000, "the kernel made {kernels} packets whole");
+    ensure!(kernels > 3000, "the kernel reassembled {kernels} packets");
     Ok(())
 }
 
@@ -186,7 +186,10 @@ pub fn segments_arrive_in_pieces_in_any_order() -> Outcome {
         let kernel = client(&wire, address, KERNEL_PORT)?.run(SHORT * 5)?;
         check_load(&kernel.json()?)?;
         let kernels = of_kernel(&wire, file, name)? - before;
-        ensure!(kernels > 3000, "{address}: the kernel made {kernels} whole");
+        ensure!(
+            kernels > 3000,
+            "{address}: the kernel reassembled {kernels}"
+        );
     }
     let finished = fragmenter.end(Signal::TERM, SHORT)?.success()?;
     ensure!(

@@ -74,7 +74,7 @@ pub fn redis_and_redis_benchmark() -> Outcome {
     check_redis_csv(&benchmark.run(Duration::from_secs(40))?.stdout)?;
     ensure!(
         !service.sockets_of(server.pid())?.is_empty(),
-        "the service knows no redis"
+        "the service has no socket of redis"
     );
     Ok(())
 }

@@ -82,7 +82,7 @@ pub fn redis_on_localhost() -> Outcome {
     check_not_in_kernel(&wire, 6379)?;
     ensure!(
         !service.sockets_of(server.pid())?.is_empty(),
-        "the service knows no redis"
+        "the service has no socket of redis"
     );
     Ok(())
 }
@@ -362,14 +362,20 @@ pub fn by_configuration() -> Outcome {
         let after = opens(&service)?;
         Ok([after[0] - before[0], after[1] - before[1]] == [3, 3])
     };
-    ensure!(carried("", "")?, "the configuration");
-    ensure!(carried("--loopback", "")?, "a choice that is the same");
-    ensure!(!carried("--no-loopback", "")?, "the server's choice");
-    ensure!(!carried("", "--no-loopback")?, "the client's choice");
+    ensure!(carried("", "")?, "not by the configuration");
+    ensure!(carried("--loopback", "")?, "not with a redundant option");
+    ensure!(
+        !carried("--no-loopback", "")?,
+        "despite the server's option"
+    );
+    ensure!(
+        !carried("", "--no-loopback")?,
+        "despite the client's option"
+    );
     if let Err(error) = service.reload("")? {
         return Err(Stop::Fail(error));
     }
-    ensure!(!carried("", "")?, "a changed configuration");
-    ensure!(carried("--loopback", "--loopback")?, "the choice of both");
+    ensure!(!carried("", "")?, "despite the new configuration");
+    ensure!(carried("--loopback", "--loopback")?, "not by options alone");
     Ok(())
 }

@@ -207,7 +207,7 @@ impl End<'_> {
                     control.send_line(&format!("{accelerated} {kernel}"))?;
                 }
                 "done" => break,
-                other => fail!("the client said {other}"),
+                other => fail!("an unknown request of the client: {other}"),
             }
         }
         self.check_counters()?;
@@ -235,7 +235,7 @@ impl End<'_> {
         self.check_counters()?;
         ensure!(
             control.request("done")? == "done",
-            "the server is not content"
+            "the server did not confirm the end"
         );
         Ok(())
     }

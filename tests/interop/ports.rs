@@ -1,6 +1,7 @@
 //! Packet ports of the service (`tidelaned`). A program with a TCP stack of its own sends and
 //! receives its packets through a port. In these tests, an HTTP server on a port, a server on the
-//! service and a server on the kernel share one address.
+//! service and a server on the kernel share one address. A wire is two network namespaces, the
+//! server's and the client's, joined by a veth pair.
 
 use std::{fs, net::Ipv4Addr, time::Duration};
 

@@ -1,6 +1,7 @@
 //! The C interface of the ring API (`app/rings-c`), by which programs use connections through rings
 //! instead of sockets. Its example programs run on a back end: the service (`tidelaned`), a queue
-//! of a NIC, or the kernel's io_uring. The peers are on the kernel's stack.
+//! of a NIC, or the kernel's io_uring. The peers are on the kernel's stack, at the other end of a
+//! wire (two network namespaces joined by a veth pair).
 
 use std::time::Duration;
 

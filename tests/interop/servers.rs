@@ -330,7 +330,7 @@ pub fn memcached_four_threads() -> Outcome {
     check_memcaslap(&finished.stdout)?;
     ensure!(
         !service.sockets_of(server.pid())?.is_empty(),
-        "the service knows no memcached"
+        "the service has no socket of memcached"
     );
     Ok(())
 }

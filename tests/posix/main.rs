@@ -1,5 +1,6 @@
 //! The POSIX tests: each case of the C program `posix.c` runs on the kernel's stack and on
-//! Tidelane. The two outputs of a case must be equal.
+//! Tidelane, whose service (`tidelaned`) carries the connections of programs under `tidelane run`.
+//! The two outputs of a case must be equal.
 //!
 //! Run them as root after `make build`: `cargo test -p tidelane-tests --test posix`. The
 //! environment variable POSIX_CASES="a b" selects the cases `a` and `b`.

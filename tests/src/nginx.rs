@@ -1,5 +1,6 @@
 //! An nginx server for tests: Debian's nginx with a generated configuration. The server runs in a
-//! network namespace of a wire ([`crate::wire`]). All files lie in the wire's directory.
+//! network namespace of a wire, the test network ([`crate::wire`]). All files lie in the wire's
+//! directory.
 
 use std::{
     fs,

@@ -1,5 +1,5 @@
-//! Programs that tests run in the network namespaces of a wire ([`crate::wire`]), on the kernel's
-//! stack or on a service (`tidelaned`).
+//! Programs that tests run in the network namespaces of a wire, the test network ([`crate::wire`]),
+//! on the kernel's stack or on a service (`tidelaned`).
 
 use std::{
     fs::{self, File},

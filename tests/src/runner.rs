@@ -4,11 +4,11 @@
 //! Most cases wait for the network most of the time. The cases that would disturb others, or that
 //! others would disturb, run at the end, one after another.
 //!
-//! libtest runs tests as threads of one process: it has no time limit, and no result for a skipped
-//! test. This runner executes its own binary again for each case, and passes the name of the case
-//! in the environment. A case that hangs, crashes or leaks does not affect the next case. The
-//! runner prints a skipped case with the reason. The last line of the output has libtest's format,
-//! so that other tools can read the numbers of tests.
+//! libtest runs tests as threads of one process, and has neither a time limit nor a result for a
+//! test that skips itself. This runner executes its own binary again for each case, and passes the
+//! name of the case in the environment. A case that hangs, crashes or leaks does not affect the
+//! next case. The runner prints a skipped case with the reason. The last line of the output has
+//! libtest's format, so that other tools can read the numbers of tests.
 
 use std::{
     env,

@@ -1,5 +1,5 @@
 //! Services (processes of `tidelaned`) that tests start by `tidelane up` and query over their admin
-//! sockets. A service runs on an interface of a wire ([`crate::wire`]).
+//! sockets. A service runs on an interface of a wire, the test network ([`crate::wire`]).
 
 use std::{
     fs,
@@ -276,7 +276,7 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         if self.alive() {
-            // If `tidelane down` fails, the guardian kills the service.
+            // If `tidelane down` fails, the cleanup process (`crate::guardian`) kills the service.
             let _ = self.down();
         }
     }

@@ -6,10 +6,11 @@
 //!        fd77::1/64                  fd77::2/64
 //! ```
 //!
-//! With [`WireOptions::middle`] a third namespace lies between server and client. Its interface
-//! `left` is connected to the server, and its interface `right` to the client. A program there can
-//! forward the frames and impair them. Two NICs of this machine can replace the veth pair at the
-//! server ([`nics`]).
+//! A service (`tidelaned`) runs on an interface of one of the namespaces. With
+//! [`WireOptions::middle`] a third namespace lies between server and client. Its interface `left`
+//! is connected to the server, and its interface `right` to the client. A program there can forward
+//! the frames and impair them. Two NICs of this machine can replace the veth pair at the server
+//! ([`nics`]).
 
 use std::{
     cell::RefCell,

@@ -98,13 +98,13 @@ fn step(all: &mut Reassembler, now: Instant, bytes: &mut Bytes<'_>) {
     let Ok(Some(frame)) = all.push(now, &fragment) else {
         return;
     };
-    let packet = parse_frame(&frame).expect("the whole is a packet");
+    let packet = parse_frame(&frame).expect("the reassembled frame is valid");
     assert_eq!(packet.src, fragment.packet_id.src);
     assert_ne!(packet.ecn, Ecn::NotEct);
     for (at, byte) in packet.payload.iter().enumerate() {
         assert!(
             byte ^ (at % 251) as u8 <= 1,
-            "a byte that nobody sent there"
+            "a byte that no fragment has there"
         );
     }
 }

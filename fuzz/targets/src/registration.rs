@@ -1,6 +1,6 @@
-//! The fuzz target of the registration socket. Several hostile programs send messages with
-//! descriptors of every kind. Their user is not the victim's. [`crate::service`] describes the
-//! service and the victim.
+//! The fuzz target of the registration socket, over which programs open a session with the service.
+//! Several hostile programs send messages with descriptors of every kind. Their user is not the
+//! victim's. [`crate::service`] describes the service and the victim.
 
 use tidelane_abi::{Message, message};
 use tidelane_ring::registration::new_message;

@@ -34,7 +34,7 @@ fn segment(bytes: &[u8]) {
         options: fitting_options(&header.options),
         ..header
     };
-    assert_eq!(again, Ok(expected), "a header survives being written");
+    assert_eq!(again, Ok(expected), "encoding keeps the header");
 }
 
 /// Returns the options that fit: SACK blocks for which there is no room are removed. A Fast Open
@@ -64,6 +64,6 @@ pub fn options(data: &[u8]) {
     assert_eq!(
         TcpOptions::parse(&buffer[..len]),
         fitting_options(&options),
-        "options survive being written"
+        "encoding keeps the options"
     );
 }

@@ -1,4 +1,4 @@
-//! `tidelane-attacker`: one attack per subcommand.
+//! `tidelane-attacker`: attacks a Tidelane service (`tidelaned`). Each subcommand is one attack.
 //!
 //! The exit status is 0 if the attack was carried out, whether or not the attack had an effect. The
 //! test that runs the program checks the effect.

@@ -1,5 +1,9 @@
 //! The registration protocol, which programs speak with the service (`tidelaned`) over a unix
 //! socket. The code omits the checks that the preload library makes before it sends a message.
+//!
+//! The messages name objects of the service: a context is the set of rings of one thread, a
+//! doorbell is the eventfd that wakes this thread, and a slot is the record of a connection in
+//! shared memory.
 
 use std::{
     fmt, io,

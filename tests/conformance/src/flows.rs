@@ -165,7 +165,7 @@ impl Flows {
     pub fn inbound_icmp(&mut self, spec: &IcmpSpec) -> Result<Vec<u8>, String> {
         let ports = self
             .current
-            .ok_or("there is no connection that ICMP could be about")?;
+            .ok_or("there is no connection for the ICMP error")?;
         let kind = if self.version.is_v6() {
             spec.v6
         } else {

@@ -170,7 +170,7 @@ fn wait_for_address(address: Ipv6Addr) -> io::Result<()> {
         thread::sleep(Duration::from_millis(1));
     }
     Err(io::Error::other(format!(
-        "{address} does not come in force"
+        "{address} does not become usable"
     )))
 }
 

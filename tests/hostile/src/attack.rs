@@ -147,7 +147,7 @@ impl Campaign {
                 let verified = self.victim.verified + self.friend.verified;
                 assert!(
                     verified > moved,
-                    "the verified flows stand still:\n{}",
+                    "the verified flows make no progress:\n{}",
                     self.describe()
                 );
                 moved = verified;

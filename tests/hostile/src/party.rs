@@ -89,7 +89,7 @@ impl Driver for CheckingDriver {
         let window = self.window;
         let binding = self.bindings.entry(flow).or_default();
         let end = pos.wrapping_add(payload.len() as u32);
-        assert!(!payload.is_empty(), "nothing to place");
+        assert!(!payload.is_empty(), "an empty payload");
         assert!(
             pos.wrapping_sub(binding.rx_read) < window
                 && end.wrapping_sub(binding.rx_read) <= window,
@@ -247,7 +247,7 @@ impl Party {
         binding.rx_read = binding.rx_read.wrapping_add(count);
         let read = binding.rx_read;
         let taken = self.engine.rx_advance(flow, read);
-        assert_eq!(taken, Ok(()), "what was received can be read");
+        assert_eq!(taken, Ok(()), "received bytes can be read");
     }
 
     /// Aborts the flow if `abort` is true, or else closes it.

@@ -1,4 +1,5 @@
-//! Tests with hostile packets and hostile programs.
+//! Tests of Tidelane's TCP engine with hostile packets, and of the service (`tidelaned`) with
+//! hostile programs.
 //!
 //! The environment variable `TIDELANE_HOSTILE_PACKETS` sets the number of packets, and
 //! `TIDELANE_HOSTILE_SEED` the first seed.

@@ -15,7 +15,10 @@ pub fn what_the_attacker_can_do() -> Outcome {
     let shell = as_attacker(&wire, Side::Server, Origin::Container).arg("cat");
     let interfaces = shell.arg("/proc/self/net/dev").run(SHORT)?.stdout;
     ensure!(interfaces.contains("lo:"), "no loopback: {interfaces}");
-    ensure!(!interfaces.contains("eth1:"), "the wire: {interfaces}");
+    ensure!(
+        !interfaces.contains("eth1:"),
+        "an interface of the wire: {interfaces}"
+    );
 
     let service = wire.service()?;
     let attack = attacker(&wire, Side::Server, Origin::User, &service)?

@@ -51,7 +51,10 @@ pub fn a_stopped_service_leaves_new_connections_to_the_kernel() -> Outcome {
     // Continue the service before any check can fail: a stopped service cannot be shut down.
     send_signal(service.pid(), Signal::CONT)?;
     ensure!(probe.status.success(), "the kernel did not answer: {probe}");
-    ensure!(took < Duration::from_millis(900), "it took {took:?}");
+    ensure!(
+        took < Duration::from_millis(900),
+        "the answer took {took:?}"
+    );
 
     check_load(&load.wait(SHORT)?.success()?.json()?)?;
     let counters = service.counters()?;

@@ -1,5 +1,5 @@
 //! The warning about firewall rules of the host that do not apply to accelerated connections. The
-//! Tidelane service handles these connections instead of the kernel.
+//! service (`tidelaned`) carries these connections instead of the kernel.
 
 use serde::Deserialize;
 

@@ -1,9 +1,9 @@
 //! `tidelane port`: shows the packet ports of programs with a network stack of their own.
 //!
-//! A packet port ("port" below) is not a TCP port, but connects a program to the service by pairs
-//! of packet rings, one pair for each core (polling thread) of the service. The program claims
-//! 3-tuples (protocol, local address, local port), and the service passes the packets of these
-//! 3-tuples to the program's port.
+//! A packet port ("port" below) is not a TCP port, but connects a program to the service
+//! (`tidelaned`) by pairs of packet rings, one pair for each core (polling thread) of the service.
+//! The program claims 3-tuples (protocol, local address, local port), and the service passes the
+//! packets of these 3-tuples to the program's port.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! `tidelane rules`: prints the rules of the service's configuration file, each with the number of
-//! connections that it matched.
+//! `tidelane rules`: prints the rules of the configuration file of the service (`tidelaned`), each
+//! with the number of connections that it matched.
 
 use serde::Deserialize;
 

@@ -1,4 +1,5 @@
 //! `tidelane run`: executes a program, in place of this process, with Tidelane's library preloaded.
+//! The library makes the service (`tidelaned`) carry the program's TCP connections.
 
 use std::{
     env,

@@ -1,4 +1,4 @@
-//! `tidelane ss`: prints the sockets of the programs that run on the Tidelane service, in the
+//! `tidelane ss`: prints the sockets of the programs that run on the service (`tidelaned`), in the
 //! format of `ss -ti`.
 
 use std::fmt::Write;

@@ -1,5 +1,7 @@
-//! Replacements for parts of the daemon (`tidelaned`): a core that runs on its caller's thread
-//! instead of a polling thread, a wire between two hosts, and a demux that only stores claims.
+//! Replacements for parts of the service's daemon (`tidelaned`): a core that runs on its caller's
+//! thread instead of a polling thread, a wire between two hosts, and a demux that only stores
+//! claims. The real demux is an XDP program. The demux passes the packets of claimed ports to the
+//! service.
 
 use std::{
     collections::BTreeSet,

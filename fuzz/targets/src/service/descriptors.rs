@@ -1,4 +1,5 @@
-//! The kinds of descriptors that an attacker may send.
+//! The kinds of descriptors that an attacker may send to the service over its registration socket.
+//! By some messages the program claims the port of the socket that it sends.
 
 use std::{
     io::{self, Write},

@@ -1,4 +1,5 @@
-//! The programs of a scene: the victim, its attackers, and the peer at the other end of the link.
+//! The programs of a scene: the victim and its attackers, which are programs of one Tidelane
+//! service, and the peer at the other end of the link.
 
 use std::{io, net::TcpListener, os::fd::AsFd, sync::Arc};
 
@@ -126,7 +127,8 @@ pub struct Victim {
     pub socket: TcpListener,
 }
 
-/// A doorbell without effect, because the scene drives the peer itself.
+/// A doorbell (a wake-up of a sleeping program) without effect, because the scene drives the peer
+/// itself.
 struct NoBell;
 
 impl Bell for NoBell {

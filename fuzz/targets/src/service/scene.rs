@@ -1,4 +1,4 @@
-//! A service, a victim with a live connection, and the attackers that the input creates.
+//! A Tidelane service, a victim with a live connection, and the attackers that the input creates.
 
 use std::{
     collections::BTreeMap,
@@ -99,7 +99,7 @@ impl<'g> Scene<'g> {
         let cores = Cores::new(vec![Arc::new(core.clone())]);
         let claims = Claims::new(Box::new(claim_set.clone()));
         let descriptors =
-            DescriptorThreads::immediate(SERVED_IFINDEX).expect("sockets can be looked at");
+            DescriptorThreads::immediate(SERVED_IFINDEX).expect("sockets can be inspected");
         let mut shared = ServiceState::new(cores, claims, page_fd, descriptors);
         let addresses = [IpAddress::from_v4(SERVICE)];
         shared.set_addresses(&addresses).expect("claims are free");
@@ -143,12 +143,12 @@ impl<'g> Scene<'g> {
     /// Registers the victim. The victim then listens and gets its first connection.
     fn open_victim(&mut self) {
         let mut victim = std::mem::replace(&mut self.victim.program, FuzzProgram::new(0, spare()));
-        assert!(self.register(&mut victim), "the victim is welcome");
+        assert!(self.register(&mut victim), "the victim is admitted");
         let mut listen = new_message(message::LISTEN);
         listen.backlog = 8;
         let socket = self.victim.socket.try_clone().expect("a descriptor");
         let listened = self.ask(&victim, &listen, &[socket.as_fd()]);
-        let listened = listened.expect("an answer").expect("the port is its own");
+        let listened = listened.expect("an answer").expect("the victim's port");
         self.victim.listener = listened.message.listener;
         if let Some(rings) = &mut victim.rings {
             rings.join(self.victim.listener);
@@ -385,7 +385,7 @@ impl<'g> Scene<'g> {
         };
         let mut next = session.receive(&mut self.shared);
         while next == Next::Wait {
-            let checked = self.shared.descriptors.next().expect("it was checked");
+            let checked = self.shared.descriptors.next().expect("is checked");
             next = session.handle_checked(&mut self.shared, checked);
             if next == Next::Continue {
                 next = session.receive(&mut self.shared);
@@ -447,7 +447,7 @@ impl<'g> Scene<'g> {
     /// Checks the invariants that must hold at any time.
     pub fn check(&mut self) {
         for claim in self.claim_set.claims() {
-            assert!(is_held(&claim), "{claim:?} is nobody's in the kernel");
+            assert!(is_held(&claim), "no socket holds {claim:?}");
         }
         self.exchange_secrets();
         self.protected = Some(self.connect_victim());
@@ -469,7 +469,7 @@ impl<'g> Scene<'g> {
         let numbers: Vec<u64> = self.sessions.keys().copied().collect();
         for number in numbers {
             self.serve(number);
-            assert!(!self.sessions.contains_key(&number), "a session stays");
+            assert!(!self.sessions.contains_key(&number), "a live session");
         }
         for _ in 0..400 {
             if self.core.core().host.usage() == (0, 0, 0) {

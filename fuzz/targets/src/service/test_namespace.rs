@@ -1,4 +1,4 @@
-//! The network namespace in which a thread runs its inputs.
+//! The network namespace in which a thread runs its inputs against a Tidelane service.
 
 use std::{
     fs::File,

@@ -50,8 +50,8 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
 }
 
 /// Connects to the registration socket, and registers unless `silent` is true. Closes the received
-/// descriptors of memory and doorbells at once, because RLIMIT_NOFILE limits this process. The
-/// service keeps its own descriptors of the same memory and doorbells.
+/// descriptors of memory and of doorbells (eventfds) at once, because RLIMIT_NOFILE limits this
+/// process. The service keeps its own descriptors of the same objects.
 fn one(target: &Target, silent: bool) -> Result<Service, Failure> {
     let service = target.connect()?;
     if !silent {

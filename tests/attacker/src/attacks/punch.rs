@@ -47,7 +47,8 @@ struct Tally {
 /// Punches holes into all memory from the service, with several threads at once.
 pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     let program = Program::register(target, "punch")?;
-    // A core reads the rings of each context in each iteration of its loop.
+    // A core reads the rings of each context (the rings of one thread) in each iteration of its
+    // loop.
     let _rings = program.context(0)?;
     let until = Instant::now() + Duration::from_secs_f64(options.seconds);
     let tally = Mutex::new(Tally::default());
