@@ -29,7 +29,6 @@ pub struct DatagramSocketId(u32);
 pub struct OutgoingDatagram {
     /// Destination address and port.
     pub peer: Endpoint,
-    /// The payload.
     pub buffer: SentBuffer,
     /// Link address of the next hop, or `None` if the caller does not know it. If `peer` is among
     /// the latest senders, the source link address of its frame has precedence.

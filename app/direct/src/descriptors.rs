@@ -23,11 +23,8 @@ pub struct Listener {
 /// A socket of the program.
 #[derive(Debug)]
 pub enum Socket {
-    /// A listener.
     Listener(Listener),
-    /// A connection.
     Connection(FlowId),
-    /// A UDP socket.
     Datagram(DatagramSocketId),
 }
 

@@ -31,7 +31,6 @@ const LATE_RESETS_MAX: usize = 1024;
 /// All state of a context except the engine and the descriptors. The engine calls it as its
 /// [`Driver`], to send segments, to store received payloads and to report events.
 pub struct Io<P> {
-    /// The port.
     pub port: P,
     /// The pool of free buffers.
     pub supply: Supply,
@@ -43,7 +42,6 @@ pub struct Io<P> {
     placed: Option<Placed>,
     /// Link addresses of the local end, of neighbours and of the router.
     pub link: LinkAddresses,
-    /// Counters.
     pub counters: DirectCounters,
     /// Number of dropped packets by reason.
     pub drops: Drops,
@@ -60,7 +58,6 @@ pub struct Io<P> {
     pub is_blocked: bool,
     /// Resets of deleted connections that wait for a free frame.
     late_resets: VecDeque<(SegmentOut, HeaderTemplate)>,
-    /// The UDP sockets.
     pub datagrams: DatagramSockets,
     /// Identification for the next IPv4 packet that carries a datagram.
     datagram_ip_id: u16,
@@ -99,12 +96,10 @@ impl<P: PacketIo> Io<P> {
         }
     }
 
-    /// Returns a connection.
     pub fn connection(&self, flow: FlowId) -> Option<&Connection> {
         self.connections.get(flow.index())?.as_deref()
     }
 
-    /// Returns a connection, mutably.
     pub fn connection_mut(&mut self, flow: FlowId) -> Option<&mut Connection> {
         self.connections.get_mut(flow.index())?.as_deref_mut()
     }

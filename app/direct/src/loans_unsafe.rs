@@ -77,7 +77,6 @@ impl Loans {
         }))
     }
 
-    /// Returns the pool.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
@@ -161,7 +160,6 @@ impl SentBuffer {
         }
     }
 
-    /// Returns the payload.
     pub fn payload(&self) -> &[u8] {
         self.buffer.payload()
     }

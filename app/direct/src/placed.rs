@@ -25,7 +25,6 @@ pub enum Receiver {
 /// the exchange.
 #[derive(Debug)]
 pub struct Placed {
-    /// The receiving socket.
     pub receiver: Receiver,
     /// Offset of the payload in the frame.
     pub offset: usize,

@@ -22,7 +22,6 @@ pub struct SendChain {
 }
 
 impl SendChain {
-    /// Returns the number of buffers.
     pub fn len(&self) -> usize {
         self.pieces.len()
     }
@@ -37,7 +36,6 @@ impl SendChain {
         self.head
     }
 
-    /// Appends a buffer.
     pub fn push(&mut self, buffer: SentBuffer) {
         let pos = self.head;
         self.head = pos.wrapping_add(buffer.len());

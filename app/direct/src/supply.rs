@@ -29,7 +29,6 @@ impl Supply {
         Self { pool, count }
     }
 
-    /// Returns the pool.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }

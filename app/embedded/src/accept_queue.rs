@@ -10,7 +10,6 @@ use tidelane_engine::{FlowId, ListenerId};
 pub struct AcceptQueue(VecDeque<(ListenerId, FlowId)>);
 
 impl AcceptQueue {
-    /// Adds a connection of `listener`.
     pub fn push(&mut self, listener: ListenerId, flow: FlowId) {
         self.0.push_back((listener, flow));
     }

@@ -3,13 +3,12 @@
 
 use std::ops::RangeInclusive;
 
-/// The range of ephemeral ports.
+/// The dynamic ports of RFC 6335 §6.
 const RANGE: RangeInclusive<u16> = 49_152..=65_535;
 
 /// Selects ephemeral ports in sequence, from a secret start.
 #[derive(Debug)]
 pub struct EphemeralPorts {
-    /// The last selected port.
     last: u16,
 }
 

@@ -57,9 +57,7 @@ pub enum Report {
 /// All state of a stack except the engine. The engine calls it as its [`Driver`], to send segments,
 /// to store received payloads and to report events.
 pub struct Io<P> {
-    /// The port.
     pub port: P,
-    /// Link addresses.
     pub link: LinkAddresses,
     /// MTU of the port in bytes.
     pub mtu: u32,

@@ -33,7 +33,6 @@ pub struct Stack<P: PacketIo> {
     io: Io<P>,
     /// A reusable burst. `None` while its frames are processed.
     burst: Option<P::Burst>,
-    /// Local addresses.
     addresses: Addresses,
     /// Options of new connections.
     options: SocketOptions,

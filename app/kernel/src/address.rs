@@ -7,9 +7,7 @@ use libc::{sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 /// An IPv4 or IPv6 socket address.
 #[derive(Clone, Copy, Debug)]
 pub enum SocketAddress {
-    /// IPv4.
     V4(sockaddr_in),
-    /// IPv6.
     V6(sockaddr_in6),
 }
 

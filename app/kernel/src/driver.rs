@@ -32,7 +32,6 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Returns a driver without sockets.
     pub fn new(uring: Uring, options: &KernelOptions) -> Self {
         Self {
             policy: Policy::new(options, uring.has_zero_copy()),
@@ -55,7 +54,6 @@ impl Driver {
         self.uring.enter(wait)
     }
 
-    /// Takes the next completion.
     pub fn next(&mut self) -> Option<Completion> {
         self.uring.next()
     }

@@ -293,7 +293,6 @@ impl Socket {
         }
     }
 
-    /// Drops all queued data.
     pub fn drop_queue(&mut self) {
         self.queue.clear();
         self.datagrams.clear();

@@ -371,7 +371,6 @@ impl Uring {
         }
     }
 
-    /// Takes the next completion.
     pub fn next(&mut self) -> Option<Completion> {
         loop {
             let entry = self.ring.completion().next()?;

@@ -25,7 +25,6 @@ const CONNECTIONS_MAX: u64 = 10_000;
 const BATCH: usize = 500;
 /// Number of requests that the clients send before the server's next sync.
 const REQUESTS: usize = 50;
-/// Number of rounds of requests.
 const ROUNDS: usize = 40;
 /// Number of descriptors that the process has besides the connections.
 const OTHER_DESCRIPTORS: u64 = 100;
@@ -89,7 +88,6 @@ impl Server {
         requests
     }
 
-    /// Opens `count` connections.
     fn connect(&mut self, count: usize) -> Vec<TcpStream> {
         let mut streams = Vec::new();
         let before = self.accepted.len();

@@ -98,7 +98,6 @@ impl Echo {
         }
     }
 
-    /// Runs until `is_done` returns true.
     fn run_until(&mut self, mut is_done: impl FnMut(&mut Self) -> bool) {
         let start = Instant::now();
         while !is_done(self) {

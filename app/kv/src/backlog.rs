@@ -24,7 +24,6 @@ impl Backlog {
         self.start == self.bytes.len()
     }
 
-    /// Appends received bytes.
     pub fn add(&mut self, bytes: &[u8]) {
         // Move the rest only when it is the smaller part, so that each byte moves about once.
         if self.start > self.bytes.len() / 2 {

@@ -14,7 +14,6 @@ pub struct DecodedKey {
 }
 
 impl DecodedKey {
-    /// Returns the decoded bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }

@@ -54,7 +54,6 @@ impl<'a> Key<'a> {
 /// The flags of a meta command, and its key.
 #[derive(Debug)]
 pub struct Flags<'a> {
-    /// The key.
     pub key: Key<'a>,
     /// N: the command creates a missing item with this expiry.
     pub vivify: Option<Expiry>,

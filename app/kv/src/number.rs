@@ -87,7 +87,6 @@ pub struct Decimal {
 }
 
 impl Decimal {
-    /// Converts `value` to digits.
     pub fn new(value: u64) -> Self {
         let mut digits = [0; DECIMAL_LEN_MAX];
         let mut start = DECIMAL_LEN_MAX;
@@ -102,7 +101,6 @@ impl Decimal {
         }
     }
 
-    /// Returns the digits.
     pub fn as_bytes(&self) -> &[u8] {
         &self.digits[self.start..]
     }

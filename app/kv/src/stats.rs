@@ -8,7 +8,6 @@ use crate::{kv::Counts, output::Output, store::ITEM_LEN_MAX, tokens::Tokens, tur
 struct Lines(String);
 
 impl Lines {
-    /// Appends a line.
     fn add(&mut self, name: &str, value: impl Display) {
         // A write to a string does not fail.
         let _ = write!(self.0, "STAT {name} {value}\r\n");

@@ -110,7 +110,6 @@ impl Store {
         }
     }
 
-    /// Returns the counts.
     pub fn counts(&self) -> &StoreCounts {
         &self.counts
     }
@@ -142,7 +141,6 @@ impl Store {
         self.pinned.max(self.uploading) > self.arena.count_max() / 8 * 3
     }
 
-    /// Returns the number of buckets.
     pub fn bucket_count(&self) -> usize {
         self.buckets.len()
     }
@@ -224,7 +222,6 @@ impl Store {
         }
     }
 
-    /// Returns a new CAS number.
     pub fn next_cas(&mut self) -> u64 {
         self.last_cas += 1;
         self.last_cas

@@ -36,7 +36,6 @@ impl<'a> Tokens<'a> {
         tokens
     }
 
-    /// Returns the number of words.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -53,7 +52,6 @@ impl<'a> Tokens<'a> {
         start..end
     }
 
-    /// Returns the last word.
     pub fn last(&self) -> &'a [u8] {
         self.get(self.len.wrapping_sub(1))
     }

@@ -29,7 +29,6 @@ const CONTEXT_BITS: u32 = 21;
 
 const _: () = assert!(INDEX_BITS + USE_BITS + CONTEXT_BITS == 63, "never negative");
 
-/// Limit of places.
 const PLACES_MAX: usize = 1 << INDEX_BITS;
 /// Limit of buffers of the program at the start of a sync. The other places are for the list.
 const HELD_MAX: u32 = 1 << (INDEX_BITS - 1);

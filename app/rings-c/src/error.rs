@@ -23,135 +23,107 @@ const fn fixed(errno: i32, text: &'static str) -> Error {
 }
 
 impl Error {
-    /// The handle is not that of an open context.
     pub const CONTEXT: Self = fixed(
         libc::EBADF,
         "the handle is no open context; open one with tlr_open_context",
     );
-    /// The context belongs to another thread or process.
     pub const THREAD: Self = fixed(
         libc::EPERM,
         "another thread, or the parent process, has opened the context; open one for each",
     );
-    /// A signal handler has interrupted another call.
     pub const INTERRUPTED_CALL: Self = fixed(
         libc::EBUSY,
         "a signal handler has interrupted another call; set a flag, and call later",
     );
-    /// No further context can be numbered.
     pub const CONTEXTS: Self = fixed(
         libc::EMFILE,
         "no further context can be numbered; start another process",
     );
-    /// A pointer is null.
     pub const POINTER: Self = fixed(libc::EFAULT, "a pointer is null");
-    /// A reserved field is not zero.
     pub const RESERVED: Self = fixed(
         libc::EINVAL,
         "a reserved field is not zero; initialize the whole structure",
     );
-    /// The options name no back end.
     pub const BACK_END: Self = fixed(
         libc::EOPNOTSUPP,
         "the back end is unknown; use a value of enum tlr_back_end",
     );
-    /// An option of another back end is set.
     pub const FOREIGN_OPTION: Self = fixed(
         libc::EINVAL,
         "an option that the back end does not have is not zero; man tlr_open_context lists them",
     );
-    /// The options of the direct back end name no interface.
     pub const NO_INTERFACE: Self = fixed(
         libc::EINVAL,
         "TLR_DIRECT needs the option interface; `ip -brief link` lists the interfaces",
     );
-    /// The options name a queue without the flag.
     pub const NOT_STEERED: Self = fixed(
         libc::EINVAL,
         "a queue other than 0 needs the flag TLR_STEERED, and `ethtool -N` has to send the \
          program's ports to the queue",
     );
-    /// An unknown flag is set.
     pub const FLAGS: Self = fixed(
         libc::EINVAL,
         "a flag is unknown; use values of enum tlr_flag",
     );
-    /// A name is no text.
     pub const NAME: Self = fixed(libc::EINVAL, "a name is not UTF-8");
-    /// The address has a wrong length.
     pub const ADDRESS: Self = fixed(
         libc::EINVAL,
         "the length does not fit the family of the address",
     );
-    /// The address is neither IPv4 nor IPv6.
     pub const FAMILY: Self = fixed(
         libc::EAFNOSUPPORT,
         "the address is neither IPv4 (AF_INET) nor IPv6 (AF_INET6)",
     );
-    /// The descriptor is not open in the context.
     pub const DESCRIPTOR: Self = fixed(libc::ENOTSOCK, "the descriptor is not open in the context");
-    /// The kernel has no socket of the descriptor.
     pub const NO_SOCKET: Self = fixed(
         libc::EOPNOTSUPP,
         "the kernel has no socket of the descriptor, because another TCP carries it",
     );
-    /// The descriptor cannot send.
     pub const NOT_CONNECTED: Self = fixed(
         libc::ENOTCONN,
         "the descriptor is no open connection, or its sending direction is closed",
     );
-    /// The descriptor cannot send datagrams.
     pub const NO_UDP_SOCKET: Self = fixed(
         libc::ENOTCONN,
         "the descriptor is no open UDP socket; tlr_bind opens one, and tlr_send sends on a \
          connection",
     );
-    /// The payload does not fit in a datagram.
     pub const TOO_LONG: Self = fixed(
         libc::EMSGSIZE,
         "the payload is longer than the back end can send in a UDP datagram; send less",
     );
-    /// The slot has data of a connection.
     pub const NO_DATAGRAM: Self = fixed(
         libc::EOPNOTSUPP,
         "the slot has data of a connection, which has no sender of its own; getpeername of \
          tlr_socket returns the peer",
     );
-    /// The descriptor has no room for another buffer.
     pub const FULL: Self = fixed(
         libc::EAGAIN,
         "the descriptor has no room for another buffer; wait for TLR_WRITABLE",
     );
-    /// The ready list has no such entry or slot.
     pub const ENTRY: Self = fixed(libc::ENOENT, "the ready list has no such entry or slot");
-    /// All buffers have owners.
     pub const NO_BUFFER: Self = fixed(
         libc::ENOBUFS,
         "all buffers have owners; release some, or call tlr_sync, which returns those that were \
          sent",
     );
-    /// The program holds so many buffers that a list may find no place.
     pub const TOO_MANY_HELD: Self = fixed(
         libc::ENOBUFS,
         "the program holds too many buffers; release or send some, and call again",
     );
-    /// The number is no buffer of the context.
     pub const NO_SUCH_BUFFER: Self = fixed(
         libc::EINVAL,
         "the number is no buffer of the context, or the error of a failed call",
     );
-    /// Neither the program nor the ready list owns the buffer any more.
     pub const BUFFER_GONE: Self = fixed(
         libc::ESTALE,
         "the program has sent or released the buffer, or has not held it before the last sync",
     );
-    /// The payload would end beyond the buffer.
     pub const LENGTH: Self = fixed(
         libc::EMSGSIZE,
         "the payload would end beyond the buffer; tlr_capacity returns the room",
     );
 
-    /// Returns the error number.
     pub fn errno(&self) -> i32 {
         self.errno
     }

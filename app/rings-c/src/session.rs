@@ -38,7 +38,6 @@ impl Session {
         }
     }
 
-    /// Opens a listener.
     pub fn listen(&mut self, local: SocketAddr, backlog: u32) -> Result<i32, Error> {
         let options = match backlog {
             0 => ListenOptions::default(),
@@ -47,12 +46,10 @@ impl Session {
         Ok(to_c(self.back_end.listen(local, &options)?))
     }
 
-    /// Starts a connection.
     pub fn connect(&mut self, peer: SocketAddr) -> Result<i32, Error> {
         Ok(to_c(self.back_end.connect(peer)?))
     }
 
-    /// Opens a UDP socket.
     pub fn bind(&mut self, local: SocketAddr) -> Result<i32, Error> {
         Ok(to_c(self.back_end.bind(local)?))
     }
@@ -238,7 +235,6 @@ impl Session {
         Ok(())
     }
 
-    /// Receives or accepts again.
     pub fn resume(&mut self, descriptor: i32) -> Result<(), Error> {
         let descriptor = self.open_descriptor(descriptor)?;
         Ok(self.back_end.resume(descriptor)?)
@@ -251,14 +247,12 @@ impl Session {
         Ok(())
     }
 
-    /// Closes a descriptor.
     pub fn close(&mut self, descriptor: i32) -> Result<(), Error> {
         let descriptor = self.open_descriptor(descriptor)?;
         self.back_end.close(descriptor);
         Ok(())
     }
 
-    /// Resets a connection.
     pub fn abort(&mut self, descriptor: i32) -> Result<(), Error> {
         let descriptor = self.open_descriptor(descriptor)?;
         self.back_end.abort(descriptor);
@@ -274,7 +268,6 @@ impl Session {
             .ok_or(Error::NO_SOCKET)
     }
 
-    /// Returns the counters.
     pub fn counters(&self) -> Counters {
         let pool = self.back_end.pool();
         Counters {

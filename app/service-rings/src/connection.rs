@@ -72,7 +72,6 @@ impl Connection {
         }
     }
 
-    /// Returns an accepted connection.
     pub fn accepted(stream: Rc<LentStream>) -> Self {
         Self {
             stream: Some(stream),
@@ -86,7 +85,6 @@ impl Connection {
         self.stream = Some(stream);
     }
 
-    /// Returns the stream.
     pub fn stream(&self) -> Option<&Rc<LentStream>> {
         self.stream.as_ref()
     }
@@ -296,7 +294,6 @@ impl Connection {
         }
     }
 
-    /// Pauses or resumes receiving.
     pub fn set_paused(&mut self, is_paused: bool) {
         self.is_paused = is_paused;
     }

@@ -151,18 +151,15 @@ impl Datagrams {
         self.open.is_empty() && self.closing.is_empty()
     }
 
-    /// Opens a socket.
     pub fn bind(&mut self, descriptor: Descriptor, local: SocketAddr) -> io::Result<()> {
         self.open.insert(descriptor, DatagramSocket::open(local)?);
         Ok(())
     }
 
-    /// Returns the kernel's socket.
     pub fn socket(&self, descriptor: Descriptor) -> Option<BorrowedFd<'_>> {
         Some(self.open.get(&descriptor)?.socket.as_fd())
     }
 
-    /// Queues a datagram.
     pub fn send_to(
         &mut self,
         descriptor: Descriptor,

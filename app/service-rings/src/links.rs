@@ -342,7 +342,6 @@ impl Links {
         });
     }
 
-    /// Closes or resets a connection.
     pub fn close(&mut self, descriptor: Descriptor, abort: bool) {
         if let Some(connection) = self.sockets.connection(descriptor) {
             connection.close(abort);

@@ -71,7 +71,6 @@ impl Listener {
         }
     }
 
-    /// Returns the kernel socket.
     pub fn socket(&self) -> Option<BorrowedFd<'_>> {
         self.socket.as_ref().map(AsFd::as_fd)
     }

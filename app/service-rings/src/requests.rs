@@ -23,7 +23,6 @@ pub enum Request {
 pub struct Requests(VecDeque<Request>);
 
 impl Requests {
-    /// Adds a request.
     pub fn push(&mut self, request: Request) {
         self.0.push_back(request);
     }

@@ -8,9 +8,7 @@ use crate::{connection::Connection, listener::Listener};
 /// A socket of the program.
 #[derive(Debug)]
 pub enum Socket {
-    /// A listener.
     Listener(Listener),
-    /// A connection.
     Connection(Box<Connection>),
     /// A UDP socket: see [`Datagrams`](crate::datagrams::Datagrams).
     Datagram,

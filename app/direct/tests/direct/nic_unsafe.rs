@@ -236,7 +236,6 @@ struct Transmission {
     done: Instant,
 }
 
-/// Returns a hash of bytes.
 fn hash(bytes: &[u8]) -> u64 {
     let mix = |all: u64, byte: &u8| (all ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix)

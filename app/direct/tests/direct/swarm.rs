@@ -8,7 +8,6 @@ use crate::{
     nic_unsafe::{PACKET_LEN_MAX, Quality},
 };
 
-/// Number of seeds.
 const SEEDS: u64 = 300;
 
 /// Returns the impairments of a seed. One seed in four has no loss. The other seeds lose 5, 10 or

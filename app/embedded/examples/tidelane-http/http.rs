@@ -23,7 +23,6 @@ const READ_LEN: usize = 16 << 10;
 
 /// The calls that the server makes for its connections. No call blocks.
 pub trait Sockets {
-    /// A connection.
     type Connection: Copy + Eq + Hash;
 
     /// Accepts the next connection. Returns `None` if the accept queue is empty.
@@ -60,7 +59,6 @@ pub struct Server<S: Sockets> {
     clients: HashMap<S::Connection, Client>,
     /// Buffer into which each read copies received data.
     read_buffer: Box<[u8]>,
-    /// Number of responses.
     pub responses: u64,
 }
 
@@ -83,7 +81,6 @@ impl<S: Sockets> Server<S> {
         }
     }
 
-    /// Closes a connection.
     pub fn close(&mut self, connection: S::Connection) {
         self.clients.remove(&connection);
         self.sockets.close(connection);

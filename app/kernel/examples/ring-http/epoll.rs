@@ -48,7 +48,6 @@ pub struct EpollContext {
 }
 
 impl EpollContext {
-    /// Opens a context.
     pub fn open() -> io::Result<Self> {
         Ok(Self {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,

@@ -143,7 +143,6 @@ pub struct Server {
 }
 
 impl Server {
-    /// Returns a server without clients.
     pub fn new() -> Self {
         Self {
             clients: Vec::new(),

@@ -85,7 +85,6 @@ impl Joined {
         synced.expect("a ring");
     }
 
-    /// Syncs until `is_done` returns true.
     fn sync_until(&mut self, mut is_done: impl FnMut(&mut Self) -> bool) {
         let start = Instant::now();
         while !is_done(self) {

@@ -61,12 +61,10 @@ const _: () = assert!((Word::KeyLenAndMarks as usize + 1) * 4 == FIRST_DATA);
 pub struct Block([u8; BLOCK_LEN]);
 
 impl Block {
-    /// Returns a word.
     pub fn word(&self, word: Word) -> u32 {
         u32::from_ne_bytes(self.0.as_chunks().0[word as usize])
     }
 
-    /// Sets a word.
     pub fn set_word(&mut self, word: Word, value: u32) {
         self.0.as_chunks_mut().0[word as usize] = value.to_ne_bytes();
     }
@@ -137,12 +135,10 @@ impl Arena {
         self.used -= count;
     }
 
-    /// Returns a block.
     pub fn get(&self, block: u32) -> &Block {
         &self.blocks[block as usize]
     }
 
-    /// Returns a block, mutably.
     pub fn get_mut(&mut self, block: u32) -> &mut Block {
         &mut self.blocks[block as usize]
     }

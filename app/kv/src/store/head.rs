@@ -28,7 +28,6 @@ pub struct New<'a> {
     pub value_len: usize,
     /// Flags that the client stores with the item.
     pub client_flags: u32,
-    /// The expiry.
     pub expiry: Expiry,
     /// True if the client has sent the key in base64.
     pub has_binary_key: bool,
@@ -76,24 +75,20 @@ impl Store {
         self.word(item, Word::ClientFlags)
     }
 
-    /// Returns the CAS number.
     pub fn cas(&self, item: Item) -> u64 {
         let high = u64::from(self.word(item, Word::CasHigh));
         high << 32 | u64::from(self.word(item, Word::CasLow))
     }
 
-    /// Sets the CAS number.
     pub fn set_cas(&mut self, item: Item, cas: u64) {
         self.set_word(item, Word::CasLow, cas as u32);
         self.set_word(item, Word::CasHigh, (cas >> 32) as u32);
     }
 
-    /// Returns the expiry.
     pub fn expiry(&self, item: Item) -> Expiry {
         Expiry(self.word(item, Word::Expiry))
     }
 
-    /// Sets the expiry.
     pub fn set_expiry(&mut self, item: Item, expiry: Expiry) {
         self.set_word(item, Word::Expiry, expiry.0);
     }
@@ -112,7 +107,6 @@ impl Store {
         self.word(item, Word::KeyLenAndMarks) & mark as u32 != 0
     }
 
-    /// Sets or clears a mark.
     pub fn mark(&mut self, item: Item, mark: Mark, is_set: bool) {
         let others = self.word(item, Word::KeyLenAndMarks) & !(mark as u32);
         let bit = if is_set { mark as u32 } else { 0 };

@@ -106,7 +106,6 @@ impl Server {
         panic!("memcached does not serve");
     }
 
-    /// Returns the port.
     pub fn port(&self) -> u16 {
         self.address.port()
     }

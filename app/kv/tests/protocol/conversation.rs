@@ -92,7 +92,6 @@ impl Client {
         self.is_closed
     }
 
-    /// Ends the session.
     pub fn end(self, kv: &mut Kv) {
         self.session.end(kv);
     }

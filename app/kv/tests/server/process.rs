@@ -47,7 +47,6 @@ impl Process {
         }
     }
 
-    /// Connects a client.
     pub fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).expect("the server accepts");
         stream.set_nodelay(true).expect("an option");
