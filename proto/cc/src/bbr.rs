@@ -1,4 +1,4 @@
-//! BBR version 1: the window follows a model of the path instead of losses.
+//! BBR version 1, in which the window follows a model of the path instead of losses.
 //!
 //! The model has two values: the largest delivery rate of the last ten round trips (`BtlBw`), and
 //! the minimum RTT of the last ten seconds (`RTprop`). BBR sends at `pacing_gain * BtlBw` and keeps
@@ -14,7 +14,7 @@
 //! The implementation follows draft-cardwell-iccrg-bbr-congestion-control-00, with two additions of
 //! Linux: packet conservation in the first round of a recovery, and extra window for ACK
 //! aggregation. Unlike Linux, this module does not detect policers (`lt_bw`). ECN has no effect. A
-//! loss changes cwnd for one recovery only, and never the model.
+//! loss affects cwnd during its recovery only, and never affects the model.
 
 use tidelane_time::{Duration, Instant};
 
@@ -40,7 +40,7 @@ const MIN_RTT_AGE: Duration = Duration::from_secs(10);
 const PROBE_RTT_TIME: Duration = Duration::from_millis(200);
 /// Window in PROBE_RTT in segments, and the least window in any mode.
 const CWND_MIN_SEGMENTS: u32 = 4;
-/// Growth of BtlBw, as a ratio, that restarts the count of [`FULL_BW_ROUNDS`]: by a quarter.
+/// Growth of BtlBw that restarts the count of [`FULL_BW_ROUNDS`], as a ratio: a quarter.
 const FULL_BW_GROWTH: (u64, u64) = (5, 4);
 /// Number of rounds without this growth that end STARTUP.
 const FULL_BW_ROUNDS: u8 = 3;
@@ -52,7 +52,7 @@ const FIRST_RTT: Duration = Duration::from_millis(1);
 const BURST: Duration = Duration::from_millis(1);
 /// Least size of a burst in segments.
 const BURST_SEGMENTS: u64 = 2;
-/// Number of bursts for which cwnd has room: one each in the sender, the network and the receiver.
+/// Number of bursts for which cwnd has room: one each in sender, network and receiver.
 const BURSTS_HELD: u64 = 3;
 
 /// Mode of BBR, which determines the gains. The module's documentation describes the modes.
@@ -78,7 +78,8 @@ pub struct Bbr {
     /// Number of rounds. A round ends at the ACK of data sent after `round_end` delivered bytes.
     round: u32,
     round_end: u64,
-    /// Samples with a smaller `prior_delivered` (in bytes) count as app-limited, due to PROBE_RTT.
+    /// Samples with a smaller `prior_delivered` (in bytes) count as app-limited, because of
+    /// PROBE_RTT.
     app_limited_until: u64,
     /// BtlBw (bytes per second) when it last grew by a quarter, and the number of rounds since.
     full_bw: u32,
@@ -184,7 +185,8 @@ impl Bbr {
         }
     }
 
-    /// Returns `gain` times the bandwidth-delay product, `extra`, and room for bursts: in bytes.
+    /// Returns the sum of `gain` times the bandwidth-delay product, `extra`, and room for bursts,
+    /// in bytes.
     fn inflight(&self, gain: u64, extra: u64) -> u32 {
         if self.min_rtt_us == u32::MAX {
             return self.window.initial_window();
@@ -233,7 +235,7 @@ impl Bbr {
         let whole = (now - self.phase_at).as_micros() > u64::from(self.min_rtt_us);
         let gain = self.pacing_gain();
         let over = if gain > UNIT {
-            // A small buffer may never hold this flight, so a loss also ends the phase.
+            // A path with a small buffer may never hold this flight, so a loss also ends the phase.
             whole && (sample.lost > 0 || sample.prior_flight >= self.inflight(gain, 0))
         } else if gain < UNIT {
             whole || sample.prior_flight <= self.inflight(UNIT, 0)
@@ -480,7 +482,7 @@ impl CongestionControl for Bbr {
         self.window.ssthresh()
     }
 
-    /// Does nothing: the model and the pacing rate stay valid, and the pacing prevents a burst.
+    /// Does nothing, because the model stays valid and pacing prevents a burst.
     fn on_idle_restart(&mut self, _now: Instant, _idle_rtos: u32) {}
 
     fn on_transmit_start(&mut self, now: Instant, app_limited: bool) {

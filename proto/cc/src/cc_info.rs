@@ -7,7 +7,7 @@ use crate::{Bbr, Controller, bbr::UNIT};
 /// Representation of a gain of 1.0 in [`CcInfo`].
 pub const GAIN_UNIT: u32 = 256;
 
-/// State of one algorithm, for `tcp_cc_info` of Linux.
+/// State of one algorithm, for Linux's `tcp_cc_info`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum CcInfo {
     /// NewReno, CUBIC and custom algorithms report no further state.

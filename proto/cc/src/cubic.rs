@@ -9,9 +9,8 @@
 //! ```
 //!
 //! If `W_est`, the window that Reno would have, is larger than `W_cubic`, cwnd follows `W_est`.
-//! Windows are in bytes and times in milliseconds. The resolution of a byte per millisecond
-//! suffices: three seconds after `K`, the curve rises by 16 bytes per ms, with segments of 1460
-//! bytes.
+//! Windows are in bytes and times in milliseconds. The resolution suffices: three seconds after
+//! `K`, the curve rises by 16 bytes per ms, with segments of 1460 bytes.
 
 use tidelane_time::{Duration, Instant};
 
@@ -24,8 +23,8 @@ const BETA: (u64, u64) = (7, 10);
 const ALPHA: u64 = 9;
 /// Denominator of `alpha_cubic`.
 const ALPHA_UNIT: u64 = 17;
-/// Largest distance from `K` in ms at which the curve is computed. The value is larger than any
-/// `K`, and small enough that the cube times four segments fits into 64 bits.
+/// Largest distance from `K` in ms for which the curve is computed. The value is larger than any
+/// `K`, but so small that its cube times four segments fits into 64 bits.
 const OFFSET_MS_MAX: u64 = 1 << 18;
 /// Time after the start of congestion avoidance in which RTT samples still belong to the recovery
 /// (as in Linux).
@@ -77,7 +76,7 @@ impl Cubic {
     }
 
     /// Returns W_max in bytes: cwnd at the last congestion event, or less with fast convergence. In
-    /// an epoch that follows slow start or a timeout: cwnd at the start of the epoch.
+    /// an epoch that follows slow start or a timeout, W_max is cwnd at the start of the epoch.
     pub const fn w_max(&self) -> u32 {
         self.w_max
     }
@@ -243,7 +242,7 @@ impl CongestionControl for Cubic {
         self.hystart.is_searching() && self.window.in_slow_start()
     }
 
-    /// Reduces cwnd (§4.6). The base is cwnd instead of FlightSize, as in Linux: see
+    /// Reduces cwnd (§4.6), based on cwnd instead of FlightSize, as in Linux: see
     /// [`Cubic::on_rto`].
     fn on_congestion_signal(&mut self, _now: Instant, _flight_size: u32) -> u32 {
         self.save_w_max();
@@ -261,10 +260,10 @@ impl CongestionControl for Cubic {
         if !self.window.in_timeout() {
             self.save_w_max();
         }
-        // RFC 9438 §4.6 allows cwnd instead of FlightSize if cwnd does not grow while the flow is
-        // not cwnd-limited. With FlightSize, an application that pauses would be left with a tiny
-        // window. If fast recovery has already reduced cwnd for this flight, FlightSize is larger
-        // than cwnd and is used.
+        // RFC 9438 §4.6 allows cwnd instead of FlightSize if cwnd grows only while the flow is
+        // cwnd-limited, as here. FlightSize would leave an application that pauses with a tiny
+        // window. FlightSize is larger than cwnd, and is used, if fast recovery has already reduced
+        // cwnd for this flight.
         let cwnd = flight_size.max(self.window.cwnd());
         self.window.collapse_to_loss_window(times_beta(cwnd));
         // §4.8: in the first epoch after a timeout, W_max is cwnd at the start of the epoch.

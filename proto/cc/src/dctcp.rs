@@ -1,4 +1,4 @@
-//! DCTCP (RFC 8257) reduces cwnd in proportion to the fraction of CE-marked bytes.
+//! DCTCP (RFC 8257), which reduces cwnd in proportion to the fraction of CE-marked bytes.
 //!
 //! The fraction of marked bytes is estimated once per window of data:
 //!
@@ -65,7 +65,7 @@ impl Dctcp {
     /// Updates alpha at the end of a window (§3.3 steps 5 to 9).
     fn end_window(&mut self) {
         let mark = u64::from(self.marked) * u64::from(ALPHA_UNIT) / u64::from(self.acked.max(1));
-        // Decay by at least 1. Otherwise rounding down would keep alpha above zero.
+        // Decay by at least 1, because rounding down would otherwise keep alpha above zero.
         let decay = (self.alpha >> G_SHIFT).max(1).min(self.alpha);
         self.alpha = (self.alpha - decay + (mark as u32 >> G_SHIFT)).min(ALPHA_UNIT);
         (self.acked, self.marked) = (0, 0);

@@ -1,4 +1,5 @@
-//! HyStart ends slow start before cwnd overflows a queue (RFC 9438 §4.10 leaves the method open).
+//! HyStart, which ends slow start before cwnd overflows a queue (RFC 9438 §4.10 leaves the method
+//! open).
 //!
 //! This module implements the variant of Linux's CUBIC. In a round trip with a cwnd of at least
 //! sixteen segments, slow start ends at the present cwnd in two cases:
@@ -8,14 +9,15 @@
 //! * Delay increase: the minimum of more than eight RTT samples of a round exceeds the minimum RTT
 //!   by an eighth (at least 4 ms, at most 16 ms), so a queue is building.
 //!
-//! RFC 9406 (HyStart++) differs: it has no ACK train, and after a delay increase it first continues
-//! slow start at a quarter of the pace.
+//! HyStart++ (RFC 9406) has no ACK train, and after a delay increase first continues slow start at
+//! a quarter of the pace.
 
 use tidelane_time::{Duration, Instant};
 
 use crate::{RttSample, Window};
 
-/// Least window in segments at which HyStart works. A smaller window does not overflow a queue.
+/// Least window in segments at which HyStart ends slow start. A smaller window does not overflow a
+/// queue.
 const WINDOW_MIN: u32 = 16;
 /// Number of RTT samples that a round needs before their minimum can end slow start.
 const SAMPLES_MIN: u8 = 8;
@@ -124,8 +126,8 @@ impl HyStart {
 }
 
 /// Returns the time in µs for which batch processing may hold back segments, at a rate of two
-/// windows per RTT. Held-back segments lengthen an ACK train even if the flight does not fill the
-/// path. The limit for an ACK train therefore includes this time.
+/// windows per RTT. Segments that were held back lengthen an ACK train even if the flight does not
+/// fill the path, so the limit for an ACK train includes this time.
 fn batch_delay_us(sample: &RttSample, cwnd: u32) -> u32 {
     let srtt = sample.srtt.as_micros().min(u64::from(NEVER));
     let span = BATCHED_BYTES * srtt / (2 * u64::from(cwnd.max(1)));

@@ -1,17 +1,17 @@
 //! Congestion control: the number of bytes that may be in flight.
 //!
-//! A controller is a small state machine that counts bytes. The caller is the crate
-//! `tidelane-slowpath`, a part of the TCP engine. The caller reports events ([`on_ack`],
-//! [`on_congestion_signal`], [`on_rto`], [`on_idle_restart`], ...), and the controller computes a
-//! window. The caller detects losses and decides when to send. The caller also computes the window
-//! during fast recovery (NewReno, RFC 6582; proportional rate reduction, RFC 6937). The
-//! controller's `cwnd` is meanwhile already the window for the end of the recovery. BBR is an
-//! exception and computes the window during recovery itself.
+//! A controller is a small state machine that counts bytes. Its caller, the crate
+//! `tidelane-slowpath` of the TCP engine, reports events ([`on_ack`], [`on_congestion_signal`],
+//! [`on_rto`], [`on_idle_restart`], ...), from which the controller computes a window. The caller
+//! detects losses and decides when to send. The caller also computes the window during fast
+//! recovery (NewReno, RFC 6582; proportional rate reduction, RFC 6937), when the controller's
+//! `cwnd` is already the window for the end of the recovery. BBR is an exception: it computes the
+//! window during recovery, too.
 //!
 //! Each algorithm has a file of its own and implements the trait [`CongestionControl`]. The enum
-//! [`Controller`] calls the algorithm in use. A program that runs the engine can add an algorithm:
-//! the program implements the trait, and passes a [`CustomAlgorithm`] to the engine. The engine's
-//! test `custom_congestion` is an example.
+//! [`Controller`] calls the algorithm in use. A program that runs the engine can add an algorithm
+//! by implementing the trait and passing a [`CustomAlgorithm`] to the engine. The engine's test
+//! `custom_congestion` is an example.
 //!
 //! [`on_ack`]: CongestionControl::on_ack
 //! [`on_congestion_signal`]: CongestionControl::on_congestion_signal
@@ -49,21 +49,21 @@ mod tests;
 
 /// Hooks of a congestion control algorithm. All sizes are in bytes.
 ///
-/// A type that implements the trait holds the state of one connection. The caller copies this state
-/// before the first reduction of a recovery. If the recovery proves to be spurious, the caller
-/// restores the copy. The type is therefore `Clone`.
+/// A type that implements the trait holds the state of one connection. The type is `Clone`, because
+/// the caller copies the state before the first reduction of a recovery, and restores the copy if
+/// the recovery proves to be spurious.
 pub trait CongestionControl: fmt::Debug + Send + CloneBoxed {
     /// Returns cwnd and `ssthresh`, which all algorithms share.
     fn window(&self) -> &Window;
 
-    /// Returns cwnd and `ssthresh` for changes.
+    /// Returns cwnd and `ssthresh`, mutably.
     fn window_mut(&mut self) -> &mut Window;
 
     /// Handles an ACK outside of fast recovery that newly acknowledged or SACKed `acked_bytes`. A
     /// call with zero bytes reports that the flow was not cwnd-limited since the last call.
     ///
-    /// `cwnd_limited` is true if cwnd limited the acknowledged flight. The value is false if the
-    /// application or the peer's window limited the flight. The window must then not grow (RFC 9438
+    /// `cwnd_limited` is true if cwnd limited the acknowledged flight. If the application or the
+    /// peer's window limited the flight, the value is false, and the window must not grow (RFC 9438
     /// §5.8).
     fn on_ack(&mut self, now: Instant, acked_bytes: u32, srtt: Duration, cwnd_limited: bool);
 
@@ -72,7 +72,7 @@ pub trait CongestionControl: fmt::Debug + Send + CloneBoxed {
     /// new `ssthresh`.
     ///
     /// `flight_size` is FlightSize before the ACK that showed the loss (RFC 5681 §2). FlightSize
-    /// includes SACKed data, so FlightSize may exceed cwnd while new data is sent.
+    /// includes SACKed data and may therefore exceed cwnd.
     fn on_congestion_signal(&mut self, now: Instant, flight_size: u32) -> u32;
 
     /// Reduces the window after ECE (RFC 3168 §6.1.2). The caller calls the function at most once
@@ -92,8 +92,8 @@ pub trait CongestionControl: fmt::Debug + Send + CloneBoxed {
         let _ = (now, sample);
     }
 
-    /// Returns true if each ACK should give an RTT sample while cwnd limits the flow. One sample
-    /// per round trip costs nothing. For more samples, the caller must record each transmission.
+    /// Returns true if each ACK should give an RTT sample while cwnd limits the flow. Otherwise the
+    /// caller takes one sample per round trip, for which it need not record every transmission.
     fn wants_rtt_samples(&self) -> bool {
         false
     }
@@ -111,7 +111,7 @@ pub trait CongestionControl: fmt::Debug + Send + CloneBoxed {
     }
 
     /// Prepares for a transmission that starts while nothing is in flight. `app_limited` is true if
-    /// the flow had nothing to send before. The caller calls the function if
+    /// the flow had nothing to send before. The caller calls the function only if
     /// [`Self::uses_delivery_rate`] returns true.
     fn on_transmit_start(&mut self, now: Instant, app_limited: bool) {
         let _ = (now, app_limited);
@@ -122,19 +122,20 @@ pub trait CongestionControl: fmt::Debug + Send + CloneBoxed {
         None
     }
 
-    /// Ends a recovery: all data that was outstanding at the congestion signal is acknowledged.
+    /// Ends a recovery, because all data that was outstanding at the congestion signal is
+    /// acknowledged.
     fn on_recovery_exit(&mut self, now: Instant);
 
     /// Reduces the window after a retransmission timeout. `flight_size` is FlightSize in bytes.
     /// Returns the new `ssthresh`.
     fn on_rto(&mut self, now: Instant, flight_size: u32) -> u32;
 
-    /// Reduces the window of a flow that is about to send after an idle time. The idle time lasted
-    /// `idle_rtos` whole RTOs, at least one (RFC 5681 §4.1).
+    /// Reduces the window of a flow that is about to send after an idle time of `idle_rtos` whole
+    /// RTOs, at least one (RFC 5681 §4.1).
     fn on_idle_restart(&mut self, now: Instant, idle_rtos: u32);
 }
 
-/// Copies a `Box<dyn CongestionControl>`. A trait object cannot implement `Clone` itself. Every
+/// Copies a `Box<dyn CongestionControl>`, because a trait object cannot implement `Clone`. Every
 /// algorithm that implements `Clone` also implements this trait.
 pub trait CloneBoxed {
     /// Returns a copy.
@@ -186,7 +187,8 @@ pub struct RateSample {
     pub rtt: Option<Duration>,
     /// SRTT (RFC 6298).
     pub srtt: Duration,
-    /// Deliveries and their time, which give the rate. `None` if the ACK gives no sample.
+    /// The delivered bytes and their time, from which the rate follows. `None` if the ACK gives no
+    /// sample.
     pub interval: Option<Interval>,
 }
 
@@ -196,8 +198,8 @@ pub struct RateSample {
 pub struct Interval {
     /// Number of bytes that were delivered.
     pub bytes: u64,
-    /// Time in which these bytes were sent, or time in which they were acknowledged, whichever is
-    /// longer.
+    /// The time in which these bytes were sent or the time in which they were acknowledged,
+    /// whichever is longer.
     pub span: Duration,
     /// Value of [`RateSample::delivered`] at the transmission of the segment.
     pub prior_delivered: u64,
@@ -234,7 +236,8 @@ pub enum Algorithm {
     Custom(CustomAlgorithm),
 }
 
-/// An algorithm outside of this crate. Two custom algorithms with the same name compare equal.
+/// An algorithm that is defined outside of this crate. Custom algorithms with the same name compare
+/// equal.
 #[derive(Clone, Copy, Debug)]
 pub struct CustomAlgorithm {
     /// Name of the algorithm in `TCP_CONGESTION`.
@@ -341,8 +344,8 @@ impl Controller {
         }
     }
 
-    /// Undoes the reductions since `before`, after a spurious recovery. BBR keeps its model of the
-    /// path.
+    /// Restores the state `before` a spurious recovery. BBR restores only the window, and keeps its
+    /// model of the path.
     pub fn undo(&mut self, before: &Self) {
         match self {
             Self::Bbr(bbr) => bbr.undo(before.window()),

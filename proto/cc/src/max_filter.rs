@@ -1,7 +1,7 @@
 //! Windowed maximum of the last rounds, with three samples (Kathleen Nichols' algorithm; Linux:
-//! `win_minmax`). The caller chooses the unit of a round. BBR counts round trips for its bandwidth
-//! filter. The crate `tidelane-slowpath` counts milliseconds, and keeps the minimum RTT as the
-//! maximum of the samples' bitwise complements.
+//! `win_minmax`). The caller chooses the unit of a round: BBR counts round trips for its bandwidth
+//! filter. The crate `tidelane-slowpath` counts milliseconds for the minimum RTT, which it stores
+//! as the maximum of the samples' bitwise complements.
 
 /// A value, and the number of the round in which it was measured.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -12,8 +12,8 @@ struct Sample {
     value: u32,
 }
 
-/// Windowed maximum of three samples. `best[0]` is the largest sample of the span. `best[1]` is the
-/// largest sample after `best[0]`, and `best[2]` is the largest sample after `best[1]`.
+/// Windowed maximum. `best[0]` is the largest sample of the span, `best[1]` the largest after
+/// `best[0]`, and `best[2]` the largest after `best[1]`.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct MaxFilter {
     best: [Sample; 3],
@@ -47,8 +47,8 @@ impl MaxFilter {
         self.age(new, span);
     }
 
-    /// Drops samples that are too old. Keeps samples from different parts of the span, so that a
-    /// recent sample can replace the largest sample when it expires.
+    /// Drops samples that are too old. Stores samples from different parts of the span, so that a
+    /// recent sample can replace the largest sample when that expires.
     fn age(&mut self, new: Sample, span: u32) {
         let [first, second, third] = self.best;
         let age = new.round.wrapping_sub(first.round);

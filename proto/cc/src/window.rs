@@ -1,5 +1,5 @@
-//! The state that all algorithms share: cwnd, ssthresh and segment size. This module also
-//! implements slow start.
+//! Slow start, and the state that all congestion control algorithms share: cwnd, ssthresh and
+//! segment size.
 
 /// Largest cwnd in bytes: the largest scaled receive window (RFC 7323 §2.3), rounded up.
 const CWND_MAX: u32 = 1 << 30;
@@ -21,8 +21,8 @@ pub struct Window {
     initial_segments: u32,
     /// True if an RTO has expired and no ACK has arrived since then.
     in_timeout: bool,
-    /// True until the end of the slow start that follows an RTO. During this time, an ACK may cover
-    /// data that arrived long before the RTO.
+    /// True until the end of the slow start that follows an RTO, in which an ACK may cover data
+    /// that arrived long before the RTO.
     after_timeout: bool,
 }
 
@@ -40,20 +40,20 @@ impl Window {
         window
     }
 
-    /// Congestion window in bytes.
+    /// Returns the congestion window in bytes.
     #[inline]
     pub const fn cwnd(&self) -> u32 {
         self.cwnd
     }
 
-    /// Slow start threshold in bytes; `u32::MAX` until a reduction or the end of slow start sets
-    /// the threshold.
+    /// Returns the slow start threshold in bytes; `u32::MAX` until a reduction or the end of slow
+    /// start sets the threshold.
     #[inline]
     pub const fn ssthresh(&self) -> u32 {
         self.ssthresh
     }
 
-    /// Segment size in bytes.
+    /// Returns the segment size in bytes.
     #[inline]
     pub const fn smss(&self) -> u32 {
         self.smss
@@ -77,8 +77,8 @@ impl Window {
     }
 
     /// Sets the segment size in bytes. A window that is still the initial window becomes the
-    /// initial window for the new size. Any other window keeps its bytes, because the data in
-    /// flight stays the same.
+    /// initial window for the new size. Any other window stays the same in bytes, because the data
+    /// in flight does.
     pub(crate) fn set_smss(&mut self, smss: u32) {
         let untouched = self.cwnd == self.initial_window() && self.ssthresh == u32::MAX;
         self.smss = smss.clamp(SMSS_MIN, SMSS_MAX);
@@ -89,8 +89,8 @@ impl Window {
         };
     }
 
-    /// Raises cwnd to at least `cwnd` and ssthresh to at least `ssthresh`. The undo of a reduction
-    /// uses this function to keep the growth since the reduction.
+    /// Raises cwnd to at least `cwnd` and ssthresh to at least `ssthresh`, so that the undo of a
+    /// reduction keeps the growth since then.
     pub fn raise_to(&mut self, cwnd: u32, ssthresh: u32) {
         self.cwnd = self.cwnd.max(cwnd);
         self.ssthresh = self.ssthresh.max(ssthresh);
@@ -161,8 +161,8 @@ impl Window {
         self.ssthresh = ssthresh.max(2 * self.smss);
     }
 
-    /// Sets cwnd to the loss window of one segment (RFC 5681 §3.1). `ssthresh` changes only at the
-    /// first of several timeouts without an ACK in between.
+    /// Sets cwnd to the loss window of one segment (RFC 5681 §3.1). Only the first of several
+    /// timeouts without an ACK in between sets `ssthresh`.
     pub fn collapse_to_loss_window(&mut self, ssthresh: u32) {
         if !self.in_timeout {
             self.ssthresh = ssthresh.max(2 * self.smss);
@@ -173,8 +173,8 @@ impl Window {
     }
 
     /// Restarts after an idle time: halves cwnd once per RTO of idle time, down to the restart
-    /// window of RFC 5681 §4.1. If `ssthresh` is set, the function raises it to at least 3/4 of the
-    /// old cwnd, so that slow start regains most of the old window (RFC 2861 §2.1, as in Linux).
+    /// window of RFC 5681 §4.1. An `ssthresh` that is set rises to at least 3/4 of the old cwnd, so
+    /// that slow start regains most of the old window (RFC 2861 §2.1, as in Linux).
     pub fn restart(&mut self, idle_rtos: u32) {
         let restart = self.cwnd.min(self.initial_window());
         if self.ssthresh != u32::MAX {

@@ -1,5 +1,5 @@
-//! Combines the ECN codepoints of fragments into the codepoint of the reassembled packet
-//! (RFC 3168 §5.3).
+//! ECN codepoint of a reassembled packet, which follows from the codepoints of its fragments (RFC
+//! 3168 §5.3).
 
 use tidelane_wire::Ecn;
 
@@ -22,7 +22,7 @@ impl EcnSet {
     /// `first`, the codepoint of the first fragment.
     ///
     /// Returns `None` if the set contains Not-ECT and another codepoint. Any result for this mix
-    /// could hide congestion, so the packet is dropped, as in Linux.
+    /// could hide congestion, so the caller drops the packet, as in Linux.
     pub fn combined(self, first: Ecn) -> Option<Ecn> {
         let only_not_ect = self.0 == 1 << Ecn::NotEct as u8;
         if self.has(Ecn::NotEct) && !only_not_ect {

@@ -48,14 +48,14 @@ struct FirstFragment {
     header: Option<Box<[u8]>>,
 }
 
-/// Fragments of one packet. Owned by the reassembler.
+/// The fragments of one incomplete packet.
 #[derive(Debug)]
 pub struct FragmentQueue {
     id: PacketId,
     /// Time at which the packet times out.
     deadline: Instant,
-    /// Number of later packets from the same source (compare `ipfrag_max_dist` in Linux). A packet
-    /// is later if none of its fragments had arrived when this queue was created.
+    /// Number of later packets from the same source (compare `ipfrag_max_dist` in Linux): packets
+    /// whose first fragment to arrive came after this queue was created.
     distance: u32,
     /// Payloads in order of their offsets, without overlap.
     fragments: Vec<StoredFragment>,
@@ -85,12 +85,12 @@ impl FragmentQueue {
         }
     }
 
-    /// Identification of the packet.
+    /// Returns the identification of the packet.
     pub fn id(&self) -> &PacketId {
         &self.id
     }
 
-    /// Time at which the packet times out.
+    /// Returns the time at which the packet times out.
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
@@ -105,7 +105,7 @@ impl FragmentQueue {
         self.end == Some(self.len)
     }
 
-    /// Memory charged for the packet and its fragments, in bytes.
+    /// Returns the memory charged for the packet and its fragments, in bytes.
     pub fn cost(&self) -> usize {
         QUEUE_COST + self.fragments.len() * FRAGMENT_COST + self.len
     }
@@ -115,7 +115,7 @@ impl FragmentQueue {
         self.distance += u32::from(self.id.src == id.src);
     }
 
-    /// Number of later packets from the same source.
+    /// Returns the number of later packets from the same source.
     pub fn distance(&self) -> u32 {
         self.distance
     }
@@ -180,8 +180,8 @@ impl FragmentQueue {
         Ok(())
     }
 
-    /// Checks the end of a fragment. The last fragment must end at the end of the packet's payload.
-    /// All other fragments must end before this end.
+    /// Checks the end of a fragment. The last fragment ends where the packet's payload ends, and
+    /// all other fragments must end before.
     fn check_end(&self, fragment: &Fragment<'_>) -> Result<(), DropReason> {
         let furthest = self.fragments.last().map_or(0, StoredFragment::end);
         let fits = match (self.end, fragment.more) {
@@ -197,7 +197,7 @@ impl FragmentQueue {
     }
 
     /// Returns the frame of the reassembled packet. Returns an error if the ECN codepoints of the
-    /// fragments do not go together, or if the packet is too long.
+    /// fragments contradict each other, or if the packet is too long.
     pub fn frame(self) -> Result<Vec<u8>, DropReason> {
         let first = self.first.ok_or(DropReason::BadFragment)?;
         let ecn = self.ecn.combined(first.ecn);

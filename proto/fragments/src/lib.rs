@@ -1,14 +1,14 @@
 //! IP reassembly (RFC 791 §3.2, RFC 815, RFC 8200 §4.5).
 //!
-//! A [`Reassembler`] takes fragments and returns the frames of reassembled packets. The crate
-//! `tidelane-host`, which receives the frames, owns the reassembler. The reassembler has no clock
-//! and does no I/O: time is an argument, and the owner calls [`Reassembler::expire`] at
+//! A [`Reassembler`] takes fragments and returns the frames of reassembled packets. Its owner, the
+//! crate `tidelane-host`, receives the fragments. The reassembler has no clock and does no I/O:
+//! time is an argument, and the owner calls [`Reassembler::expire`] at
 //! [`Reassembler::next_timeout`].
 //!
 //! All state is bounded, because an attacker can send fragments of packets that are never
-//! completed. If a fragment exceeds a limit of memory or of incomplete packets, the oldest other
-//! incomplete packet is dropped (at [`SOURCE_BYTES_MAX`]: the oldest of the same source), because
-//! fragments that are still in flight belong to recent packets. A packet with more than
+//! completed. A fragment that exceeds a limit of memory or of incomplete packets replaces the
+//! oldest other incomplete packet (at [`SOURCE_BYTES_MAX`]: the oldest of the same source), because
+//! fragments that are still in flight probably belong to recent packets. A packet with more than
 //! [`FRAGMENTS_MAX`] fragments is invalid.
 //!
 //! | limit | value |
@@ -25,9 +25,9 @@
 //! risk, as `ipfrag_max_dist` does in Linux. The transport checksum detects most of the remaining
 //! cases (RFC 4963).
 //!
-//! An overlapping fragment invalidates the whole packet (RFC 5722; Linux does this for IPv4, too).
-//! Later fragments of the packet are dropped until its timeout. An exact duplicate of a fragment
-//! is dropped and does not invalidate the packet.
+//! An overlapping fragment invalidates the whole packet (RFC 5722; Linux does this for IPv4, too),
+//! and later fragments of the packet are dropped until its timeout. An exact duplicate of a
+//! fragment is merely dropped.
 #![forbid(unsafe_code)]
 
 mod ecn;
@@ -50,8 +50,8 @@ pub const INCOMPLETE_PACKETS_MAX: usize = 256;
 pub const FRAGMENTS_MAX: usize = 128;
 /// Number of later packets of the same source after which an incomplete packet is dropped.
 pub const DISTANCE_MAX: u32 = 64;
-/// Time that a packet waits for its fragments: the time of RFC 8200 §4.5, and the minimum of RFC
-/// 1122 §3.3.2.
+/// Time that a packet waits for its fragments: the value of RFC 8200 §4.5, and the least value of
+/// RFC 1122 §3.3.2.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A packet of any length and number of fragments fits within the limit of its source.
@@ -71,7 +71,7 @@ pub struct Counters {
     pub timeouts: u64,
 }
 
-/// Reassembles IP packets. Owns all incomplete packets.
+/// Collects the fragments of incomplete IP packets, and reassembles the packets.
 #[derive(Debug, Default)]
 pub struct Reassembler {
     /// Incomplete packets, the oldest first.
@@ -83,8 +83,7 @@ pub struct Reassembler {
 
 impl Reassembler {
     /// Adds a fragment. Returns the frame of the reassembled packet if this fragment completes the
-    /// packet.
-    /// Returns an error if the fragment is dropped.
+    /// packet, or an error if the fragment is dropped.
     pub fn push(
         &mut self,
         now: Instant,
@@ -136,8 +135,8 @@ impl Reassembler {
     /// Returns the time at which [`expire`](Self::expire) is due, or `None` if no packet is
     /// incomplete.
     pub fn next_timeout(&self) -> Option<Instant> {
-        // All packets have the same timeout, so the oldest packet, the first in the list, times out
-        // first.
+        // All packets have the same timeout, so the first packet in the list, which is the oldest,
+        // times out first.
         self.queues.first().map(FragmentQueue::deadline)
     }
 
@@ -146,12 +145,12 @@ impl Reassembler {
         self.counters
     }
 
-    /// Memory charged for all incomplete packets in bytes, at most [`BYTES_MAX`].
+    /// Returns the memory charged for all incomplete packets in bytes, at most [`BYTES_MAX`].
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Number of incomplete packets, at most [`INCOMPLETE_PACKETS_MAX`].
+    /// Returns the number of incomplete packets, at most [`INCOMPLETE_PACKETS_MAX`].
     pub fn incomplete_packets(&self) -> usize {
         self.queues.len()
     }
@@ -188,9 +187,9 @@ impl Reassembler {
     }
 
     /// Returns the index of the packet to drop so that the packet at `at` may use `cost` more
-    /// bytes. Returns `None` if there is room. If the source of the packet at `at` would exceed its
-    /// limit, the oldest other packet of this source is dropped. Otherwise the oldest other packet
-    /// of any source is dropped.
+    /// bytes. Returns `None` if there is room. The result is the oldest other packet of the same
+    /// source if this source would exceed its limit, and otherwise the oldest other packet of any
+    /// source.
     fn victim(&self, at: usize, cost: usize) -> Option<usize> {
         let src = self.queues.get(at)?.id().src;
         let others = || (0..self.queues.len()).filter(|other| *other != at);

@@ -1,5 +1,5 @@
-//! Property tests. Fragments of any size in any order give the original packet. Hostile fragments
-//! give only data that was sent.
+//! Property tests: fragments of any size in any order give the original packet, and hostile
+//! fragments give only data that was sent.
 
 use proptest::prelude::*;
 use tidelane_wire::{Ecn, IpAddress, MacAddress, parse_frame, protocol};

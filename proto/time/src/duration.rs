@@ -14,45 +14,45 @@ pub struct Duration(pub u64);
 impl Duration {
     /// The empty span.
     pub const ZERO: Self = Self(0);
-    /// The longest span, used for "no limit".
+    /// The longest span, which stands for "no limit".
     pub const MAX: Self = Self(u64::MAX);
 
-    /// `nanos` nanoseconds.
+    /// Returns the span of `nanos` nanoseconds.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// `micros` microseconds.
+    /// Returns the span of `micros` microseconds.
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros.saturating_mul(1_000))
     }
 
-    /// `millis` milliseconds.
+    /// Returns the span of `millis` milliseconds.
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
 
-    /// `secs` seconds.
+    /// Returns the span of `secs` seconds.
     pub const fn from_secs(secs: u64) -> Self {
         Self(secs.saturating_mul(1_000_000_000))
     }
 
-    /// The span in nanoseconds.
+    /// Returns the span in nanoseconds.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// The span in whole microseconds.
+    /// Returns the span in whole microseconds.
     pub const fn as_micros(self) -> u64 {
         self.0 / 1_000
     }
 
-    /// The span in whole milliseconds.
+    /// Returns the span in whole milliseconds.
     pub const fn as_millis(self) -> u64 {
         self.0 / 1_000_000
     }
 
-    /// The span in whole seconds.
+    /// Returns the span in whole seconds.
     pub const fn as_secs(self) -> u64 {
         self.0 / 1_000_000_000
     }

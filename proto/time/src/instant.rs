@@ -7,9 +7,9 @@ use core::{
 
 use crate::Duration;
 
-/// A point in time, in nanoseconds since an origin. The program that supplies the time chooses the
-/// origin, such as the boot of the host or the start of a simulation. The operators saturate at
-/// [`Instant::ZERO`] and [`Instant::MAX`].
+/// A point in time, in nanoseconds since an origin that the program chooses, such as the boot of
+/// the host or the start of a simulation. The operators saturate at [`Instant::ZERO`] and
+/// [`Instant::MAX`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(transparent)]
 pub struct Instant(pub u64);
@@ -17,40 +17,40 @@ pub struct Instant(pub u64);
 impl Instant {
     /// The origin.
     pub const ZERO: Self = Self(0);
-    /// The latest instant, used for "never". No deadline is later.
+    /// The latest instant, which stands for "never".
     pub const MAX: Self = Self(u64::MAX);
 
-    /// The instant `nanos` nanoseconds after the origin.
+    /// Returns the instant `nanos` nanoseconds after the origin.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// The instant `micros` microseconds after the origin.
+    /// Returns the instant `micros` microseconds after the origin.
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros.saturating_mul(1_000))
     }
 
-    /// The instant `millis` milliseconds after the origin.
+    /// Returns the instant `millis` milliseconds after the origin.
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
 
-    /// The instant `secs` seconds after the origin.
+    /// Returns the instant `secs` seconds after the origin.
     pub const fn from_secs(secs: u64) -> Self {
         Self(secs.saturating_mul(1_000_000_000))
     }
 
-    /// Nanoseconds since the origin.
+    /// Returns the nanoseconds since the origin.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Whole microseconds since the origin.
+    /// Returns the whole microseconds since the origin.
     pub const fn as_micros(self) -> u64 {
         self.0 / 1_000
     }
 
-    /// Whole milliseconds since the origin, which is the unit of our RFC 7323 timestamps.
+    /// Returns the whole milliseconds since the origin.
     pub const fn as_millis(self) -> u64 {
         self.0 / 1_000_000
     }

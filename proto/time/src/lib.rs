@@ -1,9 +1,9 @@
 //! Instants and durations in nanoseconds, and a timer wheel.
 //!
-//! This crate has no `now()`. The program that runs the protocol code reads a clock, or a simulator
-//! advances a clock of its own, and passes the time as an argument. [`Instant`] and [`Duration`]
-//! wrap a `u64`, so they cost as much as a plain number. All arithmetic saturates: a wrong clock
-//! makes timers late or early, but causes no panic.
+//! This crate has no `now()`: the program that runs the protocol code, or a simulator with a clock
+//! of its own, passes the time as an argument. [`Instant`] and [`Duration`] wrap a `u64` and cost
+//! as much as a plain number. All arithmetic saturates, so a wrong clock makes timers late or
+//! early, but causes no panic.
 #![forbid(unsafe_code)]
 #![no_std]
 

@@ -1,5 +1,5 @@
 //! A hierarchical hashed timer wheel. Insertion and cancellation take constant time. An insertion
-//! does not allocate unless the number of entries exceeds its previous maximum.
+//! allocates only if the number of entries exceeds its previous maximum.
 //!
 //! Deadlines keep their full resolution; the wheel only sorts them into slots. Level 0 has 64 slots
 //! of one tick (2^16 ns, about 66 us). The slots of each further level are 64 times as long. Eight
@@ -12,10 +12,10 @@
 //! ...       level 7               up to `Instant::MAX`
 //! ```
 //!
-//! The level of an entry is given by the highest bit in which its tick differs from `cursor`, the
-//! tick up to which all slots were processed. The occupied slots of a level are therefore ahead of
-//! the cursor, and all entries of a level are earlier than the entries of the next level. The
-//! earliest slot is the lowest set bit in the bitmap `occupied` of the lowest non-empty level.
+//! The level of an entry follows from the highest bit in which its tick differs from `cursor`, the
+//! tick up to which all slots were processed. All occupied slots of a level are therefore ahead of
+//! the cursor, and all entries of a level are earlier than those of the next level. The earliest
+//! slot is the lowest set bit in the bitmap `occupied` of the lowest non-empty level.
 //!
 //! When the cursor reaches a slot of a higher level, the entries of that slot move to lower levels.
 //! A TCP retransmission timer of 200 ms moves once or twice before it fires. When the cursor
@@ -40,15 +40,15 @@ const DUE: u16 = (SLOTS * LEVELS) as u16;
 const FREE: u16 = DUE + 1;
 /// Index that ends a list.
 const NIL: u32 = u32::MAX;
-/// Number of entries of the earliest slot that a poll examines to find the next deadline. If the
-/// slot has this number of entries or more, the start of the slot counts as the next deadline.
+/// Number of entries in the earliest slot from which a poll takes the start of the slot for the
+/// next deadline, instead of searching for the earliest entry.
 const EXACT_SCAN_MAX: usize = 8;
 
 const _: () = assert!(LEVELS as u32 * LEVEL_LOG2 + TICK_LOG2 == u64::BITS);
 
-/// Handle of one entry of a [`TimerWheel`]. The handle becomes stale when the entry fires or is
-/// cancelled. A stale handle matches no later entry in the same memory, until the memory has been
-/// reused 2^32 times.
+/// Handle of one entry of a [`TimerWheel`]. A handle becomes stale when its entry fires or is
+/// cancelled, and then matches no later entry in the same memory until that memory has been reused
+/// 2^32 times.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TimerHandle {
     index: u32,
@@ -77,7 +77,7 @@ struct Entry<T> {
     next: u32,
     /// Index of the previous entry of the list, or `NIL`.
     prev: u32,
-    /// Number of times that the entry was freed, modulo 2^32. A handle with another number is
+    /// Number of times that the entry was freed, modulo 2^32. A handle with a different number is
     /// stale.
     generation: u32,
     /// Index of the list in `lists`, or `FREE`.
@@ -111,7 +111,7 @@ pub struct TimerWheel<T: Copy> {
     /// Lower bound of the deadlines of all entries outside the due list.
     not_before: Instant,
     /// Earliest time at which a poll can find an entry: `not_before`, or zero while the due list
-    /// has entries. A poll that finds nothing is therefore one comparison.
+    /// has entries. A poll that finds nothing needs only this one comparison.
     wake_at: Instant,
     /// One bit for each non-empty slot of each level.
     occupied: [u64; LEVELS],
@@ -145,7 +145,7 @@ impl<T: Copy> TimerWheel<T> {
         }
     }
 
-    /// Number of entries.
+    /// Returns the number of entries.
     pub const fn len(&self) -> usize {
         self.len as usize
     }
@@ -155,7 +155,7 @@ impl<T: Copy> TimerWheel<T> {
         self.len == 0
     }
 
-    /// Number of entries that the wheel can hold without an allocation.
+    /// Returns the number of entries that the wheel can hold without an allocation.
     pub fn capacity(&self) -> usize {
         self.entries.capacity()
     }
@@ -189,11 +189,11 @@ impl<T: Copy> TimerWheel<T> {
         (entry.generation == handle.generation && entry.list != FREE).then_some(entry.at)
     }
 
-    /// Takes one entry whose deadline is at or before `now`. The caller repeats the call until
-    /// `None`.
+    /// Removes and returns one entry whose deadline is at or before `now`. The caller repeats the
+    /// call until `None`.
     ///
-    /// Entries fire in the order of their ticks, and in any order within a tick. `now` should not
-    /// go backwards. If `now` does, only entries that had expired at the latest `now` fire.
+    /// Entries fire in the order of their ticks, and in any order within a tick. If `now` goes
+    /// backwards, only entries that had expired at the latest `now` fire.
     #[inline]
     pub fn expire_next(&mut self, now: Instant) -> Option<T> {
         if now < self.wake_at {
@@ -212,9 +212,8 @@ impl<T: Copy> TimerWheel<T> {
     /// than the earliest deadline.
     ///
     /// After a poll ([`TimerWheel::expire_next`]) that returned `None`, the time is exact if fewer
-    /// than eight entries share the earliest slot. Otherwise, the time may be early by at most the
-    /// length of that slot. After a later cancellation of the earliest entry, the time may be the
-    /// deadline of the cancelled entry.
+    /// than eight entries share the earliest slot, and otherwise early by at most the length of
+    /// that slot. If the earliest entry is cancelled later, the time may still be its deadline.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.len == 0 {
@@ -293,7 +292,7 @@ impl<T: Copy> TimerWheel<T> {
         Instant(start << TICK_LOG2)
     }
 
-    /// Moves the entries of a slot above level 0, which the cursor has reached, to lower levels.
+    /// Moves the entries of a slot that the cursor has reached, above level 0, to lower levels.
     fn cascade(&mut self, level: usize, slot: usize) {
         let list = level * SLOTS + slot;
         let mut index = self.lists[list].head;
@@ -306,8 +305,8 @@ impl<T: Copy> TimerWheel<T> {
         }
     }
 
-    /// Moves the expired entries of a level-0 slot to the due list. Returns true if entries remain
-    /// in the slot. `not_before` is then the earliest of their deadlines.
+    /// Moves the expired entries of a level-0 slot to the due list. If entries remain in the slot,
+    /// sets `not_before` to their earliest deadline and returns true.
     fn collect_due(&mut self, slot: usize, now: Instant) -> bool {
         let mut earliest_left = Instant::MAX;
         let mut index = self.lists[slot].head;

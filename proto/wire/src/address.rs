@@ -70,9 +70,9 @@ impl IpAddress {
     }
 
     /// Returns true if a socket that is bound to this address receives packets for the address
-    /// `other`: the addresses are equal, or this address is the unspecified address of the IP
-    /// version of `other`. The function does not consider dual-stack sockets, which are bound to
-    /// `::` and receive IPv4, too.
+    /// `other`: the addresses are equal, or this address is the unspecified address of the same IP
+    /// version. Dual-stack sockets, which are bound to `::` and receive IPv4, too, are not
+    /// considered.
     #[inline]
     pub fn covers(self, other: Self) -> bool {
         self == other || self.is_unspecified() && self.is_v4() == other.is_v4()

@@ -1,20 +1,19 @@
 //! The internet checksum (RFC 1071): the one's complement sum of 16-bit words.
 //!
-//! A [`Sum`] adds words in the machine's byte order. On a little-endian machine, the result is the
-//! sum in network byte order with its two bytes swapped (RFC 1071 §2 (B)). The code can therefore
-//! add whole machine words: eight bytes with one add-with-carry. On x86-64, add-with-carry takes a
-//! third of the instructions of SSE2 code. The sums of adjacent pieces of data can be added if each
-//! piece but the last has an even length.
+//! A [`Sum`] adds words in the machine's byte order. On a little-endian machine, this only swaps
+//! the two bytes of the result (RFC 1071 §2 (B)), so the code can add whole machine words: eight
+//! bytes with one add-with-carry. On x86-64, add-with-carry takes a third of the instructions of
+//! SSE2 code. The sums of adjacent pieces of data can be added if each piece but the last has an
+//! even length.
 
 use crate::address::IpAddress;
 
-/// A one's complement sum that is not yet folded to 16 bits: in the machine's byte order, modulo
-/// 2^64 - 1.
+/// A one's complement sum that is not yet folded to 16 bits. The sum is in the machine's byte
+/// order, modulo 2^64 - 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sum(u64);
 
-/// Number of bytes per iteration. The bytes form two carry chains, which the processor executes in
-/// parallel.
+/// Number of bytes per iteration: two carry chains, which the processor executes in parallel.
 const BLOCK: usize = 64;
 /// Number of bytes per carry chain.
 const CHAIN: usize = 32;
@@ -60,8 +59,8 @@ impl Sum {
     }
 }
 
-/// A sum of 16-bit words in which all carries stay in the upper half. Header templates use this
-/// type to add the fields that differ from packet to packet.
+/// A sum of 16-bit words that collects all carries in its upper half. Header templates add to it
+/// the fields that differ from packet to packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SmallSum(u32);
 
@@ -130,7 +129,7 @@ pub fn copy_and_sum(dst: &mut [u8], src: &[u8]) -> Sum {
     Sum(add(add(sums[0], sums[1]), sum_tail(src_tail)))
 }
 
-/// Returns the sum of a few header words. The 64-bit sum needs no carry.
+/// Returns the sum of a few header words, which are too few to overflow 64 bits.
 #[inline]
 pub(crate) fn sum_words(words: &[u32]) -> Sum {
     Sum(words.iter().copied().map(u64::from).sum())
@@ -173,7 +172,7 @@ fn split<const N: usize>(bytes: &[u8]) -> (Option<[u8; N]>, &[u8]) {
     }
 }
 
-/// Returns the sum of the pseudo-header for TCP and UDP. The addresses choose the IP version.
+/// Returns the sum of the pseudo-header for TCP and UDP, in the IP version of the addresses.
 #[inline(always)]
 pub fn pseudo_header(src: IpAddress, dst: IpAddress, protocol: u8, len: u32) -> Sum {
     match (src.as_v4(), dst.as_v4()) {

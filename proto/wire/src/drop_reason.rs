@@ -1,14 +1,14 @@
-//! Reasons to drop a packet. A flow is a TCP connection.
+//! Reasons to drop a packet, which the service counts. A flow is a TCP connection.
 
 use core::fmt;
 
 macro_rules! drop_reasons {
     ($($(#[doc = $doc:literal])+ $variant:ident => $name:literal,)+) => {
         /// Reason for which a packet or segment was dropped. The code that drops the packet counts
-        /// the reason.
+        /// it under this reason.
         ///
-        /// All layers share one list, so that each packet is counted once. [`DropReason::index`] is
-        /// an index into an array of counters.
+        /// All layers share one list, so that each dropped packet is counted once.
+        /// [`DropReason::index`] is an index into an array of counters.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[repr(u8)]
         pub enum DropReason {
@@ -21,7 +21,7 @@ macro_rules! drop_reasons {
             /// Number of reasons.
             pub const COUNT: usize = Self::ALL.len();
 
-            /// Name of the reason in counters and logs.
+            /// Returns the name of the reason in counters and logs.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)+
@@ -52,7 +52,7 @@ drop_reasons! {
     FragmentOverlap => "fragment_overlap",
     /// The fragment is an exact duplicate.
     FragmentDuplicate => "fragment_duplicate",
-    /// The packet of the fragment has too many fragments.
+    /// The packet of the fragment consists of too many fragments.
     FragmentLimit => "fragment_limit",
     /// The ECN fields of the packet's fragments are inconsistent (RFC 3168 §5.3).
     FragmentEcn => "fragment_ecn",
@@ -62,8 +62,8 @@ drop_reasons! {
     BadChecksum => "bad_checksum",
     /// The ICMP message is not an error, or its quote is invalid.
     BadIcmp => "bad_icmp",
-    /// The source or destination is not a valid address for TCP (multicast, broadcast, "this
-    /// network").
+    /// The source or destination is not valid for TCP: a multicast or broadcast address, or an
+    /// address in "this network".
     BadAddress => "bad_address",
     /// The source is not possible on this link: an address of this host, a loopback address, or a
     /// broadcast address of the link's routes.
@@ -76,12 +76,12 @@ drop_reasons! {
     TooLong => "too_long",
 
     // Demultiplexing.
-    /// The fast-path core (a polling thread) of the flow cannot keep up with the packets that other
-    /// cores pass to it.
+    /// The core (a polling thread) that owns the flow cannot keep up with the packets that other
+    /// cores pass on to it.
     CoreBusy => "core_busy",
     /// The destination is not an address of this host.
     NotOurs => "not_ours",
-    /// The 4-tuple has no flow, and the segment does not open a flow.
+    /// There is no flow with this 4-tuple, and the segment does not open one.
     NoFlow => "no_flow",
     /// The segment is a SYN for a port without a listener, or the datagram is for a port without a
     /// socket.
@@ -102,7 +102,7 @@ drop_reasons! {
     AckTooOld => "ack_too_old",
     /// The segment has no ACK flag, which the state of the connection requires.
     NoAck => "no_ack",
-    /// The flags are invalid in every state, such as SYN with FIN, or no flags.
+    /// The flags are invalid in every state, such as SYN with FIN, or no flags at all.
     BadFlags => "bad_flags",
     /// The segment is a SYN in a synchronized state (RFC 5961 §4). The answer is a challenge ACK.
     UnexpectedSyn => "unexpected_syn",
@@ -146,7 +146,7 @@ drop_reasons! {
 }
 
 impl DropReason {
-    /// Index of the reason in an array of [`DropReason::COUNT`] counters.
+    /// Returns the index of the reason in an array of [`DropReason::COUNT`] counters.
     #[inline]
     pub const fn index(self) -> usize {
         self as usize

@@ -1,7 +1,7 @@
 //! The TCP Fast Open option (RFC 7413 §4.1.1): a cookie, or a request for a cookie.
 //!
-//! The kind of the option is 34. The experimental form (RFC 6994) of the option has kind 254 and a
-//! two-byte identifier. The stack answers a peer in the form that the peer used.
+//! The option has kind 34, or in its experimental form (RFC 6994) kind 254 and a two-byte
+//! identifier. The stack answers a peer in the form that the peer used.
 
 /// Kind of the option.
 pub(crate) const KIND: u8 = 34;
@@ -46,7 +46,7 @@ impl FastOpenCookie {
         Some(cookie)
     }
 
-    /// Bytes of the cookie; empty for a request.
+    /// Returns the bytes of the cookie; empty for a request.
     pub fn as_slice(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.len)).unwrap_or(&[])
     }
@@ -81,13 +81,13 @@ impl FastOpenOption {
         })
     }
 
-    /// Length of the option without padding, in bytes.
+    /// Returns the length of the option without padding, in bytes.
     fn option_len(&self) -> usize {
         let head = if self.experimental { 4 } else { 2 };
         head + usize::from(self.cookie.len)
     }
 
-    /// Number of bytes that [`FastOpenOption::emit`] writes: a multiple of four.
+    /// Returns the number of bytes that [`FastOpenOption::emit`] writes: a multiple of four.
     pub(crate) fn len(&self) -> usize {
         self.option_len().next_multiple_of(4)
     }
@@ -163,8 +163,8 @@ mod tests {
         };
         let mut options = syn(option);
         options.sack.push(crate::SeqNumber(1), crate::SeqNumber(2));
-        assert_eq!(options.fast_open(), None, "SACK blocks took its place");
-        assert!(!options.set_fast_open(option), "and keep it");
+        assert_eq!(options.fast_open(), None, "SACK blocks replace the option");
+        assert!(!options.set_fast_open(option), "the blocks stay");
     }
 
     #[test]

@@ -32,7 +32,7 @@ impl FlowKey {
     }
 
     /// Returns an unkeyed hash of the ports and the last bytes of the peer's address. A peer can
-    /// predict this hash. Use the hash only as the index of a cache that compares the full key.
+    /// predict this hash, so use it only as the index of a cache that compares the full key.
     #[inline]
     pub const fn quick_hash(&self) -> u32 {
         let last = (u128::from_ne_bytes(self.peer.addr.0) >> 96) as u32;
@@ -43,10 +43,9 @@ impl FlowKey {
     /// Returns a keyed hash over all 36 bytes, made of folded multiplications. If both addresses
     /// are IPv4, their upper halves are zero and are skipped.
     ///
-    /// The `seed` must be secret. A peer that chooses addresses and ports then cannot cause
-    /// collisions on purpose, unless the peer sees hashes or measures the time of single lookups.
-    /// The hash is not a pseudo-random function: do not derive sequence numbers or cookies from the
-    /// hash.
+    /// The `seed` must be secret, so that a peer that chooses addresses and ports cannot cause
+    /// collisions on purpose, unless it sees hashes or measures the time of single lookups. The
+    /// hash is not a pseudo-random function: do not derive sequence numbers or cookies from it.
     #[inline]
     pub fn hash64(&self, seed: [u64; 2]) -> u64 {
         let [local_high, local_low] = halves(self.local.addr);

@@ -19,8 +19,7 @@ use crate::{
     },
 };
 
-/// Unit of fragment offsets, in bytes. The length of every fragment but the last is a multiple of
-/// this unit.
+/// Unit of fragment offsets, in bytes. Every fragment but the last has a multiple of this length.
 const UNIT: usize = 8;
 /// Largest value of the length field of IPv4 and IPv6, in bytes.
 const PACKET_LEN_MAX: usize = 65_535;
@@ -81,8 +80,7 @@ impl Fragment<'_> {
         Ok(())
     }
 
-    /// Returns the headers of the reassembled frame. The caller calls the function for the first
-    /// fragment only.
+    /// Returns the headers of the reassembled frame. Only the first fragment has them.
     pub fn reassembled_headers(&self) -> FrameHeaders {
         FrameHeaders {
             src_mac: self.src_mac,
@@ -197,7 +195,7 @@ fn parse_v6<'a>(
     Ok(fragment)
 }
 
-/// Header fields of a reassembled frame. The first fragment supplies them.
+/// Header fields of a reassembled frame, which come from the first fragment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameHeaders {
     /// Source MAC address.
@@ -216,9 +214,8 @@ pub struct FrameHeaders {
 
 impl FrameHeaders {
     /// Returns the Ethernet and IP header of a packet with `payload_len` bytes of payload, and the
-    /// length of both headers in bytes. The function writes neither IP options nor extension
-    /// headers, because options and extension headers are meant for routers, or a receiver may
-    /// ignore them.
+    /// length of both headers in bytes. There are neither IP options nor extension headers, because
+    /// these are meant for routers or may be ignored by a receiver.
     pub fn emit(&self, ecn: Ecn, payload_len: u16) -> ([u8; FRAME_HEADERS_LEN_MAX], usize) {
         let mut bytes = [0; FRAME_HEADERS_LEN_MAX];
         bytes[..6].copy_from_slice(&self.dst_mac.0);

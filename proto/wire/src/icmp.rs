@@ -1,4 +1,5 @@
-//! ICMP errors that quote segments that this host sent. [`crate::icmpv6`] parses ICMPv6 errors.
+//! ICMP errors, which quote a segment that this host has sent. [`crate::icmpv6`] parses ICMPv6
+//! errors.
 
 use crate::{
     address::{Endpoint, IpAddress},
@@ -52,7 +53,7 @@ pub enum IcmpErrorKind {
     },
 }
 
-/// A parsed ICMP error. The error quotes a segment that this host sent.
+/// A parsed ICMP or ICMPv6 error about a TCP segment that this host has sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IcmpError {
     /// Kind of the error.
@@ -107,8 +108,8 @@ fn error_kind(kind: u8, code: u8, mtu: u16) -> Option<IcmpErrorKind> {
     })
 }
 
-/// Parses the quoted IPv4 header, and the start of the transport header that follows. The function
-/// checks neither the quoted length nor the quoted checksum, because routers may have changed them.
+/// Parses the quoted IPv4 header, and the start of the transport header that follows. Routers may
+/// have changed the quoted length and checksum, so neither is checked.
 fn parse_quote(quote: &[u8]) -> Result<QuotedPacket, DropReason> {
     let header = quote
         .first_chunk::<IPV4_HEADER_LEN>()
@@ -126,7 +127,8 @@ fn parse_quote(quote: &[u8]) -> Result<QuotedPacket, DropReason> {
     QuotedPacket::new(header[9], (src, dst), transport)
 }
 
-/// The start of a packet that an ICMP error quotes. This host has sent the packet.
+/// The start of the packet that an ICMP error quotes: a TCP segment or UDP datagram that this host
+/// has sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QuotedPacket {
     /// Protocol number: TCP or UDP.
@@ -148,7 +150,7 @@ impl QuotedPacket {
         }
     }
 
-    /// Parses the first eight bytes of a quoted `transport` header. `ends` has the source and the
+    /// Parses the first eight bytes of a quoted `transport` header. `ends` are the source and
     /// destination address of the quoted packet.
     pub(crate) fn new(
         protocol: u8,

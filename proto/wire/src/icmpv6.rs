@@ -1,4 +1,4 @@
-//! ICMPv6 errors that quote segments that this host sent (RFC 4443).
+//! ICMPv6 errors, which quote a segment that this host has sent (RFC 4443).
 
 use crate::{
     checksum,
@@ -14,10 +14,9 @@ const TYPE_TOO_BIG: u8 = 2;
 pub(crate) const TYPE_TIME_EXCEEDED: u8 = 3;
 const TYPE_PARAMETER_PROBLEM: u8 = 4;
 
-/// Parses an ICMPv6 packet. The message must be an error that quotes a TCP segment. The function
-/// returns the drop reasons of [`parse_icmp_error`](crate::parse_icmp_error). In addition, the
-/// function returns `Fragment` if the quoted packet is a fragment, and `BadIpHeader` if the
-/// extension headers of the quoted packet are invalid.
+/// Parses an ICMPv6 packet, which must be an error that quotes a TCP segment. The drop reasons are
+/// those of [`parse_icmp_error`](crate::parse_icmp_error), and `Fragment` if the quoted packet is a
+/// fragment, or `BadIpHeader` if its extension headers are invalid.
 pub fn parse_icmpv6_error(packet: &Packet<'_>) -> Result<IcmpError, DropReason> {
     let (kind, quoted) = parse(packet)?;
     Ok(IcmpError {

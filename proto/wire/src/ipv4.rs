@@ -108,7 +108,8 @@ impl<'a, A: Into<IpAddress>> Packet<'a, A> {
     }
 }
 
-/// Parses an Ethernet frame that carries an unfragmented IPv4 or IPv6 packet.
+/// Parses an Ethernet frame that carries an unfragmented IPv4 or IPv6 packet. Returns an error for
+/// fragments and for all other frames.
 ///
 /// The function does not check the destination MAC address, because only the caller knows whether
 /// its NIC is in promiscuous mode.
@@ -123,8 +124,8 @@ pub fn parse_frame(frame: &[u8]) -> Result<Packet<'_>, DropReason> {
 /// Parses a frame like [`parse_frame`], but only if the frame carries an IPv4 header without
 /// options. Returns `None` for other frames.
 ///
-/// A receive loop calls this function first. The compiler then specializes the loop for IPv4: the
-/// upper 12 bytes of each [`IpAddress`] are constants, and the packet stays in registers.
+/// A receive loop calls this function first, so that the compiler specializes the loop for IPv4:
+/// the upper 12 bytes of each [`IpAddress`] are constants, and the packet stays in registers.
 #[inline(always)]
 pub fn parse_frame_v4(frame: &[u8]) -> Option<Result<Packet<'_, [u8; 4]>, DropReason>> {
     let (link, bytes) = frame.split_first_chunk::<ETHERNET_HEADER_LEN>()?;
@@ -158,7 +159,7 @@ fn parse_other(frame: &[u8]) -> Result<Packet<'_>, DropReason> {
 }
 
 /// The IPv4 header without options, as 32-bit words in memory order. The parser loads each word
-/// once, and uses the word for the header fields and for the checksum.
+/// once for both the header fields and the checksum.
 type HeaderWords = [u32; IPV4_HEADER_LEN / 4];
 
 #[inline(always)]
@@ -202,10 +203,9 @@ pub(crate) fn ipv4_parts(bytes: &[u8]) -> Result<(&[u8], &[u8]), DropReason> {
 
 /// Rejects options with invalid lengths, and source routes. Skips other options.
 ///
-/// A sender that sets a source route also chooses the route of the replies. Linux drops packets
-/// with a source route unless `accept_source_route` is set. The service's XDP program
-/// (`ebpf/demux`) passes these packets to the kernel before they reach this parser, so that the
-/// kernel's setting applies.
+/// A sender that sets a source route also chooses the route of the replies, so Linux drops such
+/// packets unless `accept_source_route` is set. The service's XDP program (`ebpf/demux`) passes
+/// them to the kernel before they reach this parser, so that the kernel's setting applies.
 fn check_options(mut options: &[u8]) -> Result<(), DropReason> {
     while let [kind, after_kind @ ..] = options {
         match *kind {

@@ -8,7 +8,7 @@ use crate::{
 };
 
 const VERSION_6: u8 = 6;
-/// Largest number of extension headers in a packet.
+/// Largest number of extension headers in a packet, which bounds the work per packet.
 const EXTENSIONS_MAX: usize = 8;
 /// Unit of the length of extension headers, in bytes.
 const EXTENSION_UNIT: usize = 8;
@@ -67,9 +67,9 @@ pub(crate) fn header_and_rest(bytes: &[u8]) -> Result<(&[u8; IPV6_HEADER_LEN], &
 
 /// Returns source and destination address.
 ///
-/// The function replaces an IPv4-mapped address by `::`. A mapped address is not valid on the wire
-/// (RFC 4942 §2.2), and the stack would take it for an IPv4 address. `::` is neither a valid source
-/// nor a valid destination.
+/// An IPv4-mapped address becomes `::`, which is neither a valid source nor a valid destination. A
+/// mapped address is not valid on the wire (RFC 4942 §2.2), and the stack would take it for an IPv4
+/// address.
 pub(crate) fn addresses(header: &[u8; IPV6_HEADER_LEN]) -> (IpAddress, IpAddress) {
     let address = |at: usize| {
         let mut bytes = [0; 16];
@@ -87,8 +87,8 @@ pub(crate) fn addresses(header: &[u8; IPV6_HEADER_LEN]) -> (IpAddress, IpAddress
 /// Skips the extension headers. Returns the protocol number of the transport header, and the bytes
 /// from this header on.
 ///
-/// The function ignores the options in extension headers, because they are for routers or may be
-/// skipped (RFC 8200 §4.2). A routing header must have no segments left.
+/// The options in extension headers are ignored, because they are for routers or may be skipped
+/// (RFC 8200 §4.2). A routing header must have no segments left.
 pub(crate) fn transport(mut next: u8, mut rest: &[u8]) -> Result<(u8, &[u8]), DropReason> {
     for _ in 0..EXTENSIONS_MAX {
         let len = match next {

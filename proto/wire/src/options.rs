@@ -27,8 +27,8 @@ const KIND_SACK_PERMITTED: u8 = 4;
 const KIND_SACK: u8 = 5;
 const KIND_TIMESTAMPS: u8 = 8;
 
-/// Layout of the options in most segments: two no-operations and then timestamps. The constants are
-/// the length of these options in bytes, and their first four bytes.
+/// Length in bytes and first four bytes of the options in most segments: two no-operations and then
+/// timestamps.
 const ALIGNED_TIMESTAMPS_LEN: usize = 12;
 const ALIGNED_TIMESTAMPS: [u8; 4] = [KIND_NOP, KIND_NOP, KIND_TIMESTAMPS, 10];
 
@@ -54,8 +54,8 @@ impl Timestamps {
 /// Blocks of a SACK option (RFC 2018 §3). The first block contains the most recent segment.
 ///
 /// Nearly every segment has no blocks. One byte marks this state, so that the memory of the blocks
-/// need not be written or read. A SYN never has blocks, so its Fast Open option shares this memory
-/// ([`TcpOptions::fast_open`]).
+/// is neither written nor read. In a SYN, which has no blocks, the Fast Open option uses this
+/// memory ([`TcpOptions::fast_open`]).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct SackBlocks(SackOrFastOpen);
 
@@ -76,8 +76,8 @@ struct Blocks {
     len: BlockCount,
 }
 
-/// Number of SACK blocks. As an enum, the type has invalid values, which the compiler uses as the
-/// discriminant of [`SackOrFastOpen`].
+/// Number of SACK blocks. The type is an enum, so that the compiler can use its invalid values as
+/// the discriminant of [`SackOrFastOpen`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 enum BlockCount {
@@ -105,11 +105,11 @@ const _: () = {
 };
 
 impl SackBlocks {
-    /// The state without a SACK option.
+    /// No SACK option.
     pub const EMPTY: Self = Self(SackOrFastOpen::None);
 
-    /// Appends the block `[left, right)`. Returns true if there was room. A stored Fast Open option
-    /// is replaced.
+    /// Appends the block `[left, right)`, and replaces a stored Fast Open option. Returns true if
+    /// there was room.
     pub fn push(&mut self, left: SeqNumber, right: SeqNumber) -> bool {
         let SackOrFastOpen::Sack(filled) = &mut self.0 else {
             let mut blocks = [(SeqNumber(0), SeqNumber(0)); SACK_BLOCKS_MAX];
@@ -139,7 +139,7 @@ impl SackBlocks {
         }
     }
 
-    /// Number of blocks.
+    /// Returns the number of blocks.
     #[inline]
     pub fn len(&self) -> usize {
         self.as_slice().len()
@@ -202,8 +202,8 @@ impl TcpOptions {
         Self::from_timestamps(Some(Timestamps { tsval, tsecr }))
     }
 
-    /// Returns the options of most segments: timestamps or nothing. The function sets each field,
-    /// because a copy of [`TcpOptions::NONE`] would also copy the memory of absent SACK blocks.
+    /// Returns the options of most segments: timestamps or nothing. Each field is set separately,
+    /// because a copy of [`TcpOptions::NONE`] would also copy the memory of the absent SACK blocks.
     #[inline(always)]
     pub const fn from_timestamps(timestamps: Option<Timestamps>) -> Self {
         Self {
@@ -242,8 +242,8 @@ impl TcpOptions {
         Self::parse_timestamps_only(bytes).unwrap_or_else(|| Self::parse_any(bytes))
     }
 
-    /// Parses options like [`TcpOptions::parse`], but only aligned timestamps or no options at all.
-    /// Returns `None` in all other cases.
+    /// Parses options like [`TcpOptions::parse`] if there are only aligned timestamps or no options
+    /// at all. Returns `None` in all other cases.
     #[inline(always)]
     pub fn parse_timestamps_only(bytes: &[u8]) -> Option<Self> {
         let timestamps = aligned_timestamps(bytes).map(parse_timestamps);
@@ -301,7 +301,7 @@ impl TcpOptions {
         }
     }
 
-    /// Number of bytes that [`TcpOptions::emit`] writes: a multiple of four, at most
+    /// Returns the number of bytes that [`TcpOptions::emit`] writes: a multiple of four, at most
     /// [`OPTIONS_LEN_MAX`].
     #[inline]
     pub fn len(&self) -> usize {
@@ -325,7 +325,7 @@ impl TcpOptions {
         }
     }
 
-    /// Length without SACK blocks and Fast Open, in bytes.
+    /// Returns the length without SACK blocks and Fast Open, in bytes.
     fn base_len(&self) -> usize {
         let mut len = 0;
         if self.timestamps.is_some() {
@@ -353,8 +353,8 @@ impl TcpOptions {
         self.len() == 0
     }
 
-    /// Number of SACK blocks that fit after `len` bytes of other options. Further blocks are not
-    /// sent.
+    /// Returns the number of SACK blocks that fit after `len` bytes of other options. Further
+    /// blocks are not sent.
     #[inline]
     fn sack_blocks_that_fit(&self, len: usize) -> usize {
         self.sack

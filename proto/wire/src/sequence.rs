@@ -1,7 +1,7 @@
 //! TCP sequence numbers: 32-bit, modulo 2^32, and therefore **not ordered**.
 //!
-//! `a before b` and `b before c` do not imply `a before c`. This type therefore implements neither
-//! `PartialOrd` nor `Sub`. Every comparison is a named function.
+//! `a before b` and `b before c` do not imply `a before c`. The type therefore implements neither
+//! `PartialOrd` nor `Sub`, and every comparison is a named function.
 
 use core::fmt;
 
@@ -40,8 +40,8 @@ impl SeqNumber {
         !self.before(other)
     }
 
-    /// Returns true if `self` lies in `[start, start + len)`. The function is the test for "SEG.SEQ
-    /// is in the window".
+    /// Returns true if `self` lies in `[start, start + len)`: the test for "SEG.SEQ is in the
+    /// window".
     #[inline]
     pub const fn in_window(self, start: Self, len: u32) -> bool {
         self.0.wrapping_sub(start.0) < len

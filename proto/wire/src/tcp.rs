@@ -134,22 +134,22 @@ pub struct Segment<'a> {
 }
 
 /// Access to the fields of a received segment, for the TCP engine's code for in-order segments.
-/// [`Segment`] holds all fields in parsed form. [`TimestampsOnly`] loads a field from the frame
-/// only when the method of the field is called.
+/// [`Segment`] has all fields in parsed form. [`TimestampsOnly`] loads a field from the frame only
+/// when its method is called.
 pub trait SegmentView {
-    /// Control bits.
+    /// Returns the control bits.
     fn flags(&self) -> TcpFlags;
-    /// SEG.SEQ.
+    /// Returns SEG.SEQ.
     fn seq(&self) -> SeqNumber;
-    /// SEG.ACK. Valid with [`TcpFlags::ACK`] only.
+    /// Returns SEG.ACK, which is valid with [`TcpFlags::ACK`] only.
     fn ack(&self) -> SeqNumber;
-    /// Window field of the header. The caller shifts the value left by the peer's window scale.
+    /// Returns the window field, which the caller shifts left by the peer's window scale.
     fn wnd(&self) -> u16;
-    /// Timestamps option, or `None` if the segment has none.
+    /// Returns the timestamps option, or `None` if the segment has none.
     fn timestamps(&self) -> Option<Timestamps>;
     /// Returns true if there are SACK blocks.
     fn has_sack(&self) -> bool;
-    /// Payload.
+    /// Returns the payload.
     fn payload(&self) -> &[u8];
     /// Returns all fields.
     fn segment(&self) -> Segment<'_>;
@@ -198,7 +198,7 @@ impl SegmentView for Segment<'_> {
 }
 
 impl Segment<'_> {
-    /// SEG.LEN: bytes of payload, plus one for SYN and one for FIN (RFC 9293 §3.4).
+    /// Returns SEG.LEN: the bytes of payload, plus one for SYN and one for FIN (RFC 9293 §3.4).
     #[inline]
     #[allow(
         clippy::len_without_is_empty,
@@ -248,7 +248,7 @@ pub struct SegmentHeader {
 }
 
 impl SegmentHeader {
-    /// Length of the header with its options, in bytes.
+    /// Returns the length of the header with its options, in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         TCP_HEADER_LEN + self.options.len()
@@ -260,8 +260,8 @@ impl SegmentHeader {
     }
 }
 
-/// Header, options and payload of a segment as slices whose bounds were checked.
-/// [`RawSegment::segment`] parses them.
+/// A segment split into header, options and payload, whose bounds were checked.
+/// [`RawSegment::segment`] parses the fields.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RawSegment<'a> {
     header: &'a [u8; TCP_HEADER_LEN],
@@ -269,17 +269,16 @@ pub struct RawSegment<'a> {
     payload: &'a [u8],
 }
 
-/// Parses a segment. The function does not check the checksum; the caller calls
-/// [`tcp_checksum_ok`].
+/// Parses a segment, but does not check the checksum: see [`tcp_checksum_ok`].
 #[inline(always)]
 pub fn parse_tcp(transport: &[u8]) -> Result<Segment<'_>, DropReason> {
     Ok(RawSegment::new_checked(transport)?.segment())
 }
 
 impl<'a> RawSegment<'a> {
-    /// Splits a segment into header, options and payload. The function is the fallible first half
-    /// of [`parse_tcp`]. A receive loop calls both halves separately to avoid copying a [`Segment`]
-    /// out of a `Result`.
+    /// Splits a segment into header, options and payload: the fallible first half of [`parse_tcp`].
+    /// A receive loop calls the two halves separately to avoid copying a [`Segment`] out of a
+    /// `Result`.
     #[inline(always)]
     pub fn new_checked(transport: &'a [u8]) -> Result<Self, DropReason> {
         let header = transport
@@ -311,9 +310,9 @@ impl<'a> RawSegment<'a> {
         self.with(TcpOptions::parse(self.options))
     }
 
-    /// Returns the segment if it has no options, or only timestamps in their usual place.
-    /// [`TimestampsOnly`] copies no options, and loads each field on demand, so a receive loop has
-    /// separate code for this type.
+    /// Returns the segment if it has no options, or only timestamps in their usual place. A receive
+    /// loop has separate code for this type, which copies no options and loads each field on
+    /// demand.
     #[inline(always)]
     pub fn timestamps_only(&self) -> Option<TimestampsOnly<'a>> {
         let timestamps = options::aligned_timestamps(self.options);
@@ -396,12 +395,11 @@ impl SegmentView for TimestampsOnly<'_> {
     }
 }
 
-/// Returns true if the checksum is valid, or is accepted as a partial checksum.
+/// Returns true if the checksum is valid.
 ///
-/// With `partial_allowed`, the function also accepts a checksum field that holds only the sum of
-/// the pseudo-header. A kernel peer behind a veth leaves the checksum in this state
-/// (CHECKSUM_PARTIAL), because the segment never reaches a physical link. Allow the state on a veth
-/// only.
+/// With `partial_allowed`, also returns true if the field holds only the sum of the pseudo-header.
+/// A kernel peer behind a veth leaves the checksum in this state (CHECKSUM_PARTIAL), because the
+/// segment never reaches a physical link. Allow this state on a veth only.
 #[inline(always)]
 pub fn tcp_checksum_ok(
     src: IpAddress,
@@ -421,8 +419,8 @@ fn has_valid_checksum(transport: &[u8], pseudo: Sum) -> bool {
     transport.len() >= TCP_HEADER_LEN && pseudo.plus(checksum::sum(transport)).is_valid()
 }
 
-/// Returns true if the checksum field equals the sum `pseudo`. One's complement has two
-/// representations of zero.
+/// Returns true if the checksum field equals the sum `pseudo`, where 0 and 0xffff are equal: one's
+/// complement has two representations of zero.
 #[inline(always)]
 fn has_partial_checksum(transport: &[u8], pseudo: Sum) -> bool {
     let Some(&[high, low]) = transport.get(CHECKSUM_AT) else {
@@ -465,7 +463,7 @@ pub fn emit_tcp_with(buf: &mut [u8], header: &SegmentHeader, options: &TcpOption
     header_len
 }
 
-/// Completes the checksum of an emitted header from the sums of the pseudo-header and the payload.
+/// Writes the checksum of an emitted header, given the sums of the pseudo-header and the payload.
 ///
 /// # Panics
 ///

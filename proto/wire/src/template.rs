@@ -1,4 +1,5 @@
-//! Ethernet and IP headers of a flow (connection), built once and patched for each segment.
+//! Ethernet and IP headers of a flow (connection), which are built once and patched for each
+//! segment.
 
 use crate::{
     address::{IpAddress, MacAddress},
@@ -19,8 +20,8 @@ pub const FRAME_HEADERS_LEN_MAX: usize = ETHERNET_HEADER_LEN + IPV6_HEADER_LEN;
 
 /// Default TTL or hop limit, the same as in Linux.
 const TTL: u8 = 64;
-/// IP header fields that an application may set for a connection. The ECN field is not among these
-/// fields, because the TCP engine sets it for each segment.
+/// IP header fields that an application may set for a connection. The TCP engine sets the ECN field
+/// for each segment, so it is not among them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IpFields {
     /// Traffic class: the DiffServ field in the upper six bits. The lower two bits are ignored.
@@ -47,8 +48,8 @@ impl Default for IpFields {
 /// Flags and fragment offset with DF set, for path MTU discovery.
 const DF: [u8; 2] = [0x40, 0x00];
 
-/// Ethernet and IP header of the packets of a TCP flow or of another transport, and the checksums
-/// of the constant header fields.
+/// Ethernet and IP header of the packets of a flow, with the checksums of the constant header
+/// fields.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HeaderTemplate {
     /// The headers, followed by unused bytes.
@@ -141,7 +142,7 @@ impl HeaderTemplate {
     }
 
     /// Returns the identification of the flow's next IPv4 packet, which is zero at first. Each flow
-    /// has a counter of its own, as in Linux. One counter for all flows would reveal to each peer
+    /// has a counter of its own, as in Linux, because a common counter would reveal to each peer
     /// the number of packets that go to other peers (RFC 7739 §3).
     #[inline]
     pub const fn ip_id(&self) -> u16 {
@@ -175,8 +176,8 @@ impl HeaderTemplate {
         self.ip_sum = SmallSum::new(checksum::sum(ip));
     }
 
-    /// Clears DF if `allowed` is true, so that routers may fragment the packets. Sets DF otherwise.
-    /// A new template has DF set. The function has no effect for IPv6.
+    /// Clears DF if `allowed` is true, so that routers may fragment the packets, and sets DF
+    /// otherwise, as in a new template. The function has no effect for IPv6.
     pub fn set_may_fragment(&mut self, allowed: bool) {
         if self.is_v6() {
             return;
@@ -186,8 +187,8 @@ impl HeaderTemplate {
         self.ip_sum = SmallSum::new(checksum::sum(ip));
     }
 
-    /// Replaces the bits in `mask` of the first word of an IPv6 header, which has version, traffic
-    /// class and flow label.
+    /// Replaces the bits in `mask` of the first word of an IPv6 header: version, traffic class and
+    /// flow label.
     fn put_first_word(&mut self, mask: u32, bits: u32) {
         let ip = &mut self.bytes[ETHERNET_HEADER_LEN..];
         let old = u32::from_be_bytes([ip[0], ip[1], ip[2], ip[3]]);
@@ -201,19 +202,19 @@ impl HeaderTemplate {
         usize::from(self.len) == FRAME_HEADERS_LEN_MAX
     }
 
-    /// Length of the headers that [`write`](Self::write) writes, in bytes.
+    /// Returns the length of the headers that [`write`](Self::write) writes, in bytes.
     #[inline]
     pub fn headers_len(&self) -> usize {
         usize::from(self.len)
     }
 
-    /// Sets the MAC addresses. The caller does this when the neighbor is resolved or has changed.
+    /// Sets the MAC addresses, when the neighbor has been resolved or has changed.
     pub fn set_link(&mut self, src_mac: MacAddress, dst_mac: MacAddress) {
         self.bytes[0..6].copy_from_slice(&dst_mac.0);
         self.bytes[6..12].copy_from_slice(&src_mac.0);
     }
 
-    /// Destination address.
+    /// Returns the destination address.
     pub fn peer(&self) -> IpAddress {
         let ip = &self.bytes[ETHERNET_HEADER_LEN..];
         if self.is_v6() {
@@ -224,15 +225,15 @@ impl HeaderTemplate {
         IpAddress::from_v4([ip[16], ip[17], ip[18], ip[19]])
     }
 
-    /// Destination MAC address.
+    /// Returns the destination MAC address.
     pub fn dst_mac(&self) -> MacAddress {
         let [a, b, c, d, e, f, ..] = self.bytes;
         MacAddress([a, b, c, d, e, f])
     }
 
     /// Writes the Ethernet and the IP header to the start of `buf`. Returns their length in bytes.
-    /// `tcp_len` is the length of transport header and payload in bytes. An IPv6 header has no
-    /// identification, so the function ignores `ip_id` for IPv6.
+    /// `tcp_len` is the length of transport header and payload in bytes. `ip_id` is ignored for
+    /// IPv6, whose header has no identification.
     ///
     /// # Panics
     ///

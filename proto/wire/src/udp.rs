@@ -18,7 +18,7 @@ pub struct UdpDatagram<'a> {
     pub src_port: u16,
     /// Destination port.
     pub dst_port: u16,
-    /// Payload. Bytes of the packet behind the datagram's length do not count.
+    /// Payload, without bytes of the packet beyond the datagram's length.
     pub payload: &'a [u8],
 }
 
@@ -70,7 +70,8 @@ pub fn udp_header(
     payload: Sum,
 ) -> [u8; UDP_HEADER_LEN] {
     let mut header = unfinished_header(src_port, dst_port, len);
-    // Zero means that there is no checksum. All ones is the other zero of one's complement.
+    // A field of zero would mean "no checksum", so send all ones, the other zero of one's
+    // complement.
     let sum = pseudo.plus(payload).plus(checksum::sum(&header));
     let field = match sum.checksum() {
         0 => u16::MAX,
@@ -80,8 +81,8 @@ pub fn udp_header(
     header
 }
 
-/// Returns the header like [`udp_header`], with the sum of the pseudo-header in the checksum field.
-/// The NIC adds the sum of header and payload.
+/// Returns the header like [`udp_header`], but with only the sum of the pseudo-header in the
+/// checksum field, to which the NIC adds the sum of header and payload.
 pub fn partial_udp_header(
     src_port: u16,
     dst_port: u16,

@@ -1,7 +1,7 @@
-//! ACK aggregation in BBR. The receiver or the return path may delay ACKs. A burst of ACKs then
+//! ACK aggregation in BBR. If the receiver or the return path delays ACKs, a burst of ACKs
 //! acknowledges more bytes than the bottleneck bandwidth (BtlBw) delivers in the same time. BBR
-//! enlarges cwnd by these extra bytes. Without the extra bytes, the flow would use up cwnd between
-//! two bursts of ACKs.
+//! enlarges cwnd by these extra bytes, because the flow would otherwise use up cwnd between two
+//! bursts of ACKs.
 
 use tidelane_time::{Duration, Instant};
 
@@ -10,8 +10,8 @@ const ROUNDS: u8 = 5;
 /// Bound on the enlargement of cwnd: the bytes that BtlBw delivers in this time.
 const EXTRA_ACKED_MAX: Duration = Duration::from_millis(100);
 
-/// Windowed maximum of the extra bytes. The extra bytes are counted in epochs. A new epoch starts
-/// when the ACKs of the present epoch have not acknowledged more bytes than BtlBw delivers.
+/// Windowed maximum of the extra bytes, which are counted in epochs. A new epoch starts when the
+/// ACKs of the present epoch have acknowledged no more bytes than BtlBw delivers.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct AckAggregation {
     /// Largest number of extra bytes: of the previous span, and of the present span.
@@ -30,7 +30,7 @@ impl AckAggregation {
     }
 
     /// Adds `newly_delivered` acknowledged bytes, at a BtlBw of `rate` bytes per second. `round` is
-    /// true at the start of a round. More than `limit` extra bytes count as `limit`.
+    /// true at the start of a round. The extra bytes count up to `limit`.
     pub(super) fn update(
         &mut self,
         now: Instant,
