@@ -21,8 +21,8 @@
 //!   or that has sent a datagram, go to the source address of the peer's frame.
 //! * **Process exit.** Any exit of the process detaches the demux. The kernel then gets the
 //!   packets, and answers the segments of old connections by RST. A child process after `fork`
-//!   keeps the queue until the child ends or calls `execve`. If the parent crashes, the packets are
-//!   not answered meanwhile.
+//!   keeps the queue until the child ends or calls `execve`. Until then, nobody answers the packets
+//!   of a parent that has crashed.
 //!
 //! The trait [`Kernel`] abstracts the kernel, so that tests run on a link in memory without
 //! privileges.

@@ -37,7 +37,7 @@ struct Calls {
     used: BTreeSet<u16>,
     /// Addresses at which every claim is refused.
     refused: BTreeSet<IpAddress>,
-    /// Number of TCP claims from which on every claim is refused.
+    /// If there are this many TCP claims, every further claim is refused.
     claims_max: usize,
     /// Port that the fake kernel selects next.
     next_port: u16,

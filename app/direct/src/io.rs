@@ -266,7 +266,8 @@ impl<P: PacketIo> Io<P> {
             }
         };
         match placed.receiver {
-            // If the connection was deleted meanwhile, the buffer is freed.
+            // If the connection was deleted while the engine processed the frame, the buffer is
+            // freed.
             Receiver::Connection { flow, pos } => {
                 if let Some(connection) = self.connection_mut(flow) {
                     let copies = connection.rx.insert(pos, buffer);

@@ -95,7 +95,7 @@ tle_connection tle_connect(struct tle_stack *stack, const uint8_t peer[16], uint
 /* Copies received data. Returns the number of bytes; 0 if there is none. */
 size_t tle_read(struct tle_stack *stack, tle_connection connection, void *buffer, size_t len);
 
-/* Copies data to the send buffer as far as there is room. Returns the number of bytes. */
+/* Copies data to the send buffer until the buffer is full. Returns the number of bytes. */
 size_t tle_write(struct tle_stack *stack, tle_connection connection, const void *data, size_t len);
 
 /* Returns 1 if all data of the peer is read and no more can follow. Also returns 1 for an invalid

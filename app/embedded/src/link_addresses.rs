@@ -8,9 +8,9 @@ use tidelane_wire::{HeaderTemplate, MacAddress, protocol};
 /// Link addresses of the local end, of the router, and of neighbours.
 ///
 /// A stack neither sends nor answers ARP requests and neighbour solicitations. The kernel, which
-/// has the other traffic of the interface, answers the requests for the interface's addresses. The
-/// stack learns the link address of a peer from a frame that the peer sends. The program sets the
-/// link addresses of peers to which the stack sends first.
+/// receives the other traffic of the interface, answers the requests for the interface's addresses.
+/// The stack learns the link address of a peer from a frame that the peer sends. The program sets
+/// the link addresses of peers to which the stack sends first.
 ///
 /// A segment goes to the first known address of this list:
 ///

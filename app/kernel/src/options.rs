@@ -39,7 +39,7 @@ pub enum ZeroCopy {
         /// Smallest length of a send in bytes.
         min: u32,
     },
-    /// Each send of at least `min` bytes, also after the kernel has reported copies. For tests and
+    /// Each send of at least `min` bytes, even after the kernel has reported copies. For tests and
     /// measurements.
     Always {
         /// Smallest length of a send in bytes.

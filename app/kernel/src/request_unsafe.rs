@@ -39,8 +39,8 @@ pub enum Request {
     /// Receives stream data into provided buffers until the end of the stream or an error
     /// (multishot).
     Receive(RawFd),
-    /// Sends the payloads of buffers, as far as the socket has room (MSG_DONTWAIT). The kernel
-    /// completes the request during its submission.
+    /// Sends as much of the payloads of buffers as the socket has room for (MSG_DONTWAIT). The
+    /// kernel completes the request during its submission.
     Send(RawFd, Message),
     /// Sends as [`Request::Send`] does, without a copy. The kernel answers during the submission,
     /// and reads the sent buffers until its notification, the last completion.

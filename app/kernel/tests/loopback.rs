@@ -476,7 +476,8 @@ fn the_halves_of_a_sync_add_up() {
     stream.set_nonblocking(true).expect("a socket");
     let error = stream.read(&mut got).expect_err("nothing was sent");
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
-    // The next list has the events that arrive during a send, exactly once, without a wait.
+    // Events that arrive during a send are in the next list, exactly once, and end its wait at
+    // once.
     stream.write_all(b"23").expect("open");
     stream.shutdown(Shutdown::Write).expect("open");
     context.tx_sync().expect("a ring");

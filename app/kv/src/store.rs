@@ -6,7 +6,7 @@
 //! recently used item. An expired item is removed when a lookup or the sweep finds it.
 //!
 //! A reader that cannot send a whole value at once pins the item. A pinned item keeps its bytes,
-//! even if the item is replaced, deleted or expired meanwhile.
+//! even if the item is replaced, deleted or expired before the pin ends.
 
 use siphasher::sip::SipHasher13;
 

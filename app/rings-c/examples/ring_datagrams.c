@@ -47,7 +47,7 @@ static void send_datagram(unsigned number) {
         fail("ring_datagrams", "send");
 }
 
-/* Returns 1 if the slot has the echo of the datagram, and 0 if it has that of an earlier one. */
+/* Returns 1 if the slot has the echo of this datagram, and 0 for the echo of an earlier one. */
 static int is_echo(unsigned number, int at) {
     unsigned char expected[PAYLOAD_MAX];
     unsigned got;

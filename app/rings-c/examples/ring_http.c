@@ -26,7 +26,7 @@
 #define BUFFER_LEN 2048
 /* Largest number of clients, and of buffers that wait in the context for each. With one more buffer
  * for each client, all clients together have less than half of the buffers. The other half is for
- * received data. Connections that are closed and not over have buffers, too, until STALL_MAX_MS. */
+ * received data. Closed connections with unsent data also use buffers, for at most STALL_MAX_MS. */
 #define CLIENTS_MAX 1000
 #define QUEUE_MAX 13
 /* Milliseconds after which the kernel resets a client that takes no data. */
@@ -73,7 +73,7 @@ static void on_term(int signal) {
     is_over = 1;
 }
 
-/* Adds a client for a descriptor. Returns NULL if there are too many, or without memory. */
+/* Adds a client for a descriptor. Returns NULL if there are too many, or if memory is lacking. */
 static struct client *add(int descriptor) {
     accepted++;
     if (present == CLIENTS_MAX)
@@ -173,7 +173,7 @@ static size_t fill(struct client *client, char *to, size_t room) {
     return len;
 }
 
-/* Sends answers as far as there is room. Closes the client after the last one if that is due. */
+/* Sends answers until there is no room. Closes the client after the last answer if that is due. */
 static void send_answers(struct client *client) {
     while (client->refused >= 0 || client->answers_len) {
         tlr_buffer buffer = client->refused;

@@ -104,7 +104,7 @@ struct tlr_counters {
     uint32_t buffers;      /* number of buffers of the pool */
     uint32_t buffers_free; /* buffers of the pool that can be allocated */
     uint32_t buffers_held; /* buffers that the program owns */
-    uint32_t buffer_len;   /* bytes of each buffer of the pool; tlr_capacity has the room */
+    uint32_t buffer_len;   /* bytes of each buffer of the pool; for the room: tlr_capacity */
 };
 
 /* Contexts. */

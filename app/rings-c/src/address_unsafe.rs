@@ -42,8 +42,8 @@ pub unsafe fn read(address: *const sockaddr, len: socklen_t) -> Result<SocketAdd
     }
 }
 
-/// Writes `value` to `address`, as far as `*len` bytes are there, and sets `*len` to the length of
-/// the address, as `recvfrom` does.
+/// Writes at most `*len` bytes of the address `value` to `address`, and sets `*len` to the length
+/// of the whole address, as `recvfrom` does.
 ///
 /// # Safety
 ///

@@ -30,7 +30,8 @@ const CONTEXT_BITS: u32 = 21;
 const _: () = assert!(INDEX_BITS + USE_BITS + CONTEXT_BITS == 63, "never negative");
 
 const PLACES_MAX: usize = 1 << INDEX_BITS;
-/// Limit of buffers of the program at the start of a sync. The other places are for the list.
+/// Limit of buffers that the program may own at the start of a sync. The remaining places are for
+/// the buffers of the list.
 const HELD_MAX: u32 = 1 << (INDEX_BITS - 1);
 
 /// Owner of a buffer that has a place.
@@ -46,7 +47,8 @@ pub enum Owner {
 #[derive(Debug, Default)]
 struct Place {
     buffer: Option<(Buffer, Owner)>,
-    /// Number of the present use, or of the last one. Zero before the first.
+    /// Number of the present use, or of the last use while the place is free. Zero before the first
+    /// use.
     uses: u32,
 }
 
@@ -296,7 +298,8 @@ mod tests {
             assert_eq!(buffers.held(), 1);
         }
         drop(buffers.take(numbers[2]));
-        // The buffer that was released meanwhile has a new use.
+        // The place of the released buffer has a new buffer, which the end of the list must not
+        // drop.
         let again = allocate(&pool, &mut buffers);
         buffers.end_list(&slots);
         assert_eq!((pool.free_count(), buffers.held()), (1, 2));

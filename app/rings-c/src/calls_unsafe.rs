@@ -61,8 +61,8 @@ pub unsafe extern "C" fn tlr_open_context(options: *const Options, context: *mut
     status(opened.and_then(|handle| unsafe { write(context, handle) }))
 }
 
-/// Writes the text of the last failed call of this thread to `text`, as far as there is room.
-/// Returns the length of the text.
+/// Writes the text of the last failed call of this thread to `text`, truncated to `size` bytes with
+/// a zero at the end. Returns the length of the whole text.
 ///
 /// # Safety
 ///

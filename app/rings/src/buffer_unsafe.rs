@@ -124,8 +124,8 @@ impl Buffer {
         }
     }
 
-    /// Returns all bytes of the buffer, whatever its payload is. The program writes a message to
-    /// them, and then calls [`Self::set_payload`]. Read-only memory is replaced by a copy, as in
+    /// Returns all bytes of the buffer, not only the payload. The program writes a message to them,
+    /// and then calls [`Self::set_payload`]. Read-only memory is replaced by a copy, as in
     /// [`Self::payload_mut`].
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.make_writable();

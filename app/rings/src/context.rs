@@ -157,8 +157,8 @@ pub trait Context {
     fn sync(&mut self, list: &mut ReadyList, wait: Wait) -> io::Result<()>;
 
     /// The sending half of [`Self::sync`]: sends what was queued, and continues shutdowns and
-    /// closes. Never waits, and reports no events. Events that occur meanwhile, such as errors of
-    /// these sends, are in the list of the next [`Self::sync`] or [`Self::rx_sync`].
+    /// closes. Never waits, and reports no events. Events that occur during the call, such as
+    /// errors of the sends, are in the list of the next [`Self::sync`] or [`Self::rx_sync`].
     ///
     /// # Errors
     ///
@@ -191,8 +191,8 @@ pub trait Context {
     /// Closes the sending direction of a connection after all queued data (FIN).
     fn shutdown(&mut self, descriptor: Descriptor);
 
-    /// Closes a listener or a connection. Queued data is sent first, however long that takes; the
-    /// buffers of this data stay with the context meanwhile. The descriptor has no more events.
+    /// Closes a listener or a connection. Queued data is sent first, however long that takes. Until
+    /// then, the context keeps the buffers of this data. The descriptor has no more events.
     fn close(&mut self, descriptor: Descriptor);
 
     /// Resets a connection, or closes a listener. Queued data is dropped, and its buffers return to

@@ -201,9 +201,9 @@ impl LentStream {
         unsafe { Buffer::lend(self.clone(), loan) }
     }
 
-    /// Appends a payload to the written bytes, as far as there is room. Returns the rest. A payload
-    /// that already lies at the write position is committed in place. Any other payload is copied,
-    /// and `copies` counts the copies.
+    /// Appends as much of a payload to the written bytes as there is room for. Returns the rest. A
+    /// payload that already lies at the write position is committed in place. Any other payload is
+    /// copied, and `copies` counts the copies.
     pub fn send(self: &Rc<Self>, mut buffer: Buffer, copies: &mut u64) -> Option<Buffer> {
         let mut stream = self.stream.borrow_mut();
         if buffer.is_lent_by(self) {

@@ -299,7 +299,7 @@ fn the_halves_of_a_sync_add_up() {
     pair.clock.set(pair.clock.get() + Duration::from_millis(1));
     pair.server.sync();
     assert!(pair.server.list.is_empty(), "a receive has sent");
-    // The next list has the events that arrive during a send, exactly once.
+    // Events that arrive during a send are in the next list, exactly once.
     pair.client.context.shutdown(client);
     pair.client.context.tx_sync().expect("a port");
     pair.clock.set(pair.clock.get() + Duration::from_millis(1));

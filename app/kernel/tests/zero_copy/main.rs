@@ -113,7 +113,7 @@ impl Joined {
         }
     }
 
-    /// Queues `data` as far as there is room. Returns the number of queued bytes.
+    /// Queues `data` until the context refuses a buffer. Returns the number of queued bytes.
     fn queue_some(&mut self, data: &[u8]) -> usize {
         let mut queued = 0;
         while let Some(buffer) = self.buffer(&data[queued..]).filter(|it| !it.is_empty()) {
