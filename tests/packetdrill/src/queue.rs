@@ -144,11 +144,10 @@ impl Stack {
         }
     }
 
-    /// Decides whether a segment that ends at `end` has PSH.
+    /// Decides whether the segment that ends at `end`, the end of a part of a write, has PSH.
     ///
-    /// A part of a write ends at `end`. `last` is true for the last part, which always has PSH.
-    /// Any other part has PSH if it ends more than half the largest offered window after the last
-    /// PSH.
+    /// The last part of a write (`last`) always has PSH. Any other part has PSH if it ends more
+    /// than half the largest offered window after the last PSH.
     pub(crate) fn mark_push(&mut self, id: FlowId, end: u32, last: bool) {
         let window = self.flow_info(id).map_or(0, |info| info.snd_wnd_max);
         let packet_ends = &mut self.wire.streams(id).packet_ends;
@@ -158,8 +157,8 @@ impl Stack {
         }
     }
 
-    /// Returns the payload of a full buffer in bytes: whole segments, and at most half of the
-    /// largest window that the peer has offered.
+    /// Returns the payload of a full buffer in bytes: as many whole segments as fit into half of the
+    /// largest window that the peer has offered, and at least one.
     fn buffer_goal(&self, id: FlowId) -> u32 {
         let info = self.flow_info(id);
         let (mss, wnd) = info.map_or((1, 0), |info| (info.mss.max(1), info.snd_wnd_max));
