@@ -83,8 +83,8 @@ pub fn curl_sends_data_in_syn() -> Outcome {
     check_counter(&service, "fast_open_active")
 }
 
-/// A cookie from one service is valid with the next service. Both use the key that the kernel keeps
-/// for the namespace.
+/// A cookie from one service is valid with the next service, because both services use the key
+/// that the kernel has for the namespace.
 pub fn cookies_outlive_the_service() -> Outcome {
     let wire = wire()?;
     let service = wire.service()?;

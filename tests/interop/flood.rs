@@ -3,7 +3,7 @@
 //! limits.
 //!
 //! The cases print the goodput of the established connection (`--nocapture`). They do not check its
-//! value, because it depends on the other load of the machine. At 200,000 SYNs per second or more,
+//! value, because it depends on other load of the machine. At 200,000 SYNs per second or more,
 //! the cases measure the kernel's stack, too. Because the flood generator and the client share a
 //! CPU, the cases also measure the goodput while the generator sends to an interface that leads
 //! nowhere (a veth pair without a host at its far end).

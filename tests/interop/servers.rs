@@ -361,8 +361,8 @@ fn check_memcaslap(text: &str) -> Outcome {
 }
 
 /// An Erlang server serves echo clients. Its runtime BEAM calls accept before it waits for a
-/// connection. One thread adds descriptors with EPOLLONESHOT to an epoll instance while another
-/// thread sleeps there. BEAM copies the listener's socket options to each connection.
+/// connection. One thread adds descriptors with EPOLLONESHOT to an epoll instance in which another
+/// thread sleeps. BEAM copies the listener's socket options to each connection.
 pub fn erlang_echo() -> Outcome {
     require_tools(&["erl", "erlc"])?;
     let wire = Wire::new()?;

@@ -229,10 +229,10 @@ impl Service {
         Ok(fs::read_dir(format!("/proc/{}/fd", self.pid))?.count())
     }
 
-    /// Returns the number of the service's open descriptors, not counting those that reserve ports.
+    /// Returns the number of the service's open descriptors, except for the sockets of claims.
     ///
-    /// A test for leaks must leave the latter out, because the service keeps an unused ephemeral
-    /// port reserved for a minute.
+    /// Each claim has a kernel socket that reserves the claim's port. A test for leaks must leave
+    /// these sockets out, because the service keeps an unused ephemeral port for a minute.
     pub fn descriptors_beside_claims(&self) -> Result<usize, Stop> {
         let claims = self.counters()?["claims"].as_u64().unwrap_or(0);
         Ok(self.descriptors()?.saturating_sub(claims as usize))

@@ -119,7 +119,7 @@ pub struct Outcome {
 
 impl Source {
     /// Reads and parses the script at `path` in `folder`. A syntax error, or a first line that does
-    /// not name an RFC, is kept as the script's result.
+    /// not name an RFC, becomes the script's result.
     pub fn read(path: &Path, folder: &Path) -> io::Result<Self> {
         let text = fs::read_to_string(path)?;
         let short = path.strip_prefix(folder).unwrap_or(path);
