@@ -1,14 +1,14 @@
 //! Claims: the 3-tuples (address, protocol, port) whose packets go to the Tidelane service, their
 //! owners, and the reservations of their ports in the kernel.
 //!
-//! The demux, an XDP program, enforces the claims. A claim has one of these owners: a listener; a
-//! session (a registered program) that has bound a port in order to connect from it; the pool of
-//! ports for outgoing connections without a bound port; or a mux port (a program with a TCP/IP
-//! stack of its own). The scope of a claim selects the packets of the 3-tuple that the service
-//! gets: all packets, or only packets for which the kernel has no connection or no socket. A claim
-//! without an owner lives on while its port has connections. While the claim lives, a bound kernel
-//! socket of the service reserves the port: see `docs/design/claims.md`. A claim of a wildcard
-//! address is one claim in the demux per address of the interface.
+//! The demux, an XDP program, enforces the claims. The owner of a claim is a listener, a session (a
+//! registered program) that connects from a port which it has bound, the pool of ports for other
+//! outgoing connections, or a mux port (a program with a TCP/IP stack of its own). The scope of a
+//! claim selects the packets of the 3-tuple that the service gets: all packets, or only packets for
+//! which the kernel has no connection or no socket. A claim that its owner has released lives on
+//! while its port has connections. While a claim lives, a bound kernel socket of the service
+//! reserves the port: see `docs/design/claims.md`. A claim of a wildcard address is one claim in
+//! the demux per address of the interface.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -208,8 +208,8 @@ pub struct ServiceHalf {
     /// Stream position of the previous urgent byte. Equal to the position in `urgent` if there is
     /// no previous urgent byte. Valid with URGENT.
     pub urgent_before: AtomicU32,
-    /// Last urgent byte, as `position << 32 | state << 8 | byte`. Valid with URGENT. Stored before
-    /// `rx_head`. The state is one of [`urgent_state`]. The byte is valid in state ARRIVED.
+    /// Last urgent byte, as `position << 32 | state << 8 | byte`, valid with URGENT and stored
+    /// before `rx_head`. The state is one of [`urgent_state`]; ARRIVED means that `byte` is valid.
     pub urgent: AtomicU64,
 }
 

@@ -2,8 +2,8 @@
 //! shared-memory rings. No wake-up is lost.
 //!
 //! The sleeper waits for entries, and the waker publishes entries. Each side can have either role.
-//! `flag` is the shared word `needs_wakeup`. AF_XDP has a word with this role,
-//! `XDP_RING_NEED_WAKEUP`.
+//! `flag` is the shared word `needs_wakeup`, whose role is that of `XDP_RING_NEED_WAKEUP` in
+//! AF_XDP.
 //!
 //! ```text
 //! sleeper                          waker
@@ -20,7 +20,7 @@
 use crate::sync::{AtomicU32, Ordering, fence};
 
 /// Sets the flag of the calling side, which wants to sleep. The caller then checks the rings once
-/// more. If the rings are empty, the caller sleeps. Otherwise, the caller calls [`cancel_sleep`].
+/// more, and either sleeps or, if there is an entry, calls [`cancel_sleep`].
 #[inline]
 pub fn prepare_to_sleep(needs_wakeup: &AtomicU32) {
     needs_wakeup.store(1, Ordering::Relaxed);
