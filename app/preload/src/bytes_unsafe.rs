@@ -1,9 +1,8 @@
 //! Calls that transfer payload: the families of `read`, `write`, `recv` and `send`.
 //!
-//! A tracked socket is a TCP socket that this library (`libtidelane.so`) may accelerate: the
-//! service (the process `tidelaned`) then carries its connection. The crate `tidelane_sockets`
-//! handles calls on tracked sockets. The crate returns `None` for a call that the kernel must
-//! handle.
+//! A tracked socket is a TCP socket that this library (`libtidelane.so`) may accelerate, so that
+//! the service (the process `tidelaned`) carries its connection. The crate `tidelane_sockets`
+//! handles calls on tracked sockets, and returns `None` for a call that the kernel must handle.
 
 use std::ffi::{c_int, c_void};
 
@@ -27,8 +26,8 @@ use crate::{
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, count: size_t) -> ssize_t {
     cancellation_point();
-    // A read of zero bytes never blocks, in contrast to a recv of zero bytes. The kernel returns
-    // the correct result.
+    // Unlike a `recv` of zero bytes, a `read` of zero bytes never blocks. Leave the `read` to the
+    // kernel, which returns the correct result.
     match descriptors::socket(fd) {
         // SAFETY: the caller upholds the safety contract.
         Some(socket) if count > 0 => unsafe { receive(socket, fd, buf, count, 0, libc::SYS_read) },
@@ -63,7 +62,7 @@ unsafe fn receive(
     unsafe { receive_slow(socket, fd, buf, len, flags, syscall) }
 }
 
-/// The slow path of `receive`, for calls that find no bytes, have flags, or go to the kernel.
+/// Handles the calls of `receive` that find no bytes, have flags, or go to the kernel.
 ///
 /// # Safety
 ///
@@ -110,10 +109,11 @@ pub unsafe extern "C-unwind" fn __read_chk(
     unsafe { read(fd, buf, count) }
 }
 
-/// Aborts if `fits` is false: the call could write past the end of the program's buffer.
+/// Aborts the process if `fits` is false, because the call could write past the end of the
+/// program's buffer.
 fn check_object_size(fits: bool) {
     if !fits {
-        // glibc's `__chk_fail` also prints a message.
+        // Unlike glibc's `__chk_fail`, print no message.
         std::process::abort();
     }
 }
@@ -305,8 +305,8 @@ pub(crate) unsafe fn receive_message(fd: c_int, msg: *mut msghdr, flags: c_int) 
     let mut into = unsafe { iovecs_mut(msg.msg_iov, msg.msg_iovlen) }?;
     let handled = transfer::recv_vectored(socket, fd, into.all(), flags);
     if let Some(Ok(_)) = handled {
-        // A TCP stream has no addresses, no ancillary data and no truncation. For a call with
-        // MSG_OOB, which returns the urgent byte, Linux sets MSG_OOB in `msg_flags`.
+        // A read from a TCP stream returns no address and no ancillary data, and truncates nothing.
+        // Linux only sets MSG_OOB in `msg_flags` if the call has returned the urgent byte.
         msg.msg_namelen = 0;
         msg.msg_controllen = 0;
         msg.msg_flags = flags & libc::MSG_OOB;
@@ -314,8 +314,8 @@ pub(crate) unsafe fn receive_message(fd: c_int, msg: *mut msghdr, flags: c_int) 
     handled
 }
 
-/// Handles `sendmsg` on a tracked socket. Returns `None` if the kernel must handle the call. TCP
-/// ignores ancillary data.
+/// Handles `sendmsg` on a tracked socket, and ignores ancillary data. Returns `None` if the kernel
+/// must handle the call.
 ///
 /// # Safety
 ///

@@ -1,12 +1,11 @@
 //! `pthread_cancel`, and the cancellation points among the functions that this library
 //! (`libtidelane.so`) exports in place of libc's.
 //!
-//! Each exported function that POSIX lists as a cancellation point begins with
-//! [`cancellation_point`]. If a cancellation request ends a blocked call, `tidelane_sockets`
-//! returns its error `CANCELLED`, and `fail_with_errno` of `libc_abi_unsafe` calls
-//! [`exit_cancelled_thread`]. libc then unwinds the thread. The library's stack frames hold no
-//! resources at this time. The functions are `extern "C-unwind"`, so that libc can unwind through
-//! them.
+//! Each exported function that is a cancellation point begins with [`cancellation_point`]. If a
+//! cancellation request ends a blocked call, `tidelane_sockets` returns its error `CANCELLED`, and
+//! `fail_with_errno` of `libc_abi_unsafe` calls [`exit_cancelled_thread`]. libc then unwinds the
+//! thread. The functions are `extern "C-unwind"`, so that libc can unwind through them, and their
+//! stack frames own no resources at this time.
 
 use std::{
     ffi::{c_int, c_void},
@@ -41,8 +40,7 @@ pub fn cancellation_point() {
     }
 }
 
-/// Ends the calling thread. The caller has found that the thread's cancellation is pending and
-/// enabled.
+/// Ends the calling thread, whose cancellation is pending and enabled.
 #[cold]
 #[inline(never)]
 pub fn exit_cancelled_thread() {
@@ -51,8 +49,8 @@ pub fn exit_cancelled_thread() {
     unsafe { pthread_testcancel() }
 }
 
-/// The library's handler of SIGCANCEL. Calls libc's handler, which ends the thread, only if
-/// `tidelane_sockets` permits the end at the interrupted instruction.
+/// Handles SIGCANCEL in place of libc's handler. Calls libc's handler, which ends the thread, only
+/// if the thread may end at the interrupted instruction.
 unsafe extern "C-unwind" fn on_sigcancel(
     signal: c_int,
     info: *mut siginfo_t,
@@ -70,7 +68,7 @@ unsafe extern "C-unwind" fn on_sigcancel(
     }
 }
 
-/// `struct sigaction` of the kernel.
+/// The kernel's `struct sigaction`.
 #[repr(C)]
 struct KernelAction {
     handler: usize,
@@ -79,9 +77,8 @@ struct KernelAction {
     mask: sys::SignalMask,
 }
 
-/// Installs the library's handler of SIGCANCEL in place of libc's handler, which the library's
-/// handler calls. Does nothing while libc has not installed its handler. The library's handler has
-/// no SA_RESTART, so that blocked system calls return EINTR.
+/// Installs the library's handler of SIGCANCEL in place of libc's handler, without SA_RESTART, so
+/// that blocked system calls return EINTR. Does nothing while libc has not installed its handler.
 fn install_in_front_of_libc() {
     let mut action = KernelAction {
         handler: 0,
@@ -120,7 +117,7 @@ fn thread_id(thread: pthread_t) -> Option<usize> {
     let mut clock = 0;
     // SAFETY: the caller passes a living thread, and `clock` is a valid variable.
     let result = unsafe { libc::pthread_getcpuclockid(thread, &mut clock) };
-    // A clock id holds the complement of the thread id, shifted left by three bits (Linux:
+    // A clock id contains the complement of the thread id, shifted left by three bits (Linux'
     // CPUCLOCK_PID).
     (result == 0).then_some(!(clock >> 3) as u32 as usize)
 }

@@ -1,9 +1,8 @@
 //! Calls that create, bind and connect sockets, and calls for their addresses and options.
 //!
-//! A tracked socket is a TCP socket that this library (`libtidelane.so`) may accelerate: the
-//! service (the process `tidelaned`) then carries its connection. The crate `tidelane_sockets`
-//! handles calls on tracked sockets. The crate returns `None` for a call that the kernel must
-//! handle.
+//! A tracked socket is a TCP socket that this library (`libtidelane.so`) may accelerate, so that
+//! the service (the process `tidelaned`) carries its connection. The crate `tidelane_sockets`
+//! handles calls on tracked sockets, and returns `None` for a call that the kernel must handle.
 
 use std::ffi::{c_int, c_void};
 
@@ -49,8 +48,8 @@ pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) 
     let handled = descriptors::socket(fd).and_then(|socket| connect::refuse_bind(socket, fd));
     // SAFETY: the caller upholds the safety contract.
     let mut result = unsafe { handled_or_system_call(handled, libc::SYS_bind, args) } as c_int;
-    // The service may still hold the port for a program that has ended. `may_bind_again` waits
-    // until the service has released the ports of these programs.
+    // The service may still hold the port for a program that has ended. Wait until the service has
+    // released the ports of such programs, and try again.
     if result < 0
         && is_errno(libc::EADDRINUSE)
         && descriptors::socket(fd).is_some()
@@ -132,7 +131,7 @@ pub unsafe extern "C-unwind" fn accept4(
         }
         // SAFETY: the caller upholds the safety contract.
         Some(Ok(accepted)) if !addr.is_null() && unsafe { is_negative(len) } => {
-            // Linux also closes the accepted connection if it cannot store the address.
+            // As Linux does, close the accepted connection if its address cannot be stored.
             // SAFETY: the descriptor was created here, and the program does not know it.
             unsafe { crate::descriptors_unsafe::close(accepted.fd) };
             fail_with_errno(libc::EINVAL) as c_int
@@ -160,14 +159,14 @@ unsafe fn accepted_name(accepted: &listen::Accepted, addr: *mut sockaddr, len: *
         Some(peer) => unsafe { put_address(peer, addr, len) },
         None => {
             let args = [accepted.fd as usize, addr as usize, len as usize, 0, 0, 0];
-            // The call fails with ENOTCONN if the peer has reset the connection. Ignore the error.
+            // Ignore ENOTCONN, which means that the peer has reset the connection.
             // SAFETY: the caller upholds the safety contract.
             let _ = unsafe { system_call(libc::SYS_getpeername, args) };
         }
     }
 }
 
-/// Returns true if the length of an address is negative as a C `int`. Linux refuses this length.
+/// Returns true if the length of an address is negative as a C `int`, so that Linux refuses it.
 ///
 /// # Safety
 ///
@@ -208,8 +207,9 @@ pub unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: s
     // SAFETY: the caller upholds the safety contract.
     let peer = Address::read(unsafe { bytes(addr.cast(), len as usize) });
     let handled = peer.and_then(|peer| {
-        // `adopt` starts to track a TCP socket that, for example, another program created. Most
-        // untracked sockets are UDP sockets of a resolver, which `adopt` rejects.
+        // `adopt` starts tracking a TCP socket whose creation this library has not seen, for
+        // example because another program created it. Most untracked sockets here are UDP sockets
+        // of a resolver, which `adopt` rejects.
         let socket = descriptors::socket(fd).or_else(|| connect::adopt(fd));
         socket.and_then(|socket| connect::connect(socket, fd, peer))
     });
@@ -231,12 +231,12 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     unsafe { handled_or_system_call(handled, libc::SYS_shutdown, args) as c_int }
 }
 
-/// A function that returns an address of an accelerated socket, or `None` if the kernel must handle
-/// the call.
+/// A function that returns the local or the peer's address of a tracked socket, or `None` if the
+/// kernel must handle the call.
 type NameOf = fn(&'static Socket, c_int) -> Handled<Address>;
 
-/// Implements `getsockname` and `getpeername`. `name_of` returns the address of an accelerated
-/// socket. For all other sockets, the function makes the system call `number`.
+/// Implements `getsockname` and `getpeername`. Stores the address that `name_of` returns for a
+/// tracked socket. If the kernel must handle the call, makes the system call `number`.
 ///
 /// # Safety
 ///

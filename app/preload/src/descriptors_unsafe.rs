@@ -1,8 +1,9 @@
-//! Calls on descriptors: flags, duplicates and closing. Also the end of the process.
+//! Calls that duplicate and close descriptors, or get and set their flags, and the end of the
+//! process.
 //!
 //! This library (`libtidelane.so`) tracks the program's TCP sockets and epoll instances. A foreign
-//! descriptor is neither tracked nor a descriptor of the library itself. The kernel handles calls
-//! on foreign descriptors.
+//! descriptor is neither tracked nor the library's own. The kernel handles calls on foreign
+//! descriptors.
 
 use std::ffi::{c_int, c_uint, c_ulong};
 
@@ -49,9 +50,8 @@ pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
 /// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    // The kernel handles CLOSE_RANGE_CLOEXEC, which does not close descriptors immediately, and
-    // refuses unknown flags. CLOSE_RANGE_UNSHARE makes a difference only if there are several
-    // threads.
+    // The kernel handles CLOSE_RANGE_CLOEXEC, which closes no descriptor immediately, and refuses
+    // unknown flags. CLOSE_RANGE_UNSHARE matters only if other threads share the descriptors.
     let handled = if flags & !(libc::CLOSE_RANGE_UNSHARE as c_int) == 0 {
         descriptors::close_range(first, last, flags)
     } else {
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
 ///
 /// # Safety
 ///
-/// The function has no requirements, because the call takes no pointers.
+/// None: the call takes no pointers.
 unsafe fn duplicate_to(from: c_int, to: c_int, flags: Option<c_int>) -> c_int {
     let ours = !(descriptors::is_foreign(from) && descriptors::is_foreign(to));
     let handled = if ours {
@@ -116,9 +116,11 @@ unsafe fn duplicate_to(from: c_int, to: c_int, flags: Option<c_int>) -> c_int {
     result
 }
 
+/// The system call for `dup2`.
 #[cfg(target_arch = "x86_64")]
 const DUP2: i64 = libc::SYS_dup2;
-/// The platform has no system call `dup2`. `dup3` differs only if both descriptors are equal.
+/// The system call for `dup2` on platforms without `dup2`. `dup3` differs only if both descriptors
+/// are equal.
 #[cfg(not(target_arch = "x86_64"))]
 const DUP2: i64 = libc::SYS_dup3;
 
@@ -144,8 +146,8 @@ pub unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     unsafe { duplicate_to(from, to, Some(flags)) }
 }
 
-/// Interposes libc's `fcntl(2)`, which is variadic in C. `arg` has the size of the largest argument
-/// of any command.
+/// Interposes libc's `fcntl(2)`, which is variadic in C. `arg` is wide enough for the argument of
+/// every command.
 ///
 /// # Safety
 ///
@@ -208,7 +210,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int
     unsafe { handled_or_system_call(handled, libc::SYS_ioctl, args) as c_int }
 }
 
-/// Interposes libc's `sockatmark(3)`. libc's function calls `ioctl` within libc, where this library
+/// Interposes libc's `sockatmark(3)`, because its `ioctl` is a call within libc, where this library
 /// cannot interpose.
 ///
 /// # Safety
@@ -222,8 +224,8 @@ pub unsafe extern "C" fn sockatmark(fd: c_int) -> c_int {
     if result == 0 { at } else { result }
 }
 
-/// Stores the value of a handled `ioctl` in the program's integer. Returns 0, which is the result
-/// of the call.
+/// Stores the value that a handled `ioctl` returns in the program's integer, and replaces the
+/// result of the call by 0.
 ///
 /// # Safety
 ///
@@ -239,8 +241,9 @@ unsafe fn store(into: *mut c_int, handled: Handled) -> Handled {
     }
 }
 
-/// Interposes libc's `_exit(2)`. The function first closes the accelerated connections (those of
-/// the service), so that the service sends the unsent payload and a FIN instead of a RST.
+/// Interposes libc's `_exit(2)`. First closes the accelerated connections, which the service (the
+/// process `tidelaned`) carries, so that the service sends the unsent payload and a FIN instead of
+/// a RST.
 ///
 /// # Safety
 ///
@@ -266,14 +269,14 @@ pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
     unsafe { _exit(status) }
 }
 
-/// Flushes the stdio streams if one of them is or was on a tracked socket. Then closes the
-/// accelerated connections, because a flush may still write to them.
+/// Flushes the stdio streams if one of them is or was on a tracked socket, and then closes the
+/// accelerated connections.
 extern "C" fn finish() {
     crate::stdio_unsafe::flush();
     exit::at_exit();
 }
 
-/// Runs `finish` at `exit`, after the program's own handlers.
+/// Makes `exit` call `finish` after the program's own handlers.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static FINISH: extern "C" fn() = finish;

@@ -1,6 +1,6 @@
 //! The call `sendto`, which may open a connection (MSG_FASTOPEN). The crate `tidelane_sockets`
-//! handles the call on TCP sockets that this library (`libtidelane.so`) may accelerate. The crate
-//! returns `None` for a call that the kernel must handle.
+//! handles the call on TCP sockets that this library (`libtidelane.so`) may accelerate, and returns
+//! `None` for a call that the kernel must handle.
 
 use std::ffi::{c_int, c_void};
 
@@ -13,12 +13,12 @@ use crate::{
     libc_abi_unsafe::{bytes, fail_with_errno, system_call},
 };
 
-/// Opens the connection if `flags` has MSG_FASTOPEN. The caller then sends the payload. Passes the
-/// arguments, with the peer's address as bytes, to [`fast_open::prepare`].
+/// Opens the connection to the address `name` if `flags` contains MSG_FASTOPEN. The caller sends
+/// the payload afterwards.
 ///
 /// # Safety
 ///
-/// `name`, the peer's address, must be valid for `len` bytes, or null.
+/// `name` must be valid for `len` bytes, or null.
 pub(crate) unsafe fn prepare(
     socket: &'static Socket,
     fd: c_int,
@@ -30,8 +30,8 @@ pub(crate) unsafe fn prepare(
     fast_open::prepare(socket, fd, name, flags)
 }
 
-/// Interposes libc's `sendto(2)`. With MSG_FASTOPEN, the socket first connects to the address. A
-/// connected socket ignores the address, as in Linux.
+/// Interposes libc's `sendto(2)`. With MSG_FASTOPEN, first connects the socket to the address. For
+/// a connected socket, ignores the address, as Linux does.
 ///
 /// # Safety
 ///

@@ -1,5 +1,5 @@
-//! Calls that copy between sockets and files or pipes. A tracked socket is a TCP socket that this
-//! library (`libtidelane.so`) may accelerate.
+//! Calls that copy data between sockets and files or pipes. A tracked socket is a TCP socket that
+//! this library (`libtidelane.so`) may accelerate.
 
 use std::ffi::{c_int, c_uint};
 
@@ -70,8 +70,8 @@ pub unsafe extern "C-unwind" fn splice(
     let handled = match ends {
         (Some(socket), None) => file::splice_out(socket, from, to, len, flags),
         (None, Some(socket)) => file::splice_in(socket, to, from, len, flags),
-        // The kernel returns EINVAL if neither end is a pipe, and handles calls without a tracked
-        // socket.
+        // Neither end is a tracked socket, or both ends are, so that the kernel returns EINVAL for
+        // lack of a pipe.
         _ => None,
     };
     let args = [

@@ -1,10 +1,10 @@
 //! Calls that create a child process without running the `pthread_atfork` handlers: `_Fork`,
 //! `clone`, and the system calls `fork`, `vfork`, `clone` and `clone3` through `syscall(2)`.
 //!
-//! This library (`libtidelane.so`) has fork handlers in `tidelane_sockets::process`. In these
-//! calls, this module runs the handlers itself. The handlers run only if the child gets a copy of
-//! the parent's memory (no CLONE_VM). The handlers do not run for a `clone` or `clone3` through
-//! `syscall(2)` with a new stack. A `vfork` through `syscall(2)` becomes a `fork`.
+//! This library (`libtidelane.so`) has fork handlers in `tidelane_sockets::process`, which this
+//! module runs itself in these calls. The handlers run only if the child gets a copy of the
+//! parent's memory (no CLONE_VM), and not for a `clone` or `clone3` through `syscall(2)` with a new
+//! stack. A `vfork` through `syscall(2)` becomes a `fork`.
 
 use std::ffi::{c_int, c_long, c_void};
 
@@ -15,8 +15,8 @@ use crate::{
     libc_abi_unsafe::{fail_with_errno, system_call},
 };
 
-/// Calls `fork` between the library's fork handlers. `fork` returns in the parent and in the child,
-/// with the child's process id or zero.
+/// Calls `fork` between the library's fork handlers. `fork` returns the child's process id in the
+/// parent, and zero in the child.
 fn with_fork_handlers<R: Into<i64> + Copy>(fork: impl FnOnce() -> R) -> R {
     let prepared = process::before_fork();
     let pid = fork();
@@ -56,16 +56,16 @@ type CloneFunction = unsafe extern "C" fn(
     *mut c_void,
 ) -> c_int;
 
-/// The program's function for the child of `clone`, and its argument.
+/// The argument of [`child_entry`]: the function that the child of `clone` runs for the program,
+/// and the function's argument.
 struct Child {
     run: ChildFunction,
     argument: *mut c_void,
-    /// Result of `before_fork`. True if `after_fork` must be called.
+    /// Result of `before_fork`: true if `after_fork` must be called.
     prepared: bool,
 }
 
-/// Entry point of the child of `clone`. Runs the library's fork handler before the program's
-/// function.
+/// Runs in the child of `clone`: calls the library's fork handler, and then the program's function.
 unsafe extern "C" fn child_entry(child: *mut c_void) -> c_int {
     // SAFETY: `clone` passed a pointer to a `Child`, of which this process has its own copy.
     let child = unsafe { &*child.cast::<Child>() };
@@ -74,8 +74,8 @@ unsafe extern "C" fn child_entry(child: *mut c_void) -> c_int {
     }
     // SAFETY: the caller of `clone` upholds the safety contract.
     let status = unsafe { (child.run)(child.argument) };
-    // If this function returned, libc's `clone` would end the child by a direct system call, and
-    // the library's `_exit` would not run.
+    // Do not return: libc's `clone` would end the child by a direct system call, without the
+    // library's `_exit`.
     // SAFETY: the call takes no pointers.
     unsafe { crate::descriptors_unsafe::_exit(status) }
 }
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn clone(
     pid
 }
 
-/// Makes a system call of `syscall(2)` that creates a child process. Returns `None` for other
+/// Makes a system call that creates a child process, for `syscall(2)`. Returns `None` for other
 /// system calls, and for a `clone` or `clone3` with CLONE_VM or a new stack.
 ///
 /// # Safety
@@ -129,8 +129,8 @@ pub(crate) unsafe fn fork_by_number(number: c_long, args: [usize; 6]) -> Option<
     let number = match number {
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork => number,
-        // The child of `vfork` shares the parent's stack, so it must not return from this function.
-        // The child of `fork` has its own copy of the stack.
+        // The child of a `vfork` shares the parent's stack and must not return from this function.
+        // The child of a `fork` has its own copy of the stack.
         #[cfg(target_arch = "x86_64")]
         libc::SYS_vfork => libc::SYS_fork,
         libc::SYS_clone if args[1] == 0 && args[0] & libc::CLONE_VM as usize == 0 => number,
@@ -142,8 +142,8 @@ pub(crate) unsafe fn fork_by_number(number: c_long, args: [usize; 6]) -> Option<
     Some(with_fork_handlers(|| unsafe { system_call(number, args) } as i64) as c_long)
 }
 
-/// Returns true if a `clone3` sets neither CLONE_VM nor a new stack, so that the child gets a copy
-/// of the parent's memory and stack.
+/// Returns true if the child of a `clone3` gets a copy of the parent's memory and stack, because
+/// the call has neither CLONE_VM nor a new stack.
 ///
 /// # Safety
 ///

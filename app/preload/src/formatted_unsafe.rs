@@ -1,8 +1,8 @@
 //! Formatted output to a descriptor: `dprintf`, `vdprintf` and their variants for programs built
 //! with `_FORTIFY_SOURCE`.
 //!
-//! libc writes the text within libc, where this library (`libtidelane.so`) cannot interpose. A
-//! tracked socket is a TCP socket that this library may accelerate. For a tracked socket, this
+//! libc's functions make the system call within libc, where this library (`libtidelane.so`) cannot
+//! interpose. On a tracked socket, which is a TCP socket that this library may accelerate, this
 //! module lets libc format the text in memory, and then writes the text to the socket.
 
 use std::{
@@ -31,12 +31,12 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Writes a text of `len` bytes that libc has formatted, and frees the text. Returns the length, or
-/// -1 if `len` is negative or the socket does not take all bytes.
+/// Writes the text of `len` bytes that libc has formatted, and frees the text. Returns `len`, or -1
+/// if `len` is negative or not all bytes could be written.
 ///
 /// # Safety
 ///
-/// `text` must be a text of `vasprintf`, and `len` its result.
+/// `text` must be the text that `vasprintf` stored, and `len` its result.
 unsafe fn write_text(fd: c_int, text: *mut c_char, len: c_int) -> c_int {
     let Ok(bytes) = usize::try_from(len) else {
         return -1;
@@ -116,13 +116,13 @@ pub unsafe extern "C-unwind" fn __vdprintf_chk(
     }
 }
 
-/// The body of a function with variable arguments: builds a `va_list` on the stack, and passes the
-/// `va_list` to `$callee` (System V ABI for x86-64, section 3.5.7).
+/// The body of a function with variable arguments, which builds a `va_list` on the stack and passes
+/// it to `$callee` (System V ABI for x86-64, section 3.5.7). `$named` is the number of named
+/// arguments. `$list` is the register in which `$callee` expects the pointer to the `va_list`.
 ///
-/// Layout of the 216 bytes of stack: the `va_list` at 0 (`gp_offset`, `fp_offset`,
+/// The stack frame has 216 bytes: the `va_list` at 0 (`gp_offset`, `fp_offset`,
 /// `overflow_arg_area`, `reg_save_area`), and the register save area at 32, with six general
-/// registers and eight vector registers. `$named` is the number of named arguments. `$list` is the
-/// register in which `$callee` expects the pointer to the `va_list`.
+/// registers and eight vector registers.
 #[cfg(target_arch = "x86_64")]
 macro_rules! call_with_va_list {
     ($callee:path, $named:literal, $list:literal) => {
@@ -163,7 +163,7 @@ macro_rules! call_with_va_list {
     };
 }
 
-/// Interposes libc's `dprintf(3)`. The signature lacks the variable arguments, which
+/// Interposes libc's `dprintf(3)`. The signature omits the variable arguments, which
 /// `call_with_va_list` passes on.
 ///
 /// # Safety

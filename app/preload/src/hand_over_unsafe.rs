@@ -1,7 +1,7 @@
-//! Calls that may pass connections to another program: `exec`, and messages with descriptors. A
-//! connection that the service (the process `tidelaned`) carries cannot be passed on. Therefore
-//! this library (`libtidelane.so`) reports the attempt on standard error. With the environment
-//! variable TIDELANE_STRICT, the call fails.
+//! Calls that may pass connections to another program: `exec`, and messages with descriptors
+//! (SCM_RIGHTS). A connection that the service (the process `tidelaned`) carries cannot be passed
+//! on. This library (`libtidelane.so`) therefore reports the attempt on standard error. With the
+//! environment variable TIDELANE_STRICT, the call fails.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
@@ -24,13 +24,13 @@ unsafe extern "C" {
     static environ: *const *const c_char;
 }
 
-/// Runs `loaded` when the library is loaded.
+/// Makes the dynamic linker call `loaded` when it loads the library.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOADED: extern "C" fn() = loaded;
 
-/// Prepares the reports of programs that the library cannot serve, such as static binaries: maps
-/// the memory that this process and its forked children share for these reports.
+/// Maps the memory that this process and its forked children share to report each program only once
+/// that the library cannot serve, such as a static binary.
 extern "C" fn loaded() {
     programs::prepare();
 }
@@ -42,9 +42,9 @@ pub(crate) fn next_symbol(name: &CStr) -> Option<*mut c_void> {
     (!function.is_null()).then_some(function)
 }
 
-/// Checks the program `file` before the function `name` executes or spawns it. Reports connections
-/// that the call would pass on, and a program that the library cannot serve. Returns an error if
-/// the call must fail.
+/// Checks the program `file` before libc's function `name` executes or spawns it. Reports
+/// connections that the call would pass on, and a program that the library cannot serve. Returns an
+/// error if the call must fail.
 ///
 /// # Safety
 ///
@@ -60,7 +60,7 @@ unsafe fn check(name: &CStr, file: *const c_char) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Returns the address of libc's function `name` if [`check`] succeeds.
+/// Returns the address of libc's function `name` if [`check`] succeeds for the program `file`.
 ///
 /// # Safety
 ///
@@ -74,7 +74,7 @@ pub(crate) unsafe fn checked_symbol(
     next_symbol(name).ok_or(Errno(libc::ENOSYS))
 }
 
-/// Returns true if the kernel can read the path. Otherwise `exec` fails with EFAULT.
+/// Returns true if the memory of the path is readable. Otherwise `exec` fails with EFAULT.
 fn is_readable(path: *const c_char) -> bool {
     let args = [libc::AT_FDCWD as usize, path as usize, 0, 0, 0, 0];
     // SAFETY: the kernel checks the pointer.
@@ -82,7 +82,8 @@ fn is_readable(path: *const c_char) -> bool {
     result != Err(Errno(libc::EFAULT))
 }
 
-/// Returns the value of PATH. `std::env` would take a lock, which the child of `vfork` must not do.
+/// Returns the value of PATH. Does not use `std::env`, which takes a lock that the child of a
+/// `vfork` must not take.
 fn search_path() -> &'static [u8] {
     // SAFETY: libc's array ends with null. As in C, the program must not change the array
     // meanwhile.
@@ -191,8 +192,8 @@ pub unsafe extern "C" fn execvpe(
     unsafe { exec_with(c"execvpe", file, argv, envp) }
 }
 
-/// Checks the program that is about to be executed. Returns the address of libc's function `name`,
-/// or null with `errno` set if the call must fail.
+/// Does the work of [`checked_symbol`] for the assembly code of `with_list`. Returns null with
+/// `errno` set if the call must fail.
 extern "C" fn before_exec(name: *const c_char, file: *const c_char) -> *mut c_void {
     // SAFETY: `with_list` passes a C string.
     let name = unsafe { CStr::from_ptr(name) };
@@ -203,12 +204,13 @@ extern "C" fn before_exec(name: *const c_char, file: *const c_char) -> *mut c_vo
     })
 }
 
-/// Exports a variadic function of the `exec` family. The function calls `before_exec`, and then
-/// jumps to libc's function with the program's arguments in the same registers.
+/// Exports a variadic function of the `exec` family. Rust cannot pass variadic arguments on, so the
+/// function is assembly code: it calls `before_exec`, and then jumps to libc's function with the
+/// program's arguments in the same registers.
 #[cfg(target_arch = "x86_64")]
 macro_rules! with_list {
     ($name:ident, $c_name:literal) => {
-        #[doc = concat!("`", stringify!($name), "(3)`.")]
+        #[doc = concat!("Interposes libc's `", stringify!($name), "(3)`.")]
         ///
         /// # Safety
         ///
@@ -296,14 +298,13 @@ pub unsafe extern "C" fn execveat(
     unsafe { exec_by_number(libc::SYS_execveat, args) as c_int }
 }
 
-/// Makes the system call `execve` or `execveat`, after a check of the program.
+/// Makes the system call `execve` or `execveat` after [`check`].
 ///
 /// # Safety
 ///
 /// The arguments must be valid for the system call.
 pub(crate) unsafe fn exec_by_number(number: i64, args: [usize; 6]) -> isize {
-    // `check` does not inspect the file of `execveat`, which may be relative to a directory or
-    // descriptor.
+    // The path of `execveat` may be relative to a descriptor, so `check` cannot inspect the file.
     let file = if number == libc::SYS_execve {
         args[0]
     } else {
@@ -317,8 +318,8 @@ pub(crate) unsafe fn exec_by_number(number: i64, args: [usize; 6]) -> isize {
     }
 }
 
-/// Checks the descriptors that a message passes to another process (SCM_RIGHTS). Returns an error
-/// if the message must not be sent.
+/// Checks the descriptors that a message passes to another process (SCM_RIGHTS), and reports
+/// connections that cannot be passed on. Returns an error if the message must not be sent.
 ///
 /// # Safety
 ///
@@ -349,7 +350,7 @@ pub unsafe fn check_rights(msg: *const msghdr) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Returns an error if one of the messages of `sendmmsg` must not be sent.
+/// Does the check of [`check_rights`] for all messages of a `sendmmsg`.
 ///
 /// # Safety
 ///

@@ -1,15 +1,14 @@
 //! The functions of liburing that create an io_uring instance. This library (`libtidelane.so`)
-//! cannot serve sockets over io_uring, because the operations of an instance bypass libc.
+//! cannot serve sockets over io_uring, because io_uring operations bypass libc.
 //!
 //! By default, the exported functions therefore return -ENOSYS, as on a kernel without io_uring. If
-//! the user allows io_uring (`tidelane run --io-uring`), the exported functions call the functions
-//! of liburing.
+//! the user allows io_uring (`tidelane run --io-uring`), they call the functions of liburing.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 
 use tidelane_sockets::io_uring;
 
-/// Returns the address of the next definition of a function, in the libraries loaded after this
+/// Returns the address of the definition of a function in the libraries that were loaded after this
 /// library.
 fn next_symbol(name: &CStr) -> Option<*const c_void> {
     // SAFETY: the name is a C string. The result is null if there is no such function.
@@ -17,7 +16,7 @@ fn next_symbol(name: &CStr) -> Option<*const c_void> {
     (!address.is_null()).then_some(address.cast_const())
 }
 
-/// Exports a function with the name `$c_name` of a function in liburing.
+/// Exports a function of liburing.
 macro_rules! export_liburing {
     ($name:ident, $c_name:literal, ($($argument:ident: $kind:ty),*)) => {
         /// Calls liburing's function of this name. Returns -ENOSYS if the user has not allowed

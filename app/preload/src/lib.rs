@@ -1,10 +1,11 @@
-//! `libtidelane.so`, which interposes libc's socket calls by `LD_PRELOAD`.
+//! `libtidelane.so`, the library that `LD_PRELOAD` loads into a program to interpose libc's socket
+//! calls.
 //!
 //! A tracked descriptor refers to a TCP socket or an epoll instance that the library knows. Each
 //! exported function asks [`tidelane_sockets`] whether the descriptor is tracked, at the cost of a
-//! load and a branch. If the descriptor is not tracked, the function makes the same system call as
-//! libc. To call libc's own definition of an interposed function, the library looks the definition
-//! up with `dlsym` (`next_symbol` of `hand_over_unsafe` and `io_uring_unsafe`).
+//! load and a branch. For any other descriptor, the function makes the same system call as libc.
+//! Where libc's own definition of an interposed function is needed, the library finds it with
+//! `dlsym` (`next_symbol` of `hand_over_unsafe` and `io_uring_unsafe`).
 //!
 //! The library does not intercept the system calls that a program makes without libc (Go, static
 //! binaries).

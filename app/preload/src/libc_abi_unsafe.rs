@@ -1,4 +1,5 @@
-//! Conversion of results to libc's convention (-1 and `errno`), and of C pointers to slices.
+//! The boundary to C: conversion of results to libc's convention (-1 and `errno`), and of C
+//! pointers to slices.
 
 use std::{
     borrow::Cow,
@@ -30,8 +31,8 @@ pub fn is_errno(number: c_int) -> bool {
     unsafe { *libc::__errno_location() == number }
 }
 
-/// Sets `errno` to `number` and returns -1. If `number` is `CANCELLED`, a cancellation request of
-/// `pthread_cancel` has ended the call: the function then ends the thread and does not return.
+/// Sets `errno` to `number` and returns -1. If `number` is `CANCELLED`, which means that
+/// `pthread_cancel` has ended the call, ends the thread and does not return.
 #[cold]
 pub fn fail_with_errno(number: c_int) -> isize {
     if number == CANCELLED.0 {
@@ -42,8 +43,8 @@ pub fn fail_with_errno(number: c_int) -> isize {
     -1
 }
 
-/// Makes a system call. If the call is a cancellation point and the thread was cancelled, the
-/// function does not return.
+/// Makes a system call. Does not return if the call is a cancellation point and the thread is
+/// cancelled.
 ///
 /// # Safety
 ///
@@ -71,7 +72,7 @@ pub unsafe fn cancellable_system_call(number: i64, args: [usize; 6]) -> isize {
     libc_result(unsafe { cancellation_unsafe::call(number, args) })
 }
 
-/// Returns true if the system call is a cancellation point, because the call may block.
+/// Returns true if the system call is a cancellation point, because it may block.
 #[inline]
 const fn is_cancellation_point(number: i64) -> bool {
     matches!(
@@ -96,8 +97,8 @@ const fn is_cancellation_point(number: i64) -> bool {
     )
 }
 
-/// Converts `handled`, the result that `tidelane_sockets` returned, to libc's convention. If
-/// `handled` is `None`, the kernel must handle the call, and this function makes the system call.
+/// Converts `handled`, a result of `tidelane_sockets`, to libc's convention. If `handled` is
+/// `None`, makes the system call, because the kernel must handle the call.
 ///
 /// # Safety
 ///
@@ -141,8 +142,8 @@ pub unsafe fn bytes_mut<'a>(pointer: *mut c_void, len: usize) -> &'a mut [u8] {
     unsafe { slice::from_raw_parts_mut(pointer.cast(), len.min(MAX_RW_COUNT)) }
 }
 
-/// Returns the buffers of a vectored write. Returns `None` if the array is invalid. The caller then
-/// makes the system call, and the kernel returns the error.
+/// Returns the buffers of a vectored write. Returns `None` if the array is invalid, so that the
+/// caller makes the system call, which returns the error.
 ///
 /// # Safety
 ///
@@ -167,7 +168,7 @@ pub unsafe fn iovecs<'a>(iovecs: *const iovec, count: usize) -> Option<Cow<'a, [
     }))
 }
 
-/// The buffers of a vectored read, as a slice.
+/// The buffers of a vectored read.
 pub enum IovecsMut<'a> {
     /// The program's own `iovec` array.
     Given(&'a mut [IoSliceMut<'a>]),
@@ -210,15 +211,15 @@ pub unsafe fn iovecs_mut<'a>(iovecs: *const iovec, count: usize) -> Option<Iovec
     Some(IovecsMut::Given(given))
 }
 
-/// The result of [`check_iovecs`].
+/// The result of [`check_iovecs`]: how an `iovec` array can become a slice.
 enum IovecCheck<'a> {
     /// The array has more than IOV_MAX elements, or an element is longer than SSIZE_MAX.
     Invalid,
     /// The array has no elements.
     Empty,
-    /// Each element has a pointer.
+    /// All elements have pointers, so that the array can be used without a copy.
     Valid(&'a [iovec]),
-    /// An element has a null pointer. A slice cannot have a null pointer.
+    /// An element has a null pointer, which a slice cannot have. The caller has to copy the array.
     WithNull(&'a [iovec]),
 }
 

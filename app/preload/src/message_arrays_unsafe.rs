@@ -1,4 +1,5 @@
-//! `recvmmsg(2)` and `sendmmsg(2)`, which transfer an array of messages.
+//! `recvmmsg(2)` and `sendmmsg(2)`, which transfer an array of messages. A tracked socket is a TCP
+//! socket that this library (`libtidelane.so`) may accelerate.
 
 use std::ffi::{c_int, c_uint};
 
@@ -43,8 +44,8 @@ pub unsafe extern "C-unwind" fn recvmmsg(
 }
 
 /// Handles `recvmmsg` on a tracked socket. Returns the number of received messages, or `None` if
-/// the kernel must handle the call. As in Linux, the call looks at `timeout` only after each
-/// message, and stores the remaining time there.
+/// the kernel must handle the call. As in Linux, checks `timeout` only after each message, and
+/// stores the remaining time there.
 ///
 /// # Safety
 ///

@@ -1,8 +1,8 @@
 //! The calls of the `epoll` and `poll` families.
 //!
-//! The crate `tidelane_sockets` handles calls with tracked descriptors: TCP sockets that this
-//! library (`libtidelane.so`) may accelerate, and epoll instances. The kernel handles all other
-//! calls.
+//! The crate `tidelane_sockets` handles calls with tracked descriptors, which are TCP sockets that
+//! this library (`libtidelane.so`) may accelerate, and epoll instances. The kernel handles all
+//! other calls.
 
 use std::{ffi::c_int, slice};
 
@@ -80,8 +80,8 @@ pub unsafe extern "C" fn epoll_ctl(
     unsafe { handled_or_system_call(handled, libc::SYS_epoll_ctl, args) as c_int }
 }
 
-/// Waits for events of the epoll instance `epfd`. Returns `None` if the kernel must handle the
-/// call, because the library does not track the instance or an argument is invalid.
+/// Waits for events of the epoll instance `epfd`. Returns `None` if the library does not track the
+/// instance, or if an argument is invalid: the kernel must then handle the call.
 ///
 /// # Safety
 ///
@@ -275,10 +275,10 @@ pub unsafe extern "C-unwind" fn __poll_chk(
     unsafe { poll(fds, count, timeout) }
 }
 
-/// Aborts if an array of `len` bytes is too short for `count` elements.
+/// Aborts the process if an array of `len` bytes is too short for `count` elements.
 fn abort_if_too_short(count: nfds_t, len: usize) {
     if len / size_of::<pollfd>() < count as usize {
-        // glibc's `__chk_fail` aborts, too, after it has printed a message.
+        // Unlike glibc's `__chk_fail`, print no message.
         std::process::abort();
     }
 }
@@ -306,8 +306,8 @@ pub unsafe extern "C-unwind" fn ppoll(
             }
             _ => None,
         };
-        // The system call writes the remaining time to its timeout. The libc function must not
-        // change the caller's timeout, so the kernel gets a copy.
+        // The kernel writes the remaining time to the timeout. libc's `ppoll` must not change the
+        // caller's timeout, so the kernel gets a copy.
         let spec = timeout.as_ref().copied();
         let spec_pointer = spec.as_ref().map_or(0, |spec| &raw const *spec as usize);
         let args = [

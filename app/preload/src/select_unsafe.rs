@@ -1,6 +1,6 @@
-//! `select` and `pselect`, implemented with `poll` of the crate `tidelane_sockets`. A tracked
-//! descriptor refers to a TCP socket that this library (`libtidelane.so`) may accelerate, or to an
-//! epoll instance.
+//! `select` and `pselect`. If a set contains a tracked descriptor, the calls are implemented with
+//! `poll` of the crate `tidelane_sockets`. A tracked descriptor refers to a TCP socket that this
+//! library (`libtidelane.so`) may accelerate, or to an epoll instance.
 
 use std::{
     ffi::{c_int, c_void},
@@ -21,7 +21,7 @@ const WORD_BITS: usize = usize::BITS as usize;
 
 /// The three descriptor sets of a `select`, as arrays of words.
 struct Sets<'a> {
-    /// `readfds`, `writefds` and `exceptfds`. `None` stands for a null pointer.
+    /// `readfds`, `writefds` and `exceptfds`, or `None` for a null pointer.
     sets: [Option<&'a mut [usize]>; 3],
 }
 
@@ -76,14 +76,14 @@ impl<'a> Sets<'a> {
     }
 
     /// Returns true if a set contains a tracked descriptor, or a descriptor of the library itself.
-    /// The function does not allocate, because most calls of `select` have no tracked descriptor.
+    /// Does not allocate, because most calls of `select` have no tracked descriptor.
     fn has_tracked(&self, count: usize) -> bool {
         let is_tracked = |fd: usize| !descriptors::is_foreign(fd as c_int);
         (0..count).any(|fd| (0..3).any(|set| self.contains(set, fd)) && is_tracked(fd))
     }
 
-    /// Clears the bits of all descriptors that are not ready. Returns the number of bits that
-    /// remain set.
+    /// Clears the bits of all descriptors that are not ready. Returns the number of bits that stay
+    /// set.
     fn keep_ready(&mut self, count: usize, entries: &[pollfd]) -> usize {
         let asked: Vec<[bool; 3]> = entries
             .iter()
@@ -110,7 +110,7 @@ impl<'a> Sets<'a> {
 }
 
 /// Implements `select` and `pselect` if a set contains a tracked descriptor. Otherwise returns
-/// `None`, and the kernel must handle the call.
+/// `None`, so that the kernel handles the call.
 ///
 /// # Safety
 ///
@@ -141,7 +141,7 @@ unsafe fn select_tracked(
     }
 }
 
-/// Interposes libc's `select(2)`. As in Linux, the function writes the remaining time to `timeout`.
+/// Interposes libc's `select(2)`. As in Linux, writes the remaining time to `timeout`.
 ///
 /// # Safety
 ///
@@ -182,7 +182,7 @@ pub unsafe extern "C-unwind" fn select(
             timeout.tv_sec = (left / 1_000_000_000) as i64;
             timeout.tv_usec = (left % 1_000_000_000 / 1_000) as i64;
         }
-        // `handled` has a result, so this function makes no system call.
+        // `handled` is a result here, so `handled_or_system_call` makes no system call.
         handled_or_system_call(handled, 0, [0; 6]) as c_int
     }
 }
@@ -260,12 +260,12 @@ pub unsafe extern "C-unwind" fn pselect(
     }
 }
 
-/// Handles the system call `pselect6`. In contrast to the kernel, leaves `timeout` unchanged.
+/// Handles the system call `pselect6`. Unlike the kernel, leaves `timeout` unchanged.
 ///
 /// # Safety
 ///
-/// The arguments must be valid as for the system call. `mask_and_len` is null, or has the address
-/// and the length of a signal mask.
+/// The arguments must be valid as for the system call. `mask_and_len` must be null, or point to the
+/// address and the length of a signal mask.
 pub(crate) unsafe fn pselect6(
     count: c_int,
     sets: [usize; 3],

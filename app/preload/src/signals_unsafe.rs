@@ -2,8 +2,8 @@
 //!
 //! A section is a part of this library (`libtidelane.so`) that no handler of the program may
 //! interrupt ([`section_unsafe`]). The library therefore installs its own handler in place of the
-//! program's handler. The library's handler calls the program's handler. If the signal arrives
-//! within a section, the library's handler defers the signal to the end of the section.
+//! program's handler. The library's handler calls the program's handler, or defers a signal that
+//! arrives within a section to the end of the section.
 
 use std::{
     ffi::{c_int, c_void},
@@ -18,7 +18,7 @@ use crate::libc_abi_unsafe::fail_with_errno;
 /// One more than the highest signal number.
 const SIGNALS: usize = 65;
 
-/// The program's handler of a signal, which the library's handler calls.
+/// The program's handler of one signal, which the library's handler calls.
 struct ProgramHandler {
     /// Address of the last handler that the library has replaced by its own, or 0.
     handler: AtomicUsize,
@@ -39,7 +39,7 @@ unsafe extern "C" {
     fn __sigaction(signal: c_int, act: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
 }
 
-/// The handler that the kernel calls. The handler defers the signal, or calls the program's
+/// Handles a signal in place of the program's handler: defers the signal, or calls the program's
 /// handler.
 unsafe extern "C" fn on_signal(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passed the arguments.
@@ -65,8 +65,8 @@ fn on_signal_address() -> sighandler_t {
 /// Returns true if the library may install its own handler in place of the handler in `act`.
 fn can_intercept(signal: c_int, act: &libc::sigaction) -> bool {
     let is_handler = !matches!(act.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
-    // The kernel would remove a one-shot handler (SA_RESETHAND) before a deferred signal is sent
-    // again.
+    // The kernel removes a one-shot handler (SA_RESETHAND) at the first delivery, so a deferred
+    // signal would not reach it.
     let stays = act.sa_flags & libc::SA_RESETHAND == 0;
     // A section cannot defer a signal that an instruction raises, such as SIGSEGV.
     let waits = !section_unsafe::OF_INSTRUCTIONS.contains(&signal);
@@ -77,8 +77,8 @@ fn can_intercept(signal: c_int, act: &libc::sigaction) -> bool {
         && process::owns_tables()
 }
 
-/// If the kernel has stored the library's handler in `old`, replaces it by the program's previous
-/// handler `before`.
+/// Replaces the library's handler in `old`, where the kernel has stored it for the program, by the
+/// program's previous handler `before`.
 unsafe fn report_program_handler(old: *mut libc::sigaction, before: (sighandler_t, bool)) {
     // SAFETY: the caller guarantees that `old` is valid or null.
     if let Some(old) = unsafe { old.as_mut() }
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn sigaction(
     result
 }
 
-/// Interposes libc's `signal(2)` with glibc's semantics. The handler stays installed, and
+/// Interposes libc's `signal(2)` with glibc's semantics: the handler stays installed, and
 /// interrupted system calls are restarted.
 ///
 /// # Safety

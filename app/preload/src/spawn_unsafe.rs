@@ -1,10 +1,10 @@
-//! The functions of `posix_spawn`. The service (the process `tidelaned`) carries an accelerated
-//! connection, which cannot be passed on to another program. This module reports each accelerated
-//! connection that a spawned program would get as standard input, output or error.
+//! The `posix_spawn` functions. An accelerated connection, which the service (the process
+//! `tidelaned`) carries, cannot be passed on to another program. This module reports each
+//! accelerated connection that a spawned program would get as standard input, output or error.
 //!
-//! The program gets a standard descriptor through a file action (`adddup2`), or inherits the
-//! standard descriptor of this process. Other inherited descriptors are not checked: most programs
-//! pass them on only because they did not set FD_CLOEXEC.
+//! The spawned program gets a standard descriptor through a file action (`adddup2`), or inherits
+//! the standard descriptor of this process. Other inherited descriptors are not checked, because
+//! most programs pass them on only for lack of FD_CLOEXEC.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -36,10 +36,10 @@ pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
     unsafe { function(actions, fd, to) }
 }
 
-/// Exports one of the two functions `posix_spawn` and `posix_spawnp`.
+/// Exports `posix_spawn` or `posix_spawnp`.
 macro_rules! export_spawn {
     ($name:ident, $c_name:literal) => {
-        #[doc = concat!("`", stringify!($name), "(3)`.")]
+        #[doc = concat!("Interposes libc's `", stringify!($name), "(3)`.")]
         ///
         /// # Safety
         ///

@@ -3,9 +3,10 @@
 //!
 //! libc's own standard streams make their system calls within libc, where this library
 //! (`libtidelane.so`) cannot interpose. A tracked socket is a TCP socket that this library may
-//! accelerate. While a tracked socket is on the descriptor of a standard stream, the variable
-//! (`stdout`, for example) refers to a substitute: a stream whose I/O functions call this library.
-//! A program that has copied the variable before, and C++'s `std::cout`, keep libc's own stream.
+//! accelerate. While the descriptor of a standard stream refers to a tracked socket, the stream's
+//! variable (for example `stdout`) refers to a substitute, which is a stream whose I/O functions
+//! call this library. C++'s `std::cout`, and copies that the program has made of the variable
+//! before, still refer to libc's own stream.
 
 use std::{
     ffi::{c_char, c_int, c_void},
@@ -46,27 +47,27 @@ struct FileHead {
     write_ptr: *mut c_char,
 }
 
-/// The streams of a standard descriptor, as addresses.
+/// The two streams of one standard descriptor: libc's own, and its substitute.
 #[derive(Clone, Copy)]
 struct Streams {
-    /// libc's own stream.
+    /// Address of libc's own stream.
     own: usize,
-    /// The stream whose functions call this library.
+    /// Address of the stream whose I/O functions call this library.
     substitute: usize,
     /// True while the variable refers to the substitute.
     in_use: bool,
 }
 
-/// The streams of each standard descriptor that had a tracked socket at any time.
+/// The streams of each standard descriptor that refers or referred to a tracked socket.
 static STREAMS: Mutex<[Option<Streams>; 3]> = Mutex::new([None; 3]);
-/// True if `STREAMS` has an entry, or had one at any time.
+/// True if `STREAMS` has or had an entry.
 static EVER_REPLACED: AtomicBool = AtomicBool::new(false);
 
 fn streams() -> MutexGuard<'static, [Option<Streams>; 3]> {
     STREAMS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the address of the variable of a standard stream.
+/// Returns the address of the variable `stdin`, `stdout` or `stderr`.
 fn variable(fd: c_int) -> *mut *mut FILE {
     match fd {
         0 => &raw mut stdin,
@@ -75,8 +76,8 @@ fn variable(fd: c_int) -> *mut *mut FILE {
     }
 }
 
-/// Lets the standard stream of `fd` follow the descriptor, after a call has changed the file that
-/// the descriptor refers to. The function ignores other descriptors.
+/// Selects the stream for the standard descriptor `fd`, after a call has changed the file to which
+/// the descriptor refers. Ignores other descriptors.
 #[inline]
 pub(crate) fn follow(fd: c_int) {
     if (0..=LAST).contains(&fd) {
@@ -116,8 +117,8 @@ fn follow_standard(fd: c_int) {
 /// `None` if memory is short.
 fn open_substitute(fd: c_int) -> Option<Streams> {
     let mode = if fd == 0 { c"r" } else { c"w" };
-    // SAFETY: as in C, the program does not change the variable meanwhile. The stream is open, and
-    // no bytes are in its buffer.
+    // SAFETY: as in C, the program does not change the variable meanwhile. `own` is open, and the
+    // new stream has no bytes in its buffer.
     unsafe {
         let own = *variable(fd);
         let substitute = stdio_unsafe::open(fd, mode.as_ptr(), close_substitute);
@@ -140,11 +141,11 @@ fn open_substitute(fd: c_int) -> Option<Streams> {
     }
 }
 
-/// Lets the variable of a standard stream refer to `to` instead of `from`. If the program has
-/// assigned another stream to the variable, the variable keeps this stream.
+/// Lets the variable of a standard stream refer to `to` instead of `from`, unless the program has
+/// assigned another stream to the variable.
 ///
-/// Without this library, unflushed output of `from` would go to the new file of the descriptor.
-/// Therefore this output moves to the buffer of `to`.
+/// Moves unflushed output of `from` to the buffer of `to`, because without this library, this
+/// output would also go to the new file of the descriptor.
 ///
 /// # Safety
 ///
@@ -193,7 +194,7 @@ pub(crate) fn descriptor_of(stream: *mut FILE) -> Option<c_int> {
     all.iter().position(is_stream).map(|fd| fd as c_int)
 }
 
-/// Returns true if a standard stream was replaced at any time.
+/// Returns true if a standard stream is or was replaced by a substitute.
 pub(crate) fn were_replaced() -> bool {
     EVER_REPLACED.load(Ordering::Acquire)
 }

@@ -1,10 +1,9 @@
 //! stdio streams on sockets: `fdopen`, `fileno`.
 //!
 //! libc's streams make their system calls within libc, where this library (`libtidelane.so`) cannot
-//! interpose. A tracked socket is a TCP socket that this library may accelerate. On a tracked
-//! socket, `fdopen` creates a stream whose I/O functions call this library (`fopencookie`). libc
-//! knows no descriptor for these streams, so this module keeps a list of their descriptors for
-//! `fileno`.
+//! interpose. On a tracked socket, which is a TCP socket that this library may accelerate, `fdopen`
+//! therefore creates a stream whose I/O functions call this library (`fopencookie`). libc knows no
+//! descriptor of such a stream, so this module keeps a list of their descriptors for `fileno`.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
@@ -41,9 +40,9 @@ unsafe extern "C" {
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
 }
 
-/// Address of the `FILE` and descriptor, for each stream on a tracked socket.
+/// The streams on tracked sockets: the address of each `FILE`, and its descriptor.
 static STREAMS: Mutex<Vec<(usize, c_int)>> = Mutex::new(Vec::new());
-/// True if `STREAMS` has an entry, or had one at any time.
+/// True if `STREAMS` has or had an entry.
 static EVER_OPENED: AtomicBool = AtomicBool::new(false);
 
 fn streams() -> std::sync::MutexGuard<'static, Vec<(usize, c_int)>> {
@@ -59,8 +58,8 @@ unsafe extern "C-unwind" fn read_some(
     unsafe { read(cookie as usize as c_int, into.cast(), len) }
 }
 
-/// Writes all `len` bytes, as libc's own streams do. Returns the number of bytes written. A result
-/// of 0 reports an error to libc.
+/// Writes all `len` bytes, as libc's own streams do. Returns the number of bytes written, which is
+/// less than `len` after an error.
 ///
 /// # Safety
 ///
@@ -89,8 +88,8 @@ unsafe extern "C-unwind" fn seek(_cookie: *mut c_void, _to: *mut off64_t, _whenc
 unsafe extern "C-unwind" fn close_stream(cookie: *mut c_void) -> c_int {
     let fd = cookie as usize as c_int;
     let mut all = streams();
-    // C does not allow several streams with one descriptor. If a program has several nevertheless,
-    // remove the last entry.
+    // Remove the last entry if the program has several streams with one descriptor, although C does
+    // not allow this.
     if let Some(at) = all.iter().rposition(|(_, other)| *other == fd) {
         all.swap_remove(at);
     }
@@ -99,8 +98,8 @@ unsafe extern "C-unwind" fn close_stream(cookie: *mut c_void) -> c_int {
     unsafe { close(fd) }
 }
 
-/// Opens a stream whose I/O functions call this library with the descriptor `fd`. Returns null if
-/// memory is short. `close` receives the descriptor in place of the pointer.
+/// Opens a stream whose I/O functions call this library with the descriptor `fd`. `fclose` calls
+/// `close` with the descriptor as its cookie. Returns null if memory is short.
 ///
 /// # Safety
 ///
@@ -147,8 +146,8 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     }
 }
 
-/// Returns the descriptor of a stream. If the stream is not in the list, the function calls libc's
-/// function `name`.
+/// Returns the descriptor of a stream. Calls libc's function `name` unless this library has opened
+/// the stream.
 ///
 /// # Safety
 ///
@@ -198,7 +197,7 @@ pub unsafe extern "C" fn fileno_unlocked(stream: *mut FILE) -> c_int {
     unsafe { descriptor_of(stream, c"fileno_unlocked") }
 }
 
-/// Flushes all streams at `exit` if a stream was ever opened on a tracked socket. libc flushes its
+/// Flushes all streams at `exit` if a stream is or was on a tracked socket. libc would flush its
 /// streams too late, after the library has closed the connections.
 pub(crate) fn flush() {
     if EVER_OPENED.load(Ordering::Acquire) || standard_streams_unsafe::were_replaced() {

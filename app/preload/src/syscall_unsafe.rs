@@ -1,6 +1,5 @@
-//! `syscall(2)`: the function of this library (`libtidelane.so`) that calls the library's other
-//! exported functions by system call number. libuv, for example, closes descriptors through
-//! `syscall`.
+//! `syscall(2)`, which selects another exported function of this library (`libtidelane.so`) by the
+//! system call number. For example, libuv closes descriptors through `syscall`.
 
 use std::ffi::{c_int, c_long, c_uint};
 
@@ -13,7 +12,7 @@ use crate::{
     message_arrays_unsafe, readiness_unsafe, select_unsafe, vectors_unsafe,
 };
 
-/// Interposes libc's `syscall(2)`, with six arguments, the largest number that a system call has.
+/// Interposes libc's `syscall(2)`. A system call has at most six arguments.
 ///
 /// # Safety
 ///
@@ -37,8 +36,8 @@ pub unsafe extern "C" fn syscall(
     }
 }
 
-/// Calls the exported function for system call `number`. Returns `None` if this library exports no
-/// function for the system call.
+/// Calls the exported function that corresponds to the system call `number`. Returns `None` if this
+/// library exports no such function.
 ///
 /// # Safety
 ///
@@ -56,8 +55,8 @@ unsafe fn by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
     }
 }
 
-/// Refuses `io_uring_setup` unless the program may use io_uring. libuv and Rust programs create
-/// instances by this system call.
+/// Refuses `io_uring_setup`, by which libuv and Rust programs create io_uring instances, unless the
+/// program may use io_uring. Returns `None` for other calls.
 fn io_uring_by_number(number: c_long) -> Option<c_long> {
     let refused = number == libc::SYS_io_uring_setup && !io_uring::is_allowed();
     refused.then(|| fail_with_errno(libc::ENOSYS) as c_long)

@@ -1,5 +1,5 @@
-//! Calls that transfer payload by vectors: `readv`, `writev` and their variants with a position and
-//! flags.
+//! Calls that transfer payload from or to several buffers: `readv`, `writev` and their variants
+//! with a position and flags.
 //!
 //! A tracked socket is a TCP socket that this library (`libtidelane.so`) may accelerate. The crate
 //! `tidelane_sockets` handles calls on tracked sockets, and returns `None` for a call that the
@@ -15,7 +15,7 @@ use crate::{
     libc_abi_unsafe::{handled_or_system_call, iovecs, iovecs_mut},
 };
 
-/// The position that lets `preadv2` and `pwritev2` act as `readv` and `writev`.
+/// The position with which `preadv2` and `pwritev2` act as `readv` and `writev`.
 const NO_POSITION: off_t = -1;
 /// The flags of `preadv2` and `pwritev2` that have no effect on a socket.
 const NO_EFFECT: c_int = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND;
@@ -44,8 +44,8 @@ unsafe fn transmit(fd: c_int, iov: *const iovec, count: c_int, flags: c_int) -> 
     transfer::send_vectored(socket, fd, &from, flags)
 }
 
-/// Returns the flags of `recvmsg` or `sendmsg` for a call with a position and RWF flags. Returns
-/// `None` if the kernel must handle the call, which then fails with ESPIPE or EOPNOTSUPP.
+/// Converts the RWF flags of `preadv2` or `pwritev2` to the flags of `recvmsg` or `sendmsg`.
+/// Returns `None` for a call that fails with ESPIPE or EOPNOTSUPP in the kernel.
 fn message_flags(position: off_t, flags: c_int) -> Option<c_int> {
     match flags & !NO_EFFECT {
         _ if position != NO_POSITION => None,
@@ -81,8 +81,8 @@ pub unsafe extern "C-unwind" fn writev(fd: c_int, iov: *const iovec, count: c_in
     unsafe { handled_or_system_call(transmit(fd, iov, count, 0), libc::SYS_writev, args) }
 }
 
-/// Returns the arguments of the system calls `preadv2` and `pwritev2`. These calls take the
-/// position in two halves. On 64-bit platforms, the first half has all bits.
+/// Returns the arguments of the system calls `preadv2` and `pwritev2`, which take the position in
+/// two halves. On 64-bit platforms, the first half contains all bits.
 fn positioned_args(
     fd: c_int,
     iov: *const iovec,

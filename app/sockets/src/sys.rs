@@ -341,8 +341,7 @@ pub(crate) fn epoll_ctl(
     unsafe { call(libc::SYS_epoll_ctl, args) }
 }
 
-/// Waits for events of the epoll instance `epfd`. Returns their number. Without a timeout, waits
-/// forever.
+/// Waits for events of the epoll instance `epfd`, forever without a timeout. Returns their number.
 pub(crate) fn epoll_wait(
     epfd: RawFd,
     into: &mut [libc::epoll_event],
@@ -411,8 +410,7 @@ fn timespec(ns: u64) -> libc::timespec {
     }
 }
 
-/// Waits for events of `fds` with `ppoll`. Returns the number of ready entries. Without a timeout,
-/// waits forever.
+/// Waits for events of `fds`, forever without a timeout. Returns the number of ready entries.
 pub(crate) fn ppoll(
     fds: &mut [libc::pollfd],
     timeout_ns: Option<u64>,

@@ -1,8 +1,9 @@
-//! One connection of the relay, the fake service of these tests. The connection copies bytes
-//! between a slot (the record of a connection in shared memory) and a kernel socket.
+//! One connection of the relay, the fake service of these tests. The relay copies payload between a
+//! program's stream buffers and a kernel socket.
 //!
-//! A slot has two halves. The program writes one half, and announces a change with the request
-//! ADVANCE. The relay writes the other half, and announces a change with the event READY.
+//! A slot is the record of a connection in the memory that the program shares with the relay. The
+//! program writes one half of the slot, and announces changes with the request ADVANCE. The relay
+//! writes the other half, and announces changes with the event READY.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -21,14 +22,15 @@ const TX_LIMIT: u32 = 1 << 18;
 /// Largest number of bytes that are copied at once.
 const CHUNK: usize = 16 << 10;
 
-/// A connection of a program, which the relay carries over a kernel socket. Positions count the
-/// bytes of one direction of the stream.
+/// A connection of a program, which the relay carries over a kernel socket. Positions are byte
+/// counts in one direction of the stream, modulo 2^32.
 pub struct Connection {
     /// Number of the slot.
     pub slot: u32,
-    /// Number that distinguishes this connection from other connections in the same slot.
+    /// Number that distinguishes this connection from earlier connections in the same slot.
     pub generation: u32,
-    /// Number of the context, the program's rings, that gets the events of the connection.
+    /// Number of the context (the rings of one thread of the program) that gets the events of the
+    /// connection.
     pub context: u32,
     /// The kernel socket, or `None` after the relay has closed it.
     pub socket: Option<TcpStream>,
@@ -53,10 +55,10 @@ pub struct Connection {
     shut: bool,
 }
 
-/// The result of [`Connection::step`].
+/// The result of [`Connection::step`], from which the relay decides what to do next.
 #[derive(Default)]
 pub struct Progress {
-    /// True if the relay's half of the slot has changed, so that the relay must send READY.
+    /// True if the relay must send READY, because its half of the slot has changed.
     pub ready: bool,
     /// True if the slot can be released.
     pub over: bool,
@@ -73,7 +75,7 @@ fn mapped(address: SocketAddr) -> [u8; 16] {
 
 impl Connection {
     /// Prepares a slot for an established connection. `local_port` is the local port to report to
-    /// the program: the relay's own socket may have another port (`service::PORT_SHIFT`).
+    /// the program, because the relay's own socket may have another port (`service::PORT_SHIFT`).
     pub fn begin(
         region: &ProgramRegion,
         buffers: &mut BufferAllocator,
@@ -87,7 +89,7 @@ impl Connection {
         let (local, peer) = (socket.local_addr().unwrap(), socket.peer_addr());
         let view = region.slot(slot).unwrap();
         let half = view.service();
-        // A generation is odd while a connection has the slot.
+        // A generation is odd while the slot is in use.
         let generation = half.generation.load(Relaxed).wrapping_add(1) | 1;
         let rx = buffers.alloc(RX_LOG2).unwrap();
         half.rx_buffer.store(rx.to_word(), Relaxed);
@@ -142,8 +144,8 @@ impl Connection {
         self.flags = half.flags.load(Acquire);
     }
 
-    /// Sets bits of `service_flags` in the relay's half of the slot. Also sets the cause, unless
-    /// `cause` is 0.
+    /// Sets bits of `service_flags` in the relay's half of the slot, and the cause unless `cause`
+    /// is 0.
     fn set(&mut self, region: &ProgramRegion, flags: u32, cause: u32) {
         self.service |= flags;
         let view = region.slot(self.slot).unwrap();
@@ -256,8 +258,8 @@ impl Connection {
         }
     }
 
-    /// Marks a connection that an ended program has left open, so that the next
-    /// [`Connection::step`] resets the connection.
+    /// Makes the next [`Connection::step`] reset the connection if an ended program has left it
+    /// open.
     pub fn reset_orphan(&mut self) {
         if self.flags & program_flags::CLOSE == 0 {
             self.flags |= program_flags::CLOSE | program_flags::ABORT;

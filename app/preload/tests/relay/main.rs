@@ -1,8 +1,8 @@
 //! Tests of the preload library `libtidelane.so`, without privileges and without Tidelane's TCP.
 //!
-//! A fake service, the relay, carries each connection of a program over a kernel socket of the
-//! relay. A case is a test in the C program of `tests/posix`. Each case must print the same with
-//! the library as on the kernel alone.
+//! A fake service, the relay, carries each connection of a program over a kernel socket. A case is
+//! a test in the C program of `tests/posix`. Each case must print the same with the library as
+//! without it, on the kernel alone.
 //!
 //! POSIX_CASES="a b" in the environment runs only the cases `a` and `b`.
 
@@ -19,7 +19,8 @@ use std::{
 /// Longest duration of one run of a case.
 const CASE_MAX: Duration = Duration::from_secs(90);
 
-/// Number of cases that run at the same time. A case waits most of its time.
+/// Number of cases that run at the same time. The number may exceed the number of CPUs, because a
+/// case mostly waits.
 const CASES_AT_A_TIME: usize = 4;
 
 /// The directory for the files of this run. Dropping the value removes the directory.
@@ -70,8 +71,8 @@ fn compile(binary: &Path, wanted: impl Fn(&str) -> bool) {
     assert!(status.success());
 }
 
-/// Builds the library. Cargo does not build the library for tests, because no test links the
-/// library.
+/// Builds the library and returns its path. Cargo does not build it for tests, because no test
+/// links it.
 fn library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let profile = test.parent().and_then(Path::parent).unwrap();
@@ -91,8 +92,8 @@ fn library() -> PathBuf {
     profile.join("libtidelane.so")
 }
 
-/// Starts the program `peer`, with which one case exchanges data. Each case has a peer of its own,
-/// so that cases do not affect each other. `socket` is the path of the peer's Unix socket.
+/// Starts the program `peer`, with which a case exchanges data. Each case has its own peer, so that
+/// cases do not affect each other. `socket` is the path of the peer's Unix socket.
 fn peer(programs: &Scratch, socket: &Path) -> Killed {
     let _ = std::fs::remove_file(socket);
     let peer = Command::new(programs.path("peer"))
@@ -146,11 +147,9 @@ fn text(output: &Output) -> String {
 /// connections to forked children, and has no urgent data and no SO_REUSEPORT groups.
 const SERVICE_ONLY_FAMILIES: [&str; 3] = ["fork_", "urgent_", "group_"];
 
-/// Further cases that need the real service.
-///
-/// The relay has no TCP of its own. The relay therefore has no TCP counters, no pacing, no payload
-/// in the SYN and no TIME-WAIT. The windows of the relay do not depend on socket options. The relay
-/// accepts a connection before the connection's data arrives.
+/// Further cases that need the real service, because the relay has no TCP of its own: no counters,
+/// no pacing, no payload in the SYN, no TIME-WAIT, no windows that depend on socket options, and no
+/// deferred accept.
 const SERVICE_ONLY: [&str; 13] = [
     // These two cases fork.
     "handler_forks",
@@ -232,7 +231,7 @@ fn programs_see_the_same_as_on_the_kernel() {
     );
 }
 
-/// Returns some lines of both texts, from the first line that differs.
+/// Returns a few lines of each text, from the first line that differs.
 fn difference(expected: &str, seen: &str) -> String {
     const SHOWN: usize = 5;
     let same = expected
@@ -251,8 +250,8 @@ fn difference(expected: &str, seen: &str) -> String {
     )
 }
 
-/// Runs the relay on the socket path in the environment variable TIDELANE_RELAY, to try programs by
-/// hand. The function tests nothing.
+/// Tests nothing, but runs the relay to try programs by hand. The environment variable
+/// TIDELANE_RELAY is the path of its socket.
 #[test]
 #[ignore = "serves until it is killed"]
 fn serve() {

@@ -1,9 +1,9 @@
-//! The relay: a fake service for these tests, which handles the registrations, contexts, listeners
-//! and active opens of programs. The relay carries each connection of a program over a TCP socket
-//! of the kernel.
+//! The relay: a fake service for these tests. The relay has no TCP of its own, but carries each
+//! connection of a program over a TCP socket of the kernel.
 //!
 //! A region is the memory that a program shares with the relay. A slot is the record of one
-//! connection in the region. A context is the rings of one thread of the program.
+//! connection in the region. A context consists of the rings of one thread of the program, and a
+//! doorbell, which is an eventfd that wakes the thread.
 
 use std::{
     collections::HashMap,
@@ -37,26 +37,24 @@ use tidelane_ring::{
 
 use crate::connection::Connection;
 
-/// Offset from the port at which a program listens to the port of the relay's listener for this
-/// program.
+/// Difference between the port of the relay's listener and the port at which the program listens.
 ///
 /// The kernel chooses the program's port from 32768 to 60999. The relay's port is below 32768, so
-/// the kernel does not choose the relay's port for another socket.
+/// that the kernel does not choose it for another socket.
 pub const PORT_SHIFT: i32 = -31_000;
-/// Number of slots of each program.
+/// Number of slots in the region of each program.
 const SLOTS: u32 = 256;
 
 /// Number of connections that the relay has carried so far.
 static CONNECTIONS: AtomicU32 = AtomicU32::new(0);
-/// The relay's listeners, each with the inode number of the program's kernel socket. Forked
-/// processes that share a kernel socket share the relay's listener, too.
+/// The relay's listeners, each with the inode number of the program's listening socket. Forked
+/// processes that share this socket also share the relay's listener.
 static LISTENERS: Mutex<Vec<(u64, Arc<SharedListener>)>> = Mutex::new(Vec::new());
 
-/// The listening TCP socket of the kernel at which the relay accepts the connections of a program's
-/// listener.
+/// The kernel socket at which the relay accepts the connections for a program's listener.
 struct SharedListener {
     listener: TcpListener,
-    /// The port to which the program has bound its own socket. The relay gives this port to the
+    /// The port to which the program has bound its own socket. The relay reports this port to the
     /// program as the local port of each accepted connection.
     port: u16,
 }
@@ -88,12 +86,12 @@ struct Context {
     control_events: ControlEventProducer,
 }
 
-/// A registered program: its region, its contexts and its connections.
+/// The relay's side of a registered program: the region, the contexts and the connections.
 struct Session {
     /// The socket over which the program has registered.
     control: OwnedFd,
     region: Arc<ProgramRegion>,
-    /// The page on which the relay announces its sleep to the program.
+    /// The shared page in which the relay announces its sleep to the program.
     page: ServicePageMap,
     /// The doorbell by which the program wakes the relay.
     bell: Doorbell,
@@ -101,9 +99,9 @@ struct Session {
     contexts: HashMap<u32, Context>,
     /// Connections by slot.
     connections: HashMap<u32, Connection>,
-    /// Listeners by number. `None` replaces a listener that the program has closed.
+    /// Listeners by number, or `None` for a listener that the program has closed.
     listeners: Vec<Option<Arc<SharedListener>>>,
-    /// Context, listener and cookie of each LISTENER_JOIN request, by which a context asks for the
+    /// Context, listener and cookie of each LISTENER_JOIN, the request of a context for the
     /// connections of a listener. The relay returns the cookie in each event ACCEPTED.
     joined: Vec<(u32, u32, u64)>,
     /// Slots without a connection.
@@ -167,7 +165,7 @@ impl Session {
         }
     }
 
-    /// Ends the connections of a program that has ended. Completes the connections that the program
+    /// Ends the connections of a program that has ended: completes the connections that the program
     /// had closed, and resets the others.
     fn shut_down(mut self) {
         self.requests();
@@ -199,8 +197,8 @@ impl Session {
                 ));
             }
         }
-        // The relay checks at this interval whether kernel sockets have room, because `fds` does
-        // not include POLLOUT.
+        // Check at this interval whether kernel sockets have room, because `fds` does not include
+        // POLLOUT.
         let often = Timespec {
             tv_sec: 0,
             tv_nsec: 1_000_000,
@@ -209,7 +207,8 @@ impl Session {
         self.bell.drain();
     }
 
-    /// Handles the messages of the program. Returns false if the program has ended.
+    /// Handles the messages that the program has sent over the control socket. Returns false if the
+    /// program has ended.
     fn messages(&mut self) -> bool {
         loop {
             let mut fds = [PollFd::new(&self.control, PollFlags::IN)];
@@ -352,8 +351,8 @@ impl Session {
         self.ready(context, slot, data_event::READY);
     }
 
-    /// Prepares a slot for `socket`, and announces the slot with `event`. Returns the slot. `port`
-    /// is the local port to report to the program.
+    /// Prepares a slot for the connection of `socket`, and announces the slot with `event`. `port`
+    /// is the local port to report to the program. Returns the slot.
     fn begin(&mut self, context: u32, socket: TcpStream, port: u16, event: ControlEvent) -> u32 {
         let slot = self.free.pop().unwrap();
         let connection =
@@ -445,7 +444,7 @@ fn port_of(socket: &OwnedFd) -> u16 {
 }
 
 /// Returns the relay's listener for the program's listening socket. Creates the listener, unless
-/// another process has asked for a listener for the same socket.
+/// another process has already asked for it.
 fn shared_listener(socket: &OwnedFd) -> Arc<SharedListener> {
     let inode = rustix::fs::fstat(socket).unwrap().st_ino;
     let mut listeners = LISTENERS.lock().unwrap();

@@ -101,9 +101,8 @@ pub fn control(
     })
 }
 
-/// Returns the epoll instance of a descriptor. Starts tracking the instance if it was created
-/// before the library was loaded. Returns `None` if `epfd` is another kind of file: the kernel's
-/// `epoll_ctl` then returns the error.
+/// Returns the epoll instance of a descriptor, and starts tracking an instance that was created
+/// before the library was loaded. Returns `None` for another kind of file.
 fn instance_of(epfd: RawFd) -> Option<&'static Instance> {
     instance::of(epfd).or_else(|| is_epoll(epfd).then(|| adopt(epfd)).flatten())
 }
@@ -487,8 +486,7 @@ fn housekeeping(instance: &'static Instance) {
     }
     if due.1 {
         let kept = channel.trim(&mut |slot| match registry::of_slot(slot) {
-            // The ring's lock is held. In the lock order, socket locks come before ring locks, so
-            // do not wait for the lock of a socket here.
+            // The ring's lock comes after socket locks in the lock order, so do not wait for these.
             Some(socket) => match socket.try_lock() {
                 Some(mut inner) => inner.connection().is_none_or(|c| c.stream.trim()),
                 None => false,

@@ -1,6 +1,6 @@
-//! The calls `setsockopt` and `getsockopt`. The service (the process `tidelaned`) carries accelerated
-//! connections. This crate records the options of these connections, and passes the options that
-//! affect TCP to the service.
+//! The calls `setsockopt` and `getsockopt`. Accelerated connections are the connections that the
+//! service (the process `tidelaned`) carries. This crate records their options, and passes the
+//! options that affect TCP to the service.
 
 use std::os::fd::RawFd;
 

@@ -34,10 +34,10 @@ use crate::{
 };
 
 /// Largest number of unpublished changes of a batch while the service's core shares this thread's
-/// CPU. The number is high, because the core cannot run before this thread sleeps.
+/// CPU: high, because the core cannot run before this thread sleeps.
 const UNFLUSHED_MAX: u32 = 64;
-/// Largest number of unpublished changes of a batch while the service's core runs on another CPU.
-/// The number is low, because this core could already work on the changes.
+/// Largest number of unpublished changes of a batch while the service's core runs on another CPU:
+/// low, because this core could already work on the changes.
 const UNFLUSHED_OTHER_CPU_MAX: u32 = 4;
 /// Value of `batch_last` for "no socket".
 const NO_SOCKET: u32 = u32::MAX;
@@ -88,8 +88,7 @@ struct Ring {
     context: Option<Context>,
     /// The session that the context belongs to.
     session: u32,
-    /// Number of changes that `submit` has queued since it last published. Other functions publish
-    /// without resetting the count.
+    /// Number of changes since `submit` last published. Other functions do not reset the count.
     unflushed: u32,
     /// A duplicate of the previous session's doorbell. Threads that still sleep on that doorbell
     /// are woken through the duplicate.
@@ -229,8 +228,8 @@ impl Channel {
         Ok(())
     }
 
-    /// Announces that this thread is about to sleep in the kernel's epoll instance of a channel
-    /// without a context. Returns false if the channel has a context by now.
+    /// Announces a sleep in the kernel's epoll instance of a channel without a context. Returns
+    /// false if the channel has a context by now.
     pub(crate) fn begin_kernel_sleep(&self) -> bool {
         self.sleepers.announce();
         if self.is_active() {
@@ -275,8 +274,7 @@ impl Channel {
     /// and because a core on the same CPU cannot run before the batch ends.
     #[inline]
     pub(crate) fn submit(&self, socket: &BatchMember, connection: &mut Connection) {
-        // `enter` fails in a signal handler that interrupted this thread while it held the lock.
-        // The next submit publishes the change.
+        // In a signal handler that interrupted the holder of the lock, the next submit publishes.
         let Some(mut ring) = self.ring.enter() else {
             return;
         };
@@ -333,8 +331,7 @@ impl Channel {
         self.batch.store(batch.wrapping_add(2), Ordering::Relaxed);
     }
 
-    /// Adds a socket to the present batch, because the program is about to read from it or write to
-    /// it.
+    /// Adds a socket to the present batch, because the program is about to read or write.
     #[inline]
     pub(crate) fn add_to_batch(&self, socket: &BatchMember) {
         socket
@@ -343,8 +340,7 @@ impl Channel {
         self.batch_last.store(socket.number, Ordering::Relaxed);
     }
 
-    /// Resets the doorbell's eventfd to 0, so that the kernel's epoll instances do not report the
-    /// doorbell.
+    /// Resets the doorbell, so that the kernel's epoll instances do not report it.
     pub(crate) fn drain_doorbell(&self) {
         let doorbell = self.doorbell.load(Ordering::Acquire);
         if doorbell >= 0 {
@@ -409,8 +405,7 @@ impl Channel {
             .is_some_and(Context::has_events)
     }
 
-    /// Returns true if polling is better than sleeping: a core is awake, and no core shares this
-    /// thread's CPU.
+    /// Returns true if polling is better than sleeping: a core is awake, and none shares this CPU.
     pub(crate) fn should_spin(&self) -> bool {
         let ring = self.ring.lock();
         let Some(context) = &ring.context else {
@@ -451,8 +446,7 @@ impl Channel {
     /// send buffer, with the number of the connection's slot (its record in shared memory). Returns
     /// the number of connections that keep a buffer.
     ///
-    /// The caller's `trim` must not wait for a socket's lock, because this function holds the
-    /// ring's lock.
+    /// This function holds the ring's lock, so `trim` must not wait for a socket's lock.
     pub(crate) fn trim(&self, trim: &mut dyn FnMut(u32) -> bool) -> usize {
         let Some(mut ring) = self.ring.try_lock() else {
             return 0;
@@ -461,8 +455,7 @@ impl Channel {
         context.map_or(0, |context| context.trim(trim))
     }
 
-    /// Lends a kernel epoll instance that becomes readable when the doorbell rings, for one
-    /// sleeping thread.
+    /// Lends a kernel epoll instance, which the doorbell makes readable, to one sleeping thread.
     pub(crate) fn borrow_sleep_fd(&self) -> Result<SleepFd, Errno> {
         if let Some(sleep) = self.sleep_fds.lock().pop() {
             return Ok(sleep);
