@@ -50,8 +50,8 @@ fn check_traffic(running: Running, service: &Service) -> Outcome {
     check_load(&running.wait(SHORT)?.success()?.json()?)
 }
 
-/// The service starts on an interface without a carrier, as during boot, and serves clients once the
-/// carrier is up.
+/// The service starts on an interface without a carrier, as during boot, and serves clients once
+/// the carrier is up.
 pub fn a_service_starts_without_a_carrier() -> Outcome {
     let wire = Wire::new()?;
     ip(&wire, Side::Client, "link set eth1 down")?;

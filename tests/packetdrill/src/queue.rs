@@ -157,8 +157,8 @@ impl Stack {
         }
     }
 
-    /// Returns the payload of a full buffer in bytes: as many whole segments as fit into half of the
-    /// largest window that the peer has offered, and at least one.
+    /// Returns the payload of a full buffer in bytes: as many whole segments as fit into half of
+    /// the largest window that the peer has offered, and at least one.
     fn buffer_goal(&self, id: FlowId) -> u32 {
         let info = self.flow_info(id);
         let (mss, wnd) = info.map_or((1, 0), |info| (info.mss.max(1), info.snd_wnd_max));
