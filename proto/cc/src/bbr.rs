@@ -78,8 +78,7 @@ pub struct Bbr {
     /// Number of rounds. A round ends at the ACK of data sent after `round_end` delivered bytes.
     round: u32,
     round_end: u64,
-    /// Samples with a smaller `prior_delivered` (in bytes) count as app-limited, because of
-    /// PROBE_RTT.
+    /// Samples with a smaller `prior_delivered` (bytes) count as app-limited because of PROBE_RTT.
     app_limited_until: u64,
     /// BtlBw (bytes per second) when it last grew by a quarter, and the number of rounds since.
     full_bw: u32,
@@ -185,8 +184,8 @@ impl Bbr {
         }
     }
 
-    /// Returns the sum of `gain` times the bandwidth-delay product, `extra`, and room for bursts,
-    /// in bytes.
+    /// Returns `gain` times the bandwidth-delay product, plus `extra` and room for bursts, in
+    /// bytes.
     fn inflight(&self, gain: u64, extra: u64) -> u32 {
         if self.min_rtt_us == u32::MAX {
             return self.window.initial_window();

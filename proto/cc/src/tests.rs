@@ -1,5 +1,5 @@
-//! Tests of the congestion windows. The expected windows are computed by the RFCs' formulas, in
-//! floating point.
+//! Tests of the windows of all congestion control algorithms. The expected windows follow from the
+//! RFCs' formulas, in floating point.
 
 extern crate std;
 
@@ -18,7 +18,7 @@ fn controller(algorithm: Algorithm) -> Controller {
     Controller::new(algorithm, SMSS, 10)
 }
 
-/// Acknowledges one whole cwnd in one RTT, with one ACK per two segments.
+/// Acknowledges a whole cwnd in one RTT, by one ACK per two segments.
 fn round_trip(controller: &mut Controller, now: &mut Instant, rtt: Duration) {
     let mut left = controller.cwnd();
     let acks = left.div_ceil(2 * SMSS);
@@ -141,8 +141,8 @@ fn cubic_after_a_timeout_reduces_cwnd_and_not_flight_size() {
     let mut small = controller(Algorithm::Cubic);
     let mut repairing = small.clone();
     assert_eq!(small.on_rto(Instant::ZERO, SMSS), 7 * SMSS);
-    // Fast recovery has already reduced cwnd to seven segments. FlightSize is ten segments,
-    // so ssthresh after the RTO is computed from FlightSize.
+    // Fast recovery has already reduced cwnd to seven segments, so ssthresh after the RTO is
+    // computed from FlightSize, which is ten segments.
     repairing.on_congestion_signal(Instant::ZERO, 10 * SMSS);
     assert_eq!(repairing.on_rto(Instant::ZERO, 10 * SMSS), 7 * SMSS);
 }
@@ -518,7 +518,7 @@ fn hystart_ends_slow_start_after_an_ack_train_of_half_a_round_trip() {
     while train.in_slow_start() {
         now += Duration::from_millis(1);
         train.on_rtt_sample(now, &sample(MS_100, 31 * SMSS, 200 * SMSS));
-        assert!(now - start < MS_100, "no train was seen");
+        assert!(now - start < MS_100, "the ACK train is not detected");
     }
     // The limit is half of the sum of the minimum RTT (100 ms) and the batch delay (1 ms).
     assert_eq!((now - start).as_millis(), 51);
@@ -566,8 +566,7 @@ fn hystart_ends_slow_start_when_nine_samples_are_later_by_an_eighth() {
     }
 }
 
-/// An RTT increase below 4 ms never ends slow start. An RTT increase above 16 ms always ends slow
-/// start.
+/// An RTT increase below 4 ms never ends slow start, and an RTT increase above 16 ms always does.
 #[test]
 fn hystart_bounds_the_increase() {
     for (base, late, ends) in [

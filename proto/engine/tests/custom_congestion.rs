@@ -1,5 +1,5 @@
-//! A program adds its own congestion control to the TCP engine: Scalable TCP (Kelly, CCR 33(2),
-//! 2003). The file uses the public interface of the engine only.
+//! Example of a program that adds its own congestion control to the TCP engine: Scalable TCP
+//! (Kelly, CCR 33(2), 2003). The file uses only the public interface of the engine.
 
 use tidelane_engine::*;
 
@@ -50,8 +50,8 @@ impl CongestionControl for Scalable {
     }
 }
 
-/// A driver, the program that runs the engine. This driver only records the segments that the
-/// engine sends.
+/// The driver (the program that runs the engine), which only records the segments that the engine
+/// sends.
 #[derive(Default)]
 struct Sent(Vec<SegmentOut>);
 
@@ -123,8 +123,8 @@ impl Connection {
         connection
     }
 
-    /// Delivers a segment without payload 10 ms later. `seq` and `ack` are relative to the initial
-    /// sequence numbers.
+    /// Advances the time by 10 ms and delivers a segment without payload. `seq` and `ack` are
+    /// relative to the initial sequence numbers.
     fn receive(&mut self, seq: u32, flags: TcpFlags, ack: u32, options: TcpOptions) {
         self.now += Duration::from_millis(10);
         let segment = Segment {
@@ -196,7 +196,7 @@ fn a_spurious_recovery_restores_the_state_of_the_algorithm() {
         .push(connection.iss.add(11_001), connection.iss.add(30_001));
     connection.receive(1, TcpFlags::ACK, 10_001, late);
     assert_eq!(connection.info().ssthresh, 17_500);
-    // A DSACK says that the retransmitted segment had not been lost.
+    // A DSACK shows that the retransmitted segment had not been lost.
     let mut duplicate = TcpOptions::NONE;
     duplicate
         .sack

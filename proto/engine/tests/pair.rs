@@ -1,5 +1,5 @@
-//! Tests with two TCP engines, a link between them, and virtual time. The bytes arrive intact over
-//! any link, and both engines are empty at the end.
+//! Tests with two TCP engines, a link between them, and virtual time. All bytes must arrive intact
+//! however bad the link is, and both engines must be empty at the end.
 
 use std::collections::{BinaryHeap, HashMap};
 
@@ -97,8 +97,8 @@ fn cut(out: &SegmentOut, at: usize, piece: &[u8]) -> SegmentOut {
     }
 }
 
-/// A link and the transfer over this link. `loss`, `reorder` and `duplicate` are probabilities in
-/// millionths per segment.
+/// A link and the transfer over it. `loss`, `reorder` and `duplicate` are probabilities per
+/// segment, in millionths.
 #[derive(Clone, Copy, Debug)]
 struct Scenario {
     /// Largest burst in bytes that the link splits; zero if the link carries single segments only.
@@ -118,8 +118,8 @@ struct World {
     now: Instant,
     engines: [Engine; 2],
     sides: [Side; 2],
-    /// The segments on the link, in the order of arrival: time of arrival, serial number, and index
-    /// of the receiving side.
+    /// The segments on the link in order of arrival: arrival time, serial number, and index of the
+    /// receiving side.
     wire: BinaryHeap<std::cmp::Reverse<(u64, u64, usize)>>,
     /// The segments on the link and their payloads, by serial number.
     frames: HashMap<u64, (SegmentOut, Vec<u8>)>,

@@ -167,7 +167,7 @@ fn rfc5722_section_4_overlapping_fragments_invalidate_the_packet() {
         let bad = Part::new(1, start, more, &bytes[start..end]);
         let refused = Err(DropReason::FragmentOverlap);
         assert_eq!(push(&mut all, bad), refused, "{start}..{end}");
-        // Later fragments of the packet are dropped, too. The memory of its data is free.
+        // Later fragments of the packet are dropped, too, and the memory of its data is free.
         let middle = Part::new(1, 800, true, &whole[800..1600]);
         assert_eq!(push(&mut all, middle), refused);
         assert_eq!((all.bytes(), all.counters().fails), (QUEUE_COST, 1));
@@ -253,7 +253,7 @@ fn memory_is_bounded_per_source_and_the_oldest_packet_makes_room() {
         assert!(all.bytes() <= SOURCE_BYTES_MAX);
     }
     assert!(all.bytes() > SOURCE_BYTES_MAX - 10_000);
-    // Many hosts begin a packet each. Another host completes all of its packets.
+    // Many hosts send incomplete packets. Another host can still complete all of its packets.
     for id in 0..200 {
         push(&mut all, begun(10 + (id % 200) as u8, id)).unwrap();
         assert!(all.bytes() <= BYTES_MAX);

@@ -1,5 +1,4 @@
-//! SEGMENT ARRIVES (RFC 9293 §3.10.7), split by the RFC's own steps. The modules `text` and
-//! `urgent` contain the steps for segment text, FIN and URG.
+//! SEGMENT ARRIVES (RFC 9293 §3.10.7), split by the RFC's own steps.
 
 use tidelane_flow::{CaState, CloseCause, Driver, Event, State, StateEvent, flags};
 use tidelane_wire::{DropReason, Ecn, Segment, TcpFlags};
@@ -77,7 +76,7 @@ impl<E: Driver> SlowPath<'_, E> {
             return self.drop(DropReason::OutOfWindow);
         }
         // The ACK of a duplicate segment counts if the segment starts within one window before
-        // RCV.NXT. A larger range would make it easy for an attacker to guess a sequence number.
+        // RCV.NXT. In a larger range, an attacker could guess a sequence number easily.
         let oldest = self.hot.rcv_nxt.sub(self.hot.rcv_wnd_limit);
         let recent = stale && segment.seq.at_or_after(oldest);
         let ack_counts = recent && segment.flags.contains(TcpFlags::ACK);
@@ -105,8 +104,8 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Reports a duplicate payload by DSACK if the segment ends at or before RCV.NXT (`stale`),
-    /// even if PAWS rejected the segment (as in Linux): a delayed retransmission carries an older
-    /// timestamp than segments that overtook it.
+    /// even if PAWS rejected the segment (as in Linux), because a delayed retransmission carries an
+    /// old timestamp.
     fn note_duplicate_payload(&mut self, segment: &Segment<'_>, stale: bool) {
         if stale && !segment.payload.is_empty() {
             self.note_duplicate(segment.seq, segment.seq.add(segment.payload.len() as u32));
@@ -126,8 +125,7 @@ impl<E: Driver> SlowPath<'_, E> {
         ends_in_window && segment.seq.at_or_before(self.hot.rcv_adv)
     }
 
-    /// Handles a SYN in SYN-RECEIVED: a retransmission of the peer's SYN, or a simultaneous open
-    /// (§3.5).
+    /// Handles a SYN in SYN-RECEIVED: the peer's SYN again, or a simultaneous open (§3.5).
     fn syn_in_syn_received(&mut self, segment: &Segment<'_>) -> Step {
         if segment.seq != self.hot.irs {
             self.challenge_ack();
@@ -253,8 +251,7 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Updates the congestion state after an ACK: loss detection, spurious RTOs, ECN echoes, PRR
-    /// and growth of cwnd. cwnd grows only after the checks for congestion, so that an ACK that
-    /// signals congestion does not grow cwnd first (as in Linux).
+    /// and growth of cwnd. An ACK that signals congestion does not grow cwnd first (as in Linux).
     fn after_ack(&mut self, segment: &Segment<'_>, effects: AckEffects) {
         if self.cold.ca_state == CaState::Loss {
             self.on_ack_in_loss(segment, effects);
@@ -318,9 +315,9 @@ impl<E: Driver> SlowPath<'_, E> {
         changed
     }
 
-    /// Records the largest window that the peer offered, which bounds the segment size. Without the
-    /// bound, a receiver with a small buffer would get no segment before the persist timer expires
-    /// (Linux: `tcp_bound_to_half_wnd`).
+    /// Records the peer's largest window, which bounds the segment size. Otherwise a receiver with
+    /// a small buffer would get no segment before the persist timer expires (Linux:
+    /// `tcp_bound_to_half_wnd`).
     fn note_window(&mut self, wnd: u32) {
         if wnd > self.cold.snd_wnd_max {
             self.cold.snd_wnd_max = wnd;

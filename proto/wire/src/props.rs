@@ -175,8 +175,8 @@ proptest! {
         let _ = tcp_checksum_ok(address, address, &bytes, true);
     }
 
-    /// Parses nearly valid options: common kinds and lengths in any order. Such options execute
-    /// more of the parser than random bytes do.
+    /// Parses nearly valid options, with common kinds and lengths in any order, which reach more of
+    /// the parser than random bytes.
     #[test]
     fn option_soup_never_panics(
         soup in prop::collection::vec(prop_oneof![0u8..12, Just(34u8)], 0..40),

@@ -1,5 +1,5 @@
-//! Tests with frames that were captured between two Linux hosts on a veth pair, with malformed
-//! input, and of addresses, hashes and the names of drop reasons.
+//! Tests of the parsers and emitters, with frames that were captured between two Linux hosts on a
+//! veth pair and with malformed input. Also tests addresses, hashes and the names of drop reasons.
 
 extern crate std;
 
@@ -18,7 +18,7 @@ const FIN: &str = "d62d9b9040ff96d05da5ad6f080045000034cb14400040065b130a4d00010
                    15a68bf4ad47bf718011003f143300000101080aa5bf4f717fc91c49";
 const RST: &str = "96d05da5ad6fd62d9b9040ff08004500002800004000400626340a4d00020a4d00010051b406\
                    000000005caae77650140000a2bb0000";
-/// Data with checksum offload. The checksum field holds the sum of the pseudo-header.
+/// Data with checksum offload, whose checksum field holds only the sum of the pseudo-header.
 const PARTIAL: &str = "aa3db38568bd8a39abc44f540800450000388b7a400040069aa90a4d00010a4d0002\
                        85521f90bb6fa3681fdfce398018003f14c700000101080acdee4607734414f670696e67";
 /// ICMP "host unreachable" from a router. The error quotes a SYN.
@@ -52,8 +52,8 @@ pub fn checked(frame: &[u8]) -> (Packet<'_>, Segment<'_>) {
     (packet, parse_tcp(packet.payload).unwrap())
 }
 
-/// Writes a frame from parsed values. The result equals the original frame if the options have the
-/// layout of the original.
+/// Writes a frame from parsed values. The result equals the original frame if its options have the
+/// layout that we emit.
 fn emitted(packet: &Packet<'_>, segment: &Segment<'_>, ip_id: u16) -> Vec<u8> {
     let template =
         HeaderTemplate::new(packet.src_mac, packet.dst_mac, packet.src, packet.dst).unwrap();
@@ -314,7 +314,7 @@ fn malformed_options_end_or_are_skipped() {
         (&[2, 4, 5, 0xb4, 3, 1, 9, 9], mss),
         (&[2, 4, 5, 0xb4, 3, 9, 9, 9], mss),
         (&[2, 4, 5, 0xb4, 1, 1, 1, 3], mss),
-        // Known kinds with a wrong length are skipped. The options after them are parsed.
+        // Known kinds with a wrong length are skipped, and the options after them are parsed.
         (&[3, 2, 8, 3, 0, 5, 5, 0, 0, 0, 2, 4, 5, 0xb4], mss),
         // Unknown kinds are skipped. An option after the end of the list is ignored.
         (&[253, 2, 2, 4, 5, 0xb4, 0, 0, 3, 3, 7, 0], mss),
@@ -465,8 +465,8 @@ fn addresses() {
     assert_eq!(key.reversed().reversed(), key);
 }
 
-/// Clients often have adjacent ports and addresses. Their hashes must fill the buckets evenly, by
-/// the low and by the high bits of the hash, even if the seed is not random.
+/// Clients often have adjacent ports and addresses. Both the low and the high bits of their hashes
+/// must fill buckets evenly, even if the seed is not random.
 #[test]
 fn hash_spreads_neighbouring_keys() {
     for seed in [

@@ -1,4 +1,4 @@
-//! BBR on a simulated path: a bottleneck and a delay.
+//! Tests of BBR on a simulated path, which consists of a bottleneck and a delay.
 
 extern crate std;
 
@@ -27,7 +27,7 @@ struct Sent {
     delivered_at: Instant,
 }
 
-/// A sender of one-segment bursts, and its path.
+/// A sender whose bursts are single segments, and its path.
 struct Path {
     bbr: Bbr,
     now: Instant,
@@ -35,14 +35,14 @@ struct Path {
     rate: u64,
     rtt: Duration,
     flight: VecDeque<Sent>,
-    /// Time at which the bottleneck has sent all segments.
+    /// Time at which the queue of the bottleneck is empty.
     free_at: Instant,
-    /// Time at which pacing lets the sender send again.
+    /// Time until which pacing stops the sender.
     paced_until: Instant,
     delivered: u64,
     delivered_at: Instant,
-    /// Largest number of segments that the application keeps in flight. `usize::MAX` if the
-    /// application always has data to send.
+    /// Largest number of segments in flight for which the application has data; `usize::MAX` if it
+    /// always has data.
     program: usize,
 }
 
@@ -148,7 +148,7 @@ fn it_finds_rate_and_round_trip_and_drains_its_queue() {
 fn after_ten_seconds_it_measures_the_round_trip_with_four_segments() {
     let mut path = Path::new();
     path.run(Duration::from_secs(1), |_| {});
-    // The path gets longer, so the old minimum RTT does not occur again.
+    // The path gets longer, so that the old minimum RTT does not occur again.
     path.rtt = RTT + Duration::from_millis(20);
     let mut least = u32::MAX;
     path.run(Duration::from_secs(11), |path| {

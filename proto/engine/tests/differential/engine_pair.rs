@@ -22,13 +22,12 @@ pub struct PeerSegment {
     pub payload: Vec<u8>,
 }
 
-/// Driver of one engine: the program that runs the engine. This driver records all output of its
-/// engine.
+/// Driver of one engine (the program that runs the engine), which records all output of its engine.
 #[derive(Default)]
 struct Side {
     out: Vec<SegmentOut>,
     events: Vec<(FlowId, Event)>,
-    /// Received payloads, each with its stream position.
+    /// Payloads that the engine has stored, each with its stream position.
     placed: Vec<(u32, Vec<u8>)>,
     /// Number of free transmit frames.
     frames: u32,
@@ -53,8 +52,8 @@ impl Driver for Side {
     }
 
     fn event(&mut self, flow: FlowId, event: Event) {
-        // The fast path and the slow path may report progress in both directions by one event or by
-        // two events.
+        // Progress in both directions may be one event or two, and the fast path and the slow path
+        // differ in this.
         let Event::Progress { readable, writable } = event else {
             return self.events.push((flow, event));
         };
@@ -95,7 +94,7 @@ pub struct EnginePair {
     key: FlowKey,
 }
 
-/// Returns all state of a flow that determines its behaviour, as text.
+/// Returns the state that determines the behavior of a flow, as text.
 fn summary(info: &FlowInfo) -> String {
     format!(
         "{} {:?} cwnd {} ssthresh {} srtt {:?} rttvar {:?} rto {:?} mss {} snd_wnd {} rcv_wnd {} \
@@ -192,8 +191,8 @@ impl EnginePair {
         self.both(|engine, now, side| engine.segment_arrives(now, &arrival, &bits, side));
     }
 
-    /// Ends the batch. Returns the output, which is equal for both engines, or the first difference
-    /// between the engines.
+    /// Ends the batch. Returns the common output of both engines, or the first difference between
+    /// them.
     pub fn end(&mut self) -> Result<Output, String> {
         self.both(|engine, now, side| engine.batch_end(now, side));
         self.compare()
@@ -252,7 +251,7 @@ impl EnginePair {
                 break;
             };
             turns += 1;
-            assert!(turns < 100_000, "timers without end");
+            assert!(turns < 100_000, "timers never stop");
             self.now = self.now.max(at);
             self.both(|engine, now, side| engine.advance_time(now, side));
             let output = self.end()?;

@@ -1,12 +1,12 @@
-//! Checks that the fast path has the same effects as the slow path. Segments that are generated
-//! from a seed go to two TCP engines, one of which has no fast path. After each batch of segments,
-//! both engines must have placed the same bytes, reported the same events, sent the same segments
-//! in the same order, and be in the same state.
+//! Checks that the fast path has the same effects as the slow path. Two TCP engines, one of them
+//! without the fast path, get the same segments, which are generated from a seed. After each batch
+//! of segments, both engines must have stored the same bytes, reported the same events, sent the
+//! same segments in the same order, and be in the same state.
 //!
-//! The comparison leaves out state that the fast path does not keep: the minimum RTT, the largest
-//! window of the peer, the end of an idle time for CUBIC, and the exact time of the last segment.
-//! Also left out is the start of the present round of slow start. In slow start, cwnd grows only if
-//! the flight of the round exceeds half of cwnd.
+//! The comparison leaves out state that the fast path does not update: the minimum RTT, the largest
+//! window of the peer, the end of an idle time for CUBIC, the exact time of the last segment, and
+//! the start of the present round of slow start, in which cwnd grows only if the flight of the
+//! round exceeds half of cwnd.
 //!
 //! A seed that has failed is added to [`KEPT`]. The environment variable
 //! `TIDELANE_DIFFERENTIAL_SEEDS` sets the number of other seeds.
@@ -35,13 +35,13 @@ fn config(rng: &mut Rng) -> EngineConfig {
     EngineConfig {
         rx_window_initial: window.min(64 << 10),
         rx_window_max: window,
-        // CUBIC is left out. After a loss, CUBIC does not count the time in which its window is not
-        // in use. The fast path does not record the end of that time, so the two engines would
-        // differ by a part of a round trip.
+        // CUBIC is left out: after a loss, CUBIC does not count the time in which its window is not
+        // in use, and the fast path does not record the end of that time. The engines would differ
+        // by a part of a round trip.
         congestion: rng.pick(&[Algorithm::NewReno, Algorithm::Dctcp]),
-        // An initial window of two segments is left out. With such a window, slow start would
-        // depend on the round in which a flight of half the window began, and an ACK on the fast
-        // path does not start a round.
+        // An initial window of two segments is left out: slow start would depend on the round in
+        // which a flight of half the window began, and an ACK on the fast path does not start a
+        // round.
         initial_window: rng.pick(&[10, 20]),
         eager_acks: rng.chance(30),
         ecn: EcnPolicy::Accept,
@@ -93,8 +93,8 @@ impl Run {
         };
         run.engines.arrive(&syn);
         run.end()?;
-        // The first RTT is the least possible RTT, so that the minimum RTT never changes. The fast
-        // path does not update the minimum.
+        // Make the first RTT the least possible RTT, so that the minimum RTT, which the fast path
+        // does not update, never changes.
         let output = run.engines.wait(Duration::from_micros(1))?;
         run.handle_output(output);
         let pure_ack = run.peer.pure_ack();
@@ -109,7 +109,7 @@ impl Run {
         }
         for (pos, payload) in &output.placed {
             let good = |(at, byte): (usize, &u8)| *byte == byte_at(pos.wrapping_add(at as u32));
-            assert!(payload.iter().enumerate().all(good), "the peer's own bytes");
+            assert!(payload.iter().enumerate().all(good), "not the peer's bytes");
         }
     }
 
@@ -219,7 +219,7 @@ impl Run {
         self.engines.read(head - unread.min(info.unread));
     }
 
-    /// Closes the stream of either end now, with a small probability.
+    /// Closes the stream of either end with a small probability.
     fn maybe_finish(&mut self) {
         if !self.shut && self.rng.below(300) == 0 {
             self.shut = true;
@@ -295,6 +295,6 @@ fn the_fast_path_and_the_slow_path_behave_alike() {
     let count = differences.len();
     differences.truncate(SHOWN);
     assert_eq!(count, 0, "{}", differences.join("\n\n"));
-    // If the fast path took no segments, the test would compare nothing.
+    // If the fast path handled no segments, the test would compare nothing.
     assert!(fast > 10 * seeds, "{fast} segments in {seeds} runs");
 }

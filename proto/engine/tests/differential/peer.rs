@@ -1,5 +1,4 @@
-//! A simulated TCP peer. The peer mostly follows the protocol. Sometimes the peer sends invalid
-//! segments.
+//! A simulated TCP peer, which mostly follows the protocol, but sometimes sends invalid segments.
 
 use tidelane_engine::{Ecn, SegmentOut, SeqNumber, TcpFlags, TcpOptions};
 
@@ -12,7 +11,7 @@ pub fn byte_at(at: u32) -> u8 {
     (at.wrapping_mul(31) ^ at >> 8) as u8
 }
 
-/// Negotiated options of the peer, and its positions in the two streams.
+/// State of the peer: negotiated options, and positions in the two streams.
 #[derive(Debug)]
 pub struct Peer {
     /// Initial sequence number of the peer, which the engine calls IRS.
@@ -257,7 +256,7 @@ impl Peer {
         }
     }
 
-    /// Returns a retransmission of data of the last segments.
+    /// Returns a retransmission of recent data.
     fn retransmit(&mut self, rng: &mut Rng) -> PeerSegment {
         let sent = self.next.distance_from(self.irs.add(1)).min(5000);
         if sent == 0 {
@@ -296,13 +295,13 @@ impl Peer {
         segment
     }
 
-    /// Returns a segment that a correct peer sends seldom or never.
+    /// Returns a segment that a correct peer seldom or never sends.
     fn invalid(&mut self, rng: &mut Rng) -> PeerSegment {
         let mut segment = self.pure_ack();
         match rng.below(12) {
             0 => segment.ack = self.sent.add(1 + rng.below(5000)),
-            // Distances between 800 and 2^30 are left out. An engine accepts or rejects such an ACK
-            // by MAX.SND.WND (RFC 5961 §5.2), which the fast path does not keep.
+            // Distances between 800 and 2^30 are left out, because MAX.SND.WND, which the fast path
+            // does not update, decides whether such an ACK is accepted (RFC 5961 §5.2).
             1 => segment.ack = self.una.sub(rng.pick(&[1, 800, 1 << 30])),
             2 => segment.seq = self.next.add(1 + rng.below(1 << 30)),
             3 => segment.seq = self.next.sub(1 + rng.below(1 << 20)),

@@ -128,8 +128,8 @@ fn section_6_1_2_ece_reduces_cwnd_once_per_window_and_cwr_follows() {
     assert!(sent.is_empty() || sent[0].flags.contains(CWR));
 }
 
-/// After ECE, ssthresh is computed from cwnd and not from FlightSize (RFC 9438 §4.6). In this test,
-/// FlightSize is below cwnd.
+/// After ECE, ssthresh is computed from cwnd and not from FlightSize (RFC 9438 §4.6), which is
+/// below cwnd in this test.
 #[test]
 fn section_6_1_2_ece_reduces_cwnd_and_not_flight_size() {
     let mut rig = established();

@@ -1,5 +1,5 @@
-//! Tests of ICMP errors (RFC 9293 §3.9.2.2, RFC 5927), and of path MTU discovery by ICMP errors
-//! (RFC 1191). A rig is one TCP engine, with the test as its peer.
+//! Tests of ICMP errors (RFC 9293 §3.9.2.2, RFC 5927), and of path MTU discovery by them (RFC
+//! 1191). A rig is one TCP engine, with the test as its peer.
 
 use tidelane_engine::{
     CloseCause, EngineConfig, Event, IcmpErrorKind, IpAddress, SocketOptions, TcpOptions,
@@ -107,7 +107,7 @@ fn segments_follow_the_link_mtu_up_to_the_path_mtu() {
     );
     assert_eq!(set(&mut rig, 1240), []);
     assert_eq!(rig.info().mss, 1200);
-    // The peer's MSS is 1,460 bytes, whatever the link's MTU is.
+    // The peer's MSS of 1,460 bytes is the limit, whatever the link's MTU is.
     assert_eq!(set(&mut rig, 9000), []);
     assert_eq!(rig.info().mss, 1460);
     // A router on the path has reported a lower MTU, so a larger link MTU has no effect.
@@ -142,7 +142,7 @@ fn rfc1191_section_6_2_later_connections_know_the_path_mtu() {
     assert_eq!(next_connection(&mut rig)[0], 1460);
     rig.icmp(1, IcmpErrorKind::FragmentationNeeded { mtu: 1040 });
     assert_eq!(next_connection(&mut rig)[0], 1000);
-    // The path MTU does not affect connections to other hosts.
+    // Connections to other hosts start with the MTU of the link.
     let here = std::mem::replace(&mut rig.key.peer.addr, IpAddress::from_v4([10, 0, 0, 9]));
     assert_eq!(next_connection(&mut rig)[0], 1460);
     rig.key.peer.addr = here;
@@ -177,7 +177,7 @@ fn rfc1191_section_3_routers_may_fragment_below_the_least_size() {
     assert_eq!(rig.driver.fragments, []);
     let sent = rig.icmp(1, kind(551));
     assert_eq!(rig.driver.fragments, [true]);
-    // The MSS remains 512, so the engine retransmits nothing.
+    // The MSS is 512 already, so the engine retransmits nothing.
     assert_eq!(sent, []);
     rig.push(ack(1, 2921));
     // After the path MTU has expired, the MSS is 1460 again and segments have DF.

@@ -1,5 +1,5 @@
-//! Tests of the differences between IPv6 and IPv4: segment sizes, and the lookup of listeners. A
-//! rig is one TCP engine, with the test as its peer.
+//! Tests of TCP over IPv6, as far as it differs from IPv4: segment sizes, and the lookup of
+//! listeners. A rig is one TCP engine, with the test as its peer.
 
 use tidelane_engine::{
     Endpoint, EngineConfig, FlowKey, IcmpErrorKind, IpAddress, ListenError, SocketOptions,

@@ -75,7 +75,7 @@ fn data_on_the_fast_path_restarts_the_idle_timer() {
     // The fast path records arrivals in units of 1.024 s, so the probe may be two units late.
     let first = probes[0].at_ms - start;
     assert!((60_000..62_100).contains(&first), "{first}");
-    // The data has reset the count of unanswered probes, so the engine sends all three probes.
+    // The data has reset the count of unanswered probes, so the engine sends three more.
     assert_eq!(probes.len(), 3);
     assert!(sent.last().unwrap().flags.contains(RST));
 }

@@ -1,7 +1,7 @@
-//! Requirements of RFCs, tested segment by segment in virtual time: one file per RFC, one test per
-//! clause. Each test uses a rig (`rig.rs`): one TCP engine, with the test as its peer and its
-//! application. Sequence numbers are relative, as in tcpdump: 0 is the SYN, and 1 is the first
-//! byte.
+//! Tests of the requirements of RFCs, segment by segment in virtual time: one file per RFC, one
+//! test per clause. Each test uses a rig (`rig.rs`), which is one TCP engine whose peer and
+//! application are played by the test. Sequence numbers are relative, as in tcpdump: 0 is the SYN,
+//! and 1 is the first byte.
 
 mod rig;
 

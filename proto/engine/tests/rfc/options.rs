@@ -24,7 +24,7 @@ fn marked() -> SocketOptions {
     }
 }
 
-/// A SYN with a window scale.
+/// Returns a SYN with a window scale.
 fn scaled_syn() -> In {
     syn(TcpOptions {
         mss: Some(1000),
@@ -52,7 +52,7 @@ fn shld_21_headers_of_a_live_connection_change() {
     assert_eq!(rig.driver.headers, []);
     assert_eq!(rig.set_options(marked()), []);
     assert_eq!(rig.driver.headers, [(0, FIELDS)]);
-    // An unchanged value is not reported to the driver again.
+    // Setting the same value again is not reported to the driver.
     rig.set_options(marked());
     assert_eq!(rig.driver.headers.len(), 1);
 }
@@ -157,8 +157,8 @@ fn a_deferred_connection_is_accepted_without_data_after_its_timeout() {
     assert!(is_accepted(&mut rig));
 }
 
-/// Returns a connection in FIN-WAIT-2: the application has closed the socket, and the peer has
-/// acknowledged the FIN. Also returns the engine's answer to this ACK.
+/// Returns a connection in FIN-WAIT-2, whose application has closed the socket. Also returns the
+/// engine's answer to the ACK of the FIN.
 fn closed(options: SocketOptions) -> (Rig, Vec<crate::rig::Out>) {
     let mut rig = Rig::established(options);
     assert!(rig.close()[0].flags.contains(FIN));
@@ -246,7 +246,7 @@ fn a_clamp_bounds_the_window_of_a_live_connection_and_gives_it_back() {
         },
         ..SocketOptions::default()
     };
-    assert_eq!(rig.set_options(larger).len(), 1, "the peer is told");
+    assert_eq!(rig.set_options(larger).len(), 1, "a window update");
     assert!(rig.info().rcv_wnd > 49_000);
 }
 
@@ -287,7 +287,7 @@ fn so_max_pacing_rate_holds_with_acks_on_the_fast_path() {
             .map(|out| out.len)
             .sum::<u32>();
     }
-    // The first ten segments are not paced. The end of the test may fall before or after a burst.
+    // The first ten segments are not paced, and the test may end before or after a burst.
     let (least, most) = (RATE / 10, RATE / 10 + 14 * mss);
     assert!(
         (least..=most).contains(&sent),

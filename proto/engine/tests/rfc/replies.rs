@@ -15,7 +15,7 @@ const fn fields(traffic_class: u8, hop_limit: u8) -> IpFields {
     }
 }
 
-/// Socket options with a DiffServ field and a TTL.
+/// Returns socket options with a DiffServ field and a TTL.
 fn chosen() -> SocketOptions {
     SocketOptions {
         ip: IpOptions {
@@ -51,7 +51,7 @@ fn time_wait_keeps_the_diffserv_field_of_its_connection() {
     rig.close();
     rig.push(ack(1, 2).with(ACK | FIN));
     assert!(rig.flow_id().is_none());
-    assert_eq!(rig.driver.replies, [], "the connection's own so far");
+    assert_eq!(rig.driver.replies, [], "no answer without a flow");
     let again = rig.push(ack(1, 2).with(ACK | FIN));
     assert_eq!((again[0].flags, again[0].ack), (ACK, 2));
     assert_eq!(rig.driver.replies, [fields(0x48, 55)]);

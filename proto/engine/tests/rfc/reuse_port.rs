@@ -7,9 +7,9 @@ use tidelane_engine::{
 
 use crate::rig::{ACK, RST, Rig, SYN, ack, syn};
 
-/// SO_REUSEPORT group of the listeners.
+/// The SO_REUSEPORT group of the listeners.
 const OWNER: Option<u32> = Some(1000);
-/// Number of peers. Each peer opens one connection.
+/// Number of peers, each of which opens one connection.
 const PEERS: u16 = 3000;
 
 /// Returns a rig whose peer sends its SYNs to a port that `count` listeners share.

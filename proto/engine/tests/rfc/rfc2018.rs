@@ -21,7 +21,7 @@ fn section_5_blocks_outside_of_the_outstanding_data_are_ignored() {
         (900_000_000, 900_001_000),
     ] {
         for _ in 0..4 {
-            // Only a first block can be a DSACK (RFC 2883 §4), so test the second block.
+            // Test the second block, because the first block could be a DSACK (RFC 2883 §4).
             let segment = ack(1, 3001).sack(&rig, &[(1, 1), (left, right)]);
             assert_eq!(rig.push(segment), [], "{left}:{right}");
         }

@@ -18,8 +18,8 @@ fn section_4_a_duplicate_is_reported_once() {
     assert_eq!(rig.engine.counters().dsack_sent, 1);
 }
 
-/// A duplicate arrives in one batch with ACKs that start a recovery. The retransmission is shorter
-/// than the MSS, so it has room for SACK blocks.
+/// A duplicate arrives in the same batch as the ACKs that start a recovery. The retransmission is
+/// shorter than the MSS and has room for SACK blocks.
 #[test]
 fn section_4_a_retransmission_and_an_ack_report_a_duplicate_once() {
     let mut rig = Rig::established_sack();
@@ -47,8 +47,8 @@ fn section_4_a_retransmission_and_an_ack_report_a_duplicate_once() {
     assert_eq!(rig.engine.counters().dsack_sent, 1);
 }
 
-/// The first segment is late: three later segments arrive first. The engine then retransmits the
-/// first segment, and both copies arrive.
+/// Three later segments overtake the first segment. The engine then retransmits the first segment,
+/// and both copies arrive.
 #[test]
 fn section_5_a_spurious_retransmission_is_undone() {
     let mut rig = Rig::established_sack();
@@ -78,7 +78,7 @@ fn section_5_a_spurious_retransmission_is_undone() {
     assert_eq!(rig.info().sacked, 2000);
 }
 
-/// The DSACK comes late: cwnd has already grown beyond its size before the recovery.
+/// When the DSACK arrives, cwnd has already grown beyond its size before the recovery.
 #[test]
 fn section_5_an_undo_keeps_later_growth() {
     let mut rig = Rig::established_sack();

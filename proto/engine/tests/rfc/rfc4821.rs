@@ -77,12 +77,12 @@ fn section_7_7_timeouts_bring_the_size_down() {
     let mut rig = established(MtuProbing::BlackHole, false);
     rig.write(14_600);
     let sent = rig.wait_ms(4_000);
-    // The fourth consecutive timeout reveals a black hole, and the engine retransmits a segment of
-    // the base size.
+    // After the fourth consecutive timeout, the engine assumes a black hole and retransmits a
+    // segment of the base size.
     assert_eq!(spans(&sent), [(1, 1460), (1, 1460), (1, 1460), (1, 1024)]);
     assert_eq!(rig.engine.counters().mtu_black_holes, 1);
-    // The base size of 1024 bytes may be too large for a link, so the next timeout retransmits a
-    // segment of the least size.
+    // Even the base size of 1024 bytes may be too large, so the next timeout retransmits a segment
+    // of the least size.
     assert_eq!(spans(&rig.wait_ms(4_000)), [(1, 512)]);
     let least = rig.wait_ms(60_000);
     assert!(least.iter().all(|out| out.len == 512), "{least:?}");
@@ -185,7 +185,7 @@ fn section_5_2_the_next_connection_starts_with_the_found_size() {
     let mut peer = Peer::new(1240);
     let sent = peer.carry(&mut rig, 100_000);
     assert!(sent.iter().all(|out| out.len <= found) && sent[0].len == found);
-    assert_eq!(rig.engine.counters().mtu_probes, probes, "nothing to find");
+    assert_eq!(rig.engine.counters().mtu_probes, probes, "no search");
     // When the cache entry has expired, probes test larger sizes before data uses them.
     rig.wait_ms(601_000);
     peer.limit = 1460;

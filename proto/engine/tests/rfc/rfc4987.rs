@@ -1,5 +1,5 @@
-//! Tests of SYN floods: bounded half-open state, and SYN cookies that keep the options (RFC 4987
-//! §3.6). A rig is one TCP engine, with the test as its peer.
+//! Tests of SYN floods: the bounds of half-open state, and SYN cookies that preserve the options
+//! (RFC 4987 §3.6). A rig is one TCP engine, with the test as its peer.
 
 use tidelane_engine::{EngineConfig, Event, SocketOptions, TcpFlags, TcpOptions};
 
@@ -15,8 +15,8 @@ fn opening() -> In {
     syn(options).with(SYN | TcpFlags(TcpFlags::ECE.0 | TcpFlags::CWR.0))
 }
 
-/// Returns a rig whose listener has a full SYN queue (128 half-open connections), or whose engine
-/// has `half_open_max` half-open connections.
+/// Returns a rig in which a SYN flood has filled the listener's SYN queue (128 half-open
+/// connections) or has reached the engine's limit `half_open_max`.
 fn flooded(config: EngineConfig) -> Rig {
     let most = config.half_open_max;
     let mut rig = Rig::listening(config, SocketOptions::default());
@@ -195,10 +195,10 @@ fn a_full_accept_queue_only_keeps_the_last_acknowledgment_out() {
     assert_eq!(
         rig.events(),
         [Event::Accepted(listener), Event::READABLE],
-        "the text that came again completes it"
+        "the retransmitted data completes it"
     );
     rig.key.peer.port = 3;
     rig.iss = tidelane_engine::SeqNumber(0);
     rig.push(syn(TcpOptions::NONE));
-    assert_eq!(rig.engine.flows().count(), 2, "and the queue is full again");
+    assert_eq!(rig.engine.flows().count(), 2, "the queue is full again");
 }

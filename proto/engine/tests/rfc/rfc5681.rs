@@ -12,8 +12,8 @@ fn grown() -> Rig {
     let mut rig = Rig::established(SocketOptions::default());
     rig.write(70_000);
     let mut una = 1;
-    // Acknowledge one segment at a time until cwnd is large enough. Then acknowledge all data in
-    // flight at a time, until all data is sent and acknowledged.
+    // Acknowledge one segment at a time until cwnd is large enough, and then a whole flight at a
+    // time until all data is acknowledged.
     while una < 70_001 {
         una = (una + 1000).min(70_001);
         if rig.info().cwnd >= 40_000 {
@@ -61,8 +61,8 @@ fn section_4_2_out_of_order_and_hole_filling_data_is_acknowledged_at_once() {
     assert_eq!((sent.len(), sent[0].ack), (1, 2001));
 }
 
-/// A batch may be a whole window of the peer. If such a batch had a single ACK, the loss of that
-/// ACK would cause a timeout.
+/// A batch may be a whole window of the peer. With a single ACK per batch, the loss of that ACK
+/// would cause a timeout.
 #[test]
 fn section_4_2_each_run_around_a_hole_is_acknowledged_once() {
     let mut rig = Rig::established_sack();
@@ -78,8 +78,8 @@ fn section_4_2_each_run_around_a_hole_is_acknowledged_once() {
     };
     let at = |seq| data(seq, 1, 1000);
     let pushed = |seq| at(seq).with(ACK | TcpFlags::PSH);
-    // A run is a sequence of consecutive segments. One run is in order, one lies after a hole, and
-    // one lies after another hole.
+    // A run is a sequence of consecutive segments. The first run is in order, and the others lie
+    // beyond a hole each.
     assert_eq!(
         batch(&[at(1), at(1001), at(3001), at(4001), at(6001), at(7001)]),
         [
@@ -107,10 +107,10 @@ fn section_4_2_each_run_around_a_hole_is_acknowledged_once() {
     );
 }
 
-/// A run is a sequence of consecutive segments. In a batch without holes, PSH ends a run of full
-/// segments. Each run gets an ACK, and the last ACK of the batch covers the rest. PSH in the first
-/// segment of a batch does not end a run, because the segment may be a request whose response will
-/// carry the ACK.
+/// A run is a sequence of consecutive segments. In a batch without holes, PSH ends a run. Each run
+/// of full segments gets an ACK, and the last ACK of the batch covers the rest. PSH in the first
+/// segment of a batch does not end a run, because the segment may be a request whose response
+/// carries the ACK.
 #[test]
 fn section_4_2_each_run_of_a_batch_is_acknowledged() {
     for fast_path in [true, false] {
@@ -120,7 +120,7 @@ fn section_4_2_each_run_of_a_batch_is_acknowledged() {
         };
         let peer = TcpOptions::NONE;
         let mut rig = Rig::established_with(config, SocketOptions::default(), peer);
-        // A new connection sends each ACK at once (quick-ack mode) until a data segment carries an
+        // A new connection does not delay ACKs (quick-ack mode) until a data segment carries an
         // ACK.
         rig.push(data(1, 1, 1));
         rig.write(1);
@@ -146,7 +146,7 @@ fn section_4_2_each_run_of_a_batch_is_acknowledged() {
         // Without PSH, there is one ACK per batch.
         let plain = [8001, 9001, 10_001, 11_001].map(|seq| (seq, 1000, false));
         assert_eq!(acks(&mut rig, &plain), [12_001]);
-        // Small segments get no ACK at the end of the batch, but a delayed ACK.
+        // The ACK of small segments is delayed.
         assert_eq!(
             acks(&mut rig, &[(12_001, 100, true), (12_101, 100, true)]),
             []
@@ -166,8 +166,8 @@ fn section_3_1_after_a_timeout_the_window_is_one_segment() {
     assert_eq!(rig.info().cwnd, 1000);
 }
 
-/// A receiver with GRO may acknowledge a burst by one ACK. If the burst were a whole window, the
-/// loss of that ACK would stall the connection.
+/// A receiver with GRO may acknowledge a burst by one ACK, whose loss would stall the connection if
+/// the burst were a whole window.
 #[test]
 fn a_window_on_a_gso_link_is_sent_in_two_bursts() {
     let mut rig = grown();

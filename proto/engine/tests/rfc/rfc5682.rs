@@ -29,7 +29,7 @@ fn section_2_1_step_2b_and_3b_without_sack_two_acknowledgments_undo_it() {
     assert_eq!(rig.engine.counters().retrans_segs, 1);
 }
 
-/// The retransmission fills a hole, and the ACK also covers the data before the next hole.
+/// The retransmission fills a hole, and its ACK also covers the data before the next hole.
 #[test]
 fn section_2_1_without_sack_an_ack_beyond_the_retransmission_is_ambiguous() {
     let mut rig = timed_out_without_sack();

@@ -1,4 +1,5 @@
-//! Tests of blind in-window attacks (RFC 5961). A rig is one TCP engine, with the test as its peer.
+//! Tests of the defense against blind in-window attacks (RFC 5961). A rig is one TCP engine, with
+//! the test as its peer.
 
 use tidelane_engine::{Event, SocketOptions, TcpFlags};
 
@@ -42,7 +43,7 @@ fn section_5_2_acks_outside_of_what_can_be_are_challenged_and_their_text_is_not_
     // SEG.ACK is beyond SND.NXT.
     let sent = rig.push(data(1, 1002, 10));
     assert_eq!((sent.len(), sent[0].ack), (1, 1));
-    // SEG.ACK is before SND.UNA - MAX.SND.WND. MAX.SND.WND is 60000 here.
+    // SEG.ACK is before SND.UNA - MAX.SND.WND, where MAX.SND.WND is 60000.
     rig.wait_ms(600);
     let old = 1u32.wrapping_sub(60_001);
     let sent = rig.push(data(1, old, 10));
@@ -78,7 +79,7 @@ fn section_7_a_limit_of_all_flows_can_be_configured() {
             ..EngineConfig::default()
         };
         let mut rig = Rig::established_with(config, SocketOptions::default(), TcpOptions::NONE);
-        // Each flow gets one RST, so the limit per flow does not apply.
+        // Each flow gets a single RST, so that the limit per flow does not apply.
         (1..=100u16)
             .map(|port| {
                 rig.key.peer.port = port;

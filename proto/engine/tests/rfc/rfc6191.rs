@@ -7,8 +7,8 @@ use crate::rig::{ACK, In, RST, Rig, SYN, ack, syn};
 
 const FIN: TcpFlags = TcpFlags::FIN;
 
-/// Returns a rig with a connection in TIME-WAIT. The engine closed the connection before the peer.
-/// The peer's last timestamp is 500.
+/// Returns a rig with a connection in TIME-WAIT, which the engine has closed before the peer. The
+/// peer's last timestamp is 500.
 fn in_time_wait(timestamps: bool) -> Rig {
     let peer = if timestamps {
         TcpOptions::timestamps(1, 0)

@@ -1,4 +1,4 @@
-//! Tests of the retransmission timeout (RFC 6298): the requirements that no script of
+//! Tests of the retransmission timeout (RFC 6298), for the requirements that no script of
 //! `tests/conformance` covers. A rig is one TCP engine, with the test as its peer.
 
 use tidelane_engine::{Duration, EngineConfig, SocketOptions, TcpOptions};
@@ -67,8 +67,8 @@ fn section_2_2_and_2_3_samples_make_the_timeout() {
     assert!(timed_out > 0);
 }
 
-/// With timestamps, TSecr shows which transmission arrived. The ACK of a retransmission therefore
-/// gives an RTT sample (RFC 7323 §4.1).
+/// With timestamps, the ACK of a retransmission gives an RTT sample, because TSecr shows which
+/// transmission arrived (RFC 7323 §4.1).
 #[test]
 fn section_5_with_timestamps_the_ack_of_a_retransmission_is_a_sample() {
     for (peer, doubled) in [(TcpOptions::timestamps(1, 0), 0), (TcpOptions::NONE, 1)] {

@@ -3,8 +3,8 @@
 
 use crate::rig::{Out, Rig, ack};
 
-/// Puts twenty segments in flight, of which the first `holes` segments are lost, and keeps unsent
-/// data. Returns the segments that each further SACK elicits.
+/// Returns a flow with unsent data after a flight of twenty segments, of which the first `holes`
+/// are lost. Also returns the segments that each SACK elicits.
 fn recovery(holes: u32) -> (Rig, Vec<Vec<Out>>) {
     let mut rig = Rig::established_sack();
     rig.write(10_000);

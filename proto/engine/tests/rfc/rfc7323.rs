@@ -1,4 +1,4 @@
-//! Tests of window scaling and timestamps (RFC 7323): the requirements that no script of
+//! Tests of window scaling and timestamps (RFC 7323), for the requirements that no script of
 //! `tests/conformance` covers. A rig is one TCP engine, with the test as its peer.
 
 use tidelane_engine::{EngineConfig, SocketOptions, TcpOptions};
@@ -70,8 +70,8 @@ fn section_2_3_our_own_shift_is_at_most_fourteen() {
     }
 }
 
-/// The window of our SYN,ACK is exact. The first scaled window is rounded down, and therefore
-/// smaller.
+/// The first scaled window is rounded down, and therefore smaller than the exact window of our
+/// SYN,ACK.
 #[test]
 fn section_2_4_data_within_an_earlier_window_is_accepted() {
     let config = windows(1 << 16, 1 << 30);
@@ -144,8 +144,8 @@ fn section_5_5_after_24_silent_days_ts_recent_has_expired() {
         let mut rig = Rig::established_with(config, options, peer);
         rig.push(data(1, 1, 10).ts(base, 0));
         rig.wait_ms(days * day);
-        // After more than 24.8 days, the peer's clock seems to have gone back. After a shorter
-        // time, only an old segment has a timestamp before TS.Recent.
+        // After more than 24.8 days, the peer's clock seems to have gone back. Before that, only an
+        // old segment has a timestamp before TS.Recent.
         let tsval = if taken {
             base.wrapping_add((days * day) as u32)
         } else {

@@ -18,8 +18,8 @@ fn config(bits: u32) -> EngineConfig {
     }
 }
 
-/// A listener with a limit of `places` pending requests. `bits` is the policy in the format of
-/// Linux's `tcp_fastopen`.
+/// Returns a rig with a listener that allows `places` pending requests. `bits` is the policy in the
+/// format of Linux's `tcp_fastopen`.
 fn server_with(bits: u32, places: u32) -> (Rig, ListenerId) {
     let options = SocketOptions::default();
     let mut rig = Rig::listening(config(bits), options);
@@ -65,7 +65,7 @@ fn cookie_of(rig: &mut Rig) -> FastOpenCookie {
     answer.options.fast_open().unwrap().cookie
 }
 
-/// Returns a server whose application has a flow before the handshake is complete.
+/// Returns a server whose application has got a flow before the end of the handshake.
 fn pending() -> Rig {
     let mut rig = server();
     let cookie = cookie_of(&mut rig);
@@ -203,7 +203,7 @@ fn section_5_1_pending_requests_are_bounded() {
         [true, true, true, false]
     );
     assert_eq!(rig.engine.counters().fast_open_overflows, 1);
-    // A request whose handshake is complete no longer counts.
+    // A request does not count once its handshake is complete.
     rig.key.peer.port = 3;
     rig.push(fast_syn(cookie, 100));
     rig.push(ack(101, 1));
@@ -224,7 +224,7 @@ fn a_reset_during_the_handshake_leaves_the_data_readable() {
     let flow = rig.engine.flow(id(&rig)).unwrap();
     assert_eq!((flow.state(), flow.rx_head()), (State::Closed, 100));
     let reset = rig.push(ack(101, 1));
-    assert_eq!((reset.len(), reset[0].flags), (1, RST), "nobody's any more");
+    assert_eq!((reset.len(), reset[0].flags), (1, RST), "the flow is gone");
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn an_unreachable_client_ends_a_pending_flow_but_keeps_its_data() {
     let mut rig = pending();
     rig.events();
     assert_eq!(rig.icmp(5000, IcmpErrorKind::HostUnreachable), []);
-    assert_eq!(rig.events(), [], "not a number of ours");
+    assert_eq!(rig.events(), [], "not outstanding");
     rig.icmp(0, IcmpErrorKind::HostUnreachable);
     assert_eq!(rig.events(), [Event::Closed(CloseCause::HostUnreachable)]);
     assert_eq!(rig.engine.flow(id(&rig)).unwrap().rx_head(), 100);
@@ -243,9 +243,9 @@ fn syn_ack_is_retransmitted_and_the_flow_ends_without_an_answer() {
     let mut rig = pending();
     rig.write(100);
     let again = rig.wait_ms(1100);
-    assert_eq!(spans(&again), [(0, 0)], "SYN,ACK and not the text");
+    assert_eq!(spans(&again), [(0, 0)], "only the SYN,ACK");
     assert_eq!((again[0].flags, again[0].ack), (SYN | ACK, 101));
-    // A retransmitted SYN gets the same answer, and the sent data is kept.
+    // A retransmitted SYN gets the same answer, and the data stays in flight.
     rig.wait_ms(600);
     let cookie = FastOpenCookie::REQUEST;
     assert_eq!(rig.push(fast_syn(cookie, 100))[0].ack, 101);
@@ -326,7 +326,7 @@ fn room(rig: &Rig) -> Option<u32> {
     engine.fast_open_room(rig.now, peer, rig.driver.mtu, &options, request)
 }
 
-/// A SYN,ACK that acknowledges up to `acknowledged`, with or without a cookie.
+/// Returns a SYN,ACK that acknowledges up to `acknowledged`, with or without a cookie.
 fn syn_ack(acknowledged: u32, cookie: Option<&[u8]>) -> In {
     let mut options = TcpOptions {
         mss: Some(1040),
@@ -341,7 +341,7 @@ fn syn_ack(acknowledged: u32, cookie: Option<&[u8]>) -> In {
     }
 }
 
-/// A client that has a cookie.
+/// Returns a client that has a cookie.
 fn client() -> Rig {
     let mut rig = Rig::listening(config(1), SocketOptions::default());
     rig.key.local.port = 999;
@@ -405,7 +405,7 @@ fn syn_is_retransmitted_without_data_and_option() {
     assert_eq!(again[0].options.fast_open(), None);
     let text = rig.push(syn_ack(1, None));
     assert_eq!(spans(&text), [(1, 500)]);
-    // Two consecutive losses are recorded for the path.
+    // Fast Open to this server pauses after two consecutive losses.
     rig.push(ack(1, 501));
     assert_eq!(room(&rig), Some(1000));
     open(&mut rig, FastOpenRequest::default(), 500);
@@ -458,7 +458,7 @@ fn data_that_follows_the_open_carries_the_ack() {
     open(&mut rig, request, 1000);
     assert_eq!(rig.push(syn_ack(1001, None)), []);
     let late = rig.wait_ms(100);
-    assert_eq!((late.len(), late[0].flags), (1, ACK), "if it does not come");
+    assert_eq!((late.len(), late[0].flags), (1, ACK), "no data follows");
 }
 
 #[test]
@@ -489,7 +489,7 @@ fn simultaneous_open_with_data() {
     let answer = rig.push(crossing)[0];
     assert_eq!((answer.flags, answer.ack, answer.len), (SYN | ACK, 1, 0));
     let text = rig.push(ack(1, 1));
-    assert_eq!(spans(&text), [(1, 300)], "what the peer did not take");
+    assert_eq!(spans(&text), [(1, 300)], "not accepted before");
     rig.wait_ms(10);
     rig.push(ack(1, 301));
     assert_eq!(rig.info().flight_size, 0);

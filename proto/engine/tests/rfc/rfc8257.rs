@@ -35,7 +35,7 @@ fn dctcp_requests_ecn_under_any_policy_by_an_ect_syn() {
 #[test]
 fn section_3_2_a_change_of_ce_state_is_acknowledged_at_once_and_separately() {
     let mut rig = established();
-    // The first windows are acknowledged at once. Later ACKs are delayed.
+    // ACKs are delayed only after the first windows.
     let mut seq = 1;
     for _ in 0..20 {
         rig.push(data(seq, 1, 1000).ecn(Ecn::Ect0));
@@ -54,7 +54,7 @@ fn section_3_2_a_change_of_ce_state_is_acknowledged_at_once_and_separately() {
     assert_eq!(told, [(seq + 3000, ACK | ECE), (seq + 4000, ACK)]);
 }
 
-/// ECE reduces cwnd to half of its value before the ACK. The ACK does not grow cwnd first.
+/// ECE halves cwnd as it was before the ACK, which does not grow cwnd first.
 #[test]
 fn section_3_3_ece_does_not_grow_cwnd_first() {
     let mut rig = established();

@@ -1,5 +1,5 @@
-//! Tests of RACK-TLP (RFC 8985): the requirements that neither a script of `tests/conformance` nor
-//! a test in `scoreboard.rs` covers. A rig is one TCP engine, with the test as its peer.
+//! Tests of RACK-TLP (RFC 8985), for the requirements that neither a script of `tests/conformance`
+//! nor a test in `scoreboard.rs` covers. A rig is one TCP engine, with the test as its peer.
 
 use tidelane_engine::{CaState, Duration, EngineConfig, SocketOptions, TcpOptions};
 
@@ -28,7 +28,7 @@ fn reordering_wait(rig: &mut Rig, una: u32) -> u64 {
     waited
 }
 
-/// A connection with an RTT of 40 ms, and the sequence number of its next byte.
+/// Returns a connection with an RTT of 40 ms, and the sequence number of its next byte.
 fn of_40_ms() -> (Rig, u32) {
     let mut rig = Rig::established_sack();
     // RTT samples of 40 ms, after the 10 ms of the handshake.
@@ -125,7 +125,7 @@ fn section_7_2_a_probe_is_never_later_than_the_timeout() {
         ..TcpOptions::NONE
     };
     let mut rig = Rig::established_with(config, SocketOptions::default(), sack);
-    // With equal samples, the RTO approaches SRTT, and 2 SRTT is longer.
+    // With equal samples, the RTO approaches SRTT, so that a PTO of 2 SRTT would be longer.
     for round in 0..60 {
         rig.write(1000);
         rig.wait_ms(10);
@@ -156,8 +156,8 @@ fn section_7_2_after_a_timeout_there_are_no_probes() {
     assert_eq!(rig.engine.counters().loss_probes, probes);
 }
 
-/// A probe repaired a loss, which reduced the window. Another loss of the same flight does not
-/// reduce the window again, because the data was sent before the reduction.
+/// A probe repairs a loss, which reduces cwnd. Another loss in the same flight does not reduce cwnd
+/// again, because its data was sent before the reduction.
 #[test]
 fn section_7_4_a_loss_behind_a_probe_does_not_reduce_again() {
     let mut rig = Rig::established_sack();
@@ -196,7 +196,7 @@ fn section_7_4_a_loss_behind_a_probe_does_not_reduce_again() {
     assert!(rig.info().ssthresh < ssthresh);
 }
 
-/// The path reorders, and spurious retransmissions have grown the reordering window to three
+/// On a path that reorders, spurious retransmissions have grown the reordering window to three
 /// quarters of the minimum RTT.
 #[test]
 fn section_6_2_step_4_sixteen_recoveries_reset_the_reordering_window() {

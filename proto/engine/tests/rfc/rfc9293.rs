@@ -1,5 +1,5 @@
-//! Tests of TCP itself (RFC 9293): the requirements that no script of `tests/conformance` covers. A
-//! rig is one TCP engine, with the test as its peer.
+//! Tests of TCP itself (RFC 9293), for the requirements that no script of `tests/conformance`
+//! covers. A rig is one TCP engine, with the test as its peer.
 
 use tidelane_engine::{
     CloseCause, Duration, Endpoint, EngineConfig, Event, FlowRoute, ListenError, OpenError,
@@ -8,7 +8,7 @@ use tidelane_engine::{
 
 use crate::rig::{ACK, In, LINK, RST, Rig, SYN, ack, data, spans, syn};
 
-/// Size of a receive window in bytes that needs no window scaling and does not grow.
+/// Size in bytes of a receive window that needs no window scaling and does not grow.
 const QUOTA: u32 = 8192;
 
 fn small_window() -> EngineConfig {
@@ -23,8 +23,8 @@ fn options(peer: TcpOptions) -> Rig {
     Rig::established_with(EngineConfig::default(), SocketOptions::default(), peer)
 }
 
-/// Returns a connection whose receive window is full: QUOTA bytes have arrived, and the application
-/// has read none of them.
+/// Returns a connection whose receive window is full: the application has read none of the QUOTA
+/// bytes that have arrived.
 fn full(options: SocketOptions) -> Rig {
     let mut rig = Rig::established_with(small_window(), options, TcpOptions::NONE);
     for at in (1..=QUOTA).step_by(1024) {
@@ -70,7 +70,7 @@ fn must_35_a_window_that_closes_over_the_flight_is_probed() {
         }
     }
     assert!((3..10).contains(&probes), "{probes}");
-    // The window opens: the rest of the data is sent at once or at the next probe.
+    // When the window opens, the rest of the data is sent at once or at the next probe.
     let mut sent = rig.push(ack(1, 1001).wnd(5000));
     sent.extend(rig.wait_ms(20_000));
     assert_eq!(sent[0].seq, 1001, "{:?}", spans(&sent));
@@ -78,7 +78,7 @@ fn must_35_a_window_that_closes_over_the_flight_is_probed() {
     assert_eq!(rig.info().flight_size, 0);
 }
 
-/// The application reads 100 bytes at a time, and each segment of ours shows the window.
+/// The application reads 100 bytes at a time, and the engine's segments show the window.
 #[test]
 fn must_39_and_shld_14_the_right_edge_moves_by_whole_segments_and_never_left() {
     let mut rig = full(SocketOptions {
@@ -130,7 +130,7 @@ fn must_41_and_42_listeners_on_one_port_and_a_connection_do_not_disturb_each_oth
     let other = rig.engine.listen(second, 4, options).unwrap();
     let again = rig.engine.listen(second, 4, options);
     assert_eq!(again, Err(ListenError::InUse));
-    // The connection continues, and each listener has SYNs of its own.
+    // The connection continues, and each listener still gets its own SYNs.
     rig.push(data(1, 1, 10));
     assert_eq!(rig.info().bytes_received, 10);
     let mut accepted = Vec::new();
@@ -246,7 +246,7 @@ fn must_60_a_cork_gives_way_in_time() {
     assert!((195..=260).contains(&(sent[0].at_ms - start)), "{sent:?}");
 }
 
-/// Data that is sent while the persist timer runs starts the retransmission timer.
+/// Data that is sent while the persist timer runs must start the retransmission timer.
 #[test]
 fn must_19_data_held_by_a_cork_is_retransmitted_too() {
     let mut rig = Rig::established(SocketOptions {
@@ -265,7 +265,7 @@ fn must_19_data_held_by_a_cork_is_retransmitted_too() {
     assert_eq!(spans(&again[..1]), [(1, 300)]);
 }
 
-/// The window is opened by a data segment, which the fast path might take.
+/// A data segment, which the fast path might handle, opens the window.
 #[test]
 fn must_36_data_sent_into_an_opened_window_is_retransmitted_too() {
     let mut rig = Rig::established(SocketOptions::default());
@@ -285,12 +285,12 @@ fn must_66_a_reset_and_an_acknowledgment_count_while_our_window_is_closed() {
     rig.write(500);
     rig.push(ack(QUOTA + 1, 501));
     assert_eq!(rig.info().flight_size, 0);
-    // A data segment is answered and not placed.
+    // A data segment is answered, but its data is not accepted.
     let placed = rig.driver.placed.len();
     let sent = rig.push(data(QUOTA + 1, 501, 10));
     assert_eq!((sent[0].ack, sent[0].wnd), (QUOTA + 1, 0));
     assert_eq!(rig.driver.placed.len(), placed);
-    // The connection stays however long the window is closed (MAY-8).
+    // The connection survives however long the window is closed (MAY-8).
     rig.wait_ms(3_600_000);
     rig.events();
     rig.push(ack(QUOTA + 1, 501).with(RST));
@@ -343,7 +343,7 @@ fn shld_15_no_new_data_beyond_a_shrunk_window() {
 fn shld_19_every_second_full_segment_is_acknowledged() {
     let mut rig = Rig::established(SocketOptions::default());
     let mut at = 1;
-    // The first segments are acknowledged at once, in quick-ack mode.
+    // The first ACKs are not delayed, because the flow starts in quick-ack mode.
     for _ in 0..20 {
         rig.push(data(at, 1, 1000));
         at += 1000;
@@ -375,7 +375,8 @@ fn section_3_10_7_4_an_older_segment_does_not_change_the_window() {
     assert_eq!(rig.info().snd_wnd, 9000);
 }
 
-/// The peer moves its right edge back into the oldest segment, and continues to answer.
+/// The peer moves the right edge of its window back into the oldest segment, and continues to
+/// answer.
 #[test]
 fn shld_17_a_shrunk_window_does_not_end_the_connection() {
     let config = EngineConfig {

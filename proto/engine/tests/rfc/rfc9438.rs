@@ -16,8 +16,8 @@ fn round(rig: &mut Rig, una: &mut u32) {
     }
 }
 
-/// Returns two values of cwnd. The first is cwnd after a loss at twenty segments and ten seconds of
-/// small exchanges. The second is cwnd after one more RTT, in which the flow uses all of cwnd.
+/// Returns cwnd after a loss at twenty segments and ten seconds of small exchanges, and cwnd one
+/// RTT later, in which the flow has used all of cwnd.
 fn window_after_pause(fast_path: bool) -> (u32, u32) {
     let config = EngineConfig {
         fast_path,
@@ -60,8 +60,8 @@ fn section_5_8_time_in_which_the_window_was_not_in_use_does_not_count() {
     }
 }
 
-/// In slow start, an ACK of nine segments would nearly double cwnd. An ACK that also shows a loss
-/// does not grow cwnd (as in Linux).
+/// In slow start, an ACK of nine segments would nearly double cwnd. If the ACK also shows a loss,
+/// cwnd does not grow (as in Linux).
 #[test]
 fn section_4_6_an_ack_that_shows_a_loss_does_not_grow_cwnd() {
     let mut rig = Rig::established_sack();

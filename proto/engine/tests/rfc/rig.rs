@@ -1,6 +1,6 @@
-//! Test rig: one TCP engine, with the test as its peer and its application. Sequence numbers are
-//! relative, as in tcpdump: 0 is the SYN, and 1 is the first byte. A batch is a burst of segments
-//! and requests that the rig passes to the engine before it calls `batch_end`.
+//! Test rig: one TCP engine, whose peer and application are played by the test. Sequence numbers
+//! are relative, as in tcpdump: 0 is the SYN, and 1 is the first byte. A batch is a burst of
+//! segments and requests that the rig passes to the engine before it calls `batch_end`.
 
 use tidelane_engine::{
     Arrival, Driver, Duration, Ecn, Endpoint, Engine, EngineConfig, Event, FlowId, FlowKey,
@@ -14,12 +14,12 @@ pub const SYN: TcpFlags = TcpFlags::SYN;
 pub const RST: TcpFlags = TcpFlags::RST;
 /// Initial sequence number of the peer.
 const IRS: SeqNumber = SeqNumber(0xffff_f000);
-/// Number of segments after which a test counts as endless.
+/// Number of segments after which the engine counts as sending endlessly.
 const SENT_MAX: usize = 100_000;
 static ZEROES: [u8; 65_536] = [0; 65_536];
 
-/// A segment of the peer. `seq` is relative to the peer's initial sequence number, and `ack` to the
-/// engine's.
+/// A segment that the peer sends. `seq` is relative to the peer's initial sequence number, and
+/// `ack` to the engine's.
 #[derive(Clone, Copy, Debug)]
 pub struct In {
     pub seq: u32,
@@ -33,8 +33,8 @@ pub struct In {
     pub urgent: u16,
 }
 
-/// A segment of the engine. `seq` is relative to the engine's initial sequence number, and `ack` to
-/// the peer's.
+/// A segment that the engine has sent. `seq` is relative to the engine's initial sequence number,
+/// and `ack` to the peer's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Out {
     pub seq: u32,
@@ -50,7 +50,7 @@ pub struct Out {
     pub at_ms: u64,
 }
 
-/// A pure ACK.
+/// Returns a pure ACK.
 pub fn ack(seq: u32, ack: u32) -> In {
     In {
         seq,
@@ -64,7 +64,7 @@ pub fn ack(seq: u32, ack: u32) -> In {
     }
 }
 
-/// A data segment.
+/// Returns a data segment.
 pub fn data(seq: u32, ack_number: u32, len: usize) -> In {
     In {
         len,
@@ -72,7 +72,7 @@ pub fn data(seq: u32, ack_number: u32, len: usize) -> In {
     }
 }
 
-/// A SYN with these options.
+/// Returns a SYN with these options.
 pub fn syn(options: TcpOptions) -> In {
     In {
         flags: SYN,
@@ -121,15 +121,14 @@ impl In {
     }
 }
 
-/// The driver of the engine: the program that runs the engine. This driver records all output of
-/// the engine.
+/// The driver (the program that runs the engine), which records all output of the engine.
 #[derive(Default)]
 pub struct Side {
     pub out: Vec<SegmentOut>,
     pub events: Vec<(FlowId, Event)>,
-    /// Stream position and length of each payload that the engine placed.
+    /// Stream position and length of each payload that the engine stored by [`Driver::place`].
     pub placed: Vec<(u32, usize)>,
-    /// Changes of the IP fields of flows. The number is the number of segments that the driver took
+    /// Changes of the IP fields of flows, each with the number of segments that the engine had sent
     /// in this batch before the change.
     pub headers: Vec<(usize, IpFields)>,
     /// Value of each change [`IpChange::MayFragment`], in order.
@@ -145,7 +144,7 @@ pub struct Side {
 
 impl Driver for Side {
     fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
-        assert!(self.out.len() < SENT_MAX, "sends without end");
+        assert!(self.out.len() < SENT_MAX, "the engine never stops sending");
         assert!(out.flags.contains(TcpFlags::URG) || out.urgent == 0);
         if let Origin::NoFlow(fields) = out.origin {
             self.replies.push(fields);
@@ -189,7 +188,7 @@ impl Driver for Side {
     }
 }
 
-/// One engine with its driver. The methods act as the peer, as the application, or as the clock.
+/// One engine with its driver. The methods play the peer, the application, and the clock.
 pub struct Rig {
     pub engine: Engine,
     pub driver: Side,
@@ -203,7 +202,7 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// A listener with these options, before the peer sends anything.
+    /// Creates a rig whose engine has a listener with these options.
     pub fn listening(config: EngineConfig, options: SocketOptions) -> Self {
         Self::with_backlog(config, options, 16)
     }
@@ -229,7 +228,8 @@ impl Rig {
         }
     }
 
-    /// An established connection that the peer has opened with an MSS of 1000 and these options.
+    /// Creates an established connection that the peer has opened with an MSS of 1000 and these
+    /// options.
     pub fn established_with(
         config: EngineConfig,
         options: SocketOptions,
@@ -239,7 +239,7 @@ impl Rig {
         Self::established_by(config, options, syn(TcpOptions { mss, ..peer }))
     }
 
-    /// An established connection that the peer has opened with this SYN.
+    /// Creates an established connection that the peer has opened with this SYN.
     pub fn established_by(config: EngineConfig, options: SocketOptions, opening: In) -> Self {
         let mut rig = Self::listening(config, options);
         let reply = rig.push(opening);
@@ -255,7 +255,7 @@ impl Rig {
         rig
     }
 
-    /// An active open, and its SYN.
+    /// Creates a rig whose engine starts an active open. Also returns the SYN.
     pub fn opening(config: EngineConfig, options: SocketOptions) -> (Self, Out) {
         let mut rig = Self::listening(config, options);
         rig.key.local.port = 999;
@@ -263,7 +263,7 @@ impl Rig {
         (rig, sent)
     }
 
-    /// Opens the connection with the rig's 4-tuple.
+    /// Opens a connection with the rig's 4-tuple. Returns the SYN.
     pub fn open(&mut self, options: SocketOptions) -> Out {
         let route = FlowRoute {
             link: LINK,
@@ -278,12 +278,12 @@ impl Rig {
         sent[0]
     }
 
-    /// An established connection without options.
+    /// Creates an established connection without TCP options.
     pub fn established(options: SocketOptions) -> Self {
         Self::established_with(EngineConfig::default(), options, TcpOptions::NONE)
     }
 
-    /// An established connection with SACK.
+    /// Creates an established connection with SACK.
     pub fn established_sack() -> Self {
         let sack = TcpOptions {
             sack_permitted: true,
@@ -383,7 +383,7 @@ impl Rig {
         self.batch_end()
     }
 
-    /// Lets the application write `len` bytes, of which the last is urgent. Returns the engine's
+    /// Lets the application write `len` bytes, the last of which is urgent. Returns the engine's
     /// segments.
     pub fn write_urgent(&mut self, len: u32) -> Vec<Out> {
         let flow = self.flow_id().expect("a flow");
@@ -416,7 +416,7 @@ impl Rig {
         self.batch_end()
     }
 
-    /// Passes an ICMP error to the engine. The error quotes the segment with this sequence number.
+    /// Passes an ICMP error to the engine that quotes the segment with this sequence number.
     pub fn icmp(&mut self, seq: u32, kind: IcmpErrorKind) -> Vec<Out> {
         let error = IcmpError {
             kind,
@@ -427,25 +427,25 @@ impl Rig {
         self.batch_end()
     }
 
-    /// Events since the last call.
+    /// Returns the events since the last call.
     pub fn events(&mut self) -> Vec<Event> {
         let events = std::mem::take(&mut self.driver.events);
         events.into_iter().map(|(_, event)| event).collect()
     }
 
-    /// State of the flow.
+    /// Returns the state of the flow.
     pub fn info(&self) -> tidelane_engine::FlowInfo {
         let flow = self.flow_id().expect("a flow");
         self.engine.info(flow).unwrap()
     }
 }
 
-/// Sequence number and length of each segment.
+/// Returns sequence number and length of each segment.
 pub fn spans(sent: &[Out]) -> Vec<(u32, u32)> {
     sent.iter().map(|out| (out.seq, out.len)).collect()
 }
 
-/// Transmission time of each segment, in ms after `start`.
+/// Returns the transmission time of each segment, in ms after `start`.
 pub fn times(sent: &[Out], start: u64) -> Vec<u64> {
     sent.iter().map(|out| out.at_ms - start).collect()
 }

@@ -9,7 +9,7 @@ use crate::rig::{ACK, Out, Rig, ack, data};
 
 const FIN: TcpFlags = TcpFlags::FIN;
 
-/// Sequence number, length and urgent pointer of each segment.
+/// Returns sequence number, length and urgent pointer of each segment.
 fn marked(sent: &[Out]) -> Vec<(u32, u32, Option<u16>)> {
     let of = |out: &Out| {
         assert_eq!(out.urgent.is_some(), out.flags.contains(TcpFlags::URG));
@@ -18,7 +18,7 @@ fn marked(sent: &[Out]) -> Vec<(u32, u32, Option<u16>)> {
     sent.iter().map(of).collect()
 }
 
-/// Urgent events since the last call.
+/// Returns the urgent events since the last call.
 fn urgent_events(rig: &mut Rig) -> Vec<Event> {
     let urgent = |event: &Event| matches!(event, Event::Urgent(_) | Event::UrgentByte(_));
     rig.events().into_iter().filter(urgent).collect()
@@ -100,7 +100,7 @@ fn section_3_8_5_neither_nagle_nor_a_cork_holds_urgent_data() {
     assert_eq!(marked(&rig.write(10)), []);
     assert_eq!(marked(&rig.write_urgent(1)), [(1, 11, Some(11))]);
     rig.push(ack(1, 12));
-    assert_eq!(marked(&rig.write(10)), [], "the cork is there still");
+    assert_eq!(marked(&rig.write(10)), [], "the cork still holds");
 }
 
 #[test]
@@ -110,7 +110,8 @@ fn section_3_8_5_of_many_marks_the_last_counts() {
     for _ in 0..100 {
         assert_eq!(marked(&rig.write_urgent(1)), []);
     }
-    // The data waits for the window. The segment then carries the pointer of the last urgent byte.
+    // The data has waited for the window, and its segment carries the pointer of the last urgent
+    // byte.
     let sent = rig.push(ack(1, 1).wnd(1000));
     assert_eq!(marked(&sent), [(1, 100, Some(100))]);
 }
@@ -187,8 +188,8 @@ fn must_32_a_pointer_beyond_the_segment_waits_for_its_byte() {
     let mut rig = Rig::established(SocketOptions::default());
     rig.push(data(1, 1, 10).urgent(1000));
     assert_eq!(urgent_events(&mut rig), [Event::Urgent(999)]);
-    // A sender repeats the pointer in each segment before the urgent byte. The engine does not
-    // report the repetition.
+    // A sender repeats the pointer in each segment before the urgent byte, but the engine reports
+    // it once.
     rig.push(data(11, 1, 10).urgent(990));
     assert_eq!(urgent_events(&mut rig), []);
     // The pointer advances.
@@ -199,13 +200,13 @@ fn must_32_a_pointer_beyond_the_segment_waits_for_its_byte() {
     assert_eq!(urgent_events(&mut rig), []);
     rig.push(data(41, 1, 1000));
     assert_eq!(urgent_events(&mut rig), []);
-    // The urgent byte is reported when it arrives out of order, once.
+    // The urgent byte is reported once, even if it arrives out of order.
     rig.push(data(1091, 1, 20));
     assert_eq!(urgent_events(&mut rig), [Event::UrgentByte(0)]);
     rig.push(data(1041, 1, 70));
     rig.push(data(1111, 1, 10));
     assert_eq!(urgent_events(&mut rig), []);
-    // The urgent data is over, and the fast path handles the flow again.
+    // After the urgent data, the fast path handles the flow again.
     let before = rig.engine.counters().slow_receives;
     rig.push(data(1121, 1, 10));
     rig.push(data(1131, 1, 10));

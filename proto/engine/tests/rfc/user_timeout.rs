@@ -12,7 +12,7 @@ fn options(seconds: u64) -> SocketOptions {
     }
 }
 
-/// Lets the peer close its window with a segment of one byte.
+/// Lets the peer close its window, by a segment of one byte.
 fn close_window(rig: &mut Rig) {
     rig.push(data(1, 1, 1).wnd(0));
     rig.wait_ms(100);

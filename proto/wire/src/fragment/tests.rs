@@ -1,4 +1,4 @@
-//! Tests of parsing fragments, and of the headers of reassembled packets.
+//! Tests of the parser of fragments, and of the headers of reassembled packets.
 
 extern crate std;
 
@@ -80,8 +80,8 @@ fn fields_of_a_fragment() {
         assert_eq!(fragment.src_mac, MacAddress([2, 0, 0, 0, 0, 2]));
     }
     for extensions in [&[][..], &[0], &[0, 60, 43]] {
-        // The length of the last fragment need not be a multiple of eight. The parser ignores the
-        // reserved bits.
+        // The length of the last fragment need not be a multiple of eight, and the reserved bits
+        // are ignored.
         let mut frame = v6(40 | 6, extensions, &[7; 5]);
         if extensions.last() == Some(&43) {
             let left = frame.len() - 5 - 8 - 8 + 3;

@@ -1,5 +1,5 @@
-//! Tests with IPv6 frames that were captured between two Linux hosts on a veth pair without
-//! offloads.
+//! Tests of the IPv6 parsers, with frames that were captured between two Linux hosts on a veth pair
+//! without offloads.
 
 extern crate std;
 
