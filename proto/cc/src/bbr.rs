@@ -184,8 +184,7 @@ impl Bbr {
         }
     }
 
-    /// Returns `gain` times the bandwidth-delay product, plus `extra` and room for bursts, in
-    /// bytes.
+    /// Returns `gain` times the bandwidth-delay product, plus `extra` and room for bursts (bytes).
     fn inflight(&self, gain: u64, extra: u64) -> u32 {
         if self.min_rtt_us == u32::MAX {
             return self.window.initial_window();

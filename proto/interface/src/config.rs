@@ -72,8 +72,8 @@ pub struct EngineConfig {
     pub segment_max: u16,
     /// Limit of the challenge ACKs of all flows per second (RFC 5961 §7). The limit of each second
     /// lies randomly between half of this value and one and a half times this value, so that a peer
-    /// cannot predict it. `u32::MAX` (as in Linux): no limit. Each flow also has a limit of its
-    /// own.
+    /// cannot predict the limit. `u32::MAX` (as in Linux): no limit. Each flow also has a limit of
+    /// its own.
     pub challenge_acks_per_second: u32,
     /// Limit of the RSTs per second in answer to segments without a connection. The engine varies
     /// this limit like the limit of challenge ACKs. `u32::MAX`: no limit.

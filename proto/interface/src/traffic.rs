@@ -1,9 +1,9 @@
 //! Counts and times of a flow's segments, for `TCP_INFO` (RFC 4898 §4: tcpEStatsPerf).
 //!
-//! A flow is a TCP connection. They are in the part of the flow's state that the fast path (the
-//! engine's code for in-order segments) uses, and that code updates each of them by one
-//! instruction. The engine computes the other values of `TCP_INFO` from these and from the rest of
-//! the flow's state.
+//! A flow is a TCP connection. [`Traffic`] is a part of the flow's state that the fast path (the
+//! engine's code for in-order segments) uses, which updates each count or time by one instruction.
+//! The engine computes the other values of `TCP_INFO` from [`Traffic`] and from the rest of the
+//! flow's state.
 
 use crate::clock::{Clock, Millis};
 
@@ -43,8 +43,8 @@ pub struct Traffic {
 const _: () = assert!(core::mem::size_of::<Traffic>() == 60);
 
 impl Traffic {
-    /// Returns the counts and times of a passive open at `now`. They include the peer's SYN but not
-    /// our SYN,ACK, as in Linux, which has no full socket when it sends the SYN,ACK.
+    /// Returns the counts and times of a passive open at `now`. The peer's SYN counts, but not our
+    /// SYN,ACK, as in Linux, which has no full socket when it sends the SYN,ACK.
     pub fn after_syn(now: Millis) -> Self {
         let mut traffic = Self::default();
         traffic.establish(now);

@@ -279,7 +279,7 @@ impl<E: Driver> SlowPath<'_, E> {
         self.cold.unanswered_probes = 0;
     }
 
-    /// Updates SND.WND, SND.WL1 and SND.WL2. Returns true if the window changed.
+    /// Updates SND.WND and SND.WL1. Returns true if the window changed.
     ///
     /// RCV.NXT stands for SND.WL1 unless a later segment came out of order, because every segment
     /// that the fast path took had SEG.SEQ = RCV.NXT. Empty segments with equal numbers may be

@@ -20,9 +20,9 @@ use super::{Engine, ts_recent_check::TS_RECENT_CHECK};
 /// late.
 const IDLE_US_MIN: u32 = 10_000;
 
-/// Flags that must be set in a flow that the fast path finishes.
+/// Flags that must be set for the fast path to finish a flow.
 const FAST_FLAGS: u32 = flags::FAST_SEND | flags::FAST_RECEIVE;
-/// Flags that must be clear in a flow that the fast path finishes.
+/// Flags that must be clear for the fast path to finish a flow.
 const SLOW_FLAGS: u32 = flags::SLOW_DEADLINE | flags::FIN_QUEUED;
 /// Flags by which the engine recognizes a pending flow that has nothing to send but a pure ACK.
 const ACK_MASK: u32 = FAST_FLAGS

@@ -1,4 +1,4 @@
-//! Tests of ICMP errors (RFC 9293 §3.9.2.2, RFC 5927), and of path MTU discovery by them (RFC
+//! Tests of ICMP errors (RFC 9293 §3.9.2.2, RFC 5927), and of classic path MTU discovery (RFC
 //! 1191). A rig is one TCP engine, with the test as its peer.
 
 use tidelane_engine::{
