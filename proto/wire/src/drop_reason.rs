@@ -102,7 +102,7 @@ drop_reasons! {
     AckTooOld => "ack_too_old",
     /// The segment has no ACK flag, which the state of the connection requires.
     NoAck => "no_ack",
-    /// The flags are invalid in every state, such as SYN with FIN, or no flags at all.
+    /// The segment has neither SYN nor RST, one of which SYN-SENT requires (RFC 9293 §3.10.7.3).
     BadFlags => "bad_flags",
     /// The segment is a SYN in a synchronized state (RFC 5961 §4). The answer is a challenge ACK.
     UnexpectedSyn => "unexpected_syn",
