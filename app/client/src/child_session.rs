@@ -1,10 +1,9 @@
-//! The session of a forked child with the service (the process `tidelaned`), and the migration of a
-//! connection from one process to another. A session is the registration of a process with the
-//! service.
+//! The session of a forked child (its registration with the service, the process `tidelaned`), and
+//! the migration of a connection from one process to another.
 //!
-//! After `fork`, parent and child both *hold* a connection: each has a descriptor that refers to
-//! the connection. The bytes of the connection are in the memory of only one of the two processes.
-//! The request TAKE_CONNECTION migrates the connection to the process that sends the request.
+//! After `fork`, parent and child share the connections: both have descriptors of each connection.
+//! The payload of a connection is in the memory of only one of the processes. The request
+//! TAKE_CONNECTION migrates the connection to the process that sends the request.
 //! `docs/design/fork.md` describes the design.
 
 use std::{
@@ -22,16 +21,16 @@ use crate::{
     session::ClientSession,
 };
 
-/// Largest number of repeated requests for a connection that is busy: another process is reading or
-/// writing bytes of the connection. The other process may be stopped for a while.
+/// Largest number of repeated requests for a busy connection, whose bytes another process is
+/// reading or writing. The number is high, because the other process may be stopped for a while.
 const ATTEMPTS_MAX: u32 = 2_000;
 /// Time between two attempts to take a connection.
 const PAUSE: Duration = Duration::from_micros(500);
 /// Binary logarithm of the smallest send buffer in bytes: one page.
 const TX_LOG2_MIN: u8 = 12;
 
-/// A child's session with the service, which its parent prepares before `fork`. The child holds the
-/// connections that it inherited until it drops this value or ends.
+/// The session of a child, which its parent prepares before `fork`. The child has its share in the
+/// inherited connections until it drops this value or ends.
 #[derive(Debug)]
 pub struct ChildSession {
     /// The registration socket of the child.
@@ -52,8 +51,8 @@ impl ChildSession {
         }
     }
 
-    /// Returns the listener that the parent has to leave to the kernel from now on, or `None`. The
-    /// reason is [`tidelane_abi::not_accelerated::FORKS`]: the parent forks for each connection.
+    /// Returns a listener that the parent has to leave to the kernel from now on, because it forks
+    /// for each connection ([`tidelane_abi::not_accelerated::FORKS`]), or `None`.
     pub fn listener_left_to_kernel(&self) -> Option<ListenerHandle> {
         self.listener_left_to_kernel
     }
@@ -73,8 +72,7 @@ impl ChildSession {
         self.control.release_connection(connection);
     }
 
-    /// Registers the child as a program. The program can then take the connections that the child
-    /// inherited.
+    /// Registers the child as a program, to which the inherited connections can then be migrated.
     pub fn register(self, name: &str) -> Result<Program, RegisterError> {
         Program::register_over(self.control, name)
     }

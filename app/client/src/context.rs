@@ -1,8 +1,8 @@
 //! A context: the rings over which one thread of the program exchanges requests and events with the
 //! cores (polling threads) of the service, the process `tidelaned`.
 //!
-//! Most requests and events concern a *slot*. A slot is the record of one connection in the memory
-//! that program and service share. A slot belongs to one core.
+//! Most requests and events concern a *slot*, which is the record of one connection in the memory
+//! that program and service share. Each slot belongs to one core.
 
 use std::{
     os::fd::BorrowedFd,
@@ -36,18 +36,18 @@ pub struct Context {
     doorbell: Option<Doorbell>,
     /// The rings with each core of the service.
     cores: Vec<Rings>,
-    /// Counter of active opens from ephemeral ports, which starts at `ClientSession::first_core`.
-    /// The counter modulo the number of cores selects the core of an active open.
+    /// Counts the active opens from ephemeral ports, beginning at `ClientSession::first_core`. The
+    /// count modulo the number of cores selects the core of an active open.
     opens: u32,
-    /// One word for each slot, in the format of the module `submitted_bits`: the flush for which
+    /// One word for each slot (format: `submitted_bits`). The word contains the flush for which
     /// the slot's last ADVANCE request was queued, and the bit `UNTRIMMED`.
     submitted: Vec<u64>,
     /// Number of the next flush. An ADVANCE request for a slot is queued at most once per flush.
     flush_count: u64,
     /// Number of doorbells that this context has rung, each by one system call.
     doorbells_rung: u64,
-    /// Slots whose bit `UNTRIMMED` is set in `submitted`. Each of these slots was submitted since
-    /// `trim` last freed the slot's send buffer, so a send buffer may exist.
+    /// Slots whose bit `UNTRIMMED` is set in `submitted`. Each of these slots may have a send
+    /// buffer, because it was submitted since `trim` last freed its send buffer.
     untrimmed: Vec<u32>,
 }
 
@@ -62,8 +62,8 @@ pub enum ClientEvent {
         slot: u32,
         /// Generation of the slot.
         generation: u32,
-        /// Number of payload bytes that the SYN can carry (Fast Open). If the number is not 0, the
-        /// service sends the SYN when the program writes payload or sets the flag `OPEN_NOW`.
+        /// Number of payload bytes that the SYN can carry (TCP Fast Open). If the number is not 0,
+        /// the service sends the SYN when the program writes payload or sets the flag `OPEN_NOW`.
         syn_room: u32,
     },
     /// The active open failed.
@@ -107,7 +107,7 @@ pub enum ClientEvent {
     },
 }
 
-/// The parameters of an active open: see [`Context::connect`].
+/// The parameters of an active open ([`Context::connect`]).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Connect {
     /// Identifies the connection in events.
@@ -118,7 +118,7 @@ pub struct Connect {
     pub peer_port: u16,
     /// Local address, or zero to let the service choose.
     pub local_addr: [u8; 16],
-    /// Local port of an earlier `Program::reserve`, or zero to let the service choose.
+    /// Local port that `Program::reserve` has returned, or zero to let the service choose.
     pub local_port: u16,
     /// Initial [`tidelane_abi::program_flags`].
     pub flags: u32,
@@ -131,8 +131,8 @@ pub struct Connect {
 /// The error of a request that could not be queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueError {
-    /// The ring is full, and the service was told to empty it. The caller calls `poll` and then
-    /// tries again.
+    /// The ring is full, and the service was told to empty it. The caller has to call `poll` and
+    /// try again.
     Full,
     /// The service is gone.
     ServiceGone,
@@ -167,8 +167,8 @@ impl Context {
         self.id
     }
 
-    /// Returns the doorbell's eventfd, which the service rings after `prepare_to_sleep`. Returns
-    /// `None` if the service is in this process.
+    /// Returns the doorbell's eventfd, which the service rings at the next event after
+    /// `prepare_to_sleep`. Returns `None` if the service is in this process.
     ///
     /// Wait for the doorbell edge-triggered, or call `drain_doorbell` whenever it is readable.
     pub fn doorbell_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -231,8 +231,8 @@ impl Context {
         })
     }
 
-    /// Queues a request for all cores. If the ring of one core is full, the caller repeats the
-    /// call. A core that already has the request ignores the repetition.
+    /// Queues a request for all cores. If the ring of a core is full, the caller repeats the call,
+    /// and a core that already has the request ignores the repetition.
     fn request_all(&mut self, request: ControlRequest) -> Result<(), QueueError> {
         (0..self.cores.len()).try_for_each(|core| self.request(core, request))
     }
@@ -270,8 +270,8 @@ impl Context {
 
     /// Makes the service report events of `slot` to another context of the program.
     ///
-    /// The service carries out the requests of one context in order. The requests of different
-    /// contexts have no order.
+    /// The service carries out the requests of one context in order, but the requests of different
+    /// contexts in any order.
     pub fn assign_to(&mut self, slot: u32, context: u32) {
         let word = DataWord::with_arg(data_request::ASSIGN, context, slot);
         self.queue(slot, word);
@@ -286,9 +286,9 @@ impl Context {
         }
     }
 
-    /// Queues an ADVANCE request for a changed stream: the service reads the stream's new positions
-    /// and flags from its slot. Queues at most one request per stream and flush. Does nothing if
-    /// the stream is unchanged.
+    /// Queues an ADVANCE request for a changed stream, so that the service reads the stream's new
+    /// positions and flags from its slot. Queues at most one request per stream and flush. Does
+    /// nothing if the stream is unchanged.
     #[inline(always)]
     pub fn submit(&mut self, stream: &mut Stream) {
         if !stream.take_due() {
@@ -316,7 +316,7 @@ impl Context {
     #[inline(never)]
     fn submit_first(&mut self, slot: u32) {
         if self.submitted.len() <= slot as usize {
-            // The number of slots in the region bounds this table.
+            // The size of the table is bounded by the number of slots in shared memory.
             self.submitted
                 .resize((slot as usize + 1).next_multiple_of(256), 0);
         }
@@ -336,8 +336,8 @@ impl Context {
         self.cores.iter().any(Rings::has_queued)
     }
 
-    /// Publishes the queued requests. Rings the doorbell of each sleeping core that has a request.
-    /// Requests that do not fit into a full ring stay queued.
+    /// Publishes the queued requests, and rings the doorbell of each sleeping core that has a
+    /// request. Requests that do not fit into a full ring stay queued.
     #[inline(always)]
     pub fn flush(&mut self) {
         self.flush_count += 1;
@@ -349,15 +349,13 @@ impl Context {
         }
     }
 
-    /// Returns the number of doorbells of sleeping cores that `flush` has rung, each by one system
-    /// call.
+    /// Returns the number of doorbells that `flush` has rung. Each of them cost a system call.
     pub fn doorbells_rung(&self) -> u64 {
         self.doorbells_rung
     }
 
-    /// Calls `on_event` with all pending events, core by core. Ignores events with impossible
-    /// values. Reports a core's control events before its data events. Returns the number of
-    /// events.
+    /// Calls `on_event` with all pending events, core by core, and with a core's control events
+    /// before its data events. Ignores events with impossible values. Returns the number of events.
     #[inline(always)]
     pub fn poll(&mut self, on_event: &mut dyn FnMut(ClientEvent)) -> usize {
         let mut count = 0;
@@ -382,8 +380,8 @@ impl Context {
     /// Flushes and asks the service to ring the doorbell at the next event.
     ///
     /// Returns true if the caller may sleep on `doorbell_fd` and `Program::control_fd`. Returns
-    /// false if events are pending, so that the caller has to `poll`. Also returns false if a
-    /// request ring is full, so that the caller has to try again, or if the service is gone.
+    /// false if the caller has to `poll` because events are pending, if it has to try again because
+    /// a request ring is full, or if the service is gone.
     pub fn prepare_to_sleep(&mut self) -> bool {
         self.flush();
         let waits = self.cores.iter().any(|rings| !rings.queued.is_empty());
@@ -407,15 +405,14 @@ impl Context {
         heads.map(|head| &head.needs_wakeup)
     }
 
-    /// Ends the announcement of `prepare_to_sleep` after a wake-up. Events then no longer ring the
-    /// doorbell.
+    /// Undoes `prepare_to_sleep` after a wake-up, so that events do not ring the doorbell.
     pub fn cancel_sleep(&mut self) {
         self.sleep_words().for_each(sleep::cancel_sleep);
     }
 
-    /// Returns true if a core of the service may run on this CPU, so that spinning would delay the
-    /// core. A core that is not pinned may run on any CPU. `cpu` is `None` if the thread's CPU is
-    /// unknown.
+    /// Returns true if a core of the service may run on `cpu`, the thread's CPU, so that spinning
+    /// would delay the core. A core that is not pinned may run on any CPU. `cpu` is `None` if the
+    /// CPU is unknown.
     pub fn shares_cpu(&self, cpu: Option<u32>) -> bool {
         let mut cores = (0..self.cores.len()).filter_map(|core| self.session.core(core));
         cores.any(|core| {
@@ -442,11 +439,12 @@ impl Context {
         }
     }
 
-    /// Calls `trim` for each slot that was submitted since `trim` last returned true for the slot.
-    /// Returns the number of slots for which `trim` returned false.
+    /// Frees the send buffers of idle streams. Calls `trim` for each slot that was submitted since
+    /// `trim` last returned true for it. Returns the number of slots for which `trim` returned
+    /// false.
     ///
-    /// `trim` calls `Stream::trim` on the slot's stream and returns the result, or true if the slot
-    /// has no stream. Call this function when the program is idle.
+    /// `trim` has to call `Stream::trim` on the slot's stream and return the result, or true if the
+    /// slot has no stream. Call this function when the program is idle.
     pub fn trim(&mut self, trim: &mut dyn FnMut(u32) -> bool) -> usize {
         self.untrimmed.retain(|&slot| {
             let done = trim(slot);

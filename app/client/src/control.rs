@@ -1,5 +1,5 @@
-//! The program's end of the registration socket of the service (the process `tidelaned`). Over this
-//! socket, the program sends the requests that do not go through rings.
+//! The program's end of the registration socket, a Unix socket over which the program registers
+//! with the service (the process `tidelaned`) and sends the requests that do not go through rings.
 
 use std::{
     fmt, io,
@@ -25,9 +25,9 @@ use tidelane_ring::{
 
 use crate::ListenerHandle;
 
-/// Longest wait for an answer of the service.
+/// Longest wait for an answer of the service, after which the session ends.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
-/// Lowest number to which this crate moves its own descriptors, if RLIMIT_NOFILE permits. The low
+/// Lowest number to which this crate moves its own descriptors, if RLIMIT_NOFILE permits. The lower
 /// numbers stay free, because programs may expect to get them in order.
 const DESCRIPTOR_MIN: i32 = 768;
 
@@ -36,7 +36,7 @@ const DESCRIPTOR_MIN: i32 = 768;
 pub enum RegisterError {
     /// No service listens at the path.
     NotRunning,
-    /// This crate and the service have different ABI versions.
+    /// The layout of the shared memory (ABI) has different versions in this crate and the service.
     VersionMismatch {
         /// Version of this crate.
         ours: u32,
@@ -45,7 +45,7 @@ pub enum RegisterError {
     },
     /// The service refused with one of [`tidelane_abi::refusal`].
     Refused(u32),
-    /// The service does not admit this program.
+    /// The service does not admit this program, but records its sockets.
     NotAdmitted(NotAdmitted),
     /// The user may not open the registration socket.
     NotPermitted,
@@ -58,8 +58,7 @@ pub enum RegisterError {
 #[derive(Debug)]
 pub struct NotAdmitted {
     control: Control,
-    /// NAMESPACE, USER or CGROUP. Each of these constants has the same value in [`refusal`] and in
-    /// [`not_accelerated`].
+    /// NAMESPACE, USER or CGROUP. Their values in [`refusal`] and in [`not_accelerated`] are equal.
     why: u32,
 }
 
@@ -97,12 +96,12 @@ pub enum Refusal {
     Io(io::Error),
 }
 
-/// The connected registration socket.
+/// The connected registration socket, over which threads exchange requests and answers in turn.
 #[derive(Debug)]
 pub(crate) struct Control {
     socket: Descriptor,
-    /// Lock that a thread holds from its request to the answer. An answer does not name its
-    /// request, so no other thread may send a request before the answer.
+    /// Lock that a thread holds from its request to the answer. No other thread may send a request
+    /// meanwhile, because an answer does not name its request.
     exchange: Mutex<()>,
 }
 
@@ -143,8 +142,8 @@ impl Control {
         self.first_answer(message::PROBE).map(|_| ())
     }
 
-    /// Sends the first message. A hang-up of the service is no error here, because the program can
-    /// still receive the reason.
+    /// Sends the first message. Ignores that the service has hung up, because the program can still
+    /// receive the reason.
     fn send_first(&self, request: &Message) -> io::Result<()> {
         match send_message(self.socket.as_fd(), request, &[]) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -152,7 +151,7 @@ impl Control {
         }
     }
 
-    /// Receives the answer to the first message. The service may have another ABI version.
+    /// Receives the answer to the first message, from a service of any ABI version.
     fn first_answer(&self, kind: u32) -> Result<(Message, Vec<OwnedFd>), RegisterError> {
         let mismatch = |theirs| RegisterError::VersionMismatch {
             ours: ABI_VERSION,
@@ -172,8 +171,8 @@ impl Control {
         }
     }
 
-    /// Turns `error` into `NotAdmitted` with this socket if the service does not admit the program.
-    /// Otherwise closes the socket and returns `error`.
+    /// Converts `error` to `NotAdmitted` with this socket if the service does not admit the
+    /// program. Otherwise closes the socket and returns `error`.
     pub(crate) fn keep_if_not_admitted(self, error: RegisterError) -> RegisterError {
         match error {
             RegisterError::Refused(
@@ -183,8 +182,8 @@ impl Control {
         }
     }
 
-    /// Sends a request, waits for the answer, and returns it. After `ServiceGone`, the session is
-    /// over.
+    /// Sends a request, and waits for the answer. Converts a refusal to an error. After
+    /// `ServiceGone`, the session has ended.
     pub(crate) fn ask(
         &self,
         request: &Message,
@@ -214,7 +213,7 @@ impl Control {
                 _ => Refusal::Io(error),
             }
         })?;
-        // If no answer arrives in time, end the session. Otherwise, the next request would take the
+        // If no answer arrives in time, end the session, because the next request would take the
         // late answer for its own.
         let Ok(Some((answer, descriptors))) = recv_message(self.socket.as_fd()) else {
             return Err(Refusal::ServiceGone);
@@ -225,11 +224,9 @@ impl Control {
         Ok((answer, descriptors))
     }
 
-    /// Prepares the session of a child that is about to be forked. In this session, the child holds
-    /// the connections of this process, too.
-    ///
-    /// Returns the child's registration socket, and a listener that this process has to leave to
-    /// the kernel, if there is one.
+    /// Prepares the session of a child that is about to be forked, in which the child shares the
+    /// connections of this process. Returns the child's registration socket, and a listener that
+    /// this process has to leave to the kernel, if there is one.
     pub(crate) fn inherit(&self) -> Result<(Control, Option<ListenerHandle>), Refusal> {
         let (answer, descriptors) = self.exchange(&new_message(message::INHERIT), &[])?;
         if answer.refusal != 0 {
@@ -246,8 +243,8 @@ impl Control {
         Ok((control, listener_left_to_kernel))
     }
 
-    /// Tells the service that this process does not hold `connection` any more. The process has no
-    /// slot for the connection.
+    /// Tells the service that this process has closed `connection`, which it had inherited over
+    /// `fork` and never used.
     pub(crate) fn release_connection(&self, connection: u64) {
         let mut request = new_message(message::RELEASE_CONNECTION);
         request.connection = connection;
@@ -300,8 +297,8 @@ impl Refusal {
     }
 }
 
-/// Duplicates one of this crate's own descriptors to a high number, and closes the original.
-/// Without a free high number, the descriptor keeps its number.
+/// Moves one of this crate's own descriptors to a high number. If no high number is free, the
+/// descriptor keeps its number.
 pub(crate) fn move_to_high_number(fd: impl Into<Descriptor>) -> Descriptor {
     let fd = fd.into();
     match rustix::io::fcntl_dupfd_cloexec(&fd, DESCRIPTOR_MIN) {

@@ -1,5 +1,5 @@
-//! Sockets that the user of `tidelane run` leaves to the kernel, so that the service (the process
-//! `tidelaned`) does not accelerate them.
+//! Exceptions: sockets that the user of `tidelane run` leaves to the kernel, so that the service
+//! (the process `tidelaned`) does not accelerate them.
 //!
 //! `tidelane run` passes the exceptions in the environment variable `TIDELANE_KERNEL`. The value is
 //! a list of words, separated by spaces: `listen`, `connect`, `port:22`, `port:8000-8099` or
@@ -7,7 +7,7 @@
 
 use std::{error::Error, fmt, net::IpAddr, ops::RangeInclusive, str::FromStr};
 
-/// Name of the environment variable.
+/// Name of the environment variable with the exceptions.
 pub const VARIABLE: &str = "TIDELANE_KERNEL";
 
 /// A port or a range of ports.
@@ -25,7 +25,7 @@ pub struct Addresses {
     is_v4: bool,
 }
 
-/// The error of parsing a word that is not an exception. The text names the expected syntax.
+/// The error of parsing a word that is not a valid exception. The text names the expected syntax.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadException(&'static str);
 
@@ -115,11 +115,12 @@ pub struct Exceptions {
     pub listeners: bool,
     /// True if all connections that the program opens stay in the kernel.
     pub connections: bool,
-    /// Ports at which listeners, and to which connections, stay in the kernel.
+    /// Ports. A listener stays in the kernel if its local port is one of these, and a connection if
+    /// its peer port is.
     pub ports: Vec<Ports>,
     /// Prefixes of addresses. A listener stays in the kernel if its local address has one of these
-    /// prefixes, and a connection if its peer address has one. The wildcard address is compared
-    /// like any other address: a listener at `0.0.0.0` does not match `10.0.0.0/8`.
+    /// prefixes, and a connection if its peer address has. The wildcard address is compared like
+    /// any other address, so a listener at `0.0.0.0` does not match `10.0.0.0/8`.
     pub addresses: Vec<Addresses>,
 }
 

@@ -4,18 +4,19 @@
 //! programs with this crate.
 //!
 //! ```text
-//! Program   one per process: region, service page, registration socket; `&self`, thread-safe
+//! Program   one per process: shared memory, registration socket; `&self`, thread-safe
 //! Context   one per thread (or shared under the caller's lock): rings and doorbell; `&mut self`
 //! Stream    one per connection, under the caller's lock: bytes and flags; `&mut self`
 //! ```
 //!
-//! A change of a stream reaches the service in two steps. `context.submit(&mut stream)` queues an
-//! ADVANCE request for a changed stream, at most one per stream and flush. `context.flush()`
-//! publishes the queued requests, and rings the service's doorbell if the service sleeps.
+//! A doorbell is an eventfd that wakes a sleeping thread. A change of a stream reaches the service
+//! in two steps. `context.submit(&mut stream)` queues an ADVANCE request for a changed stream, at
+//! most one per stream and flush. `context.flush()` publishes the queued requests, and rings the
+//! service's doorbell if the service sleeps.
 //!
 //! This crate trusts the service with the payload. A bug of the service must not corrupt the memory
-//! of the program, so this crate validates the service's values that decide which memory is
-//! accessed. This crate handles an invalid value as it handles the death of the service.
+//! of the program, so this crate validates all values of the service that decide which memory is
+//! accessed. An invalid value is handled like the death of the service.
 #![forbid(unsafe_code)]
 
 mod child_session;

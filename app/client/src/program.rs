@@ -1,5 +1,5 @@
-//! The session of a program with the service (the process `tidelaned`): the registration, and the
-//! requests that belong to no context. A context is the set of rings of one thread.
+//! The session of a program: its registration with the service (the process `tidelaned`), and the
+//! requests that do not go through the rings of a thread.
 
 use std::{
     io,
@@ -24,7 +24,8 @@ use crate::{
     session::{ClientSession, ServiceDoorbells},
 };
 
-/// The session of this process with the service. All clones refer to the same session.
+/// The session of this process: its registration with the service. All clones refer to the same
+/// session.
 #[derive(Clone, Debug)]
 pub struct Program {
     session: Arc<ClientSession>,
@@ -56,7 +57,8 @@ impl Program {
         Self::register_over(Control::connect(socket_path)?, name)
     }
 
-    /// Registers over a connected registration socket, and maps the memory of the session.
+    /// Registers over a connected registration socket, and maps the memory that the service shares
+    /// with this program.
     pub(crate) fn register_over(control: Control, name: &str) -> Result<Program, RegisterError> {
         let (answer, descriptors) = match control.register(name) {
             Ok(registered) => registered,
@@ -96,9 +98,8 @@ impl Program {
             .map_err(|error| control.keep_if_not_admitted(error))
     }
 
-    /// Creates a session with a service in this process (simulator), over memory that both share.
-    /// The session has no registration socket. The client calls `ring_service` instead of ringing a
-    /// doorbell.
+    /// Creates a session with a service in this process (simulator), over memory that both use. The
+    /// session has no registration socket, and calls `ring_service` instead of ringing a doorbell.
     pub fn in_memory(
         region: Arc<ProgramRegion>,
         page: Arc<ServicePageMap>,
@@ -117,8 +118,8 @@ impl Program {
         self.within_host
     }
 
-    /// Returns the registration socket, which hangs up when the service dies. Returns `None` if the
-    /// service is in this process.
+    /// Returns the registration socket, on which poll reports a hang-up when the service dies.
+    /// Returns `None` if the service is in this process.
     pub fn control_fd(&self) -> Option<BorrowedFd<'_>> {
         self.session
             .control
@@ -141,8 +142,8 @@ impl Program {
 
     /// Returns true if the service is alive. Checks the registration socket with one system call.
     ///
-    /// Also returns false if the service has written an impossible value to a ring. After the first
-    /// false, the function always returns false.
+    /// Also returns false if the service has written an impossible value to a ring. Once false, the
+    /// result stays false.
     pub fn is_service_alive(&self) -> bool {
         let connected = self
             .session
@@ -178,7 +179,7 @@ impl Program {
         self.session.set_gone();
     }
 
-    /// Looks `addr` (IPv4 as `::ffff:a.b.c.d`) up in the route table. Returns
+    /// Looks up `addr` (IPv4 as `::ffff:a.b.c.d`) in the service's route table. Returns
     /// [`tidelane_abi::ROUTE_KERNEL`], `ROUTE_ACCELERATED`, `ROUTE_ASK_SERVICE` or
     /// `ROUTE_WITHIN_HOST`.
     pub fn route(&self, addr: [u8; 16]) -> u32 {
@@ -194,7 +195,7 @@ impl Program {
         self.route(addr) != ROUTE_KERNEL
     }
 
-    /// Creates a context with a doorbell of its own.
+    /// Creates a context (the rings of one thread) with its own doorbell.
     pub fn new_context(&self) -> Result<Context, Refusal> {
         let session = &self.session;
         let contexts_max = contexts_max(session.page.cores());
@@ -228,8 +229,8 @@ impl Program {
         Ok(ListenerHandle(self.ask(&request, &[fd])?.listener))
     }
 
-    /// Closes the service's listener. When the function returns, a bind to the port succeeds
-    /// whenever it would succeed after the close of a kernel listener.
+    /// Closes the service's listener. Afterwards, a bind to the port succeeds whenever it would
+    /// succeed after the close of a kernel listener.
     pub fn unlisten(&self, listener: ListenerHandle) {
         let mut request = new_message(message::UNLISTEN);
         request.cookie = u64::from(listener.0);
@@ -272,8 +273,8 @@ impl Program {
         Ok(self.ask(&request, &[])?.tcp_info)
     }
 
-    /// Prepares the session of a child before `fork`. In this session, the child holds the
-    /// connections of this program, too.
+    /// Prepares the session of a child before `fork`, in which the child shares the connections of
+    /// this program.
     pub fn inherit(&self) -> Result<ChildSession, Refusal> {
         let control = self.session.control.as_ref();
         control
@@ -291,8 +292,8 @@ impl Program {
     }
 
     /// Migrates a connection from another process to `context` of this program. Returns the
-    /// connection's stream. The program must hold the connection, too, because it inherited the
-    /// connection over `fork`.
+    /// connection's stream. This program must share the connection with the other process, because
+    /// of a `fork`.
     pub fn take(&self, connection: u64, context: u32) -> Result<Stream, Refusal> {
         let control = self.session.control.as_ref();
         let control = control.ok_or(Refusal::ServiceGone)?;
@@ -306,10 +307,9 @@ impl Program {
 
     /// Gives up the parent's session in a child after fork, without telling the service.
     ///
-    /// The registration socket and the service's doorbells are closed. The descriptors' numbers
-    /// refer to an unused eventfd from now on. If a context exists, private zero memory replaces
-    /// the region, so that a late access to a stream or context is harmless. A context closes its
-    /// doorbell when it is dropped.
+    /// Replaces the registration socket and the service's doorbells by an unused eventfd. If a
+    /// context exists, also replaces the shared memory by private zero memory, so that a late
+    /// access to a stream or context is harmless. A context closes its doorbell when it is dropped.
     pub fn abandon(&self) {
         self.session.set_gone();
         let Some(control) = &self.session.control else {
@@ -324,8 +324,8 @@ impl Program {
                 }
             }
         }
-        // Replace the region only if a context exists that could access the region. The child may
-        // have little address space left (RLIMIT_AS).
+        // Replace the shared memory only if a context could access it, because the child may have
+        // little address space left (RLIMIT_AS).
         if self.session.next_context.load(Ordering::Relaxed) > 0 {
             let _ = self.session.region.replace_after_fork();
         }

@@ -11,7 +11,8 @@ use tidelane_ring::{
 
 use crate::{ClientEvent, ListenerHandle, session::ClientSession};
 
-/// The parts of a word in the table `Context::submitted`, which has one word per slot.
+/// The format of the words in the table `Context::submitted`, which has one word per slot (the
+/// record of a connection in shared memory).
 pub(crate) mod submitted_bits {
     /// Bit that is set if the slot was submitted since its send buffer was last trimmed.
     pub const UNTRIMMED: u64 = 1 << 63;
@@ -22,7 +23,7 @@ pub(crate) mod submitted_bits {
 /// The four rings of a context with one core of the service.
 #[derive(Debug)]
 pub(crate) struct Rings {
-    /// Number of this set of four rings in the region (the memory that program and service share).
+    /// Number of this set of four rings in the memory that program and service share.
     pub(crate) number: u32,
     pub(crate) data_requests: DataRequestProducer,
     pub(crate) data_events: DataEventConsumer,
@@ -33,8 +34,8 @@ pub(crate) struct Rings {
 }
 
 impl Rings {
-    /// Creates the program's ends of the rings with this number. Returns `None` if the region has
-    /// no rings with this number.
+    /// Creates the program's ends of the rings with this number. Returns `None` if there are no
+    /// rings with this number.
     pub(crate) fn new(region: &Arc<ProgramRegion>, number: u32) -> Option<Self> {
         Some(Self {
             number,
@@ -60,8 +61,7 @@ impl Rings {
         }
     }
 
-    /// Queues a request while the ring is full or corrupt. The next `flush` distinguishes the two
-    /// cases.
+    /// Keeps a request while the ring is full or corrupt. The next `flush` finds out which.
     #[cold]
     #[inline(never)]
     fn queue_for_room(&mut self, word: u64) {
@@ -73,8 +73,8 @@ impl Rings {
         !self.data_events.is_empty() || !self.control_events.is_empty()
     }
 
-    /// Publishes queued requests until the rings are full. Returns true if the core has to check
-    /// its rings.
+    /// Publishes queued requests as long as the rings have room. Returns true if the core has to
+    /// check its rings.
     #[inline(always)]
     pub(crate) fn flush(&mut self, session: &ClientSession) -> bool {
         if !self.queued.is_empty() {
@@ -116,7 +116,7 @@ impl Rings {
         if !self.control_events.is_empty() {
             count = self.poll_control(session, on_event)?;
         }
-        // Events that arrive after this load are reported by the next poll.
+        // The next poll reports the events that arrive after this load.
         let known = self.data_events.known()?;
         for ahead in 0..known {
             let word = DataWord::decode(self.data_events.peek(ahead));

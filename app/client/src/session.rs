@@ -1,5 +1,5 @@
-//! The session with the service (the process `tidelaned`): the state that a program's contexts and
-//! streams share.
+//! The session of a program (its registration with the service, the process `tidelaned`): the state
+//! that the program's contexts and streams share.
 
 use std::{
     fmt,
@@ -16,7 +16,8 @@ use tidelane_ring::{
 
 use crate::control::Control;
 
-/// The doorbells of the service's cores.
+/// The doorbells of the service's cores (polling threads), by which the program wakes a sleeping
+/// core.
 pub(crate) enum ServiceDoorbells {
     /// One eventfd for each core.
     PerCore(Vec<Doorbell>),
@@ -27,7 +28,8 @@ pub(crate) enum ServiceDoorbells {
 /// The state of a session that a program's contexts and streams share.
 #[derive(Debug)]
 pub(crate) struct ClientSession {
-    /// The program's shared memory: slots, rings and buffers.
+    /// The memory that the program shares with the service: slots (records of connections), rings
+    /// and buffers.
     pub(crate) region: Arc<ProgramRegion>,
     /// The page in which the service publishes its route table and the state of its cores.
     pub(crate) page: Arc<ServicePageMap>,
@@ -36,11 +38,11 @@ pub(crate) struct ClientSession {
     pub(crate) doorbell: ServiceDoorbells,
     /// Number of the next context.
     pub(crate) next_context: AtomicU32,
-    /// Number of bits by which a slot's number is shifted right to get the number of its core.
+    /// The number of a slot, shifted right by this number of bits, is the number of its core.
     slots_shift: u32,
     /// True if the service is gone, or has written an impossible value.
     gone: AtomicBool,
-    /// A copy of `gone` for callers that do not hold the session.
+    /// A copy of `gone` that may outlive the session.
     pub(crate) gone_flag: Arc<AtomicBool>,
     buffers: Mutex<Buffers>,
 }
@@ -49,13 +51,12 @@ pub(crate) struct ClientSession {
 #[derive(Debug)]
 pub(crate) struct Buffers {
     pub(crate) allocator: BufferAllocator,
-    /// For each slot, the buffers of its closed stream, which the service may read until it
-    /// releases the slot.
+    /// For each slot, the buffers of a closed stream. The service may read them until it releases
+    /// the slot.
     closed: Vec<ClosedBuffers>,
 }
 
-/// The send buffers of a closed stream: the last buffer, and in rare cases smaller buffers that the
-/// last buffer has replaced.
+/// The send buffers of a closed stream: the last buffer, and smaller buffers that it has replaced.
 #[derive(Clone, Debug, Default)]
 struct ClosedBuffers {
     /// Generation of the slot when the stream used the slot.
@@ -74,7 +75,7 @@ impl ClientSession {
         let allocator = BufferAllocator::new(region.layout().tx_area());
         let slots_shift = region.layout().slots_shift(page.cores());
         ClientSession {
-            // `slots_shift` is `None` only if the region has no slots. No slot then uses the 0.
+            // `slots_shift` is `None` only if there are no slots. Then no slot uses the 0.
             slots_shift: slots_shift.unwrap_or(0),
             region,
             page,
@@ -108,9 +109,8 @@ impl ClientSession {
     }
 
     /// Returns the first value of the counter by which `context` distributes its active opens over
-    /// the cores (modulo the number of cores). The value is the process id, so that programs with
-    /// one connection each use different cores. In the simulator, the value does not depend on the
-    /// process.
+    /// the cores. The value is the process id, so that programs with one connection each use
+    /// different cores. In the simulator, the value must not depend on the process.
     pub(crate) fn first_core(&self, context: u32) -> u32 {
         match self.doorbell {
             ServiceDoorbells::PerCore(_) => std::process::id(),
@@ -118,7 +118,7 @@ impl ClientSession {
         }
     }
 
-    /// Returns the part of the service page about a core.
+    /// Returns the part of the service's page about a core.
     pub(crate) fn core(&self, core: usize) -> Option<&CoreLine> {
         self.page.core(core as u32)
     }
@@ -132,8 +132,7 @@ impl ClientSession {
 
     pub(crate) fn ring_service(&self, core: usize) {
         match &self.doorbell {
-            // A broken doorbell is not reported, because the registration socket hangs up when the
-            // service dies.
+            // Ignore errors: the registration socket hangs up when the service dies.
             ServiceDoorbells::PerCore(doorbells) => {
                 doorbells.get(core).map(Doorbell::ring);
             }
@@ -157,7 +156,8 @@ impl Buffers {
         present: Option<StreamBuffer>,
         outgrown: Vec<StreamBuffer>,
     ) {
-        // The previous use of the slot is over, even if this process has not seen its RELEASED.
+        // The previous use of the slot has ended, even if this process has not seen the event
+        // RELEASED yet.
         self.free_closed(slot);
         let slot = slot as usize;
         if self.closed.len() <= slot {
@@ -173,8 +173,8 @@ impl Buffers {
     /// Frees the buffers of a closed stream after the service has released the slot. `generation`
     /// is the slot's present generation.
     ///
-    /// The event may be late: another context may already have closed the slot's next connection.
-    /// The buffers of that connection have the present generation, and are not freed.
+    /// If the event RELEASED is late, another context may already have closed the slot's next
+    /// connection. The buffers of that connection have the present generation, and are not freed.
     pub(crate) fn released(&mut self, slot: u32, generation: u32) {
         let closed = self.closed.get(slot as usize);
         if closed.is_some_and(|closed| closed.generation != generation) {

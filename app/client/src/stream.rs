@@ -1,4 +1,6 @@
-//! The bytes and flags of one connection whose TCP runs in the service (the process `tidelaned`).
+//! A stream: the program's access to one connection whose TCP runs in the service (the process
+//! `tidelaned`). The positions are byte counts in the slot, the record of the connection in shared
+//! memory.
 //!
 //! ```text
 //!            tx_acked          tx_head               rx_read           rx_head
@@ -6,14 +8,13 @@
 //!             <- at most tx_limit ->                  (in the service's buffer)
 //! ```
 //!
-//! The send buffer is elastic. An idle stream has no send buffer. The first write allocates a
-//! buffer. A write that does not fit replaces the buffer by a buffer of at least twice the size,
-//! and copies the unacknowledged bytes to the new buffer.
+//! The send buffer is elastic. An idle stream has none, and the first write allocates it. A write
+//! that does not fit replaces the buffer by a buffer of at least twice the size, and copies the
+//! unacknowledged bytes to the new buffer.
 //!
-//! The service may still read the replaced (outgrown) buffer. The stream frees the outgrown buffer
-//! in either of two cases. First, the service has echoed the word of the new buffer, which encodes
-//! the buffer's offset and size. Second, the peer has acknowledged all bytes of the outgrown
-//! buffer. Later bytes are only in the new buffer.
+//! The service may still read the replaced (outgrown) buffer. The stream frees it as soon as one of
+//! two conditions holds: the service has echoed the word of the new buffer, which encodes the
+//! buffer's offset and size, or the peer has acknowledged all bytes of the outgrown buffer.
 
 mod in_place;
 mod receive;
@@ -37,7 +38,7 @@ use self::{
 };
 use crate::session::ClientSession;
 
-/// The options of a connection that are numbers, not flags. Zero means the service's default.
+/// The options of a connection that are numbers instead of flags. Zero means the service's default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamOptions {
     /// TCP_KEEPIDLE in seconds.
@@ -61,28 +62,29 @@ pub struct SendLimits {
     pub unsent_max: u32,
 }
 
-/// One connection, from the event that announced it to `close`.
+/// The program's access to one connection, from the event that announced the connection to `close`.
 ///
 /// The methods access shared memory, and make no system call. After a method that changes the
 /// stream, call `Context::submit`, which does nothing if there is no change. Dropping a stream
 /// without `close` aborts the connection as soon as the service checks the slot.
 #[derive(Debug)]
 pub struct Stream {
-    /// The connection's slot: a record in shared memory with a program's and a service's half.
+    /// The slot: the record of the connection in shared memory, with one half for the program and
+    /// one for the service.
     shared: SlotHandle,
     session: Arc<ClientSession>,
     /// Number of the slot.
     slot: u32,
-    /// Number of uses and releases of the slot, when this stream got the slot.
+    /// The generation of the slot when this stream got the slot ([`Stream::generation`]).
     generation: u32,
-    /// Number of the connection: [`ConnectionIds::connection`].
+    /// Number of the connection ([`ConnectionIds::connection`]).
     connection: u64,
     /// Bits of `program_flags`.
     flags: u32,
     /// True if `Context::submit` has to tell the service about a change.
     due: bool,
 
-    /// The value of the slot's soft error that `soft_error` last returned.
+    /// The word of the slot's last ICMP error that `soft_error` has returned.
     soft_error_seen: u32,
 
     /// Position up to which the program has read.
@@ -96,7 +98,8 @@ pub struct Stream {
     rx_buffer: Option<StreamBuffer>,
     /// The word of the receive buffer that the stream last stored in `rx_buffer_seen`.
     rx_word_seen: BufferWord,
-    /// True if the stream confirms a new receive buffer at once: see the module `in_place`.
+    /// True if the stream confirms a new receive buffer at once, so that the service frees the old
+    /// one. False if the caller confirms it (module `in_place`).
     confirms_rx: bool,
 
     /// Position up to which the program has written.
@@ -108,7 +111,7 @@ pub struct Stream {
     tx_limit: u32,
     sending: SendLimits,
     tx_buffer: Option<StreamBuffer>,
-    /// True while parts of the send buffers are lent: see the module `in_place`.
+    /// True while the program writes directly into parts of the send buffers (module `in_place`).
     room_lent: bool,
     outgrown: Outgrown,
     urgent: Urgent,
@@ -187,7 +190,7 @@ impl Stream {
         let (tx_head, rx_read) = (half.tx_head.load(Relaxed), half.rx_read.load(Relaxed));
         let flags = half.flags.load(Relaxed);
         let tx_acked = shared.view().service().tx_acked.load(Acquire);
-        // Do not trust the service's positions: the unacknowledged bytes cannot exceed the buffer.
+        // Check the service's position: the unacknowledged bytes cannot exceed the buffer.
         let unacked = tx_head.wrapping_sub(tx_acked);
         let possible = unacked <= tx_buffer.map_or(0, StreamBuffer::len);
         let mut stream = Self::at(shared, session.clone(), slot, generation);
@@ -213,9 +216,9 @@ impl Stream {
         self.connection
     }
 
-    /// Marks the slot as busy, so that the connection is not migrated before `clear_busy`. The
-    /// caller calls the function before it reads or writes bytes of a connection that several
-    /// processes hold (SHARED).
+    /// Marks the slot as busy, so that the service does not migrate the connection to another
+    /// process before `clear_busy`. Must be called before reads and writes of a connection that
+    /// several processes share after `fork` (SHARED).
     ///
     /// Returns false if the connection has already been migrated to another process.
     pub fn set_busy(&self) -> bool {
@@ -233,9 +236,9 @@ impl Stream {
         self.shared.view().program().busy.store(0, SeqCst);
     }
 
-    /// Drops the stream without closing the connection. The connection was migrated to another
-    /// process, and then back to this process into another slot. The service has freed this slot,
-    /// and uses none of its buffers.
+    /// Drops the stream without closing the connection, which was migrated to another process and
+    /// then back to this process into another slot. The service has freed this slot, and uses none
+    /// of its buffers.
     pub fn forget(mut self) {
         let buffers = self.tx_buffer.take().into_iter();
         let outgrown = std::mem::take(&mut self.outgrown.buffers);
@@ -243,7 +246,7 @@ impl Stream {
         for buffer in buffers.chain(outgrown) {
             allocator.free(buffer);
         }
-        // CLOSE keeps `drop` from writing to the slot, which may belong to another connection now.
+        // CLOSE keeps `drop` from writing to the slot, which may belong to another connection.
         self.flags |= program_flags::CLOSE;
     }
 
@@ -284,15 +287,16 @@ impl Stream {
         self.service_flags() & service_flags::ESTABLISHED != 0
     }
 
-    /// Returns true if the peer's FIN was received or the connection ended. No more bytes arrive.
-    /// Bytes that arrived before may still be readable: use `at_end` to detect the end of file.
+    /// Returns true if the peer's FIN was received or the connection has ended, so that no more
+    /// bytes arrive. Bytes that arrived before may still be readable: use `at_end` to detect the
+    /// end of file.
     pub fn peer_closed(&self) -> bool {
         self.service_flags() & (service_flags::FIN_RECEIVED | service_flags::CLOSED) != 0
     }
 
     /// Returns true if the peer has sent a FIN or urgent data, or if the connection has ended.
     pub fn has_end_or_urgent(&self) -> bool {
-        /// Flags of a FIN, of urgent data and of the end of a connection.
+        /// The flags for which this function returns true.
         const SPECIAL: u32 =
             service_flags::FIN_RECEIVED | service_flags::CLOSED | service_flags::URGENT;
         self.service_flags() & SPECIAL != 0
@@ -331,12 +335,13 @@ impl Stream {
         is_new.then_some(word & 0xff)
     }
 
-    /// Returns true if the peer acknowledged the FIN.
+    /// Returns true if the peer has acknowledged the FIN.
     pub fn fin_acked(&self) -> bool {
         self.service_flags() & service_flags::FIN_ACKED != 0
     }
 
-    /// Returns true if the connection uses the local path: both ends are programs of this service.
+    /// Returns true if the connection uses the local path, because both ends are programs of this
+    /// service.
     pub fn local_path(&self) -> bool {
         self.service_flags() & service_flags::LOCAL_PATH != 0
     }
@@ -395,8 +400,8 @@ impl Stream {
         self.note_options();
     }
 
-    /// Announces a change of the slot's option words by a new count in the flags. The caller has
-    /// stored the words before, so that the service sees them with the count.
+    /// Announces changed option words by a new count in the flags. The caller has already stored
+    /// the words, so that the service sees the new words when it sees the new count.
     fn note_options(&mut self) {
         let count = self.flags.wrapping_add(program_flags::OPTIONS_ONE) & program_flags::OPTIONS;
         self.change_flags(self.flags & !program_flags::OPTIONS | count);
@@ -429,7 +434,7 @@ impl Stream {
         if self.is_closed_by_us() {
             return;
         }
-        // The buffers are handed over before the service may release the slot.
+        // Hand the buffers over before the service may release the slot.
         if !self.trim() && !self.session.is_gone() {
             let present = self.tx_buffer.take();
             let outgrown = std::mem::take(&mut self.outgrown.buffers);

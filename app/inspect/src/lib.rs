@@ -1,10 +1,10 @@
 //! Detects programs that the preload library `libtidelane.so` cannot serve, before `exec` starts
 //! them. The callers are `tidelane run`, and the library when a program calls `exec`.
 //!
-//! The dynamic loader loads the library (LD_PRELOAD), and the library intercepts the calls that a
+//! glibc's dynamic loader loads the library (LD_PRELOAD), which then intercepts the calls that the
 //! program makes through glibc (`docs/socket-calls.md`). The library cannot serve a program that
-//! lacks this loader, or that makes system calls without glibc. [`inspect`] finds the reason in
-//! the program's file. For a script, [`inspect`] examines the script's interpreter.
+//! has another loader or none, or that makes system calls without glibc. [`inspect`] finds the
+//! reason in the program's file, or for a script in the file of the script's interpreter.
 //!
 //! The inspection allocates no memory, takes no lock and needs little stack, so that a child may
 //! run it between `vfork` and `exec`.
@@ -42,7 +42,7 @@ const MUSL: &[u8] = b"ld-musl";
 const S_ISUID: u32 = 0o4000;
 /// Set-group-ID bit of a file's mode.
 const S_ISGID: u32 = 0o2000;
-/// Extended attribute that holds the capabilities of a file.
+/// Extended attribute with the capabilities of a file.
 const XATTR_NAME_CAPS: &CStr = c"security.capability";
 
 /// A property of a program's file that keeps the library from serving the program's sockets.
@@ -75,12 +75,12 @@ impl Reason {
     }
 }
 
-/// A reason why the library cannot serve a program. `Display` writes the rest of a sentence that
-/// begins with the program's name.
+/// The result of inspecting a program that the library cannot serve. `Display` writes the rest of a
+/// sentence that begins with the program's name.
 #[derive(Clone, Copy, Debug)]
 pub struct Unsupported {
     reason: Reason,
-    /// The script's interpreter that `reason` is about. `None` if the program is not a script.
+    /// The script's interpreter, which `reason` is about, or `None` if the program is not a script.
     interpreter: Option<InlinePath>,
 }
 
@@ -103,8 +103,8 @@ impl fmt::Display for Unsupported {
 /// Returns the reason why the library cannot serve a program. Returns `None` if the library can
 /// serve the program, or if the program's file cannot be read.
 ///
-/// `program` is a path. If `search` (the value of PATH) is given and `program` contains no slash,
-/// `program` is a name to find in the directories of `search`, as with `execvp`.
+/// `program` is a path. However, as with `execvp`, a `program` without a slash is a name to find in
+/// the directories of `search` (the value of PATH), if `search` is given.
 pub fn inspect(program: &CStr, search: Option<&[u8]>) -> Option<Unsupported> {
     let bytes = program.to_bytes();
     match search {
@@ -133,7 +133,7 @@ fn is_executable(path: &CStr) -> bool {
         && rustix::fs::access(path, Access::EXEC_OK).is_ok()
 }
 
-/// Inspects the file at `path`. `interpreters` is the number of nested interpreters that may still
+/// Inspects the file at `path`. `interpreters` is the number of further nested interpreters to
 /// follow.
 fn inspect_file(path: InlinePath, interpreters: u32) -> Option<Unsupported> {
     let file = open(path.as_c_str())?;
@@ -205,8 +205,8 @@ fn interpreter_of_script(start: &[u8]) -> Option<&[u8]> {
     words.find(|word| !word.is_empty())
 }
 
-/// The bytes of one header of an ELF file: the file header, a program header or a section header.
-/// The size and the alignment suffice for each of the three types.
+/// The bytes of one header of an ELF file, with the size and alignment for a file header, a program
+/// header or a section header.
 #[repr(align(8))]
 struct HeaderBytes([u8; size_of::<FileHeader64<Endianness>>()]);
 
@@ -224,8 +224,8 @@ impl HeaderBytes {
     }
 }
 
-/// Returns the reason why the library cannot serve an ELF file. Returns `None` if there is no
-/// reason, or if the file has another format, which `exec` rejects or handles itself.
+/// Returns the reason why the library cannot serve the program in an ELF file. Returns `None` if
+/// there is no reason, or if the file has another format, which `exec` rejects or handles itself.
 fn reason_in_elf(file: &OwnedFd) -> Option<Reason> {
     let start = HeaderBytes::read(file, 0)?;
     match FileKind::parse(&start.0[..]).ok()? {
@@ -290,8 +290,8 @@ fn has_section(
     })
 }
 
-/// Returns the file offsets of the headers in a table of `count` headers, each `size` bytes long,
-/// that begins at byte `start`. `None` replaces an offset that overflows.
+/// Returns the file offsets of the headers in a table that begins at byte `start` and has `count`
+/// headers of `size` bytes. The offset is `None` if it overflows.
 fn header_offsets(start: u64, size: u16, count: u16) -> impl Iterator<Item = Option<u64>> + Clone {
     (0..u64::from(count)).map(move |index| start.checked_add(index * u64::from(size)))
 }
@@ -302,7 +302,7 @@ mod tests {
 
     use super::*;
 
-    /// A temporary directory. `Drop` removes the directory at the end of the test.
+    /// A temporary directory, which is removed when the value is dropped.
     struct TempDir(PathBuf);
 
     impl TempDir {
@@ -386,7 +386,7 @@ mod tests {
             text.starts_with(&format!("runs on {name}, which is stat")),
             "{text}"
         );
-        // The script's interpreter is now a script that names itself as its interpreter.
+        // Replace the interpreter by a script that names itself as its interpreter.
         dir.write("program", format!("#!{name}\n").as_bytes());
         assert!(inspect(&script, None).is_none());
         drop(dir);

@@ -1,9 +1,9 @@
-//! File paths that need no heap memory.
+//! File paths without heap memory, which a child must not use between `vfork` and `exec`.
 
 use std::{ffi::CStr, fmt};
 
-/// Size in bytes of the longest path that this crate inspects, with the final NUL. This crate
-/// assumes that the library can serve a program with a longer path.
+/// Size in bytes of the longest path that this crate inspects, with the final NUL. A program with a
+/// longer path is not inspected, and counts as supported.
 const LEN_MAX: usize = 512;
 
 /// A file path of at most `LEN_MAX - 1` bytes, stored in the value itself.
@@ -14,8 +14,7 @@ pub struct InlinePath {
 }
 
 impl InlinePath {
-    /// Returns the path that `parts` form when they are joined. Returns `None` if the path is too
-    /// long or contains a zero byte.
+    /// Joins `parts` to a path. Returns `None` if the path is too long or contains a zero byte.
     pub(crate) fn new(parts: &[&[u8]]) -> Option<Self> {
         let mut bytes = [0; LEN_MAX];
         let mut used = 0;

@@ -1,14 +1,15 @@
 //! Access to the bytes of a stream in place, for programs that read and write without copies. The
 //! bytes are in memory that the program shares with the service (the process `tidelaned`).
 //!
-//! The caller lends parts of both stream buffers to its program. While a part is lent:
+//! The caller of this module lends parts of the stream buffers to its program, which reads or
+//! writes them directly. While a part is lent, its memory must not be reused:
 //!
-//! * **received bytes** stay unread, so that the service neither overwrites nor frees them. The
-//!   service frees a replaced receive buffer when the program has confirmed the new buffer. After
+//! * **Received bytes** stay unread, so that the service does not overwrite them. The service frees
+//!   a replaced receive buffer when the stream confirms the new buffer. After
 //!   [`Stream::begin_in_place`], the stream therefore confirms a new buffer only when the caller
 //!   calls [`Stream::confirm_rx_buffer`].
-//! * **room to send** is not freed: see [`Stream::set_room_lent`]. The service reads no byte that
-//!   is not published.
+//! * **Room to send** is not freed while [`Stream::set_room_lent`] is in effect. The service reads
+//!   only published bytes.
 //!
 //! ```text
 //!         tx_acked         published       tx_head            end of the room
@@ -23,7 +24,7 @@ use tidelane_ring::StreamBuffer;
 
 use super::Stream;
 
-/// A part of a stream buffer without a wrap, in the memory that program and service share.
+/// A contiguous part of a circular stream buffer, in the memory that program and service share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Start of the part. The memory lives as long as the stream.
@@ -33,18 +34,18 @@ pub struct Run {
 }
 
 impl Stream {
-    /// Makes the caller responsible for [`Self::confirm_rx_buffer`].
+    /// Makes the caller responsible for calling [`Self::confirm_rx_buffer`].
     pub fn begin_in_place(&mut self) {
         self.confirms_rx = false;
     }
 
-    /// Returns the position up to which bytes are read.
+    /// Returns the position up to which the program has read.
     pub fn read_position(&self) -> u32 {
         self.rx_read
     }
 
-    /// Returns the received bytes from position `from` on, up to the wrap of the buffer. Returns
-    /// `None` if `from` is not the position of an unread byte.
+    /// Returns the received bytes from position `from` on, at most up to the end of the buffer's
+    /// memory. Returns `None` if `from` is not the position of an unread byte.
     pub fn received_run(&mut self, from: u32) -> Option<Run> {
         self.refresh_rx();
         let skip = from.wrapping_sub(self.rx_read);
@@ -52,13 +53,14 @@ impl Stream {
         self.run(self.rx_buffer?, from, len)
     }
 
-    /// Returns the word of the receive buffer to which [`Self::received_run`] refers.
+    /// Returns the word (offset and size) of the receive buffer to which [`Self::received_run`]
+    /// refers.
     pub fn rx_word(&self) -> BufferWord {
         self.rx_word
     }
 
-    /// Tells the service that no byte of an earlier receive buffer is lent, so that the service
-    /// frees the earlier buffers. Does nothing if the service already knows.
+    /// Tells the service that no byte of an earlier receive buffer is lent, so that it can free the
+    /// earlier buffers. Does nothing if the service already knows.
     pub fn confirm_rx_buffer(&mut self) {
         if self.rx_word_seen != self.rx_word {
             self.rx_word_seen = self.rx_word;
@@ -71,8 +73,7 @@ impl Stream {
         }
     }
 
-    /// Sets whether parts of the room to send are lent. While parts are lent, no send buffer is
-    /// freed.
+    /// Records whether parts of the room to send are lent. While they are, no send buffer is freed.
     pub fn set_room_lent(&mut self, is_lent: bool) {
         self.room_lent = is_lent;
     }
@@ -82,15 +83,16 @@ impl Stream {
         self.tx_head
     }
 
-    /// Returns the word of the send buffer to which [`Self::reserve`] refers. While a part of the
-    /// buffer is lent, no other buffer has this word.
+    /// Returns the word (offset and size) of the send buffer to which [`Self::reserve`] refers.
+    /// While a part of the buffer is lent, no other buffer has this word.
     pub fn tx_word(&self) -> BufferWord {
         self.tx_buffer.map_or(0, StreamBuffer::to_word)
     }
 
-    /// Returns up to `wanted` bytes of room, `after` bytes beyond the next byte to write, up to the
-    /// wrap of the buffer. Returns `None` if there are fewer than `least` bytes before the limit of
-    /// unacknowledged bytes, if there is no memory, or if the stream cannot send.
+    /// Returns up to `wanted` bytes of room that begin `after` bytes beyond the next byte to write,
+    /// at most up to the end of the buffer's memory. Returns `None` if there are fewer than `least`
+    /// bytes before the limit of unacknowledged bytes, if there is no memory, or if the stream
+    /// cannot send.
     pub fn reserve(&mut self, after: u32, wanted: u32, least: u32) -> Option<Run> {
         let shut = self.flags & (program_flags::SHUT_WRITE | program_flags::CLOSE) != 0;
         if shut || self.service_flags() & service_flags::CLOSED != 0 {
@@ -113,8 +115,8 @@ impl Stream {
         self.run(buffer, self.tx_head.wrapping_add(after), room)
     }
 
-    /// Moves the unacknowledged bytes to another send buffer, whose room has no lent parts. The
-    /// present buffer is kept while its parts are lent. Returns false if there is no memory.
+    /// Moves the unacknowledged bytes to another send buffer, whose room has no lent parts. Keeps
+    /// the present buffer while its parts are lent. Returns false if there is no memory.
     pub fn replace_send_buffer(&mut self) -> bool {
         let before = self.tx_word();
         let unacked = self.tx_head.wrapping_sub(self.tx_acked);
@@ -128,7 +130,7 @@ impl Stream {
     ///
     /// # Panics
     ///
-    /// If the send buffer does not hold so many bytes.
+    /// Panics if the send buffer has room for fewer bytes.
     pub fn commit(&mut self, len: u32) {
         let unacked = self.tx_head.wrapping_sub(self.tx_acked);
         let capacity = self.tx_buffer.map_or(0, StreamBuffer::len);
@@ -155,8 +157,8 @@ impl Stream {
         self.set_flag(program_flags::ABORT);
     }
 
-    /// Returns the part of `buffer` from position `from` on with up to `len` bytes. Returns `None`
-    /// for an empty part.
+    /// Returns the contiguous part of `buffer` from position `from` on, with up to `len` bytes.
+    /// Returns `None` for an empty part.
     fn run(&self, buffer: StreamBuffer, from: u32, len: u32) -> Option<Run> {
         let (offset, len) = buffer.part(from, len)?;
         let start = self.shared.region().address(offset, len as usize)?;

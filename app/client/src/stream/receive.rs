@@ -1,5 +1,5 @@
 //! The receive side of a stream. The service (the process `tidelaned`) writes received bytes to a
-//! buffer in shared memory.
+//! circular buffer in shared memory, which it replaces by larger buffers on demand.
 
 use std::{
     io::IoSliceMut,
@@ -12,15 +12,15 @@ use tidelane_ring::StreamBuffer;
 use super::Stream;
 
 impl Stream {
-    /// Returns the number of bytes that `read` can return now.
+    /// Returns the number of bytes that `read` can return.
     #[inline]
     pub fn readable(&mut self) -> usize {
         self.refresh_rx();
         self.rx_head.wrapping_sub(self.rx_read) as usize
     }
 
-    /// Moves received bytes to `into` and returns their number. If `read` returns 0, `at_end` tells
-    /// whether the stream is at the end of file.
+    /// Moves received bytes to `into`, and returns the number of bytes. After a result of 0, call
+    /// `at_end` to find out whether the stream is at the end of file.
     #[inline]
     pub fn read(&mut self, into: &mut [u8]) -> usize {
         let count = self.peek(into);
@@ -58,8 +58,8 @@ impl Stream {
     /// Copies readable bytes from offset `skip` on without consuming them. Returns their number.
     #[inline]
     pub(super) fn copy_out(&mut self, skip: u32, into: &mut [u8]) -> usize {
-        // A read of bytes before the known `rx_head` needs no refresh: the current buffer stays
-        // valid until the stream loads a new one.
+        // Bytes before the known `rx_head` need no refresh, because the present buffer stays valid
+        // until the stream loads a new one.
         if (self.rx_head.wrapping_sub(self.rx_read) as usize) < skip as usize + into.len() {
             self.refresh_rx();
         }
@@ -75,9 +75,9 @@ impl Stream {
         count
     }
 
-    /// Advances the read position by `count` bytes. The next `Context::submit` announces the read
-    /// position to the service if the program has read a quarter of the receive window since the
-    /// last announcement.
+    /// Advances the read position by `count` bytes. If the program has read a quarter of the
+    /// receive window since the last announcement, lets the next `Context::submit` announce the
+    /// read position to the service.
     #[inline]
     pub(super) fn consume(&mut self, count: usize) {
         if count == 0 {
@@ -108,7 +108,7 @@ impl Stream {
     #[inline]
     pub(super) fn adopt_rx_head(&mut self, head: u32) {
         let readable = head.wrapping_sub(self.rx_read);
-        // `head` is out of range if more bytes would be readable than the buffer holds, or fewer
+        // `head` is out of range if more bytes would be readable than the buffer can hold, or fewer
         // than before.
         let new = head.wrapping_sub(self.rx_head);
         if readable <= self.rx_buffer.map_or(0, StreamBuffer::len) && new <= readable {
@@ -116,8 +116,8 @@ impl Stream {
         }
     }
 
-    /// Completes [`refresh_rx`](Self::refresh_rx) if the service has set a new buffer or the URGENT
-    /// flag. With the URGENT flag, the readable bytes end at the urgent mark.
+    /// Does the work of [`refresh_rx`](Self::refresh_rx) if the service has set a new buffer or the
+    /// flag URGENT, with which the readable bytes end at the urgent mark.
     #[cold]
     fn refresh_rx_slow(&mut self, head: u32, word: BufferWord) {
         let plain = word & !buffer_word::URGENT;
@@ -139,7 +139,7 @@ impl Stream {
         let buffer = StreamBuffer::from_word(word, area);
         let unread = self.rx_head.wrapping_sub(self.rx_read);
         if buffer.map_or(0, StreamBuffer::len) < unread {
-            // A correct service never sets a buffer that is too small for the unread bytes.
+            // A correct service does not set a buffer that is too small for the unread bytes.
             return;
         }
         self.rx_word = word;

@@ -1,5 +1,5 @@
 //! The send side of a stream. The service (the process `tidelaned`) reads the bytes from an elastic
-//! buffer of the program: see the module `stream`.
+//! send buffer in shared memory, which the module `stream` describes.
 
 use std::{
     io::IoSlice,
@@ -16,37 +16,38 @@ use super::{SendLimits, Stream};
 
 /// Binary logarithm of the smallest send buffer in bytes: one page.
 const TX_LOG2_FIRST: u8 = 12;
-/// Largest number of unacknowledged bytes of a stream, even if the service's limit is higher: the
-/// size of the largest buffer.
+/// Largest number of unacknowledged bytes of a stream, even if the service's limit is higher,
+/// because it is the size of the largest buffer.
 pub(super) const UNACKED_MAX: u32 = 1 << STREAM_BUFFER_LOG2_MAX;
 
-/// Number of bytes that a write may always take while the unsent bytes are below TCP_NOTSENT_LOWAT.
-/// The write may exceed the value of the option.
+/// Number of bytes that a write may always take while the unsent bytes are below TCP_NOTSENT_LOWAT,
+/// even if the write then exceeds the value of the option.
 const UNSENT_SLACK: u32 = 16 << 10;
 
-/// Send buffers that were replaced and that the service may still read.
+/// The outgrown send buffers: buffers that were replaced and that the service may still read.
 #[derive(Debug, Default)]
 pub(super) struct Outgrown {
     pub(super) buffers: Vec<StreamBuffer>,
-    /// Write position at which the last of these buffers was replaced. When the peer has
-    /// acknowledged all bytes before this position, the service reads none of the buffers.
+    /// Write position at which the last of these buffers was replaced. The service reads none of
+    /// the buffers after the peer has acknowledged all bytes before this position.
     until: u32,
     /// True if the buffers also become free when the service echoes the word of the present buffer.
-    /// False if the service already echoed this word for an earlier use of that buffer.
+    /// False if the echo means nothing, because the service echoed the same word for an earlier use
+    /// of the present buffer.
     echo: bool,
 }
 
 impl Stream {
-    /// Returns the number of bytes that `write` would take now, if memory is available.
+    /// Returns the number of bytes that `write` would take, if memory is available.
     #[inline]
     pub fn writable(&mut self) -> usize {
         self.refresh_tx();
         self.room() as usize
     }
 
-    /// Copies bytes to the send buffer and returns their number. Returns 0 if the limit of
-    /// unacknowledged bytes is reached, if there is no memory for a buffer, or if the stream is
-    /// closed or shut down for writing.
+    /// Copies bytes to the send buffer, and returns the number of bytes copied. Returns 0 if the
+    /// limit of unacknowledged bytes is reached, if there is no memory for a buffer, or if the
+    /// stream is closed or shut down for writing.
     #[inline]
     pub fn write(&mut self, from: &[u8]) -> usize {
         let count = self.copy_in(from);
@@ -55,8 +56,8 @@ impl Stream {
     }
 
     /// Lets `fill` write up to `wanted` bytes into the send buffer. The room has two parts, because
-    /// the buffer is circular; `fill` fills the first part first, and returns the number of bytes.
-    /// Returns `None` without calling `fill` if `write` would take no byte.
+    /// the buffer is circular. `fill` has to fill the first part first, and to return the number of
+    /// bytes. Returns `None` without calling `fill` if `write` would take no byte.
     pub fn write_in_place<E>(
         &mut self,
         wanted: usize,
@@ -90,8 +91,8 @@ impl Stream {
         written
     }
 
-    /// Copies as many bytes as fit to the send buffer, from position `tx_head` on. Returns their
-    /// number. Does not publish the bytes.
+    /// Copies as many bytes as fit to the send buffer, from position `tx_head` on, without
+    /// publishing them. Returns the number of bytes.
     #[inline]
     pub(super) fn copy_in(&mut self, from: &[u8]) -> usize {
         let count = self.prepare_tx(from.len());
@@ -134,7 +135,7 @@ impl Stream {
         }
     }
 
-    /// The part of `prepare_tx` that loads the service's values and may replace the buffer.
+    /// Does the work of `prepare_tx` if it has to load the service's values or replace the buffer.
     #[cold]
     fn prepare_tx_slow(&mut self, wanted: usize) -> usize {
         self.refresh_tx();
@@ -174,7 +175,7 @@ impl Stream {
         let region = self.shared.region();
         let half = self.shared.view();
         if let Some(old) = self.tx_buffer.replace(larger) {
-            // The sizes were chosen so that the bytes fit, and both buffers are from our allocator.
+            // Cannot fail: the bytes fit, and both buffers come from this program's allocator.
             let moved = old.relocate(region, larger, self.tx_acked, self.tx_head);
             debug_assert!(moved);
             self.outgrown.buffers.push(old);
@@ -198,7 +199,7 @@ impl Stream {
         let half = self.shared.view();
         let acked = half.service().tx_acked.load(Acquire);
         let unacked = self.tx_head.wrapping_sub(acked);
-        // Ignore an impossible value: beyond the bytes written, or less than the last value.
+        // Ignore an impossible position, beyond the written bytes or before the last position.
         if unacked <= self.tx_head.wrapping_sub(self.tx_acked) {
             self.tx_acked = acked;
         }
@@ -208,7 +209,7 @@ impl Stream {
         }
     }
 
-    /// Frees the outgrown buffers that the service does not read any more.
+    /// Frees the outgrown buffers if the service does not read them any more.
     fn free_outgrown(&mut self) {
         let seen = self.shared.view().service().tx_buffer_seen.load(Acquire);
         let echoed = self.outgrown.echo
@@ -232,7 +233,7 @@ impl Stream {
         self.tx_head.wrapping_sub(self.tx_acked)
     }
 
-    /// Returns the limit of unacknowledged bytes (SO_SNDBUF): the lower of the service's limit and
+    /// Returns the limit of unacknowledged bytes (SO_SNDBUF): the lower limit of the service's and
     /// the program's.
     pub fn tx_limit(&self) -> u32 {
         let limit = self.shared.view().service().tx_limit.load(Relaxed);
@@ -245,12 +246,12 @@ impl Stream {
     /// Sets the program's limits of unacknowledged and unsent bytes.
     pub fn limit_sending(&mut self, sending: SendLimits) {
         self.sending = sending;
-        // The next write computes the limit.
+        // Makes the next write compute the limit.
         self.tx_limit = 0;
     }
 
-    /// Returns the number of bytes written and not sent. Without TCP_NOTSENT_LOWAT, the service
-    /// does not report this number, and the function returns the number of unacknowledged bytes.
+    /// Returns the number of bytes written and not sent. Without TCP_NOTSENT_LOWAT, returns the
+    /// number of unacknowledged bytes, because the service does not report the unsent bytes.
     pub fn unsent(&mut self) -> u32 {
         self.refresh_tx();
         self.unsent_now()
@@ -290,8 +291,8 @@ impl Stream {
         limit.min(unacked.saturating_add(room))
     }
 
-    /// Frees the send buffer if all bytes are acknowledged. Returns true if the stream has no send
-    /// buffer now.
+    /// Frees the send buffer if all bytes are acknowledged. Returns true if the stream is left
+    /// without a send buffer.
     pub fn trim(&mut self) -> bool {
         let Some(buffer) = self.tx_buffer else {
             return true;

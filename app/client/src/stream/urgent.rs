@@ -1,9 +1,10 @@
-//! Urgent data: the urgent mark, at which reading stops, and the urgent byte after the mark.
+//! Urgent data: the urgent byte, and the urgent mark, which is the position of this byte in the
+//! stream.
 //!
-//! As in Linux, only the last byte of the peer's urgent data is urgent. `read` returns the bytes
-//! before the mark. With SO_OOBINLINE, `read` at the mark returns the urgent byte and the bytes
-//! after it. Without SO_OOBINLINE, `read` at the mark returns 0 until `pass_mark` skips the urgent
-//! byte. `urgent_byte` returns the urgent byte as soon as the byte has arrived.
+//! As in Linux, only the last byte of the peer's urgent data is urgent. `read` stops at the mark.
+//! With SO_OOBINLINE, the next `read` returns the urgent byte and the bytes after it. Without
+//! SO_OOBINLINE, it returns 0 until `pass_mark` skips the urgent byte. `urgent_byte` returns the
+//! urgent byte as soon as the byte has arrived.
 //!
 //! The service (the process `tidelaned`) sets the flag `service_flags::URGENT` when the peer sends
 //! urgent data. To save time, a stream without this flag and without a mark does not load the mark.
@@ -14,18 +15,19 @@ use tidelane_abi::{SlotOptions, service_flags, urgent_state};
 
 use super::Stream;
 
-/// The urgent data of a stream.
+/// The state of a stream's urgent data, in both directions.
 #[derive(Debug)]
 pub(super) struct Urgent {
-    /// The last mark that was loaded from the slot. The read position may be beyond the mark.
+    /// The last mark that was loaded from the slot (the connection's record in shared memory). The
+    /// read position may be beyond the mark.
     mark: Option<Mark>,
     /// SO_OOBINLINE: the urgent byte is part of the stream.
     inline: bool,
-    /// Position of the last mark that the stream reported to the service as passed.
+    /// The last mark of which the stream has told the service that the program has read beyond it.
     reported: Option<u32>,
-    /// Number of urgent bytes that the stream skipped.
+    /// Number of urgent bytes that the stream has skipped.
     skipped: u32,
-    /// Number of urgent bytes that the program wrote: the value of [`SlotOptions::tx_urgents`].
+    /// Number of urgent bytes that the program has written ([`SlotOptions::tx_urgents`]).
     written: u32,
 }
 
@@ -40,13 +42,12 @@ struct Mark {
     taken: bool,
 }
 
-/// The state of the urgent byte.
+/// The state of the urgent byte, as the program sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UrgentByte {
-    /// No urgent byte was announced, or the program has read the byte, or the program has read
-    /// beyond the byte.
+    /// The peer has announced no urgent byte, or the program has already read the byte or beyond.
     None,
-    /// The peer announced the byte, but the byte has not arrived.
+    /// The peer has announced the byte, but the byte has not arrived.
     Announced,
     /// The byte has arrived.
     Arrived(u8),
@@ -69,8 +70,7 @@ impl Stream {
     /// Sets SO_OOBINLINE, which is on for a new stream.
     pub fn set_urgent_inline(&mut self, inline: bool) {
         self.urgent.inline = inline;
-        // `rx_head` was limited for the previous setting. The next `refresh_rx` computes `rx_head`
-        // again.
+        // Let the next `refresh_rx` compute `rx_head` again, because it depends on the setting.
         self.rx_head = self.rx_read;
     }
 
@@ -82,8 +82,8 @@ impl Stream {
         count
     }
 
-    /// Announces to the service that the last of the next `count` bytes is urgent. Must be called
-    /// before the bytes are published.
+    /// Announces to the service that the last of the next `count` bytes is urgent. Has to precede
+    /// the publication of the bytes.
     fn announce_urgent(&mut self, count: usize) {
         if count == 0 {
             return;
@@ -137,7 +137,7 @@ impl Stream {
     }
 
     /// Notifies the service, once for each mark, that the program has read beyond the mark at
-    /// `pos`. The service then looks at the read position of the stream.
+    /// `pos`, so that the service loads the read position of the stream.
     fn report_passed(&mut self, pos: u32) {
         if self.urgent.reported != Some(pos) {
             self.urgent.reported = Some(pos);
@@ -145,9 +145,8 @@ impl Stream {
         }
     }
 
-    /// Skips the previous urgent byte if it has arrived and SO_OOBINLINE is off. The previous
-    /// urgent byte is at the read position, and a later byte has become the urgent byte. Linux
-    /// skips the byte, too.
+    /// Skips the previous urgent byte, which is at the read position, if it has arrived and
+    /// SO_OOBINLINE is off. Linux also skips an urgent byte after a later byte has become urgent.
     fn skip_previous_byte(&mut self) {
         let has_arrived = self.received_head() != self.rx_read;
         if has_arrived && !self.urgent.inline {
@@ -180,9 +179,8 @@ impl Stream {
         }
     }
 
-    /// Returns the position at which `read` stops. `head` is the end of the received bytes. The
-    /// result is the mark if the mark is before `head`, or else `head`. With SO_OOBINLINE, a mark
-    /// at the read position is ignored.
+    /// Returns the position at which `read` stops: the mark if it is before `head`, the end of the
+    /// received bytes, or else `head`. With SO_OOBINLINE, ignores a mark at the read position.
     pub(super) fn clamp_to_mark(&mut self, head: u32) -> u32 {
         let inline = self.urgent.inline;
         let Some(mark) = self.reload_mark() else {
@@ -203,8 +201,8 @@ impl Stream {
         self.mark().is_some_and(|mark| mark.pos == at)
     }
 
-    /// Returns true if the urgent byte has arrived, and the program has read neither the byte nor
-    /// beyond the byte (EPOLLPRI).
+    /// Returns true if the urgent byte has arrived, and the program has not yet read it or beyond
+    /// it (EPOLLPRI).
     pub fn has_urgent(&mut self) -> bool {
         matches!(self.urgent_byte(), UrgentByte::Arrived(_))
     }

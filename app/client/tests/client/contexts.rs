@@ -1,5 +1,5 @@
-//! Tests of a context, the set of rings of one thread of a program: requests, events, the sleep
-//! protocol and corrupt rings.
+//! Tests of a context, which is the set of rings of one thread of a program: requests, events, the
+//! sleep protocol and corrupt rings.
 
 use std::sync::atomic::Ordering;
 

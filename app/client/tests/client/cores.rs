@@ -1,5 +1,5 @@
-//! Tests of a program whose service has several cores (polling threads). A request about a slot,
-//! the record of a connection in shared memory, goes to the core that owns the slot.
+//! Tests of a program whose service has several cores (polling threads). A slot is the record of a
+//! connection in shared memory. A request about a slot goes to the core that owns the slot.
 
 use std::sync::{
     Arc,
@@ -31,7 +31,7 @@ impl Core {
     }
 }
 
-/// A program with one context, and each core's side of this context.
+/// A program with one context (the rings of one thread), and the side of each core of the service.
 struct Service {
     cores: Vec<Core>,
     region: Arc<ProgramRegion>,
@@ -114,7 +114,7 @@ fn requests_about_a_slot_ring_only_its_core() {
 #[test]
 fn slots_without_a_core_are_ignored() {
     let mut service = service();
-    // Each of the 96 slots has a core, so the request names a slot that does not exist.
+    // All existing slots have a core, so use a slot that does not exist.
     service.context.assign(u32::MAX);
     service.context.flush();
     assert!(service.cores.iter_mut().all(|core| core.words().is_empty()));
@@ -157,7 +157,7 @@ fn listeners_are_joined_on_all_cores_and_connects_go_where_the_connection_will_b
     }
 }
 
-/// A round robin that starts at the process id would make simulated runs irreproducible.
+/// If the round robin began at the process id, simulated runs would not be reproducible.
 #[test]
 fn in_memory_connects_begin_with_the_same_core_in_every_process() {
     let mut service = service();
@@ -185,7 +185,7 @@ fn events_of_all_cores_are_reported_and_keep_a_context_awake() {
     };
     service.cores[1].control_events.push(accepted).unwrap();
     service.cores[1].control_events.publish();
-    // Slot 96 does not exist. The program ignores the event.
+    // The program ignores this event, because slot 96 does not exist.
     accepted.slot = 96;
     service.cores[0].control_events.push(accepted).unwrap();
     service.cores[0].control_events.publish();
@@ -210,7 +210,7 @@ fn events_of_all_cores_are_reported_and_keep_a_context_awake() {
         ]
     );
     assert!(service.context.prepare_to_sleep());
-    // Each core checks its own word for a sleeping context.
+    // Each core has its own word in which it checks whether the context sleeps.
     for core in 0..CORES {
         let rings = service
             .region

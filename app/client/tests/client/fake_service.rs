@@ -1,4 +1,5 @@
-//! A fake service for the tests: the service's side of the shared memory, driven step by step.
+//! A fake service for the tests: the service's side of the shared memory, which a test drives step
+//! by step.
 
 use std::{
     collections::HashMap,
@@ -30,7 +31,8 @@ pub struct Connection {
     pub flags: u32,
 }
 
-/// A service with one core and a program of one context.
+/// A service with one core (polling thread), for a program with one context (the rings of one
+/// thread).
 pub struct FakeService {
     pub region: Arc<ProgramRegion>,
     pub page: Arc<ServicePageMap>,
@@ -72,7 +74,8 @@ impl FakeService {
         })
     }
 
-    /// Prepares a slot, the record of a connection in shared memory. Returns the slot's generation.
+    /// Prepares a slot (the record of a connection in shared memory) for a new connection. Returns
+    /// the slot's generation.
     pub fn begin(&mut self, slot: u32, rx_window: u32, tx_limit: u32) -> u32 {
         let view = self.region.slot(slot).unwrap();
         let half = view.service();
@@ -157,7 +160,7 @@ impl FakeService {
         connection.tx = StreamBuffer::from_word(word, self.region.layout().tx_area());
         assert!(
             word == 0 || connection.tx.is_some(),
-            "nonsense from the client: {word:#x}"
+            "invalid send buffer from the client: {word:#x}"
         );
         let unacked = head.wrapping_sub(connection.tx_acked);
         assert!(unacked <= connection.tx.map_or(0, StreamBuffer::len));
@@ -177,7 +180,7 @@ impl FakeService {
         let len = connection.tx_head.wrapping_sub(connection.tx_acked) as usize;
         let mut bytes = vec![0; len];
         if len > 0 {
-            let buffer = connection.tx.expect("bytes lie in a buffer");
+            let buffer = connection.tx.expect("a buffer with the bytes");
             assert!(buffer.read(&self.region, connection.tx_acked, &mut bytes));
         }
         bytes
@@ -238,7 +241,7 @@ impl FakeService {
                 .into_iter()
                 .chain(connection.rx_old.drain(..))
             {
-                // Overwrite the buffer, so that a stream that still reads it yields wrong bytes.
+                // Overwrite the buffer, so that a stream that wrongly reads it gets wrong bytes.
                 assert!(buffer.write(&self.region, 0, &vec![0xdd; buffer.len() as usize]));
                 assert!(self.rx_area.free(buffer));
             }

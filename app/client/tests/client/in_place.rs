@@ -1,4 +1,4 @@
-//! Tests of a stream whose buffers are used in place: the program reads and writes in shared
+//! Tests of in-place access to a stream: the program reads and writes the bytes directly in shared
 //! memory, without copies.
 
 use std::sync::atomic::Ordering::Acquire;
@@ -9,7 +9,7 @@ use crate::fake_service::FakeService;
 
 const SLOT: u32 = 3;
 
-/// Returns a stream whose buffers are used in place, and the fake service of its connection.
+/// Returns a stream with in-place access, and the fake service of its connection.
 fn setup() -> (FakeService, Context, Stream) {
     let mut service = FakeService::new();
     let program = service.program();
@@ -58,7 +58,7 @@ fn reserved_room_is_behind_the_written_bytes() {
     exchange(&mut service, &mut context, &mut stream);
     assert_eq!(service.unacked(SLOT), unacked);
     service.acknowledge(SLOT, 130);
-    assert!(!stream.trim(), "the replaced buffer is lent");
+    assert!(!stream.trim(), "the replaced buffer is still lent");
     stream.set_room_lent(false);
     stream.unacked();
     assert!(stream.trim());
@@ -78,7 +78,7 @@ fn room_ends_at_the_limit_and_at_the_wrap() {
     assert_eq!(stream.write(&[1; 65_530]), 65_530);
     exchange(&mut service, &mut context, &mut stream);
     service.acknowledge(SLOT, 65_530);
-    // The buffer has 64 KiB, so six bytes remain before the wrap.
+    // The buffer has 64 KiB, so six bytes remain before the position wraps around.
     assert_eq!(stream.reserve(0, 100, 1).unwrap().len, 6);
     assert_eq!(stream.reserve(6, 100, 1).unwrap().len, 100);
     stream.shutdown_write();

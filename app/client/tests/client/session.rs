@@ -1,4 +1,5 @@
-//! Tests of a session over the registration socket, from registration to the service's death.
+//! Tests of a session (the registration of a program with the service) over the registration
+//! socket, from the registration to the death of the service.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -39,7 +40,7 @@ impl Drop for SocketPath {
     }
 }
 
-/// Listens at `path`, and calls `work` in a thread with the socket of the first program.
+/// Listens at `path`. Accepts the first program in another thread, and calls `work` there.
 fn serve<T: Send + 'static>(
     path: &SocketPath,
     work: impl FnOnce(OwnedFd) -> T + Send + 'static,
@@ -110,7 +111,7 @@ fn an_absent_service_is_reported_as_not_running() {
     let path = SocketPath::new("absent");
     let error = Program::register(&path.0, "testing").unwrap_err();
     assert!(matches!(error, RegisterError::NotRunning), "{error}");
-    // A socket file without a listening process, as after a crash of the service.
+    // Leave a socket file without a listening process, as after a crash of the service.
     let kind = SocketType::SEQPACKET;
     let dead = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
     bind(&dead, &SocketAddrUnix::new(&path.0).unwrap()).unwrap();
@@ -214,7 +215,7 @@ fn a_session_from_registration_to_the_service_s_death() {
     program.unlisten(ListenerHandle(9));
     let (service, doorbell) = service.join().unwrap();
 
-    // The program sleeps. An event rings its doorbell.
+    // While the program sleeps, an event rings its doorbell (an eventfd).
     let mut events = DataEventProducer::new(service.region.clone(), 0).unwrap();
     let _control = ControlEventProducer::new(service.region.clone(), 0).unwrap();
     assert!(context.prepare_to_sleep());
@@ -237,7 +238,7 @@ fn a_session_from_registration_to_the_service_s_death() {
     context.poll(&mut |event| got.push(event));
     assert_eq!(got, [ClientEvent::Ready { slot: 3 }]);
 
-    // The service sleeps. A request rings its doorbell.
+    // While the service sleeps, a request rings its doorbell.
     let needs_wakeup = &service.page.core(0).unwrap().needs_wakeup;
     sleep::prepare_to_sleep(needs_wakeup);
     context.assign(3);
@@ -286,7 +287,7 @@ fn an_abandoned_session_hangs_up_when_the_parent_does() {
     let service = serve(&path, register);
     let program = Program::register(&path.0, "testing").unwrap();
     let service = service.join().unwrap();
-    // The state after `fork` in a child, except that the region is still mapped.
+    // Abandon the session as in a child after `fork`, although the shared memory is still mapped.
     program.abandon();
     assert!(program.service_known_gone());
     assert!(readable(&service.socket, Duration::from_secs(5)));

@@ -1,4 +1,5 @@
-//! Tests of a stream: its buffers, limits and flags, and impossible values of the service.
+//! Tests of a stream, the program's access to one connection: its buffers, limits and flags, and
+//! impossible values of the service.
 
 use std::{
     io::{IoSlice, IoSliceMut},
@@ -44,8 +45,8 @@ impl Setup {
     }
 }
 
-/// Returns the byte at a position of a stream. The bytes repeat only after 2^21 positions, so no
-/// buffer of the tests holds a repetition.
+/// Returns the byte at a position of a stream. The bytes repeat only after 2^21 positions, more
+/// than a buffer of the tests can hold.
 fn byte(stream: u32, pos: u32) -> u8 {
     (pos.wrapping_mul(2_654_435_761) >> 13) as u8 ^ stream as u8
 }
@@ -88,7 +89,7 @@ fn written_bytes_reach_the_service_and_an_idle_stream_holds_no_buffer() {
 #[test]
 fn a_growing_buffer_keeps_wrapped_bytes_and_its_predecessor() {
     let mut s = setup(1 << 20);
-    // The stream position is in the middle of the buffer, so that the bytes wrap around.
+    // Begin in the middle of the buffer, so that the bytes wrap around.
     assert_eq!(s.stream.write(&bytes(1, 0, 3000)), 3000);
     s.exchange();
     s.service.acknowledge(SLOT, 3000);
@@ -111,7 +112,7 @@ fn a_growing_buffer_keeps_wrapped_bytes_and_its_predecessor() {
     assert_eq!(
         s.program.send_buffer_bytes(),
         16384,
-        "echoed: the old ones are free"
+        "the echo frees the old buffers"
     );
 }
 
@@ -165,7 +166,7 @@ fn writes_stop_at_the_limit_and_at_the_end_of_memory() {
     let generation = service.begin(1, 1 << 16, 1 << 20);
     let mut stream = program.stream(1, generation, 0).unwrap();
     let taken = stream.write(&vec![1; 1 << 20]);
-    assert_eq!(taken, 16 << 10, "the largest buffer there was");
+    assert_eq!(taken, 16 << 10, "the largest buffer that fits");
     assert_eq!(stream.write(b"x"), 0);
     let generation = service.begin(2, 1 << 16, 1 << 20);
     let mut other = program.stream(2, generation, 0).unwrap();
@@ -329,7 +330,7 @@ fn a_dropped_stream_is_aborted_and_a_lost_release_leaks_nothing() {
     let view = region.slot(SLOT).unwrap();
     let abort = program_flags::CLOSE | program_flags::ABORT;
     assert_eq!(view.program().flags.load(Ordering::Relaxed), abort);
-    // The slot is reused without a release event.
+    // Reuse the slot without the event RELEASED.
     let generation = s.service.begin(SLOT, 1 << 16, 1 << 16);
     let mut stream = s.program.stream(SLOT, generation, 0).unwrap();
     assert_eq!(stream.write(&[2; 100]), 100);
@@ -397,13 +398,13 @@ proptest! {
     }
 }
 
-/// Two streams of one program, whose buffers are in the same area.
+/// Two streams of one program, whose buffers are in the same area, and the expected positions.
 struct World {
     service: FakeService,
     program: Program,
     context: Context,
     streams: Vec<Stream>,
-    /// Positions in each stream: written, received, read.
+    /// For each stream, the number of bytes written, received and read so far.
     written: [u32; 2],
     received: [u32; 2],
     read: [u32; 2],

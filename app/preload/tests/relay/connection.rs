@@ -180,7 +180,7 @@ impl Connection {
         let mut chunk = [0; CHUNK];
         while self.tx_acked != self.tx_head {
             let len = (self.tx_head.wrapping_sub(self.tx_acked) as usize).min(CHUNK);
-            let buffer = self.tx.expect("bytes lie in a buffer");
+            let buffer = self.tx.expect("a buffer with the bytes");
             assert!(buffer.read(region, self.tx_acked, &mut chunk[..len]));
             match socket.write(&chunk[..len]) {
                 Ok(sent) => {
