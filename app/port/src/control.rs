@@ -1,6 +1,6 @@
-//! The connection of a port to the registration socket of the service (the process `tidelaned`). A
-//! port is shared memory over which a program exchanges packets with the service. The service
-//! closes the port when this connection ends.
+//! The control connection of a port: a connection to the registration socket (a Unix socket) of the
+//! service, the process `tidelaned`. A port is shared memory over which a program exchanges packets
+//! with the service. The service closes the port when this connection ends.
 
 use std::{
     io,
@@ -25,8 +25,8 @@ use crate::error::{PortError, kind_of};
 /// Time limit for sending a request, and for receiving the service's answer.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// The connection of one port: a connected unix socket (SOCK_SEQPACKET). Each request has one
-/// answer.
+/// The control connection of one port: a connected Unix socket (SOCK_SEQPACKET), on which each
+/// request has one answer.
 #[derive(Debug)]
 pub struct Control(OwnedFd);
 
@@ -43,9 +43,9 @@ impl Control {
     }
 
     /// Asks the service to open the port (message OPEN_PORT). `name` is the name of the program for
-    /// `tidelane port list`, and is cut to the length of the message's field. `ring_len` is the
-    /// length of a packet ring in bytes. `doorbell` is the eventfd by which the service wakes the
-    /// program.
+    /// `tidelane port list`, and is truncated to the length of the message's field. `ring_len` is
+    /// the length of a packet ring in bytes. `doorbell` is the eventfd by which the service wakes
+    /// the program.
     ///
     /// Returns the answer (PORT_OPENED) and its descriptors: the memory of the packet rings, the
     /// page on which the service's cores (polling threads) announce their sleep, and the doorbells
@@ -61,8 +61,8 @@ impl Control {
         request.name[..len].copy_from_slice(&name.as_bytes()[..len]);
         request.packet_port.ring_len = ring_len;
         match send_message(self.0.as_fd(), &request, &[doorbell]) {
-            // EPIPE: the service has refused and closed the connection before this request. The
-            // refusal is still in the socket's receive queue.
+            // EPIPE means that the service has refused and closed the connection before this
+            // request. The refusal is still in the socket's receive queue.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             sent => sent?,
         }
@@ -82,10 +82,11 @@ impl Control {
         }
     }
 
-    /// Sends a request and waits for the answer, which has the same message kind as the request.
+    /// Sends a request, and waits for the answer, which has the same message kind as the request.
     ///
-    /// If the service refuses the request, `kind_of` gives the kind of the error. If no answer
-    /// arrives within `ANSWER_TIME_MAX`, or if the service is gone, the kind is `NotConnected`.
+    /// If the service refuses the request, returns an error of the kind that `kind_of` returns. If
+    /// no answer arrives within `ANSWER_TIME_MAX`, or if the service is gone, the kind is
+    /// `NotConnected`.
     pub fn ask(&self, request: &Message, descriptors: &[BorrowedFd<'_>]) -> io::Result<Message> {
         let gone = |_| io::Error::from(io::ErrorKind::NotConnected);
         send_message(self.0.as_fd(), request, descriptors).map_err(gone)?;

@@ -1,17 +1,17 @@
-//! Errors of opening a port: shared memory over which a program exchanges packets with the service
-//! (the process `tidelaned`).
+//! The errors of opening a port. A port is shared memory over which a program exchanges packets
+//! with the service (the process `tidelaned`).
 
 use std::{fmt, io};
 
 use rustix::io::Errno;
 use tidelane_abi::refusal;
 
-/// Reason why a port was not opened.
+/// The reason why a port was not opened.
 #[derive(Debug)]
 pub enum PortError {
     /// No service listens at the path.
     NotRunning,
-    /// This crate and the service have different ABI versions.
+    /// The layout of the shared memory (ABI) has different versions in this crate and the service.
     VersionMismatch {
         /// Version of this crate.
         ours: u32,
@@ -23,8 +23,8 @@ pub enum PortError {
     NotAdmitted,
     /// The user has as many ports, or as much memory of packet rings, as the service allows.
     Limit,
-    /// The service refused with this constant of [`tidelane_abi::refusal`], such as MALFORMED for
-    /// an impossible [`ring_len`](crate::PortConfig::ring_len).
+    /// The service refused for another reason, a constant of [`tidelane_abi::refusal`]. For
+    /// example, MALFORMED means an impossible [`ring_len`](crate::PortConfig::ring_len).
     Refused(u32),
     /// A system call failed.
     Io(io::Error),

@@ -1,5 +1,5 @@
-//! Kernel sockets with which a program proves to the service (the process `tidelaned`) that the
-//! program may use a 3-tuple: protocol, local address and local port.
+//! Kernel sockets with which a program proves to the service (the process `tidelaned`) that it may
+//! use a 3-tuple: protocol, local address and local port.
 
 use std::{
     io,
@@ -13,9 +13,9 @@ use rustix::net::{
 
 use crate::Protocol;
 
-/// Opens a kernel socket and binds it. If the port of `addr` is 0, the kernel chooses a port. An
-/// IPv6 socket has IPV6_V6ONLY. A TCP socket gets SO_REUSEADDR only if `bind` fails without this
-/// option, for example because the port has connections in TIME-WAIT.
+/// Opens a kernel socket and binds it to `addr`. If the port of `addr` is 0, the kernel chooses a
+/// port. An IPv6 socket has IPV6_V6ONLY. A TCP socket has SO_REUSEADDR only if `bind` fails without
+/// this option, for example because the port has connections in TIME-WAIT.
 pub fn bound(protocol: Protocol, addr: SocketAddr) -> io::Result<OwnedFd> {
     match bind_new(protocol, addr, false) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse && protocol == Protocol::Tcp => {

@@ -1,5 +1,6 @@
-//! Packet I/O of a port. A port has a pair of packet rings with each core (polling thread) of the
-//! service. This module combines the program's ends of these rings into one [`PacketIo`].
+//! Packet I/O of a port, the shared memory over which a program exchanges packets with the service.
+//! A port has a pair of packet rings with each core (polling thread) of the service. This module
+//! combines the program's ends of these rings into one [`PacketIo`].
 
 use tidelane_packet_io::{
     Burst, Capabilities, GsoParameters, GsoPayload, LinkFull, PacketIo, TxChecksum,
@@ -8,7 +9,7 @@ use tidelane_packet_ring::{ProgramBurst, ProgramEnd};
 
 use crate::Port;
 
-/// Received frames of a port, which lie in memory that the service shares with the program.
+/// Received frames of a port, in memory that the service shares with the program.
 #[derive(Debug)]
 pub struct PortBurst {
     /// The received frames of each core.
@@ -41,7 +42,7 @@ pub struct Ends {
     first: usize,
     /// The core from which the last frames came. The port sends through this core.
     last: usize,
-    /// The core from whose ring the program has a transmit frame that it has not committed yet.
+    /// The core in whose ring the program is writing a transmit frame, until the commit.
     filling: Option<usize>,
 }
 
@@ -69,7 +70,7 @@ impl Ends {
         !self.ends.iter().any(ProgramEnd::has_frames)
     }
 
-    /// Withdraws the announcement of a sleep.
+    /// Undoes `prepare_to_sleep`, so that the cores do not wake the program.
     pub fn cancel_sleep(&mut self) {
         self.ends.iter_mut().for_each(ProgramEnd::cancel_sleep);
     }
@@ -95,7 +96,7 @@ impl PacketIo for Port {
         }
     }
 
-    /// Takes frames from all cores in rotation, so that no core has to wait for another.
+    /// Takes frames from all cores, each time beginning with another core, so that none starves.
     #[inline]
     fn rx_burst(&mut self, burst: &mut PortBurst, max: usize) -> usize {
         let Ends {
@@ -142,8 +143,8 @@ impl PacketIo for Port {
         self.ends.ends[core].tx_commit(len, checksum);
     }
 
-    /// Returns the buffer for the headers of a GSO frame. The frame goes to the core through which
-    /// the port sends.
+    /// Returns the buffer for the headers of a GSO frame, which the core of the last received frame
+    /// sends.
     fn tx_gso_headers(&mut self) -> &mut [u8] {
         let core = self.ends.last;
         self.ends.ends[core].tx_gso_headers()

@@ -1,5 +1,5 @@
-//! A port of the Tidelane service: opening, claims of 3-tuples, and sleeping until frames arrive. A
-//! port is shared memory over which a program exchanges frames with the service.
+//! A port of the Tidelane service: opening the port, claiming 3-tuples, and sleeping until frames
+//! arrive. A port is shared memory over which a program exchanges frames with the service.
 
 use std::{
     fmt, io,
@@ -27,13 +27,14 @@ const SOCKET_PATH: &str = "/run/tidelane/default/control.sock";
 /// Default length of a packet ring in bytes: 128 frames of 1,500 bytes.
 const RING_LEN: u32 = 256 << 10;
 
-/// Parameters of a port.
+/// The parameters of a port that the program chooses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortConfig {
     /// Name of the program for `tidelane port list`, at most 31 bytes.
     pub name: String,
-    /// Bytes of packet data in each direction, for each core of the service. A power of two from
-    /// 16 KiB to 4 MiB. The default is 256 KiB.
+    /// Length in bytes of a packet ring, of which the port has one in each direction for each core
+    /// (polling thread) of the service. A power of two from 16 KiB to 4 MiB. The default is 256
+    /// KiB.
     pub ring_len: u32,
 }
 
@@ -47,7 +48,7 @@ impl PortConfig {
     }
 }
 
-/// Protocol of a 3-tuple.
+/// The protocol of a 3-tuple: protocol, local address and local port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
     /// TCP.
@@ -66,7 +67,7 @@ impl Protocol {
     }
 }
 
-/// A port of the service. Dropping the port ends its claims.
+/// An open port of the service. Dropping the value closes the port and ends its claims.
 pub struct Port {
     control: Control,
     /// The parameters of the port in the service's answer, such as the number of cores.
@@ -81,8 +82,8 @@ pub struct Port {
 }
 
 impl Port {
-    /// Opens a port of the service whose socket the environment variable TIDELANE_SOCKET names, or
-    /// else of the service `default`.
+    /// Opens a port of the service whose socket the environment variable TIDELANE_SOCKET names.
+    /// Without the variable, opens a port of the service `default`.
     pub fn open(config: &PortConfig) -> Result<Self, PortError> {
         let path = std::env::var_os("TIDELANE_SOCKET");
         let path = path.map_or_else(|| SOCKET_PATH.into(), PathBuf::from);
@@ -129,19 +130,20 @@ impl Port {
         self.terms.number
     }
 
-    /// Returns the MAC address of the interface: the source of every frame that the port sends.
+    /// Returns the MAC address of the interface, the source address of every frame that the program
+    /// sends.
     pub fn mac(&self) -> [u8; 6] {
         self.terms.link_address
     }
 
-    /// Claims the 3-tuple of a kernel socket: protocol, local address and local port. From then on,
-    /// this port receives the packets of the 3-tuple. The socket must be bound to an address of the
+    /// Claims the 3-tuple of a kernel socket (protocol, local address and local port), so that this
+    /// port receives the packets of the 3-tuple. The socket must be bound to an address of the
     /// interface or to a wildcard address, and must not be connected. The socket must not listen,
     /// because the kernel would answer the SYNs.
     ///
-    /// The service keeps the local port reserved in the kernel until the claim ends, so the program
-    /// may close the socket. If the program passes the socket to another program of the same user,
-    /// that program can move the claim to a port of its own. No packet is lost meanwhile.
+    /// The service reserves the local port in the kernel until the claim ends, so the program may
+    /// close the socket. If the program passes the socket to another program of the same user, that
+    /// program can move the claim to its own port, without loss of packets.
     ///
     /// # Errors
     ///
@@ -156,8 +158,8 @@ impl Port {
     }
 
     /// Binds a kernel TCP socket to `addr` and claims its 3-tuple. If the port of `addr` is 0, the
-    /// kernel chooses a port: see [`local_addr`](Self::local_addr). Returns the socket, which the
-    /// program may close. The errors are those of `bind` and of [`claim`](Self::claim).
+    /// kernel chooses a port, which [`local_addr`](Self::local_addr) returns. Returns the socket,
+    /// which the program may close. The errors are those of `bind` and of [`claim`](Self::claim).
     pub fn bind_tcp(&mut self, addr: SocketAddr) -> io::Result<OwnedFd> {
         self.bind(Protocol::Tcp, addr)
     }
@@ -178,9 +180,9 @@ impl Port {
         kernel_socket::tuple_of(socket)
     }
 
-    /// Ends a claim. `local` is the local address of the socket that proved the claim. The kernel
-    /// answers later packets of the 3-tuple. Returns `PermissionDenied` if the port has no such
-    /// claim.
+    /// Ends a claim. `local` is the local address of the socket with which the program made the
+    /// claim. The kernel gets the later packets of the 3-tuple. Returns `PermissionDenied` if the
+    /// port has no claim of this 3-tuple.
     pub fn release(&mut self, protocol: Protocol, local: SocketAddr) -> io::Result<()> {
         let mut request = new_message(message::RELEASE_TUPLE);
         request.packet_port.protocol = protocol.number().into();
@@ -197,8 +199,8 @@ impl Port {
         self.ends.are_closed() || self.control.is_closed()
     }
 
-    /// Returns the descriptor that becomes readable when the service has frames for a program that
-    /// sleeps: see [`prepare_to_sleep`](Self::prepare_to_sleep).
+    /// Returns the descriptor that becomes readable when frames arrive for a program that has
+    /// announced its sleep ([`prepare_to_sleep`](Self::prepare_to_sleep)).
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.own.fd()
     }
@@ -210,20 +212,21 @@ impl Port {
     }
 
     /// Announces that the program is going to wait for [`fd`](Self::fd). Returns true if the
-    /// program may wait now, and false if frames have arrived. In both cases, the program calls
+    /// program may wait, and false if frames have arrived. In either case, the program has to call
     /// [`cancel_sleep`](Self::cancel_sleep) before it receives frames.
     pub fn prepare_to_sleep(&mut self) -> bool {
         self.own.drain();
         self.ends.prepare_to_sleep()
     }
 
-    /// Withdraws the announcement of a sleep.
+    /// Undoes [`prepare_to_sleep`](Self::prepare_to_sleep), so that frames do not make
+    /// [`fd`](Self::fd) readable.
     pub fn cancel_sleep(&mut self) {
         self.ends.cancel_sleep();
     }
 
-    /// Waits until a frame arrives, the service is gone, or `limit` has passed. `None` means no
-    /// limit. A signal ends the wait.
+    /// Waits until a frame arrives, the service is gone, `limit` has passed (if there is a limit),
+    /// or a signal arrives.
     pub fn wait(&mut self, limit: Option<Duration>) -> io::Result<()> {
         let limit = limit.map(|limit| Timespec {
             tv_sec: limit.as_secs().try_into().unwrap_or(i64::MAX),

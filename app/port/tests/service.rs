@@ -1,6 +1,6 @@
 //! Tests of a port: shared memory over which a program exchanges packets with the service (the
-//! process `tidelaned`). A fake service is at the other end of the port's registration socket and
-//! packet rings.
+//! process `tidelaned`). In the tests, a fake service has the other ends of the port's registration
+//! socket and packet rings.
 
 use std::{
     io,
@@ -62,7 +62,7 @@ struct Service {
     ends: Vec<ServiceEnd>,
     memories: Vec<PortMemories>,
     page: ServicePageMap,
-    /// The doorbells of the cores.
+    /// The doorbells (eventfds) of the service's cores (polling threads).
     bells: Vec<Doorbell>,
 }
 
@@ -185,8 +185,7 @@ fn frames_of_all_cores_arrive_and_answers_go_back() {
     port.rx_release(&mut burst);
     frames.sort_unstable();
     assert_eq!(frames, (0..50).collect::<Vec<u8>>());
-    // A frame under construction keeps its core, even if frames of another core arrive before the
-    // commit.
+    // A transmit frame keeps its core, even if frames of another core arrive before the commit.
     send(&mut service.ends[0], 4);
     assert_eq!(receive(&mut port), [4]);
     port.tx_frame().expect("there is room")[..60].fill(5);
@@ -276,7 +275,7 @@ fn claims_carry_the_socket_and_refusals_become_errors() {
         (6, u32::from(local.port()))
     );
     assert_eq!(release.local_addr[10..], [0xff, 0xff, 127, 0, 0, 1]);
-    // The fake service closed its socket when its thread ended.
+    // The fake service has closed its socket at the end of its thread.
     let error = port.bind_tcp(any).expect_err("the service is gone");
     assert_eq!(error.kind(), io::ErrorKind::NotConnected);
     // The kernel's refusal to bind has precedence.
