@@ -29,8 +29,8 @@ unsafe extern "C" {
 #[unsafe(link_section = ".init_array")]
 static LOADED: extern "C" fn() = loaded;
 
-/// Maps the memory that this process and its forked children share to report each program only once
-/// that the library cannot serve, such as a static binary.
+/// Prepares the reports about programs that the library cannot serve, such as static binaries: maps
+/// the memory in which this process and its forked children note the programs already reported.
 extern "C" fn loaded() {
     programs::prepare();
 }

@@ -1,4 +1,4 @@
-//! The connection of this process to the service, the process `tidelaned`, which runs TCP.
+//! Communication of this process with the service, the process `tidelaned`, which runs TCP.
 //!
 //! A session is the registration of this process with the service. A channel consists of rings in
 //! shared memory and a doorbell, which is an eventfd that wakes sleeping threads. An outage is a

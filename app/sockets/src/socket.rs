@@ -13,7 +13,7 @@
 //! | `tcp_info`, `cc_info` | TCP_INFO and TCP_CC_INFO |
 //! | `listening`, `groups` | listeners of service and kernel; SO_REUSEPORT groups of the kernel |
 //! | `arrive` | events about new connections |
-//! | `sharing` | connections that several processes hold |
+//! | `sharing` | connections that several processes share after `fork` |
 
 pub(crate) mod arrive;
 pub(crate) mod bytes;
@@ -212,8 +212,8 @@ impl Socket {
         !self.nonblocking.load(Ordering::Relaxed)
     }
 
-    /// Frees the lock in a child after fork, and takes it. The value is a copy of the parent's. The
-    /// caller has to forget its streams instead of dropping them, because they belong to the
+    /// Releases the lock in a child after fork, and takes it. The value is a copy of the parent's.
+    /// The caller has to forget its streams instead of dropping them, because they belong to the
     /// parent's session, whose memory the child does not have.
     pub(crate) fn unlock_after_fork(&'static self) -> Guard<'static, Inner> {
         self.waiters.store(0, Ordering::Relaxed);

@@ -146,8 +146,8 @@ impl<T: Sync> Pool<T> {
         self.0.lock().count
     }
 
-    /// Frees the lock in a child after fork, because a thread that does not exist in the child may
-    /// hold it. If this thread was changing the pool, the child loses at most one pooled object.
+    /// Releases the lock in a child after fork, because a thread that does not exist in the child
+    /// may hold it. If this thread was changing the pool, the child loses at most one object.
     pub(crate) fn reset_after_fork(&self) {
         self.0.unlock_after_fork();
     }

@@ -30,7 +30,7 @@ impl Drop for Bounce {
     }
 }
 
-/// Frees the lock of the pool in a child after fork, because a thread that does not exist in the
+/// Releases the lock of the pool in a child after fork, because a thread that does not exist in the
 /// child may hold it.
 pub(super) fn reset_after_fork() {
     BOUNCE.unlock_after_fork();

@@ -134,8 +134,8 @@ fn listen_again(
     Ok(0)
 }
 
-/// Makes the channels of all epoll instances join the listener with which the program registered
-/// the socket before `listen`.
+/// Makes channels join the listener: the channels of the epoll instances with which the program has
+/// registered the socket before `listen`.
 fn join_watching_channels(socket: &'static Socket, fd: RawFd) {
     let Some(mut inner) = socket.enter(fd) else {
         return;

@@ -136,8 +136,8 @@ fn request_connections(fds: &[pollfd]) {
 }
 
 /// Returns the service's events for the entry's descriptor: events that the entry asks for, and for
-/// a socket also [`ALWAYS`]. If the socket has a connection that several processes share, first
-/// migrates a connection with pending events to this process.
+/// a socket also [`ALWAYS`]. First migrates the connection to this process if several processes
+/// share it (after `fork`) and it has pending events.
 fn ready(entry: &pollfd) -> i16 {
     if let Some(socket) = registry::of(entry.fd) {
         let Some(mut inner) = socket.find(entry.fd) else {

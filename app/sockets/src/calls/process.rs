@@ -27,7 +27,8 @@ static HANDLERS_INSTALLED: AtomicBool = AtomicBool::new(false);
 static FORKING: Lock<Vec<(usize, ChildSession)>> = Lock::new(Vec::new());
 
 /// Returns true if the tables of tracked descriptors describe this process. Returns false in a
-/// child between `vfork` and `exec`, whose tables are in the memory of its parent and describe it.
+/// child between `vfork` and `exec`, which shares the memory of its parent, so that the tables
+/// describe the parent.
 pub fn owns_tables() -> bool {
     session::owns_tables()
 }

@@ -10,8 +10,8 @@ impl Channel {
     /// A program may add a connection to one epoll instance and soon after to another. If the two
     /// requests went through two channels, the service could carry them out in the wrong order. All
     /// requests therefore go through the default channel, which also serves the sockets in no epoll
-    /// instance. Only if the default channel cannot get a context, a request goes through this
-    /// channel.
+    /// instance. A request goes through this channel only if the default channel cannot get a
+    /// context.
     pub(crate) fn take_over(&'static self, connection: &Connection) {
         let slot = connection.stream.slot();
         let Some(session) = session::last() else {

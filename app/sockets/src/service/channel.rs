@@ -274,7 +274,7 @@ impl Channel {
     /// and because a core on the same CPU cannot run before the batch ends.
     #[inline]
     pub(crate) fn submit(&self, socket: &BatchMember, connection: &mut Connection) {
-        // In a signal handler that interrupted the holder of the lock, the next submit publishes.
+        // `enter` fails if this signal handler interrupted the lock's holder: publish later.
         let Some(mut ring) = self.ring.enter() else {
             return;
         };

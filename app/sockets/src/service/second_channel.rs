@@ -16,9 +16,9 @@ use std::sync::atomic::Ordering;
 use super::{channel::Channel, channels, session};
 use crate::sys::SmallVec;
 
-/// Handles that `channel` joins a listener that the channels `others` have joined before. If the
-/// default channel is among `others`, `channel` polls the default channel from now on. If `channel`
-/// is the default channel, all `others` poll it from now on.
+/// Decides which channels poll the default channel, too, after `channel` has joined a listener that
+/// the channels `others` had joined before. If the default channel is among `others`, `channel`
+/// polls it from now on. If `channel` is the default channel, all `others` poll it from now on.
 pub(crate) fn joined(channel: &'static Channel, others: &SmallVec<&'static Channel>) {
     let is_default = |channel: &'static Channel| {
         channels::existing_default().is_some_and(|default| std::ptr::eq(channel, default))

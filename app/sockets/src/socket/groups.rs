@@ -82,7 +82,7 @@ fn add(name: Address) {
     }
 }
 
-/// Frees the lock in a child after fork, because another thread of the parent may have held it.
+/// Releases the lock in a child after fork, because another thread of the parent may have held it.
 pub(crate) fn unlock_after_fork() {
     ADDING.unlock_after_fork();
 }

@@ -141,7 +141,7 @@ impl Listening {
         }
     }
 
-    /// Returns true if only the kernel listens, for good.
+    /// Returns true if the listener is left to the kernel for good.
     pub(crate) fn is_kernel_only(&self) -> bool {
         self.retry_at_ns == NEVER
     }

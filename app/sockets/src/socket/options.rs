@@ -401,8 +401,8 @@ fn congestion_number(name: &[u8]) -> Result<i32, Errno> {
     Ok(number.into())
 }
 
-/// Converts a `struct timeval` to nanoseconds; `None` for zero, which means no timeout. A negative
-/// timeout is `Some(0)`.
+/// Converts a `struct timeval` to nanoseconds. Returns `None` for zero, which means no timeout, and
+/// `Some(0)` for a negative timeout.
 fn timeval_ns(value: &[u8]) -> Result<Option<u64>, Errno> {
     let word = |at: usize| {
         let bytes = value

@@ -74,7 +74,7 @@ pub(crate) fn free(socket: &'static Socket) {
     FREE.free(socket);
 }
 
-/// Frees the lock of the pool in a child after fork, because a thread that does not exist in the
+/// Releases the lock of the pool in a child after fork, because a thread that does not exist in the
 /// child may hold it.
 pub(crate) fn reset_after_fork() {
     FREE.reset_after_fork();

@@ -16,9 +16,9 @@ impl Inner {
         }
     }
 
-    /// Sends the SYN with the payload that `write` writes. Returns the number of bytes. Meanwhile
-    /// limits the send buffer to the room in the SYN, so that a non-blocking call sends exactly the
-    /// SYN's payload, as in Linux.
+    /// Sends the SYN with the payload that `write` writes, and returns the number of bytes. The
+    /// send buffer is limited to the room in the SYN during the write, so that a non-blocking call
+    /// sends exactly the SYN's payload, as in Linux.
     pub(crate) fn send_with_syn(
         &mut self,
         socket: &Socket,

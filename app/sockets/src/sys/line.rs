@@ -2,7 +2,7 @@
 
 use std::{fmt, io::Write, os::fd::RawFd};
 
-/// Descriptor of standard error.
+/// The number of standard error.
 const STANDARD_ERROR: RawFd = 2;
 
 /// Prints a line with one system call. Prints nothing if standard error is a TCP socket, as in

@@ -119,7 +119,7 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Frees the lock in a child after fork, in which the lock's owner may not exist, and replaces
+    /// Releases the lock in a child after fork, where the lock's owner may not exist, and replaces
     /// its value. The old value is not dropped, because the owner may have been changing it.
     pub fn reset_after_fork(&self, value: T) {
         // SAFETY: the child has one thread, which runs the fork handler and does not hold this
@@ -128,8 +128,8 @@ impl<T> Lock<T> {
         self.owner.store(0, Ordering::Release);
     }
 
-    /// Frees the lock in a child after fork, and keeps its value. A thread of the parent may have
-    /// been changing the value, so the value must be valid at any instant.
+    /// Releases the lock in a child after fork, and keeps its value. A thread of the parent may
+    /// have been changing the value, so the value must be valid at any instant.
     pub fn unlock_after_fork(&self) {
         self.owner.store(0, Ordering::Release);
     }
