@@ -92,8 +92,8 @@ impl Interface {
         let mut config = config_for(&link, options.buffers)?;
         let release = rustix::system::uname();
         config.tx_metadata = driver.heeds_metadata(&release.release().to_string_lossy());
-        let (place, _) = driver.place_of_program(AttachRequest::Best);
-        let demux = Demux::load_and_attach_as(link.ifindex, queues, Buffers::One, place);
+        let (request, _) = driver.xdp_mode_for(AttachRequest::Best);
+        let demux = Demux::load_and_attach_as(link.ifindex, queues, Buffers::One, request);
         let mut demux = demux.map_err(NicError::Demux)?;
         if demux.mode() == AttachMode::Generic {
             // A generic XDP program runs before the kernel completes offloaded checksums. In
@@ -294,7 +294,7 @@ fn config_for(link: &LinkRecord, buffers: u32) -> io::Result<XdpConfig> {
     };
     let config = XdpConfig {
         rx_frames: RING_FRAMES,
-        tx_frames: RING_FRAMES,
+        tx_packets: RING_FRAMES,
         shared_frames: buffers,
         ..config.sized_for(link.mtu)
     };

@@ -37,7 +37,7 @@ pub struct XdpConfig {
     /// Number of packets that may be in transmission, a power of two of at most 2^20. Each packet
     /// takes one frame, or several frames if the MTU does not fit into one frame. The TX and
     /// COMPLETION rings have an entry for each of these frames.
-    pub tx_frames: u32,
+    pub tx_packets: u32,
     /// Size of a frame in bytes: 2048 or 4096. A port in zero-copy mode always uses 4096. The
     /// headroom takes 256 bytes of a received frame and 64 bytes of a transmitted frame. A packet
     /// that does not fit into one frame takes several frames (Linux 6.6).
@@ -79,7 +79,7 @@ impl Default for XdpConfig {
     fn default() -> Self {
         Self {
             rx_frames: 2048,
-            tx_frames: 2048,
+            tx_packets: 2048,
             frame_size: 2048,
             prefer_zero_copy: true,
             huge_pages: true,
@@ -123,9 +123,9 @@ impl XdpConfig {
 
     pub(crate) fn validate(&self) -> Result<(), XdpError> {
         let frames_fit = |frames: u32| frames.is_power_of_two() && frames <= FRAMES_MAX;
-        if !frames_fit(self.rx_frames) || !frames_fit(self.tx_frames) {
+        if !frames_fit(self.rx_frames) || !frames_fit(self.tx_packets) {
             return Err(XdpError::InvalidConfig(
-                "rx_frames and tx_frames: a power of two each",
+                "rx_frames and tx_packets: a power of two each",
             ));
         }
         if self.shared_frames > FRAMES_MAX {
@@ -169,7 +169,7 @@ impl UmemLayout {
         Self {
             frame_size: config.frame_size,
             rx_frames: config.rx_frames,
-            tx_packets: config.tx_frames,
+            tx_packets: config.tx_packets,
             tx_packet_frames: tx_packet_len.div_ceil(config.frame_size),
             shared_frames: config.shared_frames,
             multi_buffer,

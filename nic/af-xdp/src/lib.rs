@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!            UMEM, one mapping, cut into frames ("chunks")
-//!            | rx_frames            | tx_frames packets    | shared_frames |
+//!            | rx_frames            | tx_packets           | shared_frames |
 //!  kernel     FILL ring  <-- rx_release      TX ring         <-- tx_commit + tx_flush
 //!             RX ring    --> rx_burst        COMPLETION ring --> reaped by tx_flush, tx_frame
 //! ```

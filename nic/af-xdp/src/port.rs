@@ -366,7 +366,7 @@ impl PacketIo for XdpPort {
     }
 
     fn tx_frame(&mut self) -> Option<&mut [u8]> {
-        self.tx.frame()
+        self.tx.packet()
     }
 
     fn tx_commit(&mut self, len: usize, checksum: TxChecksum) {

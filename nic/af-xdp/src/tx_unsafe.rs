@@ -39,8 +39,8 @@ pub(crate) struct TxQueue {
     packet_len_max: u32,
     /// UMEM offset of the first frame of the transmit half.
     area_start: u64,
-    /// UMEM offsets of the data of free packets. The list is a stack, so that the frames in use
-    /// stay in the CPU cache. `frame` returns the packet at the top.
+    /// UMEM offsets of the data of free packets. The list is a stack, so that the packets in use
+    /// stay in the CPU cache. `packet` returns the packet at the top.
     free: Vec<u64>,
     /// Packets taken from `free`, one for each lent frame in flight. The rings have room for the
     /// frames of all packets. A lent frame uses a ring entry of its parked packet, so the rings
@@ -106,23 +106,23 @@ impl TxQueue {
 
     /// Returns the space for the data of the packet at the top of the free stack. Returns `None` if
     /// no packet is free.
-    pub(crate) fn frame(&mut self) -> Option<&mut [u8]> {
+    pub(crate) fn packet(&mut self) -> Option<&mut [u8]> {
         if self.free.is_empty() {
             self.reap();
         }
         let addr = *self.free.last()?;
-        // SAFETY: the frame is on the free stack, so the kernel does not have it, and the borrow
-        // of `self` prevents another borrow of the frame.
+        // SAFETY: the packet is on the free stack, so the kernel does not have its frames, and the
+        // borrow of `self` prevents another borrow of the packet.
         Some(unsafe { self.umem.bytes_mut(addr, self.packet_len_max as usize) })
     }
 
-    /// Queues the packet that [`Self::frame`] returned, with `len` bytes of data.
+    /// Queues the packet that [`Self::packet`] returned, with `len` bytes of data.
     pub(crate) fn commit(&mut self, len: usize, checksum: TxChecksum) {
         assert!(
             len >= FRAME_LEN_MIN && len <= self.packet_len_max as usize,
-            "frame of {len} bytes"
+            "packet of {len} bytes"
         );
-        let addr = self.free.pop().expect("`frame` gave a frame");
+        let addr = self.free.pop().expect("`packet` returned a packet");
         let options = match checksum {
             TxChecksum::Done => 0,
             TxChecksum::Partial { start, offset } => {

@@ -132,12 +132,12 @@ impl Nic {
                 false => self.tx_free.push(sent.number),
             }
         }
-        self.count();
+        self.update_is_complete();
     }
 
     /// Updates `WireEnd::is_complete`: true if the NIC has all its own frames, and no frame of the
     /// stack.
-    fn count(&self) {
+    fn update_is_complete(&self) {
         let own = self.fill.len() + self.tx_free.len();
         let lent = self.staged.len() + self.in_flight.len() + self.returned.len();
         self.wire.borrow_mut().is_complete = lent == 0 && own == self.config.own_frames() as usize;
@@ -197,14 +197,14 @@ impl PacketIo for Nic {
             burst.frames.push((number, range));
         }
         drop(wire);
-        self.count();
+        self.update_is_complete();
         burst.frames.len() - before
     }
 
     fn rx_release(&mut self, burst: &mut NicBurst) {
         let numbers = burst.frames.drain(..).map(|(number, _)| number);
         self.fill.extend(numbers);
-        self.count();
+        self.update_is_complete();
     }
 
     fn tx_frame(&mut self) -> Option<&mut [u8]> {
@@ -287,7 +287,7 @@ unsafe impl SharedFrames<NicBurst> for Nic {
     fn tx_returned(&mut self) -> Option<u32> {
         self.complete();
         let returned = self.returned.pop_front();
-        self.count();
+        self.update_is_complete();
         returned
     }
 }

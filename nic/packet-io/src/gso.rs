@@ -27,7 +27,7 @@ pub struct GsoParameters {
 /// stream buffer.
 #[derive(Clone, Copy, Debug)]
 pub enum GsoPayload<'a> {
-    /// Memory of this process.
+    /// Memory that only this process accesses, as with `MAP_PRIVATE`.
     Private([&'a [u8]; 2]),
     /// Memory that a program may be writing to.
     Shared([&'a [AtomicU8]; 2]),

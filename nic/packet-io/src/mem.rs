@@ -69,22 +69,22 @@ impl Burst for MemBurst {
     }
 }
 
-/// One direction of a link. The boxes in `free`, in `queued`, in the two ports and in bursts always
-/// add up to [`MemConfig::frames`].
-struct Direction {
+/// Frames of one direction of a link. The boxes in `free`, in `queued`, in the two ports and in
+/// bursts always add up to [`MemConfig::frames`].
+struct ChannelFrames {
     queued: Vec<QueuedFrame>,
     free: Vec<Box<[u8]>>,
 }
 
-/// A direction under a lock, and a flag that tells the receiver without the lock that frames are
-/// queued.
+/// One direction of a link: the frames under a lock, and a flag that tells the receiver without the
+/// lock that frames are queued.
 struct Channel {
     waiting: AtomicBool,
-    direction: Mutex<Direction>,
+    frames: Mutex<ChannelFrames>,
 }
 
-/// A direction, shared by the port that sends and the port that receives.
-type SharedDirection = Arc<Channel>;
+/// A channel, shared by the port that sends and the port that receives.
+type SharedChannel = Arc<Channel>;
 
 impl Channel {
     /// Appends up to `max` queued frames to a burst. Returns the number of moved frames.
@@ -105,27 +105,27 @@ fn append(queued: &mut Vec<QueuedFrame>, staged: &mut Vec<QueuedFrame>) {
     queued.append(staged);
 }
 
-fn new_direction(config: &MemConfig) -> SharedDirection {
+fn new_channel(config: &MemConfig) -> SharedChannel {
     let count = config.frames as usize;
     let mut free = Vec::with_capacity(count);
     free.resize_with(count, || {
         vec![0; config.frame_len_max as usize].into_boxed_slice()
     });
-    let direction = Mutex::new(Direction {
+    let frames = Mutex::new(ChannelFrames {
         queued: Vec::with_capacity(count),
         free,
     });
     Arc::new(Channel {
         waiting: AtomicBool::new(false),
-        direction,
+        frames,
     })
 }
 
-/// Locks a direction, even if a thread panicked while it held the lock. Critical sections only move
-/// boxes, so a panic cannot leave a direction half-changed.
-fn lock(direction: &SharedDirection) -> MutexGuard<'_, Direction> {
-    let direction = direction.direction.lock();
-    direction.unwrap_or_else(PoisonError::into_inner)
+/// Locks the frames of a channel, even if a thread panicked while it held the lock. Critical
+/// sections only move boxes, so a panic cannot leave the lists half-changed.
+fn lock(channel: &SharedChannel) -> MutexGuard<'_, ChannelFrames> {
+    let frames = channel.frames.lock();
+    frames.unwrap_or_else(PoisonError::into_inner)
 }
 
 #[inline(never)]
@@ -137,8 +137,8 @@ fn finish(frame: &mut [u8], start: u16, offset: u16) {
 /// One end of a memory link.
 pub struct MemPort {
     config: MemConfig,
-    tx: SharedDirection,
-    rx: SharedDirection,
+    tx: SharedChannel,
+    rx: SharedChannel,
     /// Empty frames taken from the pool of `tx`. `tx_frame` lends out the last frame.
     tx_free: Vec<Box<[u8]>>,
     /// Committed frames that the next flush queues.
@@ -153,18 +153,18 @@ pub struct MemPort {
 impl MemPort {
     /// Creates two ports that are joined to each other.
     pub fn pair(config: MemConfig) -> (Self, Self) {
-        let (forward, reverse) = (new_direction(&config), new_direction(&config));
+        let (forward, reverse) = (new_channel(&config), new_channel(&config));
         let near = Self::new(config, Arc::clone(&forward), Arc::clone(&reverse));
         (near, Self::new(config, reverse, forward))
     }
 
     /// Creates one port that receives its own frames.
     pub fn loopback(config: MemConfig) -> Self {
-        let direction = new_direction(&config);
-        Self::new(config, Arc::clone(&direction), direction)
+        let channel = new_channel(&config);
+        Self::new(config, Arc::clone(&channel), channel)
     }
 
-    fn new(config: MemConfig, tx: SharedDirection, rx: SharedDirection) -> Self {
+    fn new(config: MemConfig, tx: SharedChannel, rx: SharedChannel) -> Self {
         let count = config.frames as usize;
         Self {
             config,
@@ -184,8 +184,8 @@ impl MemPort {
 
     #[inline(never)]
     fn receive(&mut self, burst: &mut MemBurst, max: usize) -> usize {
-        let mut direction = lock(&self.rx);
-        let queued = &mut direction.queued;
+        let mut frames = lock(&self.rx);
+        let queued = &mut frames.queued;
         if queued.len() > max || !burst.frames.is_empty() {
             return self.rx.dequeue(queued, burst, max);
         }
@@ -210,9 +210,9 @@ impl MemPort {
     #[cold]
     #[inline(never)]
     fn refill_tx(&mut self) {
-        let mut direction = lock(&self.tx);
-        let keep = direction.free.len().saturating_sub(BURST_MAX);
-        self.tx_free.extend(direction.free.drain(keep..));
+        let mut frames = lock(&self.tx);
+        let keep = frames.free.len().saturating_sub(BURST_MAX);
+        self.tx_free.extend(frames.free.drain(keep..));
     }
 }
 
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn checksums_are_finished_where_they_may_not_travel_unfinished() {
+    fn partial_checksums_are_completed_if_not_configured() {
         let config = MemConfig {
             partial_checksums: false,
             ..MemConfig::default()

@@ -15,7 +15,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 use crate::{
     SteeringError,
     firewall::Program,
-    kernel_tables::{KernelTables, XdpPlace},
+    kernel_tables::{AttachedXdpMode, KernelTables},
     shared_words_unsafe::SharedWords,
 };
 
@@ -249,7 +249,7 @@ impl Object {
     ) -> Result<(AttachMode, Option<String>), SteeringError> {
         let attached = self.attach_as_requested(ifindex, request);
         let programs = xdp_programs(ifindex);
-        let offloaded = |(place, _): &&(XdpPlace, u32)| *place == XdpPlace::Offloaded;
+        let offloaded = |(mode, _): &&(AttachedXdpMode, u32)| *mode == AttachedXdpMode::Offloaded;
         let other = match &attached {
             Err(AttachFailure::Occupied) => programs.first(),
             // The NIC would run another process's offloaded program before this program.
@@ -262,7 +262,7 @@ impl Object {
             Err(AttachFailure::Other(error)) => Err(error),
             Ok(_) | Err(AttachFailure::Occupied) => Err(SteeringError::OtherProgram {
                 interface,
-                place: other.map(|(place, _)| *place),
+                mode: other.map(|(mode, _)| *mode),
                 program: other.map(|(_, id)| Program::numbered(*id)),
             }),
         }
@@ -419,7 +419,7 @@ impl Object {
 
 /// Returns the mode and the number of each XDP program of an interface, in the order in which a
 /// received packet passes the programs. Returns an empty list if netlink fails.
-fn xdp_programs(ifindex: u32) -> Vec<(XdpPlace, u32)> {
+fn xdp_programs(ifindex: u32) -> Vec<(AttachedXdpMode, u32)> {
     let tables = KernelTables::open().ok();
     let link = tables.as_ref().and_then(|tables| tables.link(ifindex));
     link.map(|link| link.xdp_programs.clone())

@@ -277,13 +277,13 @@ impl Demux {
         Self::load_and_attach_as(ifindex, queues, buffers, AttachRequest::Best)
     }
 
-    /// Loads and attaches the demux in the XDP mode `wish`. The other arguments are those of
+    /// Loads and attaches the demux in the XDP mode `request`. The other arguments are those of
     /// [`load_and_attach`](Self::load_and_attach).
     pub fn load_and_attach_as(
         ifindex: u32,
         queues: u32,
         buffers: Buffers,
-        wish: AttachRequest,
+        request: AttachRequest,
     ) -> Result<Self, SteeringError> {
         check_permission()?;
         if queues > QUEUES_MAX {
@@ -305,7 +305,7 @@ impl Demux {
         let counters = object.counters("COUNTERS")?;
         let heartbeats = object.mapped_array("HEARTBEATS", Heartbeats::LEN)?;
         let link_address = object.array_entry("LINK_ADDRESS")?;
-        let (mode, native_error) = object.attach(ifindex, &interface, wish)?;
+        let (mode, native_error) = object.attach(ifindex, &interface, request)?;
         let mut demux = Self {
             mode,
             native_error,

@@ -3,7 +3,7 @@
 
 use std::{error::Error, fmt, io};
 
-use crate::{firewall::Program, kernel_tables::XdpPlace};
+use crate::{firewall::Program, kernel_tables::AttachedXdpMode};
 
 /// The reason for which the demux or the copy of the kernel's tables failed.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub enum SteeringError {
         /// The interface.
         interface: String,
         /// XDP mode of the program. `None` if the program has been removed meanwhile.
-        place: Option<XdpPlace>,
+        mode: Option<AttachedXdpMode>,
         /// The program. `None` if the program has been removed meanwhile.
         program: Option<Program>,
     },
@@ -57,11 +57,11 @@ impl SteeringError {
 const DISPATCHER: &str = "xdp_dispatcher";
 
 /// Returns the keyword of `ip link set` that selects an XDP mode.
-fn xdp_keyword(place: Option<XdpPlace>) -> &'static str {
-    match place {
-        Some(XdpPlace::Offloaded) => "xdpoffload",
-        Some(XdpPlace::Native) => "xdpdrv",
-        Some(XdpPlace::Generic) => "xdpgeneric",
+fn xdp_keyword(mode: Option<AttachedXdpMode>) -> &'static str {
+    match mode {
+        Some(AttachedXdpMode::Offloaded) => "xdpoffload",
+        Some(AttachedXdpMode::Native) => "xdpdrv",
+        Some(AttachedXdpMode::Generic) => "xdpgeneric",
         None => "xdp",
     }
 }
@@ -85,10 +85,10 @@ impl fmt::Display for SteeringError {
             ),
             Self::OtherProgram {
                 interface,
-                place,
+                mode,
                 program,
             } => {
-                let adjective = place.map_or(String::new(), |place| format!("{place} "));
+                let adjective = mode.map_or(String::new(), |mode| format!("{mode} "));
                 write!(f, "{interface} has another {adjective}XDP program")?;
                 if let Some(program) = program {
                     write!(f, ", {program}")?;
@@ -104,7 +104,7 @@ impl fmt::Display for SteeringError {
                         f,
                         "; `ip link set dev {interface} {} off` removes it, or stop the process \
                          that has it (`bpftool link` names it)",
-                        xdp_keyword(*place)
+                        xdp_keyword(*mode)
                     ),
                 }
             }
@@ -134,15 +134,15 @@ mod tests {
 
     #[test]
     fn a_foreign_program_is_named_with_the_command_that_removes_it() {
-        let refusal = |place, program: Option<&str>| {
+        let refusal = |mode, program: Option<&str>| {
             let error = SteeringError::OtherProgram {
                 interface: "eth1".to_owned(),
-                place,
+                mode,
                 program: program.map(|name| Program::named(7, name)),
             };
             error.to_string()
         };
-        let text = refusal(Some(XdpPlace::Generic), Some("theirs"));
+        let text = refusal(Some(AttachedXdpMode::Generic), Some("theirs"));
         assert!(
             text.starts_with("eth1 has another generic XDP program, theirs (id 7); "),
             "{text}"
@@ -151,12 +151,12 @@ mod tests {
             text.contains("ip link set dev eth1 xdpgeneric off"),
             "{text}"
         );
-        let text = refusal(Some(XdpPlace::Offloaded), None);
+        let text = refusal(Some(AttachedXdpMode::Offloaded), None);
         assert!(
             text.contains("another offloaded XDP program; `ip link set dev eth1 xdpoffload off`"),
             "{text}"
         );
-        let text = refusal(Some(XdpPlace::Native), Some(DISPATCHER));
+        let text = refusal(Some(AttachedXdpMode::Native), Some(DISPATCHER));
         assert!(
             text.contains("libxdp's") && text.contains("xdp-loader unload eth1 --all"),
             "{text}"

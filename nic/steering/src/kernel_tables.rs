@@ -41,7 +41,7 @@ mod links;
 mod routes;
 mod tables;
 
-pub use links::{LinkKind, LinkRecord, XdpPlace};
+pub use links::{AttachedXdpMode, LinkKind, LinkRecord};
 pub use routes::{RouteInfo, RouteKind};
 pub use tables::{AddressRecord, Neighbor, NeighborState};
 

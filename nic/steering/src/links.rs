@@ -112,13 +112,13 @@ impl Driver {
         Self(name.unwrap_or_default())
     }
 
-    /// Returns the XDP mode to request. If `wish` is [`AttachRequest::Best`] and the driver stops
-    /// running native programs (`FORGETFUL_DRIVERS`), the result is generic mode, with a message
-    /// for the operator. Otherwise, the result is `wish`.
-    pub fn place_of_program(&self, wish: AttachRequest) -> (AttachRequest, Option<String>) {
+    /// Returns the XDP mode to request. If `request` is [`AttachRequest::Best`] and the driver
+    /// stops running native programs (`FORGETFUL_DRIVERS`), the result is generic mode, with a
+    /// message for the operator. Otherwise, the result is `request`.
+    pub fn xdp_mode_for(&self, request: AttachRequest) -> (AttachRequest, Option<String>) {
         let driver = &*self.0;
-        if wish != AttachRequest::Best || !FORGETFUL_DRIVERS.contains(&driver) {
-            return (wish, None);
+        if request != AttachRequest::Best || !FORGETFUL_DRIVERS.contains(&driver) {
+            return (request, None);
         }
         let text = format!(
             "the driver {driver} stops running an XDP program when its rings change: generic XDP \
@@ -213,25 +213,25 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_forgets_programs_gets_a_generic_one() {
+    fn a_driver_that_stops_native_programs_gets_generic_mode() {
         let driver = |name: &str| Driver(name.to_owned());
-        let (place, text) = driver("vmxnet3").place_of_program(AttachRequest::Best);
-        assert_eq!(place, AttachRequest::Generic);
+        let (mode, text) = driver("vmxnet3").xdp_mode_for(AttachRequest::Best);
+        assert_eq!(mode, AttachRequest::Generic);
         assert!(text.is_some_and(|text| text.contains("--xdp native")));
-        for (name, wish) in [
+        for (name, request) in [
             ("vmxnet3", AttachRequest::Native),
             ("vmxnet3", AttachRequest::Generic),
             ("virtio_net", AttachRequest::Best),
             ("", AttachRequest::Best),
         ] {
-            assert_eq!(driver(name).place_of_program(wish), (wish, None));
+            assert_eq!(driver(name).xdp_mode_for(request), (request, None));
         }
         let loopback = LinkRecord {
             ifindex: 1,
             ..link("lo", "lo")
         };
-        let place = Driver::of(&loopback).place_of_program(AttachRequest::Best);
-        assert_eq!(place.1, None);
+        let (_, text) = Driver::of(&loopback).xdp_mode_for(AttachRequest::Best);
+        assert_eq!(text, None);
     }
 
     #[test]

@@ -96,8 +96,8 @@ fn serve(config: &Config) -> Result<(), String> {
     let queues = count_queues(config, &link)?;
     // Dropped after the demux: some drivers restore these offloads only without an XDP program.
     let offloads = Arc::new(Mutex::new(Offloads::switch_off(&tables, &link, restorer)?));
-    let (ports, demux, misplaced) = open_queues(&link, queues, config.xdp.into())?;
-    let missing_features = describe_packets(&link, &demux, &ports, misplaced);
+    let (ports, demux, mode_warning) = open_queues(&link, queues, config.xdp.into())?;
+    let missing_features = describe_packets(&link, &demux, &ports, mode_warning);
     let (page, page_fd) = ServicePageMap::create(config.cpus().len() as u32)
         .map_err(because("cannot make shared memory"))?;
     let page = Arc::new(page);
@@ -286,10 +286,10 @@ fn eventfd() -> rustix::io::Result<Arc<OwnedFd>> {
 fn open_queues(
     link: &LinkRecord,
     queues: u32,
-    wish: AttachRequest,
+    request: AttachRequest,
 ) -> Result<(Vec<XdpPort>, Demux, Option<String>), String> {
     let driver = Driver::of(link);
-    let (wish, misplaced) = driver.place_of_program(wish);
+    let (request, mode_warning) = driver.xdp_mode_for(request);
     let mut xdp = match link.kind {
         LinkKind::Veth => XdpConfig::for_veth(),
         _ => XdpConfig::default(),
@@ -302,7 +302,7 @@ fn open_queues(
     } else {
         Buffers::One
     };
-    let demux = Demux::load_and_attach_as(link.ifindex, queues, buffers, wish);
+    let demux = Demux::load_and_attach_as(link.ifindex, queues, buffers, request);
     let mut demux = demux.map_err(|error| error.to_string())?;
     if demux.mode() == AttachMode::Generic {
         // A driver with zero-copy delivers frames to a native program only. A generic program runs
@@ -324,7 +324,7 @@ fn open_queues(
             .register_xsk(port.queue(), port.fd())
             .map_err(|error| error.to_string())?;
     }
-    Ok((ports, demux, misplaced))
+    Ok((ports, demux, mode_warning))
 }
 
 /// Returns the error text for a veth that cannot be served in generic mode. The other end of a veth
@@ -350,7 +350,7 @@ fn describe_packets(
     link: &LinkRecord,
     demux: &Demux,
     ports: &[XdpPort],
-    misplaced: Option<String>,
+    mode_warning: Option<String>,
 ) -> Vec<String> {
     let name = &link.name;
     let xdp = match demux.mode() {
@@ -364,7 +364,11 @@ fn describe_packets(
         ports.len()
     );
     let mut missing_features = kernel::missing_features(name, demux, ports);
-    missing_features.extend(misplaced.into_iter().chain(links::veth_tag_warning(link)));
+    missing_features.extend(
+        mode_warning
+            .into_iter()
+            .chain(links::veth_tag_warning(link)),
+    );
     for text in &missing_features {
         eprintln!("tidelaned: {text}");
     }

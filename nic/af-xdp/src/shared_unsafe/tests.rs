@@ -37,7 +37,7 @@ impl Bench {
     fn new(metadata: bool) -> Self {
         let config = XdpConfig {
             rx_frames: FRAMES,
-            tx_frames: FRAMES,
+            tx_packets: FRAMES,
             shared_frames: FRAMES,
             ..XdpConfig::default()
         };
@@ -159,10 +159,10 @@ fn lent_frames_return_when_they_are_sent() {
             assert_eq!(bench.lend(number, 150..250), Ok(()));
         }
         // A frame of the port between lent frames.
-        bench.tx.frame().expect("a free frame")[..60].fill(99);
+        bench.tx.packet().expect("a free frame")[..60].fill(99);
         bench.tx.commit(60, TxChecksum::Done);
         assert_eq!(bench.lend(11, 150..250), Err(LinkFull), "the ring is full");
-        assert!(bench.tx.frame().is_none());
+        assert!(bench.tx.packet().is_none());
         let sent = bench.transmit();
         let places: Vec<(u64, u32)> = sent.iter().map(|at| (at.addr, at.len)).collect();
         let lent = [8, 9, 10].map(|number| (number * FRAME_LEN + 150, 100));

@@ -147,7 +147,7 @@ pub fn endpoint(port: u16) -> SocketAddr {
 pub fn small() -> XdpConfig {
     XdpConfig {
         rx_frames: 64,
-        tx_frames: 64,
+        tx_packets: 64,
         ..XdpConfig::for_veth()
     }
 }

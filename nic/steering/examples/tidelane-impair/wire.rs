@@ -73,7 +73,7 @@ impl Wire {
     pub fn open(config: &WireConfig) -> Result<Self, Box<dyn Error>> {
         let port_config = XdpConfig {
             rx_frames: 1024,
-            tx_frames: 1024,
+            tx_packets: 1024,
             huge_pages: false,
             ..XdpConfig::for_veth()
         };

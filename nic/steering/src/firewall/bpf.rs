@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn hooks_of_both_groups_are_left_out() {
+    fn without_removes_the_hooks_of_the_other_cgroup() {
         let all = CgroupHooks(vec![("cgroup_sock_ops", 1), ("cgroup_inet_egress", 2)]);
         let root = CgroupHooks(vec![("cgroup_sock_ops", 1)]);
         assert_eq!(

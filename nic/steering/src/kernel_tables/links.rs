@@ -23,10 +23,10 @@ pub enum LinkKind {
     Virtual(String),
 }
 
-/// XDP mode: the point in the receive path at which an XDP program runs. A received packet passes
-/// these points in the order of the variants.
+/// XDP mode of an attached program: the point in the receive path at which the program runs. A
+/// received packet passes these points in the order of the variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum XdpPlace {
+pub enum AttachedXdpMode {
     /// In the NIC.
     Offloaded,
     /// In the driver.
@@ -35,7 +35,7 @@ pub enum XdpPlace {
     Generic,
 }
 
-impl fmt::Display for XdpPlace {
+impl fmt::Display for AttachedXdpMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Offloaded => "offloaded",
@@ -70,7 +70,7 @@ pub struct LinkRecord {
     /// True if the link with index `lower` is in another network namespace.
     pub lower_is_elsewhere: bool,
     /// Mode and program ID of each attached XDP program, ordered by mode.
-    pub xdp_programs: Vec<(XdpPlace, u32)>,
+    pub xdp_programs: Vec<(AttachedXdpMode, u32)>,
 }
 
 impl LinkRecord {
@@ -114,14 +114,14 @@ impl LinkRecord {
     }
 }
 
-fn xdp_programs(attributes: &[LinkXdp]) -> Vec<(XdpPlace, u32)> {
-    let placed = attributes.iter().filter_map(|attribute| match attribute {
-        LinkXdp::HwProgId(id) => Some((XdpPlace::Offloaded, *id)),
-        LinkXdp::DrvProgId(id) => Some((XdpPlace::Native, *id)),
-        LinkXdp::SkbProgId(id) => Some((XdpPlace::Generic, *id)),
+fn xdp_programs(attributes: &[LinkXdp]) -> Vec<(AttachedXdpMode, u32)> {
+    let attached = attributes.iter().filter_map(|attribute| match attribute {
+        LinkXdp::HwProgId(id) => Some((AttachedXdpMode::Offloaded, *id)),
+        LinkXdp::DrvProgId(id) => Some((AttachedXdpMode::Native, *id)),
+        LinkXdp::SkbProgId(id) => Some((AttachedXdpMode::Generic, *id)),
         _ => None,
     });
-    let mut programs: Vec<_> = placed.filter(|(_, id)| *id != 0).collect();
+    let mut programs: Vec<_> = attached.filter(|(_, id)| *id != 0).collect();
     programs.sort_unstable();
     programs
 }
@@ -170,13 +170,19 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_in_the_order_of_a_packets_way() {
+    fn programs_are_ordered_by_their_point_in_the_receive_path() {
         let attributes = [
             LinkXdp::ProgId(0),
             LinkXdp::SkbProgId(3),
             LinkXdp::HwProgId(9),
         ];
         let programs = xdp_programs(&attributes);
-        assert_eq!(programs, [(XdpPlace::Offloaded, 9), (XdpPlace::Generic, 3)]);
+        assert_eq!(
+            programs,
+            [
+                (AttachedXdpMode::Offloaded, 9),
+                (AttachedXdpMode::Generic, 3)
+            ]
+        );
     }
 }
