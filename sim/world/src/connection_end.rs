@@ -189,7 +189,7 @@ impl<S: Pipe> ConnectionEnd<S> {
         if gone.is_none_or(|since| now - since.max(self.paused_until) < GONE_PEER_TIMEOUT) {
             return Ok(false);
         }
-        if ledger.lossless && !ledger.entry(id).unchecked {
+        if ledger.lossless && !ledger.entry(id).client_is_hostile {
             let text = format!(
                 "{:?} of connection {id} waits for a peer that is gone",
                 self.role
@@ -300,7 +300,7 @@ impl<S: Pipe> ConnectionEnd<S> {
         let content = &self.content[self.role.peer().index()];
         if let Some(pos) = content.first_mismatch(self.read, bytes, &mut run_state.scratch) {
             let role = self.role;
-            if run_state.ledger.entry(id).unchecked {
+            if run_state.ledger.entry(id).client_is_hostile {
                 self.leave(now, run_state, true);
                 return Ok(false);
             }

@@ -67,7 +67,7 @@ pub struct Entry {
     pub excuse: Option<&'static str>,
     /// True if the client writes random values to its own memory. Its streams are then not
     /// verified.
-    pub unchecked: bool,
+    pub client_is_hostile: bool,
     /// Time of the last progress of either end.
     pub last_progress: Instant,
 }
@@ -101,7 +101,7 @@ impl Ledger {
             plan,
             ends: Default::default(),
             excuse: None,
-            unchecked: false,
+            client_is_hostile: false,
         };
         Self {
             entries: plans.into_iter().map(entry).collect(),
@@ -137,9 +137,9 @@ impl Ledger {
 
     /// Records that an end is in use. A second call for the same end is a violation.
     pub fn open(&mut self, now: Instant, id: u32, role: Role) -> Result<(), Violation> {
-        let unchecked = self.entry(id).unchecked;
+        let client_is_hostile = self.entry(id).client_is_hostile;
         let end = self.touch(now, id, role);
-        if end.stage != Stage::NotYet && !unchecked {
+        if end.stage != Stage::NotYet && !client_is_hostile {
             let text = format!("connection {id}: a second {role:?}");
             return Err(violation(now, "one end is one", text));
         }
@@ -159,7 +159,7 @@ impl Ledger {
         end.read += count;
         let read = end.read;
         let written = self.end(id, role.peer()).written;
-        if read > written && !self.entry(id).unchecked {
+        if read > written && !self.entry(id).client_is_hostile {
             let text = format!("connection {id}: {role:?} read {read} of {written} bytes");
             return Err(violation(now, "bytes come from the peer", text));
         }
@@ -189,10 +189,10 @@ impl Ledger {
         self.entries[id as usize].excuse.get_or_insert(why);
     }
 
-    /// Marks all connections of a hostile client program.
-    pub fn mark_unchecked(&mut self, client: usize) {
+    /// Marks all connections of the program `client` as connections of a hostile client.
+    pub fn mark_client_hostile(&mut self, client: usize) {
         for entry in self.entries.iter_mut().filter(|e| e.plan.client == client) {
-            entry.unchecked = true;
+            entry.client_is_hostile = true;
             entry.excuse = Some("its client misbehaves");
         }
     }
@@ -325,7 +325,7 @@ impl Ledger {
         // A client that sends no bytes does not identify its connection, so the server's record
         // stays empty.
         let nameless = entry.plan.total(Role::Client) == 0 && peer.stage == Stage::NotYet;
-        if entry.unchecked || ((peer.finished || nameless) && own.read == peer.written) {
+        if entry.client_is_hostile || ((peer.finished || nameless) && own.read == peer.written) {
             return Ok(());
         }
         let text = format!(

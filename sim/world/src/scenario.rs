@@ -235,7 +235,7 @@ impl Scenario {
         scenario.add_direct_faults(&mut root.fork(16));
         scenario.add_families(&root.fork(9));
         scenario.add_users(&mut root.fork(10));
-        scenario.calm_ports();
+        scenario.remove_random_delays();
         scenario
     }
 

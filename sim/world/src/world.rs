@@ -123,7 +123,7 @@ impl World {
             .any(|program| program.behaviour != Behaviour::Good);
         for (index, program) in scenario.programs.iter().enumerate() {
             if program.behaviour != Behaviour::Good {
-                ledger.mark_unchecked(index);
+                ledger.mark_client_hostile(index);
             }
         }
         let machines = scenario

@@ -18,11 +18,11 @@ const LISTENERS_FIRST: u16 = 1000;
 /// Largest MTU of a port in bytes, without the link header.
 const PORT_MTU_MAX: u32 = 2034;
 /// Largest delay of a link in a compared run: a run that is repeated without its hostile programs.
-const CALM_DELAY_MAX: Duration = Duration::from_millis(1);
+const COMPARED_DELAY_MAX: Duration = Duration::from_millis(1);
 /// Backlog of listeners in a compared run, larger than the number of connections.
-const CALM_BACKLOG: u32 = 1024;
+const COMPARED_BACKLOG: u32 = 1024;
 /// Smallest packet ring of a well-behaved program in a compared run, in bytes.
-const CALM_RING_LEN: u32 = 1 << 19;
+const COMPARED_RING_LEN: u32 = 1 << 19;
 
 /// The TCP/IP stack of a program on a port.
 #[derive(Clone, Debug)]
@@ -258,7 +258,7 @@ impl Scenario {
 impl Scenario {
     /// Removes random causes of long delays from a compared run: loss, short queues and rings,
     /// pauses, Nagle's algorithm, faults, and ends of programs.
-    pub(crate) fn calm_ports(&mut self) {
+    pub(crate) fn remove_random_delays(&mut self) {
         let Some(ports) = self.ports.as_mut().filter(|ports| ports.is_compared) else {
             return;
         };
@@ -268,10 +268,10 @@ impl Scenario {
             (end.pauses, end.nodelay) = (0, true);
         }
         for listener in &mut self.listeners {
-            (listener.backlog, listener.accept_delay) = (CALM_BACKLOG, Duration::ZERO);
+            (listener.backlog, listener.accept_delay) = (COMPARED_BACKLOG, Duration::ZERO);
         }
         for port in &mut ports.programs {
-            port.ring_len = port.ring_len.max(CALM_RING_LEN);
+            port.ring_len = port.ring_len.max(COMPARED_RING_LEN);
             if let PortStack::Smoltcp(spec) = &mut port.stack {
                 (spec.ack_delay, spec.nagle) = (Duration::ZERO, false);
             }
@@ -280,7 +280,7 @@ impl Scenario {
         let middle = middle.flat_map(|middle| &mut middle.links);
         let access = self.topology.access.iter_mut().flatten();
         for link in access.chain(middle) {
-            let delay = link.delay.min(CALM_DELAY_MAX);
+            let delay = link.delay.min(COMPARED_DELAY_MAX);
             *link = LinkConfig {
                 delay,
                 mtu: link.mtu,

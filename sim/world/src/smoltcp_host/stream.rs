@@ -30,7 +30,7 @@ pub struct SmoltcpStream {
     /// Data that the stream has taken from the socket after the peer's FIN, and that the program
     /// has not read. The socket cannot keep this data, because smoltcp discards unread data at the
     /// end of TIME-WAIT.
-    after_fin: VecDeque<u8>,
+    read_ahead: VecDeque<u8>,
     /// Number of the connection, if it is known, and role of this end.
     name: (Option<u32>, Role),
     /// Time at which the closed stream was first seen in FIN-WAIT-2.
@@ -48,7 +48,7 @@ impl SmoltcpStream {
             closed: false,
             established: false,
             close_pending: false,
-            after_fin: VecDeque::new(),
+            read_ahead: VecDeque::new(),
             name: (None, Role::Server),
             fin_wait_2_since: None,
         }
@@ -70,9 +70,9 @@ impl SmoltcpStream {
 
     fn take(&mut self, into: &mut [u8]) -> usize {
         if self.fin {
-            let count = into.len().min(self.after_fin.len());
-            let after_fin = self.after_fin.drain(..count);
-            return after_fin.zip(into).map(|(from, to)| *to = from).count();
+            let count = into.len().min(self.read_ahead.len());
+            let read_ahead = self.read_ahead.drain(..count);
+            return read_ahead.zip(into).map(|(from, to)| *to = from).count();
         }
         self.with(|socket| socket.recv_slice(into).unwrap_or(0))
     }
@@ -90,7 +90,7 @@ impl SmoltcpStream {
         if self.fin {
             let mut rest = vec![0; self.with(|socket| socket.recv_queue())];
             let got = self.with(|socket| socket.recv_slice(&mut rest).unwrap_or(0));
-            self.after_fin.extend(&rest[..got]);
+            self.read_ahead.extend(&rest[..got]);
         }
         // smoltcp drops a connection that is closed before it is established, although RFC 9293
         // §3.10.4 queues the close. In LAST-ACK, smoltcp 0.14 ignores ACKs without new data, so
@@ -138,15 +138,15 @@ impl SmoltcpStream {
 
 impl Pipe for SmoltcpStream {
     fn readable(&mut self) -> usize {
-        self.after_fin.len() + self.with(|socket| socket.recv_queue())
+        self.read_ahead.len() + self.with(|socket| socket.recv_queue())
     }
 
     fn peek(&mut self, into: &mut [u8]) -> usize {
         // Before the FIN arrives, the data is in the socket. Afterwards, the data is in
-        // `after_fin`.
+        // `read_ahead`.
         if self.fin {
-            let after_fin = self.after_fin.iter().zip(into);
-            return after_fin.map(|(from, to)| *to = *from).count();
+            let read_ahead = self.read_ahead.iter().zip(into);
+            return read_ahead.map(|(from, to)| *to = *from).count();
         }
         self.with(|socket| socket.peek_slice(into).unwrap_or(0))
     }

@@ -243,7 +243,7 @@ fn data_before_the_handshake_is_queued() {
 /// `tx_sync` sends queued data, and reports no event. `rx_sync` reports events, and sends no queued
 /// data.
 #[test]
-fn the_synced_of_sync_do_their_half() {
+fn tx_sync_and_rx_sync_do_one_half_each() {
     let (mut world, mut client, mut server, _) = World::new(&ServiceOptions::default());
     let pairs = connect(&mut world, &mut client, &mut server, 1);
     let (own, peer) = pairs[0];
