@@ -47,7 +47,7 @@ pub fn run(options: &Options) -> io::Result<()> {
         pipeline: 1,
         per_connection: 0,
         closer: Closer::Client,
-        with_connect: false,
+        latency_includes_handshake: false,
     };
     client::run(&options.load, &plan)
 }

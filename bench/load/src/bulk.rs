@@ -16,7 +16,7 @@ use crate::sys::{self, Epoll, Fd, READABLE, Readiness, WRITABLE};
 /// Largest number of bytes per call of `recv`, and period in bytes of the source's data.
 const CHUNK: usize = 256 * 1024;
 /// Largest number of calls of `recv` or `send` for one flow before the next flow is served.
-const CHUNKS_PER_TURN: usize = 2;
+const CALLS_PER_FLOW_MAX: usize = 2;
 /// Largest number of descriptors that one `epoll_wait` reports.
 const EVENTS_MAX: usize = 512;
 /// Backlog of the listener.
@@ -69,7 +69,7 @@ pub struct SourceOptions {
 }
 
 /// A flow that the sink receives.
-struct Arrival {
+struct ReceivedFlow {
     fd: Fd,
     /// Bytes received since counting started. Before that, bytes received since the accept.
     bytes: u64,
@@ -81,7 +81,7 @@ struct Arrival {
 struct Sink {
     epoll: Epoll,
     listener: Fd,
-    flows: Vec<Arrival>,
+    flows: Vec<ReceivedFlow>,
     buffer: Vec<u8>,
     /// The source's chunk twice in a row, so that the bytes of each `recv` are one slice of
     /// `expected`. `None` if the bytes are not compared.
@@ -107,7 +107,7 @@ impl Progress {
         })
     }
 
-    fn print(&mut self, flows: &[Arrival]) {
+    fn print(&mut self, flows: &[ReceivedFlow]) {
         let now = Instant::now();
         if now < self.next {
             return;
@@ -187,7 +187,7 @@ impl Sink {
         while let Some(fd) = sys::accept(&self.listener)? {
             self.epoll.add(&fd, READABLE, self.flows.len() as u64)?;
             let (bytes, at) = (0, 0);
-            self.flows.push(Arrival { fd, bytes, at });
+            self.flows.push(ReceivedFlow { fd, bytes, at });
         }
         Ok(())
     }
@@ -195,7 +195,7 @@ impl Sink {
     /// Reads from a flow. Fails if the flow has ended, or if a byte differs from the source's byte.
     fn read(&mut self, index: usize) -> io::Result<()> {
         let flow = &mut self.flows[index];
-        for _ in 0..CHUNKS_PER_TURN {
+        for _ in 0..CALLS_PER_FLOW_MAX {
             match sys::recv(&flow.fd, &mut self.buffer) {
                 Ok(0) => return Err(io::Error::other("a flow ended before the sink closed it")),
                 Ok(len) => {
@@ -240,11 +240,11 @@ pub fn source(options: &SourceOptions) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes to a flow until the socket is full, at most [`CHUNKS_PER_TURN`] times. `at` is the
+/// Writes to a flow until the socket is full, at most [`CALLS_PER_FLOW_MAX`] times. `at` is the
 /// position in `chunk` of the next byte to send. Returns false if the peer has closed the
 /// connection.
 fn write(flow: &Fd, chunk: &[u8], at: &mut usize) -> io::Result<bool> {
-    for _ in 0..CHUNKS_PER_TURN {
+    for _ in 0..CALLS_PER_FLOW_MAX {
         match sys::send(flow, &chunk[*at..]) {
             Ok(len) => *at = (*at + len) % CHUNK,
             Err(error) => match error.kind() {

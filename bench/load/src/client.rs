@@ -78,7 +78,7 @@ pub struct Plan {
     /// The end that closes after the last request.
     pub closer: Closer,
     /// True if the latency of the first request on a connection includes the handshake.
-    pub with_connect: bool,
+    pub latency_includes_handshake: bool,
 }
 
 /// Runs the load and prints the result as one line of JSON. Returns an error if any connection
@@ -87,7 +87,7 @@ pub fn run(load: &Load, plan: &Plan) -> io::Result<()> {
     sys::catch_end();
     let mut client = Client::new(load, plan)?;
     let ended = client.run();
-    let seconds = client.counted.elapsed().as_secs_f64();
+    let seconds = client.counting_since.elapsed().as_secs_f64();
     let cpu = sys::cpu_time().saturating_sub(client.cpu_at_start);
     let mut line = client.report.to_json(seconds, cpu);
     line["offered_rps"] = json!(load.rate);
@@ -105,7 +105,7 @@ struct Client<'a> {
     load: &'a Load,
     plan: &'a Plan,
     epoll: Epoll,
-    connections: Vec<Slot>,
+    connections: Vec<ConnectionState>,
     schedule: Schedule,
     /// In an open loop, the connections that can take a request. The first one has waited longest.
     free: VecDeque<usize>,
@@ -114,7 +114,7 @@ struct Client<'a> {
     /// True after the warm-up. With --total, counting starts at once.
     counting: bool,
     /// Time at which counting started, or the start of the run before that.
-    counted: Instant,
+    counting_since: Instant,
     /// CPU time of the process at the start of counting.
     cpu_at_start: Duration,
     /// Number of completed exchanges, including the warm-up.
@@ -122,7 +122,7 @@ struct Client<'a> {
 }
 
 /// One of the concurrent connections. A closed connection is opened again.
-enum Slot {
+enum ConnectionState {
     Open(Connection),
     /// Time of the next attempt to connect.
     Closed(Instant),
@@ -134,7 +134,7 @@ struct Connection {
     connecting: bool,
     opened: Instant,
     /// Time from which the latency of each request in flight counts, oldest request first.
-    sent: VecDeque<Instant>,
+    start_times: VecDeque<Instant>,
     /// Number of requests that may still be started on this connection. `u64::MAX`: no limit.
     left: u64,
     /// Bytes of the newest request that the socket has not accepted yet.
@@ -162,13 +162,15 @@ impl<'a> Client<'a> {
             load,
             plan,
             epoll: Epoll::new(EVENTS_MAX)?,
-            connections: (0..load.connections).map(|_| Slot::Closed(now)).collect(),
+            connections: (0..load.connections)
+                .map(|_| ConnectionState::Closed(now))
+                .collect(),
             schedule: Schedule::new(load.rate, now),
             free: VecDeque::with_capacity(load.connections),
             report: Report::default(),
             buffer: vec![0; READ_MAX],
             counting: load.total > 0,
-            counted: now,
+            counting_since: now,
             cpu_at_start: Duration::ZERO,
             done: 0,
         })
@@ -194,7 +196,7 @@ impl<'a> Client<'a> {
             }
             if !self.counting && now >= warm {
                 self.counting = true;
-                self.counted = now;
+                self.counting_since = now;
                 self.cpu_at_start = sys::cpu_time();
             }
             if now >= retry {
@@ -221,19 +223,19 @@ impl<'a> Client<'a> {
 
     fn open(&mut self, index: usize) {
         match Connection::open(self.load.connect, self.plan, &self.epoll, index as u64) {
-            Ok(connection) => self.connections[index] = Slot::Open(connection),
+            Ok(connection) => self.connections[index] = ConnectionState::Open(connection),
             Err(error) => self.broken(index, format!("connect: {error}")),
         }
     }
 
     fn broken(&mut self, index: usize, what: String) {
         self.report.fail(what);
-        self.connections[index] = Slot::Closed(Instant::now() + RETRY_AFTER);
+        self.connections[index] = ConnectionState::Closed(Instant::now() + RETRY_AFTER);
     }
 
     fn retry(&mut self, now: Instant) {
         for index in 0..self.connections.len() {
-            if matches!(self.connections[index], Slot::Closed(at) if at <= now) {
+            if matches!(self.connections[index], ConnectionState::Closed(at) if at <= now) {
                 self.open(index);
             }
         }
@@ -247,7 +249,7 @@ impl<'a> Client<'a> {
         while let Some(&index) = self.free.front() {
             // Skip the entries of connections that have ended.
             let connection = match &mut self.connections[index] {
-                Slot::Open(connection) if connection.listed => connection,
+                ConnectionState::Open(connection) if connection.listed => connection,
                 _ => {
                     self.free.pop_front();
                     continue;
@@ -268,7 +270,7 @@ impl<'a> Client<'a> {
 
     fn serve(&mut self, event: &Readiness) {
         let index = event.token as usize;
-        let Slot::Open(connection) = &mut self.connections[index] else {
+        let ConnectionState::Open(connection) = &mut self.connections[index] else {
             return;
         };
         let open_loop = self.schedule.is_open();
@@ -301,7 +303,7 @@ impl<'a> Client<'a> {
             End::Done => {
                 // Close the old connection before the next connect, so that no connection occupies
                 // two descriptors.
-                self.connections[index] = Slot::Closed(Instant::now());
+                self.connections[index] = ConnectionState::Closed(Instant::now());
                 self.open(index);
             }
             End::Broken(what) => self.broken(index, what),
@@ -325,7 +327,7 @@ impl Connection {
             fd,
             connecting: true,
             opened,
-            sent: VecDeque::with_capacity(plan.pipeline),
+            start_times: VecDeque::with_capacity(plan.pipeline),
             left: if plan.per_connection == 0 {
                 u64::MAX
             } else {
@@ -340,7 +342,10 @@ impl Connection {
 
     /// Returns true if the connection can take a request.
     fn is_free(&self, plan: &Plan) -> bool {
-        !self.connecting && self.unsent == 0 && self.left > 0 && self.sent.len() < plan.pipeline
+        !self.connecting
+            && self.unsent == 0
+            && self.left > 0
+            && self.start_times.len() < plan.pipeline
     }
 
     /// Handles an event: completes the handshake, sends requests, and reads answers. Calls
@@ -378,7 +383,7 @@ impl Connection {
 
     /// Handles the server's FIN, which is a failure if an answer is missing.
     fn ended(&self) -> Result<(), End> {
-        if self.left == 0 && self.sent.is_empty() {
+        if self.left == 0 && self.start_times.is_empty() {
             return Err(End::Done);
         }
         Err(End::Broken("the server closed early".to_owned()))
@@ -395,14 +400,15 @@ impl Connection {
         let request = plan.exchange.request();
         loop {
             if self.unsent == 0 {
-                if self.left == 0 || self.sent.len() >= plan.pipeline {
+                if self.left == 0 || self.start_times.len() >= plan.pipeline {
                     return Ok(());
                 }
                 let Some(start) = next() else {
                     return Ok(());
                 };
-                let first = self.left == plan.per_connection && plan.with_connect;
-                self.sent.push_back(if first { self.opened } else { start });
+                let first = self.left == plan.per_connection && plan.latency_includes_handshake;
+                self.start_times
+                    .push_back(if first { self.opened } else { start });
                 self.left = if self.left == u64::MAX {
                     u64::MAX
                 } else {
@@ -426,21 +432,21 @@ impl Connection {
         completed: &mut impl FnMut(Duration),
     ) -> Result<(), End> {
         while !bytes.is_empty() {
-            let Some(sent) = self.sent.front() else {
+            let Some(start) = self.start_times.front() else {
                 return Err(End::Broken("bytes that no request asked for".to_owned()));
             };
             match plan.exchange.feed(&mut self.progress, bytes) {
                 Fed::More => return Ok(()),
                 Fed::Wrong(what) => return Err(End::Broken(what.to_owned())),
                 Fed::Complete(used) => {
-                    completed(sent.elapsed());
-                    self.sent.pop_front();
+                    completed(start.elapsed());
+                    self.start_times.pop_front();
                     self.progress = Progress::default();
                     bytes = &bytes[used..];
                 }
             }
         }
-        if self.left == 0 && self.sent.is_empty() && plan.closer == Closer::Client {
+        if self.left == 0 && self.start_times.is_empty() && plan.closer == Closer::Client {
             return Err(End::Done);
         }
         Ok(())

@@ -61,7 +61,7 @@ pub fn run(options: &Options) -> io::Result<()> {
         pipeline: 2,
         per_connection: 50,
         closer: Closer::Client,
-        with_connect: true,
+        latency_includes_handshake: true,
     };
     client::run(&options.load, &plan)
 }

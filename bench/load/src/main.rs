@@ -147,7 +147,7 @@ fn run_echo(options: &EchoClient) -> std::io::Result<()> {
         pipeline: options.pipeline.max(1),
         per_connection: 0,
         closer: Closer::Client,
-        with_connect: false,
+        latency_includes_handshake: false,
     };
     client::run(&options.load, &plan)
 }
@@ -158,7 +158,7 @@ fn run_short(options: &ShortClient) -> std::io::Result<()> {
         pipeline: 1,
         per_connection: options.requests.max(1),
         closer: options.closer,
-        with_connect: true,
+        latency_includes_handshake: true,
     };
     client::run(&options.load, &plan)
 }
@@ -170,7 +170,7 @@ fn run_http(options: &HttpClient) -> std::io::Result<()> {
         pipeline: 1,
         per_connection: u64::from(options.close),
         closer: Closer::Server,
-        with_connect: options.close,
+        latency_includes_handshake: options.close,
     };
     client::run(&options.load, &plan)
 }

@@ -100,8 +100,8 @@ pub struct Options {
     #[arg(long, default_value = "02:00:00:00:00:02")]
     peer_mac: String,
     /// Send or receive on the AF_XDP socket without a mux.
-    #[arg(long)]
-    bare: bool,
+    #[arg(long = "bare")]
+    without_mux: bool,
     /// Only copy memory, and print its bandwidth.
     #[arg(long)]
     copy: bool,
@@ -139,7 +139,7 @@ pub fn run(options: &Options) -> io::Result<()> {
             ports,
             nic,
             programs: Programs::new(options, own, frames.clone()),
-            bare: options.bare.then_some(options.direction),
+            without_mux: options.without_mux.then_some(options.direction),
             frames: frames.clone(),
         };
         let (cpu, shared) = (*cpu, shared.clone());
@@ -336,7 +336,7 @@ struct MuxThread {
     nic: Nic,
     programs: Programs,
     /// Direction of the packets if the thread runs without a mux (`--bare`).
-    bare: Option<Direction>,
+    without_mux: Option<Direction>,
     frames: Frames,
 }
 
@@ -345,10 +345,10 @@ impl MuxThread {
         sys::pin(cpu)?;
         match &mut self.nic {
             Nic::Memory(nic) => forward(&mut self.ports, nic, &mut self.programs, shared),
-            Nic::Xdp { port, .. } => match self.bare {
+            Nic::Xdp { port, .. } => match self.without_mux {
                 None => forward(&mut self.ports, &mut **port, &mut self.programs, shared),
-                Some(Direction::Receive) => receive_bare(&mut **port, shared),
-                Some(_) => send_bare(&mut **port, &self.frames, shared),
+                Some(Direction::Receive) => receive_without_mux(&mut **port, shared),
+                Some(_) => send_without_mux(&mut **port, &self.frames, shared),
             },
         }
         Ok(())
@@ -381,8 +381,8 @@ fn forward<N: PacketIo>(
     }
 }
 
-/// Sends frames without a mux.
-fn send_bare<N: PacketIo>(nic: &mut N, frames: &Frames, shared: &Shared) {
+/// Sends frames until the run ends.
+fn send_without_mux<N: PacketIo>(nic: &mut N, frames: &Frames, shared: &Shared) {
     let mut next = 0;
     while !shared.ended.load(Ordering::Relaxed) {
         let mut count = 0;
@@ -398,8 +398,8 @@ fn send_bare<N: PacketIo>(nic: &mut N, frames: &Frames, shared: &Shared) {
     }
 }
 
-/// Receives frames without a mux.
-fn receive_bare<N: PacketIo>(nic: &mut N, shared: &Shared) {
+/// Receives frames until the run ends.
+fn receive_without_mux<N: PacketIo>(nic: &mut N, shared: &Shared) {
     let mut burst = nic.new_burst();
     while !shared.ended.load(Ordering::Relaxed) {
         let count = nic.rx_burst(&mut burst, BURST_MAX);

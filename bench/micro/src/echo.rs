@@ -163,7 +163,7 @@ impl Meter {
 
 /// Runs the load `port`: the two programs are on two hosts, whose NICs are the two ends of a link
 /// in memory. Counts the instructions of the server's host and client library.
-pub fn port(load: Load) -> Tally {
+pub fn two_hosts(load: Load) -> Tally {
     let (near, far) = MemPort::pair(MemConfig::default());
     let mut here = Machine::new(1, near);
     let mut there = Machine::new(2, far);
@@ -203,7 +203,7 @@ pub fn port(load: Load) -> Tally {
 /// Runs the load `local`: the two programs are on one host, whose local path passes the bytes of a
 /// connection within the host without packets. Counts the instructions of the host and of the
 /// client library in the two programs.
-pub fn local(load: Load) -> Tally {
+pub fn one_host(load: Load) -> Tally {
     let mut here = Machine::new(1, MemPort::loopback(MemConfig::default()));
     let at = Endpoint::new(address(1), PORT);
     let mut server = EchoProgram::new(here.program(Some(at)), true);

@@ -105,8 +105,8 @@ fn run_load(name: &str, load: Load) -> Result<(), String> {
     let tally = match name {
         "receive" => engine::receive(load),
         "send" => engine::send(load),
-        "port" => echo::port(load),
-        "local" => echo::local(load),
+        "port" => echo::two_hosts(load),
+        "local" => echo::one_host(load),
         "mux-send" => mux::send_to_nic(load),
         "mux-receive" => mux::receive_from_nic(load),
         _ => {

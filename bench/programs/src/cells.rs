@@ -31,13 +31,13 @@ pub fn run(entry: &Entry, rounds: usize, row: &mut Row) {
         Ok(ours) => {
             plain(&ours, None, row);
             row.load = Some(loads(&kernel, &ours, &entry.load(), rounds));
-            of_client(kernel, row);
-            of_server(ours, row);
+            measure_client_on_tidelane(kernel, row);
+            measure_server_on_tidelane(ours, row);
         }
         Err(stop) => {
             let sides = [Sides::TidelaneServer, Sides::Both];
             fail_all(row, &[Condition::Plain, Condition::Outage], &sides, &stop);
-            of_client(kernel, row);
+            measure_client_on_tidelane(kernel, row);
         }
     }
     for accelerated in [false, true] {
@@ -63,8 +63,8 @@ pub fn try_kernel(entry: &Entry, row: &mut Row) {
     testbed.end();
 }
 
-/// Adds the cells with only the client on Tidelane.
-fn of_client(mut testbed: Testbed<'_>, row: &mut Row) {
+/// Runs the checks with only the client on Tidelane, and adds their cells.
+fn measure_client_on_tidelane(mut testbed: Testbed<'_>, row: &mut Row) {
     match testbed.wire.service_with(Side::Client, &[]) {
         Ok(service) => {
             plain(&testbed, Some(&service), row);
@@ -83,9 +83,9 @@ fn of_client(mut testbed: Testbed<'_>, row: &mut Row) {
     testbed.end();
 }
 
-/// Adds the cells with the server on Tidelane that are still missing: the undisturbed check with
-/// both ends on Tidelane, and the checks with killed services.
-fn of_server(mut testbed: Testbed<'_>, row: &mut Row) {
+/// Runs the remaining checks with the server on Tidelane, and adds their cells: the undisturbed
+/// check with both ends on Tidelane, and the checks with killed services.
+fn measure_server_on_tidelane(mut testbed: Testbed<'_>, row: &mut Row) {
     let entry = testbed.entry;
     let mut client = testbed.wire.service_with(Side::Client, &[]);
     match &client {

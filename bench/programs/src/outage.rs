@@ -19,27 +19,27 @@ use crate::{
 
 /// Time for which a load runs before the service is killed. A check is shorter than a load, so that
 /// the service is killed after a third of this time.
-const AT_WORK: Duration = Duration::from_millis(300);
+const RUN_BEFORE_KILL: Duration = Duration::from_millis(300);
 /// Time limit for a client to end after the service was killed. The client's connections may fail.
 const END_MAX: Duration = Duration::from_secs(20);
 /// Time limit for a killed service to end, and for the new service to learn of a listener.
 const AGAIN_MAX: Duration = Duration::from_secs(20);
 
-/// Exit status of the command `timeout` if the client exceeded its time limit.
-const HANGS: &str = "124";
+/// Exit status of the command `timeout` for a client that exceeded its time limit.
+const TIMED_OUT_STATUS: &str = "124";
 /// Message for a client that still waits for its server. Such a client sends no segment that the
 /// kernel could answer with a RST.
 const NO_RESET: &str = "the client that was at work when the service died hangs: it got no reset";
 
 /// Kills the server's service and starts it again. The clients are on the kernel.
 pub fn of_server(testbed: &mut Testbed<'_>) -> Result<Checked, Stop> {
-    let client = at_work(testbed)?;
-    thread::sleep(AT_WORK);
+    let client = start_load(testbed)?;
+    thread::sleep(RUN_BEFORE_KILL);
     kill_server(testbed)?;
-    let ended = ends(client);
+    let ended = wait_for_end(client);
     let during = check::transfer(testbed, &testbed.output(), None);
     during.map_err(|stop| named("without a service", stop))?;
-    up_again(testbed)?;
+    restart_service(testbed)?;
     let how = CheckSetup {
         client: None,
         lossy: false,
@@ -56,20 +56,20 @@ pub fn of_clients(testbed: &mut Testbed<'_>, service: Service) -> Result<Checked
     let mut shell = CheckShell::new(testbed, &service)?;
     shell.check(testbed).map_err(|stop| named("before", stop))?;
     shell.start()?;
-    thread::sleep(AT_WORK / 3);
+    thread::sleep(RUN_BEFORE_KILL / 3);
     service.kill()?;
     kill_server(testbed)?;
-    let hangs = shell.end(testbed)? == HANGS;
+    let timed_out = shell.end(testbed)? == TIMED_OUT_STATUS;
     shell
         .check(testbed)
         .map_err(|stop| named("without a service", stop))?;
     let service = testbed.wire.client_service_again(&service)?;
-    up_again(testbed)?;
+    restart_service(testbed)?;
     let detector = StackDetector::new(testbed, Some(&service))?;
     shell
         .check(testbed)
         .map_err(|stop| named("with the new service", stop))?;
-    ensure!(!hangs, "{NO_RESET}");
+    ensure!(!timed_out, "{NO_RESET}");
     Ok(Checked {
         carried: detector.detect()?,
         message: None,
@@ -83,7 +83,7 @@ fn named(when: &str, stop: Stop) -> Stop {
 }
 
 /// Starts a load client on the kernel, which runs when the service is killed.
-fn at_work(testbed: &Testbed<'_>) -> Result<Running, Stop> {
+fn start_load(testbed: &Testbed<'_>) -> Result<Running, Stop> {
     let text = testbed.fill(&testbed.entry.load().client);
     let text = check::into_file(&text, &testbed.output());
     testbed.shell(Side::Client, &text).spawn()
@@ -91,7 +91,7 @@ fn at_work(testbed: &Testbed<'_>) -> Result<Running, Stop> {
 
 /// Waits until the client ends that was running when the service was killed. The client may fail,
 /// but must not hang.
-fn ends(mut client: Running) -> Result<(), Stop> {
+fn wait_for_end(mut client: Running) -> Result<(), Stop> {
     let ended = client.ends_within(END_MAX)?;
     ensure!(
         ended,
@@ -114,7 +114,7 @@ fn kill_server(testbed: &mut Testbed<'_>) -> Result<(), Stop> {
 
 /// Starts the server's service again, if there was one, and waits until the service knows the
 /// listener.
-fn up_again(testbed: &mut Testbed<'_>) -> Result<(), Stop> {
+fn restart_service(testbed: &mut Testbed<'_>) -> Result<(), Stop> {
     testbed.service_again()?;
     let (true, Some(service)) = (testbed.had_listener, &testbed.service) else {
         return Ok(());
@@ -182,7 +182,7 @@ impl CheckShell {
     fn check(&mut self, testbed: &Testbed<'_>) -> Result<(), Stop> {
         self.start()?;
         let status = self.end(testbed)?;
-        if status == HANGS {
+        if status == TIMED_OUT_STATUS {
             fail!(
                 "the client hangs: no end within {} s",
                 testbed.entry.check.seconds

@@ -11,7 +11,7 @@ use crate::{
     output_format::{Cases, Verdict},
     prepare::Place,
     results::Row,
-    testbed::{Ran, Stack, Testbed},
+    testbed::{RunResult, Stack, Testbed},
 };
 
 /// Largest number of repetitions of a case that passed on only one stack.
@@ -34,9 +34,9 @@ pub struct Pair {
 pub fn try_kernel(suite: &Suite, place: &Place, parts: &[String]) -> Result<(), Stop> {
     let testbed = Testbed::new(suite, place, Stack::Kernel)?;
     for part in parts {
-        let ran = testbed.run(&suite.command, part)?;
-        print(&testbed, part, &ran);
-        for (case, verdict) in &ran.cases {
+        let result = testbed.run(&suite.command, part)?;
+        print(&testbed, part, &result);
+        for (case, verdict) in &result.cases {
             if *verdict > Verdict::Passed {
                 println!("    {verdict:?}: {case}");
             }
@@ -54,10 +54,10 @@ pub fn run(suite: &Suite, place: &Place, parts: &[String], row: &mut Row) -> Res
         let mut seen = Vec::new();
         for (index, testbed) in testbeds.iter().enumerate() {
             let before = testbed.opens()?;
-            let ran = testbed.run(&suite.command, part)?;
+            let result = testbed.run(&suite.command, part)?;
             row.connections[index] += testbed.opens()? - before;
-            print(testbed, part, &ran);
-            seen.push(ran.cases);
+            print(testbed, part, &result);
+            seen.push(result.cases);
         }
         if seen.iter().all(Cases::is_empty) {
             // Report a part whose output has no cases on either stack.
@@ -160,8 +160,8 @@ fn commands(suite: &Suite, part: &str, wanted: &BTreeSet<String>) -> Vec<String>
 }
 
 /// Prints the counts of a run.
-fn print(testbed: &Testbed<'_>, part: &str, ran: &Ran) {
-    let count = |verdict| ran.cases.values().filter(|v| **v == verdict).count();
+fn print(testbed: &Testbed<'_>, part: &str, result: &RunResult) {
+    let count = |verdict| result.cases.values().filter(|v| **v == verdict).count();
     println!(
         "  {:<26} {:<8} {:>5} passed {:>3} failed {:>3} skipped {:>3} lost {:>6.1} s{}",
         part,
@@ -170,7 +170,11 @@ fn print(testbed: &Testbed<'_>, part: &str, ran: &Ran) {
         count(Verdict::Failed),
         count(Verdict::Skipped),
         count(Verdict::Lost),
-        ran.seconds,
-        if ran.ended { ", its time was over" } else { "" }
+        result.seconds,
+        if result.timed_out {
+            ", its time was over"
+        } else {
+            ""
+        }
     );
 }

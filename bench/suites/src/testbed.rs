@@ -63,15 +63,15 @@ impl Opens {
     }
 }
 
-/// The result of one run of a command.
+/// Result of one run of a command.
 #[derive(Debug)]
-pub struct Ran {
+pub struct RunResult {
     /// The cases in the command's output.
     pub cases: Cases,
     /// Duration in seconds.
     pub seconds: f64,
     /// True if the time limit ended the command.
-    pub ended: bool,
+    pub timed_out: bool,
 }
 
 /// The wire on whose server's side a suite runs, and the Tidelane service there. The service stands
@@ -84,7 +84,7 @@ pub struct Testbed<'a> {
     service: Option<Service>,
     /// Processes in the server's namespace before the suite started, which [`Self::end_leftovers`]
     /// does not kill.
-    own: BTreeSet<u32>,
+    pids_before: BTreeSet<u32>,
     wire: Wire,
     /// Number of commands that were run.
     runs: Cell<u32>,
@@ -101,13 +101,13 @@ impl<'a> Testbed<'a> {
         fs::create_dir_all(wire.scratch().join("tmp"))?;
         fs::create_dir_all(wire.scratch().join("home"))?;
         fs::create_dir_all(place.folder.join("logs"))?;
-        let own = pids(&wire)?;
+        let pids_before = pids(&wire)?;
         Ok(Self {
             suite,
             place,
             stack,
             service,
-            own,
+            pids_before,
             wire,
             runs: Cell::new(0),
         })
@@ -123,7 +123,7 @@ impl<'a> Testbed<'a> {
 
     /// Runs a command of the suite to its end or time limit, and kills the processes that it leaves
     /// behind.
-    pub fn run(&self, command: &str, part: &str) -> Result<Ran, Stop> {
+    pub fn run(&self, command: &str, part: &str) -> Result<RunResult, Stop> {
         let command = self.place.fill(command).replace("{part}", part);
         let limit = Duration::from_secs(self.suite.seconds) * patience();
         let (source, scratch) = (self.place.source.display(), self.wire.scratch().display());
@@ -145,9 +145,9 @@ impl<'a> Testbed<'a> {
             .env("TMPDIR", &format!("{scratch}/tmp"));
         let start = Instant::now();
         let mut running = program.spawn()?;
-        let ended = !running.ends_within(limit)?;
+        let timed_out = !running.ends_within(limit)?;
         let seconds = start.elapsed().as_secs_f64();
-        if ended {
+        if timed_out {
             self.log_tasks(part)?;
         }
         running.kill_group();
@@ -160,10 +160,10 @@ impl<'a> Testbed<'a> {
             return Err(Stop::Fail(format!("the service died in {part}: {words}")));
         }
         self.runs.set(self.runs.get() + 1);
-        Ok(Ran {
+        Ok(RunResult {
             cases: self.suite.output_format.read(part, &output),
             seconds,
-            ended,
+            timed_out,
         })
     }
 
@@ -204,7 +204,10 @@ impl<'a> Testbed<'a> {
     /// Kills the processes that a run has left in the namespace, and waits for their end.
     fn end_leftovers(&self) -> Result<(), Stop> {
         wait_until(Duration::from_secs(10), "the end of a suite", || {
-            let left: Vec<u32> = pids(&self.wire)?.difference(&self.own).copied().collect();
+            let left: Vec<u32> = pids(&self.wire)?
+                .difference(&self.pids_before)
+                .copied()
+                .collect();
             for pid in &left {
                 // Ignore the error, because the process may have ended meanwhile.
                 let _ = send_signal(*pid, rustix::process::Signal::KILL);

@@ -35,7 +35,7 @@ impl Frames {
             let own = Endpoint::new(local, FIRST_PORT + number);
             let outside = Endpoint::new(peer, PEER_PORT);
             let next = FIRST_PORT + (number + 1) % options.ports;
-            match (options.direction, options.bare) {
+            match (options.direction, options.without_mux) {
                 // A sender without a mux acts as the peer of a receiving mux, and sends to its
                 // ports.
                 (Direction::Send, true) => {

@@ -68,7 +68,7 @@ pub struct Case {
     #[serde(default)]
     pub veth: bool,
     /// Name of the case with whose rate the rate of this case is compared.
-    pub beside: Option<String>,
+    pub baseline: Option<String>,
 }
 
 impl MuxPlan {
@@ -91,7 +91,7 @@ impl MuxPlan {
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     packets: f64,
-    bare: Option<f64>,
+    without_mux: Option<f64>,
 }
 
 /// The samples of each case by name, and the rates at which one core copies memory, in the order of
@@ -117,11 +117,11 @@ pub fn run(plan: &MuxPlan) -> Result<Results, Stop> {
         }
         for case in cases {
             let sample = measure(plan, &wire, case)?;
-            let bare = sample.bare.map_or(String::new(), |bare| {
-                format!(", without a mux {:.3}", bare / 1e6)
+            let without_mux = sample.without_mux.map_or(String::new(), |without_mux| {
+                format!(", without a mux {:.3}", without_mux / 1e6)
             });
             println!(
-                "  {:<36} {:>8.3} M/s{bare}",
+                "  {:<36} {:>8.3} M/s{without_mux}",
                 case.name,
                 sample.packets / 1e6
             );
@@ -149,18 +149,18 @@ fn measure(plan: &MuxPlan, wire: &Wire, case: &Case) -> Result<Sample, Stop> {
         let packets = load(plan, wire, case, &[])?;
         return Ok(Sample {
             packets,
-            bare: None,
+            without_mux: None,
         });
     }
     Ok(Sample {
         packets: load_on_veth(plan, wire, case, false)?,
-        bare: Some(load_on_veth(plan, wire, case, true)?),
+        without_mux: Some(load_on_veth(plan, wire, case, true)?),
     })
 }
 
 /// Measures a case on the wire. If the case receives, a sender without a mux at the other end of
 /// the wire sends the packets.
-fn load_on_veth(plan: &MuxPlan, wire: &Wire, case: &Case, bare: bool) -> Result<f64, Stop> {
+fn load_on_veth(plan: &MuxPlan, wire: &Wire, case: &Case, without_mux: bool) -> Result<f64, Stop> {
     let server_mac = link_address(wire, Side::Server)?;
     let client_mac = link_address(wire, Side::Client)?;
     let sender = if case.direction == "receive" {
@@ -178,7 +178,7 @@ fn load_on_veth(plan: &MuxPlan, wire: &Wire, case: &Case, bare: bool) -> Result<
         format!("--interface {INTERFACE} --address {SERVER} --peer {CLIENT}"),
         format!("--mac {server_mac} --peer-mac {client_mac}"),
     ];
-    if bare {
+    if without_mux {
         more.push("--bare".to_owned());
     }
     let packets = load(plan, wire, case, &more)?;
@@ -239,11 +239,17 @@ impl Results {
                 .collect();
             rows.push(value_row(&heading, name, "packets_per_second", &packets));
             rows.push(value_row(&heading, name, "bits_per_second", &bits));
-            let of_bare = self.values(name, |sample| Some(sample.packets / sample.bare?));
-            if !of_bare.is_empty() {
-                rows.push(value_row(&heading, name, "share_of_bare_af_xdp", &of_bare));
+            let of_bare_socket =
+                self.values(name, |sample| Some(sample.packets / sample.without_mux?));
+            if !of_bare_socket.is_empty() {
+                rows.push(value_row(
+                    &heading,
+                    name,
+                    "share_of_bare_af_xdp",
+                    &of_bare_socket,
+                ));
             }
-            if let Some(other) = &case.beside {
+            if let Some(other) = &case.baseline {
                 let others = self.values(other, |sample| Some(sample.packets));
                 let shares: Vec<f64> = packets
                     .iter()

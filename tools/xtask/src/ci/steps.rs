@@ -24,8 +24,8 @@ pub struct Step {
     pub skip: fn() -> Option<String>,
 }
 
-/// A step with the default values, from which each step of [`STEPS`] takes the other fields.
-const CHECK: Step = Step {
+/// Default values of the fields that a step of [`STEPS`] does not set.
+const STEP_DEFAULTS: Step = Step {
     name: "",
     command: &[],
     environment: &[],
@@ -40,23 +40,23 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "tidy",
         command: &["cargo", "xtask", "tidy"],
-        ..CHECK
+        ..STEP_DEFAULTS
     },
     Step {
         name: "deps",
         command: &["cargo", "xtask", "deps"],
-        ..CHECK
+        ..STEP_DEFAULTS
     },
     // `--missing` makes the log list the missing requirements.
     Step {
         name: "spec",
         command: &["cargo", "xtask", "spec", "--missing"],
-        ..CHECK
+        ..STEP_DEFAULTS
     },
     Step {
         name: "format",
         command: &["cargo", "fmt", "--all", "--check"],
-        ..CHECK
+        ..STEP_DEFAULTS
     },
     Step {
         name: "clippy",
@@ -69,7 +69,7 @@ pub const STEPS: &[Step] = &[
             "-D",
             "warnings",
         ],
-        ..CHECK
+        ..STEP_DEFAULTS
     },
     Step {
         name: "doc",
@@ -84,7 +84,7 @@ pub const STEPS: &[Step] = &[
             "RUSTDOCFLAGS",
             "-D warnings -A rustdoc::private_intra_doc_links",
         )],
-        ..CHECK
+        ..STEP_DEFAULTS
     },
     // Builds the tests of the next step, so that the time limit of that step covers only the tests.
     Step {
@@ -99,7 +99,7 @@ pub const STEPS: &[Step] = &[
             "--no-run",
         ],
         seconds: 1200,
-        ..CHECK
+        ..STEP_DEFAULTS
     },
     // The examples are left out: the step "build" builds them.
     Step {
@@ -116,7 +116,7 @@ pub const STEPS: &[Step] = &[
             "--show-output",
         ],
         tests: true,
-        ..CHECK
+        ..STEP_DEFAULTS
     },
     Step {
         name: "doc-examples",
@@ -129,7 +129,7 @@ pub const STEPS: &[Step] = &[
             "--doc",
         ],
         tests: true,
-        ..CHECK
+        ..STEP_DEFAULTS
     },
     Step {
         name: "loom",
@@ -143,7 +143,7 @@ pub const STEPS: &[Step] = &[
         ],
         environment: &[("RUSTFLAGS", "--cfg loom")],
         tests: true,
-        ..CHECK
+        ..STEP_DEFAULTS
     },
     // Builds the binaries that the tests below start: service, tools, libtidelane.so,
     // tidelane-impair.
@@ -178,13 +178,13 @@ pub const STEPS: &[Step] = &[
             "--bins",
             "--examples",
         ],
-        ..CHECK
+        ..STEP_DEFAULTS
     },
     // Checks the stack frames of libtidelane.so, because threads of programs may have small stacks.
     Step {
         name: "frames",
         command: &["cargo", "xtask", "frames"],
-        ..CHECK
+        ..STEP_DEFAULTS
     },
     // Fails if the packet path needs more instructions than the limits allow. Unlike times,
     // instruction counts do not depend on the machine's load.
@@ -204,7 +204,7 @@ pub const STEPS: &[Step] = &[
                 .is_none()
                 .then(|| "no valgrind here; apt-get install valgrind".to_owned())
         },
-        ..CHECK
+        ..STEP_DEFAULTS
     },
     // Runs simulations with seeds of each theme. A failure prints the command that replays the
     // seed.
@@ -220,7 +220,7 @@ pub const STEPS: &[Step] = &[
             "lite",
         ],
         seconds: 600,
-        ..CHECK
+        ..STEP_DEFAULTS
     },
     Step {
         name: "interop",
@@ -234,7 +234,7 @@ pub const STEPS: &[Step] = &[
         ],
         tests: true,
         seconds: 1500,
-        ..CHECK
+        ..STEP_DEFAULTS
     },
     // Runs a part of the interop tests on a service with two fast-path cores (polling threads).
     Step {
@@ -257,7 +257,7 @@ pub const STEPS: &[Step] = &[
         ],
         tests: true,
         seconds: 900,
-        ..CHECK
+        ..STEP_DEFAULTS
     },
     Step {
         name: "posix",
@@ -270,7 +270,7 @@ pub const STEPS: &[Step] = &[
             "posix",
         ],
         tests: true,
-        ..CHECK
+        ..STEP_DEFAULTS
     },
     // Runs the smallest part of the laboratory (tests in emulated machines): Linux 6.1 with veth
     // and virtio-net. With the option `--seconds`, the tests that have not ended in time are
@@ -282,6 +282,6 @@ pub const STEPS: &[Step] = &[
         seconds: 600,
         seconds_min: 240,
         skip: lab::missing_requirement,
-        ..CHECK
+        ..STEP_DEFAULTS
     },
 ];
