@@ -18,7 +18,7 @@ use tidelane_host::{
 
 use crate::{
     confine::Confinement,
-    core::Port,
+    core::NicPort,
     kernel_sockets::{ProcNetSocket, SocketTables, tables_of_process},
     rules,
     service_state::ServiceState,
@@ -48,7 +48,7 @@ pub enum AdminRequest {
 
 /// Reads and answers the request of one client. Returns the request that the caller has to carry
 /// out. `firewall` describes the host's firewall rules, which connections of the service bypass.
-pub fn serve<P: Port>(
+pub fn serve<P: NicPort>(
     stream: &UnixStream,
     shared: &ServiceState<P>,
     sessions: &[&Session],
@@ -89,7 +89,7 @@ pub fn answer(mut stream: &UnixStream, answer: &Value) -> io::Result<()> {
     stream.write_all(format!("{answer}\n").as_bytes())
 }
 
-fn status<P: Port>(shared: &ServiceState<P>, sessions: &[&Session]) -> Value {
+fn status<P: NicPort>(shared: &ServiceState<P>, sessions: &[&Session]) -> Value {
     let Some(cores) = shared.cores.call_each(|_| |host, _| host.usage()) else {
         return json!({"error": "the fast path does not answer"});
     };
@@ -109,7 +109,7 @@ fn status<P: Port>(shared: &ServiceState<P>, sessions: &[&Session]) -> Value {
     })
 }
 
-fn counters<P: Port>(shared: &ServiceState<P>) -> Value {
+fn counters<P: NicPort>(shared: &ServiceState<P>) -> Value {
     let Some(cores) = shared.cores.call_each(|_| |host, _| host.counters()) else {
         return json!({"error": "the fast path does not answer"});
     };
@@ -136,7 +136,7 @@ fn counters<P: Port>(shared: &ServiceState<P>) -> Value {
 }
 
 /// Returns each user's usage, limit and number of refusals, for each resource.
-fn users<P: Port>(shared: &ServiceState<P>) -> Value {
+fn users<P: NicPort>(shared: &ServiceState<P>) -> Value {
     let line = |line: Line| {
         let limit = (line.limit != u64::MAX).then_some(line.limit);
         let shown = json!({"used": line.used, "limit": limit, "refused": line.refused});
@@ -150,17 +150,17 @@ fn users<P: Port>(shared: &ServiceState<P>) -> Value {
     json!({"users": all})
 }
 
-fn sockets<P: Port>(shared: &ServiceState<P>, sessions: &[&Session]) -> Value {
+fn sockets<P: NicPort>(shared: &ServiceState<P>, sessions: &[&Session]) -> Value {
     let Some(cores) = shared.cores.call_each(|_| |host, _| host.sockets()) else {
         return json!({"error": "the fast path does not answer"});
     };
     let reports = joined(cores.into_iter().flatten());
     let mut sockets: Vec<Value> = reports.iter().map(accelerated).collect();
     let mut tables = SocketTables::new(shared.access.own_namespace(), tables_of_process);
-    let notes = sessions.iter().flat_map(|session| &session.notes);
-    let mut noted: HashSet<u64> = notes.map(|(inode, _)| *inode).collect();
+    let not_accelerated = sessions.iter().flat_map(|session| &session.not_accelerated);
+    let mut listed: HashSet<u64> = not_accelerated.map(|(inode, _)| *inode).collect();
     for session in sessions {
-        sockets.extend(kernel_sockets(session, &mut tables, &mut noted));
+        sockets.extend(kernel_sockets(session, &mut tables, &mut listed));
     }
     json!({"sockets": sockets})
 }
@@ -227,21 +227,21 @@ fn accelerated(report: &SocketReport) -> Value {
 ///
 /// The program reports each of these sockets by a note with the socket's inode and the reason. A
 /// connection that a kernel listener has accepted has no note. The list shows this connection with
-/// the reason of its listener. `noted` contains the inodes that have a note or are already listed.
+/// the reason of its listener. `listed` contains the inodes that have a report or are already listed.
 fn kernel_sockets<R: FnMut(u32) -> String>(
     session: &Session,
     tables: &mut SocketTables<R>,
-    noted: &mut HashSet<u64>,
+    listed: &mut HashSet<u64>,
 ) -> Vec<Value> {
     let (namespace, pid) = (session.peer.namespace, session.peer.pid_number());
     let mut shown = Vec::new();
-    for (inode, reason) in &session.notes {
+    for (inode, reason) in &session.not_accelerated {
         let Some(socket) = tables.find(namespace, pid, *inode).cloned() else {
             continue;
         };
         if socket.is_listener() && *reason != not_accelerated::KERNEL_PEER {
             for (inode, connection) in tables.connections_of(namespace, &socket) {
-                if noted.insert(inode) {
+                if listed.insert(inode) {
                     shown.push(on_kernel(session, &connection, *reason));
                 }
             }

@@ -47,7 +47,7 @@ impl Boost {
     }
 
     /// Returns true if the core is in a period.
-    pub fn is_active(&self) -> bool {
+    pub fn is_in_period(&self) -> bool {
         self.period.is_some()
     }
 
@@ -102,11 +102,11 @@ mod tests {
     fn a_core_with_little_work_returns_to_the_idle_class() {
         let mut boost = Boost::default();
         boost.begin(START, ms(400));
-        assert!(boost.is_active());
+        assert!(boost.is_in_period());
         assert_eq!(boost.next_class(START + ms(99), || unreachable!()), None);
         let used = ms(400) + SHARE;
         assert_eq!(boost.next_class(START + PERIOD, || used), Some(Class::Idle));
-        assert!(!boost.is_active());
+        assert!(!boost.is_in_period());
         assert_eq!(boost.next_class(START + ms(500), || used), None);
     }
 
@@ -120,12 +120,12 @@ mod tests {
             now += PERIOD;
             used += PERIOD;
             assert_eq!(boost.next_class(now, || used), Some(Class::Normal));
-            assert!(boost.is_active());
+            assert!(boost.is_in_period());
             now += PERIOD;
             used += PERIOD;
             // The kernel bounds the CPU time in the normal class, so its amount does not matter.
             assert_eq!(boost.next_class(now, || used), Some(Class::Idle));
-            assert!(!boost.is_active());
+            assert!(!boost.is_in_period());
         }
     }
 

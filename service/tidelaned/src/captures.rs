@@ -15,7 +15,7 @@ use tidelane_mux::PortId;
 use tidelane_packet_io::{Captured, TapOptions, pcapng};
 use tidelane_time::{Duration, Instant};
 
-use crate::{core::Port, cores::Cores};
+use crate::{core::NicPort, cores::Cores};
 
 /// Largest number of captures at a time.
 const CAPTURES_MAX: usize = 8;
@@ -72,7 +72,7 @@ pub struct Captures {
 impl Captures {
     /// Handles a request. Returns the line of the answer, and the bytes of the capture file that
     /// follow the line: the start of the file, or blocks with frames.
-    pub fn handle<P: Port>(
+    pub fn handle<P: NicPort>(
         &mut self,
         cores: &Cores<P>,
         now: Instant,
@@ -135,13 +135,13 @@ impl Captures {
     }
 
     /// Closes the captures whose frames were not taken in time.
-    pub fn close_abandoned<P: Port>(&mut self, cores: &Cores<P>, now: Instant) {
+    pub fn close_abandoned<P: NicPort>(&mut self, cores: &Cores<P>, now: Instant) {
         if !self.open.is_empty() {
             self.close(cores, |open| now - open.taken > IDLE_MAX);
         }
     }
 
-    fn open<P: Port>(
+    fn open<P: NicPort>(
         &mut self,
         cores: &Cores<P>,
         now: Instant,
@@ -176,7 +176,7 @@ impl Captures {
         Err(error)
     }
 
-    fn take<P: Port>(
+    fn take<P: NicPort>(
         &mut self,
         cores: &Cores<P>,
         now: Instant,
@@ -199,7 +199,7 @@ impl Captures {
         Ok(all)
     }
 
-    fn close<P: Port>(&mut self, cores: &Cores<P>, is_over: impl Fn(&OpenCapture) -> bool) {
+    fn close<P: NicPort>(&mut self, cores: &Cores<P>, is_over: impl Fn(&OpenCapture) -> bool) {
         for open in self.open.extract_if(.., |open| is_over(open)) {
             let OpenCapture { number, point, .. } = open;
             cores.send_each(|_| move |host: &mut Host<P>, _| host.close_capture(number, point));

@@ -69,8 +69,8 @@ struct ClaimRecord {
     terms: Terms,
     scope: Scope,
     /// Number of the session's reservations whose connection is open or yet to be opened.
-    outstanding: u32,
-    /// Time by which the session must open connections from its outstanding reservations.
+    live_reservations: u32,
+    /// Time by which the session must open connections from its live reservations.
     connect_until: Instant,
     /// Time of the next check, and the delay from that check to the one after it. `None` while the
     /// owner keeps the claim regardless of connections.
@@ -181,7 +181,7 @@ impl Claims {
             let record = ClaimRecord {
                 terms,
                 scope: owner.scope(),
-                outstanding: 0,
+                live_reservations: 0,
                 connect_until: now,
                 next_check: None,
             };
@@ -202,7 +202,7 @@ impl Claims {
         match key.0 {
             Owner::Pool => self.schedule(key, Some((now + POOL_CHECK_DELAY, POOL_CHECK_DELAY))),
             Owner::Listener(_) => self.schedule_kernel_query(key, now),
-            Owner::Port { .. } => {
+            Owner::MuxPort { .. } => {
                 let record = self.records.get(&key);
                 if record.is_some_and(|record| !record.terms.shared) {
                     self.schedule_kernel_query(key, now);
@@ -211,7 +211,7 @@ impl Claims {
             Owner::Session(_) => {
                 self.set_shared(key, true);
                 if let Some(record) = self.records.get_mut(&key) {
-                    record.outstanding = record.outstanding.saturating_add(1);
+                    record.live_reservations = record.live_reservations.saturating_add(1);
                     record.connect_until = now + CONNECT_TIMEOUT;
                 }
                 self.schedule(key, Some((now + CONNECT_TIMEOUT, CHECK_DELAY_MIN)));
@@ -299,7 +299,7 @@ impl Claims {
             return Ok(());
         };
         record.terms.program = None;
-        record.outstanding = 0;
+        record.live_reservations = 0;
         record.connect_until = now;
         self.set_shared(key, true);
         self.schedule(key, Some((now, CHECK_DELAY_MIN)));
@@ -324,8 +324,8 @@ impl Claims {
         let Some(record) = self.records.get_mut(&key) else {
             return;
         };
-        record.outstanding = record.outstanding.saturating_sub(1);
-        let waits = record.outstanding > 0 && now < record.connect_until;
+        record.live_reservations = record.live_reservations.saturating_sub(1);
+        let waits = record.live_reservations > 0 && now < record.connect_until;
         if record.next_check.is_some() && !waits {
             self.schedule(key, Some((now, CHECK_DELAY_MIN)));
         }
@@ -337,7 +337,7 @@ impl Claims {
     }
 
     /// Returns up to `max` claims that are due for a check. For each question, the caller calls
-    /// [`keep`](Self::keep) to leave the claim as it is, or the method that the documentation of
+    /// [`schedule_next_check`](Self::schedule_next_check) to leave the claim as it is, or the method that the documentation of
     /// [`Question`] names.
     pub fn due(&mut self, now: Instant, max: usize) -> Vec<Candidate> {
         let due = self.checks.iter().take_while(|(at, _)| *at <= now);
@@ -362,7 +362,7 @@ impl Claims {
     }
 
     /// Leaves a claim as it is, and schedules its next check.
-    pub fn keep(&mut self, key: ClaimKey, now: Instant) {
+    pub fn schedule_next_check(&mut self, key: ClaimKey, now: Instant) {
         let Some(record) = self.records.get(&key) else {
             return;
         };

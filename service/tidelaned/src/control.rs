@@ -36,7 +36,7 @@ use crate::{
     captures::Captures,
     claims::Claims,
     confine::Confinement,
-    core::{Port, now},
+    core::{NicPort, now},
     cores::Cores,
     descriptors::DescriptorThreads,
     firewall::Guard,
@@ -74,7 +74,7 @@ const ACCEPTS_PER_TURN: usize = 64;
 const SETTINGS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The control thread's state.
-pub struct Control<P: Port> {
+pub struct Control<P: NicPort> {
     shared: ServiceState<P>,
     page: Arc<ServicePageMap>,
     network: Network,
@@ -91,7 +91,7 @@ pub struct Control<P: Port> {
     /// Group and mode of the registration socket.
     socket: runtime::SocketPermissions,
     /// The epoll instance in which the control thread sleeps.
-    waits: OwnedFd,
+    epoll: OwnedFd,
     /// The sessions by number.
     sessions: HashMap<u64, Session>,
     /// Deadlines of sessions that are paused or not registered yet.
@@ -102,7 +102,7 @@ pub struct Control<P: Port> {
 }
 
 /// The parts from which the control thread is made.
-pub struct Parts<P: Port> {
+pub struct Parts<P: NicPort> {
     /// The cores: the threads that process packets.
     pub cores: Cores<P>,
     /// The claims, and the demux: the XDP program that redirects the packets of claims to the
@@ -150,7 +150,7 @@ pub struct Parts<P: Port> {
     pub config: PathBuf,
 }
 
-impl<P: Port> Control<P> {
+impl<P: NicPort> Control<P> {
     /// Makes the control thread, and passes the kernel's network state to the cores.
     pub fn new(parts: Parts<P>) -> io::Result<Self> {
         let (page, page_fd) = parts.page;
@@ -164,7 +164,7 @@ impl<P: Port> Control<P> {
         shared.access = parts.access;
         shared.accounts.set_limits(parts.limits);
         shared.loopback = parts.loopback;
-        let waits = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mut control = Self {
             shared,
             page,
@@ -179,7 +179,7 @@ impl<P: Port> Control<P> {
             guard: parts.guard,
             config: parts.config,
             socket,
-            waits,
+            epoll,
             sessions: HashMap::new(),
             agenda: Agenda::default(),
             captures: Captures::default(),
@@ -198,7 +198,7 @@ impl<P: Port> Control<P> {
 
     fn watch_all(&self) -> io::Result<()> {
         let add = |fd: BorrowedFd<'_>, token| {
-            epoll::add(&self.waits, fd, EventData::new_u64(token), EventFlags::IN)
+            epoll::add(&self.epoll, fd, EventData::new_u64(token), EventFlags::IN)
         };
         add(self.registration.as_fd(), REGISTRATION)?;
         add(self.admin.as_fd(), ADMIN)?;
@@ -212,14 +212,14 @@ impl<P: Port> Control<P> {
 
     /// Serves until the service has to end.
     pub fn run(&mut self) -> io::Result<()> {
-        pace::keep(self.shared.is_beside_core());
+        pace::install_check(self.shared.is_beside_core());
         let mut events = Vec::with_capacity(64);
         while !self.stopping {
             events.clear();
             match epoll::wait(
-                &self.waits,
+                &self.epoll,
                 rustix::buffer::spare_capacity(&mut events),
-                self.patience().as_ref(),
+                self.sleep_time_max().as_ref(),
             ) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -278,7 +278,7 @@ impl<P: Port> Control<P> {
     }
 
     /// Returns the longest time that the thread may sleep.
-    fn patience(&self) -> Option<Timespec> {
+    fn sleep_time_max(&self) -> Option<Timespec> {
         let session = self.agenda.next_due();
         let due = session.map_or(self.settings_due, |due| due.min(self.settings_due));
         // Round the time up, because an early wake-up would find nothing to do.
@@ -402,7 +402,7 @@ impl<P: Port> Control<P> {
                 host.set_routes(now, addresses, ours);
             }
         });
-        self.shared.within = within;
+        self.shared.addresses_within = within;
     }
 
     /// Resolves the link addresses of routers in advance, so that the first answer to a peer behind

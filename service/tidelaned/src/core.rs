@@ -54,16 +54,16 @@ const EVENTS_MAX: usize = 64;
 const EDGE: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
 
 /// A packet port that a core's thread can own.
-pub trait Port: PacketIo<Burst: Send> + Send + 'static {}
+pub trait NicPort: PacketIo<Burst: Send> + Send + 'static {}
 
-impl<P: PacketIo<Burst: Send> + Send + 'static> Port for P {}
+impl<P: PacketIo<Burst: Send> + Send + 'static> NicPort for P {}
 
 /// A closure that the core's thread runs on its host between two calls of `Host::step`.
 pub type Call<P> = Box<dyn FnOnce(&mut Host<P>, Instant) + Send>;
 
 /// The control thread's access to a core. [`CoreHandle`] implements it for a core with a thread of
 /// its own. A test may run the calls on a host that the test drives.
-pub trait CoreLink<P: Port>: Send + Sync {
+pub trait CoreLink<P: NicPort>: Send + Sync {
     /// Runs `call` on the core, between two steps. Returns without waiting for the call.
     fn send(&self, call: Call<P>);
 
@@ -132,15 +132,15 @@ impl CoreState {
 }
 
 /// The connection from the control thread to a core's thread, made by [`start`].
-pub struct CoreHandle<P: Port> {
+pub struct CoreHandle<P: NicPort> {
     calls: mpsc::Sender<Call<P>>,
     shared: Arc<CoreState>,
-    waits: Arc<OwnedFd>,
+    epoll: Arc<OwnedFd>,
     /// The CPU to which the core is pinned, or `None`.
     cpu: Option<usize>,
 }
 
-impl<P: Port> CoreLink<P> for CoreHandle<P> {
+impl<P: NicPort> CoreLink<P> for CoreHandle<P> {
     fn send(&self, call: Call<P>) {
         if self.calls.send(call).is_ok() {
             self.shared.calls_pending.store(true, Ordering::Release);
@@ -150,11 +150,11 @@ impl<P: Port> CoreLink<P> for CoreHandle<P> {
 
     fn watch(&self, doorbell: BorrowedFd<'_>) -> io::Result<()> {
         let data = epoll::EventData::new_u64(1);
-        Ok(epoll::add(&*self.waits, doorbell, data, EDGE)?)
+        Ok(epoll::add(&*self.epoll, doorbell, data, EDGE)?)
     }
 
     fn unwatch(&self, doorbell: BorrowedFd<'_>) {
-        let _ = epoll::delete(&*self.waits, doorbell);
+        let _ = epoll::delete(&*self.epoll, doorbell);
     }
 
     fn is_beside(&self) -> bool {
@@ -214,7 +214,7 @@ struct Guard {
 }
 
 /// Starts the thread that drives `host`, and the watchdog thread of this thread.
-pub fn start<P: Port>(
+pub fn start<P: NicPort>(
     host: Host<P>,
     config: CoreConfig,
 ) -> io::Result<(CoreHandle<P>, std::thread::JoinHandle<()>)> {
@@ -231,24 +231,24 @@ pub fn start<P: Port>(
         shares_cpu: AtomicBool::new(false),
         bell: config.bell.clone(),
     });
-    let waits = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+    let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
     let handle = CoreHandle {
         calls: sender,
         shared: shared.clone(),
-        waits: waits.clone(),
+        epoll: epoll.clone(),
         cpu: config.cpu,
     };
     for fd in config.wake_fds.iter().map(|fd| fd.as_fd()) {
         epoll::add(
-            &*waits,
+            &*epoll,
             fd,
             epoll::EventData::new_u64(0),
             epoll::EventFlags::IN,
         )?;
     }
-    epoll::add(&*waits, &*shared.bell, epoll::EventData::new_u64(2), EDGE)?;
+    epoll::add(&*epoll, &*shared.bell, epoll::EventData::new_u64(2), EDGE)?;
     let watched = shared.clone();
-    let watched_waits = waits.clone();
+    let watched_epoll = epoll.clone();
     let name = format!("tdl-core-{}", config.number);
     let guard = Guard {
         name: name.clone(),
@@ -257,10 +257,10 @@ pub fn start<P: Port>(
     };
     std::thread::Builder::new()
         .name("tdl-watchdog".into())
-        .spawn(move || watch(&watched, &watched_waits, &guard))?;
+        .spawn(move || watch(&watched, &watched_epoll, &guard))?;
     let thread = std::thread::Builder::new()
         .name(name)
-        .spawn(move || Core::new(host, config, receiver, shared, waits).run())?;
+        .spawn(move || Core::new(host, config, receiver, shared, epoll).run())?;
     Ok((handle, thread))
 }
 
@@ -270,7 +270,7 @@ pub fn start<P: Port>(
 /// A core that still makes no step may be stuck in a system call, because a program can make the
 /// write to its doorbell block (see [`tidelane_ring::Doorbell`]). The watchdog interrupts the call
 /// by a signal. If the core makes no step even then, it hangs, and the watchdog ends the service.
-fn watch(shared: &CoreState, waits: &OwnedFd, guard: &Guard) {
+fn watch(shared: &CoreState, epoll: &OwnedFd, guard: &Guard) {
     let mut last = u64::MAX;
     let mut stalls = 0;
     let mut last_check = now();
@@ -288,7 +288,7 @@ fn watch(shared: &CoreState, waits: &OwnedFd, guard: &Guard) {
         let interval = WATCH_INTERVAL * if asleep { 16 } else { 1 };
         std::thread::park_timeout(interval);
         let steps = shared.steps.load(Ordering::Relaxed);
-        let stalled = steps == last && has_reason_to_run(shared, waits);
+        let stalled = steps == last && has_reason_to_run(shared, epoll);
         stalls = if stalled { stalls + 1 } else { 0 };
         last = steps;
         let now = now();
@@ -329,11 +329,11 @@ fn has_waited(tid: i32, before: &mut Option<CpuWaits>, interval: Duration) -> bo
 
 /// Returns true if the core is awake, was woken, or has a timer that is due. A woken core in the
 /// idle class may wait for a long time behind busy programs before it sets `awake`.
-fn has_reason_to_run(shared: &CoreState, waits: &OwnedFd) -> bool {
+fn has_reason_to_run(shared: &CoreState, epoll: &OwnedFd) -> bool {
     if shared.awake.load(Ordering::Acquire) || shared.wakes_at.load(Ordering::Acquire) <= now().0 {
         return true;
     }
-    let mut fds = [PollFd::new(waits, PollFlags::IN)];
+    let mut fds = [PollFd::new(epoll, PollFlags::IN)];
     let at_once = Timespec {
         tv_sec: 0,
         tv_nsec: 0,
@@ -342,26 +342,26 @@ fn has_reason_to_run(shared: &CoreState, waits: &OwnedFd) -> bool {
 }
 
 /// The state of a core's thread.
-struct Core<P: Port> {
+struct Core<P: NicPort> {
     host: Host<P>,
     config: CoreConfig,
     calls: mpsc::Receiver<Call<P>>,
     shared: Arc<CoreState>,
     /// The epoll instance in which the core sleeps.
-    waits: Arc<OwnedFd>,
+    epoll: Arc<OwnedFd>,
     /// The value of `CoreState::boosts` that this thread last read.
     boosts_seen: u32,
     boost: Boost,
     pulse: Pulse,
 }
 
-impl<P: Port> Core<P> {
+impl<P: NicPort> Core<P> {
     fn new(
         host: Host<P>,
         config: CoreConfig,
         calls: mpsc::Receiver<Call<P>>,
         shared: Arc<CoreState>,
-        waits: Arc<OwnedFd>,
+        epoll: Arc<OwnedFd>,
     ) -> Self {
         let pulse = Pulse::new(config.queues().collect());
         Self {
@@ -369,7 +369,7 @@ impl<P: Port> Core<P> {
             config,
             calls,
             shared,
-            waits,
+            epoll,
             boosts_seen: 0,
             boost: Boost::default(),
             pulse,
@@ -403,12 +403,12 @@ impl<P: Port> Core<P> {
             if self.host.has_requests() {
                 (self.config.notify_control)();
             }
-            let boosted = self.is_boosted(now);
+            let in_period = self.update_class(now);
             if worked {
                 last_work = now;
                 continue;
             }
-            if boosted || now - last_work >= self.config.spin {
+            if in_period || now - last_work >= self.config.spin {
                 self.sleep(now);
             } else {
                 std::hint::spin_loop();
@@ -434,13 +434,14 @@ impl<P: Port> Core<P> {
         ran
     }
 
-    /// Returns true if this thread has precedence over programs, or shares its CPU after it had
-    /// precedence. Changes the class of the thread at the end of a period (see [`Boost`]).
-    fn is_boosted(&mut self, now: Instant) -> bool {
+    /// Changes the class of this thread at the end of a period (see [`Boost`]). Returns true if the
+    /// thread then is in a period: it has precedence over programs, or shares its CPU after it had
+    /// precedence.
+    fn update_class(&mut self, now: Instant) -> bool {
         let boosts = self.shared.boosts.load(Ordering::Relaxed);
         if boosts != self.boosts_seen {
             self.boosts_seen = boosts;
-            if !self.boost.is_active() {
+            if !self.boost.is_in_period() {
                 self.boost.begin(now, used_cpu());
             }
         } else if let Some(class) = self.boost.next_class(now, used_cpu) {
@@ -448,7 +449,7 @@ impl<P: Port> Core<P> {
             self.shared.shares_cpu.store(shares, Ordering::Release);
             let _ = sys::set_class(0, class);
         }
-        self.boost.is_active()
+        self.boost.is_in_period()
     }
 
     /// Announces the sleep to programs on the service page, checks for work once more, and waits.
@@ -481,7 +482,7 @@ impl<P: Port> Core<P> {
         });
         let mut events = Vec::with_capacity(EVENTS_MAX);
         let spare = rustix::buffer::spare_capacity(&mut events);
-        let _ = epoll::wait(&*self.waits, spare, timeout.as_ref());
+        let _ = epoll::wait(&*self.epoll, spare, timeout.as_ref());
     }
 }
 

@@ -12,21 +12,21 @@ use tidelane_host::{Bell, CoreIndex, Host};
 use tidelane_ring::{Doorbell, ServicePageMap, sleep};
 use tidelane_time::Instant;
 
-use crate::core::{CoreLink, Port};
+use crate::core::{CoreLink, NicPort};
 
 /// Longest time that the control thread waits for a core's answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 /// The cores, in the order of their numbers.
-pub struct Cores<P: Port>(Vec<Arc<dyn CoreLink<P>>>);
+pub struct Cores<P: NicPort>(Vec<Arc<dyn CoreLink<P>>>);
 
-impl<P: Port> Clone for Cores<P> {
+impl<P: NicPort> Clone for Cores<P> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<P: Port> Cores<P> {
+impl<P: NicPort> Cores<P> {
     /// Makes the set of cores from `links`, of which there must be at least one.
     pub fn new(links: Vec<Arc<dyn CoreLink<P>>>) -> Self {
         assert!(!links.is_empty(), "a service has a core");
@@ -116,7 +116,7 @@ struct Answer<R>(mpsc::Receiver<R>);
 
 impl<R: Send + 'static> Answer<R> {
     /// Sends `f` to the core, without waiting for the answer.
-    fn ask<P: Port>(
+    fn ask<P: NicPort>(
         core: &dyn CoreLink<P>,
         f: impl FnOnce(&mut Host<P>, Instant) -> R + Send + 'static,
     ) -> Self {

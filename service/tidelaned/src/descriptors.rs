@@ -130,7 +130,7 @@ pub struct DescriptorThreads {
     ifindex: u32,
     /// True if the kernel can be queried for the socket that gets a SYN.
     asks: bool,
-    /// The argument of [`pace::keep`] for new threads. `None` if the threads do not pause.
+    /// The argument of [`pace::install_check`] for new threads. `None` if the threads do not pause.
     pace: Option<IsBesideCore>,
     /// The check for tests, which runs in the calling thread.
     immediate: Option<Entitlement>,
@@ -210,7 +210,7 @@ impl DescriptorThreads {
         thread::Builder::new()
             .name("tdl-descriptors".into())
             .spawn(move || {
-                pace.into_iter().for_each(pace::keep);
+                pace.into_iter().for_each(pace::install_check);
                 serve(&receiver, &checked, &bell, entitlement);
             })?;
         self.users.insert(user, User { sessions: 1, jobs });
@@ -287,12 +287,12 @@ fn check(sent: MessageWithDescriptors, entitlement: &mut Entitlement) -> Checked
     CheckedMessage {
         session,
         message,
-        result: find(sent, entitlement),
+        result: check_message(sent, entitlement),
     }
 }
 
 /// Checks the descriptors of a message, and closes all of them except a doorbell.
-fn find(sent: MessageWithDescriptors, entitlement: &mut Entitlement) -> CheckResult {
+fn check_message(sent: MessageWithDescriptors, entitlement: &mut Entitlement) -> CheckResult {
     let mut sent = sent;
     let count = sent.descriptors.len();
     let mut descriptors = std::mem::take(&mut sent.descriptors).into_iter();
@@ -303,9 +303,9 @@ fn find(sent: MessageWithDescriptors, entitlement: &mut Entitlement) -> CheckRes
                 message::CONTEXT | message::OPEN_PORT => Doorbell::from_untrusted(first)
                     .ok()
                     .map(CheckResult::Doorbell),
-                message::CLAIM_TUPLE => bound(&first, entitlement, &sent),
-                message::LISTEN => listener(&first, entitlement, &sent),
-                _ => reserved(&first, entitlement),
+                message::CLAIM_TUPLE => check_bound(&first, entitlement, &sent),
+                message::LISTEN => check_listener(&first, entitlement, &sent),
+                _ => check_reserved(&first, entitlement),
             }
         }
         _ => Some(CheckResult::WrongCount),
@@ -315,7 +315,7 @@ fn find(sent: MessageWithDescriptors, entitlement: &mut Entitlement) -> CheckRes
 
 /// Checks a listening socket. The port is reserved before the kernel is asked which socket gets the
 /// port's SYNs, so that the program cannot release the port to another program's socket meanwhile.
-fn listener(
+fn check_listener(
     fd: &OwnedFd,
     entitlement: &mut Entitlement,
     sent: &MessageWithDescriptors,
@@ -355,7 +355,7 @@ fn covered(socket: &KernelSocket, addresses: &[IpAddress]) -> Vec<IpAddress> {
 /// reserved before the checks. The reservation then keeps other UDP sockets from the port, and
 /// keeps other TCP sockets from listening on it. Some kernels still let TCP sockets with
 /// SO_REUSEADDR bind the port (see [`TupleProof::shared`]).
-fn bound(
+fn check_bound(
     fd: &OwnedFd,
     entitlement: &mut Entitlement,
     sent: &MessageWithDescriptors,
@@ -406,7 +406,7 @@ fn bound(
 
 /// Checks a socket from which a program is going to connect. The socket must be bound to its port,
 /// and must not be connected.
-fn reserved(fd: &OwnedFd, entitlement: &Entitlement) -> Option<CheckResult> {
+fn check_reserved(fd: &OwnedFd, entitlement: &Entitlement) -> Option<CheckResult> {
     let socket = entitlement.examine(fd.as_fd())?;
     pace::rest();
     let reservation = PortReservation::beside(&socket.bound_socket()).ok()?;

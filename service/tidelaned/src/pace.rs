@@ -32,7 +32,7 @@ const REST_MAX: Duration = Duration::from_millis(1);
 pub type IsBesideCore = Arc<dyn Fn() -> bool + Send + Sync>;
 
 thread_local! {
-    /// The check that [`keep`] installed on this thread.
+    /// The check that [`install_check`] installed on this thread.
     static BESIDE: RefCell<Option<IsBesideCore>> = const { RefCell::new(None) };
     /// The start of this thread's current piece.
     static BEGAN: Cell<Option<Beginning>> = const { Cell::new(None) };
@@ -59,7 +59,7 @@ impl Beginning {
 
 /// Installs a check on the calling thread. Later calls of [`rest`] on this thread sleep only if
 /// `is_beside_core` returns true.
-pub fn keep(is_beside_core: IsBesideCore) {
+pub fn install_check(is_beside_core: IsBesideCore) {
     BESIDE.set(Some(is_beside_core));
 }
 
@@ -111,7 +111,7 @@ mod tests {
         let asked = Arc::new(AtomicU32::new(0));
         let counted = asked.clone();
         let rested = thread::spawn(move || {
-            keep(Arc::new(move || {
+            install_check(Arc::new(move || {
                 counted.fetch_add(1, Ordering::Relaxed);
                 is_beside
             }));
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn a_thread_that_waited_has_not_worked() {
         let rested = thread::spawn(|| {
-            keep(Arc::new(|| true));
+            install_check(Arc::new(|| true));
             begin();
             thread::sleep(10 * REST_MAX);
             let began = Beginning::now().at;
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_keeps_no_pace_goes_on() {
+    fn a_thread_without_a_check_continues() {
         begin();
         work(2 * PIECE);
         rest();

@@ -38,7 +38,7 @@ pub struct Claimed {
 impl Claimed {
     /// Returns the claim that `socket` proves.
     pub fn of(socket: &KernelSocket) -> Self {
-        let owner = Owner::Port {
+        let owner = Owner::MuxPort {
             cookie: socket.cookie,
             protocol: socket.protocol,
         };

@@ -44,14 +44,14 @@ impl MemoryReclaimer {
         let (sender, receiver) = mpsc::channel();
         let thread = thread::Builder::new().name("tdl-memory".to_owned());
         thread.spawn(move || {
-            pace::keep(is_beside_core);
+            pace::install_check(is_beside_core);
             reclaim(&receiver);
         })?;
         Ok(Self(Some(sender)))
     }
 
     /// Holds `region` while other threads use the region, and then frees the region.
-    pub fn keep(&self, region: Arc<ProgramRegion>) {
+    pub fn hold_until_unused(&self, region: Arc<ProgramRegion>) {
         self.send(ReclaimJob::Region(region));
     }
 
@@ -117,7 +117,7 @@ mod tests {
         let layout = Layout::new(1, 4096, 4096).expect("a possible layout");
         let region = Arc::new(ProgramRegion::heap(&layout).expect("there is memory"));
         let watched = Arc::downgrade(&region);
-        reclaimer.keep(region.clone());
+        reclaimer.hold_until_unused(region.clone());
         thread::sleep(2 * CHECK_INTERVAL);
         drop(region);
         assert_eq!(watched.strong_count(), 1, "the thread has the last one");

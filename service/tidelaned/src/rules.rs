@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tidelane_host::{Action, Direction, Prefix, Rule, RuleSet};
 
 use crate::{
-    core::Port,
+    core::NicPort,
     cores::Cores,
     names::{Ids, Names, Principal, UnknownName},
 };
@@ -110,7 +110,7 @@ pub fn rule_set(
 
 /// Returns each rule and the number of connections that the rule has accepted, refused or dropped,
 /// summed over all cores. The default is the last entry. The admin socket sends this list.
-pub fn hits<P: Port>(cores: &Cores<P>, rules: &RuleSet) -> Value {
+pub fn hits<P: NicPort>(cores: &Cores<P>, rules: &RuleSet) -> Value {
     let counted = cores.call_each(|_| |host, _| host.rule_hits());
     let counted = counted.unwrap_or_default();
     let sum = |number: usize| -> u64 {

@@ -21,7 +21,7 @@ use crate::{
     claims::{Candidate, ClaimKey, Claims, Owner, Question},
     confine::Confinement,
     congestion::Congestion,
-    core::{self, Port},
+    core::{self, NicPort},
     cores::Cores,
     descriptors::DescriptorThreads,
     fast_open::FastOpen,
@@ -42,7 +42,7 @@ const CANDIDATES_MAX: usize = 256;
 const SYNS_ARRIVE_WITHIN: Duration = Duration::from_millis(250);
 
 /// The control thread's state that sessions use.
-pub struct ServiceState<P: Port> {
+pub struct ServiceState<P: NicPort> {
     /// The cores: the threads that process packets.
     pub cores: Cores<P>,
     /// Claims in the demux.
@@ -74,7 +74,7 @@ pub struct ServiceState<P: Port> {
     /// Features that the kernel or the driver lacks, each with the effect of the lack.
     pub missing_features: Vec<String>,
     /// Addresses of the host that do not belong to the served interface.
-    pub within: AddressesWithin,
+    pub addresses_within: AddressesWithin,
     /// True if the service accelerates the loopback connections of programs that were started with
     /// neither `tidelane run --loopback` nor `tidelane run --no-loopback`.
     pub loopback: bool,
@@ -109,7 +109,7 @@ struct Listener {
     draining_since: Option<Instant>,
 }
 
-impl<P: Port> ServiceState<P> {
+impl<P: NicPort> ServiceState<P> {
     /// Makes a state without sessions and without interface addresses. Every program is admitted.
     pub fn new(
         cores: Cores<P>,
@@ -133,7 +133,7 @@ impl<P: Port> ServiceState<P> {
             children: Vec::new(),
             confinement: None,
             missing_features: Vec::new(),
-            within: AddressesWithin::default(),
+            addresses_within: AddressesWithin::default(),
             loopback: false,
             ports: PortBook::default(),
             link_address: None,
@@ -159,7 +159,7 @@ impl<P: Port> ServiceState<P> {
     /// Returns true if a listener at `addr` can get connections. Connections arrive over the served
     /// interface or, if `within_host` is true, from programs on the same host.
     pub fn is_reached(&self, addr: IpAddress, within_host: bool) -> bool {
-        self.is_served(addr) || within_host && self.within.has(addr)
+        self.is_served(addr) || within_host && self.addresses_within.has(addr)
     }
 
     /// Returns the source address for a route without a preferred source address. The result is an
@@ -224,7 +224,7 @@ impl<P: Port> ServiceState<P> {
                         eprintln!("tidelaned: cannot change the claim on {end}: {error}");
                     }
                 }
-                _ => self.claims.keep(*key, now),
+                _ => self.claims.schedule_next_check(*key, now),
             }
         }
     }
@@ -273,7 +273,7 @@ impl<P: Port> ServiceState<P> {
     fn shrink_pool(&mut self, candidates: &[Candidate], now: Instant) {
         let (surplus, kept) = candidates.split_at(candidates.len().min(self.claims.pool_surplus()));
         for candidate in kept {
-            self.claims.keep(candidate.key, now);
+            self.claims.schedule_next_check(candidate.key, now);
         }
         if surplus.is_empty() {
             return;
@@ -302,7 +302,7 @@ impl<P: Port> ServiceState<P> {
     /// Ends the claim if it is unused. Otherwise schedules the claim's next check.
     fn end_or_keep_claim(&mut self, key: ClaimKey, unused: bool, now: Instant) {
         if !unused {
-            self.claims.keep(key, now);
+            self.claims.schedule_next_check(key, now);
         } else if let Err(error) = self.claims.end_claim(key) {
             let endpoint = key.1;
             eprintln!("tidelaned: cannot give up the claim on {endpoint}: {error}");
@@ -400,7 +400,7 @@ impl<P: Port> ServiceState<P> {
     }
 
     /// Returns a function that returns true if a core is awake on the CPU of the calling thread.
-    /// The other threads of the service pace themselves by this function ([`pace::keep`]).
+    /// The other threads of the service pace themselves by this function ([`pace::install_check`]).
     pub fn is_beside_core(&self) -> IsBesideCore {
         let cores = self.cores.clone();
         Arc::new(move || cores.are_beside())

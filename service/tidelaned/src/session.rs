@@ -22,7 +22,7 @@ use tidelane_time::Instant;
 
 use crate::{
     claims::Owner,
-    core::{Port, now},
+    core::{NicPort, now},
     descriptors, pace,
     peer::Peer,
     service_state::ServiceState,
@@ -42,7 +42,7 @@ mod with_descriptors;
 use charges::{ProgramCharges, SessionCharges};
 
 pub use admission::Admission;
-pub use next::Next;
+pub use next::NextStep;
 pub use ports::OpenPort;
 
 /// Maximum number of connection slots of one program. A slot is the record of a connection in
@@ -72,9 +72,9 @@ pub struct Registered {
 }
 
 impl Registered {
-    /// Returns true if the service may use the program's memory, because the program has mapped and
-    /// sealed the memory.
-    fn is_mapped(&mut self) -> bool {
+    /// Checks whether the program has mapped and sealed its memory. Returns true if it has, so that
+    /// the service may use the memory. Drops the memory files then.
+    fn update_mapped(&mut self) -> bool {
         self.unsealed = self
             .unsealed
             .take()
@@ -105,24 +105,24 @@ pub struct Session {
     /// Name of the program, for listings.
     pub name: String,
     /// Inodes of sockets that the kernel handles instead of the service, each with the reason.
-    pub notes: Vec<(u64, u32)>,
+    pub not_accelerated: Vec<(u64, u32)>,
     charges: SessionCharges,
     /// For a child: the SO_COOKIE of the listener whose connection the child first took over, and
     /// the time of this takeover.
-    served: Option<(u64, Instant)>,
+    first_takeover: Option<(u64, Instant)>,
 }
 
 impl Session {
     /// Makes the session of an accepted socket. If the user has reached a limit, sends the refusal
     /// to the program and returns an error.
-    pub fn new<P: Port>(shared: &mut ServiceState<P>, socket: OwnedFd) -> io::Result<Self> {
+    pub fn new<P: NicPort>(shared: &mut ServiceState<P>, socket: OwnedFd) -> io::Result<Self> {
         let peer = Peer::of(&socket)?;
         pace::rest();
         Self::of_peer(shared, peer, socket)
     }
 
     /// Makes the session of a socket with `peer` at the other end.
-    pub fn of_peer<P: Port>(
+    pub fn of_peer<P: NicPort>(
         shared: &mut ServiceState<P>,
         peer: Peer,
         socket: OwnedFd,
@@ -148,9 +148,9 @@ impl Session {
             admission: Admission::default(),
             name: peer.name(),
             peer,
-            notes: Vec::new(),
+            not_accelerated: Vec::new(),
             charges,
-            served: None,
+            first_takeover: None,
         })
     }
 
@@ -186,9 +186,9 @@ impl Session {
             connected_ancestor: Some(parent.connected_ancestor().successor()),
             admission: parent.admission,
             name: parent.name.clone(),
-            notes: Vec::new(),
+            not_accelerated: Vec::new(),
             charges,
-            served: None,
+            first_takeover: None,
         };
         Ok((child, theirs))
     }
@@ -207,7 +207,7 @@ impl Session {
     }
 
     /// Returns the uid of the user who is charged, whichever process uses the session.
-    pub(crate) fn user_number(&self) -> u32 {
+    pub(crate) fn charged_uid(&self) -> u32 {
         let UserId(number) = self.user().id();
         number
     }
@@ -226,21 +226,21 @@ impl Session {
 
     /// Reads waiting messages: at most [`MESSAGES_PER_TURN`], and no more than the user's message
     /// rate allows. A message with descriptors ends the turn.
-    pub fn receive<P: Port>(&mut self, shared: &mut ServiceState<P>) -> Next {
+    pub fn receive<P: NicPort>(&mut self, shared: &mut ServiceState<P>) -> NextStep {
         for _ in 0..MESSAGES_PER_TURN {
             if let Some(due) = shared.accounts.message_due(self.user(), now()) {
-                return Next::Pause(due);
+                return NextStep::Pause(due);
             }
             let next = self.receive_one(shared);
             pace::rest();
-            if next != Next::More {
+            if next != NextStep::More {
                 return next;
             }
         }
-        Next::Continue
+        NextStep::Continue
     }
 
-    fn receive_one<P: Port>(&mut self, shared: &mut ServiceState<P>) -> Next {
+    fn receive_one<P: NicPort>(&mut self, shared: &mut ServiceState<P>) -> NextStep {
         let Received {
             message,
             descriptors,
@@ -254,31 +254,31 @@ impl Session {
         let message = match message {
             Ok(Some(message)) => message,
             _ if !descriptors.is_empty() => {
-                shared.descriptors.close(self.user_number(), descriptors);
-                return Next::End;
+                shared.descriptors.close(self.charged_uid(), descriptors);
+                return NextStep::End;
             }
-            Ok(None) | Err(RecvError::Malformed) => return Next::End,
+            Ok(None) | Err(RecvError::Malformed) => return NextStep::End,
             Err(RecvError::Version(_)) => {
                 shared.accounts.pay(self.user(), 1);
                 let answered = self.answer(message::REGISTERED, refusal::ABI_VERSION);
-                return Next::after(&answered);
+                return NextStep::after(&answered);
             }
             Err(RecvError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {
-                return Next::Continue;
+                return NextStep::Continue;
             }
-            Err(RecvError::Io(_)) => return Next::End,
+            Err(RecvError::Io(_)) => return NextStep::End,
         };
         shared
             .accounts
             .pay(self.user(), self.charges.cost(message.kind));
         if !descriptors.is_empty() || descriptors::descriptors_required(message.kind) > 0 {
             self.check_descriptors(shared, message, descriptors);
-            return Next::Wait;
+            return NextStep::Wait;
         }
-        Next::after(&self.handle(shared, &message))
+        NextStep::after(&self.handle(shared, &message))
     }
 
-    fn handle<P: Port>(
+    fn handle<P: NicPort>(
         &mut self,
         shared: &mut ServiceState<P>,
         request: &Message,
@@ -288,7 +288,7 @@ impl Session {
         }
         match (request.kind, self.registered.is_some()) {
             (message::PROBE, false) => self.answer(message::PROBE, self.denial()),
-            (message::REGISTER, false) => self.enter(shared, request),
+            (message::REGISTER, false) => self.register_if_admitted(shared, request),
             (message::UNLISTEN, true) => {
                 self.unlisten(shared, request.listener);
                 self.answer(message::UNLISTEN, 0)
@@ -310,10 +310,10 @@ impl Session {
         }
     }
 
-    /// Answers a message. `why` is 0 for success, or a constant of [`refusal`].
-    fn answer(&self, kind: u32, why: u32) -> io::Result<()> {
+    /// Answers a message. `refusal` is 0 for success, or a constant of [`refusal`].
+    fn answer(&self, kind: u32, refusal: u32) -> io::Result<()> {
         let answer = Message {
-            refusal: why,
+            refusal,
             ..new_message(kind)
         };
         send_message(self.socket.as_fd(), &answer, &[])
@@ -334,7 +334,7 @@ impl Session {
         send_message(self.socket.as_fd(), &answer, &[])
     }
 
-    fn register<P: Port>(
+    fn register<P: NicPort>(
         &mut self,
         shared: &mut ServiceState<P>,
         request: &Message,
@@ -358,7 +358,7 @@ impl Session {
             .collect::<io::Result<_>>()?;
         shared.cores.watch(&doorbells)?;
         let region = Arc::new(region);
-        shared.reclaimer.keep(region.clone());
+        shared.reclaimer.hold_until_unused(region.clone());
         let child = self.is_child.then_some(self.number);
         pace::rest();
         let (policy, keys) = shared.fast_open.read();
@@ -406,7 +406,7 @@ impl Session {
     }
 
     /// Handles CONTEXT: gives the program one more context, which is the set of rings of a thread.
-    fn context<P: Port>(
+    fn context<P: NicPort>(
         &mut self,
         shared: &mut ServiceState<P>,
         request: &Message,
@@ -415,7 +415,7 @@ impl Session {
         let Some(registered) = &mut self.registered else {
             return Ok(());
         };
-        if !registered.is_mapped() {
+        if !registered.update_mapped() {
             return self.answer(message::CONTEXT, refusal::MALFORMED);
         }
         let cores = shared.cores.len();
@@ -428,7 +428,7 @@ impl Session {
             let (id, bell) = (registered.ids[core], bells.pop());
             move |host, _| bell.is_some_and(|bell| host.add_context(id, number, bell))
         });
-        let why = match added {
+        let refusal = match added {
             Some(added) if added.iter().all(|added| *added) => 0,
             _ => {
                 registered.charges.drop_context(cores);
@@ -436,7 +436,7 @@ impl Session {
             }
         };
         let answer = Message {
-            refusal: why,
+            refusal,
             context: number,
             ..new_message(message::CONTEXT)
         };
@@ -444,9 +444,9 @@ impl Session {
     }
 
     /// Ends the session, and frees all resources of its program.
-    pub fn end<P: Port>(mut self, shared: &mut ServiceState<P>) {
+    pub fn end<P: NicPort>(mut self, shared: &mut ServiceState<P>) {
         shared.unclaim_all(Owner::Session(self.number), now());
-        self.note_life(shared);
+        self.record_child_lifetime(shared);
         if let Some(port) = self.port.take() {
             port.close(shared);
         }
@@ -465,11 +465,11 @@ impl Session {
             }
         }
         pace::rest();
-        shared.descriptors.leave(self.user_number(), self.socket);
+        shared.descriptors.leave(self.charged_uid(), self.socket);
         pace::rest();
     }
 
-    fn free<P: Port>(registered: Registered, shared: &mut ServiceState<P>) {
+    fn free<P: NicPort>(registered: Registered, shared: &mut ServiceState<P>) {
         shared.cores.unwatch(&registered.doorbells);
         shared.cores.call_each(|core| {
             let id = registered.ids[core];

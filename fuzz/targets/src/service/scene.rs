@@ -26,7 +26,7 @@ use tidelaned::{
     cores::Cores,
     descriptors::DescriptorThreads,
     service_state::ServiceState,
-    session::{Next, Session},
+    session::{NextStep, Session},
 };
 
 use super::{
@@ -384,17 +384,17 @@ impl<'g> Scene<'g> {
             return;
         };
         let mut next = session.receive(&mut self.shared);
-        while next == Next::Wait {
+        while next == NextStep::Wait {
             let checked = self.shared.descriptors.next().expect("is checked");
             next = session.handle_checked(&mut self.shared, checked);
-            if next == Next::Continue {
+            if next == NextStep::Continue {
                 next = session.receive(&mut self.shared);
             }
         }
         for child in std::mem::take(&mut self.shared.children) {
             self.sessions.insert(child.number, child);
         }
-        if next == Next::End {
+        if next == NextStep::End {
             self.end_session(number);
         }
     }

@@ -9,14 +9,14 @@ use tidelane_mux::{PortCounters, SendRefusal};
 use tidelane_wire::protocol;
 
 use crate::{
-    core::Port,
+    core::NicPort,
     port_book::Claimed,
     service_state::ServiceState,
     session::{OpenPort, Session},
 };
 
 /// Returns all mux ports, in the order of their numbers.
-pub(super) fn list<P: Port>(shared: &ServiceState<P>, sessions: &[&Session]) -> Value {
+pub(super) fn list<P: NicPort>(shared: &ServiceState<P>, sessions: &[&Session]) -> Value {
     let opened = |session: &&'_ Session| session.port.is_some();
     let mut sessions: Vec<&Session> = sessions.iter().copied().filter(opened).collect();
     sessions.sort_by_key(|session| session.port.as_ref().map(OpenPort::id));

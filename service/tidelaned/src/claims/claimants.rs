@@ -23,14 +23,14 @@ impl Claimants {
     /// Counts one more owner.
     pub(super) fn add(&mut self, owner: Owner, scope: Scope) {
         *self.of(scope) += 1;
-        self.ports += u32::from(matches!(owner, Owner::Port { .. }));
+        self.ports += u32::from(matches!(owner, Owner::MuxPort { .. }));
     }
 
     /// Counts one owner less.
     pub(super) fn remove(&mut self, owner: Owner, scope: Scope) {
         let count = self.of(scope);
         *count = count.saturating_sub(1);
-        let is_port = matches!(owner, Owner::Port { .. });
+        let is_port = matches!(owner, Owner::MuxPort { .. });
         self.ports = self.ports.saturating_sub(u32::from(is_port));
     }
 

@@ -17,7 +17,7 @@ pub enum Owner {
     Pool,
     /// A mux port (a program with a TCP/IP stack of its own). The program has proved its right to
     /// the claim by the kernel socket with this cookie.
-    Port {
+    MuxPort {
         /// Cookie of the kernel socket.
         cookie: u64,
         /// IP protocol of the socket: TCP or UDP.
@@ -32,8 +32,8 @@ impl Owner {
         match self {
             Self::Pool => Scope::Whole,
             // The demux can search the kernel for TCP sockets only.
-            Self::Port { protocol, .. } if protocol != protocol::TCP => Scope::Whole,
-            Self::Listener(_) | Self::Port { .. } => Scope::BesideConnections,
+            Self::MuxPort { protocol, .. } if protocol != protocol::TCP => Scope::Whole,
+            Self::Listener(_) | Self::MuxPort { .. } => Scope::BesideConnections,
             Self::Session(_) => Scope::BesideKernel,
         }
     }
@@ -54,7 +54,7 @@ impl Owner {
     /// Returns the IP protocol of the owner's claims.
     pub fn protocol(self) -> u8 {
         match self {
-            Self::Port { protocol, .. } => protocol,
+            Self::MuxPort { protocol, .. } => protocol,
             Self::Listener(_) | Self::Session(_) | Self::Pool => protocol::TCP,
         }
     }

@@ -144,7 +144,7 @@ fn a_listener_leaves_the_kernel_its_connections_until_there_are_none() {
         now = scene.claims.next_check().unwrap();
         let due = scene.claims.due(now, 10);
         assert_eq!(due[0].question, Question::HasKernelConnections);
-        scene.claims.keep(key, now);
+        scene.claims.schedule_next_check(key, now);
         checks += 1;
     }
     // The interval of the checks grows to five seconds.
@@ -289,7 +289,7 @@ fn a_claim_that_is_needed_is_checked_ever_more_rarely() {
     let (mut now, mut checks) = (START, 0);
     while now < START + Duration::from_secs(60) {
         assert_eq!(scene.claims.due(now, 10).len(), 1);
-        scene.claims.keep(key, now);
+        scene.claims.schedule_next_check(key, now);
         now = scene.claims.next_check().unwrap();
         checks += 1;
     }
@@ -346,7 +346,7 @@ fn the_pool_returns_its_ports_except_a_reserve() {
         free.expect("the kernel has the port again");
     }
     for candidate in &due[100 - POOL_PORTS_MIN..] {
-        scene.claims.keep(candidate.key, later);
+        scene.claims.schedule_next_check(candidate.key, later);
     }
     assert_eq!(scene.claims.pool_surplus(), 0);
     assert_eq!(scene.claims.next_check(), Some(later + POOL_CHECK_DELAY));
@@ -356,7 +356,7 @@ fn the_pool_returns_its_ports_except_a_reserve() {
 #[test]
 fn a_port_of_the_mux_has_its_3_tuples_alone() {
     let mut scene = Scene::new();
-    let port = |cookie, protocol| Owner::Port { cookie, protocol };
+    let port = |cookie, protocol| Owner::MuxPort { cookie, protocol };
     let (tcp, udp) = (port(1, protocol::TCP), port(2, protocol::UDP));
     for owner in [tcp, udp] {
         assert!(!scene.claims.clashes((owner, end(FIRST_ADDRESS, 80))));
@@ -412,7 +412,7 @@ fn a_port_of_the_mux_has_its_3_tuples_alone() {
 #[test]
 fn a_port_that_other_sockets_share_leaves_connections_to_the_kernel() {
     let mut scene = Scene::new();
-    let owner = Owner::Port {
+    let owner = Owner::MuxPort {
         cookie: 1,
         protocol: protocol::TCP,
     };
@@ -429,7 +429,7 @@ fn a_port_that_other_sockets_share_leaves_connections_to_the_kernel() {
 #[test]
 fn a_wildcard_claim_of_udp_has_all_groups() {
     let mut scene = Scene::new();
-    let port = |cookie, protocol| Owner::Port { cookie, protocol };
+    let port = |cookie, protocol| Owner::MuxPort { cookie, protocol };
     let groups = |scene: &Scene| {
         let demux = scene.demux_claims.lock().unwrap();
         let of = |addr, proto| Claim {

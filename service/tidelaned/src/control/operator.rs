@@ -10,7 +10,7 @@ use tidelane_host::{Host, RuleSet};
 use super::Control;
 use crate::{
     admin,
-    core::{Port, now},
+    core::{NicPort, now},
     pace,
     session::{Admission, Session},
     settings::Settings,
@@ -21,10 +21,10 @@ use crate::{
 /// sockets stay with the kernel. Further sessions of this kind end at once.
 const REFUSED_MAX: usize = 128;
 
-impl<P: Port> Control<P> {
+impl<P: NicPort> Control<P> {
     /// Decides whether the program of a new session is admitted, and watches the session. A program
     /// that is not admitted may only report why its sockets stay with the kernel.
-    pub(super) fn let_in(&mut self, mut session: Session) {
+    pub(super) fn judge_and_watch(&mut self, mut session: Session) {
         pace::rest();
         session.admission = Admission {
             denied: self.shared.access.judge(&session.peer, &session.peer).err(),

@@ -7,9 +7,9 @@ use tidelane_host::Host;
 use tidelane_mux::PortId;
 
 use super::Control;
-use crate::{core::Port, pace};
+use crate::{core::NicPort, pace};
 
-impl<P: Port> Control<P> {
+impl<P: NicPort> Control<P> {
     /// Ends the sessions of ports whose programs have written impossible values into their rings on
     /// core (polling thread) `core`.
     pub(super) fn close_corrupt_ports(&mut self, core: usize) {

@@ -9,10 +9,10 @@ use tidelane_wire::Endpoint;
 use super::Control;
 use crate::{
     claims::Owner,
-    core::{Port, now},
+    core::{NicPort, now},
 };
 
-impl<P: Port> Control<P> {
+impl<P: NicPort> Control<P> {
     /// Handles the requests of the hosts.
     pub(super) fn serve_host(&mut self) {
         let _ = rustix::io::read(&*self.notify, &mut [0u8; 8]);

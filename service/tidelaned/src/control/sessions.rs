@@ -9,12 +9,12 @@ use tidelane_time::Instant;
 
 use super::{ACCEPTS_PER_TURN, Control, SESSIONS};
 use crate::{
-    core::{Port, now},
+    core::{NicPort, now},
     pace,
-    session::{Next, Session},
+    session::{NextStep, Session},
 };
 
-impl<P: Port> Control<P> {
+impl<P: NicPort> Control<P> {
     pub(super) fn accept_session(&mut self) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         for _ in 0..ACCEPTS_PER_TURN {
@@ -23,7 +23,7 @@ impl<P: Port> Control<P> {
             };
             if let Ok(session) = Session::new(&mut self.shared, socket) {
                 self.agenda.expect(now(), session.number);
-                self.let_in(session);
+                self.judge_and_watch(session);
             }
             pace::rest();
         }
@@ -36,14 +36,14 @@ impl<P: Port> Control<P> {
         }
         if let Some(pidfd) = &session.peer.pidfd {
             let token = EventData::new_u64(SESSIONS + 2 * session.number + 1);
-            let _ = epoll::add(&self.waits, pidfd, token, EventFlags::IN);
+            let _ = epoll::add(&self.epoll, pidfd, token, EventFlags::IN);
         }
         self.sessions.insert(session.number, session);
     }
 
     pub(super) fn listen_to(&self, session: &Session) -> rustix::io::Result<()> {
         let token = EventData::new_u64(SESSIONS + 2 * session.number);
-        epoll::add(&self.waits, &session.socket, token, EventFlags::IN)
+        epoll::add(&self.epoll, &session.socket, token, EventFlags::IN)
     }
 
     pub(super) fn serve_session(&mut self, token: u64) {
@@ -52,7 +52,7 @@ impl<P: Port> Control<P> {
             return;
         };
         let next = if died {
-            Next::End
+            NextStep::End
         } else {
             session.receive(&mut self.shared)
         };
@@ -62,16 +62,16 @@ impl<P: Port> Control<P> {
         self.go_on(number, next);
     }
 
-    fn go_on(&mut self, number: u64, next: Next) {
+    fn go_on(&mut self, number: u64, next: NextStep) {
         match next {
-            Next::More | Next::Continue => {}
-            Next::Wait => {
+            NextStep::More | NextStep::Continue => {}
+            NextStep::Wait => {
                 if let Some(session) = self.sessions.get(&number) {
-                    let _ = epoll::delete(&self.waits, &session.socket);
+                    let _ = epoll::delete(&self.epoll, &session.socket);
                 }
             }
-            Next::Pause(due) => self.pause_session(number, due),
-            Next::End => self.end_session(number),
+            NextStep::Pause(due) => self.pause_session(number, due),
+            NextStep::End => self.end_session(number),
         }
     }
 
@@ -84,11 +84,11 @@ impl<P: Port> Control<P> {
                 continue;
             };
             let mut next = session.handle_checked(&mut self.shared, checked);
-            if next == Next::Continue
+            if next == NextStep::Continue
                 && let Some(session) = self.sessions.get(&number)
                 && self.listen_to(session).is_err()
             {
-                next = Next::End;
+                next = NextStep::End;
             }
             self.go_on(number, next);
             pace::rest();
@@ -104,7 +104,7 @@ impl<P: Port> Control<P> {
     /// Pauses a session until `due`. The session's messages wait in the socket.
     fn pause_session(&mut self, number: u64, due: Instant) {
         if let Some(session) = self.sessions.get(&number)
-            && epoll::delete(&self.waits, &session.socket).is_ok()
+            && epoll::delete(&self.epoll, &session.socket).is_ok()
         {
             self.agenda.pause(due, number);
         }

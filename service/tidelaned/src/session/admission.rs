@@ -6,10 +6,12 @@ use std::io;
 use tidelane_abi::{Message, message};
 
 use super::Session;
-use crate::{access::Denial, core::Port, netns::NetView, peer::Peer, service_state::ServiceState};
+use crate::{
+    access::Denial, core::NicPort, netns::NetView, peer::Peer, service_state::ServiceState,
+};
 
 /// Maximum number of reasons that a session keeps for `tidelane ss`.
-const NOTES_MAX: usize = 4096;
+const NOT_ACCELERATED_MAX: usize = 4096;
 
 /// The service's decision about a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,7 +40,7 @@ impl Session {
 
     /// Registers the program if it is admitted. A child is judged again, because its user, group or
     /// namespace may have changed since the fork.
-    pub(super) fn enter<P: Port>(
+    pub(super) fn register_if_admitted<P: NicPort>(
         &mut self,
         shared: &mut ServiceState<P>,
         request: &Message,
@@ -56,7 +58,7 @@ impl Session {
             .is_within_host(self.connected_ancestor(), &self.peer);
         match self.denial() {
             0 => self.register(shared, request),
-            why => self.answer(message::REGISTERED, why),
+            refusal => self.answer(message::REGISTERED, refusal),
         }
     }
 
@@ -71,9 +73,10 @@ impl Session {
 
     /// Records why a socket of the program stays with the kernel.
     pub(super) fn report_not_accelerated(&mut self, request: &Message) {
-        self.notes.retain(|(inode, _)| *inode != request.inode);
-        if self.notes.len() < NOTES_MAX {
-            self.notes.push((request.inode, request.reason));
+        self.not_accelerated
+            .retain(|(inode, _)| *inode != request.inode);
+        if self.not_accelerated.len() < NOT_ACCELERATED_MAX {
+            self.not_accelerated.push((request.inode, request.reason));
         }
     }
 }

@@ -10,13 +10,13 @@ use tidelane_ring::registration::{new_message, send_message};
 
 use super::{Session, SessionCharges};
 use crate::{
-    core::{Port, now},
+    core::{NicPort, now},
     service_state::ServiceState,
 };
 
 impl Session {
     /// Handles INHERIT: a future child becomes a holder of all connections of this process.
-    pub(super) fn inherit<P: Port>(&mut self, shared: &mut ServiceState<P>) -> io::Result<()> {
+    pub(super) fn inherit<P: NicPort>(&mut self, shared: &mut ServiceState<P>) -> io::Result<()> {
         if self.holder(0).is_none() {
             return self.answer(message::INHERIT, refusal::MALFORMED);
         }
@@ -28,7 +28,7 @@ impl Session {
         let Ok((child, theirs)) = Self::of_child(number, charges, self) else {
             return self.answer(message::INHERIT, refusal::LIMIT);
         };
-        if shared.descriptors.join(child.user_number()).is_err() {
+        if shared.descriptors.join(child.charged_uid()).is_err() {
             return self.answer(message::INHERIT, refusal::LIMIT);
         }
         let inherited = shared.cores.call_each(|core| {
@@ -51,7 +51,7 @@ impl Session {
     }
 
     /// Handles TAKE_CONNECTION: moves a connection from the holder that uses it to this process.
-    pub(super) fn take<P: Port>(
+    pub(super) fn take<P: NicPort>(
         &mut self,
         shared: &mut ServiceState<P>,
         request: &Message,
@@ -59,7 +59,7 @@ impl Session {
         let Some(registered) = &mut self.registered else {
             return Ok(());
         };
-        if !registered.is_mapped() {
+        if !registered.update_mapped() {
             return self.answer(message::TAKE_CONNECTION, refusal::MALFORMED);
         }
         let core = shared.cores.of_connection(request.connection);
@@ -76,8 +76,8 @@ impl Session {
         let mut answer = new_message(message::TAKE_CONNECTION);
         match taken {
             Ok(taken) => {
-                if self.is_child && self.served.is_none() {
-                    self.served = taken.listener.map(|listener| (listener, now()));
+                if self.is_child && self.first_takeover.is_none() {
+                    self.first_takeover = taken.listener.map(|listener| (listener, now()));
                 }
                 answer.slot = taken.slot;
                 answer.generation = taken.generation;
@@ -95,8 +95,8 @@ impl Session {
 
     /// Records the end of a child that has taken over a connection of a listener. The child's
     /// lifetime counts from the first of these connections.
-    pub(super) fn note_life<P: Port>(&self, shared: &mut ServiceState<P>) {
-        if let Some((listener, since)) = self.served {
+    pub(super) fn record_child_lifetime<P: NicPort>(&self, shared: &mut ServiceState<P>) {
+        if let Some((listener, since)) = self.first_takeover {
             let now = now();
             shared.child_ended(listener, now, now - since);
         }
@@ -104,7 +104,7 @@ impl Session {
 
     /// Handles RELEASE_CONNECTION: the process has closed an inherited connection that it never
     /// took over.
-    pub(super) fn release_connection<P: Port>(&self, shared: &ServiceState<P>, connection: u64) {
+    pub(super) fn release_connection<P: NicPort>(&self, shared: &ServiceState<P>, connection: u64) {
         let core = shared.cores.of_connection(connection);
         if let Some(holder) = self.holder(core) {
             shared.cores.call(core, move |host, now| {

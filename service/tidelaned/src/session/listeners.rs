@@ -17,7 +17,7 @@ use tidelane_steering::{PortReservation, SteeringError};
 use super::{Registered, Session};
 use crate::{
     claims::{Owner, Terms},
-    core::{Port, now},
+    core::{NicPort, now},
     descriptors::Entitled,
     service_state::ServiceState,
     sockets::KernelSocket,
@@ -56,7 +56,7 @@ impl Registered {
 
     /// Returns a constant of [`refusal`] if the service does not accelerate the listener, so that
     /// its connections stay with the kernel.
-    fn refusal_of<P: Port>(
+    fn refusal_of<P: NicPort>(
         &self,
         shared: &ServiceState<P>,
         socket: &KernelSocket,
@@ -77,7 +77,7 @@ impl Registered {
 
     /// Returns the number of a listener that the program has to give up. The program forks for each
     /// connection, and the kernel gets the listener's SYNs already.
-    pub(super) fn listener_to_give_up<P: Port>(&self, shared: &ServiceState<P>) -> Option<u32> {
+    pub(super) fn listener_to_give_up<P: NicPort>(&self, shared: &ServiceState<P>) -> Option<u32> {
         let mut listeners = self.listeners.iter();
         let given_up = listeners.find(|held| shared.is_drained(held.cookie, now()));
         given_up.map(|held| held.number)
@@ -100,7 +100,7 @@ impl Registered {
 impl Session {
     /// Handles LISTEN: makes the listener of a checked kernel socket on all cores, and claims the
     /// socket's port.
-    pub(super) fn listen<P: Port>(
+    pub(super) fn listen<P: NicPort>(
         &mut self,
         shared: &mut ServiceState<P>,
         request: &Message,
@@ -172,7 +172,7 @@ impl Session {
 
     /// Claims the endpoints of a listener, one for each IP version. One reservation holds the port
     /// for both versions.
-    fn claim_ends<P: Port>(
+    fn claim_ends<P: NicPort>(
         &self,
         shared: &mut ServiceState<P>,
         socket: &KernelSocket,
@@ -193,7 +193,7 @@ impl Session {
 
     /// Answers a LISTEN that a core has refused, and removes the listener from the other cores. A
     /// listener that the program already held stays.
-    fn listen_refused<P: Port>(
+    fn listen_refused<P: NicPort>(
         &self,
         shared: &mut ServiceState<P>,
         listen: &Listen,
@@ -212,14 +212,14 @@ impl Session {
             });
             shared.forget_listener(key);
         }
-        let why = match error {
+        let refusal = match error {
             ListenError::InUse => refusal::IN_USE,
             ListenError::Limit | ListenError::NoProgram => refusal::LIMIT,
         };
-        self.answer(message::LISTEN, why)
+        self.answer(message::LISTEN, refusal)
     }
 
-    pub(super) fn unlisten<P: Port>(&mut self, shared: &mut ServiceState<P>, number: u32) {
+    pub(super) fn unlisten<P: NicPort>(&mut self, shared: &mut ServiceState<P>, number: u32) {
         let Some(registered) = &mut self.registered else {
             return;
         };

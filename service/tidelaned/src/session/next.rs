@@ -7,7 +7,7 @@ use tidelane_time::Instant;
 
 /// The next step of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum NextStep {
     /// The session continues, and another message may already wait.
     More,
     /// The session continues when another message arrives.
@@ -20,7 +20,7 @@ pub enum Next {
     End,
 }
 
-impl Next {
+impl NextStep {
     /// Returns the step after an answer was sent. The send fails if the peer is gone, or if unread
     /// answers fill the socket's buffer.
     pub(super) fn after(answered: &io::Result<()>) -> Self {

@@ -35,7 +35,7 @@ use tidelane_wire::{Endpoint, IpAddress};
 use super::{Session, charges::PortCharges};
 use crate::{
     claims::Terms,
-    core::{Port, now},
+    core::{NicPort, now},
     descriptors::TupleProof,
     pace,
     port_book::Claimed,
@@ -73,7 +73,7 @@ impl OpenPort {
 
     /// Gives the port to the cores, unless they have it. Returns a constant of [`refusal`] if the
     /// program has not sealed its memories, or if a core cannot have the port.
-    fn start<P: Port>(&mut self, shared: &ServiceState<P>) -> Result<(), u32> {
+    fn start<P: NicPort>(&mut self, shared: &ServiceState<P>) -> Result<(), u32> {
         let Some(offered) = &self.offered else {
             return Ok(());
         };
@@ -102,7 +102,7 @@ impl OpenPort {
     }
 
     /// Applies the rate limits of the port's user to the port.
-    pub fn limit<P: Port>(&self, shared: &ServiceState<P>) {
+    pub fn limit<P: NicPort>(&self, shared: &ServiceState<P>) {
         if self.offered.is_some() {
             return;
         }
@@ -124,7 +124,7 @@ impl OpenPort {
     }
 
     /// Ends the port's claims, and then closes the port on all cores.
-    pub(super) fn close<P: Port>(self, shared: &mut ServiceState<P>) {
+    pub(super) fn close<P: NicPort>(self, shared: &mut ServiceState<P>) {
         let id = self.id;
         while let Some(claimed) = shared.ports.pop(id) {
             end_claim(shared, id, &claimed);
@@ -146,7 +146,7 @@ impl OpenPort {
 
 impl Session {
     /// Handles a message without descriptors on a session with a port.
-    pub(super) fn handle_of_port<P: Port>(
+    pub(super) fn handle_of_port<P: NicPort>(
         &mut self,
         shared: &mut ServiceState<P>,
         request: &Message,
@@ -159,7 +159,7 @@ impl Session {
 
     /// Handles OPEN_PORT: opens a port for the program, and sends the descriptors of its memories
     /// and doorbells.
-    pub(super) fn open_port<P: Port>(
+    pub(super) fn open_port<P: NicPort>(
         &mut self,
         shared: &mut ServiceState<P>,
         request: &Message,
@@ -230,7 +230,7 @@ impl Session {
 
     /// Handles CLAIM_TUPLE: claims the 3-tuple of the socket in `proof` for the session's port. If
     /// another port of the same user has the claim, moves the claim to this port.
-    pub(super) fn claim_tuple<P: Port>(
+    pub(super) fn claim_tuple<P: NicPort>(
         &mut self,
         shared: &mut ServiceState<P>,
         proof: TupleProof,
@@ -239,8 +239,8 @@ impl Session {
         let Some(port) = &mut self.port else {
             return self.answer(message::CLAIM_TUPLE, refusal::MALFORMED);
         };
-        if let Err(why) = port.start(shared) {
-            return self.answer(message::CLAIM_TUPLE, why);
+        if let Err(refusal) = port.start(shared) {
+            return self.answer(message::CLAIM_TUPLE, refusal);
         }
         let (id, local) = (port.id, proof.socket.local);
         if !shared.is_served(local.addr) {
@@ -271,7 +271,7 @@ impl Session {
     }
 
     /// Handles RELEASE_TUPLE: ends the port's claim of a 3-tuple.
-    fn release_tuple<P: Port>(
+    fn release_tuple<P: NicPort>(
         &mut self,
         shared: &mut ServiceState<P>,
         request: &Message,
@@ -283,20 +283,20 @@ impl Session {
             return self.answer(message::RELEASE_TUPLE, refusal::MALFORMED);
         };
         let local = Endpoint::new(IpAddress(request.local_addr), number);
-        let why = match shared.ports.remove(port.id, protocol, local) {
+        let refusal = match shared.ports.remove(port.id, protocol, local) {
             Some(claimed) => {
                 end_claim(shared, port.id, &claimed);
                 0
             }
             None => refusal::NOT_ENTITLED,
         };
-        self.answer(message::RELEASE_TUPLE, why)
+        self.answer(message::RELEASE_TUPLE, refusal)
     }
 }
 
 /// Returns the part of the answer PORT_OPENED that describes frames: their maximum length, and
 /// whether a received checksum may be partial. Returns `None` if a core does not answer.
-fn frame_terms<P: Port>(shared: &ServiceState<P>) -> Option<PacketPort> {
+fn frame_terms<P: NicPort>(shared: &ServiceState<P>) -> Option<PacketPort> {
     let (frame_len_max, partial) = shared.cores.call(0, |host, _| host.frame_terms())?;
     Some(PacketPort {
         flags: u32::from(partial) * RX_CHECKSUM_MAY_BE_PARTIAL,
@@ -316,7 +316,7 @@ fn memories(cores: usize, ring_len: u32) -> io::Result<Vec<(PortRegions, PortMem
 
 /// Claims the 3-tuple of a socket that backs no claim yet, first on the cores, then in the demux.
 /// Returns a constant of [`refusal`] on failure.
-fn claim<P: Port>(
+fn claim<P: NicPort>(
     shared: &mut ServiceState<P>,
     proof: TupleProof,
     port: PortId,
@@ -333,14 +333,14 @@ fn claim<P: Port>(
         .cores
         .call_each(|_| move |host: &mut Host<P>, _| host.mux_ports_mut().claim(tuple, port));
     let on_cores = on_cores.map(|cores| cores.into_iter().collect::<Result<(), ClaimError>>());
-    let why = match on_cores {
+    let refusal = match on_cores {
         Some(Ok(())) => None,
         Some(Err(ClaimError::InUse)) => Some(refusal::IN_USE),
         Some(Err(_)) | None => Some(refusal::LIMIT),
     };
-    if let Some(why) = why {
+    if let Some(refusal) = refusal {
         end_claim(shared, port, &claimed);
-        return Err(why);
+        return Err(refusal);
     }
     let (mut charge, mut reservation) = (Some(charge), Some(reservation));
     let in_demux = claimed.keys.iter().try_for_each(|key| {
@@ -363,7 +363,7 @@ fn claim<P: Port>(
 
 /// Moves the claim of a socket from port `from` to port `to`, on each core between two packets. The
 /// demux and the reservation stay as they are. Returns a constant of [`refusal`] on failure.
-fn take_over<P: Port>(
+fn take_over<P: NicPort>(
     shared: &mut ServiceState<P>,
     proof: &TupleProof,
     from: PortId,
@@ -384,7 +384,7 @@ fn take_over<P: Port>(
 
 /// Ends a claim, first in the demux, then on the cores. The reservation of the kernel's port ends
 /// with the claim in the demux.
-fn end_claim<P: Port>(shared: &mut ServiceState<P>, port: PortId, claimed: &Claimed) {
+fn end_claim<P: NicPort>(shared: &mut ServiceState<P>, port: PortId, claimed: &Claimed) {
     for key in &claimed.keys {
         if let Err(error) = shared.claims.end_claim(*key) {
             eprintln!("tidelaned: cannot give up the claim on {}: {error}", key.1);

@@ -12,7 +12,7 @@ use tidelane_wire::{Endpoint, IpAddress};
 use super::Session;
 use crate::{
     claims::{Owner, Terms},
-    core::{Port, now},
+    core::{NicPort, now},
     descriptors::Entitled,
     service_state::ServiceState,
 };
@@ -20,7 +20,7 @@ use crate::{
 impl Session {
     /// Handles RESERVE: lets the program connect from the port of `entitled.socket`. The socket is
     /// bound and not connected.
-    pub(super) fn reserve<P: Port>(
+    pub(super) fn reserve<P: NicPort>(
         &mut self,
         shared: &mut ServiceState<P>,
         request: &Message,
@@ -33,7 +33,7 @@ impl Session {
         // An address in the request is the local address of a connection within this host.
         let within = IpAddress(request.local_addr);
         let addr = if !within.is_unspecified() {
-            let covered = socket.local.addr.covers(within) && shared.within.has(within);
+            let covered = socket.local.addr.covers(within) && shared.addresses_within.has(within);
             Some(within).filter(|_| covered && self.admission.within_host)
         } else if socket.local.addr.is_unspecified() {
             shared.first_address(socket.local.addr)

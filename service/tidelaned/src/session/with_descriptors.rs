@@ -5,16 +5,16 @@ use std::os::fd::OwnedFd;
 
 use tidelane_abi::{Message, message, refusal};
 
-use super::{Next, Session};
+use super::{NextStep, Session};
 use crate::{
-    core::Port,
+    core::NicPort,
     descriptors::{CheckResult, CheckedMessage, MessageWithDescriptors},
     service_state::ServiceState,
 };
 
 impl Session {
     /// Passes a message to the thread that checks the message's descriptors.
-    pub(super) fn check_descriptors<P: Port>(
+    pub(super) fn check_descriptors<P: NicPort>(
         &self,
         shared: &mut ServiceState<P>,
         message: Message,
@@ -26,15 +26,15 @@ impl Session {
             descriptors,
             addresses: shared.addresses().to_vec(),
         };
-        shared.descriptors.check(self.user_number(), sent);
+        shared.descriptors.check(self.charged_uid(), sent);
     }
 
     /// Handles a message whose descriptors were checked.
-    pub fn handle_checked<P: Port>(
+    pub fn handle_checked<P: NicPort>(
         &mut self,
         shared: &mut ServiceState<P>,
         checked: CheckedMessage,
-    ) -> Next {
+    ) -> NextStep {
         let CheckedMessage {
             message, result, ..
         } = checked;
@@ -44,7 +44,7 @@ impl Session {
             _ if self.registered.is_none() && !is_of_port => self.answer(kind, refusal::MALFORMED),
             // Tidelane's library never sends a message with the wrong number of descriptors, so the
             // program is hostile, and its session ends.
-            (_, CheckResult::WrongCount) => return Next::End,
+            (_, CheckResult::WrongCount) => return NextStep::End,
             (message::OPEN_PORT, CheckResult::Doorbell(bell)) => {
                 self.open_port(shared, &message, bell)
             }
@@ -60,8 +60,8 @@ impl Session {
             (message::CONTEXT | message::OPEN_PORT, _) => self.answer(kind, refusal::MALFORMED),
             _ => self.answer(kind, refusal::NOT_ENTITLED),
         };
-        match Next::after(&done) {
-            Next::More => Next::Continue,
+        match NextStep::after(&done) {
+            NextStep::More => NextStep::Continue,
             next => next,
         }
     }

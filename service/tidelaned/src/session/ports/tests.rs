@@ -28,7 +28,7 @@ use crate::{
     cores::Cores,
     descriptors::DescriptorThreads,
     peer::Peer,
-    session::Next,
+    session::NextStep,
     sys,
 };
 
@@ -184,11 +184,11 @@ impl Scene {
         send_message(program.socket.as_fd(), message, descriptors).expect("it is sent");
         let session = program.session.as_mut()?;
         let mut next = session.receive(&mut self.shared);
-        while next == Next::Wait {
+        while next == NextStep::Wait {
             let checked = self.shared.descriptors.next().expect("it was checked");
             next = session.handle_checked(&mut self.shared, checked);
         }
-        if next == Next::End {
+        if next == NextStep::End {
             self.end(program);
             return None;
         }
@@ -388,8 +388,8 @@ fn only_a_bound_and_unused_socket_proves_a_claim() {
             std::fs::File::open("/dev/null").expect("a file").into(),
         ),
     ] {
-        let why = scene.claim(&mut program, &descriptor);
-        assert_eq!(why, refusal::NOT_ENTITLED, "{what}");
+        let refusal = scene.claim(&mut program, &descriptor);
+        assert_eq!(refusal, refusal::NOT_ENTITLED, "{what}");
     }
     let unserved = bound(stream, "127.0.0.2", 0, false).0;
     assert_eq!(
@@ -486,8 +486,8 @@ fn a_session_opens_one_port_and_registers_no_program_beside_it() {
         refusal::MALFORMED
     );
     for kind in [message::REGISTER, message::PROBE, message::INHERIT, 99] {
-        let why = scene.refusal_of(&mut program, &new_message(kind), &[]);
-        assert_eq!(why, refusal::MALFORMED, "{kind}");
+        let refusal = scene.refusal_of(&mut program, &new_message(kind), &[]);
+        assert_eq!(refusal, refusal::MALFORMED, "{kind}");
     }
     scene.end(&mut program);
     let mut registered = scene.connect(ALICE);
@@ -524,8 +524,8 @@ fn a_port_has_a_doorbell_and_a_possible_length() {
         u32::MAX,
     ] {
         let open = open_port(ring_len);
-        let why = scene.refusal_of(&mut program, &open, &[bell.fd()]);
-        assert_eq!(why, refusal::MALFORMED, "{ring_len}");
+        let refusal = scene.refusal_of(&mut program, &open, &[bell.fd()]);
+        assert_eq!(refusal, refusal::MALFORMED, "{ring_len}");
     }
     for bells in [&[][..], &[bell.fd(), bell.fd()]] {
         let mut program = scene.connect(ALICE);
