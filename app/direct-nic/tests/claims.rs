@@ -19,7 +19,7 @@ use tidelane_wire::{IpAddress, MacAddress};
 /// IP addresses of the client and of the server.
 const ADDRESSES: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 2]];
 /// Link addresses of the client and of the server.
-const LINKS: [MacAddress; 2] = [
+const LINK_ADDRESSES: [MacAddress; 2] = [
     MacAddress([2, 0, 0, 0, 0, 1]),
     MacAddress([2, 0, 0, 0, 0, 2]),
 ];
@@ -28,7 +28,7 @@ const FIRST_PORT: u16 = 40_000;
 
 /// The state of a fake kernel, which the test sets and inspects.
 #[derive(Default)]
-struct Calls {
+struct KernelState {
     /// Claims of TCP ports.
     claims: BTreeSet<(IpAddress, u16)>,
     /// Claims of UDP ports.
@@ -49,7 +49,7 @@ struct Calls {
     is_gone: bool,
 }
 
-impl Calls {
+impl KernelState {
     /// Returns the claims of a protocol.
     fn of(&mut self, transport: Transport) -> &mut BTreeSet<(IpAddress, u16)> {
         match transport {
@@ -60,7 +60,7 @@ impl Calls {
 }
 
 /// A fake kernel, which shares its state with the test.
-struct FakeKernel(Rc<RefCell<Calls>>);
+struct FakeKernel(Rc<RefCell<KernelState>>);
 
 impl Drop for FakeKernel {
     fn drop(&mut self) {
@@ -70,21 +70,21 @@ impl Drop for FakeKernel {
 
 impl Kernel for FakeKernel {
     fn claim(&mut self, addr: IpAddress, transport: Transport, port: u16) -> io::Result<u16> {
-        let mut calls = self.0.borrow_mut();
-        if calls.used.contains(&port) || calls.refused.contains(&addr) {
+        let mut state = self.0.borrow_mut();
+        if state.used.contains(&port) || state.refused.contains(&addr) {
             return Err(io::ErrorKind::AddrInUse.into());
         }
-        if calls.claims.len() >= calls.claims_max {
+        if state.claims.len() >= state.claims_max {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
         let port = match port {
             0 => {
-                calls.next_port += 1;
-                calls.next_port - 1
+                state.next_port += 1;
+                state.next_port - 1
             }
             port => port,
         };
-        let claims = calls.of(transport);
+        let claims = state.of(transport);
         if !claims.insert((addr, port)) {
             assert_eq!(transport, Transport::Udp, "claimed twice");
             return Err(io::ErrorKind::AddrInUse.into());
@@ -93,24 +93,24 @@ impl Kernel for FakeKernel {
     }
 
     fn release(&mut self, addr: IpAddress, transport: Transport, port: u16) {
-        let mut calls = self.0.borrow_mut();
-        let claims = calls.of(transport);
+        let mut state = self.0.borrow_mut();
+        let claims = state.of(transport);
         assert!(claims.remove(&(addr, port)), "released twice");
     }
 
     fn next_hop(&mut self, _peer: IpAddr) -> io::Result<MacAddress> {
-        let mut calls = self.0.borrow_mut();
-        calls.look_ups += 1;
-        calls
+        let mut state = self.0.borrow_mut();
+        state.look_ups += 1;
+        state
             .next_hop
             .ok_or_else(|| io::ErrorKind::HostUnreachable.into())
     }
 }
 
 /// A virtual clock. Each wait advances the clock by 1 ms, whatever the time limit of the wait.
-struct VirtualTime(Rc<Cell<Instant>>);
+struct VirtualClock(Rc<Cell<Instant>>);
 
-impl<P> TimeSource<P> for VirtualTime {
+impl<P> TimeSource<P> for VirtualClock {
     fn now(&self) -> Instant {
         self.0.get()
     }
@@ -125,7 +125,7 @@ impl<P> TimeSource<P> for VirtualTime {
 struct End {
     context: NicContext<MemPort, FakeKernel>,
     list: ReadyList,
-    calls: Rc<RefCell<Calls>>,
+    kernel: Rc<RefCell<KernelState>>,
 }
 
 impl End {
@@ -136,7 +136,7 @@ impl End {
     }
 
     /// Returns the first descriptor in the ready list that has at least one of `events`.
-    fn with(&self, events: Events) -> Option<Descriptor> {
+    fn first_with(&self, events: Events) -> Option<Descriptor> {
         let entries = (0..self.list.len()).map(|at| self.list.entry(at));
         let mut found = entries.filter(|entry| entry.events.intersects(events));
         found.next().map(|entry| entry.descriptor)
@@ -144,7 +144,7 @@ impl End {
 
     /// Returns the claimed TCP ports.
     fn claims(&self) -> Vec<(IpAddress, u16)> {
-        self.calls.borrow().claims.iter().copied().collect()
+        self.kernel.borrow().claims.iter().copied().collect()
     }
 }
 
@@ -158,23 +158,23 @@ fn pair(extra: &[IpAddress]) -> [End; 2] {
         let address = IpAddress::from_v4(ADDRESSES[end]);
         let mut options = DirectOptions::new(address, [end as u8 + 1; 16]);
         options.buffers = 256;
-        options.stack.mac = LINKS[end];
+        options.stack.mac = LINK_ADDRESSES[end];
         if end == 1 {
             options.stack.addresses.extend(extra);
         }
-        let calls = Rc::new(RefCell::new(Calls {
+        let state = Rc::new(RefCell::new(KernelState {
             claims_max: usize::MAX,
             next_port: FIRST_PORT,
-            next_hop: Some(LINKS[1 - end]),
-            ..Calls::default()
+            next_hop: Some(LINK_ADDRESSES[1 - end]),
+            ..KernelState::default()
         }));
-        let kernel = FakeKernel(Rc::clone(&calls));
-        let time = VirtualTime(Rc::clone(&clock));
+        let kernel = FakeKernel(Rc::clone(&state));
+        let time = VirtualClock(Rc::clone(&clock));
         let port = ports[end].take().expect("an unused port");
         End {
             context: NicContext::new(&options, port, time, kernel).expect("valid options"),
             list: ReadyList::new(),
-            calls,
+            kernel: state,
         }
     })
 }
@@ -194,8 +194,8 @@ fn connect(ends: &mut [End; 2]) -> (Descriptor, Descriptor) {
     let (mut connected, mut accepted) = (false, None);
     for _ in 0..1000 {
         ends.iter_mut().for_each(End::sync);
-        connected |= ends[0].with(Events::CONNECTED) == Some(client);
-        accepted = accepted.or(ends[1].with(Events::ACCEPTED));
+        connected |= ends[0].first_with(Events::CONNECTED) == Some(client);
+        accepted = accepted.or(ends[1].first_with(Events::ACCEPTED));
         if let Some(accepted) = accepted.filter(|_| connected) {
             return (client, accepted);
         }
@@ -232,7 +232,7 @@ fn close(ends: &mut [End; 2], (client, accepted): (Descriptor, Descriptor)) {
     ends[1].context.close(accepted);
     for _ in 0..1000 {
         ends.iter_mut().for_each(End::sync);
-        if ends[0].with(Events::END) == Some(client) {
+        if ends[0].first_with(Events::END) == Some(client) {
             ends[0].context.close(client);
             // Allow time for the FIN and its ACK.
             for _ in 0..5 {
@@ -258,7 +258,7 @@ fn ports_are_claimed_once() {
         transfer(&mut ends, 1, (far, near));
         close(&mut ends, (near, far));
         assert_eq!(ends[0].claims(), [(client, FIRST_PORT)], "round {round}");
-        assert_eq!(ends[0].calls.borrow().look_ups, round);
+        assert_eq!(ends[0].kernel.borrow().look_ups, round);
     }
     // The listener's connections and claim stay after the listener is closed.
     let (near, far) = connect(&mut ends);
@@ -267,10 +267,10 @@ fn ports_are_claimed_once() {
     assert_eq!(ends[1].claims(), [(server_address, 80)]);
     listen(&mut ends[1], server(80)).expect("a port that this context has claimed");
     close(&mut ends, (near, far));
-    let calls = Rc::clone(&ends[1].calls);
-    assert!(!calls.borrow().is_gone);
+    let state = Rc::clone(&ends[1].kernel);
+    assert!(!state.borrow().is_gone);
     drop(ends);
-    assert!(calls.borrow().is_gone);
+    assert!(state.borrow().is_gone);
 }
 
 /// Dropping a context resets its connections before its ports are released.
@@ -283,7 +283,7 @@ fn the_end_of_a_context_resets_its_connections() {
     drop(server);
     for _ in 0..1000 {
         client.sync();
-        if client.with(Events::CLOSED) == Some(near) {
+        if client.first_with(Events::CLOSED) == Some(near) {
             return;
         }
     }
@@ -296,7 +296,7 @@ fn the_end_of_a_context_resets_its_connections() {
 fn opens_beyond_the_ports_fail_until_a_port_is_free() {
     let mut ends = pair(&[]);
     listen(&mut ends[1], server(80)).expect("a free port");
-    ends[0].calls.borrow_mut().claims_max = 50;
+    ends[0].kernel.borrow_mut().claims_max = 50;
     let mut open: Vec<_> = (0..50).map(|_| connect(&mut ends)).collect();
     assert_eq!(ends[0].claims().len(), 50);
     for _ in 0..3 {
@@ -327,11 +327,11 @@ fn a_listener_claims_all_its_addresses() {
     let end = &mut ends[1];
     let any_v4: SocketAddr = ([0, 0, 0, 0], 80).into();
     let any_v6: SocketAddr = ([0_u16; 8], 80).into();
-    end.calls.borrow_mut().refused.insert(v4);
+    end.kernel.borrow_mut().refused.insert(v4);
     let refused = listen(end, any_v4).expect_err("one address is refused");
     assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
     assert_eq!(end.claims(), []);
-    end.calls.borrow_mut().refused.clear();
+    end.kernel.borrow_mut().refused.clear();
     listen(end, any_v4).expect("a free port");
     assert_eq!(end.claims(), [(first, 80), (v4, 80)]);
     // A refused listener adds no claim, and does not remove the claims of the other listener.
@@ -343,7 +343,7 @@ fn a_listener_claims_all_its_addresses() {
     let mut expected = vec![(first, 80), (v4, 80), (first, 81), (v4, 81), (v6, 81)];
     expected.sort_unstable();
     assert_eq!(end.claims(), expected);
-    end.calls.borrow_mut().used.insert(8080);
+    end.kernel.borrow_mut().used.insert(8080);
     for (local, kind) in [
         (server(8080), io::ErrorKind::AddrInUse),
         (server(0), io::ErrorKind::InvalidInput),
@@ -359,7 +359,7 @@ fn a_listener_claims_all_its_addresses() {
 #[test]
 fn an_unreachable_peer_is_an_error_of_the_open() {
     let mut ends = pair(&[]);
-    ends[0].calls.borrow_mut().next_hop = None;
+    ends[0].kernel.borrow_mut().next_hop = None;
     for _ in 0..1000 {
         let refused = ends[0]
             .context
@@ -414,9 +414,9 @@ fn a_udp_socket_claims_its_port() {
         let (sender, answer) = await_datagram(&mut ends, 0);
         assert_eq!((sender, &answer[..]), (server(53), &b"answer"[..]));
     }
-    let look_ups = ends.each_ref().map(|end| end.calls.borrow().look_ups);
+    let look_ups = ends.each_ref().map(|end| end.kernel.borrow().look_ups);
     assert_eq!(look_ups, [1, 0]);
-    let claims = |end: &End| end.calls.borrow().datagram_claims.clone();
+    let claims = |end: &End| end.kernel.borrow().datagram_claims.clone();
     assert_eq!(claims(&ends[0]), [(client_address, FIRST_PORT)].into());
     assert_eq!(claims(&ends[1]), [(server_address, 53)].into());
     ends[0].context.close(socket);
@@ -430,11 +430,11 @@ fn a_udp_socket_claims_its_port() {
 fn a_datagram_to_an_unreachable_peer_fails() {
     let mut ends = pair(&[]);
     let socket = ends[0].context.bind(([0; 4], 0).into()).expect("a port");
-    ends[0].calls.borrow_mut().next_hop = None;
+    ends[0].kernel.borrow_mut().next_hop = None;
     send_datagram(&mut ends[0], socket, b"lost", server(53));
     ends[0].sync();
-    assert_eq!(ends[0].with(Events::SEND_FAILED), Some(socket));
-    ends[0].calls.borrow_mut().next_hop = Some(LINKS[1]);
+    assert_eq!(ends[0].first_with(Events::SEND_FAILED), Some(socket));
+    ends[0].kernel.borrow_mut().next_hop = Some(LINK_ADDRESSES[1]);
     ends[1].context.bind(server(53)).expect("a free port");
     send_datagram(&mut ends[0], socket, b"there", server(53));
     assert_eq!(await_datagram(&mut ends, 1).1, b"there");
@@ -449,11 +449,11 @@ fn a_udp_socket_claims_all_its_addresses() {
     let mut ends = pair(&[second, v6]);
     let first = IpAddress::from_v4(ADDRESSES[1]);
     let end = &mut ends[1];
-    let claims = |end: &End| end.calls.borrow().datagram_claims.clone();
+    let claims = |end: &End| end.kernel.borrow().datagram_claims.clone();
     let any_v4 = |port: u16| SocketAddr::from(([0; 4], port));
     // The port that the kernel selects first is in use at the second address.
     let other = (second, FIRST_PORT);
-    end.calls.borrow_mut().datagram_claims.insert(other);
+    end.kernel.borrow_mut().datagram_claims.insert(other);
     let bound = end.context.bind(any_v4(0)).expect("another port");
     let port = FIRST_PORT + 1;
     assert_eq!(claims(end), [other, (first, port), (second, port)].into());

@@ -56,7 +56,7 @@ impl PortOptions {
 
     /// Returns the parameters of the [`DirectContext`]. `secret` keys the initial sequence numbers.
     /// `mac` is the MAC address of the packet port.
-    fn of_context(&self, secret: [u8; 16], mac: [u8; 6]) -> DirectOptions {
+    fn direct_options(&self, secret: [u8; 16], mac: [u8; 6]) -> DirectOptions {
         let address = match self.listen {
             SocketAddr::V4(v4) => IpAddress::from_v4(v4.ip().octets()),
             SocketAddr::V6(v6) => IpAddress(v6.ip().octets()),
@@ -95,7 +95,7 @@ pub fn open(options: &PortOptions) -> io::Result<impl Context> {
     drop(port.bind_tcp(options.listen)?);
     let mut secret = [0; 16];
     getrandom(&mut secret, GetRandomFlags::empty())?;
-    let of_context = options.of_context(secret, port.mac());
+    let direct = options.direct_options(secret, port.mac());
     let wait = FnTime::new(|port: &mut Port, limit: Option<Duration>| {
         port.wait(limit)?;
         match port.is_closed() {
@@ -106,7 +106,7 @@ pub fn open(options: &PortOptions) -> io::Result<impl Context> {
             false => Ok(()),
         }
     });
-    DirectContext::open(&of_context, port, wait)
+    DirectContext::open(&direct, port, wait)
 }
 
 #[cfg(test)]
@@ -130,11 +130,11 @@ mod tests {
         options.buffers = 100;
         options.send_queue_max = 7;
         options.tcp.keepalive = true;
-        let of_context = options.of_context([1; 16], [2; 6]);
-        assert_eq!(of_context.buffers, 100);
-        assert_eq!(of_context.send_queue_max, 7);
-        assert!(of_context.stack.options.keepalive && of_context.stack.options.nodelay);
-        assert!(of_context.stack.shared_addresses);
-        assert_eq!(of_context.stack.mac, MacAddress([2; 6]));
+        let direct = options.direct_options([1; 16], [2; 6]);
+        assert_eq!(direct.buffers, 100);
+        assert_eq!(direct.send_queue_max, 7);
+        assert!(direct.stack.options.keepalive && direct.stack.options.nodelay);
+        assert!(direct.stack.shared_addresses);
+        assert_eq!(direct.stack.mac, MacAddress([2; 6]));
     }
 }

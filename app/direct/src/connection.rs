@@ -33,7 +33,7 @@ pub struct Connection {
     /// Cause of the end of the connection. `None` before the end.
     pub cause: Option<CloseCause>,
     /// True if the connection is in the list of connections with events.
-    pub is_touched: bool,
+    pub is_ready: bool,
     /// True if the connection is in `Cycle::dirty`: the program's calls are not yet applied to the
     /// engine.
     pub is_dirty: bool,
@@ -61,7 +61,7 @@ impl Connection {
             tx: SendChain::default(),
             ending: None,
             cause: None,
-            is_touched: false,
+            is_ready: false,
             is_dirty: false,
             owes_connected: false,
             owes_writable: false,

@@ -82,7 +82,7 @@ impl<P: PacketIo> DirectContext<P> {
                 time: Box::new(time),
                 descriptors: Descriptors::default(),
                 listeners: HashMap::new(),
-                due: Vec::new(),
+                listeners_to_accept: Vec::new(),
                 dirty: Vec::new(),
                 send_queue_max: options.send_queue_max.max(1),
             },
@@ -167,7 +167,7 @@ impl<P: PacketIo> DirectContext<P> {
         };
         let refusal = if buffer.len() > DATAGRAM_MAX {
             SendRefusal::TooLong
-        } else if socket.is_full(queue_max) {
+        } else if socket.refuses_send(queue_max) {
             SendRefusal::Full
         } else {
             let datagram = OutgoingDatagram {
@@ -186,7 +186,7 @@ impl<P: PacketIo> DirectContext<P> {
     pub fn knows_sender(&mut self, descriptor: Descriptor, peer: IpAddr) -> bool {
         let id = self.cycle.descriptors.datagram_socket(descriptor);
         let socket = id.and_then(|id| self.cycle.io.datagrams.get_mut(id));
-        socket.is_some_and(|socket| socket.sender(address_of(peer)).is_some())
+        socket.is_some_and(|socket| socket.sender_mac(address_of(peer)).is_some())
     }
 
     /// Returns the context's local addresses.
@@ -405,17 +405,17 @@ impl<P: PacketIo> Context for DirectContext<P> {
     fn resume(&mut self, descriptor: Descriptor) -> io::Result<()> {
         if let Some(listener) = self.cycle.descriptors.listener_mut(descriptor) {
             listener.is_paused = false;
-            self.cycle.due.push(descriptor);
+            self.cycle.listeners_to_accept.push(descriptor);
         } else if let Some(flow) = self.cycle.descriptors.flow(descriptor)
             && let Some(connection) = self.cycle.io.connection_mut(flow)
         {
             connection.is_paused = false;
-            self.cycle.io.touch(flow);
+            self.cycle.io.mark_ready(flow);
         } else if let Some(id) = self.cycle.descriptors.datagram_socket(descriptor)
             && let Some(socket) = self.cycle.io.datagrams.get_mut(id)
         {
             socket.is_paused = false;
-            self.cycle.io.datagrams.touch(id);
+            self.cycle.io.datagrams.mark_ready(id);
         }
         Ok(())
     }

@@ -33,7 +33,7 @@ pub struct Cycle<P: PacketIo> {
     /// The program's descriptors of the engine's listeners.
     pub listeners: HashMap<ListenerId, Descriptor>,
     /// Listeners that may have connections in their accept queue.
-    pub due: Vec<Descriptor>,
+    pub listeners_to_accept: Vec<Descriptor>,
     /// Connections on which the program has called send, shutdown, close or abort since the last
     /// [`Self::transmit`].
     pub dirty: Vec<FlowId>,
@@ -166,23 +166,23 @@ impl<P: PacketIo> Cycle<P> {
             match descriptor.and_then(|of| Some((of, self.descriptors.listener_mut(of)?))) {
                 Some((of, listener)) => {
                     listener.queue.push_back(flow);
-                    self.due.push(of);
+                    self.listeners_to_accept.push(of);
                 }
                 None => self.engine.abort(self.now, flow, &mut self.io),
             }
         }
-        let mut due = std::mem::take(&mut self.due);
-        for listener in due.drain(..) {
+        let mut listeners = std::mem::take(&mut self.listeners_to_accept);
+        for listener in listeners.drain(..) {
             self.accept(listener, list);
         }
-        self.due = due;
+        self.listeners_to_accept = listeners;
         self.io.datagrams.report(list, self.send_queue_max);
-        // Reporting events of a connection touches no other connection, so `count` is final.
-        let count = self.io.touched_len();
+        // Reporting events of a connection marks no other connection as ready, so `count` is final.
+        let count = self.io.ready_len();
         for at in 0..count {
-            self.report_connection(self.io.touched_at(at), list);
+            self.report_connection(self.io.ready_at(at), list);
         }
-        self.io.drain_touched(count);
+        self.io.drain_ready(count);
     }
 
     /// Accepts the connections in a listener's accept queue.
@@ -200,7 +200,7 @@ impl<P: PacketIo> Cycle<P> {
             };
             connection.descriptor = Some(descriptor);
             list.add_accepted(descriptor, of);
-            self.io.touch(flow);
+            self.io.mark_ready(flow);
         }
     }
 
@@ -212,7 +212,7 @@ impl<P: PacketIo> Cycle<P> {
         let Some(connection) = self.io.connection_mut(flow) else {
             return;
         };
-        connection.is_touched = false;
+        connection.is_ready = false;
         let is_over = connection.cause.is_some();
         if connection.ending.is_some() && (is_over || connection.owes_connected) {
             connection.owes_connected = false;

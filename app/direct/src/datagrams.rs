@@ -83,8 +83,8 @@ pub struct DatagramSocket {
     /// True if a datagram was refused because the send queue was full. The socket then reports
     /// WRITABLE as soon as the queue has room.
     owes_writable: bool,
-    /// True if the socket is in `DatagramSockets::touched`.
-    is_touched: bool,
+    /// True if the socket is in `DatagramSockets::ready`.
+    is_ready: bool,
     /// True if the socket is in `DatagramSockets::dirty`.
     is_dirty: bool,
 }
@@ -100,7 +100,7 @@ impl DatagramSocket {
             senders: Senders::default(),
             failure: None,
             owes_writable: false,
-            is_touched: false,
+            is_ready: false,
             is_dirty: false,
         }
     }
@@ -125,27 +125,27 @@ impl DatagramSocket {
 
     /// Returns the link address of the sender with the IP address `address`. Returns `None` if
     /// `address` is not among the latest senders.
-    pub fn sender(&self, address: IpAddress) -> Option<MacAddress> {
+    pub fn sender_mac(&self, address: IpAddress) -> Option<MacAddress> {
         self.senders.get(address)
     }
 
     /// Returns true if the send queue has `limit` datagrams or more. The socket then reports
     /// WRITABLE as soon as the queue has room.
-    pub fn is_full(&mut self, limit: usize) -> bool {
+    pub fn refuses_send(&mut self, limit: usize) -> bool {
         let is_full = self.queue.len() >= limit;
         self.owes_writable |= is_full;
         is_full
     }
 
     /// Records the cause for which a datagram could not be sent.
-    fn fail(&mut self, cause: Cause) {
+    fn record_failure(&mut self, cause: Cause) {
         self.failure = Some(cause);
     }
 
     /// Moves received datagrams and events of the socket to `list`. `send_queue_max` is the limit
     /// of the send queue.
     fn report(&mut self, list: &mut ReadyList, send_queue_max: usize) {
-        self.is_touched = false;
+        self.is_ready = false;
         let Some(descriptor) = self.descriptor else {
             return;
         };
@@ -183,7 +183,7 @@ pub struct DatagramSockets {
     /// Open sockets by local address and port.
     by_local: HashMap<Endpoint, DatagramSocketId>,
     /// Sockets with received datagrams or events for the next [`report`](Self::report).
-    touched: Vec<DatagramSocketId>,
+    ready: Vec<DatagramSocketId>,
     /// Sockets with queued datagrams to send.
     dirty: VecDeque<DatagramSocketId>,
 }
@@ -254,23 +254,23 @@ impl DatagramSockets {
 
     /// Frees the number of a socket.
     fn remove(&mut self, id: DatagramSocketId) {
-        self.touched.retain(|touched| *touched != id);
+        self.ready.retain(|ready| *ready != id);
         self.places[id.0 as usize] = None;
         self.free.push(id.0);
     }
 
     /// Makes the next [`report`](Self::report) include the socket.
-    pub fn touch(&mut self, id: DatagramSocketId) {
+    pub fn mark_ready(&mut self, id: DatagramSocketId) {
         if let Some(socket) = self.get_mut(id)
-            && !mem::replace(&mut socket.is_touched, true)
+            && !mem::replace(&mut socket.is_ready, true)
         {
-            self.touched.push(id);
+            self.ready.push(id);
         }
     }
 
     /// Returns true if a socket has received datagrams or events to report.
     pub fn has_events(&self) -> bool {
-        !self.touched.is_empty()
+        !self.ready.is_empty()
     }
 
     /// Finds the socket for a received datagram to `local`, and records the sender's IP address
@@ -303,7 +303,7 @@ impl DatagramSockets {
     pub fn receive(&mut self, id: DatagramSocketId, sender: SocketAddr, buffer: Buffer) {
         if let Some(socket) = self.get_mut(id) {
             socket.received.push_back((sender, buffer));
-            self.touch(id);
+            self.mark_ready(id);
         }
     }
 
@@ -334,7 +334,7 @@ impl DatagramSockets {
                         socket.queue.push_front(datagram);
                         return false;
                     }
-                    Sent::Failed(cause) => socket.fail(cause),
+                    Sent::Failed(cause) => socket.record_failure(cause),
                 }
             }
             self.dirty.pop_front();
@@ -354,19 +354,19 @@ impl DatagramSockets {
         if socket.descriptor.is_none() {
             self.remove(id);
         } else if has_event {
-            self.touch(id);
+            self.mark_ready(id);
         }
     }
 
     /// Moves received datagrams and events of all sockets to `list`. `send_queue_max` is the limit
     /// of each send queue.
     pub fn report(&mut self, list: &mut ReadyList, send_queue_max: usize) {
-        let mut touched = mem::take(&mut self.touched);
-        for id in touched.drain(..) {
+        let mut ready = mem::take(&mut self.ready);
+        for id in ready.drain(..) {
             if let Some(socket) = self.get_mut(id) {
                 socket.report(list, send_queue_max);
             }
         }
-        self.touched = touched;
+        self.ready = ready;
     }
 }

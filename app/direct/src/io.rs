@@ -51,7 +51,7 @@ pub struct Io<P> {
     /// and puts it back cheaply.
     connections: Vec<Option<Box<Connection>>>,
     /// Connections with events to report.
-    touched: Vec<FlowId>,
+    ready: Vec<FlowId>,
     /// Established connections that are not yet in a listener's accept queue.
     pub accepted: VecDeque<(ListenerId, FlowId)>,
     /// True if the port had no free frame, so that the engine must resume sending later.
@@ -79,7 +79,7 @@ impl<P: PacketIo> Io<P> {
             drops: [0; DropReason::COUNT],
             mtu,
             connections: Vec::new(),
-            touched: Vec::new(),
+            ready: Vec::new(),
             accepted: VecDeque::new(),
             is_blocked: false,
             late_resets: VecDeque::new(),
@@ -105,32 +105,32 @@ impl<P: PacketIo> Io<P> {
     }
 
     /// Adds a connection to the list of connections with events.
-    pub fn touch(&mut self, flow: FlowId) {
+    pub fn mark_ready(&mut self, flow: FlowId) {
         if let Some(Some(connection)) = self.connections.get_mut(flow.index())
-            && !std::mem::replace(&mut connection.is_touched, true)
+            && !std::mem::replace(&mut connection.is_ready, true)
         {
-            self.touched.push(flow);
+            self.ready.push(flow);
         }
     }
 
     /// Returns true if a socket has events to report.
     pub fn has_events(&self) -> bool {
-        !self.touched.is_empty() || !self.accepted.is_empty() || self.datagrams.has_events()
+        !self.ready.is_empty() || !self.accepted.is_empty() || self.datagrams.has_events()
     }
 
     /// Returns the number of connections with events to report.
-    pub fn touched_len(&self) -> usize {
-        self.touched.len()
+    pub fn ready_len(&self) -> usize {
+        self.ready.len()
     }
 
     /// Returns connection `at` of the list of connections with events.
-    pub fn touched_at(&self, at: usize) -> FlowId {
-        self.touched[at]
+    pub fn ready_at(&self, at: usize) -> FlowId {
+        self.ready[at]
     }
 
     /// Removes the first `count` connections from the list of connections with events.
-    pub fn drain_touched(&mut self, count: usize) {
-        self.touched.drain(..count);
+    pub fn drain_ready(&mut self, count: usize) {
+        self.ready.drain(..count);
     }
 
     /// Frees the buffers of a connection that the peer has acknowledged completely, up to `acked`.
@@ -384,7 +384,10 @@ impl<P: PacketIo> Io<P> {
     ) -> Sent {
         let peer = datagram.peer;
         let source = socket.source_for(peer.addr, addresses);
-        let (link, known) = (&self.link, socket.sender(peer.addr).or(datagram.next_hop));
+        let (link, known) = (
+            &self.link,
+            socket.sender_mac(peer.addr).or(datagram.next_hop),
+        );
         let template = source.and_then(|source| link.udp_template(source, peer.addr, known));
         let Some(template) = template else {
             self.drops[DropReason::NoNeighbor.index()] += 1;
@@ -471,7 +474,7 @@ impl<P: PacketIo> Driver for Io<P> {
             | Event::Urgent(_)
             | Event::UrgentByte(_) => return,
         }
-        self.touch(flow);
+        self.mark_ready(flow);
     }
 
     fn route(&mut self, _key: &FlowKey, _link: LinkId) -> FlowRoute {

@@ -15,7 +15,7 @@ use tidelane_rings::{BackEndMemory, Buffer, Pool};
 
 /// State of a buffer of the shared memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Loan {
+enum LoanState {
     /// The port does not hold the buffer.
     None,
     /// The port may read the buffer, which still has an owner in the context.
@@ -34,7 +34,7 @@ enum Loan {
 pub struct Loans {
     pool: Pool,
     /// States by buffer number. Empty if the port does not share its memory.
-    states: RefCell<Vec<Loan>>,
+    states: RefCell<Vec<LoanState>>,
     /// Bytes before the headers of a sent frame that the port may overwrite.
     tx_headroom: u32,
 }
@@ -72,7 +72,7 @@ impl Loans {
         let pool = unsafe { Pool::of_memory(memory, headroom + tx_headroom) }?;
         Ok(Rc::new(Self {
             pool,
-            states: RefCell::new(vec![Loan::None; count as usize]),
+            states: RefCell::new(vec![LoanState::None; count as usize]),
             tx_headroom,
         }))
     }
@@ -117,9 +117,9 @@ impl Loans {
             return;
         };
         while let Some(number) = port.tx_returned() {
-            let state = self.replace(number, Loan::None);
-            debug_assert_ne!(state, Loan::None, "the port returns lent buffers only");
-            if state == Loan::Ownerless {
+            let state = self.replace(number, LoanState::None);
+            debug_assert_ne!(state, LoanState::None, "the port returns lent buffers only");
+            if state == LoanState::Ownerless {
                 // SAFETY: the owner has given the buffer away by `into_index`, and the port does
                 // not access it any more.
                 drop(unsafe { self.pool.adopt(number, 0..0) });
@@ -127,16 +127,19 @@ impl Loans {
         }
     }
 
-    fn state(&self, number: u32) -> Loan {
+    fn state(&self, number: u32) -> LoanState {
         let states = self.states.borrow();
-        states.get(number as usize).copied().unwrap_or(Loan::None)
+        states
+            .get(number as usize)
+            .copied()
+            .unwrap_or(LoanState::None)
     }
 
     /// Sets the state of a buffer. Returns the previous state.
-    fn replace(&self, number: u32, state: Loan) -> Loan {
+    fn replace(&self, number: u32, state: LoanState) -> LoanState {
         match self.states.borrow_mut().get_mut(number as usize) {
             Some(place) => mem::replace(place, state),
-            None => Loan::None,
+            None => LoanState::None,
         }
     }
 }
@@ -176,7 +179,7 @@ impl SentBuffer {
 
     /// Returns true while the port may read the buffer.
     fn is_lent(&self) -> bool {
-        self.is_shared && self.loans.state(self.buffer.index()) != Loan::None
+        self.is_shared && self.loans.state(self.buffer.index()) != LoanState::None
     }
 
     /// Returns the payload range `data` together with the `headers_len` bytes before it, for the
@@ -214,7 +217,7 @@ impl SentBuffer {
         // SAFETY: this value is the only access to the buffer. Until the port returns the buffer,
         // `frame_mut` and `lend` refuse it, and `drop` does not free it.
         unsafe { port.tx_lend(data, checksum) }?;
-        self.loans.replace(number, Loan::Lent);
+        self.loans.replace(number, LoanState::Lent);
         Ok(())
     }
 }
@@ -225,7 +228,8 @@ impl Drop for SentBuffer {
         // SAFETY: the value is not used after its drop.
         let buffer = unsafe { ManuallyDrop::take(&mut self.buffer) };
         if is_lent {
-            self.loans.replace(buffer.into_index(), Loan::Ownerless);
+            self.loans
+                .replace(buffer.into_index(), LoanState::Ownerless);
         }
     }
 }

@@ -183,7 +183,7 @@ impl Driver {
         let is_closing = socket.is_closing;
         let Some(request) = done.ended else {
             if let Some(answer) = done.answer {
-                socket.lending.start(answer.held);
+                socket.lending.on_answer(answer.held);
                 return self.end_zero_copy(descriptor, answer.unsent, done.result, list);
             }
             if let Some(buffer) = done.buffer.filter(|_| !is_closing) {
@@ -213,7 +213,9 @@ impl Driver {
             }
             Request::SendZeroCopy(_, message) if done.is_notification => {
                 let held = message.held();
-                socket.lending.end(&self.policy, held, done.result);
+                socket
+                    .lending
+                    .on_notification(&self.policy, held, done.result);
                 self.report_room(descriptor);
             }
             Request::SendZeroCopy(_, message) => {
@@ -297,7 +299,7 @@ impl Driver {
         }
         if let Some(socket) = self.sockets.get_mut(descriptor) {
             socket.is_sending = false;
-            socket.lending.refuse();
+            socket.lending.on_refusal();
             socket.put_back(unsent);
         }
         self.mark_dirty(descriptor);

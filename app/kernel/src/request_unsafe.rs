@@ -46,7 +46,7 @@ pub enum Request {
     /// and reads the sent buffers until its notification, the last completion.
     SendZeroCopy(RawFd, Message),
     /// Receives datagrams into provided buffers until a receive fails (multishot).
-    ReceiveFrom(RawFd, Box<DatagramForm>),
+    ReceiveFrom(RawFd, Box<ReceiveHeader>),
     /// Sends a datagram if the socket has room (MSG_DONTWAIT). The kernel completes the request
     /// during its submission.
     SendTo(RawFd, Datagram),
@@ -123,9 +123,9 @@ impl Message {
 /// The `msghdr` of a multishot `recvmsg`. The `msghdr` reserves room for the sender's address, and
 /// none for control data.
 #[derive(Debug)]
-pub struct DatagramForm(msghdr);
+pub struct ReceiveHeader(msghdr);
 
-impl DatagramForm {
+impl ReceiveHeader {
     /// Returns a `msghdr` with room for the sender's address.
     pub fn new() -> Box<Self> {
         // SAFETY: all zero is a valid `msghdr`: no name, no parts and no control data.

@@ -14,7 +14,7 @@ use tidelane_rings::{Buffer, Cause};
 
 use crate::{
     piece::Piece,
-    request_unsafe::{Datagram, DatagramForm, Message, Request, RequestId, SEND_BUFFERS_MAX},
+    request_unsafe::{Datagram, Message, ReceiveHeader, Request, RequestId, SEND_BUFFERS_MAX},
     zero_copy::{Lending, Policy},
 };
 
@@ -193,7 +193,7 @@ impl Socket {
             }
             Phase::Listening => Some(Request::Accept(self.raw())),
             Phase::Open => Some(Request::Receive(self.raw())),
-            Phase::Datagram => Some(Request::ReceiveFrom(self.raw(), DatagramForm::new())),
+            Phase::Datagram => Some(Request::ReceiveFrom(self.raw(), ReceiveHeader::new())),
             Phase::Connecting | Phase::Failed => None,
         }
     }

@@ -86,17 +86,17 @@ impl Lending {
     }
 
     /// Processes the answer to a zero-copy send. The kernel reads `held` buffers of the send.
-    pub fn start(&mut self, held: usize) {
+    pub fn on_answer(&mut self, held: usize) {
         self.held += held;
     }
 
     /// Processes the refusal of a zero-copy send.
-    pub fn refuse(&mut self) {
+    pub fn on_refusal(&mut self) {
         self.is_over = true;
     }
 
     /// Processes the notification of a zero-copy send. The kernel has read `held` buffers.
-    pub fn end(&mut self, policy: &Policy, held: usize, result: i32) {
+    pub fn on_notification(&mut self, policy: &Policy, held: usize, result: i32) {
         assert!(held <= self.held, "a notification follows its answer");
         self.held -= held;
         // The kernel also reports a copy for a send without room, which has sent no byte.
@@ -139,9 +139,9 @@ mod tests {
         let mut lending = Lending::default();
         let due = [1, 2, 3, 4].map(|count| lending.is_due(&policy, &pieces(count)));
         assert_eq!(due, [false, true, true, false]);
-        lending.start(2);
+        lending.on_answer(2);
         assert!(!lending.is_due(&policy, &pieces(2)), "the kernel reads two");
-        lending.end(&policy, 2, 0);
+        lending.on_notification(&policy, 2, 0);
         assert!(lending.is_due(&policy, &pieces(2)));
         policy.stop();
         assert!(!lending.is_due(&policy, &pieces(2)));
@@ -162,13 +162,13 @@ mod tests {
             let policy = policy(zero_copy);
             let mut lending = Lending::default();
             // A send without room has sent no byte, which the kernel reports as a copy.
-            lending.start(0);
-            lending.end(&policy, 0, COPIED);
+            lending.on_answer(0);
+            lending.on_notification(&policy, 0, COPIED);
             assert!(lending.is_due(&policy, &pieces(1)));
-            lending.start(1);
-            lending.end(&policy, 1, COPIED);
+            lending.on_answer(1);
+            lending.on_notification(&policy, 1, COPIED);
             assert_eq!(lending.is_due(&policy, &pieces(1)), !learns);
-            lending.refuse();
+            lending.on_refusal();
             assert!(!lending.is_due(&policy, &pieces(1)));
         }
     }

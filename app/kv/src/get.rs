@@ -111,7 +111,7 @@ pub fn has_long_key(keys: &[u8]) -> bool {
 pub fn fetch(kv: &mut Kv, now: Second, get: Get, key: &[u8]) -> Option<Item> {
     let found = kv.store.find(now, key);
     if let Some(item) = found {
-        kv.store.bump(now, item);
+        kv.store.record_read(now, item);
         if let Some(expiry) = get.touch {
             kv.store.set_expiry(item, expiry);
         }

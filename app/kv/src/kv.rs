@@ -134,14 +134,14 @@ impl Kv {
 
     /// Returns true if unfinished uploads and pinned values hold so much memory that new items may
     /// lack room.
-    pub fn is_crowded(&self) -> bool {
-        self.store.is_crowded()
+    pub fn is_pinned_high(&self) -> bool {
+        self.store.is_pinned_high()
     }
 
     /// Returns true if unfinished uploads and pinned values hold so much memory that the store soon
     /// refuses values.
-    pub fn is_full(&self) -> bool {
-        self.store.is_full()
+    pub fn is_pinned_full(&self) -> bool {
+        self.store.is_pinned_full()
     }
 
     /// Returns true if each block in use belongs to an item of the hash table, and there are no

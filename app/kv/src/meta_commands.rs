@@ -142,7 +142,7 @@ fn get(turn: &mut Turn<'_, impl Output>, tokens: &Tokens<'_>) -> Result<Outcome,
         return Ok(Outcome::Done);
     };
     if !flags.is_used_late && !flags.is_no_use {
-        turn.kv.store.bump(now, item);
+        turn.kv.store.record_read(now, item);
     }
     let mut reply = Reply::start(turn.kv, b"HD");
     if flags.has_value {
@@ -172,7 +172,7 @@ fn get(turn: &mut Turn<'_, impl Output>, tokens: &Tokens<'_>) -> Result<Outcome,
         false => None,
     };
     if flags.is_used_late && !flags.is_no_use {
-        turn.kv.store.bump(now, item);
+        turn.kv.store.record_read(now, item);
     }
     Ok(reader.map_or(Outcome::Done, Outcome::Value))
 }

@@ -288,9 +288,9 @@ impl Server {
             let has_relieved = if self.lacks_buffers {
                 self.lingering.abort_oldest(context)
                     || self.evict(context, STALL_MIN, Client::holds_buffers)
-            } else if self.kv.is_full() {
+            } else if self.kv.is_pinned_full() {
                 self.evict(context, Duration::ZERO, Client::holds_items)
-            } else if self.kv.is_crowded() {
+            } else if self.kv.is_pinned_high() {
                 self.evict(context, STALL_MIN, Client::holds_items)
             } else if self.input_memory > self.input_max() {
                 self.evict(context, Duration::ZERO, |client| client.input_memory() > 0)

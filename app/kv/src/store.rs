@@ -131,13 +131,13 @@ impl Store {
 
     /// Returns true if pinned items or unfinished uploads hold more than a quarter of the blocks,
     /// so that new items may lack room.
-    pub fn is_crowded(&self) -> bool {
+    pub fn is_pinned_high(&self) -> bool {
         self.pinned.max(self.uploading) > self.arena.count_max() / 4
     }
 
     /// Returns true if pinned items or unfinished uploads hold more than 3/8 of the blocks. Uploads
     /// are refused at one half.
-    pub fn is_full(&self) -> bool {
+    pub fn is_pinned_full(&self) -> bool {
         self.pinned.max(self.uploading) > self.arena.count_max() / 8 * 3
     }
 
@@ -245,7 +245,7 @@ impl Store {
     }
 
     /// Records a read of the item, which becomes the most recently used item.
-    pub fn bump(&mut self, now: Second, item: Item) {
+    pub fn record_read(&mut self, now: Second, item: Item) {
         // As in memcached, the first read does not change the time of the last access.
         if self.is_marked(item, Mark::Fetched) {
             self.set_last_access(item, now);

@@ -32,7 +32,7 @@ pub struct Loan {
 }
 
 /// Owner of a buffer's memory, to which the memory returns when the buffer is dropped.
-enum Memory {
+enum MemoryOwner {
     /// A piece of a pool.
     Pool(Pool),
     /// Memory that the owner of the buffer may write.
@@ -41,7 +41,7 @@ enum Memory {
     ReadOnly(Rc<dyn Lender>),
 }
 
-impl Memory {
+impl MemoryOwner {
     /// Returns the memory of a buffer to its owner.
     #[inline]
     fn take_back(&self, number: u32) {
@@ -61,7 +61,7 @@ impl Lender for Copied {
 
 /// A buffer: memory with one owner, and the range of its payload.
 pub struct Buffer {
-    memory: Memory,
+    owner: MemoryOwner,
     start: NonNull<u8>,
     len: u32,
     /// Number of the piece within its pool, or the lender's number.
@@ -77,7 +77,7 @@ impl Buffer {
             len: pool.buffer_len(),
             number: index,
             payload,
-            memory: Memory::Pool(pool),
+            owner: MemoryOwner::Pool(pool),
         }
     }
 
@@ -91,9 +91,9 @@ impl Buffer {
     /// code reads it either.
     pub unsafe fn lend(lender: Rc<dyn Lender>, loan: Loan) -> Self {
         Self {
-            memory: match loan.is_writable {
-                true => Memory::Lent(lender),
-                false => Memory::ReadOnly(lender),
+            owner: match loan.is_writable {
+                true => MemoryOwner::Lent(lender),
+                false => MemoryOwner::ReadOnly(lender),
             },
             start: loan.start,
             len: loan.len,
@@ -135,7 +135,7 @@ impl Buffer {
 
     /// Replaces read-only memory by a copy.
     fn make_writable(&mut self) {
-        if matches!(self.memory, Memory::ReadOnly(_)) {
+        if matches!(self.owner, MemoryOwner::ReadOnly(_)) {
             self.detach();
         }
     }
@@ -147,7 +147,7 @@ impl Buffer {
         let bytes = unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len as usize) };
         let copied = Rc::new(Copied(bytes.iter().copied().map(UnsafeCell::new).collect()));
         self.start = NonNull::from(&*copied.0).cast();
-        let before = std::mem::replace(&mut self.memory, Memory::Lent(copied));
+        let before = std::mem::replace(&mut self.owner, MemoryOwner::Lent(copied));
         before.take_back(self.number);
     }
 
@@ -224,14 +224,14 @@ impl Buffer {
 
     /// Returns true if the buffer belongs to `pool`.
     pub fn is_of(&self, pool: &Pool) -> bool {
-        matches!(&self.memory, Memory::Pool(own) if own.is(pool))
+        matches!(&self.owner, MemoryOwner::Pool(own) if own.is(pool))
     }
 
     /// Returns true if `lender` has lent the memory as writable.
     pub fn is_lent_by<L: Lender>(&self, lender: &Rc<L>) -> bool {
-        let own = match &self.memory {
-            Memory::Pool(_) | Memory::ReadOnly(_) => return false,
-            Memory::Lent(own) => Rc::as_ptr(own).cast::<()>(),
+        let own = match &self.owner {
+            MemoryOwner::Pool(_) | MemoryOwner::ReadOnly(_) => return false,
+            MemoryOwner::Lent(own) => Rc::as_ptr(own).cast::<()>(),
         };
         own == Rc::as_ptr(lender).cast::<()>()
     }
@@ -242,7 +242,7 @@ impl Buffer {
     pub fn into_index(self) -> u32 {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: the value is not dropped, so its reference to the memory is dropped here once.
-        unsafe { std::ptr::drop_in_place(&raw mut this.memory) };
+        unsafe { std::ptr::drop_in_place(&raw mut this.owner) };
         this.number
     }
 }
@@ -250,7 +250,7 @@ impl Buffer {
 impl Drop for Buffer {
     #[inline]
     fn drop(&mut self) {
-        self.memory.take_back(self.number);
+        self.owner.take_back(self.number);
     }
 }
 

@@ -211,7 +211,7 @@ impl Connection {
     }
 
     /// Adds the events of the connection to the list. Returns true if [`Self::transmit`] is needed.
-    pub fn look(
+    pub fn report_events(
         &mut self,
         descriptor: Descriptor,
         options: &ServiceOptions,

@@ -9,9 +9,9 @@ use tidelane_rings::{
 };
 
 use crate::{
+    connections::Connections,
     datagrams::Datagrams,
     error::ServiceError,
-    links::Links,
     listener::Listener,
     options::ServiceOptions,
     program_unsafe::ServiceProgram,
@@ -36,7 +36,7 @@ pub struct ServiceContext {
     program: Program,
     rings: Rings,
     pool: Pool,
-    links: Links,
+    connections: Connections,
     datagrams: Datagrams,
     requests: Requests,
     sleeper: Sleeper,
@@ -72,7 +72,7 @@ impl ServiceContext {
         })?;
         Ok(Self {
             pool: Pool::new(options.buffers, options.buffer_len)?,
-            links: Links::new(program.clone(), options.clone()),
+            connections: Connections::new(program.clone(), options.clone()),
             datagrams: Datagrams::default(),
             requests: Requests::default(),
             sleeper: Sleeper::new(&program, &rings, options.spin)?,
@@ -89,23 +89,23 @@ impl ServiceContext {
     /// Returns the number of payload copies. A copy is needed for a buffer of the pool or of
     /// another connection, and for buffers that are not sent in the order of their allocation.
     pub fn copies(&self) -> u64 {
-        self.links.copies()
+        self.connections.copies()
     }
 
     /// Adds a listener of a service in this process, for simulations and tests.
     pub fn join_in_memory(&mut self, listener: ListenerHandle) -> Descriptor {
-        let descriptor = self.links.sockets.next();
+        let descriptor = self.connections.sockets.next();
         let socket = Socket::Listener(Listener::in_memory(listener));
-        self.links.sockets.put(descriptor, socket);
-        let cookie = self.links.sockets.cookie(descriptor);
+        self.connections.sockets.put(descriptor, socket);
+        let cookie = self.connections.sockets.cookie(descriptor);
         self.requests.push(Request::Join(listener, cookie));
         descriptor
     }
 
     /// Publishes queued data, and performs shutdowns and closes.
     fn transmit(&mut self) {
-        self.links.collect(&mut self.rings);
-        self.links.transmit(&mut self.rings);
+        self.connections.collect(&mut self.rings);
+        self.connections.transmit(&mut self.rings);
         self.transmit_datagrams();
     }
 
@@ -121,11 +121,11 @@ impl ServiceContext {
         let mut events = std::mem::take(&mut self.events);
         self.rings.poll(&mut |event| events.push(event));
         for event in events.drain(..) {
-            self.links.handle(&mut self.rings, event, list);
+            self.connections.handle(&mut self.rings, event, list);
         }
         self.events = events;
-        self.links.report(list);
-        let queue_max = self.links.send_queue_max();
+        self.connections.report(list);
+        let queue_max = self.connections.send_queue_max();
         let calls = self.datagrams.receive(&self.pool, queue_max, list);
         self.sleeper.count(calls);
         if self.rings.has_queued() {
@@ -144,10 +144,10 @@ impl ServiceContext {
         self.calls = self.calls.wrapping_add(1);
         let sleeps = wait != Wait::No && self.sleeper.can_sleep();
         if self.calls.is_multiple_of(MEMORY_CALLS) {
-            self.links.mark_starved(&mut self.rings);
+            self.connections.retry_starved(&mut self.rings);
         }
         if !self.datagrams.is_empty() {
-            let woken = self.sleeper.look()?;
+            let woken = self.sleeper.poll_now()?;
             self.handle_woken(woken, list)?;
         }
         loop {
@@ -156,10 +156,10 @@ impl ServiceContext {
                 self.idle_calls = 0;
                 return Ok(());
             }
-            if self.links.has_dirty() || self.datagrams.can_transmit() {
+            if self.connections.has_dirty() || self.datagrams.can_transmit() {
                 match transmits {
                     true => {
-                        self.links.transmit(&mut self.rings);
+                        self.connections.transmit(&mut self.rings);
                         self.transmit_datagrams();
                         continue;
                     }
@@ -172,7 +172,7 @@ impl ServiceContext {
                 return self.end(list);
             }
             if !sleeps {
-                return self.look_at_times(list);
+                return self.check_service_periodically(list);
             }
             if deadline.is_some_and(|deadline| now() >= deadline) {
                 return Ok(());
@@ -189,28 +189,28 @@ impl ServiceContext {
         let now = now();
         if now >= self.trim_at {
             self.trim_at = now + TRIM_TIME;
-            self.links.trim(&mut self.rings);
+            self.connections.trim(&mut self.rings);
         }
         let mut until = deadline;
-        let lacks_memory = self.links.has_starved() || self.datagrams.has_waiting();
+        let lacks_memory = self.connections.has_starved() || self.datagrams.has_waiting();
         if lacks_memory || self.requests.has_waiting() {
             let soon = now + MEMORY_WAIT;
             until = Some(until.map_or(soon, |until| until.min(soon)));
         }
         let woken = self.sleeper.sleep(&mut self.rings, until)?;
-        self.links.mark_starved(&mut self.rings);
+        self.connections.retry_starved(&mut self.rings);
         self.handle_woken(woken, list)
     }
 
     /// Checks whether the service has ended, once in [`IDLE_CALLS_MAX`] calls without an event.
-    fn look_at_times(&mut self, list: &mut ReadyList) -> io::Result<()> {
+    fn check_service_periodically(&mut self, list: &mut ReadyList) -> io::Result<()> {
         self.idle_calls += 1;
         if self.idle_calls < IDLE_CALLS_MAX {
             return Ok(());
         }
         self.idle_calls = 0;
-        self.links.trim(&mut self.rings);
-        let woken = self.sleeper.look()?;
+        self.connections.trim(&mut self.rings);
+        let woken = self.sleeper.poll_now()?;
         self.handle_woken(woken, list)
     }
 
@@ -218,7 +218,7 @@ impl ServiceContext {
         for key in woken.sockets {
             let descriptor = Descriptor(key as u32);
             self.datagrams.on_ready(descriptor);
-            if let Some(listener) = self.links.sockets.listener(descriptor) {
+            if let Some(listener) = self.connections.sockets.listener(descriptor) {
                 self.sleeper.count(listener.refuse_kernel_connections());
             }
         }
@@ -232,7 +232,7 @@ impl ServiceContext {
     /// error.
     fn end(&mut self, list: &mut ReadyList) -> io::Result<()> {
         let is_first = !std::mem::replace(&mut self.is_over, true);
-        if is_first && self.links.end_all(list) {
+        if is_first && self.connections.end_all(list) {
             return Ok(());
         }
         Err(ServiceError::Gone.into())
@@ -240,7 +240,7 @@ impl ServiceContext {
 
     /// Closes a listener. Returns false if the descriptor is not a listener.
     fn close_listener(&mut self, descriptor: Descriptor) -> bool {
-        let Some(listener) = self.links.take_listener(descriptor) else {
+        let Some(listener) = self.connections.take_listener(descriptor) else {
             return false;
         };
         self.requests.push(Request::Leave(listener.handle));
@@ -255,11 +255,11 @@ impl ServiceContext {
         if self.close_listener(descriptor) {
             return;
         }
-        if let Some(Socket::Datagram) = self.links.sockets.get(descriptor) {
-            self.links.sockets.remove(descriptor);
+        if let Some(Socket::Datagram) = self.connections.sockets.get(descriptor) {
+            self.connections.sockets.remove(descriptor);
             return self.datagrams.close(descriptor, drops_queue);
         }
-        self.links.close(descriptor, drops_queue);
+        self.connections.close(descriptor, drops_queue);
     }
 }
 
@@ -269,13 +269,13 @@ impl Context for ServiceContext {
     }
 
     fn allocate(&mut self, descriptor: Descriptor) -> Option<Buffer> {
-        let (buffer, of_pool) = self.links.allocate(descriptor);
+        let (buffer, of_pool) = self.connections.allocate(descriptor);
         buffer.or_else(|| self.pool.allocate().filter(|_| of_pool))
     }
 
     fn listen(&mut self, local: SocketAddr, options: &ListenOptions) -> io::Result<Descriptor> {
-        let descriptor = self.links.sockets.next();
-        let cookie = self.links.sockets.cookie(descriptor);
+        let descriptor = self.connections.sockets.next();
+        let cookie = self.connections.sockets.cookie(descriptor);
         let opened = Listener::open(&self.program, local, options.backlog, cookie);
         let watched = opened.and_then(|listener| {
             if let Some(socket) = listener.socket() {
@@ -287,18 +287,18 @@ impl Context for ServiceContext {
             Ok(listener) => {
                 self.requests.push(Request::Join(listener.handle, cookie));
                 let socket = Socket::Listener(listener);
-                self.links.sockets.put(descriptor, socket);
+                self.connections.sockets.put(descriptor, socket);
                 Ok(descriptor)
             }
             Err(error) => {
-                self.links.sockets.give_back(descriptor);
+                self.connections.sockets.give_back(descriptor);
                 Err(error)
             }
         }
     }
 
     fn connect(&mut self, peer: SocketAddr) -> io::Result<Descriptor> {
-        let (descriptor, request) = self.links.open(peer)?;
+        let (descriptor, request) = self.connections.open(peer)?;
         self.requests.push(Request::Connect(request));
         Ok(descriptor)
     }
@@ -309,7 +309,7 @@ impl Context for ServiceContext {
             let message = "a context in memory has no UDP";
             return Err(io::Error::new(io::ErrorKind::Unsupported, message));
         }
-        let descriptor = self.links.sockets.next();
+        let descriptor = self.connections.sockets.next();
         let bound = self.datagrams.bind(descriptor, local);
         let watched = bound.and_then(|()| match self.datagrams.socket(descriptor) {
             Some(socket) => self.sleeper.watch_datagrams(socket, descriptor.0),
@@ -317,12 +317,12 @@ impl Context for ServiceContext {
         });
         match watched {
             Ok(()) => {
-                self.links.sockets.put(descriptor, Socket::Datagram);
+                self.connections.sockets.put(descriptor, Socket::Datagram);
                 Ok(descriptor)
             }
             Err(error) => {
                 self.datagrams.close(descriptor, true);
-                self.links.sockets.give_back(descriptor);
+                self.connections.sockets.give_back(descriptor);
                 Err(error)
             }
         }
@@ -334,12 +334,12 @@ impl Context for ServiceContext {
         buffer: Buffer,
         peer: SocketAddr,
     ) -> Result<(), SendError> {
-        let queue_max = self.links.send_queue_max();
+        let queue_max = self.connections.send_queue_max();
         self.datagrams.send_to(descriptor, buffer, peer, queue_max)
     }
 
     fn send(&mut self, descriptor: Descriptor, buffer: Buffer) -> Result<(), SendError> {
-        self.links.send(descriptor, buffer)
+        self.connections.send(descriptor, buffer)
     }
 
     fn sync(&mut self, list: &mut ReadyList, wait: Wait) -> io::Result<()> {
@@ -357,14 +357,14 @@ impl Context for ServiceContext {
 
     fn rx_sync(&mut self, list: &mut ReadyList, wait: Wait) -> io::Result<()> {
         list.clear();
-        self.links.collect(&mut self.rings);
+        self.connections.collect(&mut self.rings);
         self.receive(list, wait, false)
     }
 
     fn pause(&mut self, descriptor: Descriptor) {
-        if let Some(connection) = self.links.sockets.connection(descriptor) {
+        if let Some(connection) = self.connections.sockets.connection(descriptor) {
             connection.set_paused(true);
-        } else if let Some(listener) = self.links.sockets.listener(descriptor)
+        } else if let Some(listener) = self.connections.sockets.listener(descriptor)
             && !std::mem::replace(&mut listener.is_paused, true)
         {
             self.requests.push(Request::Leave(listener.handle));
@@ -373,14 +373,14 @@ impl Context for ServiceContext {
     }
 
     fn resume(&mut self, descriptor: Descriptor) -> io::Result<()> {
-        if let Some(connection) = self.links.sockets.connection(descriptor) {
+        if let Some(connection) = self.connections.sockets.connection(descriptor) {
             connection.set_paused(false);
-            self.links.mark(descriptor);
-        } else if let Some(listener) = self.links.sockets.listener(descriptor)
+            self.connections.mark(descriptor);
+        } else if let Some(listener) = self.connections.sockets.listener(descriptor)
             && std::mem::replace(&mut listener.is_paused, false)
         {
             let handle = listener.handle;
-            let cookie = self.links.sockets.cookie(descriptor);
+            let cookie = self.connections.sockets.cookie(descriptor);
             self.requests.push(Request::Join(handle, cookie));
         }
         self.datagrams.set_paused(descriptor, false);
@@ -388,9 +388,9 @@ impl Context for ServiceContext {
     }
 
     fn shutdown(&mut self, descriptor: Descriptor) {
-        if let Some(connection) = self.links.sockets.connection(descriptor) {
+        if let Some(connection) = self.connections.sockets.connection(descriptor) {
             connection.shut_down();
-            self.links.mark_dirty(descriptor);
+            self.connections.mark_dirty(descriptor);
         }
     }
 
@@ -403,7 +403,7 @@ impl Context for ServiceContext {
     }
 
     fn is_open(&self, descriptor: Descriptor) -> bool {
-        match self.links.sockets.get(descriptor) {
+        match self.connections.sockets.get(descriptor) {
             Some(Socket::Connection(connection)) => connection.is_open(),
             Some(Socket::Listener(_) | Socket::Datagram) => true,
             None => false,
@@ -411,7 +411,7 @@ impl Context for ServiceContext {
     }
 
     fn socket(&self, descriptor: Descriptor) -> Option<BorrowedFd<'_>> {
-        match self.links.sockets.get(descriptor) {
+        match self.connections.sockets.get(descriptor) {
             Some(Socket::Listener(listener)) => listener.socket(),
             Some(Socket::Datagram) => self.datagrams.socket(descriptor),
             _ => None,
@@ -426,10 +426,10 @@ impl Context for ServiceContext {
 impl Drop for ServiceContext {
     fn drop(&mut self) {
         // The service sends the written data. The end of the registration ends the connections.
-        for descriptor in self.links.sockets.connections() {
-            self.links.close(descriptor, false);
+        for descriptor in self.connections.sockets.connections() {
+            self.connections.close(descriptor, false);
         }
-        self.links.transmit(&mut self.rings);
+        self.connections.transmit(&mut self.rings);
         self.datagrams.transmit();
         self.rings.flush();
     }

@@ -30,11 +30,11 @@
 
 mod cause;
 mod connection;
+mod connections;
 mod context;
 mod datagrams;
 mod error;
 mod lent_stream_unsafe;
-mod links;
 mod listener;
 mod options;
 mod program_unsafe;

@@ -134,7 +134,7 @@ impl Sleeper {
     ) -> io::Result<Woken> {
         context.set_cpu_hint(Some(sched_getcpu() as u32));
         if !context.prepare_to_sleep() {
-            return self.look();
+            return self.poll_now();
         }
         let left = deadline.map(|deadline| deadline.saturating_sub(now()));
         let woken = self.wait(left);
@@ -143,7 +143,7 @@ impl Sleeper {
     }
 
     /// Checks for the end of the service and for kernel connections, without waiting.
-    pub fn look(&mut self) -> io::Result<Woken> {
+    pub fn poll_now(&mut self) -> io::Result<Woken> {
         self.wait(Some(Duration::ZERO))
     }
 

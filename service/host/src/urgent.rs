@@ -18,8 +18,8 @@ pub struct Urgent {
     word: u64,
     /// Value of [`tidelane_abi::ServiceHalf::urgent_before`].
     before: u32,
-    /// Last value of [`SlotOptions::tx_urgents`], the number of urgent sends of the program.
-    tx_urgents: u32,
+    /// Last value of [`SlotOptions::tx_urgent_count`], the number of urgent sends of the program.
+    tx_urgent_count: u32,
 }
 
 impl Urgent {
@@ -73,7 +73,7 @@ impl Binding {
 
     /// Begins the use of a slot. Skips the urgent sends of an earlier connection in the slot.
     pub fn begin_urgent(&mut self, view: SlotView<'_>) {
-        self.urgent.tx_urgents = view.options().tx_urgents.load(Relaxed);
+        self.urgent.tx_urgent_count = view.options().tx_urgent_count.load(Relaxed);
         self.show_urgent(view);
     }
 }
@@ -93,8 +93,8 @@ impl<P: PacketIo> Host<P> {
                 slots::set_rx_buffer(view, binding.rx_word());
             }
         }
-        let count = options.tx_urgents.load(Relaxed);
-        if std::mem::replace(&mut binding.urgent.tx_urgents, count) == count {
+        let count = options.tx_urgent_count.load(Relaxed);
+        if std::mem::replace(&mut binding.urgent.tx_urgent_count, count) == count {
             return;
         }
         let up = options.tx_urgent.load(Relaxed);

@@ -12,7 +12,7 @@ use tidelane_packet_io::{Capabilities, PacketIo, SharedFrames, TxChecksum};
 use crate::claims::PortId;
 
 /// Number of ports in a word of [`ReadySet`].
-const BITS: usize = u64::BITS as usize;
+const PORTS_PER_WORD: usize = u64::BITS as usize;
 
 /// The set of ports that may have packets for the mux, with one bit for each port.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub struct ReadySet {
 impl ReadySet {
     /// Makes an empty set for the port numbers below `ports`.
     pub fn new(ports: usize) -> Self {
-        let words = (0..ports.div_ceil(BITS)).map(|_| AtomicU64::new(0));
+        let words = (0..ports.div_ceil(PORTS_PER_WORD)).map(|_| AtomicU64::new(0));
         Self {
             words: words.collect(),
         }
@@ -32,13 +32,13 @@ impl ReadySet {
     /// Adds a port. Ignores a port number beyond the limit of [`new`](Self::new).
     pub fn add(&self, port: PortId) {
         let at = port.0 as usize;
-        if let Some(word) = self.words.get(at / BITS) {
-            word.fetch_or(1 << (at % BITS), Ordering::Release);
+        if let Some(word) = self.words.get(at / PORTS_PER_WORD) {
+            word.fetch_or(1 << (at % PORTS_PER_WORD), Ordering::Release);
         }
     }
 
     /// Appends all ports of the set to `ports`, and empties the set.
-    pub fn take(&self, ports: &mut Vec<PortId>) {
+    pub fn drain_to(&self, ports: &mut Vec<PortId>) {
         for (at, word) in self.words.iter().enumerate() {
             if word.load(Ordering::Relaxed) == 0 {
                 continue;
@@ -47,7 +47,7 @@ impl ReadySet {
             while bits != 0 {
                 let bit = bits.trailing_zeros() as usize;
                 bits &= bits - 1;
-                ports.push(PortId((at * BITS + bit) as u32));
+                ports.push(PortId((at * PORTS_PER_WORD + bit) as u32));
             }
         }
     }
@@ -152,10 +152,10 @@ mod tests {
         // The set ignores a port number beyond its limit.
         set.add(PortId(5000));
         let mut ports = Vec::new();
-        set.take(&mut ports);
+        set.drain_to(&mut ports);
         assert_eq!(ports, [PortId(3), PortId(64), PortId(1023)]);
         ports.clear();
-        set.take(&mut ports);
+        set.drain_to(&mut ports);
         assert!(ports.is_empty());
     }
 

@@ -63,7 +63,7 @@ impl TurnQueue {
             self.end_waits(now, table);
         }
         if !P::POLLED {
-            self.ready.take(&mut self.rung);
+            self.ready.drain_to(&mut self.rung);
             while let Some(port) = self.rung.pop() {
                 self.add(table, port);
             }

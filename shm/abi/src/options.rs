@@ -36,7 +36,7 @@ pub struct SlotOptions {
     /// position in [`tx_sent`](crate::ServiceHalf::tx_sent) (TCP_NOTSENT_LOWAT).
     pub tx_reports: AtomicU32,
     /// Counter of the changes of `tx_urgent`.
-    pub tx_urgents: AtomicU32,
+    pub tx_urgent_count: AtomicU32,
     /// Stream position after the last urgent byte (MSG_OOB). The program stores it before
     /// [`tx_head`] reaches the position.
     ///

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_taken_from_a_stranger() {
+    fn only_an_eventfd_is_accepted_as_a_doorbell() {
         let file = rustix::fs::memfd_create("[eventfd]", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         assert!(Doorbell::from_untrusted(file).is_err());
         let (read, write) = rustix::pipe::pipe().unwrap();

@@ -27,7 +27,7 @@ pub(super) struct Urgent {
     reported: Option<u32>,
     /// Number of urgent bytes that the stream has skipped.
     skipped: u32,
-    /// Number of urgent bytes that the program has written ([`SlotOptions::tx_urgents`]).
+    /// Number of urgent bytes that the program has written ([`SlotOptions::tx_urgent_count`]).
     written: u32,
 }
 
@@ -61,7 +61,7 @@ impl Urgent {
             inline: true,
             reported: None,
             skipped: 0,
-            written: options.tx_urgents.load(Relaxed),
+            written: options.tx_urgent_count.load(Relaxed),
         }
     }
 }
@@ -92,7 +92,7 @@ impl Stream {
         let up = self.tx_head.wrapping_add(count as u32);
         let options = self.shared.view().options();
         options.tx_urgent.store(up, Relaxed);
-        options.tx_urgents.store(self.urgent.written, Release);
+        options.tx_urgent_count.store(self.urgent.written, Release);
         self.note_options();
     }
 

@@ -64,7 +64,7 @@ fn data_beyond_a_hole_appears_when_the_hole_closes() {
 /// A payload takes two buffers. The first buffer fills a gap, and the data after the gap repeats
 /// bytes of the second buffer.
 #[test]
-fn a_part_may_repeat_data_that_the_part_before_it_has_joined() {
+fn a_second_buffer_may_repeat_bytes_beyond_a_filled_gap() {
     for first in 1..60 {
         let pool = pool();
         let start = u32::MAX - 20;

@@ -8,7 +8,7 @@ use tidelane_packet_io::{MemConfig, MemPort};
 use tidelane_rings::{Cause, Context, Events, ListenOptions, SendRefusal, Wait};
 
 use crate::{
-    kit::{Clients, Echo, End, Pair, VirtualTime, options, pattern, server},
+    kit::{Clients, Echo, End, Pair, VirtualClock, options, pattern, server},
     nic_unsafe::{Clock, Quality},
 };
 
@@ -578,7 +578,7 @@ fn impossible_options_are_refused() {
         change(&mut options);
         let port = MemPort::loopback(MemConfig::default());
         let clock = Rc::new(Cell::new(Instant(1)));
-        DirectContext::open(&options, port, VirtualTime(clock)).map(drop)
+        DirectContext::open(&options, port, VirtualClock(clock)).map(drop)
     };
     let kind = |error: std::io::Error| error.kind();
     let invalid = Err(std::io::ErrorKind::InvalidInput);

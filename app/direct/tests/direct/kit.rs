@@ -33,9 +33,9 @@ pub fn options(end: usize) -> DirectOptions {
 }
 
 /// A virtual clock. Each wait advances the clock by the time limit of the wait.
-pub struct VirtualTime(pub Clock);
+pub struct VirtualClock(pub Clock);
 
-impl<P> TimeSource<P> for VirtualTime {
+impl<P> TimeSource<P> for VirtualClock {
     fn now(&self) -> Instant {
         self.0.get()
     }
@@ -56,7 +56,7 @@ pub struct End<P: PacketIo> {
 
 impl<P: PacketIo> End<P> {
     pub fn new(options: &DirectOptions, port: P, clock: &Clock) -> Self {
-        let time = VirtualTime(Rc::clone(clock));
+        let time = VirtualClock(Rc::clone(clock));
         Self {
             context: DirectContext::open(options, port, time).expect("possible options"),
             list: ReadyList::new(),

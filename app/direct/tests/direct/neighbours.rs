@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Link addresses of the client and of the server.
-const LINKS: [MacAddress; 2] = [
+const LINK_ADDRESSES: [MacAddress; 2] = [
     MacAddress([2, 0, 0, 0, 0, 1]),
     MacAddress([2, 0, 0, 0, 0, 2]),
 ];
@@ -23,7 +23,7 @@ const ROUTER: MacAddress = MacAddress([2, 0, 0, 0, 0, 9]);
 fn strangers() -> Pair {
     let options = [0, 1].map(|end| {
         let mut options = options(end);
-        options.stack.mac = LINKS[end];
+        options.stack.mac = LINK_ADDRESSES[end];
         options
     });
     Pair::with_options(Quality::default(), &options)
@@ -58,7 +58,7 @@ fn an_open_to_an_unknown_neighbour_is_refused() {
     assert!(pair.client.context.has_no_connections());
     assert_eq!(pair.client.context.next_timeout(), None);
 
-    pair.client.context.set_neighbour(peer, LINKS[1]);
+    pair.client.context.set_neighbour(peer, LINK_ADDRESSES[1]);
     assert!(pair.client.context.is_reachable(peer));
     let (client, accepted) = pair.connect(80);
     // The server knows the client's link address from the client's frame.
@@ -67,7 +67,8 @@ fn an_open_to_an_unknown_neighbour_is_refused() {
     pair.run_until("the data", |pair| {
         let last = pair.wire.borrow().last_link.to_vec();
         assert!(
-            last == link(LINKS[0], LINKS[1]) || last == link(LINKS[1], LINKS[0]),
+            last == link(LINK_ADDRESSES[0], LINK_ADDRESSES[1])
+                || last == link(LINK_ADDRESSES[1], LINK_ADDRESSES[0]),
             "{last:x?}"
         );
         got.extend(pair.client.data(client));
@@ -83,7 +84,7 @@ fn an_open_to_an_unknown_neighbour_is_refused() {
 #[test]
 fn a_router_reaches_unknown_peers() {
     let mut options = [options(0), options(1)];
-    options[0].stack.mac = LINKS[0];
+    options[0].stack.mac = LINK_ADDRESSES[0];
     options[0].stack.gateway = ROUTER;
     let mut pair = Pair::with_options(Quality::default(), &options);
     pair.client.context.connect(server(80)).expect("a router");
@@ -91,7 +92,7 @@ fn a_router_reaches_unknown_peers() {
     assert_eq!(pair.wire.borrow().sent, 1);
     assert_eq!(
         pair.wire.borrow().last_link.to_vec(),
-        link(ROUTER, LINKS[0])
+        link(ROUTER, LINK_ADDRESSES[0])
     );
 }
 
@@ -100,7 +101,7 @@ fn a_router_reaches_unknown_peers() {
 fn a_reset_goes_to_the_sender() {
     let mut pair = strangers();
     let peer = IpAddress::from_v4(ADDRESSES[1]);
-    pair.client.context.set_neighbour(peer, LINKS[1]);
+    pair.client.context.set_neighbour(peer, LINK_ADDRESSES[1]);
     let client = pair.client.context.connect(server(81)).expect("known");
     pair.run_until("the refusal", |pair| {
         pair.client.events(client).intersects(Events::CLOSED)
@@ -108,7 +109,7 @@ fn a_reset_goes_to_the_sender() {
     assert_eq!(pair.wire.borrow().sent, 2);
     assert_eq!(
         pair.wire.borrow().last_link.to_vec(),
-        link(LINKS[0], LINKS[1])
+        link(LINK_ADDRESSES[0], LINK_ADDRESSES[1])
     );
 }
 
@@ -116,12 +117,20 @@ fn a_reset_goes_to_the_sender() {
 #[test]
 fn arp_and_neighbour_solicitations_are_not_answered() {
     let mut pair = strangers();
-    let mut arp = link(MacAddress([0xff; 6]), LINKS[0]);
+    let mut arp = link(MacAddress([0xff; 6]), LINK_ADDRESSES[0]);
     // ARP request (Ethernet, IPv4) for the server's address.
     arp.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
-    arp.extend([LINKS[0].0.as_slice(), &ADDRESSES[0], &[0; 6], &ADDRESSES[1]].concat());
+    arp.extend(
+        [
+            LINK_ADDRESSES[0].0.as_slice(),
+            &ADDRESSES[0],
+            &[0; 6],
+            &ADDRESSES[1],
+        ]
+        .concat(),
+    );
     arp.resize(60, 0);
-    let mut solicitation = link(MacAddress([0x33, 0x33, 0xff, 0, 0, 2]), LINKS[0]);
+    let mut solicitation = link(MacAddress([0x33, 0x33, 0xff, 0, 0, 2]), LINK_ADDRESSES[0]);
     solicitation.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 24, 58, 255]);
     let mut source = [0; 16];
     (source[0], source[1], source[15]) = (0xfe, 0x80, 1);

@@ -17,7 +17,7 @@ use tidelane_rings::{Context, ListenOptions};
 /// Addresses of the clients and of the server.
 const ADDRESSES: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 2]];
 /// MAC addresses of the clients' stack and of the server.
-const LINKS: [MacAddress; 2] = [
+const LINK_ADDRESSES: [MacAddress; 2] = [
     MacAddress([2, 0, 0, 0, 0, 1]),
     MacAddress([2, 0, 0, 0, 0, 2]),
 ];
@@ -32,9 +32,9 @@ const CONNECTIONS: u64 = 64;
 const CYCLES_MAX: usize = 200_000;
 
 /// A virtual clock. Each wait advances the clock by the time limit of the wait.
-struct VirtualTime(Rc<Cell<Instant>>);
+struct VirtualClock(Rc<Cell<Instant>>);
 
-impl<P> TimeSource<P> for VirtualTime {
+impl<P> TimeSource<P> for VirtualClock {
     fn now(&self) -> Instant {
         self.0.get()
     }
@@ -61,14 +61,14 @@ impl Site {
         let (near, far) = MemPort::pair(MemConfig::default());
         let addresses = ADDRESSES.map(IpAddress::from_v4);
         let mut client = StackConfig::new(addresses[0], [1; 16]);
-        client.mac = LINKS[0];
-        client.gateway = LINKS[1];
+        client.mac = LINK_ADDRESSES[0];
+        client.gateway = LINK_ADDRESSES[1];
         let mut options = DirectOptions::new(addresses[1], [2; 16]);
-        options.stack.mac = LINKS[1];
+        options.stack.mac = LINK_ADDRESSES[1];
         options.buffers = BUFFERS;
         let send_queue_max = Server::send_queue_max(BUFFERS, CONNECTIONS);
         options.send_queue_max = send_queue_max.expect("enough buffers");
-        let time = VirtualTime(Rc::clone(&clock));
+        let time = VirtualClock(Rc::clone(&clock));
         let mut context = DirectContext::open(&options, far, time).expect("possible options");
         let local = (ADDRESSES[1], PORT).into();
         let listened = context.listen(local, &ListenOptions::default());

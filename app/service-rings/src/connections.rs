@@ -1,4 +1,4 @@
-//! [`Links`]: the sockets of a context (of one thread), and the lists of connections with pending
+//! [`Connections`]: the sockets of a context (of one thread), and the lists of connections with pending
 //! work.
 
 use std::{net::SocketAddr, rc::Rc};
@@ -21,7 +21,7 @@ const FLAGS: u32 = program_flags::NODELAY;
 
 /// The sockets of a context.
 #[derive(Debug)]
-pub struct Links {
+pub struct Connections {
     program: Program,
     options: ServiceOptions,
     pub sockets: Sockets,
@@ -39,7 +39,7 @@ pub struct Links {
     keys: Vec<u32>,
 }
 
-impl Links {
+impl Connections {
     /// Returns the sockets of a new context.
     pub fn new(program: Program, options: ServiceOptions) -> Self {
         Self {
@@ -291,7 +291,7 @@ impl Links {
                 continue;
             };
             connection.is_marked = false;
-            if connection.look(descriptor, &self.options, list, &mut self.copies) {
+            if connection.report_events(descriptor, &self.options, list, &mut self.copies) {
                 self.mark_dirty(descriptor);
             }
         }
@@ -299,7 +299,7 @@ impl Links {
     }
 
     /// Frees the send buffers of idle connections, and lets starved connections try again.
-    pub fn mark_starved(&mut self, rings: &mut Rings) {
+    pub fn retry_starved(&mut self, rings: &mut Rings) {
         if self.starved.is_empty() {
             return;
         }
