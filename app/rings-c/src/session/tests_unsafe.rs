@@ -149,9 +149,9 @@ fn long_lists_have_a_number_for_each_buffer() {
 }
 
 /// A virtual clock, which each wait advances.
-struct VirtualTime(Rc<Cell<Instant>>);
+struct VirtualClock(Rc<Cell<Instant>>);
 
-impl<P> TimeSource<P> for VirtualTime {
+impl<P> TimeSource<P> for VirtualClock {
     fn now(&self) -> Instant {
         self.0.get()
     }
@@ -173,7 +173,7 @@ fn direct_pair() -> [Session; 2] {
         options.buffers = 64;
         options.buffer_len = 512;
         let port = ports[end].take().expect("one of each");
-        let time = VirtualTime(Rc::clone(&clock));
+        let time = VirtualClock(Rc::clone(&clock));
         let context = DirectContext::open(&options, port, time).expect("possible");
         Session::new(Box::new(context), end as u32 + 1)
     })
