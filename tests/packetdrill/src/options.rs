@@ -23,7 +23,7 @@ const LINGER2_MAX: i32 = 120;
 /// The DSCP bits of IP_TOS and IPV6_TCLASS. The other two bits are the ECN field.
 const DSCP: u8 = 0xfc;
 /// Options with an integer value that is stored and returned, but has no effect on TCP.
-const KEPT: [(i32, i32); 19] = [
+const STORED_ONLY: [(i32, i32); 19] = [
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
     (libc::SOL_SOCKET, libc::SO_REUSEPORT),
     (libc::SOL_SOCKET, libc::SO_DONTROUTE),
@@ -72,8 +72,8 @@ pub struct Options {
     syn_retries_default: u32,
     /// TCP_CONGESTION: the name of the algorithm.
     congestion: String,
-    /// Values of the options in [`KEPT`].
-    kept: BTreeMap<(i32, i32), i32>,
+    /// Values of the options in [`STORED_ONLY`].
+    stored_values: BTreeMap<(i32, i32), i32>,
 }
 
 impl Options {
@@ -92,7 +92,7 @@ impl Options {
             notsent_lowat_default: settings.notsent_lowat(),
             syn_retries_default: settings.engine().syn_retries.into(),
             congestion: settings.congestion().to_owned(),
-            kept: BTreeMap::new(),
+            stored_values: BTreeMap::new(),
         }
     }
 
@@ -104,9 +104,9 @@ impl Options {
         }
     }
 
-    /// Returns true if the value of the [`KEPT`] option `(level, name)` is not zero.
+    /// Returns true if the value of the [`STORED_ONLY`] option `(level, name)` is not zero.
     pub fn is_on(&self, level: i32, name: i32) -> bool {
-        self.kept
+        self.stored_values
             .get(&(level, name))
             .is_some_and(|value| *value != 0)
     }
@@ -151,7 +151,7 @@ impl Options {
             libc::SO_MAX_PACING_RATE => engine.pacing_rate_max = rate(value)?,
             libc::SO_RCVTIMEO => self.receive_timeout = timeval(value)?,
             libc::SO_SNDTIMEO => self.send_timeout = timeval(value)?,
-            _ => return self.keep(libc::SOL_SOCKET, name, value),
+            _ => return self.store(libc::SOL_SOCKET, name, value),
         }
         Ok(())
     }
@@ -204,7 +204,7 @@ impl Options {
                 engine.congestion = Some(known);
                 known.name().clone_into(&mut self.congestion);
             }
-            _ => return self.keep(libc::IPPROTO_TCP, name, value),
+            _ => return self.store(libc::IPPROTO_TCP, name, value),
         }
         Ok(())
     }
@@ -231,7 +231,7 @@ impl Options {
             (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
                 ip.v6.traffic_class = number.max(0) as u8 & DSCP;
             }
-            _ => return self.keep(level, name, &number.to_ne_bytes()),
+            _ => return self.store(level, name, &number.to_ne_bytes()),
         }
         Ok(())
     }
@@ -243,16 +243,16 @@ impl Options {
             (libc::IPPROTO_IP, libc::IP_TTL) => ip.v4.hop_limit.into(),
             (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => ip.v6.traffic_class.into(),
             (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS) => ip.v6.hop_limit.into(),
-            _ => return self.get_kept(level, name),
+            _ => return self.stored(level, name),
         }))
     }
 
-    /// Stores the value of a [`KEPT`] option. Fails with ENOPROTOOPT for any other option.
-    fn keep(&mut self, level: i32, name: i32, value: &[u8]) -> CallResult<()> {
-        if !KEPT.contains(&(level, name)) {
+    /// Stores the value of a [`STORED_ONLY`] option. Fails with ENOPROTOOPT for any other option.
+    fn store(&mut self, level: i32, name: i32, value: &[u8]) -> CallResult<()> {
+        if !STORED_ONLY.contains(&(level, name)) {
             return Err(Errno(libc::ENOPROTOOPT));
         }
-        self.kept.insert((level, name), int(value)?);
+        self.stored_values.insert((level, name), int(value)?);
         Ok(())
     }
 
@@ -280,7 +280,7 @@ impl Options {
             libc::SO_SNDTIMEO => of_time(self.send_timeout),
             libc::SO_TYPE => of_int(libc::SOCK_STREAM as u32),
             libc::SO_PROTOCOL => of_int(libc::IPPROTO_TCP as u32),
-            _ => return self.get_kept(libc::SOL_SOCKET, name),
+            _ => return self.stored(libc::SOL_SOCKET, name),
         })
     }
 
@@ -308,14 +308,15 @@ impl Options {
             libc::TCP_DEFER_ACCEPT => of_int(timeouts_as_seconds(engine.defer_accept)),
             libc::TCP_WINDOW_CLAMP => of_int(engine.window.clamp),
             libc::TCP_CONGESTION => self.congestion.clone().into_bytes(),
-            _ => return self.get_kept(libc::IPPROTO_TCP, name),
+            _ => return self.stored(libc::IPPROTO_TCP, name),
         })
     }
 
-    /// Returns the stored value of a [`KEPT`] option, or `None` for any other option.
-    fn get_kept(&self, level: i32, name: i32) -> Option<Vec<u8>> {
-        let value = self.kept.get(&(level, name)).copied();
-        KEPT.contains(&(level, name))
+    /// Returns the stored value of a [`STORED_ONLY`] option, or `None` for any other option.
+    fn stored(&self, level: i32, name: i32) -> Option<Vec<u8>> {
+        let value = self.stored_values.get(&(level, name)).copied();
+        STORED_ONLY
+            .contains(&(level, name))
             .then(|| of_int(value.unwrap_or(0) as u32))
     }
 }

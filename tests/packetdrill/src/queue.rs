@@ -34,7 +34,7 @@ pub struct PacketEnds {
     /// Positions at which a segment that ends there has PSH.
     pushes: VecDeque<u32>,
     /// The newest position in `pushes`.
-    pushed: u32,
+    last_push: u32,
     /// Stream position at which the last buffer starts.
     tail: u32,
 }
@@ -42,6 +42,13 @@ pub struct PacketEnds {
 /// Returns true if the stream position `a` is before `b`, modulo 2^32.
 const fn before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
+}
+
+/// Returns the payload of a full buffer in bytes: as many whole segments as fit into half of the
+/// largest window that the peer has offered and into [`BUFFER_MAX`], and at least one segment.
+fn buffer_len(mss: u32, snd_wnd_max: u32) -> u32 {
+    let room = BUFFER_MAX.min(snd_wnd_max / 2);
+    (room - room % mss).max(mss)
 }
 
 impl PacketEnds {
@@ -75,7 +82,7 @@ impl PacketEnds {
     /// Sets PSH for the segment that ends at `at`.
     pub fn push(&mut self, at: u32) {
         self.pushes.push_back(at);
-        self.pushed = at;
+        self.last_push = at;
     }
 
     /// Returns true if the segment that ends at `at` has PSH.
@@ -151,19 +158,17 @@ impl Stack {
     pub(crate) fn mark_push(&mut self, id: FlowId, end: u32, last: bool) {
         let window = self.flow_info(id).map_or(0, |info| info.snd_wnd_max);
         let packet_ends = &mut self.wire.streams(id).packet_ends;
-        let forced = end.wrapping_sub(packet_ends.pushed) > window / 2;
+        let forced = end.wrapping_sub(packet_ends.last_push) > window / 2;
         if last || forced {
             packet_ends.push(end);
         }
     }
 
-    /// Returns the payload of a full buffer in bytes: as many whole segments as fit into half of
-    /// the largest window that the peer has offered, and at least one.
+    /// Returns the payload of a full buffer of a flow in bytes.
     fn buffer_goal(&self, id: FlowId) -> u32 {
         let info = self.flow_info(id);
         let (mss, wnd) = info.map_or((1, 0), |info| (info.mss.max(1), info.snd_wnd_max));
-        let most = BUFFER_MAX.min((wnd / 2).max(mss));
-        most - most % mss
+        buffer_len(mss, wnd)
     }
 
     /// Returns the bytes that Linux would account for the send queue: the payload and an estimate
@@ -183,6 +188,18 @@ impl Stack {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_full_buffer_has_whole_segments_and_at_least_one() {
+        for (mss, wnd, expected) in [
+            (1000, 10_500, 5000),
+            (1000, 1000, 1000),
+            (1448, u32::MAX, 65_160),
+            (65_483, u32::MAX, 65_483),
+        ] {
+            assert_eq!(buffer_len(mss, wnd), expected);
+        }
+    }
 
     #[test]
     fn ends_stay_in_order_and_go_when_acknowledged() {
