@@ -106,7 +106,7 @@ pub fn no_client_is_reset_while_a_server_starts() -> Outcome {
             service.has_listener(PORT)?,
             "start {start}: not accelerated"
         );
-        server.end(Signal::TERM, SHORT)?;
+        server.signal_and_wait(Signal::TERM, SHORT)?;
         wait_until(SHORT, "the port to be free", || {
             Ok(!wire.listens(Side::Server, PORT)?)
         })?;
@@ -263,7 +263,7 @@ pub fn servers_find_the_service_again() -> Outcome {
     if let Some(reference) = reference {
         reference.check_no_growth(server.pid())?;
     }
-    server.end(Signal::TERM, SHORT)?;
+    server.signal_and_wait(Signal::TERM, SHORT)?;
     wait_until(SHORT, "the listener and its port to go", || {
         Ok(service.sockets()?.is_empty() && !wire.listens(Side::Server, PORT)?)
     })?;

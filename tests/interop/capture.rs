@@ -106,7 +106,7 @@ pub fn a_killed_capture_ends() -> Outcome {
     check_refusal(&none.finish(SHORT)?, "not running")?;
     for number in 0..8 {
         let running = capture(&wire, &service, &format!("{number}.pcapng"), "")?;
-        running.end(Signal::KILL, SHORT)?;
+        running.signal_and_wait(Signal::KILL, SHORT)?;
     }
     let next = || tidelane(&wire, &format!("capture --name {name} --seconds 1"));
     check_refusal(&next()?.finish(SHORT)?, "8 captures are open")?;

@@ -133,7 +133,7 @@ pub fn another_shared_memory_version() -> Outcome {
     let server = wire.start_server(server.args("--port 7000"), None, 7000)?;
     let client = echo_client(&wire, Side::Client, 7000)?.args("--seconds 0.3");
     check_load(&client.run(SHORT)?.json()?)?;
-    let said = server.written().1;
+    let said = server.output().1;
     let lines = said
         .lines()
         .filter(|line| line.contains("version mismatch"));

@@ -61,7 +61,7 @@ fn frames_by_queue(wire: &Wire) -> Result<Vec<u64>, Stop> {
 pub fn both_have_connections() -> Outcome {
     require_tools(&["ethtool"])?;
     let wire = wire(2)?;
-    let service = wire.service_on(Side::Server, "0,1", &[])?;
+    let service = wire.service_on_cores(Side::Server, "0,1", &[])?;
     ensure!(service.ask("status")?["cores"] == 2, "not two cores");
     let server = echo_server(&wire, Some(&service), 7000)?;
     let sockets = service.sockets_of(server.pid())?;
@@ -136,5 +136,5 @@ pub fn too_few_queues() -> Outcome {
     let enter = ["ip", "netns", "exec", &space];
     let advised: Vec<&str> = enter.into_iter().chain(advice.split(' ')).collect();
     command(&advised)?;
-    wire.service_on(Side::Server, "0,1", &[]).map(drop)
+    wire.service_on_cores(Side::Server, "0,1", &[]).map(drop)
 }

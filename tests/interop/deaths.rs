@@ -64,7 +64,7 @@ impl Size {
     fn of(service: &Service) -> Result<Self, Stop> {
         Ok(Self {
             resident_kib: service.resident_kib()?,
-            descriptors: service.descriptors_beside_claims()?,
+            descriptors: service.descriptors_without_claims()?,
         })
     }
 
@@ -72,7 +72,7 @@ impl Size {
     fn check_no_growth(&self, service: &Service) -> Outcome {
         // The service needs some time to notice the end of the last program.
         wait_until(SHORT, "the dead programs' descriptors to be closed", || {
-            Ok(service.descriptors_beside_claims()? <= self.descriptors)
+            Ok(service.descriptors_without_claims()? <= self.descriptors)
         })?;
         let now = Self::of(service)?;
         let grown = now.resident_kib.saturating_sub(self.resident_kib);
@@ -106,7 +106,7 @@ pub fn killed_program_frees_all() -> Outcome {
             .spawn()?;
         let pid = server.pid();
         wait_connections(&service, pid, 32)?;
-        server.end(Signal::KILL, SHORT)?;
+        server.signal_and_wait(Signal::KILL, SHORT)?;
         wait_freed(&service, pid)?;
         // A second server gets the port, and the clients connect again. The kernel accepts the
         // connections that arrive before the new listener is in the service.
@@ -116,20 +116,25 @@ pub fn killed_program_frees_all() -> Outcome {
             let kernels = wire.kernel_connections(Side::Server, 7000)?;
             Ok(active_connections(&service, pid)? + kernels >= 32)
         })?;
-        let line = client.end(Signal::TERM, SHORT)?.json()?;
+        let line = client.signal_and_wait(Signal::TERM, SHORT)?.json()?;
         let error = line["first_error"].as_str().unwrap_or_default();
         ensure!(error.contains("reset"), "kill {kill}: the peers saw {line}");
         ensure!(
             line["requests"].as_u64() > Some(0),
             "kill {kill}: no request: {line}"
         );
-        second.end(Signal::KILL, SHORT)?;
+        second.signal_and_wait(Signal::KILL, SHORT)?;
         wait_freed(&service, pid)?;
     }
     if let Some(size) = size {
         size.check_no_growth(&service)?;
     }
-    check_load(&bystander.end(Signal::TERM, SHORT)?.success()?.json()?)?;
+    check_load(
+        &bystander
+            .signal_and_wait(Signal::TERM, SHORT)?
+            .success()?
+            .json()?,
+    )?;
     let client = echo_client(&wire, Side::Client, 7001)?.args("--seconds 0.3");
     check_load(&client.run(SHORT)?.json()?)
 }
@@ -151,7 +156,7 @@ pub fn killed_client_frees_all() -> Outcome {
             Ok(wire.kernel_connections(Side::Server, 7000)? == 32)
         })?;
         let pid = client.pid();
-        client.end(Signal::KILL, SHORT)?;
+        client.signal_and_wait(Signal::KILL, SHORT)?;
         wait_freed(&service, pid)?;
         wait_until(SHORT, "the server's connections to end", || {
             Ok(wire.kernel_connections(Side::Server, 7000)? == 0)
@@ -196,7 +201,7 @@ pub fn killed_service_resets_and_comes_back() -> Outcome {
             Ok(wire.kernel_connections(Side::Server, 7000)? >= 4 + 2 * 4)
         })?;
         for (who, client) in [("accelerated", local), ("kernel", remote)] {
-            let line = client.end(Signal::TERM, SHORT)?.json()?;
+            let line = client.signal_and_wait(Signal::TERM, SHORT)?.json()?;
             let error = line["first_error"].as_str().unwrap_or_default();
             ensure!(error.contains("reset"), "the {who} client saw {line}");
         }
@@ -230,7 +235,7 @@ pub fn a_dead_connection_wakes_a_sleeper() -> Outcome {
         .spawn()?;
     wait_until(SHORT, "the connection", || {
         program.check_alive()?;
-        Ok(program.written().0.contains("connected"))
+        Ok(program.output().0.contains("connected"))
     })?;
     service.kill()?;
     let finished = program.wait(SHORT)?.success()?;

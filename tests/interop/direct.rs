@@ -110,7 +110,7 @@ pub fn a_killed_owner_of_a_queue() -> Outcome {
     let wrk = wrk.args("-t 1 -c 20 -d 4s --timeout 10s").arg(url);
     let wrk = wrk.spawn()?;
     thread::sleep(Duration::from_secs(1));
-    first.end(Signal::KILL, SHORT)?;
+    first.signal_and_wait(Signal::KILL, SHORT)?;
     let output = wrk.wait(SHORT)?.success()?.stdout;
     ensure!(
         output.contains("Socket errors"),

@@ -157,7 +157,7 @@ pub fn a_killed_server() -> Outcome {
         .arg(url);
     let wrk = wrk.spawn()?;
     thread::sleep(Duration::from_secs(1));
-    first.end(Signal::KILL, SHORT)?;
+    first.signal_and_wait(Signal::KILL, SHORT)?;
     let mut second = server(&wire, 0)?;
     fetch(&wire, ADDRESSES.1, 100_000)?;
     let output = wrk.wait(SHORT)?.success()?.stdout;

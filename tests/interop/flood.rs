@@ -77,7 +77,7 @@ fn floods(direction: Direction) -> Outcome {
             println!("the client's line has {mbit} Mbit/s:");
         }
         let wire = flooded_wire(*line)?;
-        let service = wire.service_on(Side::Server, server_cpu(), &[])?;
+        let service = wire.service_on_cores(Side::Server, server_cpu(), &[])?;
         flood_on(&wire, Some(&service), direction, rate)?;
         drop(service);
         if rate >= FULL_RATE {
@@ -147,7 +147,7 @@ impl Flow {
     /// Returns the duration of the transfer in seconds, and the number of received bytes.
     fn progress(&mut self) -> Result<(f64, u64), Stop> {
         self.sink.check_alive()?;
-        let written = self.sink.written().0;
+        let written = self.sink.output().0;
         let lines = written.lines().filter(|line| line.starts_with('{'));
         // The last line may be incomplete.
         let mut values = lines.filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -158,7 +158,11 @@ impl Flow {
 
     /// Ends the transfer. Fails unless all received bytes were right.
     fn end(self) -> Outcome {
-        let line = self.sink.end(Signal::TERM, LONG)?.success()?.json()?;
+        let line = self
+            .sink
+            .signal_and_wait(Signal::TERM, LONG)?
+            .success()?
+            .json()?;
         ensure!(line["bytes"].as_u64() > Some(0), "nothing came: {line}");
         self.source.wait(LONG)?.success().map(drop)
     }

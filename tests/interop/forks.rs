@@ -114,7 +114,7 @@ pub fn children_outlive_their_parent() -> Outcome {
         .args("--connections 4 --seconds 3")
         .spawn()?;
     thread::sleep(Duration::from_secs(1));
-    server.end(Signal::KILL, SHORT)?;
+    server.signal_and_wait(Signal::KILL, SHORT)?;
     check_load(&client.wait(SHORT)?.success()?.json()?)?;
     wait_quiet(&service)
 }

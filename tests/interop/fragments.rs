@@ -191,7 +191,7 @@ pub fn segments_arrive_in_pieces_in_any_order() -> Outcome {
             "{address}: the kernel reassembled {kernels}"
         );
     }
-    let finished = fragmenter.end(Signal::TERM, SHORT)?.success()?;
+    let finished = fragmenter.signal_and_wait(Signal::TERM, SHORT)?.success()?;
     ensure!(
         !finished.stdout.contains("v4=0") && !finished.stdout.contains("v6=0"),
         "{finished}"

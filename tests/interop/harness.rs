@@ -87,8 +87,8 @@ pub fn stateless_echo_on_af_xdp() -> Outcome {
         .arg(SERVER);
     let mut echo = echo.args("--interface eth1 --port 7000").spawn()?;
     tools::wait_until(SHORT, "the echo to be ready", || {
-        ensure!(echo.alive(), "xsk-echo ended: {:?}", echo.written());
-        Ok(echo.written().0.contains("echoing"))
+        ensure!(echo.alive(), "xsk-echo ended: {:?}", echo.output());
+        Ok(echo.output().0.contains("echoing"))
     })?;
     for connections in [1, 64] {
         let client = echo_client(&wire, Side::Client, 7000)?

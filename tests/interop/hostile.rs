@@ -53,7 +53,7 @@ pub fn scribbler_disturbs_nobody() -> Outcome {
         service.ask("status")?;
     }
     for client in [remote, local] {
-        let finished = client.end(rustix::process::Signal::TERM, SHORT)?;
+        let finished = client.signal_and_wait(rustix::process::Signal::TERM, SHORT)?;
         check_load(&finished.success()?.json()?)?;
     }
     let fresh = echo_client(&wire, Side::Client, 7000)?.args("--seconds 0.3");
@@ -81,7 +81,7 @@ pub fn jammed_doorbell_disturbs_nobody() -> Outcome {
     );
     check_load(
         &remote
-            .end(rustix::process::Signal::TERM, SHORT)?
+            .signal_and_wait(rustix::process::Signal::TERM, SHORT)?
             .success()?
             .json()?,
     )?;

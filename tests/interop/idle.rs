@@ -37,7 +37,7 @@ pub fn memory_goes_back() -> Outcome {
     let grown = |name: &str| kib("idle", name).saturating_sub(kib("before", name));
     let each = (grown("service") + grown("program")) * 1024 / CONNECTIONS;
     ensure!(each <= EACH_MAX, "{each} bytes per connection: {line}");
-    server.end(Signal::TERM, SHORT)?;
+    server.signal_and_wait(Signal::TERM, SHORT)?;
     wait_until(SHORT, "the service's memory to go back", || {
         Ok(service.resident_kib()? < before + LEFT_MAX_KIB)
     })

@@ -168,7 +168,7 @@ pub fn gone() -> Outcome {
         ended?;
         let log = fs::read_to_string(format!("/var/log/tidelane/{}.log", service.name()))?;
         ensure!(log.contains("the interface eth1 is gone"), "{line}: {log}");
-        running.end(rustix::process::Signal::KILL, SHORT)?;
+        running.signal_and_wait(rustix::process::Signal::KILL, SHORT)?;
         let local = echo_client(&wire, Side::Server, 7000)?;
         let local = local.args("--seconds 0.3").finish(SHORT)?;
         ensure!(!local.status.success(), "10.77.0.1 went with its interface");
@@ -214,7 +214,7 @@ pub fn the_driver_is_reset() -> Outcome {
         ensure!(
             curl.alive(),
             "the transfer was over before {line}: {:?}",
-            curl.written()
+            curl.output()
         );
         if ethtool(line)?.status.success() {
             done.push(line[..2].to_owned());
@@ -235,7 +235,7 @@ pub fn the_driver_is_reset() -> Outcome {
     ensure!(
         curl.alive(),
         "the transfer was over before the last reset: {:?}",
-        curl.written()
+        curl.output()
     );
     if let Err(Stop::Fail(reason)) = curl.wait(SHORT * 3)?.success() {
         let state = service.ask("stat")?;

@@ -65,7 +65,9 @@ pub fn a_ring_is_there_where_it_is_allowed() -> Outcome {
     let mut server = start(&wire, Some(&service), true)?;
     tools::wait_until(Duration::from_secs(10), "the ring", || {
         server.check_alive()?;
-        Ok(server.written().0 == "ring\n")
+        Ok(server.output().0 == "ring\n")
     })?;
-    server.end(rustix::process::Signal::KILL, SHORT).map(drop)
+    server
+        .signal_and_wait(rustix::process::Signal::KILL, SHORT)
+        .map(drop)
 }

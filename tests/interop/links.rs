@@ -314,7 +314,7 @@ pub fn a_vlan_is_served() -> Outcome {
     let before = features()?;
     ensure!(before.contains("generic-receive-offload: on"), "{before}");
     for killed in [false, true] {
-        let service = wire.service_of("eth1.5", &[])?;
+        let service = wire.service_on_interface("eth1.5", &[])?;
         let now = features()?;
         ensure!(now.contains("generic-receive-offload: off"), "{now}");
         exchange(&wire, &service, "10.78.0.1")?;
@@ -361,5 +361,5 @@ pub fn exchange(wire: &Wire, service: &Service, address: &str) -> Outcome {
     ensure!(took > Some(mib), "the service took {took:?} segments");
     fs::remove_file(stored)?;
     // Wait for the end of nginx, so that the next server can have the port.
-    nginx.master.end(Signal::TERM, SHORT).map(drop)
+    nginx.master.signal_and_wait(Signal::TERM, SHORT).map(drop)
 }

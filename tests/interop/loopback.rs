@@ -188,7 +188,7 @@ pub fn mixed_ends_are_the_kernels() -> Outcome {
             Ok(wire.kernel_connections(Side::Server, 7000)? == 8)
         })?;
         check_load(&ask.wait(SHORT)?.success()?.json()?)?;
-        running.end(Signal::TERM, SHORT)?;
+        running.signal_and_wait(Signal::TERM, SHORT)?;
         wait_until(SHORT, "the port", || Ok(!wire.listens(Side::Server, 7000)?))?;
     }
     let found = opens(&service)?;
@@ -198,7 +198,7 @@ pub fn mixed_ends_are_the_kernels() -> Outcome {
 
 /// Programs in different network namespaces cannot connect to each other over loopback, even if the
 /// service admits both namespaces. The same is true after a program moves to another namespace.
-pub fn another_namespace_does_not_meet() -> Outcome {
+pub fn namespaces_do_not_connect_over_loopback() -> Outcome {
     let wire = Wire::new()?;
     let config = "[access]\nnamespaces = ['*']\nusers = ['*']\n";
     let service = wire.configured_service(config, &[])?;
@@ -241,7 +241,7 @@ pub fn another_namespace_does_not_meet() -> Outcome {
 }
 
 /// Frames on the wire that are to or from a loopback address reach no listener and no connection.
-pub fn no_frame_reaches_it() -> Outcome {
+pub fn no_frame_with_a_loopback_address_is_accepted() -> Outcome {
     let wire = Wire::new()?;
     // Give the served interface a loopback address, too.
     let space = wire.namespace(Side::Server);
@@ -307,7 +307,7 @@ pub fn deaths_reset_the_other_end() -> Outcome {
     let load = busy(&service)?;
     first.signal(Signal::KILL)?;
     std::thread::sleep(Duration::from_millis(300));
-    let line = load.end(Signal::TERM, SHORT)?.json()?;
+    let line = load.signal_and_wait(Signal::TERM, SHORT)?.json()?;
     let error = line["first_error"].as_str().unwrap_or_default();
     ensure!(error.contains("reset"), "a dead server: {line}");
     drop(first);
@@ -317,7 +317,7 @@ pub fn deaths_reset_the_other_end() -> Outcome {
     wait_until(SHORT, "the client to come back", || {
         Ok(wire.kernel_connections(Side::Server, 7000)? >= 2 * 4)
     })?;
-    let line = load.end(Signal::TERM, SHORT)?.json()?;
+    let line = load.signal_and_wait(Signal::TERM, SHORT)?.json()?;
     let error = line["first_error"].as_str().unwrap_or_default();
     ensure!(error.contains("reset"), "a dead service: {line}");
     ensure!(second.alive(), "the server died with its service");
@@ -325,7 +325,7 @@ pub fn deaths_reset_the_other_end() -> Outcome {
     wait_until(SHORT, "the listener", || service.has_listener(7000))?;
     let load = busy(&service)?;
     check_not_in_kernel(&wire, 7000)?;
-    load.end(Signal::TERM, SHORT)?;
+    load.signal_and_wait(Signal::TERM, SHORT)?;
     Ok(())
 }
 

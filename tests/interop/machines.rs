@@ -93,15 +93,15 @@ fn run(test: Test) -> Outcome {
     if test.has_loss() && service.is_none() {
         lose_frames(&wire, role.side)?;
     }
-    let end = End {
+    let half = TestHalf {
         test,
         side: role.side,
         wire: &wire,
         service: service.as_ref(),
     };
     match role.side {
-        Side::Server => end.run_server(&role),
-        _ => end.run_client(&role),
+        Side::Server => half.run_server(&role),
+        _ => half.run_client(&role),
     }
 }
 
@@ -177,14 +177,14 @@ fn lost(wire: &Wire, side: Side, interface: &str) -> Result<u64, Stop> {
 }
 
 /// One half of a test, as this machine runs it. `service` is `None` if the half uses the kernel.
-struct End<'a> {
+struct TestHalf<'a> {
     test: Test,
     side: Side,
     wire: &'a Wire,
     service: Option<&'a Service>,
 }
 
-impl End<'_> {
+impl TestHalf<'_> {
     /// Runs the server's half: starts the servers, and answers the client's half until it is done.
     fn run_server(&self, role: &PairRole) -> Outcome {
         let options = NginxOptions {

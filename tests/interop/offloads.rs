@@ -125,7 +125,7 @@ fn rename(wire: &Wire, from: &str, to: &str) -> Outcome {
 
 /// The process `tdl-restorer`, which restores the NIC's settings after the service is killed, has
 /// only the capability CAP_NET_ADMIN, and ends after the service.
-pub fn the_waiting_process_has_one_right() -> Outcome {
+pub fn the_restorer_has_one_capability() -> Outcome {
     const NET_ADMIN: &str = "0000000000001000";
     let wire = Wire::new()?;
     let service = wire.service()?;

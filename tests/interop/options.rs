@@ -268,7 +268,7 @@ pub fn soft_errors_are_reported() -> Outcome {
             fs::write(ends.go_file(), "")?;
             wait_until(LONG, "the error", || {
                 running.check_alive()?;
-                Ok(running.written().0.matches("ready").count() == 2)
+                Ok(running.output().0.matches("ready").count() == 2)
             })?;
             ends.lose_way(false)?;
             fs::write(&back, "")?;

@@ -127,7 +127,7 @@ pub fn a_port_does_not_reach_a_refused_peer() -> Outcome {
         Ok(counter(&service, "received")? > 10)
     })?;
     check_that_rules_stop_the_port(&service, &rules)?;
-    client.end(Signal::TERM, SHORT)?;
+    client.signal_and_wait(Signal::TERM, SHORT)?;
     server.check_alive()
 }
 
@@ -173,7 +173,7 @@ pub fn new_rules_reset_the_client_of_a_port() -> Outcome {
     let client = wire.program(Side::Client, "timeout").arg("15");
     let client = client.args("bash -c").arg(script).spawn()?;
     tools::wait_until(SHORT, "three answers", || {
-        Ok(client.written().0.matches("200 OK").count() > 2)
+        Ok(client.output().0.matches("200 OK").count() > 2)
     })?;
     reload(
         &service,

@@ -194,7 +194,7 @@ pub fn a_program_on_the_service_reaches_a_port() -> Outcome {
     ensure!(pattern.eq(got.iter().copied()), "{} bytes", got.len());
     let sent = sent_packets(&wire)? - before;
     ensure!(sent < 50, "{sent} packets left the interface");
-    server.end(Signal::KILL, SHORT)?;
+    server.signal_and_wait(Signal::KILL, SHORT)?;
     tools::wait_until(SHORT, "the end of the port", || {
         Ok(ports(&service)?.is_empty())
     })?;
@@ -219,7 +219,7 @@ pub fn a_dead_program_leaves_the_others() -> Outcome {
         .spawn()?;
     let beside = [clients(&wire, ON_SERVICE)?, clients(&wire, ON_KERNEL)?];
     std::thread::sleep(Duration::from_secs(1));
-    server.end(Signal::KILL, SHORT)?;
+    server.signal_and_wait(Signal::KILL, SHORT)?;
     for client in beside {
         check_load(&client.wait(SHORT)?.success()?.json()?)?;
     }
@@ -229,7 +229,7 @@ pub fn a_dead_program_leaves_the_others() -> Outcome {
     })?;
     let mut server = http(&wire, &service, HTTP)?.spawn_ready(SHORT)?;
     check_http(&wire)?;
-    on_service.end(Signal::KILL, SHORT)?;
+    on_service.signal_and_wait(Signal::KILL, SHORT)?;
     check_http(&wire)?;
     let _on_service = echo_server(&wire, Some(&service), ON_SERVICE)?;
     let client = clients(&wire, ON_SERVICE)?;
@@ -252,14 +252,14 @@ pub fn a_claimed_3_tuple_is_in_use() -> Outcome {
         let refused = !finished.status.success() && finished.stderr.contains("in use");
         ensure!(refused, "another program got the port: {finished}");
     }
-    server.end(Signal::TERM, SHORT)?;
+    server.signal_and_wait(Signal::TERM, SHORT)?;
     tools::wait_until(SHORT, "the end of the port", || {
         Ok(ports(&service)?.is_empty())
     })?;
     for on in [None, Some(&service)] {
         let echo = echo_server(&wire, on, HTTP)?;
         check_refusal(&http(&wire, &service, HTTP)?.finish(SHORT)?, "in use")?;
-        echo.end(Signal::KILL, SHORT)?;
+        echo.signal_and_wait(Signal::KILL, SHORT)?;
         tools::wait_until(SHORT, "the end of all claims", || {
             Ok(service.counters()?["claims"] == 0)
         })?;
@@ -316,7 +316,7 @@ fn groups(wire: &Wire, service: &Service, port: u16, ask: &str) -> Result<Progra
 fn await_output(program: &mut Running, text: &str) -> Outcome {
     tools::wait_until(SHORT, text, || {
         program.check_alive()?;
-        Ok(program.written().0.contains(text))
+        Ok(program.output().0.contains(text))
     })
 }
 
@@ -355,7 +355,7 @@ pub fn groups_reach_ports() -> Outcome {
             let mut asks = groups(&wire, &service, second, &ask)?.spawn_ready(SHORT)?;
             let answer = format!("answer to {SERVER} from {from}:{port}");
             await_output(&mut asks, &answer)?;
-            asks.end(Signal::KILL, SHORT)?;
+            asks.signal_and_wait(Signal::KILL, SHORT)?;
             tools::wait_until(SHORT, "the end of the port", || {
                 Ok(ports(&service)?.len() == 1)
             })?;
@@ -366,7 +366,7 @@ pub fn groups_reach_ports() -> Outcome {
         &mut on_first,
         &format!("question to 224.0.0.77 from {SERVER}:{second}"),
     )?;
-    on_first.end(Signal::KILL, SHORT)?;
+    on_first.signal_and_wait(Signal::KILL, SHORT)?;
     tools::wait_until(SHORT, "the end of the ports", || {
         Ok(ports(&service)?.is_empty())
     })?;

@@ -61,7 +61,7 @@ fn echo(wire: &Wire, mut server: Running) -> Outcome {
     let load = load.args("--connections 32 --seconds 2").run(SHORT)?;
     check_load(&load.success()?.json()?)?;
     server.check_alive()?;
-    let finished = server.end(Signal::TERM, SHORT)?.success()?;
+    let finished = server.signal_and_wait(Signal::TERM, SHORT)?.success()?;
     let report = &finished.stdout;
     ensure!(
         report.contains("present 0 held 0"),
@@ -161,7 +161,7 @@ pub fn datagrams_on_a_nic_queue() -> Outcome {
     let finished = client.run(SHORT)?.success()?;
     ensure!(finished.stdout.contains("echoes 2000"), "{finished}");
     server.check_alive()?;
-    server.end(Signal::TERM, SHORT)?.success()?;
+    server.signal_and_wait(Signal::TERM, SHORT)?.success()?;
     let server = compiled(&wire, "ring_echo", Side::Client)?;
     let server = server.args(&format!("{CLIENT} {PORT} io-uring"));
     let mut server = server.spawn_ready(START_MAX)?;

@@ -60,7 +60,7 @@ fn start(clients: Program) -> Result<Running, Stop> {
     let mut clients = clients.spawn()?;
     wait_until(SHORT * 2, "the clients to wait", || {
         clients.check_alive()?;
-        Ok(clients.written().0.contains("waiting\n"))
+        Ok(clients.output().0.contains("waiting\n"))
     })?;
     Ok(clients)
 }
@@ -184,7 +184,7 @@ pub fn clients_at_work_outlive_both_services() -> Outcome {
         wait_until(SHORT, "all clients on the kernel", || {
             Ok(wire.kernel_connections(Side::Server, PORT)? >= 32)
         })?;
-        load.end(Signal::TERM, SHORT)?;
+        load.signal_and_wait(Signal::TERM, SHORT)?;
     }
     Ok(())
 }

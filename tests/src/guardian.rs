@@ -37,7 +37,7 @@ impl Guardian {
 
     /// Registers a resource, which the caller makes afterwards. `kind` is a word of `cleanup.sh`:
     /// `netns`, `dir`, `run`, `cgroup` or `nic`.
-    pub fn name(&mut self, kind: &str, name: &str) -> io::Result<()> {
+    pub fn register(&mut self, kind: &str, name: &str) -> io::Result<()> {
         match &mut self.input {
             Some(input) => writeln!(input, "{kind} {name}"),
             None => Ok(()),
@@ -47,7 +47,7 @@ impl Guardian {
     /// Returns a duplicate of the pipe, to be the standard input of a command that makes a
     /// registered resource. The command keeps the pipe open, so that the cleanup starts after its
     /// end.
-    pub fn hold(&self) -> io::Result<Stdio> {
+    pub fn pipe_duplicate(&self) -> io::Result<Stdio> {
         match &self.input {
             Some(input) => Ok(input.as_fd().try_clone_to_owned()?.into()),
             None => Ok(Stdio::null()),

@@ -41,7 +41,7 @@ pub struct Program {
     /// Options of `tidelane run`.
     run_options: Vec<String>,
     /// True if the program runs in the scheduling class SCHED_IDLE.
-    yielding: bool,
+    sched_idle: bool,
 }
 
 /// The result of a program that has ended.
@@ -64,9 +64,9 @@ pub struct Running {
     /// Command line, for messages.
     line: String,
     /// File of the standard output.
-    output: PathBuf,
+    stdout_file: PathBuf,
     /// File of the standard error.
-    errors: PathBuf,
+    stderr_file: PathBuf,
 }
 
 impl Program {
@@ -81,7 +81,7 @@ impl Program {
             cpus: None,
             service: None,
             run_options: Vec::new(),
-            yielding: false,
+            sched_idle: false,
         }
     }
 
@@ -111,8 +111,8 @@ impl Program {
     }
 
     /// Runs the program in the scheduling class SCHED_IDLE, so that it uses only idle CPU time.
-    pub fn yielding(mut self) -> Self {
-        self.yielding = true;
+    pub fn sched_idle(mut self) -> Self {
+        self.sched_idle = true;
         self
     }
 
@@ -157,7 +157,7 @@ impl Program {
         if let Some(cpus) = &self.cpus {
             line.extend(["taskset", "-c", cpus].map(str::to_owned));
         }
-        if self.yielding {
+        if self.sched_idle {
             line.extend(["chrt", "--idle", "0"].map(str::to_owned));
         }
         if let Some(service) = &self.service {
@@ -177,7 +177,7 @@ impl Program {
         let mut running = self.spawn()?;
         tools::wait_until(limit, &what, || {
             running.check_alive()?;
-            Ok(running.written().0.contains("ready"))
+            Ok(running.output().0.contains("ready"))
         })?;
         Ok(running)
     }
@@ -187,21 +187,21 @@ impl Program {
     pub fn spawn(self) -> Result<Running, Stop> {
         let line = self.command_line()?;
         let number = PROGRAMS.fetch_add(1, Ordering::Relaxed);
-        let output = self.scratch.join(format!("program-{number}.out"));
-        let errors = self.scratch.join(format!("program-{number}.err"));
+        let stdout_file = self.scratch.join(format!("program-{number}.out"));
+        let stderr_file = self.scratch.join(format!("program-{number}.err"));
         let child = Command::new(&line[0])
             .args(&line[1..])
             .envs(self.environment)
             .stdin(Stdio::null())
-            .stdout(File::create(&output)?)
-            .stderr(File::create(&errors)?)
+            .stdout(File::create(&stdout_file)?)
+            .stderr(File::create(&stderr_file)?)
             .current_dir(&self.scratch)
             .spawn()?;
         Ok(Running {
             child,
             line: line.join(" "),
-            output,
-            errors,
+            stdout_file,
+            stderr_file,
         })
     }
 
@@ -331,24 +331,24 @@ impl Running {
     }
 
     /// Returns the standard output and the standard error that the program has written so far.
-    pub fn written(&self) -> (String, String) {
+    pub fn output(&self) -> (String, String) {
         let read = |path| {
             fs::read(path)
                 .map(|b| String::from_utf8_lossy(&b).into_owned())
                 .unwrap_or_default()
         };
-        (read(&self.output), read(&self.errors))
+        (read(&self.stdout_file), read(&self.stderr_file))
     }
 
     /// Sends `signal` and waits for the program's end, as [`wait`](Self::wait) does.
-    pub fn end(self, signal: Signal, limit: Duration) -> Result<Finished, Stop> {
+    pub fn signal_and_wait(self, signal: Signal, limit: Duration) -> Result<Finished, Stop> {
         self.signal(signal)?;
         self.wait(limit)
     }
 
     /// Returns the result of the ended program.
     fn finished(&self, status: ExitStatus) -> Finished {
-        let (stdout, stderr) = self.written();
+        let (stdout, stderr) = self.output();
         Finished {
             status,
             stdout,

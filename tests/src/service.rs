@@ -233,7 +233,7 @@ impl Service {
     ///
     /// Each claim has a kernel socket that reserves the claim's port. A test for leaks must leave
     /// these sockets out, because the service keeps an unused ephemeral port for a minute.
-    pub fn descriptors_beside_claims(&self) -> Result<usize, Stop> {
+    pub fn descriptors_without_claims(&self) -> Result<usize, Stop> {
         let claims = self.counters()?["claims"].as_u64().unwrap_or(0);
         Ok(self.descriptors()?.saturating_sub(claims as usize))
     }

@@ -152,7 +152,7 @@ impl Wire {
         let id = format!("td{}n{count}x{:03x}", std::process::id(), stamp & 0xfff);
         let mut guardian = Guardian::new()?;
         let scratch = std::env::temp_dir().join(&id);
-        guardian.name("dir", &scratch.to_string_lossy())?;
+        guardian.register("dir", &scratch.to_string_lossy())?;
         fs::create_dir_all(&scratch)?;
         Ok(Self {
             id,
@@ -256,7 +256,7 @@ impl Wire {
 
     /// Makes a network namespace and sets its loopback interface up.
     fn add_namespace(&self, name: &str) -> Result<(), Stop> {
-        self.guardian.borrow_mut().name("netns", name)?;
+        self.guardian.borrow_mut().register("netns", name)?;
         self.setup(&["ip", "netns", "add", name])?;
         self.setup(&["ip", "-n", name, "link", "set", "lo", "up"])?;
         Ok(())
@@ -265,8 +265,8 @@ impl Wire {
     /// Runs a command that makes a resource. If this process is killed meanwhile, the guardian
     /// waits for the end of the command before it removes the resource.
     fn setup(&self, arguments: &[&str]) -> Result<(), Stop> {
-        let hold = self.guardian.borrow().hold()?;
-        command_with(arguments, hold).map(drop)
+        let pipe = self.guardian.borrow().pipe_duplicate()?;
+        command_with(arguments, pipe).map(drop)
     }
 
     /// Makes the link between `one` and `other`: from the two NICs that the environment names, or
@@ -286,7 +286,7 @@ impl Wire {
     /// Moves the NIC `name` into the namespace `space`, where it is called `interface`.
     fn add_nic(&self, name: &str, (space, interface): End<'_>) -> Result<(), Stop> {
         let address = fs::read_to_string(format!("/sys/class/net/{name}/address"))?;
-        self.guardian.borrow_mut().name("nic", address.trim())?;
+        self.guardian.borrow_mut().register("nic", address.trim())?;
         self.setup(&["ip", "link", "set", "dev", name, "down"])?;
         self.setup(&[
             "ip", "link", "set", "dev", name, "netns", space, "name", interface,
@@ -373,15 +373,20 @@ impl Wire {
 
     /// Starts a service on the interface of `side`, with one core on each CPU of the list `cores`
     /// and all other threads on the same CPUs. `options` are options of `tidelane up`.
-    pub fn service_on(&self, side: Side, cores: &str, options: &[&str]) -> Result<Service, Stop> {
+    pub fn service_on_cores(
+        &self,
+        side: Side,
+        cores: &str,
+        options: &[&str],
+    ) -> Result<Service, Stop> {
         let options = [&["--cores", cores], options].concat();
         self.start_service((side, INTERFACE), &options, Some(cores))
     }
 
     /// Registers a resource with the guardian, which removes the resource at the end. The caller
     /// makes the resource afterwards. `kind` is a word of `cleanup.sh`, such as `cgroup`.
-    pub fn guard(&self, kind: &str, name: &str) -> Result<(), Stop> {
-        Ok(self.guardian.borrow_mut().name(kind, name)?)
+    pub fn register(&self, kind: &str, name: &str) -> Result<(), Stop> {
+        Ok(self.guardian.borrow_mut().register(kind, name)?)
     }
 
     /// Starts a service on the server's interface with the configuration `config`, the text of a
@@ -402,7 +407,7 @@ impl Wire {
 
     /// Starts a service on the interface `interface` of the server's namespace. `options` are
     /// options of `tidelane up`.
-    pub fn service_of(&self, interface: &str, options: &[&str]) -> Result<Service, Stop> {
+    pub fn service_on_interface(&self, interface: &str, options: &[&str]) -> Result<Service, Stop> {
         self.start_service((Side::Server, interface), options, None)
     }
 
@@ -426,7 +431,7 @@ impl Wire {
             *services += 1;
             format!("{}-{services}", self.id)
         };
-        self.guardian.borrow_mut().name("run", &name)?;
+        self.guardian.borrow_mut().register("run", &name)?;
         Ok(name)
     }
 

@@ -191,7 +191,7 @@ impl<'a> Testbed<'a> {
 
     /// Returns the reason why `tidelane run` left the server to the kernel, if it did.
     pub fn reason(&self) -> Option<String> {
-        let (_, errors) = self.server.borrow().written();
+        let (_, errors) = self.server.borrow().output();
         let left = |line: &&str| line.starts_with("tidelane: ") && line.contains("with the kernel");
         let line = errors.lines().find(left)?;
         Some(line.trim_start_matches("tidelane: ").to_owned())
@@ -225,7 +225,7 @@ impl<'a> Testbed<'a> {
 
     /// Returns the last lines of the server's output, on one line.
     pub fn server_words(&self) -> String {
-        let (output, errors) = self.server.borrow().written();
+        let (output, errors) = self.server.borrow().output();
         let text = format!("{output}\n{errors}");
         let lines: Vec<&str> = text
             .lines()

@@ -152,7 +152,7 @@ impl<'a> Testbed<'a> {
         }
         running.kill_group();
         self.end_leftovers()?;
-        let (output, errors) = running.written();
+        let (output, errors) = running.output();
         fs::write(self.log(part, "log"), output.clone() + &errors)?;
         if let Some(service) = self.service.as_ref().filter(|service| !service.alive()) {
             let log = format!("/var/log/tidelane/{}.log", service.name());

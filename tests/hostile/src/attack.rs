@@ -507,7 +507,7 @@ impl Campaign {
                         "bytes of a verified flow are missing"
                     );
                 }
-                self.drop_verified(|v| v.at_friend == Some(flow), |v| &mut v.at_friend);
+                self.release_verified(|v| v.at_friend == Some(flow), |v| &mut v.at_friend);
             }
             _ => {}
         }
@@ -550,23 +550,23 @@ impl Campaign {
                         "bytes of a verified flow are missing"
                     );
                 }
-                self.drop_verified(|v| v.at_victim == Some(flow), |v| &mut v.at_victim);
+                self.release_verified(|v| v.at_victim == Some(flow), |v| &mut v.at_victim);
             }
             _ => {}
         }
     }
 
-    /// Handles the release of one end of a verified flow. `is_it` returns true for this flow, and
-    /// `end` selects the released end. Counts and removes the flow when both ends are released.
-    fn drop_verified(
+    /// Handles the release of one end of a verified flow. `is_flow` returns true for this flow, and
+    /// `end_of` selects the released end. Counts and removes the flow when both ends are released.
+    fn release_verified(
         &mut self,
-        is_it: impl Fn(&Verified) -> bool,
-        end: impl Fn(&mut Verified) -> &mut Option<FlowId>,
+        is_flow: impl Fn(&Verified) -> bool,
+        end_of: impl Fn(&mut Verified) -> &mut Option<FlowId>,
     ) {
-        let Some(index) = self.verified.iter().position(is_it) else {
+        let Some(index) = self.verified.iter().position(is_flow) else {
             return;
         };
-        *end(&mut self.verified[index]) = None;
+        *end_of(&mut self.verified[index]) = None;
         let flow = self.verified[index];
         if flow.at_victim.is_none() && flow.at_friend.is_none() {
             self.verified.swap_remove(index);

@@ -205,7 +205,7 @@ pub fn a_filtered_cgroup_stays_with_the_kernel() -> Outcome {
     let sandbox = wire.scratch().join("sandbox");
     let source = tools::source_root().join("tests/interop/security/sandbox.c");
     tools::compile(&sandbox, &[source])?;
-    wire.guard("cgroup", &guarded.to_string_lossy())?;
+    wire.register("cgroup", &guarded.to_string_lossy())?;
     let service = wire.service()?;
     let run = |strict: &str| -> Result<Program, Stop> {
         let program = wire.program(Side::Server, &sandbox.to_string_lossy());

@@ -107,7 +107,7 @@ pub fn serving_makes_no_denied_call() -> Outcome {
     for op in ["status", "ss", "stat"] {
         service.ask(op)?;
     }
-    server.end(Signal::KILL, SHORT)?;
+    server.signal_and_wait(Signal::KILL, SHORT)?;
     tools::wait_until(SHORT, "the dead program's listener to go", || {
         Ok(!service.has_listener(7000)?)
     })?;

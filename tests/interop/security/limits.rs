@@ -46,14 +46,16 @@ impl Others {
 
     /// Ends the client. Fails if one of its connections failed.
     fn check(self) -> Outcome {
-        let ended = self.client.end(rustix::process::Signal::TERM, SHORT)?;
+        let ended = self
+            .client
+            .signal_and_wait(rustix::process::Signal::TERM, SHORT)?;
         check_load(&ended.success()?.json()?)
     }
 }
 
 /// Returns the amount of `resource` that the user `uid` has, and the number of refused requests for
 /// it.
-fn line_of(service: &Service, uid: u64, resource: &str) -> Result<(u64, u64), Stop> {
+fn usage_and_refusals(service: &Service, uid: u64, resource: &str) -> Result<(u64, u64), Stop> {
     let answer = service.ask("users")?;
     let users = answer["users"].as_array().cloned().unwrap_or_default();
     let user = users.into_iter().find(|user| user["uid"] == uid);
@@ -75,15 +77,15 @@ pub fn idle_registrations_shut_nobody_out() -> Outcome {
         .args("idle-registrations 5000 --seconds 20")
         .spawn()?;
     tools::wait_until(SHORT, "the attacker to be refused", || {
-        Ok(line_of(&service, NOBODY, "registrations")?.1 > 0)
+        Ok(usage_and_refusals(&service, NOBODY, "registrations")?.1 > 0)
     })?;
     others.check_newcomer(&wire, &service, 7001)?;
-    let (used, _) = line_of(&service, NOBODY, "registrations")?;
+    let (used, _) = usage_and_refusals(&service, NOBODY, "registrations")?;
     ensure!((1000..=1024).contains(&used), "{used} registrations");
     attack.kill_group();
     drop(attack);
     tools::wait_until(SHORT, "the attacker's end", || {
-        Ok(line_of(&service, NOBODY, "programs")?.0 == 0)
+        Ok(usage_and_refusals(&service, NOBODY, "programs")?.0 == 0)
     })?;
     others.check()
 }
@@ -98,10 +100,10 @@ pub fn silent_registrations_end() -> Outcome {
         .args("idle-registrations 500 --silent --seconds 30")
         .spawn()?;
     tools::wait_until(SHORT, "the attacker's registrations", || {
-        Ok(line_of(&service, NOBODY, "registrations")?.0 == 500)
+        Ok(usage_and_refusals(&service, NOBODY, "registrations")?.0 == 500)
     })?;
     tools::wait_until(SHORT, "the end of registrations without a program", || {
-        Ok(line_of(&service, NOBODY, "registrations")?.0 == 0)
+        Ok(usage_and_refusals(&service, NOBODY, "registrations")?.0 == 0)
     })?;
     ensure!(service.descriptors()? <= before + 8, "descriptors stay");
     attack.kill_group();
@@ -131,7 +133,7 @@ pub fn one_program_does_not_grow_the_service() -> Outcome {
         ensure!(lines(&finished)?[0]["obtained"] != 0, "{way}: {finished}");
     }
     tools::wait_until(SHORT, "the attacker's end", || {
-        Ok(line_of(&service, NOBODY, "programs")?.0 == 0)
+        Ok(usage_and_refusals(&service, NOBODY, "programs")?.0 == 0)
     })?;
     for what in [
         "registrations",
@@ -140,7 +142,7 @@ pub fn one_program_does_not_grow_the_service() -> Outcome {
         "descriptors",
         "holds",
     ] {
-        let (used, _) = line_of(&service, NOBODY, what)?;
+        let (used, _) = usage_and_refusals(&service, NOBODY, what)?;
         ensure!(used == 0, "{used} {what} stay");
     }
     others.check()

@@ -53,11 +53,11 @@ pub fn a_program_outside_is_served_and_freed() -> Outcome {
         let line = format!("ss --name {}", service.name());
         let text = tidelane(&wire, &line)?.run(SHORT)?.stdout;
         ensure!(text.contains("((\"tidelane-load\",pid=?))"), "{text}");
-        server.end(Signal::KILL, SHORT)?;
+        server.signal_and_wait(Signal::KILL, SHORT)?;
         tools::wait_until(SHORT, "the dead program's sockets to go", || {
             Ok(service.sockets()?.is_empty())
         })?;
-        let line = client.end(Signal::TERM, SHORT)?.json()?;
+        let line = client.signal_and_wait(Signal::TERM, SHORT)?.json()?;
         let error = line["first_error"].as_str().unwrap_or_default();
         ensure!(error.contains("reset"), "the peers saw {line}");
     }
@@ -69,7 +69,7 @@ pub fn a_program_outside_is_served_and_freed() -> Outcome {
             .run(SHORT)?
             .json()?,
     )?;
-    forked.end(Signal::KILL, SHORT)?;
+    forked.signal_and_wait(Signal::KILL, SHORT)?;
     tools::wait_until(SHORT, "descriptors to be closed", || {
         Ok(service.descriptors()? <= before)
     })

@@ -92,7 +92,7 @@ pub fn a_reservation_takes_nothing_from_a_listener() -> Outcome {
     let _server = echo_server(&wire, None, 7000)?;
     check_server_of_root(&wire, 7000)?;
     ensure!(claims(&service)? > 0, "the premise: the port is reserved");
-    attack.end(Signal::TERM, SHORT)?;
+    attack.signal_and_wait(Signal::TERM, SHORT)?;
     check_server_of_root(&wire, 7000)
 }
 
@@ -114,7 +114,7 @@ pub fn a_claim_holds_the_port_as_long_as_it_lives() -> Outcome {
     let finished = second.args("--port 7000").finish(SHORT)?;
     let refused = !finished.status.success() && finished.stderr.contains("in use");
     ensure!(refused, "another user got the port: {finished}");
-    attack.end(Signal::TERM, SHORT)?;
+    attack.signal_and_wait(Signal::TERM, SHORT)?;
     tools::wait_until(SHORT, "the claim's end", || Ok(claims(&service)? == 0))?;
     let _server = echo_server(&wire, None, 7000)?;
     check_server_of_root(&wire, 7000)
@@ -248,7 +248,7 @@ pub fn a_lingering_descriptor_holds_up_nobody() -> Outcome {
         .args("linger --linger 60 --times 8 --seconds 60")
         .spawn()?;
     tools::wait_until(SHORT, "eight descriptors sent", || {
-        Ok(attack.written().0.ends_with('\n'))
+        Ok(attack.output().0.ends_with('\n'))
     })?;
     let asked = Instant::now();
     let _server = echo_server(&wire, Some(&service), 7000)?;
@@ -260,7 +260,7 @@ pub fn a_lingering_descriptor_holds_up_nobody() -> Outcome {
         "the other users waited for {:?}",
         asked.elapsed()
     );
-    let finished = attack.end(Signal::TERM, SHORT)?;
+    let finished = attack.signal_and_wait(Signal::TERM, SHORT)?;
     let line = lines(&finished)?.into_iter().next().unwrap_or_default();
     ensure!(line["sent"] == 8, "the premise: {finished}");
     service.ask("stat").map(drop)

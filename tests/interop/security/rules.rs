@@ -184,7 +184,7 @@ pub fn new_rules_look_at_connections_that_are_open() -> Outcome {
     })?;
     check_load(&allowed.wait(SHORT)?.success()?.json()?)?;
     for client in [local, refused] {
-        let finished = client.end(rustix::process::Signal::TERM, SHORT)?;
+        let finished = client.signal_and_wait(rustix::process::Signal::TERM, SHORT)?;
         let errors = finished.json()?["errors"].as_u64();
         ensure!(errors > Some(0), "no reset: {finished}");
     }

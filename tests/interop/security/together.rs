@@ -36,8 +36,8 @@ fn seconds() -> u64 {
 /// variable `TIDELANE_BARRAGE_ORDINARY` is set, the attackers have the usual priority.
 pub fn attacks_at_once_take_nothing_from_others() -> Outcome {
     let wire = Wire::new()?;
-    let service = wire.service_on(Side::Server, "1", &[])?;
-    let before = service.descriptors_beside_claims()?;
+    let service = wire.service_on_cores(Side::Server, "1", &[])?;
+    let before = service.descriptors_without_claims()?;
     let _server = echo_server(&wire, Some(&service), 7000)?;
     let idle_attacker = |origin| attacker(&wire, Side::Server, origin, &service).map(on_cpu0_idle);
     let length = |program: Program| program.arg("--seconds").arg(seconds() + 1);
@@ -64,7 +64,7 @@ pub fn attacks_at_once_take_nothing_from_others() -> Outcome {
     ensure!(service.alive(), "the service ended");
     traffic(&wire, 0.3, "after:   ")?;
     tools::wait_until(SHORT, "what the attacks left behind to go", || {
-        Ok(service.descriptors_beside_claims()? <= before + KEPT_MAX)
+        Ok(service.descriptors_without_claims()? <= before + KEPT_MAX)
     })?;
     Ok(())
 }
@@ -74,14 +74,14 @@ fn on_cpu0_idle(attacker: Program) -> Program {
     let attacker = attacker.cpus("0");
     match env::var_os("TIDELANE_BARRAGE_ORDINARY") {
         Some(_) => attacker,
-        None => attacker.yielding(),
+        None => attacker.sched_idle(),
     }
 }
 
 /// Waits until an attacker has printed its first line.
 fn begun(attacker: &Running) -> Outcome {
     tools::wait_until(SHORT, "the attacks to begin", || {
-        Ok(attacker.written().0.contains("began"))
+        Ok(attacker.output().0.contains("began"))
     })
 }
 

@@ -135,7 +135,7 @@ impl StackSetup {
             ..Default::default()
         })?;
         let service = accelerated
-            .then(|| wire.service_on(Side::Server, SERVER_CPU, &[]))
+            .then(|| wire.service_on_cores(Side::Server, SERVER_CPU, &[]))
             .transpose()?;
         let cpus = Some(SERVER_CPU.to_owned());
         let options = NginxOptions {

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nobody_has_is_left_out_unless_asked_for() {
+    fn unused_resources_are_left_out_by_default() {
         let answer = r#"{"users":[{"uid":4000000000,"resources":{
             "ports":{"used":0,"limit":5,"refused":0},
             "contexts":{"used":3,"limit":null,"refused":0},

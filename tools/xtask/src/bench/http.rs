@@ -258,7 +258,7 @@ fn start(
         "--address {SERVER} --port {PORT} --seconds {seconds}"
     ));
     let (program, service) = if server == Server::Embedded {
-        let service = wire.service_on(Side::Server, placed.service, &[])?;
+        let service = wire.service_on_cores(Side::Server, placed.service, &[])?;
         let program = program.registering_at(&service);
         (program.arg("--service"), Some(service))
     } else {

@@ -185,7 +185,7 @@ fn measure(plan: &IdlePlan, connections: u32, accelerated: bool) -> Result<Sampl
     let flows_max = flows_max(connections).to_string();
     let options = ["--", "--flows-max", &flows_max];
     let service = accelerated
-        .then(|| wire.service_on(Side::Server, &plan.server_cpus, &options))
+        .then(|| wire.service_on_cores(Side::Server, &plan.server_cpus, &options))
         .transpose()?;
     let servers: Result<Vec<Running>, Stop> = (0..connections.div_ceil(CONNECTIONS_PER_SERVER_MAX))
         .map(|number| {

@@ -204,7 +204,7 @@ pub fn run(plan: &KvPlan) -> Result<Results, Stop> {
 fn start(plan: &KvPlan, wire: &Wire, server: Server) -> Result<Programs, Stop> {
     let service = server
         .needs_service(plan.path)
-        .then(|| wire.service_on(Side::Server, &plan.server_cpus, &[]))
+        .then(|| wire.service_on_cores(Side::Server, &plan.server_cpus, &[]))
         .transpose()?;
     let running = match server {
         Server::Memcached | Server::MemcachedAccelerated => {

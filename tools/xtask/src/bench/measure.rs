@@ -149,7 +149,7 @@ impl Bench {
     fn new(plan: &Plan, accelerated: bool) -> Result<Self, Stop> {
         let wire = new_wire(plan)?;
         let service = accelerated
-            .then(|| wire.service_on(Side::Server, &plan.server_cpus, &[]))
+            .then(|| wire.service_on_cores(Side::Server, &plan.server_cpus, &[]))
             .transpose()?;
         let uses = |workload: &dyn Fn(Workload) -> bool| {
             plan.series.iter().any(|series| workload(series.workload))
@@ -196,9 +196,9 @@ impl Bench {
         let mut echo = echo.arg("--port").arg(ECHO_PORT).spawn()?;
         tools::wait_until(Duration::from_secs(10), "the AF_XDP echo", || {
             if !echo.alive() {
-                return Err(Stop::Fail(format!("xsk-echo ended: {:?}", echo.written())));
+                return Err(Stop::Fail(format!("xsk-echo ended: {:?}", echo.output())));
             }
-            Ok(echo.written().0.contains("echoing"))
+            Ok(echo.output().0.contains("echoing"))
         })?;
         Ok(Self {
             _servers: vec![echo],

@@ -372,7 +372,7 @@ pub fn start(wire: &Wire, server: Server, time: Duration, cpus: &str) -> Result<
     ));
     let (program, service) = match server {
         Server::Service => {
-            let service = wire.service_on(Side::Server, cpus, &[])?;
+            let service = wire.service_on_cores(Side::Server, cpus, &[])?;
             (program.registering_at(&service), Some(service))
         }
         _ => (program, None),

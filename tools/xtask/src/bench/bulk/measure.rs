@@ -92,7 +92,7 @@ impl Bench {
         let options = ["--congestion", &plan.congestion];
         let service = |wanted: bool, side, cpus| {
             wanted
-                .then(|| wire.service_on(side, cpus, &options))
+                .then(|| wire.service_on_cores(side, cpus, &options))
                 .transpose()
         };
         let sender = service(pairing.tidelane_sends(), SENDER, &plan.sender_cpus)?;
