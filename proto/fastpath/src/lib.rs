@@ -215,7 +215,7 @@ impl<'a, E: Driver> FastPath<'a, E> {
 
     /// Sends all unsent data if the data fits into one segment, into the send window and into half
     /// of cwnd, as most requests and responses do, and if RTTVAR is below
-    /// [`Timeouts::rttvar_steady_us`]. The flow is not pending afterwards. Punts in all other
+    /// [`Timeouts::rttvar_rto_min_us`]. The flow is not pending afterwards. Punts in all other
     /// cases, which [`FastPath::send`] handles. The caller has checked that nothing is in flight,
     /// that SRTT is known, and that the flow has no flag of [`SEND_SINGLE_EXCLUDES`]. `before`
     /// holds the flow's present flags, and `now_us` is [`Clock::us`].
@@ -231,13 +231,13 @@ impl<'a, E: Driver> FastPath<'a, E> {
             || len > mss
             || len > flow.snd_wnd
             || len > flow.cwnd / 2
-            || flow.rttvar >= self.timeouts.rttvar_steady_us
+            || flow.rttvar >= self.timeouts.rttvar_rto_min_us
         {
             return Err(Punt);
         }
         flow.transmit(self.id, self.clock, TcpFlags::PSH, len, self.driver)
             .map_err(|TxFull| Punt)?;
-        let mut now = self.note_sent(before, TcpFlags::PSH, len, now_us);
+        let mut now = self.update_after_send(before, TcpFlags::PSH, len, now_us);
         now &= !(flags::SEND_WANTED | flags::PENDING | flags::TIMER);
         if len < mss {
             now |= flags::SMALL_SENT;
@@ -349,14 +349,14 @@ impl<'a, E: Driver> FastPath<'a, E> {
             let others = len.div_ceil(mss) - 1;
             self.flow.traffic.on_data_sent(self.clock.ms, others);
         }
-        self.flow.flags = self.note_sent(self.flow.flags, control, len, now_us);
+        self.flow.flags = self.update_after_send(self.flow.flags, control, len, now_us);
         Ok(())
     }
 
     /// Updates the flow after `len` bytes of new data were sent. Returns the new value of the
     /// flags, which were `before`.
     #[inline(always)]
-    fn note_sent(&mut self, before: u32, control: TcpFlags, len: u32, now_us: u32) -> u32 {
+    fn update_after_send(&mut self, before: u32, control: TcpFlags, len: u32, now_us: u32) -> u32 {
         let flow = &mut *self.flow;
         let mut now = before & !flags::ACK_FLAGS;
         let eager = self.timeouts.eager_acks && flow.rcv_nxt != flow.irs.add(1);

@@ -79,7 +79,8 @@ pub mod flags {
     pub const PENDING: u32 = 1 << 9;
     /// The end of the batch tries to send data.
     pub const SEND_WANTED: u32 = 1 << 10;
-    /// `rto_deadline` is valid.
+    /// `rto_deadline` is valid: the timeout of the retransmission timer or, as [`PERSIST`] and
+    /// [`PTO_ARMED`] say, of the persist timer or the probe timer.
     pub const RTO_ARMED: u32 = 1 << 11;
     /// `delack_at` is valid.
     pub const DELACK_ARMED: u32 = 1 << 12;

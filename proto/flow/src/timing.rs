@@ -33,7 +33,7 @@ pub struct Timeouts {
     pub pto_min_ms: u32,
     /// Value of [`FlowState::rttvar`] below which the variance term of the RTO is `rto_min_ms`, and
     /// the PTO of a single segment is not below the RTO. Zero if there is no such value.
-    pub rttvar_steady_us: u32,
+    pub rttvar_rto_min_us: u32,
     /// Longest delay of an ACK.
     pub delayed_ack_ms: u32,
     /// Time in FIN-WAIT-2 of an orphan, a connection whose socket is closed.
@@ -64,14 +64,14 @@ impl Timeouts {
         let rto_min_ms = to_ms(config.rto_min);
         // If RTO_MIN is at most the ACK delay, the PTO of a single segment (2 SRTT plus the ACK
         // delay) is not below the RTO (SRTT plus RTO_MIN).
-        let rttvar_steady_us = if rto_min_ms <= PROBE_DELAYED_ACK_MS {
+        let rttvar_rto_min_us = if rto_min_ms <= PROBE_DELAYED_ACK_MS {
             (rto_min_ms + 1) * 1000
         } else {
             0
         };
         Self {
             rto_min_ms,
-            rttvar_steady_us,
+            rttvar_rto_min_us,
             rto_max_ms: to_ms(config.rto_max),
             rto_initial_ms: to_ms(config.rto_initial),
             pto_min_ms: to_ms(config.pto_min),
@@ -145,11 +145,11 @@ impl FlowState {
 
     /// Restarts the timer like [`restart_rto`](Self::restart_rto), for a single segment in flight.
     /// The caller has checked that SRTT is known and RTTVAR is below
-    /// [`Timeouts::rttvar_steady_us`]. `before` is the present value of the flow's flags. Returns
+    /// [`Timeouts::rttvar_rto_min_us`]. `before` is the present value of the flow's flags. Returns
     /// the flags to set; the caller clears all other flags of [`flags::TIMER`].
     #[inline(always)]
     pub fn restart_rto_single(&mut self, before: u32, clock: &Clock, timeouts: &Timeouts) -> u32 {
-        debug_assert!(self.srtt != 0 && self.rttvar < timeouts.rttvar_steady_us);
+        debug_assert!(self.srtt != 0 && self.rttvar < timeouts.rttvar_rto_min_us);
         let rto = (self.srtt / 8000 + timeouts.rto_min_ms).min(timeouts.rto_max_ms);
         self.rto_deadline = clock.ms.plus(rto + 1);
         let probe = (before & flags::SACK) << (flags::PTO_SHIFT - flags::SACK_SHIFT);

@@ -1,7 +1,7 @@
 //! Unit tests of reassembly: order, overlap, timeouts, limits and ECN.
 
 use tidelane_wire::{
-    Ecn, FRAME_HEADERS_LEN, IpAddress, MacAddress, parse_fragment, parse_frame, protocol,
+    Ecn, FRAME_HEADERS_LEN_V4, IpAddress, MacAddress, parse_fragment, parse_frame, protocol,
 };
 
 use super::*;
@@ -104,7 +104,7 @@ fn rfc1122_section_3_3_2_the_longest_packet_is_reassembled() {
         assert_eq!(push(&mut all, *part), Ok(None));
     }
     let frame = push(&mut all, *last).unwrap().expect("the whole");
-    assert_eq!(frame.len(), FRAME_HEADERS_LEN + whole.len());
+    assert_eq!(frame.len(), FRAME_HEADERS_LEN_V4 + whole.len());
     assert_eq!(parse_frame(&frame).unwrap().payload, whole);
 }
 

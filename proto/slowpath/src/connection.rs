@@ -125,7 +125,7 @@ pub struct Connection {
     pub mss_bounded: bool,
     /// MSS in bytes that the peer's SYN announced, at least 48. The default MSS (RFC 9293 MUST-15)
     /// until the SYN arrives, or if the SYN has no MSS option.
-    pub smss: u16,
+    pub peer_mss: u16,
     /// True if our SYN offers window scaling. The SYN,ACK of a passive open offers window scaling
     /// only if the peer's SYN did.
     pub offer_wscale: bool,

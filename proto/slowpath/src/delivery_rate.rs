@@ -145,7 +145,7 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Records a transmission that is about to take place.
-    pub(crate) fn record_transmission(&mut self) {
+    pub(crate) fn prepare_rate_sample(&mut self) {
         if !self.uses_delivery_rate() {
             return;
         }

@@ -20,12 +20,12 @@ pub struct FastOpen {
     /// Bytes of data that the first SYN may carry.
     pub room: u32,
     /// True if the first SYN carries a Fast Open option or may carry data.
-    pub active: bool,
+    pub offered: bool,
     /// True if the first SYN is delayed until the application writes data for it.
     pub held: bool,
     /// True if the application got the flow before the handshake was complete. The value stays true
     /// after the handshake.
-    pub pending: bool,
+    pub accepted_early: bool,
     /// True while the flow counts against the listener's limit of pending Fast Open requests
     /// (TCP_FASTOPEN), until the flow leaves SYN-RECEIVED or the listener is closed.
     pub counts_as_pending: bool,
@@ -92,7 +92,7 @@ impl<E: Driver> SlowPath<'_, E> {
 
     /// Returns true if the application has the flow while the handshake is still going on.
     pub(crate) fn is_fast_open_pending(&self) -> bool {
-        self.cold.fast_open.pending && self.hot.state == State::SynReceived
+        self.cold.fast_open.accepted_early && self.hot.state == State::SynReceived
     }
 
     /// Returns true if the flow is a passive open in SYN-RECEIVED that the application does not
@@ -100,7 +100,7 @@ impl<E: Driver> SlowPath<'_, E> {
     pub(crate) fn is_half_open_passive(&self) -> bool {
         self.hot.state == State::SynReceived
             && self.cold.listener.is_some()
-            && !self.cold.fast_open.pending
+            && !self.cold.fast_open.accepted_early
     }
 
     /// Returns the bytes of data for the SYN that is sent now. Only the first SYN carries data.
@@ -137,7 +137,7 @@ impl<E: Driver> SlowPath<'_, E> {
         if data > 0 {
             self.hot.traffic.begin_busy(self.clock.us());
         }
-        if self.cold.fast_open.pending {
+        if self.cold.fast_open.accepted_early {
             // The retransmission timer runs for the SYN,ACK, too, but FlightSize counts only the
             // data after it.
             self.hot.snd_una = self.hot.snd_una.later_of(self.hot.iss.add(1));
@@ -147,7 +147,7 @@ impl<E: Driver> SlowPath<'_, E> {
     /// Accepts a SYN with a valid cookie (RFC 7413 §4.2.2), or a SYN at a listener that needs no
     /// cookie. The application gets the flow and the data of the SYN before the SYN,ACK is sent.
     pub fn accept_fast_open(&mut self, syn: &Segment<'_>, listener: ListenerId) {
-        self.cold.fast_open.pending = true;
+        self.cold.fast_open.accepted_early = true;
         self.hot.traffic = Traffic::after_syn(self.clock.ms);
         let room = self.hot.rcv_wnd_limit as usize;
         let data = &syn.payload[..syn.payload.len().min(room)];
@@ -187,7 +187,7 @@ impl<E: Driver> SlowPath<'_, E> {
         let acked = syn_ack.ack.distance_from(first);
         self.hot.traffic.note_acked(acked);
         self.hot.traffic.end_busy(&self.clock);
-        if !self.cold.fast_open.active && !data {
+        if !self.cold.fast_open.offered && !data {
             return;
         }
         self.cold.fast_open.syn_data_acked = data && all;
@@ -240,7 +240,7 @@ impl<E: Driver> SlowPath<'_, E> {
     /// (RFC 7413 §4.2.2). The receive window is the unscaled window that our SYN announced.
     pub(crate) fn receive_syn_ack_data(&mut self, syn_ack: &Segment<'_>, ecn: Ecn) -> Outcome {
         let more = !syn_ack.payload.is_empty() || syn_ack.flags.contains(TcpFlags::FIN);
-        if !self.cold.fast_open.active || !more {
+        if !self.cold.fast_open.offered || !more {
             return Outcome::Keep;
         }
         let mut data = *syn_ack;

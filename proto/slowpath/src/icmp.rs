@@ -82,7 +82,7 @@ impl<E: Driver> SlowPath<'_, E> {
         // The peer's MSS is unknown in SYN-SENT.
         let of_peer = match self.hot.state {
             State::SynSent => u16::MAX,
-            _ => self.cold.smss,
+            _ => self.cold.peer_mss,
         };
         let now = self.cold.path_mss.min(of_peer) + sizes.headers;
         let asked = if mtu == 0 { plateau_below(now) } else { mtu };

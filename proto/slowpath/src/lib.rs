@@ -121,7 +121,7 @@ impl<E: tidelane_flow::Driver> SlowPath<'_, E> {
         // The fast path sends plain data segments: no CWR, no SACK blocks.
         let no_options = self.cold.ecn.cwr_queued == tidelane_wire::TcpFlags::NONE
             && (self.cold.ooo.is_empty() || !self.hot.has(flags::SACK));
-        let is_searching_mtu = self.cold.mtu.is_open(self.cold.path_mss);
+        let is_searching_mtu = self.cold.mtu.is_searching(self.cold.path_mss);
         let plain_data = no_options && !self.is_paced() && !is_searching_mtu;
         self.hot.assign(flags::FAST_SEND, eligible && plain_data);
         self.hot.update_window_edge_moves();

@@ -49,7 +49,7 @@ pub struct MtuSearch {
 impl MtuSearch {
     /// Returns true if a probe is in flight, or if the search will send another probe. `low` is the
     /// largest size known to arrive.
-    pub(crate) fn is_open(&self, low: u16) -> bool {
+    pub(crate) fn is_searching(&self, low: u16) -> bool {
         self.active && (self.probe.is_some() || self.high.saturating_sub(low) >= PROBE_THRESHOLD)
     }
 
@@ -80,7 +80,7 @@ impl<E: Driver> SlowPath<'_, E> {
 
     /// Returns the largest size that the link and the peer's MSS allow.
     fn largest_mss(&self) -> u16 {
-        let both = self.cold.rmss.min(self.cold.smss);
+        let both = self.cold.rmss.min(self.cold.peer_mss);
         both.min(self.config.segment_max)
     }
 
@@ -120,7 +120,7 @@ impl<E: Driver> SlowPath<'_, E> {
         } else {
             least
         };
-        if low >= self.cold.path_mss.min(self.cold.smss) {
+        if low >= self.cold.path_mss.min(self.cold.peer_mss) {
             return;
         }
         self.counters.mtu_black_holes += 1;
@@ -142,7 +142,7 @@ impl<E: Driver> SlowPath<'_, E> {
     /// Sends an MTU probe if a probe is due (RFC 4821 §7.3, §7.4).
     pub(crate) fn send_mtu_probe(&mut self) -> Result<(), TxFull> {
         let (low, high) = (self.cold.path_mss, self.cold.mtu.high);
-        if !self.cold.mtu.is_open(low) || self.cold.mtu.is_probing() || !self.may_probe() {
+        if !self.cold.mtu.is_searching(low) || self.cold.mtu.is_probing() || !self.may_probe() {
             return Ok(());
         }
         let size = low + (high - low) / 2;
@@ -152,7 +152,7 @@ impl<E: Driver> SlowPath<'_, E> {
             return Ok(());
         }
         self.ensure_scoreboard();
-        self.record_transmission();
+        self.prepare_rate_sample();
         let (start, end) = (self.hot.snd_nxt, self.hot.snd_nxt.add(len));
         let mut out = self
             .hot
@@ -163,8 +163,8 @@ impl<E: Driver> SlowPath<'_, E> {
         self.counters.out_segs += 1;
         self.counters.mtu_probes += 1;
         self.hot.snd_nxt = end;
-        self.note_sent(start, len as u16);
-        self.note_transmitted(len);
+        self.track_sent(start, len as u16);
+        self.charge_pacing_and_prr(len);
         if !self.hot.has(flags::RTO_ARMED) {
             self.arm_rto();
         }
@@ -181,7 +181,7 @@ impl<E: Driver> SlowPath<'_, E> {
                 .is_none_or(|scoreboard| scoreboard.sacked() == 0 && scoreboard.lost() == 0)
             && !self.hot.has(flags::PERSIST)
             && !self.cold.mss_bounded
-            && self.cold.path_mss <= self.cold.smss
+            && self.cold.path_mss <= self.cold.peer_mss
             && !self.is_held_back()
     }
 
@@ -216,7 +216,7 @@ impl<E: Driver> SlowPath<'_, E> {
     /// supports the largest size needs no entry.
     fn cache_search_result(&mut self) {
         let low = self.cold.path_mss;
-        if self.cold.mtu.is_open(low) {
+        if self.cold.mtu.is_searching(low) {
             return;
         }
         if low.saturating_add(PROBE_THRESHOLD) > self.largest_mss() {

@@ -201,7 +201,7 @@ pub fn new_connection(
         path_mss: rmss,
         mtu: MtuSearch::default(),
         mss_bounded: false,
-        smss: ip_sizes(hot.key.peer.addr).mss_default,
+        peer_mss: ip_sizes(hot.key.peer.addr).mss_default,
         offer_wscale: true,
         fast_open: FastOpen::default(),
         cause: None,
@@ -235,7 +235,7 @@ impl Connection {
         hot.snd_wnd = u32::from(syn.wnd);
         self.snd_wnd_max = hot.snd_wnd;
         let mss_default = ip_sizes(hot.key.peer.addr).mss_default;
-        self.smss = syn.options.mss.unwrap_or(mss_default).max(MSS_MIN);
+        self.peer_mss = syn.options.mss.unwrap_or(mss_default).max(MSS_MIN);
         match syn.options.wscale {
             Some(shift) => hot.scales = (shift.min(WSCALE_MAX) << 4) | (hot.scales & 15),
             None => {
@@ -271,7 +271,7 @@ impl Connection {
         } else {
             0
         };
-        let whole = self.smss.min(self.path_mss).min(config.segment_max);
+        let whole = self.peer_mss.min(self.path_mss).min(config.segment_max);
         let of_window = if self.snd_wnd_max > SMALL_WINDOW {
             self.snd_wnd_max / 2
         } else {

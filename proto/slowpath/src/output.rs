@@ -99,7 +99,7 @@ impl<E: Driver> SlowPath<'_, E> {
     /// Sends the next `len` bytes of new data as one segment, regardless of Nagle, cwnd and
     /// SND.WND.
     pub fn send_new_data(&mut self, len: u32) -> Result<(), TxFull> {
-        self.record_transmission();
+        self.prepare_rate_sample();
         let seq = self.hot.snd_nxt;
         let last = seq.add(len) == self.hot.tx_end;
         let control = if last { TcpFlags::PSH } else { TcpFlags::NONE };
@@ -110,7 +110,7 @@ impl<E: Driver> SlowPath<'_, E> {
         self.hot.note_ack_sent(out.wnd);
         self.counters.out_segs += 1;
         self.hot.snd_nxt = seq.add(len);
-        self.note_sent(seq, len.min(0xffff) as u16);
+        self.track_sent(seq, len.min(0xffff) as u16);
         self.note_paced(len);
         if len < u32::from(self.hot.mss) {
             self.hot.set(flags::SMALL_SENT);
@@ -121,7 +121,7 @@ impl<E: Driver> SlowPath<'_, E> {
 
     /// Retransmits `[start, start + len)` as one segment. The range may include the FIN.
     pub fn retransmit(&mut self, start: SeqNumber, len: u32) -> Result<(), TxFull> {
-        self.record_transmission();
+        self.prepare_rate_sample();
         // The ACK of retransmitted data would not show that an MTU probe arrived.
         self.forget_mtu_probe();
         let end = start.add(len);
@@ -161,7 +161,7 @@ impl<E: Driver> SlowPath<'_, E> {
             undo.undo_retrans = undo.undo_retrans.saturating_add(len);
             undo.retrans_stamp.get_or_insert(self.clock.ms);
         }
-        self.note_transmitted(len);
+        self.charge_pacing_and_prr(len);
         let now = self.clock.us();
         self.scoreboard_for_loss().on_retransmit(start, len, now);
         Ok(())
@@ -183,7 +183,7 @@ impl<E: Driver> SlowPath<'_, E> {
         self.transmit(&out)?;
         self.hot.note_ack_sent(out.wnd);
         self.hot.snd_nxt = self.hot.snd_nxt.add(1);
-        self.note_sent(self.hot.tx_end, 1);
+        self.track_sent(self.hot.tx_end, 1);
         self.hot.set(flags::FIN_SENT);
         self.cold.fin_without_data = true;
         self.arm_rto();
@@ -216,7 +216,7 @@ impl<E: Driver> SlowPath<'_, E> {
         self.idle_restart();
         self.send_mtu_probe()?;
         self.start_scoreboard_if_wanted();
-        self.record_transmission();
+        self.prepare_rate_sample();
         // Data that is part of FlightSize but not of `pipe` (RFC 6675) has left the network and
         // does not count against cwnd.
         let cwnd = self.hot.cwnd;
@@ -237,7 +237,7 @@ impl<E: Driver> SlowPath<'_, E> {
             // Pacing held the data back, not the congestion window.
             self.hot.assign(flags::CWND_LIMITED, limited != 0);
         }
-        self.note_transmitted(self.hot.snd_nxt.distance_from(from));
+        self.charge_pacing_and_prr(self.hot.snd_nxt.distance_from(from));
         let persisted = self.hot.has(flags::PERSIST);
         // `send_new` starts the timer without regard to backoff, to the least RTO of a flow without
         // an RTT sample, and to the shorter PTO of a flow with suspected losses.

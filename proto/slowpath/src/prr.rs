@@ -71,7 +71,7 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Accounts for `len` bytes that were sent or retransmitted.
-    pub(crate) fn note_transmitted(&mut self, len: u32) {
+    pub(crate) fn charge_pacing_and_prr(&mut self, len: u32) {
         self.note_paced(len);
         if let Some(prr) = &mut self.cold.prr {
             prr.out += u64::from(len);

@@ -44,7 +44,7 @@ impl Connection {
             sack: flow.has(flags::SACK),
             ecn: flow.has(flags::ECN),
             syn_data: self.fast_open.syn_data_acked,
-            fast_open_pending: self.fast_open.pending && flow.state == State::SynReceived,
+            fast_open_pending: self.fast_open.accepted_early && flow.state == State::SynReceived,
             flight_size: flow.flight_size(),
             sacked,
             lost,

@@ -196,7 +196,7 @@ impl<E: Driver> SlowPath<'_, E> {
                 snd_up,
             },
         });
-        self.note_sent(before, self.hot.mss);
+        self.track_sent(before, self.hot.mss);
         self.hot.mss += len;
         self.hot.clear(flags::CORK | flags::NODELAY);
         self.hot.set(held);

@@ -52,7 +52,7 @@ impl<E: Driver> SlowPath<'_, E> {
 
     /// Records new data or a FIN that was sent from `start` to SND.NXT in segments of `segment`
     /// bytes, of which the last one may be shorter.
-    pub fn note_sent(&mut self, start: SeqNumber, segment: u16) {
+    pub fn track_sent(&mut self, start: SeqNumber, segment: u16) {
         if start != self.hot.snd_nxt {
             self.hot.traffic.begin_busy(self.clock.us());
         }

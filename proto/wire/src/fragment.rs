@@ -14,8 +14,8 @@ use crate::{
     ipv6,
     tcp::TCP_HEADER_LEN,
     template::{
-        ETHERNET_HEADER_LEN, FRAME_HEADERS_LEN, FRAME_HEADERS_LEN_MAX, IPV4_HEADER_LEN,
-        IPV6_HEADER_LEN,
+        ETHERNET_HEADER_LEN, FRAME_HEADERS_LEN_MAX, FRAME_HEADERS_LEN_V4, FRAME_HEADERS_LEN_V6,
+        IPV4_HEADER_LEN, IPV6_HEADER_LEN,
     },
 };
 
@@ -229,7 +229,7 @@ impl FrameHeaders {
             ip[8..24].copy_from_slice(&self.src.0);
             ip[24..].copy_from_slice(&self.dst.0);
             bytes[12..14].copy_from_slice(&ETHERTYPE_IPV6);
-            return (bytes, FRAME_HEADERS_LEN_MAX);
+            return (bytes, FRAME_HEADERS_LEN_V6);
         };
         let total_len = payload_len.saturating_add(IPV4_HEADER_LEN as u16);
         ip[..2].copy_from_slice(&[VERSION_AND_IHL, ecn as u8]);
@@ -240,7 +240,7 @@ impl FrameHeaders {
         let sum = checksum::sum(&ip[..IPV4_HEADER_LEN]).checksum();
         ip[10..12].copy_from_slice(&sum.to_be_bytes());
         bytes[12..14].copy_from_slice(&ETHERTYPE_IPV4);
-        (bytes, FRAME_HEADERS_LEN)
+        (bytes, FRAME_HEADERS_LEN_V4)
     }
 }
 

@@ -52,8 +52,8 @@ pub use crate::{
         write_partial_checksum, write_tcp_checksum,
     },
     template::{
-        ETHERNET_HEADER_LEN, FRAME_HEADERS_LEN, FRAME_HEADERS_LEN_MAX, HeaderTemplate,
-        IPV4_HEADER_LEN, IPV6_HEADER_LEN, IpFields,
+        ETHERNET_HEADER_LEN, FRAME_HEADERS_LEN_MAX, FRAME_HEADERS_LEN_V4, FRAME_HEADERS_LEN_V6,
+        HeaderTemplate, IPV4_HEADER_LEN, IPV6_HEADER_LEN, IpFields,
     },
     time_exceeded::{TIME_EXCEEDED_LEN_MAX, emit_time_exceeded},
     udp::{

@@ -14,9 +14,11 @@ pub const IPV4_HEADER_LEN: usize = 20;
 /// Length of an IPv6 header without extension headers, in bytes.
 pub const IPV6_HEADER_LEN: usize = 40;
 /// Length of the headers that [`HeaderTemplate::write`] writes for IPv4, in bytes.
-pub const FRAME_HEADERS_LEN: usize = ETHERNET_HEADER_LEN + IPV4_HEADER_LEN;
+pub const FRAME_HEADERS_LEN_V4: usize = ETHERNET_HEADER_LEN + IPV4_HEADER_LEN;
 /// Length of the headers that [`HeaderTemplate::write`] writes for IPv6, in bytes.
-pub const FRAME_HEADERS_LEN_MAX: usize = ETHERNET_HEADER_LEN + IPV6_HEADER_LEN;
+pub const FRAME_HEADERS_LEN_V6: usize = ETHERNET_HEADER_LEN + IPV6_HEADER_LEN;
+/// Length of the longest headers that [`HeaderTemplate::write`] writes, in bytes.
+pub const FRAME_HEADERS_LEN_MAX: usize = FRAME_HEADERS_LEN_V6;
 
 /// Default TTL or hop limit, the same as in Linux.
 const TTL: u8 = 64;
@@ -95,7 +97,7 @@ impl HeaderTemplate {
 
     fn v4(protocol: u8, src: [u8; 4], dst: [u8; 4]) -> Self {
         let mut bytes = [0; FRAME_HEADERS_LEN_MAX];
-        let (ethernet, ip) = bytes[..FRAME_HEADERS_LEN].split_at_mut(ETHERNET_HEADER_LEN);
+        let (ethernet, ip) = bytes[..FRAME_HEADERS_LEN_V4].split_at_mut(ETHERNET_HEADER_LEN);
         ethernet[12..14].copy_from_slice(&[0x08, 0x00]);
         ip[0] = 0x45;
         ip[6..8].copy_from_slice(&DF);
@@ -107,7 +109,7 @@ impl HeaderTemplate {
         let pseudo_sum = checksum::pseudo_header_v4(src, dst, protocol, 0);
         Self {
             bytes,
-            len: FRAME_HEADERS_LEN as u8,
+            len: FRAME_HEADERS_LEN_V4 as u8,
             ip_sum,
             pseudo_sum: SmallSum::new(pseudo_sum),
             ip_id: 0,
@@ -126,7 +128,7 @@ impl HeaderTemplate {
         let pseudo_sum = checksum::pseudo_header_v6(src.0, dst.0, protocol, 0);
         Self {
             bytes,
-            len: FRAME_HEADERS_LEN_MAX as u8,
+            len: FRAME_HEADERS_LEN_V6 as u8,
             ip_sum: SmallSum::new(Sum::ZERO),
             pseudo_sum: SmallSum::new(pseudo_sum),
             ip_id: 0,
@@ -170,7 +172,7 @@ impl HeaderTemplate {
             self.bytes[ETHERNET_HEADER_LEN + 7] = hop_limit;
             return;
         }
-        let ip = &mut self.bytes[ETHERNET_HEADER_LEN..FRAME_HEADERS_LEN];
+        let ip = &mut self.bytes[ETHERNET_HEADER_LEN..FRAME_HEADERS_LEN_V4];
         ip[1] = class;
         ip[8] = hop_limit;
         self.ip_sum = SmallSum::new(checksum::sum(ip));
@@ -182,7 +184,7 @@ impl HeaderTemplate {
         if self.is_v6() {
             return;
         }
-        let ip = &mut self.bytes[ETHERNET_HEADER_LEN..FRAME_HEADERS_LEN];
+        let ip = &mut self.bytes[ETHERNET_HEADER_LEN..FRAME_HEADERS_LEN_V4];
         ip[6..8].copy_from_slice(if allowed { &[0, 0] } else { &DF });
         self.ip_sum = SmallSum::new(checksum::sum(ip));
     }
@@ -199,7 +201,7 @@ impl HeaderTemplate {
     /// Returns true if the headers are IPv6 headers.
     #[inline]
     pub fn is_v6(&self) -> bool {
-        usize::from(self.len) == FRAME_HEADERS_LEN_MAX
+        usize::from(self.len) == FRAME_HEADERS_LEN_V6
     }
 
     /// Returns the length of the headers that [`write`](Self::write) writes, in bytes.
@@ -232,39 +234,39 @@ impl HeaderTemplate {
     }
 
     /// Writes the Ethernet and the IP header to the start of `buf`. Returns their length in bytes.
-    /// `tcp_len` is the length of transport header and payload in bytes. `ip_id` is ignored for
-    /// IPv6, whose header has no identification.
+    /// `transport_len` is the length of the transport header and payload in bytes. `ip_id` is
+    /// ignored for IPv6, whose header has no identification.
     ///
     /// # Panics
     ///
     /// If `buf` is shorter than [`headers_len`](Self::headers_len).
-    pub fn write(&self, buf: &mut [u8], tcp_len: u16, ecn: Ecn, ip_id: u16) -> usize {
-        let behind = self.write_before(buf, tcp_len, ecn, ip_id);
+    pub fn write(&self, buf: &mut [u8], transport_len: u16, ecn: Ecn, ip_id: u16) -> usize {
+        let behind = self.write_before(buf, transport_len, ecn, ip_id);
         assert!(behind.is_some(), "the buffer has room for the headers");
         self.headers_len()
     }
 
-    /// Writes the headers like [`write`](Self::write). Returns the rest of `buf` for the TCP
-    /// header, or `None` if `buf` is shorter than the headers.
+    /// Writes the headers like [`write`](Self::write). Returns the rest of `buf` for the
+    /// transport header, or `None` if `buf` is shorter than the headers.
     #[inline(always)]
     pub fn write_before<'b>(
         &self,
         buf: &'b mut [u8],
-        tcp_len: u16,
+        transport_len: u16,
         ecn: Ecn,
         ip_id: u16,
     ) -> Option<&'b mut [u8]> {
         if self.is_v6() {
-            return self.write_v6(buf, tcp_len, ecn);
+            return self.write_v6(buf, transport_len, ecn);
         }
-        let total_len = tcp_len.wrapping_add(IPV4_HEADER_LEN as u16);
+        let total_len = transport_len.wrapping_add(IPV4_HEADER_LEN as u16);
         let sum = self
             .ip_sum
             .plus_u16(total_len)
             .plus_u16(ip_id)
             .plus_u16(u16::from(ecn as u8));
-        let (headers, behind) = buf.split_first_chunk_mut::<FRAME_HEADERS_LEN>()?;
-        headers.copy_from_slice(&self.bytes[..FRAME_HEADERS_LEN]);
+        let (headers, behind) = buf.split_first_chunk_mut::<FRAME_HEADERS_LEN_V4>()?;
+        headers.copy_from_slice(&self.bytes[..FRAME_HEADERS_LEN_V4]);
         let ip = &mut headers[ETHERNET_HEADER_LEN..];
         ip[1] |= ecn as u8;
         ip[2..4].copy_from_slice(&total_len.to_be_bytes());
@@ -274,19 +276,24 @@ impl HeaderTemplate {
     }
 
     #[inline(never)]
-    fn write_v6<'b>(&self, buf: &'b mut [u8], tcp_len: u16, ecn: Ecn) -> Option<&'b mut [u8]> {
-        let (headers, behind) = buf.split_first_chunk_mut::<FRAME_HEADERS_LEN_MAX>()?;
+    fn write_v6<'b>(
+        &self,
+        buf: &'b mut [u8],
+        transport_len: u16,
+        ecn: Ecn,
+    ) -> Option<&'b mut [u8]> {
+        let (headers, behind) = buf.split_first_chunk_mut::<FRAME_HEADERS_LEN_V6>()?;
         *headers = self.bytes;
         let ip = &mut headers[ETHERNET_HEADER_LEN..];
         ip[1] |= (ecn as u8) << 4;
-        ip[4..6].copy_from_slice(&tcp_len.to_be_bytes());
+        ip[4..6].copy_from_slice(&transport_len.to_be_bytes());
         Some(behind)
     }
 
-    /// Returns the sum of the transport's pseudo-header for `tcp_len` bytes of transport header and
-    /// payload.
+    /// Returns the sum of the transport's pseudo-header for `transport_len` bytes of transport
+    /// header and payload.
     #[inline]
-    pub fn pseudo_header(&self, tcp_len: u16) -> Sum {
-        self.pseudo_sum.plus_u16(tcp_len).widen()
+    pub fn pseudo_header(&self, transport_len: u16) -> Sum {
+        self.pseudo_sum.plus_u16(transport_len).widen()
     }
 }

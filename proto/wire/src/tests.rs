@@ -57,8 +57,9 @@ pub fn checked(frame: &[u8]) -> (Packet<'_>, Segment<'_>) {
 fn emitted(packet: &Packet<'_>, segment: &Segment<'_>, ip_id: u16) -> Vec<u8> {
     let template =
         HeaderTemplate::new(packet.src_mac, packet.dst_mac, packet.src, packet.dst).unwrap();
-    let mut frame = vec![0xaa; FRAME_HEADERS_LEN + segment.header().len() + segment.payload.len()];
-    let tcp_len = (frame.len() - FRAME_HEADERS_LEN) as u16;
+    let mut frame =
+        vec![0xaa; FRAME_HEADERS_LEN_V4 + segment.header().len() + segment.payload.len()];
+    let tcp_len = (frame.len() - FRAME_HEADERS_LEN_V4) as u16;
     let ip_end = template.write(&mut frame, tcp_len, packet.ecn, ip_id);
     let tcp_end = ip_end + emit_tcp(&mut frame[ip_end..], &segment.header());
     let payload = checksum::copy_and_sum(&mut frame[tcp_end..], segment.payload);
@@ -169,26 +170,31 @@ fn unfinished_checksum_is_taken_only_where_allowed() {
     let (packet, _) = checked(&frame);
     let (src, dst) = (packet.src, packet.dst);
     let pseudo = checksum::pseudo_header(src, dst, protocol::TCP, packet.payload.len() as u32);
-    write_partial_checksum(&mut frame[FRAME_HEADERS_LEN..], pseudo);
-    assert!(tcp_checksum_ok(src, dst, &frame[FRAME_HEADERS_LEN..], true));
+    write_partial_checksum(&mut frame[FRAME_HEADERS_LEN_V4..], pseudo);
+    assert!(tcp_checksum_ok(
+        src,
+        dst,
+        &frame[FRAME_HEADERS_LEN_V4..],
+        true
+    ));
     assert!(!tcp_checksum_ok(
         src,
         dst,
-        &frame[FRAME_HEADERS_LEN..],
+        &frame[FRAME_HEADERS_LEN_V4..],
         false
     ));
-    frame[FRAME_HEADERS_LEN + 17] ^= 1;
+    frame[FRAME_HEADERS_LEN_V4 + 17] ^= 1;
     assert!(!tcp_checksum_ok(
         src,
         dst,
-        &frame[FRAME_HEADERS_LEN..],
+        &frame[FRAME_HEADERS_LEN_V4..],
         true
     ));
     // A complete checksum is valid on a veth, too. A truncated header is never valid.
     assert!(tcp_checksum_ok(
         src,
         dst,
-        &bytes(DATA)[FRAME_HEADERS_LEN..],
+        &bytes(DATA)[FRAME_HEADERS_LEN_V4..],
         true
     ));
     assert!(!tcp_checksum_ok(src, dst, &[0; 12], true));
@@ -207,7 +213,7 @@ fn truncation_at_every_length_is_refused() {
         }
     }
     let frame = bytes(SYN);
-    let transport = &frame[FRAME_HEADERS_LEN..];
+    let transport = &frame[FRAME_HEADERS_LEN_V4..];
     for len in 0..transport.len() {
         assert!(parse_tcp(&transport[..len]).is_err(), "{len}");
     }
@@ -218,7 +224,7 @@ fn with_ip_byte(hex: &str, at: usize, value: u8) -> Vec<u8> {
     let mut frame = bytes(hex);
     frame[ETHERNET_HEADER_LEN + at] = value;
     frame[ETHERNET_HEADER_LEN + 10..ETHERNET_HEADER_LEN + 12].fill(0);
-    let sum = checksum::sum(&frame[ETHERNET_HEADER_LEN..FRAME_HEADERS_LEN]).checksum();
+    let sum = checksum::sum(&frame[ETHERNET_HEADER_LEN..FRAME_HEADERS_LEN_V4]).checksum();
     frame[ETHERNET_HEADER_LEN + 10..ETHERNET_HEADER_LEN + 12].copy_from_slice(&sum.to_be_bytes());
     frame
 }
@@ -243,7 +249,7 @@ fn refusals_have_their_reason() {
     frame[12..14].copy_from_slice(&[0x81, 0x00]);
     assert_eq!(reason(&frame), DropReason::UnsupportedEthertype);
 
-    let mut transport = bytes(SYN)[FRAME_HEADERS_LEN..].to_vec();
+    let mut transport = bytes(SYN)[FRAME_HEADERS_LEN_V4..].to_vec();
     transport[12] = 0x40;
     assert_eq!(parse_tcp(&transport), Err(DropReason::BadTcpHeader));
     transport[12] = 0xb0;
@@ -253,7 +259,7 @@ fn refusals_have_their_reason() {
 /// Inserts IPv4 options into the frame [`DATA`]. Their length is a multiple of four bytes.
 fn with_ip_options(options: &[u8]) -> Vec<u8> {
     let mut frame = bytes(DATA);
-    let behind = FRAME_HEADERS_LEN..FRAME_HEADERS_LEN;
+    let behind = FRAME_HEADERS_LEN_V4..FRAME_HEADERS_LEN_V4;
     frame.splice(behind, options.iter().copied());
     let ip = &mut frame[ETHERNET_HEADER_LEN..];
     ip[0] += options.len() as u8 / 4;
@@ -378,7 +384,7 @@ fn icmp_error_names_our_flow() {
 /// Returns an ICMP message that quotes the segment of [`UNREACHABLE`], cut to the minimum of RFC
 /// 792. `edit` may change the message before its checksum is computed.
 fn icmp(kind: u8, code: u8, mtu: u16, edit: impl Fn(&mut [u8])) -> Vec<u8> {
-    let mut icmp = bytes(UNREACHABLE)[FRAME_HEADERS_LEN..FRAME_HEADERS_LEN + 8 + 28].to_vec();
+    let mut icmp = bytes(UNREACHABLE)[FRAME_HEADERS_LEN_V4..FRAME_HEADERS_LEN_V4 + 8 + 28].to_vec();
     icmp[..4].copy_from_slice(&[kind, code, 0, 0]);
     icmp[6..8].copy_from_slice(&mtu.to_be_bytes());
     edit(&mut icmp);

@@ -365,7 +365,7 @@ impl Engine {
         self.time_wait.expire(now);
         while let Some(id) = self.wheel.expire_next(now) {
             if id == TS_RECENT_CHECK {
-                self.check_ts_recent_ages(now);
+                self.update_ts_recent_ages(now);
             }
             let Some(flow) = self.table.get_mut(id) else {
                 continue;

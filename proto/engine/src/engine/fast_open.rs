@@ -267,7 +267,7 @@ impl Engine {
             cold.fast_open.option = offer.option;
             cold.fast_open.room = if offer.data { room } else { 0 };
             cold.fast_open.more_follows = request.more_follows;
-            cold.fast_open.active = offer.data || offer.option.is_some();
+            cold.fast_open.offered = offer.data || offer.option.is_some();
             cold.fast_open.held = request.held && offer.data && room > 0;
         }
         self.want_to_send(id);

@@ -65,7 +65,7 @@ impl Engine {
                 .connections
                 .get(id.index())
                 .and_then(Option::as_ref)
-                .is_some_and(|cold| cold.fast_open.pending)
+                .is_some_and(|cold| cold.fast_open.accepted_early)
     }
 
     /// Returns true if the accept queue of the flow's listener is full.

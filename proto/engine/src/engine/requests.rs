@@ -68,7 +68,8 @@ impl Engine {
                 .get(*flow)
                 .is_some_and(|f| f.state == State::SynReceived);
             let cold = self.connections.get(flow.index()).and_then(Option::as_ref);
-            let belongs = |cold: &Connection| cold.listener == Some(id) && !cold.fast_open.pending;
+            let belongs =
+                |cold: &Connection| cold.listener == Some(id) && !cold.fast_open.accepted_early;
             half_open && cold.is_some_and(belongs)
         };
         let flows: Vec<FlowId> = self.flows().filter(of_listener).collect();

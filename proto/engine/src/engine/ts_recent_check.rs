@@ -24,7 +24,7 @@ impl Engine {
     /// PAWS computes the age of TS.Recent from the recorded time. Restarts the timer if flows
     /// exist.
     #[inline(never)]
-    pub(super) fn check_ts_recent_ages(&mut self, now: Instant) {
+    pub(super) fn update_ts_recent_ages(&mut self, now: Instant) {
         for (id, flow) in self.table.iter() {
             if let Some(Some(cold)) = self.connections.get_mut(id.index()) {
                 cold.ts_recent_age.update(now, flow);

@@ -40,7 +40,7 @@ fn linux_segments_are_understood_and_reproduced() {
         let mut template =
             HeaderTemplate::new(packet.src_mac, packet.dst_mac, packet.src, packet.dst).unwrap();
         template.set_flow_label(u32::from_be_bytes(*original[14..].first_chunk().unwrap()));
-        assert!(template.is_v6() && template.headers_len() == FRAME_HEADERS_LEN_MAX);
+        assert!(template.is_v6() && template.headers_len() == FRAME_HEADERS_LEN_V6);
         let mut frame = vec![0xaa; original.len()];
         let tcp_len = (frame.len() - template.headers_len()) as u16;
         let ip_end = template.write(&mut frame, tcp_len, packet.ecn, 0x1234);

@@ -6,7 +6,7 @@ use std::sync::{Arc, atomic::AtomicU32};
 use tidelane_ring::core_of;
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{
-    FRAME_HEADERS_LEN, IpAddress, TcpFlags, checksum, parse_frame, parse_tcp, protocol,
+    FRAME_HEADERS_LEN_V4, IpAddress, TcpFlags, checksum, parse_frame, parse_tcp, protocol,
 };
 
 use crate::{
@@ -21,7 +21,7 @@ const WAIT: Duration = Duration::from_secs(60);
 /// Returns the two fragments of a SYN to port 80. `id` is the identification of the IP packet.
 fn fragments(to: [u8; 4], src_port: u16, id: u16) -> [Vec<u8>; 2] {
     let whole = frames::syn(PEER, to, TTL, src_port);
-    let (headers, tcp) = whole.split_at(FRAME_HEADERS_LEN);
+    let (headers, tcp) = whole.split_at(FRAME_HEADERS_LEN_V4);
     let cut = |word: u16, tcp: &[u8]| {
         let mut frame = [headers, tcp].concat();
         let ip = &mut frame[14..34];
