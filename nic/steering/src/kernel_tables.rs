@@ -210,7 +210,7 @@ impl KernelTables {
         }
         if info.prefsrc.is_none() {
             let target = info.gateway.unwrap_or(*dst);
-            let on_link = |record: &&AddressRecord| record.contains(&target);
+            let on_link = |record: &&AddressRecord| record.network_contains(&target);
             let chosen = self.addresses(info.ifindex).find(on_link);
             let chosen = chosen.or_else(|| self.addresses(info.ifindex).next());
             info.prefsrc = chosen.map(|record| record.addr);

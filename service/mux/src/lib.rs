@@ -51,5 +51,5 @@ pub use crate::{
     port_end::PortEnd,
     ports::Ports,
     rate::SendRate,
-    ready::{Doorbell, MuxPort},
+    ready::{Doorbell, ProgramPort},
 };

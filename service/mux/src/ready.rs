@@ -70,24 +70,24 @@ impl Doorbell {
 }
 
 /// The program's end of a port: a [`PacketIo`] that rings the doorbell after each flush.
-pub struct MuxPort<P> {
+pub struct ProgramPort<P> {
     inner: P,
     doorbell: Doorbell,
 }
 
-impl<P> MuxPort<P> {
+impl<P> ProgramPort<P> {
     /// Makes the program's end from `inner`, an end of the packet rings, and the port's doorbell.
     pub fn new(inner: P, doorbell: Doorbell) -> Self {
         Self { inner, doorbell }
     }
 }
 
-impl<P: PacketIo> PacketIo for MuxPort<P> {
+impl<P: PacketIo> PacketIo for ProgramPort<P> {
     type Burst = P::Burst;
 
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            // The mux refuses packets with partial checksums. `MuxPort` forwards no GSO frames.
+            // The mux refuses packets with partial checksums. `ProgramPort` forwards no GSO frames.
             tx_checksum: false,
             tx_gso_len_max: 0,
             rx_checksum_may_be_partial: self.doorbell.partial_checksums,
@@ -166,7 +166,7 @@ mod tests {
             port: PortId(0),
             partial_checksums: false,
         };
-        let mut port = MuxPort::new(FixedPort, doorbell);
+        let mut port = ProgramPort::new(FixedPort, doorbell);
         assert!(port.tx_pending() && port.shared_frames().is_none());
         assert_eq!((port.rx_overruns(), port.system_calls()), (3, 4));
     }

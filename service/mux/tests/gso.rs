@@ -16,7 +16,7 @@ use tidelane_wire::{
     Timestamps, checksum, emit_tcp, parse_frame, write_partial_checksum, write_tcp_checksum,
 };
 
-use crate::frames::{LOCAL, MAC, PEER, PEER_MAC, Sent, receive, send};
+use crate::frames::{LOCAL, LOCAL_MAC, PEER, PEER_MAC, TestFrame, receive, send};
 
 mod frames;
 
@@ -136,7 +136,7 @@ impl Net {
             sent: Vec::new(),
         };
         let (_host, mux_host) = MemPort::pair(config);
-        let mut mux = Mux::new(nic, mux_host, MAC, vec![LOCAL, LOCAL_V6], 2);
+        let mut mux = Mux::new(nic, mux_host, LOCAL_MAC, vec![LOCAL, LOCAL_V6], 2);
         let opened = [0, 1].map(|number| {
             let (service, program) = PortRegions::heap(RING_LEN).expect("there is memory");
             let (id, _) = mux.open(ServiceEnd::new(&service, None)).expect("room");
@@ -206,7 +206,7 @@ impl Stream {
     /// Returns a frame with `payload`, and the length of the frame's headers. `before` is the
     /// number of bytes of the stream before the frame, and `segments` the number of segments.
     fn frame(self, payload: &[u8], before: usize, segments: u16) -> (Vec<u8>, usize) {
-        let template = HeaderTemplate::new(MAC, PEER_MAC, self.src, self.dst).unwrap();
+        let template = HeaderTemplate::new(LOCAL_MAC, PEER_MAC, self.src, self.dst).unwrap();
         let header = SegmentHeader {
             src_port: FIRST,
             dst_port: self.dst_port,
@@ -281,7 +281,7 @@ fn a_nic_with_gso_gets_the_whole_frame() {
         net.send(&frame, headers_len, mss_to(dst));
         assert!(receive(&mut net.peer).is_empty());
         let (got, gso) = net.mux.nic().sent.last().expect("a frame").clone();
-        let template = HeaderTemplate::new(MAC, PEER_MAC, stream.src, dst).unwrap();
+        let template = HeaderTemplate::new(LOCAL_MAC, PEER_MAC, stream.src, dst).unwrap();
         let tcp_start = template.headers_len();
         let pseudo = template.pseudo_header((frame.len() - tcp_start) as u16);
         write_partial_checksum(&mut frame[tcp_start..], pseudo);
@@ -388,7 +388,11 @@ fn damaged_headers_make_no_wrong_segment() {
             }
             for frame in out {
                 let packet = parse_frame(&frame).expect("valid headers");
-                assert_eq!((packet.src_mac, packet.src), (MAC, LOCAL), "bit {bit}");
+                assert_eq!(
+                    (packet.src_mac, packet.src),
+                    (LOCAL_MAC, LOCAL),
+                    "bit {bit}"
+                );
                 assert_eq!(packet.payload[..2], FIRST.to_be_bytes(), "bit {bit}");
             }
         }
@@ -423,8 +427,8 @@ fn gso_frames_get_no_larger_share() {
     }
     greedy.tx_flush();
     assert!(queued >= 4, "{queued}");
-    let single = Sent::out(FIRST + 1).frame();
-    let answer = Sent::to(FIRST + 1).frame();
+    let single = TestFrame::outgoing(FIRST + 1).bytes();
+    let answer = TestFrame::incoming(FIRST + 1).bytes();
     assert!(send(modest, &single) && send(&mut net.peer, &answer));
     net.mux.step();
     assert_eq!(receive(&mut net.peer), [single]);
@@ -438,7 +442,7 @@ fn gso_frames_get_no_larger_share() {
 #[test]
 fn segments_wait_for_a_full_nic_in_order() {
     let (frame, headers_len) = Stream::to(PEER).frame(&payload(60_000), 0, 0);
-    let single = Sent::out(FIRST).frame();
+    let single = TestFrame::outgoing(FIRST).bytes();
     let sent_through = |nic_frames: u32| {
         let mut net = Net::with_nic(0, nic_frames);
         let program = &mut net.programs[0];
@@ -517,7 +521,7 @@ fn a_burst_tells_gso_frames_from_others() {
         ServiceEnd::new(&service, None),
         ProgramEnd::new(&program, 1514, false),
     );
-    let single = Sent::out(FIRST).frame();
+    let single = TestFrame::outgoing(FIRST).bytes();
     let (frame, headers_len) = Stream::to(PEER).frame(&payload(3000), 0, 0);
     for _ in 0..3 {
         assert!(send(&mut program, &single));

@@ -6,7 +6,7 @@ use tidelane_mux::*;
 use tidelane_packet_io::{Burst, MemConfig, MemPort, PacketIo};
 use tidelane_wire::{DropReason, Ecn, Endpoint, HeaderTemplate, IpAddress, MacAddress, checksum};
 
-use crate::frames::{LOCAL, MAC, PEER, PEER_MAC, Sent, receive, send};
+use crate::frames::{LOCAL, LOCAL_MAC, PEER, PEER_MAC, TestFrame, receive, send};
 
 mod frames;
 
@@ -15,7 +15,7 @@ struct Net {
     mux: Mux<MemPort, MemPort, MemPort>,
     nic: MemPort,
     host: MemPort,
-    ports: Vec<(PortId, MuxPort<MemPort>)>,
+    ports: Vec<(PortId, ProgramPort<MemPort>)>,
 }
 
 impl Net {
@@ -35,7 +35,7 @@ impl Net {
             ..config
         });
         let (host, mux_host) = MemPort::pair(config);
-        let mux = Mux::new(mux_nic, mux_host, MAC, vec![LOCAL], ports.into());
+        let mux = Mux::new(mux_nic, mux_host, LOCAL_MAC, vec![LOCAL], ports.into());
         let mut net = Self {
             mux,
             nic,
@@ -47,12 +47,12 @@ impl Net {
             let (near, far) = MemPort::pair(MemConfig { frames, ..config });
             let (id, doorbell) = net.mux.open(near).unwrap();
             net.mux.ports_mut().claim(tuple(1000 + number), id).unwrap();
-            net.ports.push((id, MuxPort::new(far, doorbell)));
+            net.ports.push((id, ProgramPort::new(far, doorbell)));
         }
         net
     }
 
-    fn port(&mut self, at: usize) -> &mut MuxPort<MemPort> {
+    fn port(&mut self, at: usize) -> &mut ProgramPort<MemPort> {
         &mut self.ports[at].1
     }
 
@@ -85,43 +85,46 @@ fn tuple(port: u16) -> Tuple {
 fn each_packet_goes_to_the_owner_of_its_destination() {
     let mut net = Net::new(2);
     for port in [1000, 1001, 1002] {
-        send(&mut net.nic, &Sent::to(port).frame());
+        send(&mut net.nic, &TestFrame::incoming(port).bytes());
     }
     net.mux.step();
-    assert_eq!(receive(net.port(0)), [Sent::to(1000).frame()]);
-    assert_eq!(receive(net.port(1)), [Sent::to(1001).frame()]);
+    assert_eq!(receive(net.port(0)), [TestFrame::incoming(1000).bytes()]);
+    assert_eq!(receive(net.port(1)), [TestFrame::incoming(1001).bytes()]);
     assert_eq!(
         receive(&mut net.host),
-        [Sent::to(1002).frame()],
+        [TestFrame::incoming(1002).bytes()],
         "nobody has claimed it"
     );
     // Send packets between the two ports, between a port and the host, and from a port and the host
     // to the peer.
-    let between = Sent {
+    let between = TestFrame {
         dst: Endpoint::new(LOCAL, 1001),
-        ..Sent::out(1000)
+        ..TestFrame::outgoing(1000)
     };
-    let to_host = Sent {
+    let to_host = TestFrame {
         dst: Endpoint::new(LOCAL, 22),
-        ..Sent::out(1000)
+        ..TestFrame::outgoing(1000)
     };
-    let from_host = Sent {
+    let from_host = TestFrame {
         dst: Endpoint::new(LOCAL, 1000),
-        ..Sent::out(22)
+        ..TestFrame::outgoing(22)
     };
-    for sent in [between, to_host, Sent::out(1000)] {
-        send(net.port(0), &sent.frame());
+    for sent in [between, to_host, TestFrame::outgoing(1000)] {
+        send(net.port(0), &sent.bytes());
     }
-    for sent in [from_host, Sent::out(22)] {
-        send(&mut net.host, &sent.frame());
+    for sent in [from_host, TestFrame::outgoing(22)] {
+        send(&mut net.host, &sent.bytes());
     }
     net.mux.step();
-    assert_eq!(receive(net.port(0)), [from_host.frame()]);
-    assert_eq!(receive(net.port(1)), [between.frame()]);
-    assert_eq!(receive(&mut net.host), [to_host.frame()]);
+    assert_eq!(receive(net.port(0)), [from_host.bytes()]);
+    assert_eq!(receive(net.port(1)), [between.bytes()]);
+    assert_eq!(receive(&mut net.host), [to_host.bytes()]);
     assert_eq!(
         receive(&mut net.nic),
-        [Sent::out(22).frame(), Sent::out(1000).frame()]
+        [
+            TestFrame::outgoing(22).bytes(),
+            TestFrame::outgoing(1000).bytes()
+        ]
     );
 }
 
@@ -132,35 +135,35 @@ fn forged(genuine: &[u8]) -> Vec<(Vec<u8>, SendRefusal)> {
     *bad_checksum.last_mut().unwrap() ^= 1;
     let mut bad_ip_header = genuine.to_vec();
     bad_ip_header[24] ^= 1;
-    let sent = |sent: Sent| sent.frame();
+    let sent = |sent: TestFrame| sent.bytes();
     vec![
-        (sent(Sent::out(1001)), SendRefusal::SourcePort),
-        (sent(Sent::out(22)), SendRefusal::SourcePort),
+        (sent(TestFrame::outgoing(1001)), SendRefusal::SourcePort),
+        (sent(TestFrame::outgoing(22)), SendRefusal::SourcePort),
         (
-            sent(Sent {
+            sent(TestFrame {
                 mac: PEER_MAC,
-                ..Sent::out(1000)
+                ..TestFrame::outgoing(1000)
             }),
             SendRefusal::SourceMac,
         ),
         (
-            sent(Sent {
+            sent(TestFrame {
                 src: Endpoint::new(PEER, 1000),
-                ..Sent::out(1000)
+                ..TestFrame::outgoing(1000)
             }),
             SendRefusal::SourceAddress,
         ),
         (
-            sent(Sent {
+            sent(TestFrame {
                 dst: Endpoint::v4([127, 0, 0, 1], 9),
-                ..Sent::out(1000)
+                ..TestFrame::outgoing(1000)
             }),
             SendRefusal::Destination,
         ),
         (
-            sent(Sent {
+            sent(TestFrame {
                 dst: Endpoint::v4([224, 0, 0, 1], 9),
-                ..Sent::out(1000)
+                ..TestFrame::outgoing(1000)
             }),
             SendRefusal::Destination,
         ),
@@ -187,7 +190,7 @@ fn forged(genuine: &[u8]) -> Vec<(Vec<u8>, SendRefusal)> {
 #[test]
 fn a_packet_that_the_port_may_not_send_is_refused_with_its_reason() {
     let mut net = Net::new(2);
-    let genuine = Sent::out(1000).frame();
+    let genuine = TestFrame::outgoing(1000).bytes();
     for (frame, refusal) in forged(&genuine) {
         let before = net.counters(0).refused.get(&refusal).copied().unwrap_or(0);
         send(net.port(0), &frame);
@@ -210,24 +213,24 @@ fn a_packet_that_the_port_may_not_send_is_refused_with_its_reason() {
 #[test]
 fn a_packet_of_the_wire_with_a_local_source_reaches_no_port() {
     let mut net = Net::new(2);
-    let forged = Sent {
+    let forged = TestFrame {
         src: Endpoint::new(LOCAL, 1001),
-        ..Sent::to(1000)
+        ..TestFrame::incoming(1000)
     };
-    send(&mut net.nic, &forged.frame());
+    send(&mut net.nic, &forged.bytes());
     net.mux.step();
     assert!(receive(net.port(0)).is_empty());
-    assert_eq!(receive(&mut net.host), [forged.frame()]);
+    assert_eq!(receive(&mut net.host), [forged.bytes()]);
     // The same packet from the host is genuine.
-    send(&mut net.host, &forged.frame());
+    send(&mut net.host, &forged.bytes());
     net.mux.step();
-    assert_eq!(receive(net.port(0)), [forged.frame()]);
+    assert_eq!(receive(net.port(0)), [forged.bytes()]);
 }
 
 #[test]
 fn every_changed_byte_of_the_headers_is_refused_or_harmless() {
     let mut net = Net::new(2);
-    let genuine = Sent::out(1000).frame();
+    let genuine = TestFrame::outgoing(1000).bytes();
     for at in 0..genuine.len() {
         for bit in 0..8 {
             let mut frame = genuine.clone();
@@ -245,14 +248,14 @@ fn every_changed_byte_of_the_headers_is_refused_or_harmless() {
 fn a_port_that_floods_delays_no_other_port() {
     let mut net = Net::new(3);
     for round in 0..50 {
-        while send(net.port(0), &Sent::out(1000).frame()) {}
-        assert!(send(net.port(1), &Sent::out(1001).frame()));
-        assert!(send(net.port(2), &Sent::out(1002).frame()));
+        while send(net.port(0), &TestFrame::outgoing(1000).bytes()) {}
+        assert!(send(net.port(1), &TestFrame::outgoing(1001).bytes()));
+        assert!(send(net.port(2), &TestFrame::outgoing(1002).bytes()));
         net.mux.step();
         let out = receive(&mut net.nic);
         let of = |port| {
             out.iter()
-                .filter(|frame| **frame == Sent::out(port).frame())
+                .filter(|frame| **frame == TestFrame::outgoing(port).bytes())
                 .count()
         };
         assert_eq!((of(1001), of(1002)), (1, 1), "round {round}");
@@ -273,18 +276,18 @@ fn a_port_that_floods_a_slow_nic_loses_no_packet_and_takes_none_from_others() {
     let mut net = Net::with_nic(3, 4);
     let (mut sent, mut out) = ([0, 0], Vec::new());
     for _ in 0..2000 {
-        while send(net.port(0), &Sent::out(1000).frame()) {}
+        while send(net.port(0), &TestFrame::outgoing(1000).bytes()) {}
         // The port with TCP port 1001 sends now and then. The port with TCP port 1002 always has a
         // packet.
         if sent[0] * 10 < out.len() {
-            sent[0] += usize::from(send(net.port(1), &Sent::out(1001).frame()));
+            sent[0] += usize::from(send(net.port(1), &TestFrame::outgoing(1001).bytes()));
         }
-        sent[1] += usize::from(send(net.port(2), &Sent::out(1002).frame()));
+        sent[1] += usize::from(send(net.port(2), &TestFrame::outgoing(1002).bytes()));
         net.mux.step();
         out.extend(receive_one(&mut net.nic));
     }
     let of = |port| {
-        let frame = Sent::out(port).frame();
+        let frame = TestFrame::outgoing(port).bytes();
         out.iter().filter(|out| **out == frame).count()
     };
     assert!(
@@ -311,7 +314,10 @@ fn a_packet_that_waits_for_the_nic_ends_with_its_port() {
     let mut net = Net::with_nic(2, 4);
     for at in [0, 1] {
         for _ in 0..20 {
-            assert!(send(net.port(at), &Sent::out(1000 + at as u16).frame()));
+            assert!(send(
+                net.port(at),
+                &TestFrame::outgoing(1000 + at as u16).bytes()
+            ));
         }
     }
     net.mux.step();
@@ -327,7 +333,7 @@ fn a_packet_that_waits_for_the_nic_ends_with_its_port() {
     }
     out.extend(receive(&mut net.nic));
     let of = |at: usize| {
-        let frame = Sent::out(1000 + at as u16).frame();
+        let frame = TestFrame::outgoing(1000 + at as u16).bytes();
         out.iter().filter(|out| **out == frame).count()
     };
     assert_eq!((of(waiting), of(1 - waiting)), (4, 20));
@@ -338,7 +344,7 @@ fn a_packet_that_waits_for_the_nic_ends_with_its_port() {
 fn a_packet_that_waits_for_the_nic_is_checked_again() {
     let mut net = Net::with_nic(2, 4);
     for _ in 0..10 {
-        assert!(send(net.port(0), &Sent::out(1000).frame()));
+        assert!(send(net.port(0), &TestFrame::outgoing(1000).bytes()));
     }
     net.mux.step();
     let (from, to) = (net.ports[0].0, net.ports[1].0);
@@ -356,8 +362,8 @@ fn a_packet_that_waits_for_the_nic_is_checked_again() {
 fn a_port_that_stops_reading_loses_its_own_packets_only() {
     let mut net = Net::new(2);
     for _ in 0..1000 {
-        send(&mut net.nic, &Sent::to(1000).frame());
-        send(&mut net.nic, &Sent::to(1001).frame());
+        send(&mut net.nic, &TestFrame::incoming(1000).bytes());
+        send(&mut net.nic, &TestFrame::incoming(1001).bytes());
         net.mux.step();
         assert_eq!(receive(net.port(1)).len(), 1);
     }
@@ -366,7 +372,7 @@ fn a_port_that_stops_reading_loses_its_own_packets_only() {
     assert_eq!(net.counters(1).overruns, 0);
     // The port reads again.
     assert_eq!(receive(net.port(0)).len(), 256);
-    send(&mut net.nic, &Sent::to(1000).frame());
+    send(&mut net.nic, &TestFrame::incoming(1000).bytes());
     net.mux.step();
     assert_eq!(receive(net.port(0)).len(), 1);
 }
@@ -375,8 +381,8 @@ fn a_port_that_stops_reading_loses_its_own_packets_only() {
 fn a_thousand_ports_have_their_own_packets() {
     let mut net = Net::new(1024);
     for at in 0..1024_u16 {
-        send(net.port(at.into()), &Sent::out(1000 + at).frame());
-        send(&mut net.nic, &Sent::to(1000 + at).frame());
+        send(net.port(at.into()), &TestFrame::outgoing(1000 + at).bytes());
+        send(&mut net.nic, &TestFrame::incoming(1000 + at).bytes());
         if at % 64 == 63 {
             net.mux.step();
         }
@@ -386,7 +392,7 @@ fn a_thousand_ports_have_their_own_packets() {
     for at in 0..1024_u16 {
         assert_eq!(
             receive(net.port(at.into())),
-            [Sent::to(1000 + at).frame()],
+            [TestFrame::incoming(1000 + at).bytes()],
             "{at}"
         );
     }
@@ -400,7 +406,7 @@ fn claims_move_and_end_under_traffic_and_no_packet_is_misdelivered() {
     let ids: Vec<PortId> = net.ports.iter().map(|(id, _)| *id).collect();
     let (mut owner, mut seen) = (0, 0);
     for round in 0..33_000 {
-        send(&mut net.nic, &Sent::to(1000).frame());
+        send(&mut net.nic, &TestFrame::incoming(1000).bytes());
         net.mux.step();
         for at in 0..3 {
             let count = receive(net.port(at)).len();
@@ -417,7 +423,7 @@ fn claims_move_and_end_under_traffic_and_no_packet_is_misdelivered() {
         }
         // The previous owner cannot send with the 3-tuple.
         let before = net.counters(owner).sent;
-        send(net.port(owner), &Sent::out(1000).frame());
+        send(net.port(owner), &TestFrame::outgoing(1000).bytes());
         net.mux.step();
         assert_eq!(net.counters(owner).sent, before);
         owner = next;
@@ -432,7 +438,7 @@ fn claims_move_and_end_under_traffic_and_no_packet_is_misdelivered() {
     }
     assert!(net.mux.ports().claims().is_empty());
     // The doorbell of a closed port has no effect.
-    send(net.port(0), &Sent::out(1000).frame());
+    send(net.port(0), &TestFrame::outgoing(1000).bytes());
     net.mux.step();
     assert!(receive(&mut net.nic).is_empty());
 }
@@ -456,7 +462,7 @@ fn icmp_error(protocol: u8, port: u16) -> Vec<u8> {
     icmp.extend(quote);
     let sum = checksum::sum(&icmp).checksum();
     icmp[2..4].copy_from_slice(&sum.to_be_bytes());
-    let mut frame = [MAC.0, PEER_MAC.0].concat();
+    let mut frame = [LOCAL_MAC.0, PEER_MAC.0].concat();
     frame.extend([8, 0]);
     frame.extend(ip(1, (PEER, LOCAL), 20 + icmp.len()));
     frame.extend(icmp);
@@ -542,7 +548,11 @@ fn groups_reach_the_owner_of_the_wildcard_address() {
         }
         // From the first port.
         for port in [53, 54, 55] {
-            let frame = datagram(MAC, Endpoint::new(LOCAL, 53), Endpoint::new(group, port));
+            let frame = datagram(
+                LOCAL_MAC,
+                Endpoint::new(LOCAL, 53),
+                Endpoint::new(group, port),
+            );
             send(net.port(0), &frame);
             net.mux.step();
             assert_eq!(receive(&mut net.nic), [frame]);
@@ -551,19 +561,19 @@ fn groups_reach_the_owner_of_the_wildcard_address() {
             assert_eq!(counts, [0, usize::from(to_second), 0], "{group} {port}");
             assert!(receive(&mut net.host).is_empty());
         }
-        let segment = Sent {
+        let segment = TestFrame {
             dst: Endpoint::new(group, 54),
-            ..Sent::out(1000)
+            ..TestFrame::outgoing(1000)
         };
-        send(net.port(0), &segment.frame());
+        send(net.port(0), &segment.bytes());
         send(
             &mut net.nic,
-            &Sent {
+            &TestFrame {
                 src: segment.dst,
                 dst: segment.dst,
-                ..Sent::to(1)
+                ..TestFrame::incoming(1)
             }
-            .frame(),
+            .bytes(),
         );
         net.mux.step();
         assert_eq!(receive(&mut net.nic).len(), usize::from(!is_here));
@@ -586,7 +596,7 @@ fn a_datagram_for_many_waits_for_the_nic_once() {
         assert_eq!(net.mux.ports_mut().claim(tuple, id), Ok(()));
     }
     let to = Endpoint::new(IpAddress::from_v4([255; 4]), 54);
-    let frame = datagram(MAC, Endpoint::new(LOCAL, 53), to);
+    let frame = datagram(LOCAL_MAC, Endpoint::new(LOCAL, 53), to);
     for _ in 0..5 {
         send(net.port(0), &frame);
     }

@@ -13,12 +13,12 @@ use tidelane_ring::PortRegions;
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::Endpoint;
 
-use crate::frames::{LOCAL, MAC, Sent, receive, send};
+use crate::frames::{LOCAL, LOCAL_MAC, TestFrame, receive, send};
 
 mod frames;
 
 const START: Instant = Instant::from_secs(100);
-/// Bytes of [`Sent::frame`].
+/// Bytes of [`TestFrame::bytes`].
 const FRAME_LEN: u64 = 55;
 
 /// A NIC that records the source port of each packet, and a filter that passes all packets.
@@ -89,7 +89,7 @@ struct Net {
 
 impl Net {
     fn new(count: u16) -> Self {
-        let mut ports = Ports::new(MAC, vec![LOCAL], usize::from(count));
+        let mut ports = Ports::new(LOCAL_MAC, vec![LOCAL], usize::from(count));
         let programs = (0..count).map(|number| {
             let (service, program) = PortRegions::heap(512 * 1024).expect("memory");
             let id = ports.open(ServiceEnd::new(&service, None)).expect("room");
@@ -117,7 +117,7 @@ impl Net {
 
     /// Sends `count` frames of a port. Returns the number of frames that had room.
     fn send(&mut self, port: usize, count: usize) -> usize {
-        let frame = Sent::out(1000 + port as u16).frame();
+        let frame = TestFrame::outgoing(1000 + port as u16).bytes();
         assert_eq!(frame.len() as u64, FRAME_LEN);
         (0..count)
             .take_while(|_| send(&mut self.programs[port], &frame))
@@ -126,7 +126,7 @@ impl Net {
 
     /// Sends a GSO frame of port 0 with `len` bytes of payload, in segments of 1,000 bytes.
     fn send_gso(&mut self, len: usize) {
-        let mut headers = Sent::out(1000).frame();
+        let mut headers = TestFrame::outgoing(1000).bytes();
         headers.pop();
         let ip_len = (headers.len() - 14 + len) as u16;
         headers[16..18].copy_from_slice(&ip_len.to_be_bytes());
@@ -255,7 +255,7 @@ fn refused_packets_and_segments_count() {
     assert_eq!(net.nic.gso.len(), 2);
     let mut net = Net::new(1);
     net.limit(0, Some(1000), None);
-    let forged = Sent::out(22).frame();
+    let forged = TestFrame::outgoing(22).bytes();
     for _ in 0..100 {
         send(&mut net.programs[0], &forged);
     }
@@ -377,7 +377,7 @@ fn a_closed_port_does_not_wait() {
     net.ports.claim(tuple, PortId(0)).expect("free");
     let mut end = ProgramEnd::new(&program, 1514, false);
     for _ in 0..10 {
-        assert!(send(&mut end, &Sent::out(1000).frame()));
+        assert!(send(&mut end, &TestFrame::outgoing(1000).bytes()));
     }
     net.run_until(net.now);
     assert_eq!(net.sent(0), 11);
@@ -389,7 +389,9 @@ fn a_port_receives_without_a_limit() {
     net.limit(0, Some(1), Some(1));
     net.send(0, 10);
     for _ in 0..100 {
-        let taken = net.ports.receive(&Sent::to(1000).frame(), true, &mut ());
+        let taken = net
+            .ports
+            .receive(&TestFrame::incoming(1000).bytes(), true, &mut ());
         assert_eq!(taken, Reception::Taken);
     }
     net.run_until(START);

@@ -8,7 +8,7 @@ use tidelane_packet_ring::{ProgramEnd, ServiceEnd};
 use tidelane_ring::PortRegions;
 use tidelane_wire::Endpoint;
 
-use crate::frames::{LOCAL, MAC, Sent, receive, send};
+use crate::frames::{LOCAL, LOCAL_MAC, TestFrame, receive, send};
 
 mod frames;
 
@@ -49,7 +49,7 @@ impl Net {
         };
         let (nic, mux_nic) = MemPort::pair(config);
         let (host, mux_host) = MemPort::pair(config);
-        let mut mux = Mux::new(mux_nic, mux_host, MAC, vec![LOCAL], 4096);
+        let mut mux = Mux::new(mux_nic, mux_host, LOCAL_MAC, vec![LOCAL], 4096);
         let programs = (0..ports).map(|number| {
             let program = open(&mut mux);
             let tuple = tuple(FIRST + number);
@@ -83,8 +83,11 @@ impl Net {
     fn check_traffic(&mut self, which: std::ops::Range<usize>) {
         for at in which.clone() {
             let port = FIRST + at as u16;
-            assert!(send(&mut self.programs[at].end, &Sent::out(port).frame()));
-            assert!(send(&mut self.nic, &Sent::to(port).frame()));
+            assert!(send(
+                &mut self.programs[at].end,
+                &TestFrame::outgoing(port).bytes()
+            ));
+            assert!(send(&mut self.nic, &TestFrame::incoming(port).bytes()));
         }
         self.settle();
         let mut out = receive(&mut self.nic);
@@ -92,11 +95,11 @@ impl Net {
         out.retain(|frame| {
             which
                 .clone()
-                .any(|at| *frame == Sent::out(FIRST + at as u16).frame())
+                .any(|at| *frame == TestFrame::outgoing(FIRST + at as u16).bytes())
         });
         assert_eq!(out.len(), which.len(), "{genuine} frames left the NIC");
         for at in which {
-            let expected = Sent::to(FIRST + at as u16).frame();
+            let expected = TestFrame::incoming(FIRST + at as u16).bytes();
             assert_eq!(receive(&mut self.programs[at].end), [expected], "port {at}");
         }
     }
@@ -123,7 +126,7 @@ enum Harm {
     /// Sends bytes that are no packet.
     Garbage,
     /// Does not read while packets arrive.
-    NeverReads,
+    StopsReading,
     /// Writes impossible indices.
     Indices,
     /// Writes impossible lengths.
@@ -138,7 +141,7 @@ const HARMS: [Harm; 8] = [
     Harm::Flood,
     Harm::Forge,
     Harm::Garbage,
-    Harm::NeverReads,
+    Harm::StopsReading,
     Harm::Indices,
     Harm::Lengths,
     Harm::Change,
@@ -151,12 +154,12 @@ impl Net {
         let Program { end, regions, .. } = &mut self.programs[0];
         let memory = &regions.own;
         match harm {
-            Harm::Flood => while send(end, &Sent::out(FIRST).frame()) {},
-            Harm::Forge => while send(end, &Sent::out(FIRST + 1).frame()) {},
+            Harm::Flood => while send(end, &TestFrame::outgoing(FIRST).bytes()) {},
+            Harm::Forge => while send(end, &TestFrame::outgoing(FIRST + 1).bytes()) {},
             Harm::Garbage => while send(end, &[round as u8; 60]) {},
-            Harm::NeverReads => {
+            Harm::StopsReading => {
                 for _ in 0..100 {
-                    send(&mut self.nic, &Sent::to(FIRST).frame());
+                    send(&mut self.nic, &TestFrame::incoming(FIRST).bytes());
                 }
             }
             Harm::Indices => {
@@ -164,19 +167,19 @@ impl Net {
                 assert!(memory.copy_in(64, &(!round).to_ne_bytes()));
             }
             Harm::Lengths => {
-                send(end, &Sent::out(FIRST).frame());
+                send(end, &TestFrame::outgoing(FIRST).bytes());
                 for at in (4096..4096 + u64::from(RING_LEN)).step_by(16) {
                     assert!(memory.copy_in(at, &(round * 777 + 2000).to_ne_bytes()));
                 }
             }
             Harm::Change => {
-                send(end, &Sent::out(FIRST).frame());
+                send(end, &TestFrame::outgoing(FIRST).bytes());
                 for at in (4096..4000 + u64::from(RING_LEN)).step_by(48) {
                     assert!(memory.copy_in(at + 30, &[round as u8]));
                 }
             }
             Harm::Zeros => {
-                send(end, &Sent::out(FIRST).frame());
+                send(end, &TestFrame::outgoing(FIRST).bytes());
                 assert!(memory.copy_in(0, &vec![0; 4096 + RING_LEN as usize]));
             }
         }
@@ -213,7 +216,7 @@ fn a_hostile_program_harms_only_itself() {
                     "{counters:?}"
                 );
             }
-            Harm::NeverReads => assert!(counters.overruns > 1000, "{counters:?}"),
+            Harm::StopsReading => assert!(counters.overruns > 1000, "{counters:?}"),
             Harm::Indices | Harm::Lengths => {
                 assert_eq!(corrupt, [net.programs[0].id], "{harm:?}");
             }
@@ -231,7 +234,7 @@ fn a_hostile_program_harms_only_itself() {
 #[test]
 fn only_genuine_packets_leave_a_changing_memory() {
     let mut net = Net::new(1);
-    let genuine = Sent::out(FIRST).frame();
+    let genuine = TestFrame::outgoing(FIRST).bytes();
     for round in 0..20_000_u32 {
         let Program { end, regions, .. } = &mut net.programs[0];
         send(end, &genuine);
@@ -271,7 +274,7 @@ fn idle_ports_are_found_and_turns_are_fair() {
     for at in [0, 999, 1999] {
         assert!(send(
             &mut net.programs[at].end,
-            &Sent::out(FIRST + at as u16).frame()
+            &TestFrame::outgoing(FIRST + at as u16).bytes()
         ));
     }
     let mut steps = 0;
@@ -286,7 +289,10 @@ fn idle_ports_are_found_and_turns_are_fair() {
     let mut counts = vec![0_u32; 2000];
     for round in 0..1000 {
         for (at, program) in net.programs.iter_mut().enumerate() {
-            while send(&mut program.end, &Sent::out(FIRST + at as u16).frame()) {}
+            while send(
+                &mut program.end,
+                &TestFrame::outgoing(FIRST + at as u16).bytes(),
+            ) {}
         }
         for _ in 0..8 {
             net.mux.step();
@@ -311,10 +317,14 @@ fn ports_come_and_go_under_traffic() {
     let mut net = Net::new(1);
     let mut owner = 0;
     for round in 0..100_000_u32 {
-        send(&mut net.nic, &Sent::to(FIRST).frame());
+        send(&mut net.nic, &TestFrame::incoming(FIRST).bytes());
         net.mux.step();
         let received = receive(&mut net.programs[owner].end);
-        assert_eq!(received, [Sent::to(FIRST).frame()], "round {round}");
+        assert_eq!(
+            received,
+            [TestFrame::incoming(FIRST).bytes()],
+            "round {round}"
+        );
         let next = open(&mut net.mux);
         let (from, to) = (net.programs[owner].id, next.id);
         if round % 2 == 0 {
@@ -324,7 +334,10 @@ fn ports_come_and_go_under_traffic() {
         }
         assert!(net.mux.ports_mut().close(from).is_some());
         // The mux sends no packet of the closed port.
-        send(&mut net.programs[owner].end, &Sent::out(FIRST).frame());
+        send(
+            &mut net.programs[owner].end,
+            &TestFrame::outgoing(FIRST).bytes(),
+        );
         net.programs[owner] = next;
         owner = 0;
         assert_eq!(net.mux.ports().len(), 1);

@@ -14,7 +14,7 @@ use tidelane_embedded::{
     Connection, Duration, Endpoint, FnPort, Instant, IpAddress, Listener, MacAddress, MemConfig,
     MemPort, PacketIo, Stack, StackConfig,
 };
-use tidelane_mux::{Mux, MuxPort, PortId, Tuple};
+use tidelane_mux::{Mux, PortId, ProgramPort, Tuple};
 use tidelane_packet_io::{Burst, TxChecksum};
 use tidelane_wire::{TcpFlags, parse_ipv4, parse_tcp};
 
@@ -28,13 +28,13 @@ const SERVERS: [u16; 3] = [1000, 1001, 22];
 const LEN: usize = 300_000;
 
 /// smoltcp's network device on a port of the mux.
-struct Device(MuxPort<MemPort>);
+struct Device(ProgramPort<MemPort>);
 
 /// A received packet.
 struct RxToken(Vec<u8>);
 
 /// A permission to send one packet.
-struct TxToken<'a>(&'a mut MuxPort<MemPort>);
+struct TxToken<'a>(&'a mut ProgramPort<MemPort>);
 
 impl phy::Device for Device {
     type RxToken<'a> = RxToken;
@@ -92,7 +92,7 @@ struct Smol {
 }
 
 impl Smol {
-    fn new(port: MuxPort<MemPort>) -> Self {
+    fn new(port: ProgramPort<MemPort>) -> Self {
         let mut device = Device(port);
         let mut config = Config::new(HardwareAddress::Ip);
         config.random_seed = 7;
@@ -219,7 +219,7 @@ struct Client {
 /// All stacks, and the mux between them.
 struct Net {
     mux: Mux<MemPort, MemPort, MemPort>,
-    embedded: Option<Echo<MuxPort<MemPort>>>,
+    embedded: Option<Echo<ProgramPort<MemPort>>>,
     embedded_port: PortId,
     smol: Smol,
     host: Echo<MemPort>,
@@ -247,7 +247,7 @@ impl Net {
             mux.ports_mut()
                 .claim(Tuple { protocol: 6, local }, id)
                 .unwrap();
-            (id, MuxPort::new(far, doorbell))
+            (id, ProgramPort::new(far, doorbell))
         };
         let (embedded_port, first) = open(SERVERS[0]);
         let (_, second) = open(SERVERS[1]);
@@ -374,7 +374,7 @@ fn a_new_stack_takes_the_3_tuples_over() {
     let (near, far) = MemPort::pair(config);
     let (next, doorbell) = net.mux.open(near).unwrap();
     let (old, old_port) = (net.embedded.take().unwrap(), net.embedded_port);
-    net.embedded = Some(Echo::new(MuxPort::new(far, doorbell), SERVERS[0]));
+    net.embedded = Some(Echo::new(ProgramPort::new(far, doorbell), SERVERS[0]));
     assert!(net.mux.ports_mut().hand_over(old_port, next));
     drop(old);
     let server = Endpoint::new(LOCAL, SERVERS[0]);

@@ -21,7 +21,7 @@ const FRAME_LEN: u64 = 2048;
 const HEADROOM: u64 = 256;
 
 /// A port without a socket, and the kernel's sides of its rings.
-struct Bench {
+struct Testbed {
     umem: Arc<Umem>,
     rx: RxQueue,
     tx: TxQueue,
@@ -33,7 +33,7 @@ struct Bench {
     completion: Ring<u64>,
 }
 
-impl Bench {
+impl Testbed {
     fn new(metadata: bool) -> Self {
         let config = XdpConfig {
             rx_frames: FRAMES,
@@ -118,33 +118,38 @@ impl Bench {
 /// Frames of all kinds change their owners, and each frame has one owner at each time.
 #[test]
 fn received_frames_are_exchanged_by_number() {
-    let mut bench = Bench::new(false);
-    let mut burst = bench.rx.new_burst();
+    let mut testbed = Testbed::new(false);
+    let mut burst = testbed.rx.new_burst();
     for round in 0..100_u8 {
-        let frames = bench.receive(round, FRAMES);
+        let frames = testbed.receive(round, FRAMES);
         assert_eq!(
             frames.len() as u32,
             FRAMES,
             "round {round}: a frame is lost"
         );
-        let owned: BTreeSet<u32> = frames.iter().chain(&bench.user).copied().collect();
+        let owned: BTreeSet<u32> = frames.iter().chain(&testbed.user).copied().collect();
         assert_eq!(owned.len() as u32, 2 * FRAMES, "a frame has two owners");
-        assert_eq!(bench.rx.burst(&mut burst, BURST_MAX), FRAMES as usize);
+        assert_eq!(testbed.rx.burst(&mut burst, BURST_MAX), FRAMES as usize);
         for (at, number) in frames.iter().enumerate().skip(usize::from(round % 3)) {
-            let free = bench.user.remove(0);
-            let taken = bench.rx.exchange(&mut burst, at, free);
+            let free = testbed.user.remove(0);
+            let taken = testbed.rx.exchange(&mut burst, at, free);
             let taken = taken.expect("a packet in one frame");
             assert_eq!((taken.number, taken.range.clone()), (*number, 256..356));
-            assert_eq!(bench.bytes(taken.number, taken.range), [round; 100]);
+            assert_eq!(testbed.bytes(taken.number, taken.range), [round; 100]);
             assert_eq!(burst.frame(at), Some(&[][..]), "the frame is gone");
             assert!(
-                bench.rx.exchange(&mut burst, at, 0).is_none(),
+                testbed.rx.exchange(&mut burst, at, 0).is_none(),
                 "a second time"
             );
-            bench.user.push(*number);
+            testbed.user.push(*number);
         }
-        assert!(bench.rx.exchange(&mut burst, FRAMES as usize, 0).is_none());
-        bench.rx.release(&mut burst);
+        assert!(
+            testbed
+                .rx
+                .exchange(&mut burst, FRAMES as usize, 0)
+                .is_none()
+        );
+        testbed.rx.release(&mut burst);
     }
 }
 
@@ -152,31 +157,35 @@ fn received_frames_are_exchanged_by_number() {
 /// once, after its completion.
 #[test]
 fn lent_frames_return_when_they_are_sent() {
-    let mut bench = Bench::new(false);
+    let mut testbed = Testbed::new(false);
     for round in 0..100 {
         for number in 8..11 {
-            bench.bytes(number, 150..250).fill(round);
-            assert_eq!(bench.lend(number, 150..250), Ok(()));
+            testbed.bytes(number, 150..250).fill(round);
+            assert_eq!(testbed.lend(number, 150..250), Ok(()));
         }
         // A frame of the port between lent frames.
-        bench.tx.packet().expect("a free frame")[..60].fill(99);
-        bench.tx.commit(60, TxChecksum::Done);
-        assert_eq!(bench.lend(11, 150..250), Err(LinkFull), "the ring is full");
-        assert!(bench.tx.packet().is_none());
-        let sent = bench.transmit();
+        testbed.tx.packet().expect("a free frame")[..60].fill(99);
+        testbed.tx.commit(60, TxChecksum::Done);
+        assert_eq!(
+            testbed.lend(11, 150..250),
+            Err(LinkFull),
+            "the ring is full"
+        );
+        assert!(testbed.tx.packet().is_none());
+        let sent = testbed.transmit();
         let places: Vec<(u64, u32)> = sent.iter().map(|at| (at.addr, at.len)).collect();
         let lent = [8, 9, 10].map(|number| (number * FRAME_LEN + 150, 100));
         assert_eq!(places[..3], lent);
         assert_eq!(places[3].1, 60);
-        assert_eq!(bench.tx.returned(), None, "before the completion");
-        bench.complete(&sent[1..3]);
-        let mut returned = || std::iter::from_fn(|| bench.tx.returned()).collect::<Vec<_>>();
+        assert_eq!(testbed.tx.returned(), None, "before the completion");
+        testbed.complete(&sent[1..3]);
+        let mut returned = || std::iter::from_fn(|| testbed.tx.returned()).collect::<Vec<_>>();
         assert_eq!(returned(), [9, 10]);
-        bench.complete(&[sent[3], sent[0]]);
-        let mut returned = || std::iter::from_fn(|| bench.tx.returned()).collect::<Vec<_>>();
+        testbed.complete(&[sent[3], sent[0]]);
+        let mut returned = || std::iter::from_fn(|| testbed.tx.returned()).collect::<Vec<_>>();
         assert_eq!(returned(), [8]);
     }
-    assert_eq!(bench.tx.free_packets(), FRAMES as usize);
+    assert_eq!(testbed.tx.free_packets(), FRAMES as usize);
 }
 
 /// The port requests the offload of a partial checksum in the metadata before the data, or
@@ -184,21 +193,21 @@ fn lent_frames_return_when_they_are_sent() {
 #[test]
 fn checksums_of_lent_frames() {
     for metadata in [true, false] {
-        let mut bench = Bench::new(metadata);
-        bench.bytes(8, 100..200).fill(1);
-        bench.bytes(8, 84..100).fill(7);
+        let mut testbed = Testbed::new(metadata);
+        testbed.bytes(8, 100..200).fill(1);
+        testbed.bytes(8, 84..100).fill(7);
         let (number, range) = (8, 100..200);
         let checksum = TxChecksum::Partial {
             start: 34,
             offset: 16,
         };
         // SAFETY: the test does not write the frame.
-        let lent = unsafe { bench.tx.lend(FrameData { number, range }, checksum) };
+        let lent = unsafe { testbed.tx.lend(FrameData { number, range }, checksum) };
         assert_eq!(lent, Ok(()));
-        let sent = bench.transmit();
+        let sent = testbed.transmit();
         assert_eq!(sent[0].options & libc::XDP_TX_METADATA != 0, metadata);
-        let before = bench.bytes(8, 84..100).to_vec();
-        let field = bench.bytes(8, 150..152).to_vec();
+        let before = testbed.bytes(8, 84..100).to_vec();
+        let field = testbed.bytes(8, 150..152).to_vec();
         match metadata {
             true => {
                 assert_eq!((before[8], before[10]), (34, 16));
@@ -215,6 +224,6 @@ fn checksums_of_lent_frames() {
 #[test]
 #[should_panic(expected = "a frame of the transmit half")]
 fn a_frame_of_the_port_is_not_lent() {
-    let mut bench = Bench::new(false);
-    let _ = bench.lend(5, 100..200);
+    let mut testbed = Testbed::new(false);
+    let _ = testbed.lend(5, 100..200);
 }

@@ -7,24 +7,24 @@ use tidelane_steering::Buffers;
 use crate::{
     frames::{IP_LEN, PAYLOAD_AT, UDP_LEN},
     net::{Pair, privileged},
-    ports::{Bench, CLAIMED_PORT, endpoint, small},
+    ports::{CLAIMED_PORT, Testbed, endpoint, small},
 };
 
 /// Length in bytes of the longest UDP payload that is not fragmented.
 const PAYLOAD_MAX: usize = MTU_MAX as usize - IP_LEN - UDP_LEN;
 
-/// Returns a port and its peer (a [`Bench`]) with the largest MTU. If the kernel has no
+/// Returns a port and its peer (a [`Testbed`]) with the largest MTU. If the kernel has no
 /// multi-buffer, prints a message and returns `None`.
-fn bench(config: XdpConfig) -> Option<Bench> {
+fn testbed(config: XdpConfig) -> Option<Testbed> {
     let pair = Pair::with_mtu(MTU_MAX);
     let opened = pair.host.run(|| XdpPort::open("veth0", 0, &config));
     if let Err(error @ XdpError::NoMultiBuffer { .. }) = opened {
         eprintln!("skipped: {error}");
         return None;
     }
-    // `Bench::over` opens the port again, and reports any other error.
+    // `Testbed::over` opens the port again, and reports any other error.
     drop(opened);
-    Some(Bench::over(pair, Buffers::Several, config))
+    Some(Testbed::over(pair, Buffers::Several, config))
 }
 
 /// Returns payload lengths around each length that fills the last frame: one byte below the length,
@@ -48,44 +48,44 @@ fn payload(number: usize, len: usize) -> Vec<u8> {
 }
 
 fn receive_all_lengths(config: XdpConfig) {
-    let Some(mut bench) = bench(config) else {
+    let Some(mut testbed) = testbed(config) else {
         return;
     };
-    let peer = bench.peer_socket();
+    let peer = testbed.peer_socket();
     // The rounds send more datagrams than there are frames, so that every frame is reused.
     for round in 0..20 {
         for len in lengths(config.frame_size as usize) {
             let sent = payload(round, len);
             peer.send_to(&sent, endpoint(CLAIMED_PORT)).unwrap();
-            let frame = bench.receive();
+            let frame = testbed.receive();
             assert!(frame[PAYLOAD_AT..] == sent, "{len} bytes");
         }
     }
-    let statistics = bench.port.statistics().unwrap();
+    let statistics = testbed.port.statistics().unwrap();
     assert_eq!((statistics.rx_dropped, statistics.rx_invalid_descs), (0, 0));
 }
 
 fn transmit_all_lengths(config: XdpConfig) {
-    let Some(mut bench) = bench(config) else {
+    let Some(mut testbed) = testbed(config) else {
         return;
     };
-    let peer = bench.peer_socket();
+    let peer = testbed.peer_socket();
     let dest = peer.local_addr().unwrap().port();
     let mut buffer = vec![0; PAYLOAD_MAX + 1];
-    let all = bench.port.tx_free();
+    let all = testbed.port.tx_free();
     for round in 0..20 {
         for len in lengths(config.frame_size as usize) {
             let sent = payload(round, len);
-            assert!(bench.send(dest, &sent));
-            bench.port.tx_flush();
+            assert!(testbed.send(dest, &sent));
+            testbed.port.tx_flush();
             let received = peer.recv(&mut buffer).expect("the checksum is right");
             assert!(buffer[..received] == sent, "{len} bytes");
         }
     }
-    bench.port.tx_flush();
-    assert_eq!(bench.port.tx_free(), all, "every packet came back");
-    assert_eq!(bench.port.statistics().unwrap().tx_invalid_descs, 0);
-    assert_eq!(bench.port.counters().tx_errors, 0);
+    testbed.port.tx_flush();
+    assert_eq!(testbed.port.tx_free(), all, "every packet came back");
+    assert_eq!(testbed.port.statistics().unwrap().tx_invalid_descs, 0);
+    assert_eq!(testbed.port.counters().tx_errors, 0);
 }
 
 #[test]
@@ -109,17 +109,17 @@ fn packets_that_find_no_frames_are_dropped_whole() {
     if !privileged("packets_that_find_no_frames_are_dropped_whole") {
         return;
     }
-    let Some(mut bench) = bench(small()) else {
+    let Some(mut testbed) = testbed(small()) else {
         return;
     };
-    let peer = bench.peer_socket();
+    let peer = testbed.peer_socket();
     // Each packet takes six of 64 frames, so that ten packets fit.
     for number in 0..30 {
         let sent = payload(number, PAYLOAD_MAX);
         peer.send_to(&sent, endpoint(CLAIMED_PORT)).unwrap();
     }
     for number in 0..10 {
-        let frame = bench.receive();
+        let frame = testbed.receive();
         assert!(
             frame[PAYLOAD_AT..] == payload(number, PAYLOAD_MAX),
             "{number}"
@@ -127,5 +127,5 @@ fn packets_that_find_no_frames_are_dropped_whole() {
     }
     let sent = payload(99, PAYLOAD_MAX);
     peer.send_to(&sent, endpoint(CLAIMED_PORT)).unwrap();
-    assert!(bench.receive()[PAYLOAD_AT..] == sent);
+    assert!(testbed.receive()[PAYLOAD_AT..] == sent);
 }

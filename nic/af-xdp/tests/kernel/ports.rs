@@ -31,7 +31,7 @@ pub const CLAIMED_PORT: u16 = 7777;
 const TCP: u8 = 6;
 
 /// A veth pair with a demux and a port at its host end.
-pub struct Bench {
+pub struct Testbed {
     pair: Pair,
     demux: Demux,
     pub port: XdpPort,
@@ -52,7 +52,7 @@ pub fn mac(namespace: &Namespace) -> [u8; 6] {
     })
 }
 
-impl Bench {
+impl Testbed {
     fn new(config: XdpConfig) -> Self {
         Self::over(Pair::new(), Buffers::One, config)
     }
@@ -157,30 +157,30 @@ fn claimed_packets_come_here_and_all_others_stay_with_the_kernel() {
     if !privileged("claimed_packets_come_here_and_all_others_stay_with_the_kernel") {
         return;
     }
-    let mut bench = Bench::new(XdpConfig::for_veth());
-    assert_eq!(bench.port.mode(), XdpMode::Copy);
-    let peer = bench.peer_socket();
+    let mut testbed = Testbed::new(XdpConfig::for_veth());
+    assert_eq!(testbed.port.mode(), XdpMode::Copy);
+    let peer = testbed.peer_socket();
     peer.send_to(b"for the service", endpoint(CLAIMED_PORT))
         .unwrap();
-    let frame = bench.receive();
-    assert_eq!(&frame[..6], bench.macs.0);
+    let frame = testbed.receive();
+    assert_eq!(&frame[..6], testbed.macs.0);
     assert_eq!(&frame[PAYLOAD_AT..], b"for the service");
 
-    let connecting = bench
+    let connecting = testbed
         .pair
         .peer
         .run(|| TcpStream::connect_timeout(&endpoint(CLAIMED_PORT), Duration::from_millis(300)));
     assert_eq!(connecting.unwrap_err().kind(), ErrorKind::TimedOut);
-    let syn = bench.receive();
+    let syn = testbed.receive();
     assert_eq!(
         (syn[23], syn[ETHERNET_LEN + IP_LEN + 13]),
         (TCP, 2),
         "a SYN"
     );
 
-    the_kernel_still_serves(&bench.pair, &peer);
+    the_kernel_still_serves(&testbed.pair, &peer);
 
-    let counters = bench.demux.counters().unwrap();
+    let counters = testbed.demux.counters().unwrap();
     assert!(
         counters.redirected >= 2 && counters.no_socket == 0,
         "{counters:?}"
@@ -190,12 +190,12 @@ fn claimed_packets_come_here_and_all_others_stay_with_the_kernel() {
         "{counters:?}"
     );
     assert!(counters.passed() > counters.unclaimed);
-    let statistics = bench.port.statistics().unwrap();
+    let statistics = testbed.port.statistics().unwrap();
     assert_eq!(
         (statistics.rx_dropped, statistics.rx_fill_ring_empty),
         (0, 0)
     );
-    assert_eq!(bench.port.counters().rx_packets, counters.redirected);
+    assert_eq!(testbed.port.counters().rx_packets, counters.redirected);
 }
 
 /// Checks that the kernel still handles unclaimed UDP, TCP and ICMP echo.
@@ -243,8 +243,8 @@ fn icmp_errors_about_claimed_connections_come_here() {
     if !privileged("icmp_errors_about_claimed_connections_come_here") {
         return;
     }
-    let mut bench = Bench::new(XdpConfig::for_veth());
-    let icmp = raw_icmp(&bench.pair.peer);
+    let mut testbed = Testbed::new(XdpConfig::for_veth());
+    let icmp = raw_icmp(&testbed.pair.peer);
     // The message is ICMP "fragmentation needed" with a next-hop MTU of 1200. The quoted segment is
     // from the claimed port.
     let mut message = vec![3, 4, 0, 0, 0, 0, 0x04, 0xb0];
@@ -253,17 +253,17 @@ fn icmp_errors_about_claimed_connections_come_here() {
     message.extend([0x9c, 0x40, 0, 0, 0, 1]);
     assert!(tidelane_packet_io::finish_checksum(&mut message, 0, 2));
     sendto(&icmp, &message, SendFlags::empty(), &endpoint(0)).unwrap();
-    let frame = bench.receive();
+    let frame = testbed.receive();
     assert_eq!(&frame[ETHERNET_LEN + IP_LEN..], message);
 
     let quoted_port = message.len() - 8;
     message[quoted_port] ^= 1;
     sendto(&icmp, &message, SendFlags::empty(), &endpoint(0)).unwrap();
     let start = Instant::now();
-    while bench.demux.counters().unwrap().icmp == 0 {
+    while testbed.demux.counters().unwrap().icmp == 0 {
         assert!(start.elapsed() < TIMEOUT);
     }
-    assert_eq!(bench.demux.counters().unwrap().redirected_icmp, 1);
+    assert_eq!(testbed.demux.counters().unwrap().redirected_icmp, 1);
 }
 
 /// Sends datagrams until every frame of a small port was used many times. The peer's kernel
@@ -271,18 +271,18 @@ fn icmp_errors_about_claimed_connections_come_here() {
 fn transmit_many(config: XdpConfig) {
     const DATAGRAMS: u32 = 5000;
     const BATCH: u32 = 50;
-    let mut bench = Bench::new(config);
-    let peer = bench.peer_socket();
+    let mut testbed = Testbed::new(config);
+    let peer = testbed.peer_socket();
     let dest = peer.local_addr().unwrap().port();
     let mut buffer = [0; 2048];
     for first in (0..DATAGRAMS).step_by(BATCH as usize) {
         for number in first..first + BATCH {
             let mut payload = number.to_be_bytes().to_vec();
             payload.resize(4 + (number % 1400) as usize, number as u8);
-            assert!(bench.send(dest, &payload));
+            assert!(testbed.send(dest, &payload));
         }
-        bench.port.tx_flush();
-        assert_eq!(bench.port.tx_pending(), 0);
+        testbed.port.tx_flush();
+        assert_eq!(testbed.port.tx_pending(), 0);
         for number in first..first + BATCH {
             let len = peer
                 .recv(&mut buffer)
@@ -291,7 +291,7 @@ fn transmit_many(config: XdpConfig) {
             assert_eq!(buffer[..4], number.to_be_bytes());
         }
     }
-    let counters = bench.port.counters();
+    let counters = testbed.port.counters();
     assert_eq!(
         (counters.tx_packets, counters.tx_errors),
         (u64::from(DATAGRAMS), 0)
@@ -302,7 +302,7 @@ fn transmit_many(config: XdpConfig) {
         counters.tx_kicks <= 2 * u64::from(DATAGRAMS / BATCH),
         "{counters:?}"
     );
-    assert_eq!(bench.port.statistics().unwrap().tx_invalid_descs, 0);
+    assert_eq!(testbed.port.statistics().unwrap().tx_invalid_descs, 0);
 }
 
 #[test]
@@ -328,9 +328,9 @@ fn received_frames_come_round() {
     if !privileged("received_frames_come_round") {
         return;
     }
-    let mut bench = Bench::new(small());
-    let peer = bench.peer_socket();
-    let mut held = bench.port.new_burst();
+    let mut testbed = Testbed::new(small());
+    let peer = testbed.peer_socket();
+    let mut held = testbed.port.new_burst();
     for round in 0..100u32 {
         for number in 0..50u32 {
             let payload = (round * 50 + number).to_be_bytes();
@@ -338,7 +338,7 @@ fn received_frames_come_round() {
         }
         let start = Instant::now();
         while held.len() < 50 {
-            bench.port.rx_burst(&mut held, BURST_MAX);
+            testbed.port.rx_burst(&mut held, BURST_MAX);
             assert!(start.elapsed() < TIMEOUT, "only {} frames came", held.len());
         }
         for (number, bytes) in (0..).zip(held.iter()) {
@@ -347,7 +347,7 @@ fn received_frames_come_round() {
                 (round * 50 + number as u32).to_be_bytes()
             );
         }
-        bench.port.rx_release(&mut held);
+        testbed.port.rx_release(&mut held);
     }
     // All 64 frames are lent out, so the kernel drops and counts further frames.
     for _ in 0..64 + 10 {
@@ -355,18 +355,18 @@ fn received_frames_come_round() {
     }
     let start = Instant::now();
     while held.len() < 64 {
-        bench.port.rx_burst(&mut held, BURST_MAX);
+        testbed.port.rx_burst(&mut held, BURST_MAX);
         assert!(start.elapsed() < TIMEOUT, "only {} frames came", held.len());
     }
     peer.send_to(b"lost", endpoint(CLAIMED_PORT)).unwrap();
     let start = Instant::now();
-    while bench.port.rx_overruns() != 11 {
-        assert!(start.elapsed() < TIMEOUT, "{:?}", bench.port.statistics());
+    while testbed.port.rx_overruns() != 11 {
+        assert!(start.elapsed() < TIMEOUT, "{:?}", testbed.port.statistics());
     }
-    assert_eq!(bench.port.statistics().unwrap().rx_fill_ring_empty, 11);
-    bench.port.rx_release(&mut held);
+    assert_eq!(testbed.port.statistics().unwrap().rx_fill_ring_empty, 11);
+    testbed.port.rx_release(&mut held);
     peer.send_to(b"again", endpoint(CLAIMED_PORT)).unwrap();
-    assert_eq!(&bench.receive()[PAYLOAD_AT..], b"again");
+    assert_eq!(&testbed.receive()[PAYLOAD_AT..], b"again");
 }
 
 #[test]
@@ -374,27 +374,27 @@ fn a_link_that_is_down_holds_frames_back_and_says_so() {
     if !privileged("a_link_that_is_down_holds_frames_back_and_says_so") {
         return;
     }
-    let mut bench = Bench::new(small());
-    let peer = bench.peer_socket();
+    let mut testbed = Testbed::new(small());
+    let peer = testbed.peer_socket();
     let dest = peer.local_addr().unwrap().port();
-    bench.pair.host.ip("link set veth0 down");
+    testbed.pair.host.ip("link set veth0 down");
     let mut queued = 0;
-    while bench.send(dest, b"late") {
+    while testbed.send(dest, b"late") {
         queued += 1;
     }
     assert_eq!(queued, 64);
-    bench.port.tx_flush();
-    assert_eq!(bench.port.tx_pending(), 64);
-    let error = bench.port.take_tx_error().unwrap();
+    testbed.port.tx_flush();
+    assert_eq!(testbed.port.tx_pending(), 64);
+    let error = testbed.port.take_tx_error().unwrap();
     assert_eq!(error.kind(), ErrorKind::NetworkDown);
-    bench.pair.host.ip("link set veth0 up");
+    testbed.pair.host.ip("link set veth0 up");
     let start = Instant::now();
-    while bench.port.tx_free() < 64 {
-        bench.port.tx_flush();
-        assert!(start.elapsed() < TIMEOUT, "{:?}", bench.port.counters());
+    while testbed.port.tx_free() < 64 {
+        testbed.port.tx_flush();
+        assert!(start.elapsed() < TIMEOUT, "{:?}", testbed.port.counters());
     }
-    assert!(bench.send(dest, b"on time"));
-    bench.port.tx_flush();
+    assert!(testbed.send(dest, b"on time"));
+    testbed.port.tx_flush();
     let mut buffer = [0; 64];
     let start = Instant::now();
     while peer
@@ -410,8 +410,8 @@ fn a_port_carries_no_longer_packets_than_it_can_receive() {
     if !privileged("a_port_carries_no_longer_packets_than_it_can_receive") {
         return;
     }
-    let bench = Bench::new(small());
-    assert_eq!(bench.port.capabilities().tx_frame_len_max, 2048 - 256);
+    let testbed = Testbed::new(small());
+    assert_eq!(testbed.port.capabilities().tx_frame_len_max, 2048 - 256);
 }
 
 #[test]

@@ -85,12 +85,12 @@ fn quoted(options: usize) -> Vec<u8> {
 
 /// The demux with TCP port 80 and UDP port 53 of `HOST` claimed, over IPv4 and IPv6, without
 /// sockets.
-struct Bench {
+struct Testbed {
     object: Object,
     counters: PerCpuCounters<COUNTERS>,
 }
 
-impl Bench {
+impl Testbed {
     fn without_claims() -> Option<Self> {
         if check_permission().is_err() {
             eprintln!("SKIPPED: the demux on frames needs CAP_BPF and CAP_NET_ADMIN (run as root)");
@@ -104,8 +104,8 @@ impl Bench {
     }
 
     fn new() -> Option<Self> {
-        let mut bench = Self::without_claims()?;
-        let mut claims = bench
+        let mut testbed = Self::without_claims()?;
+        let mut claims = testbed
             .object
             .hash_map::<KEY_LEN, CLAIM_LEN>("CLAIMS")
             .unwrap();
@@ -115,7 +115,7 @@ impl Bench {
                 claims.insert(&claim.key(), &[0; CLAIM_LEN]).unwrap();
             }
         }
-        Some(bench)
+        Some(testbed)
     }
 
     /// Returns the counters that one frame increments. No queue has an AF_XDP socket, so the
@@ -145,7 +145,7 @@ fn a_claim_beyond_the_limit_has_an_error_of_its_own() {
 
 #[test]
 fn only_claimed_tuples_are_the_services() {
-    let Some(mut bench) = Bench::new() else {
+    let Some(mut testbed) = Testbed::new() else {
         return;
     };
     let claimed = DemuxCounters {
@@ -156,28 +156,34 @@ fn only_claimed_tuples_are_the_services() {
         unclaimed: 1,
         ..DemuxCounters::default()
     };
-    assert_eq!(bench.seen(&ethernet(&transport(TCP, 4000, 80, 0))), claimed);
     assert_eq!(
-        bench.seen(&ethernet(&transport(TCP, 4000, 80, 10))),
+        testbed.seen(&ethernet(&transport(TCP, 4000, 80, 0))),
         claimed
     );
-    assert_eq!(bench.seen(&ethernet(&transport(UDP, 4000, 53, 0))), claimed);
     assert_eq!(
-        bench.seen(&ethernet(&transport(UDP, 4000, 80, 0))),
+        testbed.seen(&ethernet(&transport(TCP, 4000, 80, 10))),
+        claimed
+    );
+    assert_eq!(
+        testbed.seen(&ethernet(&transport(UDP, 4000, 53, 0))),
+        claimed
+    );
+    assert_eq!(
+        testbed.seen(&ethernet(&transport(UDP, 4000, 80, 0))),
         unclaimed
     );
     assert_eq!(
-        bench.seen(&ethernet(&transport(TCP, 80, 4000, 0))),
+        testbed.seen(&ethernet(&transport(TCP, 80, 4000, 0))),
         unclaimed
     );
     let mut other_host = transport(TCP, 4000, 80, 0);
     other_host[19] = 77;
-    assert_eq!(bench.seen(&ethernet(&other_host)), unclaimed);
+    assert_eq!(testbed.seen(&ethernet(&other_host)), unclaimed);
 }
 
 #[test]
 fn icmp_errors_follow_the_packet_they_quote() {
-    let Some(mut bench) = Bench::new() else {
+    let Some(mut testbed) = Testbed::new() else {
         return;
     };
     let claimed = DemuxCounters {
@@ -190,38 +196,41 @@ fn icmp_errors_follow_the_packet_they_quote() {
     };
     for kind in [3, 11, 12] {
         assert_eq!(
-            bench.seen(&ethernet(&icmp_error(kind, &quoted(0)))),
+            testbed.seen(&ethernet(&icmp_error(kind, &quoted(0)))),
             claimed
         );
         assert_eq!(
-            bench.seen(&ethernet(&icmp_error(kind, &quoted(3)))),
+            testbed.seen(&ethernet(&icmp_error(kind, &quoted(3)))),
             claimed
         );
     }
     // Echo reply, redirect and echo request are not errors, even if they quote a claimed packet.
     for kind in [0, 5, 8] {
         assert_eq!(
-            bench.seen(&ethernet(&icmp_error(kind, &quoted(0)))),
+            testbed.seen(&ethernet(&icmp_error(kind, &quoted(0)))),
             kernels
         );
     }
     let mut other_port = quoted(0);
     other_port[21] = 81;
-    assert_eq!(bench.seen(&ethernet(&icmp_error(3, &other_port))), kernels);
+    assert_eq!(
+        testbed.seen(&ethernet(&icmp_error(3, &other_port))),
+        kernels
+    );
     let mut later_fragment = quoted(0);
     later_fragment[7] = 9;
     assert_eq!(
-        bench.seen(&ethernet(&icmp_error(3, &later_fragment))),
+        testbed.seen(&ethernet(&icmp_error(3, &later_fragment))),
         kernels
     );
     let mut short = quoted(0);
     short[0] = 0x44;
-    assert_eq!(bench.seen(&ethernet(&icmp_error(3, &short))), kernels);
+    assert_eq!(testbed.seen(&ethernet(&icmp_error(3, &short))), kernels);
 }
 
 #[test]
 fn frames_with_unsupported_headers_go_to_the_kernel() {
-    let Some(mut bench) = Bench::new() else {
+    let Some(mut testbed) = Testbed::new() else {
         return;
     };
     let other = DemuxCounters {
@@ -236,23 +245,23 @@ fn frames_with_unsupported_headers_go_to_the_kernel() {
 
     let mut sctp = good.clone();
     sctp[9] = 132;
-    assert_eq!(bench.seen(&ethernet(&sctp)), other);
+    assert_eq!(testbed.seen(&ethernet(&sctp)), other);
     let mut short_header = good.clone();
     short_header[0] = 0x43;
-    assert_eq!(bench.seen(&ethernet(&short_header)), other);
+    assert_eq!(testbed.seen(&ethernet(&short_header)), other);
     let mut broadcast = ethernet(&good);
     broadcast[..6].fill(0xff);
-    assert_eq!(bench.seen(&broadcast), not_ip);
+    assert_eq!(testbed.seen(&broadcast), not_ip);
     let mut vlan = ethernet(&good);
     vlan[12..14].copy_from_slice(&[0x81, 0]);
-    assert_eq!(bench.seen(&vlan), not_ip);
+    assert_eq!(testbed.seen(&vlan), not_ip);
 }
 
 /// The demux removes a tag with VLAN id 0, because the tag is only a priority. The kernel, too,
 /// handles the frame as untagged.
 #[test]
 fn a_priority_tag_is_stripped() {
-    let Some(mut bench) = Bench::new() else {
+    let Some(mut testbed) = Testbed::new() else {
         return;
     };
     let tagged = |port, control: u16| {
@@ -262,23 +271,23 @@ fn a_priority_tag_is_stripped() {
         frame
     };
     for priority in [0, 5 << 13] {
-        assert_eq!(bench.seen(&tagged(80, priority)).no_socket, 1);
-        assert_eq!(bench.seen(&tagged(81, priority)).unclaimed, 1);
+        assert_eq!(testbed.seen(&tagged(80, priority)).no_socket, 1);
+        assert_eq!(testbed.seen(&tagged(81, priority)).unclaimed, 1);
         for vlan in [1, 5, 4095] {
-            assert_eq!(bench.seen(&tagged(80, priority | vlan)).not_ip, 1);
+            assert_eq!(testbed.seen(&tagged(80, priority | vlan)).not_ip, 1);
         }
     }
     // A second tag belongs to a VLAN.
     let mut twice = tagged(80, 0);
     twice.splice(12..12, [0x81, 0, 0, 0]);
-    assert_eq!(bench.seen(&twice).not_ip, 1);
+    assert_eq!(testbed.seen(&twice).not_ip, 1);
     let cut = &tagged(80, 0)[..16];
-    assert_eq!(bench.seen(cut).not_ip, 1);
+    assert_eq!(testbed.seen(cut).not_ip, 1);
 }
 
 #[test]
 fn no_truncated_frame_is_misread() {
-    let Some(mut bench) = Bench::new() else {
+    let Some(mut testbed) = Testbed::new() else {
         return;
     };
     let tcp = ethernet(&transport(TCP, 4000, 80, 10));
@@ -286,7 +295,7 @@ fn no_truncated_frame_is_misread() {
     for (frame, ports_end) in [(tcp, 14 + 60 + 4), (error, 14 + 20 + 8 + 60 + 4)] {
         // The kernel's test run needs at least an Ethernet header.
         for len in 14..frame.len() {
-            let claimed = bench.seen(&frame[..len]).no_socket == 1;
+            let claimed = testbed.seen(&frame[..len]).no_socket == 1;
             assert_eq!(claimed, len >= ports_end, "cut to {len} bytes");
         }
     }
@@ -349,7 +358,7 @@ fn link_address_of(mac: [u8; 6]) -> [u8; LINK_ADDRESS_LEN] {
 /// demux recognizes the frame by the source address, and passes it to the kernel.
 #[test]
 fn frames_that_are_handed_back_are_the_kernels() {
-    let Some(mut bench) = Bench::new() else {
+    let Some(mut testbed) = Testbed::new() else {
         return;
     };
     let returned = DemuxCounters {
@@ -359,22 +368,22 @@ fn frames_that_are_handed_back_are_the_kernels() {
     for at in SOURCE {
         let mut frame = ethernet(&transport(TCP, 40_000, 80, 0));
         frame[SOURCE].copy_from_slice(&HAND_BACK_SOURCE);
-        assert_eq!(bench.seen(&frame), returned);
+        assert_eq!(testbed.seen(&frame), returned);
         frame[at] ^= 1;
-        assert_eq!(bench.seen(&frame).returned, 0, "byte {at}");
+        assert_eq!(testbed.seen(&frame).returned, 0, "byte {at}");
     }
 }
 
 #[test]
 fn frames_to_another_link_address_are_the_kernels() {
-    let Some(mut bench) = Bench::new() else {
+    let Some(mut testbed) = Testbed::new() else {
         return;
     };
     for at in 0..6 {
         let mut frame = ethernet(&transport(TCP, 40_000, 80, 0));
-        assert_eq!(bench.seen(&frame).other_host, 0);
+        assert_eq!(testbed.seen(&frame).other_host, 0);
         frame[at] ^= 4;
-        let seen = bench.seen(&frame);
+        let seen = testbed.seen(&frame);
         let other_host = DemuxCounters {
             other_host: 1,
             ..DemuxCounters::default()
@@ -385,13 +394,13 @@ fn frames_to_another_link_address_are_the_kernels() {
 
 #[test]
 fn broadcast_and_multicast_frames_are_the_kernels() {
-    let Some(mut bench) = Bench::new() else {
+    let Some(mut testbed) = Testbed::new() else {
         return;
     };
     for mac in [[0xff; 6], [1, 0, 0x5e, 0, 0, 1], [0x33, 0x33, 0, 0, 0, 1]] {
         let mut frame = ethernet(&transport(TCP, 40_000, 80, 0));
         frame[..6].copy_from_slice(&mac);
-        assert_eq!(bench.seen(&frame).not_ip, 1);
+        assert_eq!(testbed.seen(&frame).not_ip, 1);
     }
 }
 
@@ -405,7 +414,7 @@ fn with_ip_options(options: &[u8]) -> Vec<u8> {
 
 #[test]
 fn source_routes_are_the_kernels_and_other_options_the_services() {
-    let Some(mut bench) = Bench::new() else {
+    let Some(mut testbed) = Testbed::new() else {
         return;
     };
     let mut long = [1; 40];
@@ -419,7 +428,7 @@ fn source_routes_are_the_kernels_and_other_options_the_services() {
         &long,
         &late,
     ] {
-        let seen = bench.seen(&with_ip_options(options));
+        let seen = testbed.seen(&with_ip_options(options));
         assert_eq!((seen.other_ip, seen.no_socket), (1, 0), "{options:?}");
     }
     for options in [
@@ -432,7 +441,7 @@ fn source_routes_are_the_kernels_and_other_options_the_services() {
         &[7, 0, 131, 3],
         &[7, 200, 131, 3],
     ] {
-        let seen = bench.seen(&with_ip_options(options));
+        let seen = testbed.seen(&with_ip_options(options));
         assert_eq!((seen.other_ip, seen.no_socket), (0, 1), "{options:?}");
     }
 }
@@ -448,10 +457,10 @@ fn to_group(packet: &[u8]) -> Vec<u8> {
 /// other frames to groups stay with the kernel.
 #[test]
 fn datagrams_to_groups_need_a_claim_of_all_groups() {
-    let Some(mut bench) = Bench::without_claims() else {
+    let Some(mut testbed) = Testbed::without_claims() else {
         return;
     };
-    let mut claims = bench
+    let mut claims = testbed
         .object
         .hash_map::<KEY_LEN, CLAIM_LEN>("CLAIMS")
         .unwrap();
@@ -486,32 +495,32 @@ fn datagrams_to_groups_need_a_claim_of_all_groups() {
     claim(ipv6::HOST);
     let groups = [[255; 4], [224, 0, 0, 251], [10, 0, 0, 255]];
     for group in groups {
-        assert_eq!(bench.seen(&to(UDP, group, 53, 0)), passed);
+        assert_eq!(testbed.seen(&to(UDP, group, 53, 0)), passed);
     }
-    assert_eq!(bench.seen(&to_v6(UDP, 53)), passed);
+    assert_eq!(testbed.seen(&to_v6(UDP, 53)), passed);
     claim(Claim::GROUP_V4);
     claim(Claim::GROUP_V6);
     for group in groups {
-        assert_eq!(bench.seen(&to(UDP, group, 53, 0)), claimed);
-        assert_eq!(bench.seen(&to(UDP, group, 54, 0)), passed);
-        assert_eq!(bench.seen(&to(TCP, group, 53, 0)), passed);
-        assert_eq!(bench.seen(&to(UDP, group, 53, 1)), passed, "options");
+        assert_eq!(testbed.seen(&to(UDP, group, 53, 0)), claimed);
+        assert_eq!(testbed.seen(&to(UDP, group, 54, 0)), passed);
+        assert_eq!(testbed.seen(&to(TCP, group, 53, 0)), passed);
+        assert_eq!(testbed.seen(&to(UDP, group, 53, 1)), passed, "options");
         let mut fragment = to(UDP, group, 53, 0);
         fragment[14 + 6] = 0x20;
-        assert_eq!(bench.seen(&fragment), passed);
+        assert_eq!(testbed.seen(&fragment), passed);
     }
-    assert_eq!(bench.seen(&to_v6(UDP, 53)), claimed);
-    assert_eq!(bench.seen(&to_v6(TCP, 53)), passed);
-    assert_eq!(bench.seen(&to_v6(UDP, 54)), passed);
+    assert_eq!(testbed.seen(&to_v6(UDP, 53)), claimed);
+    assert_eq!(testbed.seen(&to_v6(TCP, 53)), passed);
+    assert_eq!(testbed.seen(&to_v6(UDP, 54)), passed);
     // ARP, and a datagram that the service has handed back.
     let mut arp = to(UDP, groups[0], 53, 0);
     arp[12..14].copy_from_slice(&[8, 6]);
-    assert_eq!(bench.seen(&arp), passed);
+    assert_eq!(testbed.seen(&arp), passed);
     let mut returned = to(UDP, groups[0], 53, 0);
     returned[6..12].copy_from_slice(&HAND_BACK_SOURCE);
     let is_returned = DemuxCounters {
         returned: 1,
         ..ipv6::NOTHING
     };
-    assert_eq!(bench.seen(&returned), is_returned);
+    assert_eq!(testbed.seen(&returned), is_returned);
 }

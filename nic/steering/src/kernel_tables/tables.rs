@@ -33,7 +33,7 @@ pub struct AddressRecord {
 
 impl AddressRecord {
     /// Returns true if `other` is in the network of this address.
-    pub fn contains(&self, other: &Address) -> bool {
+    pub fn network_contains(&self, other: &Address) -> bool {
         let kept = u32::from(self.prefix_len.min(128));
         let different = u128::from_be_bytes(self.network) ^ u128::from_be_bytes(*other);
         different.leading_zeros() >= kept
@@ -321,7 +321,8 @@ mod tests {
             network: addr,
             prefix_len: 96 + 22,
         };
-        let contains = |d, e| record.contains(&address_from_ipv4(Ipv4Addr::new(10, 1, d, e)));
+        let contains =
+            |d, e| record.network_contains(&address_from_ipv4(Ipv4Addr::new(10, 1, d, e)));
         assert!(contains(0, 1) && contains(3, 255));
         assert!(!contains(4, 0));
         assert!(
@@ -329,14 +330,14 @@ mod tests {
                 prefix_len: 255,
                 ..record
             }
-            .contains(&[0; 16])
+            .network_contains(&[0; 16])
         );
         assert!(
             AddressRecord {
                 prefix_len: 0,
                 ..record
             }
-            .contains(&[0xff; 16])
+            .network_contains(&[0xff; 16])
         );
     }
 
@@ -351,10 +352,15 @@ mod tests {
         let v6 = |first| IpAddr::from(Ipv6Addr::new(first, 0, 0, 0, 0, 0, 0, 1));
         let to_v4 = record(v4(1), v4(2));
         assert_eq!(to_v4.addr, address_from_ip(v4(1)));
-        assert!(to_v4.contains(&address_from_ip(v4(2))) && !to_v4.contains(&to_v4.addr));
+        assert!(
+            to_v4.network_contains(&address_from_ip(v4(2))) && !to_v4.network_contains(&to_v4.addr)
+        );
         let to_v6 = record(v6(0xfd01), v6(0xfd02));
         assert_eq!(to_v6.addr, address_from_ip(v6(0xfd01)));
-        assert!(to_v6.contains(&to_v6.addr) && !to_v6.contains(&address_from_ip(v6(0xfd02))));
+        assert!(
+            to_v6.network_contains(&to_v6.addr)
+                && !to_v6.network_contains(&address_from_ip(v6(0xfd02)))
+        );
     }
 
     #[test]

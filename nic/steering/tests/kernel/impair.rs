@@ -29,25 +29,25 @@ fn has_released_all(counters: &[WireCounters; 2]) -> bool {
 }
 
 /// Client and host with an impaired link of two veth pairs between them.
-struct Bench {
+struct Testbed {
     client: Namespace,
     host: Namespace,
     middle: Namespace,
 }
 
-impl Bench {
+impl Testbed {
     fn new() -> Self {
-        let bench = Self {
+        let testbed = Self {
             client: Namespace::new("client"),
             host: Namespace::new("host"),
             middle: Namespace::new("wire"),
         };
         let ends = [
-            (&bench.client, "end-a", "10.77.0.2"),
-            (&bench.host, "end-b", "10.77.0.1"),
+            (&testbed.client, "end-a", "10.77.0.2"),
+            (&testbed.host, "end-b", "10.77.0.1"),
         ];
         for (end, middle_end, addr) in ends {
-            let middle = &bench.middle;
+            let middle = &testbed.middle;
             middle.ip(&format!(
                 "link add name {middle_end} type veth peer name veth0 netns {}",
                 end.name
@@ -57,7 +57,7 @@ impl Bench {
             end.ip("link set veth0 up");
             end.command("ethtool -K veth0 gro on");
         }
-        bench
+        testbed
     }
 
     /// Runs `work` while the link forwards. Returns the link's counters.
@@ -99,9 +99,12 @@ fn packets_are_lost_and_overtaken_as_often_as_asked() {
         return;
     }
     const DATAGRAMS: u32 = 20_000;
-    let bench = Bench::new();
-    let receiver = bench.host.run(|| UdpSocket::bind(HOST)).unwrap();
-    let sender = bench.client.run(|| UdpSocket::bind("10.77.0.2:0")).unwrap();
+    let testbed = Testbed::new();
+    let receiver = testbed.host.run(|| UdpSocket::bind(HOST)).unwrap();
+    let sender = testbed
+        .client
+        .run(|| UdpSocket::bind("10.77.0.2:0"))
+        .unwrap();
     receiver
         .set_read_timeout(Some(Duration::from_millis(300)))
         .unwrap();
@@ -110,7 +113,7 @@ fn packets_are_lost_and_overtaken_as_often_as_asked() {
         loss_ppm: 100_000,
         delay_ppm: 100_000,
     };
-    let counters = bench.carry(impairment, || {
+    let counters = testbed.carry(impairment, || {
         let mut buffer = [0; 64];
         for number in 0..DATAGRAMS {
             sender.send_to(&number.to_be_bytes(), HOST).unwrap();
@@ -170,8 +173,8 @@ fn a_kernel_connection_survives_the_wire() {
         return;
     }
     const LEN: usize = 4 << 20;
-    let bench = Bench::new();
-    let listener = bench.host.run(|| TcpListener::bind(HOST)).unwrap();
+    let testbed = Testbed::new();
+    let listener = testbed.host.run(|| TcpListener::bind(HOST)).unwrap();
     let bytes: Vec<u8> = (0..LEN as u32)
         .map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8)
         .collect();
@@ -180,10 +183,10 @@ fn a_kernel_connection_survives_the_wire() {
         loss_ppm: 20_000,
         delay_ppm: 20_000,
     };
-    let counters = bench.carry(impairment, || {
+    let counters = testbed.carry(impairment, || {
         thread::scope(|scope| {
             scope.spawn(|| {
-                let mut client = bench.client.run(|| TcpStream::connect(HOST)).unwrap();
+                let mut client = testbed.client.run(|| TcpStream::connect(HOST)).unwrap();
                 client.write_all(&bytes).unwrap();
             });
             let mut server = listener.accept().unwrap().0;

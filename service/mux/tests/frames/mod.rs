@@ -8,7 +8,7 @@ use tidelane_wire::{
 };
 
 /// MAC address of the NIC and of all ports.
-pub const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
+pub const LOCAL_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
 /// MAC address of the peer, the remote host on the link.
 pub const PEER_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
 /// IP address of the NIC and of all ports.
@@ -19,7 +19,7 @@ pub const PEER: IpAddress = IpAddress::from_v4([10, 0, 0, 2]);
 /// The fields of a frame that carries one TCP segment with one payload byte. The destination MAC
 /// address is always [`PEER_MAC`].
 #[derive(Clone, Copy)]
-pub struct Sent {
+pub struct TestFrame {
     /// Source MAC address.
     pub mac: MacAddress,
     /// Source address and TCP port.
@@ -30,11 +30,11 @@ pub struct Sent {
     pub payload: u8,
 }
 
-impl Sent {
+impl TestFrame {
     /// Returns the fields of a frame from TCP port `port` of the local address to the peer.
-    pub fn out(port: u16) -> Self {
+    pub fn outgoing(port: u16) -> Self {
         Self {
-            mac: MAC,
+            mac: LOCAL_MAC,
             src: Endpoint::new(LOCAL, port),
             dst: Endpoint::new(PEER, 9),
             payload: 1,
@@ -42,7 +42,7 @@ impl Sent {
     }
 
     /// Returns the fields of a frame from the peer to TCP port `port` of the local address.
-    pub fn to(port: u16) -> Self {
+    pub fn incoming(port: u16) -> Self {
         Self {
             mac: PEER_MAC,
             src: Endpoint::new(PEER, 9),
@@ -52,7 +52,7 @@ impl Sent {
     }
 
     /// Returns the bytes of the frame, with a complete TCP checksum.
-    pub fn frame(&self) -> Vec<u8> {
+    pub fn bytes(&self) -> Vec<u8> {
         let (src, dst) = (self.src, self.dst);
         let template = HeaderTemplate::new(self.mac, PEER_MAC, src.addr, dst.addr).unwrap();
         let mut frame = vec![0; template.headers_len() + TCP_HEADER_LEN + 1];

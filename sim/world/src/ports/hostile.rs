@@ -40,7 +40,7 @@ pub enum Harm {
     /// Sends GSO frames that cannot be split, or from foreign 3-tuples.
     GsoGarbage,
     /// Does not read for a while.
-    NeverReads,
+    StopsReading,
     /// Writes invalid ring indices.
     Indices,
     /// Writes invalid lengths and segment sizes.
@@ -71,7 +71,7 @@ impl Harm {
         Self::Garbage,
         Self::Gso,
         Self::GsoGarbage,
-        Self::NeverReads,
+        Self::StopsReading,
         Self::Indices,
         Self::Lengths,
         Self::Change,
@@ -199,7 +199,7 @@ impl HostileProgram {
             Harm::GsoGarbage => {
                 self.repeat(count, |program| program.send_bad_gso(around, oracle, rng));
             }
-            Harm::NeverReads => {
+            Harm::StopsReading => {
                 self.reads_again_at = now + Duration::from_micros(rng.below(100_000))
             }
             Harm::Indices => self.overwrite(|memory| {

@@ -37,7 +37,7 @@ const METRICS: &[(&str, bool, Metric)] = &[
 /// Metrics that are reported without a comparison.
 const COUNTS: &[(&str, Metric)] = &[
     ("retransmitted_segments", |s| s.retransmitted),
-    ("needless_retransmissions", |s| s.needless),
+    ("needless_retransmissions", |s| s.dsacks),
 ];
 
 /// The samples of each key, in the order of the rounds.
@@ -74,7 +74,7 @@ fn print_sample(case: &Case, pairing: Pairing, sample: &Sample) {
         sample.goodput_bps / 1e9,
         sample.jain,
         sample.retransmitted,
-        sample.needless,
+        sample.dsacks,
     );
     let _ = std::io::stdout().flush();
 }

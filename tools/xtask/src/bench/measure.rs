@@ -59,7 +59,7 @@ fn print_sample(series: &Series, variant: Variant, connections: u32, sample: &Sa
 }
 
 /// A wire with its servers. The programs stand before the wire, so that they are dropped first.
-struct Bench {
+struct Testbed {
     _servers: Vec<Running>,
     nginx: Option<Nginx>,
     service: Option<Service>,
@@ -70,12 +70,12 @@ struct Bench {
 struct Setup<'a> {
     plan: &'a Plan,
     /// The wire with the servers on the kernel.
-    kernel: Bench,
+    kernel: Testbed,
     /// The wire with the servers on Tidelane.
-    tidelane: Option<Bench>,
+    tidelane: Option<Testbed>,
     /// The wire with the stateless AF_XDP echo, which answers each segment without TCP and thereby
     /// shows the upper limit of the rate.
-    limit: Option<Bench>,
+    limit: Option<Testbed>,
 }
 
 impl<'a> Setup<'a> {
@@ -83,9 +83,11 @@ impl<'a> Setup<'a> {
         let limit = plan.series.iter().any(|series| series.limit);
         Ok(Self {
             plan,
-            kernel: Bench::new(plan, false)?,
-            tidelane: with_tidelane.then(|| Bench::new(plan, true)).transpose()?,
-            limit: limit.then(|| Bench::limit(plan)).transpose()?,
+            kernel: Testbed::new(plan, false)?,
+            tidelane: with_tidelane
+                .then(|| Testbed::new(plan, true))
+                .transpose()?,
+            limit: limit.then(|| Testbed::limit(plan)).transpose()?,
         })
     }
 
@@ -111,15 +113,15 @@ impl<'a> Setup<'a> {
     /// Measures one case once.
     fn measure(&self, series: &Series, variant: Variant, connections: u32) -> Result<Sample, Stop> {
         let missing = || Stop::Fail("the wire of this variant was not set up".to_owned());
-        let bench = match variant {
+        let testbed = match variant {
             Variant::Kernel | Variant::KernelNoIdle | Variant::Loopback => &self.kernel,
             Variant::Tidelane | Variant::LocalPath => self.tidelane.as_ref().ok_or_else(missing)?,
             Variant::Limit => self.limit.as_ref().ok_or_else(missing)?,
         };
         let _awake = (variant == Variant::KernelNoIdle)
-            .then(|| bench.wire.load_tool(Side::Server, "spin")?.spawn())
+            .then(|| testbed.wire.load_tool(Side::Server, "spin")?.spawn())
             .transpose()?;
-        let client = bench.client(self.plan, series.workload, variant)?;
+        let client = testbed.client(self.plan, series.workload, variant)?;
         let client = client.arg("--connections").arg(connections);
         let running = client.spawn()?;
         let sleep = |seconds: f64| thread::sleep(Duration::from_secs_f64(seconds.max(0.0)));
@@ -144,7 +146,7 @@ impl<'a> Setup<'a> {
     }
 }
 
-impl Bench {
+impl Testbed {
     /// Builds a wire and starts the servers of the plan, on a service if `accelerated` is true.
     fn new(plan: &Plan, accelerated: bool) -> Result<Self, Stop> {
         let wire = new_wire(plan)?;

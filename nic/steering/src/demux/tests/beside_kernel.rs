@@ -30,7 +30,7 @@ const UNKNOWN_PORT: u16 = 9;
 
 /// A listener of the kernel with a connection, and a claim on its port.
 struct Fixture {
-    bench: Bench,
+    testbed: Testbed,
     listener: TcpListener,
     accepted: TcpStream,
     client: TcpStream,
@@ -39,12 +39,12 @@ struct Fixture {
 
 impl Fixture {
     fn new(ip: IpAddr, scope: Scope) -> Option<Self> {
-        let mut bench = Bench::without_claims()?;
+        let mut testbed = Testbed::without_claims()?;
         let listener = TcpListener::bind((ip, 0)).expect("a port");
         let local = listener.local_addr().expect("a local address");
         let client = TcpStream::connect(local).expect("a connection");
         let (accepted, _) = listener.accept().expect("a pending connection");
-        let mut claims = bench
+        let mut claims = testbed
             .object
             .hash_map::<KEY_LEN, CLAIM_LEN>("CLAIMS")
             .unwrap();
@@ -57,7 +57,7 @@ impl Fixture {
         owner[4..8].copy_from_slice(&scope.flags().to_ne_bytes());
         claims.insert(&claim.key(), &owner).unwrap();
         Some(Self {
-            bench,
+            testbed,
             listener,
             accepted,
             client,
@@ -67,7 +67,7 @@ impl Fixture {
 
     fn heartbeats(&mut self) -> Heartbeats {
         let words = self
-            .bench
+            .testbed
             .object
             .mapped_array("HEARTBEATS", Heartbeats::LEN);
         Heartbeats::new(words.unwrap())
@@ -89,7 +89,7 @@ impl Fixture {
 
     fn seen(&mut self, port: u16, flags: u8) -> DemuxCounters {
         let frame = ethernet(&self.segment(port, flags));
-        self.bench.seen(&frame)
+        self.testbed.seen(&frame)
     }
 }
 
@@ -226,7 +226,7 @@ fn fragments_and_errors_follow_the_connection() {
             let icmp = DemuxCounters { icmp: 1, ..NOTHING };
             let expected = if kernels { icmp } else { SERVICES };
             assert_eq!(
-                fixture.bench.seen(&ethernet(&error)),
+                fixture.testbed.seen(&ethernet(&error)),
                 expected,
                 "{ip} {port}"
             );
@@ -239,7 +239,7 @@ fn fragments_and_errors_follow_the_connection() {
                     ..NOTHING
                 };
                 let expected = if kernels { fragments } else { SERVICES };
-                assert_eq!(fixture.bench.seen(&ethernet(&first)), expected, "{port}");
+                assert_eq!(fixture.testbed.seen(&ethernet(&first)), expected, "{port}");
             }
         }
     }

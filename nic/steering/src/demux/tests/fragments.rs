@@ -35,54 +35,54 @@ fn later(proto: u8, from: [u8; 4], id: u16) -> Vec<u8> {
 
 #[test]
 fn all_fragments_follow_the_first() {
-    let Some(mut bench) = Bench::new() else {
+    let Some(mut testbed) = Testbed::new() else {
         return;
     };
     for (proto, port) in [(TCP, 80), (UDP, 53)] {
-        assert_eq!(bench.seen(&later(proto, PEER, 7)), KERNELS);
-        assert_eq!(bench.seen(&first(proto, PEER, 7, port)), CLAIMED);
+        assert_eq!(testbed.seen(&later(proto, PEER, 7)), KERNELS);
+        assert_eq!(testbed.seen(&first(proto, PEER, 7, port)), CLAIMED);
         for _ in 0..3 {
-            assert_eq!(bench.seen(&later(proto, PEER, 7)), CLAIMED);
+            assert_eq!(testbed.seen(&later(proto, PEER, 7)), CLAIMED);
         }
     }
     // Fragments of another host or protocol, or without ports, do not match.
-    assert_eq!(bench.seen(&later(TCP, [10, 0, 0, 3], 7)), KERNELS);
+    assert_eq!(testbed.seen(&later(TCP, [10, 0, 0, 3], 7)), KERNELS);
     for _ in 0..2 {
-        assert_eq!(bench.seen(&first(ICMP, PEER, 7, 80)), KERNELS);
-        assert_eq!(bench.seen(&later(ICMP, PEER, 7)), KERNELS);
+        assert_eq!(testbed.seen(&first(ICMP, PEER, 7, 80)), KERNELS);
+        assert_eq!(testbed.seen(&later(ICMP, PEER, 7)), KERNELS);
     }
     let short = fragment(TCP, [10, 0, 0, 4], 7, 0, MORE, &[0x9c, 0x40, 0]);
-    assert_eq!(bench.seen(&short[..14 + 23]), KERNELS);
+    assert_eq!(testbed.seen(&short[..14 + 23]), KERNELS);
 }
 
 #[test]
 fn an_identification_that_comes_again_is_a_new_datagram() {
-    let Some(mut bench) = Bench::new() else {
+    let Some(mut testbed) = Testbed::new() else {
         return;
     };
-    assert_eq!(bench.seen(&first(TCP, PEER, 9, 80)), CLAIMED);
-    assert_eq!(bench.seen(&later(TCP, PEER, 9)), CLAIMED);
-    assert_eq!(bench.seen(&first(TCP, PEER, 9, 81)), KERNELS);
-    assert_eq!(bench.seen(&later(TCP, PEER, 9)), KERNELS);
+    assert_eq!(testbed.seen(&first(TCP, PEER, 9, 80)), CLAIMED);
+    assert_eq!(testbed.seen(&later(TCP, PEER, 9)), CLAIMED);
+    assert_eq!(testbed.seen(&first(TCP, PEER, 9, 81)), KERNELS);
+    assert_eq!(testbed.seen(&later(TCP, PEER, 9)), KERNELS);
 }
 
 #[test]
 fn a_fragment_before_the_first_goes_where_the_others_of_its_host_went() {
-    let Some(mut bench) = Bench::new() else {
+    let Some(mut testbed) = Testbed::new() else {
         return;
     };
     // The demux has seen no first fragment of this host, so the kernel gets the fragment. A first
     // fragment of UDP does not count for TCP.
-    assert_eq!(bench.seen(&later(TCP, PEER, 1)), KERNELS);
-    assert_eq!(bench.seen(&first(UDP, PEER, 1, 53)), CLAIMED);
-    assert_eq!(bench.seen(&later(TCP, PEER, 1)), KERNELS);
-    assert_eq!(bench.seen(&first(TCP, PEER, 1, 80)), CLAIMED);
-    assert_eq!(bench.seen(&later(TCP, PEER, 2)), CLAIMED);
+    assert_eq!(testbed.seen(&later(TCP, PEER, 1)), KERNELS);
+    assert_eq!(testbed.seen(&first(UDP, PEER, 1, 53)), CLAIMED);
+    assert_eq!(testbed.seen(&later(TCP, PEER, 1)), KERNELS);
+    assert_eq!(testbed.seen(&first(TCP, PEER, 1, 80)), CLAIMED);
+    assert_eq!(testbed.seen(&later(TCP, PEER, 2)), CLAIMED);
     // The host then sends claimed and unclaimed datagrams, so a fragment before the first goes to
     // the kernel.
-    assert_eq!(bench.seen(&first(TCP, PEER, 3, 81)), KERNELS);
-    assert_eq!(bench.seen(&later(TCP, PEER, 4)), KERNELS);
-    assert_eq!(bench.seen(&later(TCP, PEER, 1)), CLAIMED);
+    assert_eq!(testbed.seen(&first(TCP, PEER, 3, 81)), KERNELS);
+    assert_eq!(testbed.seen(&later(TCP, PEER, 4)), KERNELS);
+    assert_eq!(testbed.seen(&later(TCP, PEER, 1)), CLAIMED);
 }
 
 /// Returns an IPv6 fragment whose fragment header follows the headers `extensions`.
@@ -97,12 +97,12 @@ fn fragment_v6(id: u32, word: u16, next: u8, extensions: &[(u8, u8)], bytes: &[u
 
 #[test]
 fn fragments_over_ipv6() {
-    let Some(mut bench) = Bench::new() else {
+    let Some(mut testbed) = Testbed::new() else {
         return;
     };
     let mut seen = |id, word, next, extensions: &[_], port| {
         let ports = [0x9c, 0x40, 0, port, 1, 2, 3, 4];
-        bench.seen(&fragment_v6(id, word, next, extensions, &ports))
+        testbed.seen(&fragment_v6(id, word, next, extensions, &ports))
     };
     let options = [(ipv6::HOP_BY_HOP, 1)];
     for extensions in [&options[..], &[]] {
@@ -127,7 +127,7 @@ fn fragments_over_ipv6() {
 
 #[test]
 fn no_truncated_fragment_is_misread() {
-    let Some(mut bench) = Bench::new() else {
+    let Some(mut testbed) = Testbed::new() else {
         return;
     };
     let ports = [0x9c, 0x40, 0, 80, 1, 2, 3, 4];
@@ -137,7 +137,7 @@ fn no_truncated_fragment_is_misread() {
         (v6, 14 + 40 + 16 + 8 + 4),
     ] {
         for len in 14..frame.len() {
-            let claimed = bench.seen(&frame[..len]).no_socket == 1;
+            let claimed = testbed.seen(&frame[..len]).no_socket == 1;
             assert_eq!(claimed, len >= ports_end, "cut to {len} bytes");
         }
     }

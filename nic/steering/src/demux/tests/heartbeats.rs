@@ -16,14 +16,14 @@ pub(super) fn now_ns() -> u64 {
 }
 
 /// Returns the demux with its claims, the heartbeats, and a frame for the service.
-fn bench() -> Option<(Bench, Arc<Heartbeats>, Vec<u8>)> {
-    let mut bench = Bench::new()?;
-    let words = bench
+fn testbed() -> Option<(Testbed, Arc<Heartbeats>, Vec<u8>)> {
+    let mut testbed = Testbed::new()?;
+    let words = testbed
         .object
         .mapped_array("HEARTBEATS", Heartbeats::LEN)
         .unwrap();
     let frame = ethernet(&transport(TCP, 4000, 80, 0));
-    Some((bench, Arc::new(Heartbeats::new(words)), frame))
+    Some((testbed, Arc::new(Heartbeats::new(words)), frame))
 }
 
 /// Counters of a frame for the service. No queue has an AF_XDP socket in these tests, so the
@@ -39,16 +39,16 @@ const NO_HEARTBEAT: DemuxCounters = DemuxCounters {
 
 #[test]
 fn a_queue_is_not_watched_before_its_first_heartbeat() {
-    let Some((mut bench, all, frame)) = bench() else {
+    let Some((mut testbed, all, frame)) = testbed() else {
         return;
     };
-    assert_eq!(bench.seen(&frame), REDIRECTED);
+    assert_eq!(testbed.seen(&frame), REDIRECTED);
     assert!(!all.of_queue(0).is_awaited());
 }
 
 #[test]
 fn a_silent_core_keeps_its_connections_until_it_is_dead() {
-    let Some((mut bench, all, frame)) = bench() else {
+    let Some((mut testbed, all, frame)) = testbed() else {
         return;
     };
     let core = all.of_queue(0);
@@ -60,42 +60,42 @@ fn a_silent_core_keeps_its_connections_until_it_is_dead() {
         (31_000, NO_HEARTBEAT),
     ] {
         core.beat(now_ns() - age_ms * MS);
-        assert_eq!(bench.seen(&frame), expected, "{age_ms} ms ago");
+        assert_eq!(testbed.seen(&frame), expected, "{age_ms} ms ago");
     }
     // The clock of the core's CPU may be slightly ahead.
     core.beat(now_ns() + MS);
-    assert_eq!(bench.seen(&frame), REDIRECTED);
+    assert_eq!(testbed.seen(&frame), REDIRECTED);
     // The core writes heartbeats again.
     core.beat(now_ns());
-    assert_eq!(bench.seen(&frame), REDIRECTED);
+    assert_eq!(testbed.seen(&frame), REDIRECTED);
     // The heartbeats of other queues do not matter.
     all.of_queue(1).beat(now_ns() - 60_000 * MS);
-    assert_eq!(bench.seen(&frame), REDIRECTED);
+    assert_eq!(testbed.seen(&frame), REDIRECTED);
 }
 
 #[test]
 fn a_frame_starts_the_time_of_a_sleeping_core() {
-    let Some((mut bench, all, frame)) = bench() else {
+    let Some((mut testbed, all, frame)) = testbed() else {
         return;
     };
     let core = all.of_queue(0);
     core.sleep();
     assert!(!core.is_awaited());
-    assert_eq!(bench.seen(&frame), REDIRECTED);
+    assert_eq!(testbed.seen(&frame), REDIRECTED);
     assert!(core.is_awaited());
-    assert_eq!(bench.seen(&frame), REDIRECTED);
+    assert_eq!(testbed.seen(&frame), REDIRECTED);
     core.sleep();
     // A frame for the kernel does not change the heartbeat of a sleeping core.
-    bench.seen(&ethernet(&transport(TCP, 4000, 81, 0)));
+    testbed.seen(&ethernet(&transport(TCP, 4000, 81, 0)));
     assert!(!core.is_awaited());
 }
 
 #[test]
 fn a_service_that_gave_up_gets_nothing() {
-    let Some((mut bench, all, frame)) = bench() else {
+    let Some((mut testbed, all, frame)) = testbed() else {
         return;
     };
     all.of_queue(0).beat(now_ns());
     all.give_up();
-    assert_eq!(bench.seen(&frame), NO_HEARTBEAT);
+    assert_eq!(testbed.seen(&frame), NO_HEARTBEAT);
 }

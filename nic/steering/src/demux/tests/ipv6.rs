@@ -75,10 +75,10 @@ fn icmp_error(kind: u8, port: u8, extensions: &[(u8, u8)]) -> Vec<u8> {
 
 #[test]
 fn only_claimed_tuples_are_the_services() {
-    let Some(mut bench) = Bench::new() else {
+    let Some(mut testbed) = Testbed::new() else {
         return;
     };
-    let mut seen = |packet: &[u8]| bench.seen(&ethernet(packet));
+    let mut seen = |packet: &[u8]| testbed.seen(&ethernet(packet));
     assert_eq!(seen(&transport(TCP, HOST, 80, &[])), CLAIMED);
     assert_eq!(seen(&transport(UDP, HOST, 53, &[])), CLAIMED);
     assert_eq!(seen(&transport(UDP, HOST, 80, &[])), UNCLAIMED);
@@ -89,15 +89,15 @@ fn only_claimed_tuples_are_the_services() {
     version[0] = 0x60;
     let mut frame = ethernet(&version);
     frame[14] = 0x50;
-    assert_eq!(bench.seen(&frame), OTHER);
+    assert_eq!(testbed.seen(&frame), OTHER);
 }
 
 #[test]
 fn extension_headers_are_followed() {
-    let Some(mut bench) = Bench::new() else {
+    let Some(mut testbed) = Testbed::new() else {
         return;
     };
-    let mut seen = |packet: &[u8]| bench.seen(&ethernet(packet));
+    let mut seen = |packet: &[u8]| testbed.seen(&ethernet(packet));
     let chain = [(HOP_BY_HOP, 0), (DESTINATION, 5), (ROUTING, 2)];
     assert_eq!(seen(&transport(TCP, HOST, 80, &chain)), CLAIMED);
     let long = [(DESTINATION, 0); 5];
@@ -106,10 +106,10 @@ fn extension_headers_are_followed() {
 
 #[test]
 fn icmp_errors_follow_the_packet_they_quote() {
-    let Some(mut bench) = Bench::new() else {
+    let Some(mut testbed) = Testbed::new() else {
         return;
     };
-    let mut seen = |packet: &[u8]| bench.seen(&ethernet(packet));
+    let mut seen = |packet: &[u8]| testbed.seen(&ethernet(packet));
     for kind in 1..=4 {
         assert_eq!(seen(&icmp_error(kind, 80, &[])), CLAIMED);
         assert_eq!(seen(&icmp_error(kind, 80, &[(DESTINATION, 1)])), CLAIMED);
@@ -123,7 +123,7 @@ fn icmp_errors_follow_the_packet_they_quote() {
 
 #[test]
 fn no_truncated_frame_is_misread() {
-    let Some(mut bench) = Bench::new() else {
+    let Some(mut testbed) = Testbed::new() else {
         return;
     };
     let chain = [(HOP_BY_HOP, 0), (DESTINATION, 2)];
@@ -131,7 +131,7 @@ fn no_truncated_frame_is_misread() {
     let error = ethernet(&icmp_error(3, 80, &chain));
     for (frame, ports_end) in [(tcp, 14 + 40 + 32 + 4), (error, 14 + 40 + 8 + 40 + 32 + 4)] {
         for len in 14..frame.len() {
-            let claimed = bench.seen(&frame[..len]).no_socket == 1;
+            let claimed = testbed.seen(&frame[..len]).no_socket == 1;
             assert_eq!(claimed, len >= ports_end, "cut to {len} bytes");
         }
     }

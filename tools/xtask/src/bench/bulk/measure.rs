@@ -31,7 +31,7 @@ pub struct Sample {
     pub retransmitted: f64,
     /// Number of DSACK blocks that the sender's stack received in the same time. The wire does not
     /// duplicate packets, so that each block reports a spurious retransmission.
-    pub needless: f64,
+    pub dsacks: f64,
     /// Mean number of busy CPUs among the CPUs of both ends, during the middle 80 % of the counted
     /// time.
     pub busy: f64,
@@ -44,7 +44,7 @@ const RECEIVER: Side = Side::Server;
 
 /// A wire, with the services and the forwarding program that run on it. The services and the
 /// program stand before the wire, so that they are dropped first.
-struct Bench {
+struct Testbed {
     /// The sender's service. `None` if the sender is on the kernel.
     sender: Option<Service>,
     /// The receiver's service. `None` if the receiver is on the kernel.
@@ -56,20 +56,20 @@ struct Bench {
 
 /// Measures one case with one pairing of stacks.
 pub fn measure(plan: &BulkPlan, case: &Case, pairing: Pairing) -> Result<Sample, Stop> {
-    let bench = Bench::new(plan, case, pairing)?;
-    let sink = bench.sink(plan)?;
-    let sink = bench
+    let testbed = Testbed::new(plan, case, pairing)?;
+    let sink = testbed.sink(plan)?;
+    let sink = testbed
         .wire
-        .start_server(sink, bench.receiver.as_ref(), PORT)?;
-    let before = bench.retransmissions()?;
-    let source = bench.source(plan)?.spawn()?;
+        .start_server(sink, testbed.receiver.as_ref(), PORT)?;
+    let before = testbed.retransmissions()?;
+    let source = testbed.source(plan)?.spawn()?;
     thread::sleep(Duration::from_secs_f64(plan.warmup + 0.1 * plan.seconds));
     let clock = CpuTimes::now();
     thread::sleep(Duration::from_secs_f64(0.8 * plan.seconds));
     let later = CpuTimes::now();
     let limit = Duration::from_secs_f64(plan.seconds + GRACE);
     let line = sink.wait(limit)?.success()?.json()?;
-    let after = bench.retransmissions()?;
+    let after = testbed.retransmissions()?;
     source.wait(limit)?.success()?;
     let cpus = [&plan.sender_cpus, &plan.receiver_cpus];
     let cpus = cpus.into_iter().flat_map(|list| list.split(','));
@@ -80,12 +80,12 @@ pub fn measure(plan: &BulkPlan, case: &Case, pairing: Pairing) -> Result<Sample,
         goodput_bps: number(&line, "goodput_bps")?,
         jain: number(&line, "jain")?,
         retransmitted: after.0 - before.0,
-        needless: after.1 - before.1,
+        dsacks: after.1 - before.1,
         busy: busy.sum(),
     })
 }
 
-impl Bench {
+impl Testbed {
     /// Builds the wire of a case, and starts the services of a pairing.
     fn new(plan: &BulkPlan, case: &Case, pairing: Pairing) -> Result<Self, Stop> {
         let (wire, impair) = make_wire(plan, case)?;
