@@ -48,7 +48,7 @@ pub fn check_refusal(finished: &Finished, words: &str) -> Outcome {
 
 /// `tidelane up` fails with one line if the interface does not exist, if the user is not root, or
 /// if a service of this name is already running.
-pub fn up_says_what_is_wrong() -> Outcome {
+pub fn up_names_the_cause_of_a_failure() -> Outcome {
     let wire = Wire::new()?;
     let finished = tidelane(&wire, "up nosuch0 --name never")?.finish(SHORT)?;
     check_refusal(&finished, "no interface nosuch0")?;
@@ -326,7 +326,7 @@ fn check_named_as_child(wire: &Wire, service: &str, program: &Path, words: &str)
 /// `tidelane run` reports a program that cannot load the preload library. With `--strict` it does
 /// not start the program. The cases are a static program, a Go program, and scripts with these
 /// programs as interpreters.
-pub fn run_says_which_programs_it_cannot_serve() -> Outcome {
+pub fn run_reports_programs_that_cannot_be_accelerated() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
     let source = wire.scratch().join("program.c");

@@ -122,7 +122,7 @@ pub fn children_outlive_their_parent() -> Outcome {
 /// An accelerated connection cannot be sent to another process or kept over exec. The preload
 /// library reports an attempt, and with `--strict` the attempt fails. The program can use the
 /// connection afterwards.
-pub fn what_cannot_be_passed_on_is_reported() -> Outcome {
+pub fn passing_on_an_accelerated_connection_is_reported() -> Outcome {
     let wire = Wire::new()?;
     let binary = wire.scratch().join("passes_on");
     let source = tools::source_root().join("tests/interop/passes_on.c");

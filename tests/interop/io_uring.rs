@@ -54,7 +54,7 @@ pub fn a_server_without_a_ring_is_served() -> Outcome {
 }
 
 /// The server can make an io_uring instance without Tidelane, and with `tidelane run --io-uring`.
-pub fn a_ring_is_there_where_it_is_allowed() -> Outcome {
+pub fn io_uring_works_if_allowed() -> Outcome {
     let wire = Wire::new()?;
     let way = serve(&wire, start(&wire, None, false)?)?;
     if way == "calls\n" {

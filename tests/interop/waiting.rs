@@ -134,7 +134,7 @@ pub fn many_peers_are_reset() -> Outcome {
 
 /// Clients and server are accelerated, by two services. The clients are reset when their own
 /// service dies, when the server's service dies, and when both die, whatever call they wait in.
-pub fn programs_whose_service_dies_are_reset() -> Outcome {
+pub fn connections_are_reset_when_a_service_dies() -> Outcome {
     for (clients_die, server_dies) in [(true, false), (false, true), (true, true)] {
         for how in ["poll", "select", "epoll", "recv"] {
             let wire = Wire::new()?;

@@ -113,7 +113,7 @@ mod tests {
     use super::present_queues;
 
     #[test]
-    fn the_present_queues_come_last() {
+    fn present_queues_are_read_from_the_last_section() {
         let text = "Channel parameters for eth1:\nPre-set maximums:\nRX:\t\tn/a\nCombined:\t2\n\
                     Current hardware settings:\nRX:\t\tn/a\nCombined:\t1\n";
         assert_eq!(present_queues(text), Some(1));

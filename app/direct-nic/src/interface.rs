@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_in_vain_are_rare() {
+    fn time_spent_on_unanswered_waits_is_bounded() {
         let start = Instant::now();
         let mut patience = Patience::default();
         let (mut now, mut waited) = (start, Duration::ZERO);

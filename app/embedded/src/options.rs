@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_are_found_and_malformed_ones_end_the_search() {
+    fn options_are_found_and_a_malformed_option_ends_the_search() {
         let options = [1, 1, 253, 4, 7, 8, 254, 2, 0, 253, 3, 9];
         assert_eq!(find_option(&options, 253), Some(&[7, 8][..]));
         assert_eq!(find_option(&options, 254), Some(&[][..]));

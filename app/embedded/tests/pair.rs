@@ -325,7 +325,7 @@ fn an_error_of_the_path_is_in_the_status_and_ends_nothing() {
 }
 
 #[test]
-fn options_are_those_of_the_listener_or_of_the_open() {
+fn a_connection_has_the_options_of_its_listener_or_open() {
     let mut pair = Pair::new(0);
     let options = |mss_max| SocketOptions {
         mss_max,
@@ -433,7 +433,7 @@ fn a_reader_that_stops_bounds_the_sender_and_room_is_reported() {
 }
 
 #[test]
-fn a_listener_that_ends_resets_what_was_not_accepted() {
+fn a_closed_listener_resets_the_connections_in_its_accept_queue() {
     let mut pair = Pair::new(0);
     let listener = pair.server.listen(SERVER, 8).unwrap();
     let local = Endpoint::new(ADDRESSES[0], 0);

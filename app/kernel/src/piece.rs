@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn each_byte_is_sent_once_whatever_the_results() {
+    fn each_byte_is_sent_once_for_any_results_of_send() {
         for first in 0..=9 {
             for second in 0..=9 - first {
                 let pool = Pool::new(3, 3).expect("there is memory");

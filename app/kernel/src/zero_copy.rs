@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn long_sends_within_the_limit_are_due() {
+    fn long_sends_within_the_limit_use_zero_copy() {
         let mut policy = policy(ZeroCopy::WhereItPays { min: 20 });
         let mut lending = Lending::default();
         let due = [1, 2, 3, 4].map(|count| lending.is_due(&policy, &pieces(count)));

@@ -448,7 +448,7 @@ fn a_wait_does_not_hold_a_close_back() {
 /// `tx_sync` only sends and `rx_sync` only receives. In any order of the calls, no data is delayed
 /// or lost, and no event is lost.
 #[test]
-fn the_halves_of_a_sync_add_up() {
+fn tx_sync_and_rx_sync_together_lose_no_event() {
     let Some((mut context, peer, mut stream)) = connected(&KernelOptions::default()) else {
         return;
     };

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn decimals_are_those_of_the_standard_library() {
+    fn decimals_equal_those_of_the_standard_library() {
         for value in [0, 1, 9, 10, 99, 100, 12345, u64::MAX - 1, u64::MAX] {
             assert_eq!(Decimal::new(value).as_bytes(), value.to_string().as_bytes());
         }

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_list_returns_what_nobody_holds() {
+    fn the_end_of_a_list_returns_buffers_without_a_holder() {
         let (pool, mut buffers) = (pool(3), Buffers::new(1));
         let numbers: Vec<i64> = (0..3)
             .map(|_| {

@@ -20,7 +20,7 @@ fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 #[test]
-fn every_kept_input_holds() {
+fn every_input_of_the_corpora_passes() {
     for (name, target) in TARGETS {
         let inputs = corpus(name);
         assert!(inputs.len() >= 10, "{name} has a corpus");
@@ -34,7 +34,7 @@ fn every_kept_input_holds() {
 
 /// Runs prefixes of every input. Each prefix is an input, too.
 #[test]
-fn every_prefix_of_a_kept_input_holds() {
+fn every_prefix_of_a_corpus_input_passes() {
     for (name, target) in TARGETS {
         for (path, input) in corpus(name) {
             println!("{}", path.display());

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_is_not_asked_for_where_the_kernel_ignores_it() {
+    fn metadata_is_not_used_if_the_kernel_ignores_it() {
         let virtio = Driver(VIRTIO_NET.to_owned());
         for release in ["6.12.117+deb13-amd64", "6.18.5", "strange"] {
             assert!(!virtio.heeds_metadata(release), "{release}");

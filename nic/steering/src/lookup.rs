@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wildcard_is_found_for_every_address_and_one_of_another_interface_is_not() {
+    fn a_wildcard_listener_is_found_unless_bound_to_another_interface() {
         let mut lookup = Lookup::open().expect("a netlink socket");
         lookup.self_test().expect("the kernel answers");
         let listener = TcpListener::bind("[::]:0").expect("a port");
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_another_question_is_none() {
+    fn an_answer_to_another_request_is_ignored() {
         assert!(Answer::parse(&[], 1).is_none());
         let mut bytes = [0; HEADER_LEN + ANSWER_LEN];
         bytes[8] = 2;

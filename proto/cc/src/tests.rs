@@ -326,7 +326,7 @@ fn cubic_after_a_timeout_is_convex_at_once() {
 }
 
 #[test]
-fn names_are_those_of_tcp_congestion() {
+fn algorithms_have_the_names_of_tcp_congestion() {
     for algorithm in Algorithm::ALL {
         assert_eq!(Algorithm::from_name(algorithm.name()), Some(algorithm));
         assert_eq!(controller(algorithm).algorithm(), algorithm);

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn boundaries_are_those_of_the_transmissions() {
+    fn segment_boundaries_follow_the_transmissions() {
         let (mut hot, mut send_times) = (flow(), SendTimes::default());
         hot.mss = 1000;
         // The timed segment alone has no entry.

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pointer_out_of_reach_goes_as_far_as_it_can_or_is_left_out() {
+    fn an_urgent_pointer_beyond_64_kib_is_shortened_or_omitted() {
         let far = UP.sub(65_535);
         assert_eq!(at(far.0, far.0), Some(65_535));
         let farther = UP.sub(65_536);

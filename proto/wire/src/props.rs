@@ -108,7 +108,7 @@ proptest! {
     }
 
     #[test]
-    fn options_survive(options in options()) {
+    fn emitted_options_are_parsed_unchanged(options in options()) {
         let mut buf = [0xee; OPTIONS_LEN_MAX];
         let len = options.emit(&mut buf);
         prop_assert_eq!(len, options.len());
@@ -118,7 +118,7 @@ proptest! {
     }
 
     #[test]
-    fn frames_survive(
+    fn emitted_frames_are_parsed_unchanged(
         header in header(),
         payload in lumpy_bytes(1400),
         macs: ([u8; 6], [u8; 6]),

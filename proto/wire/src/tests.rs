@@ -150,7 +150,7 @@ fn every_flipped_bit_of_ip_or_tcp_is_noticed() {
 }
 
 #[test]
-fn unfinished_checksum_is_taken_only_where_allowed() {
+fn a_partial_tcp_checksum_is_accepted_only_if_allowed() {
     let frame = bytes(PARTIAL);
     let packet = parse_frame(&frame).unwrap();
     assert!(tcp_checksum_ok(

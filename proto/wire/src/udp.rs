@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partial_checksum_is_accepted_where_it_is_allowed() {
+    fn a_partial_checksum_is_accepted_only_if_allowed() {
         let (src, dst) = V4;
         let len = UDP_HEADER_LEN as u16 + 2;
         let pseudo = checksum::pseudo_header(src, dst, protocol::UDP, len.into());

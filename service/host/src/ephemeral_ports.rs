@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_free_is_passed_over_and_more_is_asked_for_once() {
+    fn ports_in_use_are_skipped_and_more_ports_requested_once() {
         let mut pool = EphemeralPorts::new([1; 16]);
         let first = pool.choose(HERE, peer(2), |_| true);
         assert_eq!((first.port, first.ask), (None, true));

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reservation_is_its_programs_alone() {
+    fn a_reservation_belongs_to_one_program() {
         let mut ports = LocalPorts::default();
         let (one, other) = (ProgramId(1), ProgramId(2));
         ports.reserve(one, END);

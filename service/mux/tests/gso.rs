@@ -252,7 +252,7 @@ fn payload(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn the_segments_are_those_of_a_stack_without_gso() {
+fn gso_segments_equal_those_of_a_stack_without_gso() {
     let mut sent = 0;
     let mut net = Net::new(0);
     for dst in [PEER, PEER_V6] {

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn few_long_waits_are_starvation_and_many_short_ones_are_not() {
+    fn few_long_waits_are_starvation_but_many_short_waits_are_not() {
         let interval = ms(4);
         let before = CpuWaits {
             time: ms(900),

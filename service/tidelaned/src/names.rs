@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_numbers_and_all() {
+    fn principals_are_names_numbers_or_all() {
         let passwd = "root:x:0:0:root:/root:/bin/sh\nbroken\nwww:x:33:33::/:/bin/false\n";
         let names = Names::parse(passwd, "adm:x:4:\ntidelane:x:900:www\nbad:x:y:\n");
         let of = |name: &str| Principal::Name(name.to_owned());

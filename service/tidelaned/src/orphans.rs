@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc9293_section_3_8_4_the_segment_is_one_that_the_peer_has() {
+    fn rfc9293_section_3_8_4_the_keepalive_segment_is_before_snd_nxt() {
         let v6 = |last| {
             let mut bytes = [0; 16];
             (bytes[0], bytes[15]) = (0xfd, last);

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_beside_a_core_rests_longer_than_it_worked() {
+    fn a_thread_on_the_cpu_of_a_core_rests_longer_than_it_worked() {
         let (rested, asked) = rest_after(10 * PIECE, true);
         assert_eq!(asked, 1);
         assert!(rested >= 30 * PIECE, "it rested {rested:?}");

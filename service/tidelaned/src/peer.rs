@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pair_has_its_maker_for_a_peer() {
+    fn the_peer_of_a_socket_pair_is_the_process_that_made_it() {
         if !rustix::process::geteuid().is_root() {
             return eprintln!("skipped: needs root");
         }

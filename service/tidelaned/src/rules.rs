@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_its_line() {
+    fn an_invalid_rule_is_refused_with_its_line() {
         for bad in [
             "direction = 'in'",
             "action = 'reject'",

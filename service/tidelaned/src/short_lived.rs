@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn rare_ones_and_long_lived_ones_are_not() {
+    fn rare_or_long_lived_children_are_not_too_many() {
         assert_eq!(leaves_with(Duration::from_secs(1), BRIEF), None);
         assert_eq!(leaves_with(Duration::from_millis(1), SHORT), None);
     }

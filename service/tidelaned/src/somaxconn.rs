@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_the_kernel_s() {
+    fn the_limit_is_the_kernels_somaxconn() {
         let text = std::fs::read_to_string("/proc/sys/net/core/somaxconn").expect("a setting");
         let limit: u32 = text.trim().parse().expect("a number");
         let setting = SomaxConn::open();

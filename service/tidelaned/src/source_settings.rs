@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_of_an_interface_that_is_not_there_are_those_of_all() {
+    fn a_missing_interface_has_the_settings_of_all() {
         let settings = SourceSettings::open("no-such-interface");
         let all = SourceSettings::open("all");
         assert_eq!(settings.checks(), all.checks());

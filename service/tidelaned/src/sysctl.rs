@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_read_anew_each_time() {
+    fn a_sysctl_is_read_again_at_each_call() {
         let path = "/proc/sys/net/ipv4/tcp_fastopen";
         let text = std::fs::read_to_string(path).expect("a setting");
         let setting = Sysctl::open(path);

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_in_a_call_and_one_in_a_circle_hang_and_one_without_a_cpu_does_not() {
+    fn a_blocked_or_looping_thread_hangs_but_a_starved_thread_does_not() {
         let interval = StdDuration::from_millis(20);
         let spent = Duration(interval.as_nanos() as u64);
         let (sender, receiver) = std::sync::mpsc::channel();
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_watchdog_answers_for_what_it_saw() {
+    fn a_late_watchdog_counts_at_most_two_intervals_of_silence() {
         let interval = StdDuration::from_millis(4);
         let from = Instant(1_000_000_000);
         let after = |ms: u64| Instant(from.0 + ms * 1_000_000);

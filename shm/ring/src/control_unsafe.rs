@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_outside_of_the_pid_namespace_is_nobody() {
+    fn a_sender_outside_of_the_pid_namespace_has_pid_zero() {
         assert_eq!(sender(&credentials(4711)), Some(4711));
         assert_eq!(sender(&credentials(0)), Some(0));
         let mut both = control(99, &[7; 5]);

@@ -187,7 +187,7 @@ mod tests {
 
     /// A program can punch a memory neither through a descriptor nor through a writable mapping.
     #[test]
-    fn a_program_can_punch_nothing() {
+    fn a_program_cannot_punch_holes() {
         let (_ours, theirs, memories, layout) = both();
         for memory in memories.descriptors() {
             let punched = fallocate(memory, HOLE, 0, 1 << 20);

@@ -99,7 +99,7 @@ mod tests {
     use crate::{pattern::Content, plan::Role, scenario::Theme};
 
     #[test]
-    fn a_piece_of_a_foreign_stream_is_found_and_an_own_one_is_none() {
+    fn only_bytes_of_a_foreign_stream_are_reported() {
         let scenario = Scenario::with_theme(3, Theme::Misbehaviour);
         let mut checker = ForeignBytes::new(&scenario, Rng::new(1));
         let plan = scenario

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_names_its_connection_and_nothing_else_is_one() {
+    fn only_an_intact_header_identifies_its_connection() {
         let mut bytes = [0; HEADER_LEN as usize];
         Content::of_client(1, 9).fill(0, &mut bytes);
         assert_eq!(Content::parse_header(1, &bytes), Some(9));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_of_a_stream_names_its_connection_wherever_it_lies() {
+    fn a_connection_is_identified_by_any_part_of_its_stream() {
         for content in [Content::of_client(7, 300), Content::of_server(7, 300)] {
             for (pos, place) in (17..60).zip(0..) {
                 let mut memory = [0; 100];

@@ -67,7 +67,7 @@ fn every_connection_of_a_program_that_dies_is_reset() {
 /// The source link address of a SYN had a bit error. All SYN-ACKs went to the wrong address, even
 /// after the SYN had been retransmitted with the right address.
 #[test]
-fn a_handshake_follows_a_syn_that_comes_from_elsewhere() {
+fn a_syn_ack_goes_to_the_link_address_of_the_last_syn() {
     holds(Theme::Any, 11_016_887);
 }
 

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_whose_script_passes_fails_on_the_embedded_stack() {
+    fn an_exception_for_a_passing_script_is_an_error_on_the_embedded_stack() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts");
         let name = "rfc9293/3.5-passive-open";
         let path = folder.join(format!("{name}.pkt"));

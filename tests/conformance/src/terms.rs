@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_field_says_so() {
+    fn an_unknown_field_of_tcp_info_is_an_error() {
         let script = parse::parse("+0 %{ assert tcpi_colour == 1 }%").unwrap();
         let Action::Assert(found) = &script.events[0].action else {
             panic!("not an assertion");

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_emitted_parses() {
+    fn an_emitted_packet_can_be_parsed() {
         for version in Version::ALL {
             let parsed = Packet::parse(version, &outbound(version)).unwrap().unwrap();
             assert_eq!((parsed.seq, &parsed.payload[..]), (7, &b"hello"[..]));

@@ -10,7 +10,7 @@ use crate::support::SHORT;
 
 /// An attacker in a container has no interface of the wire. An attacker in the service's namespaces
 /// can listen on a free port and serve a client.
-pub fn what_the_attacker_can_do() -> Outcome {
+pub fn attackers_have_the_rights_that_the_tests_assume() -> Outcome {
     let wire = Wire::new()?;
     let shell = as_attacker(&wire, Side::Server, Origin::Container).arg("cat");
     let interfaces = shell.arg("/proc/self/net/dev").run(SHORT)?.stdout;

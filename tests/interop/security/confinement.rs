@@ -24,7 +24,7 @@ const AT_MOST: u64 = NEEDED | 1 << 23 | 1 << 39;
 
 /// Each thread of the service has only the capabilities that it needs, cannot gain others, and runs
 /// under a seccomp filter. The service writes no core file.
-pub fn each_thread_has_what_serving_needs() -> Outcome {
+pub fn each_thread_has_only_the_capabilities_that_it_needs() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
     let mut names = Vec::new();

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn an_emitted_address_is_parsed_unchanged() {
         let end = Endpoint::v4([192, 0, 2, 1], 8080);
         for domain in [libc::AF_INET, libc::AF_INET6] {
             assert_eq!(parse(&emit(end, domain)), Ok(Address::Of(end)));

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn it_never_goes_back() {
+    fn the_clock_never_goes_back() {
         let mut clock = VirtualClock::default();
         let now = clock.now();
         clock.advance_to(Instant::ZERO);

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_emitted_parses_at_the_other_end() {
+    fn an_emitted_packet_is_parsed_by_the_peer() {
         let packet = sent();
         let Ok(Inbound::Segment(arrival, segment)) = packet::parse(&packet) else {
             panic!("not a segment");
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn too_big_is_about_the_segment_it_quotes() {
+    fn packet_too_big_identifies_the_quoted_segment() {
         let mut packet = sent();
         packet.truncate(48);
         let mut icmp = vec![2, 0, 0, 0, 0, 0, 0x05, 0x00];

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_continue_or_is_too_much_is_not_joined() {
+    fn segments_with_a_gap_or_above_the_limit_are_not_joined() {
         let mut all = segment(1, 1000, TcpFlags::ACK);
         assert!(!all.join(&segment(2001, 1000, TcpFlags::ACK), 9));
         assert!(!all.join(&segment(1001, 1000, TcpFlags::ACK), 1));

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_emitted_parses_at_the_other_end() {
+    fn an_emitted_packet_is_parsed_by_the_peer() {
         let packet = emit(&segment_out(), b"hello", 1).unwrap();
         assert_eq!(packet.len(), 20 + 32 + 5);
         let Ok(Inbound::Segment(arrival, segment)) = parse(&packet) else {

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_script_changed_is_followed() {
+    fn only_settings_that_a_script_changed_are_followed() {
         let mut settings = Settings::new("").unwrap();
         let before = reading("tcp_timestamps", "0");
         settings.follow(&before, &before);

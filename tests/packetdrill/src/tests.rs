@@ -145,7 +145,7 @@ fn bytes_go_both_ways() {
 }
 
 #[test]
-fn closing_sends_fin_and_closing_a_listener_resets_who_waits_there() {
+fn close_sends_fin_and_close_of_a_listener_resets_its_accept_queue() {
     let (shared, first) = connected();
     shared.call(|stack| stack.close(ACCEPTED)).unwrap();
     let fin = next(&shared).unwrap();
@@ -197,7 +197,7 @@ fn a_syn_has_linux_options() {
 }
 
 #[test]
-fn a_syn_over_ipv6_announces_what_its_longer_header_leaves() {
+fn a_syn_over_ipv6_announces_an_mss_for_the_longer_header() {
     let shared = shared();
     shared.call(|stack| {
         let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK;
@@ -475,7 +475,7 @@ fn a_fin_that_went_alone_is_probed_for_alone() {
 }
 
 #[test]
-fn what_was_reported_already_does_not_open_the_window_again() {
+fn bytes_reported_by_sack_do_not_grow_the_window_again() {
     let (shared, first) = connected();
     shared.send(ACCEPTED, &[7; 15_000], 0).unwrap();
     let at = SeqNumber(first);

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zeros_are_left_out_unless_asked_for() {
+    fn zeros_are_left_out_by_default() {
         let counters = BTreeMap::from([("b_long".to_owned(), 7), ("a".to_owned(), 0)]);
         assert_eq!(table(&counters, false), "b_long                7\n");
         assert_eq!(table(&counters, true).lines().count(), 2);

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_code_stays() {
+    fn comments_and_literals_are_removed() {
         let cases = [
             ("a /* { /* } */ { */ b", "ab"),
             ("a // {\nb", "ab"),

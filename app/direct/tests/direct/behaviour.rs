@@ -275,7 +275,7 @@ fn a_dropped_context_resets_its_connections() {
 
 /// `tx_sync` only sends and `rx_sync` only receives. In any order of the calls, no event is lost.
 #[test]
-fn the_halves_of_a_sync_add_up() {
+fn tx_sync_and_rx_sync_together_lose_no_event() {
     let mut pair = Pair::new(Quality::default());
     let (_, client, peer) = pair.connected(80);
     for part in [b"ab", b"cd", b"ef"] {

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_need_the_blocks_that_hold_them() {
+    fn the_number_of_blocks_follows_from_the_length() {
         for (len, count) in [
             (0, 1),
             (72, 1),

@@ -46,7 +46,7 @@ fn scripts_in_single_bytes_have_the_answers_of_memcached() {
 }
 
 #[test]
-fn connections_end_where_memcached_ends_them() {
+fn connections_end_after_the_same_commands_as_in_memcached() {
     let Some(mut pair) = Pair::start() else {
         return;
     };

@@ -84,7 +84,7 @@ fn endless_lines_end_the_connection() {
 }
 
 #[test]
-fn clients_that_stop_in_the_middle_take_only_what_they_have_sent() {
+fn an_incomplete_command_holds_only_the_memory_of_received_bytes() {
     let kv = &mut store();
     let empty = kv.memory_used();
     let starts: [&[u8]; 5] = [

@@ -93,7 +93,7 @@ mod tests {
     use crate::sys::Lock;
 
     #[test]
-    fn the_order_may_be_taken_and_skipped() {
+    fn locks_may_be_taken_in_order_with_gaps() {
         let [interest, socket, ring] =
             [Rank::Interest, Rank::Socket, Rank::Ring].map(|rank| Lock::ranked(rank, ()));
         let (_a, _b, _c) = (interest.lock(), socket.lock(), ring.lock());

@@ -370,8 +370,8 @@ fn received_frames_come_round() {
 }
 
 #[test]
-fn a_link_that_is_down_holds_frames_back_and_says_so() {
-    if !privileged("a_link_that_is_down_holds_frames_back_and_says_so") {
+fn a_port_on_a_down_link_queues_frames_and_reports_the_state() {
+    if !privileged("a_port_on_a_down_link_queues_frames_and_reports_the_state") {
         return;
     }
     let mut testbed = Testbed::new(small());
@@ -425,8 +425,8 @@ fn an_mtu_beyond_jumbo_frames_is_refused() {
 }
 
 #[test]
-fn errors_name_what_is_wrong() {
-    if !privileged("errors_name_what_is_wrong") {
+fn errors_name_the_cause() {
+    if !privileged("errors_name_the_cause") {
         return;
     }
     let pair = Pair::with_mtu(3000);

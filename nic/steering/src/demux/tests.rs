@@ -302,7 +302,7 @@ fn no_truncated_frame_is_misread() {
 }
 
 #[test]
-fn the_checked_in_objects_are_what_clang_makes() {
+fn the_checked_in_objects_equal_the_output_of_clang() {
     let objects = [
         (
             &include_bytes!("../../../../ebpf/demux/demux.bpf.o")[..],

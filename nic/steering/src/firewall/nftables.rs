@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn hooks_of_packets_that_are_not_ours_are_left_out() {
+    fn hooks_of_other_families_and_of_forward_are_left_out() {
         assert_eq!(place(2, 2), None, "forward");
         assert_eq!(place(7, 1), None, "bridge");
         assert_eq!(place(3, 0), None, "arp");

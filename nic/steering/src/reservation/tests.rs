@@ -80,7 +80,7 @@ fn a_reserved_udp_port_is_taken_until_dropped() {
 /// A program's listener, which the kernel still serves, has a reservation beside it. The
 /// reservation holds the port through every call of the program on the socket.
 #[test]
-fn a_reservation_outlives_what_a_program_does_to_its_listener() {
+fn a_reservation_holds_the_port_through_any_call_on_the_listener() {
     if !may_reserve() {
         return;
     }

@@ -208,8 +208,8 @@ fn generic_mode_is_used_if_native_mode_is_refused() {
 }
 
 #[test]
-fn errors_name_what_is_wrong() {
-    if !privileged("errors_name_what_is_wrong") {
+fn errors_name_the_cause() {
+    if !privileged("errors_name_the_cause") {
         return;
     }
     let pair = Pair::new();

@@ -94,8 +94,8 @@ impl Testbed {
 }
 
 #[test]
-fn packets_are_lost_and_overtaken_as_often_as_asked() {
-    if !privileged("packets_are_lost_and_overtaken_as_often_as_asked") {
+fn packets_are_lost_and_reordered_at_the_configured_rates() {
+    if !privileged("packets_are_lost_and_reordered_at_the_configured_rates") {
         return;
     }
     const DATAGRAMS: u32 = 20_000;

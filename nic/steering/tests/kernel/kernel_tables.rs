@@ -340,8 +340,8 @@ fn neighbor_line(pair: &Pair, addr: &str) -> String {
 
 /// A request to resolve a permanent entry would make the entry an ordinary entry.
 #[test]
-fn what_an_administrator_set_by_hand_stays() {
-    if !privileged("what_an_administrator_set_by_hand_stays") {
+fn neighbours_set_by_an_administrator_are_left_unchanged() {
+    if !privileged("neighbours_set_by_an_administrator_are_left_unchanged") {
         return;
     }
     let pair = Pair::new();

@@ -126,7 +126,7 @@ fn near(value: u64, expected: u64) -> bool {
 }
 
 #[test]
-fn it_finds_rate_and_round_trip_and_drains_its_queue() {
+fn bbr_finds_rate_and_round_trip_and_drains_its_queue() {
     let mut path = Path::new();
     let mut most = 0;
     path.run(Duration::from_secs(2), |path| {
@@ -145,7 +145,7 @@ fn it_finds_rate_and_round_trip_and_drains_its_queue() {
 }
 
 #[test]
-fn after_ten_seconds_it_measures_the_round_trip_with_four_segments() {
+fn after_ten_seconds_bbr_measures_the_round_trip_with_four_segments() {
     let mut path = Path::new();
     path.run(Duration::from_secs(1), |_| {});
     // The path gets longer, so that the old minimum RTT does not occur again.
@@ -163,7 +163,7 @@ fn after_ten_seconds_it_measures_the_round_trip_with_four_segments() {
 }
 
 #[test]
-fn it_follows_the_rate_up_and_down() {
+fn bbr_follows_the_rate_up_and_down() {
     let mut path = Path::new();
     path.run(Duration::from_secs(2), |_| {});
     path.rate = RATE * 2;

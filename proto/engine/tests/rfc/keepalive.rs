@@ -15,7 +15,7 @@ fn options() -> SocketOptions {
 }
 
 #[test]
-fn must_25_off_unless_asked_for() {
+fn must_25_keepalive_is_off_by_default() {
     let mut rig = Rig::established(SocketOptions::default());
     assert_eq!(rig.wait_ms(8 * 3_600_000), []);
 }

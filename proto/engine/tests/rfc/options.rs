@@ -85,7 +85,7 @@ fn must_23_tcp_syncnt_sets_the_retransmissions_of_syn() {
 }
 
 #[test]
-fn must_23_tcp_syncnt_sets_those_of_the_syn_ack() {
+fn must_23_tcp_syncnt_sets_the_retransmissions_of_syn_ack() {
     let mut rig = Rig::listening(
         EngineConfig::default(),
         SocketOptions {
@@ -216,7 +216,7 @@ fn a_receive_buffer_that_was_set_is_the_window_and_does_not_grow() {
 }
 
 #[test]
-fn a_clamp_bounds_the_window_of_a_live_connection_and_gives_it_back() {
+fn a_clamp_limits_the_window_of_a_live_connection_until_removed() {
     let mut rig = Rig::established_by(
         EngineConfig::default(),
         SocketOptions::default(),

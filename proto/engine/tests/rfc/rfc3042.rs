@@ -18,7 +18,7 @@ fn section_2_two_duplicates_send_new_segments_and_the_third_retransmits() {
 }
 
 #[test]
-fn section_2_the_same_with_sack_where_the_block_is_new() {
+fn section_2_with_sack_each_new_block_sends_a_new_segment() {
     let mut rig = Rig::established_sack();
     rig.write(20_000);
     rig.wait_ms(10);

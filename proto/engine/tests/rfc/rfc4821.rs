@@ -102,7 +102,7 @@ fn section_7_7_a_short_connection_that_answers_is_no_black_hole() {
 }
 
 #[test]
-fn switched_off_the_size_stays() {
+fn with_probing_off_the_size_stays() {
     let mut rig = established(MtuProbing::Off, false);
     rig.write(14_600);
     let sent = rig.wait_ms(60_000);

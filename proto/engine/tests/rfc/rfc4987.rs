@@ -93,7 +93,7 @@ fn without_a_flood_a_guessed_ack_is_not_checked() {
 }
 
 #[test]
-fn switched_off_the_syn_is_dropped() {
+fn without_syn_cookies_the_syn_is_dropped() {
     let mut rig = flooded(EngineConfig {
         syn_cookies: false,
         ..EngineConfig::default()

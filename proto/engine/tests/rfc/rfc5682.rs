@@ -18,7 +18,7 @@ fn timed_out_without_sack() -> Rig {
 }
 
 #[test]
-fn section_2_1_step_2b_and_3b_without_sack_two_acknowledgments_undo_it() {
+fn section_2_1_step_2b_and_3b_without_sack_two_acks_undo_the_timeout() {
     let mut rig = timed_out_without_sack();
     let sent = rig.push(ack(1, 1001));
     assert_eq!(spans(&sent), [(10_001, 1000), (11_001, 1000)]);
@@ -43,7 +43,7 @@ fn section_2_1_without_sack_an_ack_beyond_the_retransmission_is_ambiguous() {
 }
 
 #[test]
-fn section_2_1_step_2a_without_sack_a_duplicate_ends_it() {
+fn section_2_1_step_2a_without_sack_a_duplicate_ack_ends_f_rto() {
     let mut rig = timed_out_without_sack();
     let mut sent = rig.push(ack(1, 1));
     sent.extend(rig.push(ack(1, 1001)));
@@ -114,7 +114,7 @@ fn section_3_1_step_2b_without_new_data_recovery_is_conventional() {
 }
 
 #[test]
-fn rfc3522_an_echo_of_the_first_transmission_undoes_it_at_once() {
+fn rfc3522_an_echo_of_the_first_transmission_undoes_the_timeout_at_once() {
     let peer = TcpOptions {
         sack_permitted: true,
         ..TcpOptions::timestamps(1, 0)

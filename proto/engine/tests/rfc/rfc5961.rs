@@ -23,7 +23,7 @@ fn section_3_2_reset_only_with_the_exact_number() {
 }
 
 #[test]
-fn section_4_2_a_syn_is_challenged_whatever_its_number() {
+fn section_4_2_a_syn_with_any_sequence_number_is_challenged() {
     let mut rig = Rig::established(SocketOptions::default());
     rig.events();
     for seq in [0, 1, 100, 900_000_000] {
@@ -36,7 +36,7 @@ fn section_4_2_a_syn_is_challenged_whatever_its_number() {
 }
 
 #[test]
-fn section_5_2_acks_outside_of_what_can_be_are_challenged_and_their_text_is_not_taken() {
+fn section_5_2_an_unacceptable_ack_is_challenged_and_its_data_dropped() {
     let mut rig = Rig::established(SocketOptions::default());
     rig.write(1000);
     let placed = rig.driver.placed.len();

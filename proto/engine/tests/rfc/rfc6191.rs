@@ -46,7 +46,7 @@ fn opens(timestamps: bool, seq: u32, tsval: Option<u32>) -> bool {
 }
 
 #[test]
-fn section_2_with_timestamps_a_newer_one_opens_with_any_number() {
+fn section_2_a_newer_timestamp_reopens_with_any_sequence_number() {
     assert!(opens(true, 100, Some(501)));
     assert!(opens(true, 0u32.wrapping_sub(100), Some(501)));
     // With an equal timestamp, the sequence number decides.
@@ -57,7 +57,7 @@ fn section_2_with_timestamps_a_newer_one_opens_with_any_number() {
 }
 
 #[test]
-fn section_2_without_them_only_a_later_number_opens() {
+fn section_2_without_timestamps_only_a_higher_sequence_number_reopens() {
     assert!(opens(false, 100, None));
     assert!(opens(false, 100, Some(1)));
     assert!(!opens(false, 0u32.wrapping_sub(100), None));
@@ -76,7 +76,7 @@ fn rfc9293_section_3_6_1_the_new_numbers_are_beyond_all_old_ones() {
 }
 
 #[test]
-fn an_old_segment_is_acknowledged_within_limits_and_the_last_one_not() {
+fn time_wait_answers_old_segments_within_limits_but_not_the_last_ack() {
     let mut rig = in_time_wait(false);
     assert_eq!(rig.push(ack(2, 2)), []);
     let answers: usize = (0..100).map(|_| rig.push(ack(9, 2)).len()).sum();
@@ -89,7 +89,7 @@ fn an_old_segment_is_acknowledged_within_limits_and_the_last_one_not() {
 }
 
 #[test]
-fn rfc1337_only_an_exact_reset_ends_it() {
+fn rfc1337_only_a_reset_at_rcv_nxt_ends_time_wait() {
     let mut rig = in_time_wait(false);
     rig.push(ack(3, 2).with(RST));
     assert_eq!(rig.engine.time_wait_len(), 1);

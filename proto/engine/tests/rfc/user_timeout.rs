@@ -80,7 +80,7 @@ fn user_timeout_beyond_the_retries_counts() {
 }
 
 #[test]
-fn a_window_that_stays_closed_ends_it_too_as_in_linux() {
+fn user_timeout_ends_a_connection_whose_window_stays_closed_as_in_linux() {
     let mut rig = Rig::established(options(5));
     close_window(&mut rig);
     rig.events();
@@ -94,7 +94,7 @@ fn a_window_that_stays_closed_ends_it_too_as_in_linux() {
 }
 
 #[test]
-fn must_37_without_it_a_peer_that_answers_probes_is_never_given_up() {
+fn must_37_without_user_timeout_a_peer_that_answers_probes_is_kept_forever() {
     let mut rig = Rig::established(SocketOptions::default());
     close_window(&mut rig);
     rig.events();

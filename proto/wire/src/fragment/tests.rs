@@ -157,7 +157,7 @@ fn cuts_and_damage_are_refused() {
 }
 
 #[test]
-fn the_whole_has_the_headers_of_the_first() {
+fn a_reassembled_packet_has_the_headers_of_the_first_fragment() {
     for frame in [v4(MORE, 3, &[7; 24]), v6(1, &[0, 60], &[7; 24])] {
         let first = parse_fragment(&frame).unwrap();
         let (headers, len) = first.reassembled_headers().emit(Ecn::Ce, 24);

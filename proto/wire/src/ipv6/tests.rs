@@ -165,14 +165,14 @@ fn extension_headers_are_followed() {
 }
 
 #[test]
-fn a_mapped_address_on_the_wire_is_nobodys() {
+fn an_ipv4_mapped_address_on_the_wire_is_unspecified() {
     let mut frame = bytes(DATA);
     frame[22..38].copy_from_slice(&IpAddress::from_v4([10, 0, 0, 1]).0);
     assert_eq!(parse_frame(&frame).unwrap().src, IpAddress::UNSPECIFIED_V6);
 }
 
 #[test]
-fn errors_name_our_flow() {
+fn icmp_errors_identify_the_local_flow() {
     let frame = bytes(UNREACHABLE);
     let packet = parse_frame(&frame).unwrap();
     let expected = IcmpError {

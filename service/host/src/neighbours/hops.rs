@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unused_makes_room_and_what_is_used_stays() {
+    fn only_unused_next_hops_are_evicted() {
         let mut hops = Hops::new([7; 16]);
         let used = hops.find_or_make(address(0)).expect("room");
         hops.hold(used);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_is_asked_now_and_then() {
+    fn the_kernel_is_asked_once_per_probe_interval() {
         let mut hops = Hops::new([7; 16]);
         let id = hops.find_or_make(address(1)).expect("room");
         let start = Instant(1_000_000_000);

@@ -443,7 +443,7 @@ mod tests {
 
     /// Threads write to the same sets. No entry is lost, because each set has room for all entries.
     #[test]
-    fn cores_share_a_table() {
+    fn concurrent_writes_lose_no_entry() {
         let table = table();
         std::thread::scope(|scope| {
             for thread in 0..4u64 {

@@ -397,7 +397,7 @@ fn both_sides_may_open_at_once_if_both_directions_are_accepted() {
 }
 
 #[test]
-fn actions_are_those_of_the_denying_rule() {
+fn the_verdict_is_the_action_of_the_denying_rule() {
     for (action, verdict) in [
         (Action::Refuse, Verdict::Refuse),
         (Action::Drop, Verdict::Drop),
@@ -496,7 +496,7 @@ fn a_pair_may_be_used_again_from_the_other_side() {
 /// A claim moves to a port of another program of the user. The rules have other verdicts on this
 /// program.
 #[test]
-fn the_present_program_is_judged() {
+fn rules_apply_to_the_present_owner_of_a_claim() {
     let mut scene = Scene::new(Action::Accept, Action::Accept);
     scene.set_rules(vec![
         Rule {

@@ -101,7 +101,7 @@ fn the_first_rule_that_fits_decides_and_is_counted() {
 }
 
 #[test]
-fn prefixes_are_of_one_version_and_say_what_they_mean() {
+fn prefixes_match_addresses_of_their_version_only() {
     let contains = |prefix: &str, addr: &str| {
         let prefix: Prefix = prefix.parse().expect("a prefix");
         prefix.contains(end(addr, 1).addr)

@@ -26,7 +26,7 @@ fn stage(rx_len: u64) -> (Stage, Program) {
 /// If the program has no memory for the data of a connection, the host keeps the connection. A
 /// reset would lose acknowledged data. The kernel keeps the connection, too.
 #[test]
-fn a_connection_for_whose_bytes_there_is_no_memory_waits() {
+fn a_connection_waits_if_there_is_no_memory_for_its_data() {
     let (mut stage, program) = stage(16 << 10);
     let mut acceptor = Acceptor::join(&mut stage, &program);
     let ports = 5001..=5006;
@@ -77,7 +77,7 @@ fn a_connection_for_which_there_is_no_slot_waits() {
 /// Before accept, the host keeps a limited amount of a connection's data: a quarter of the longest
 /// receive buffer that the listening program can have. The host drops further data.
 #[test]
-fn what_waits_for_accept_fits_into_the_memory_of_its_program() {
+fn data_before_accept_is_limited_by_the_memory_of_the_program() {
     let (mut stage, program) = stage(16 << 10);
     let mut ack = stage.shake(5001, &[0; 1000]);
     for number in 1..6 {
@@ -115,7 +115,7 @@ fn a_connection_that_ends_while_it_waits_is_handed_out() {
 /// The host resets a connection whose data exceeds the longest receive buffer of the program that
 /// holds the listener. Otherwise the connection would block the accept queue.
 #[test]
-fn a_connection_that_fits_nowhere_is_reset_and_keeps_no_place() {
+fn a_connection_too_large_for_any_buffer_is_reset() {
     let (mut stage, program) = stage(1 << 20);
     for port in 5001..=5017 {
         let mut ack = stage.shake(port, &[0; 1400]);

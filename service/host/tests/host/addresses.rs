@@ -53,7 +53,7 @@ fn must_57_a_segment_to_a_broadcast_or_multicast_address_is_dropped_without_an_a
 }
 
 #[test]
-fn must_63_a_segment_from_an_address_that_cannot_be_one_is_dropped() {
+fn must_63_a_segment_from_an_invalid_source_address_is_dropped() {
     for from in [[255, 255, 255, 255], [224, 0, 0, 1], [0, 0, 0, 0]] {
         let (sent, drops) = answers(&syn(from, OURS, TTL));
         assert_eq!(

@@ -19,7 +19,7 @@ const CORES: u32 = 3;
 const NOW: Instant = Instant::from_secs(1);
 
 #[test]
-fn a_frame_is_answered_by_the_core_that_has_its_ports_whatever_queue_it_came_by() {
+fn the_core_that_owns_the_ports_answers_a_frame_of_any_queue() {
     let rings: Vec<Arc<AtomicU32>> = (0..CORES).map(|_| Arc::default()).collect();
     let mut cores = Core::several(&rings);
     let mut answered = [0; CORES as usize];
@@ -46,7 +46,7 @@ fn a_frame_is_answered_by_the_core_that_has_its_ports_whatever_queue_it_came_by(
 }
 
 #[test]
-fn what_a_core_cannot_take_is_dropped_and_counted() {
+fn frames_that_do_not_fit_into_a_cores_queue_are_dropped_and_counted() {
     let rings: Vec<Arc<AtomicU32>> = (0..2).map(|_| Arc::default()).collect();
     let mut cores = Core::several(&rings);
     let port = (5000..).find(|port| core_of(*port, 80, 2) == 1).unwrap();
@@ -72,7 +72,7 @@ fn region() -> Arc<ProgramRegion> {
 /// the program's number until the driver has removed the program. Otherwise the removal would reset
 /// the connections of the next program with this number.
 #[test]
-fn the_number_of_a_program_that_was_thrown_out_is_nobody_else_s() {
+fn the_number_of_an_expelled_program_is_not_reused() {
     let mut core = Core::new();
     let bad = region();
     let first = core.host.add_program("bad".to_owned(), 1, bad.clone());

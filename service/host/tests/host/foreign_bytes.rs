@@ -109,7 +109,7 @@ fn a_connection_brings_only_its_own_bytes_from_the_staging_area() {
 /// The connection has received bytes after a hole. The host copies these bytes to the program, and
 /// does not copy old bytes of the staging buffer at the place of the hole.
 #[test]
-fn bytes_out_of_order_come_along_and_the_hole_before_them_does_not() {
+fn bytes_after_a_hole_are_passed_on_and_the_hole_is_not() {
     let mut stage = Stage::new();
     mark_staging(&mut stage);
     let other = listen(&mut stage, PORTS[1]);
@@ -124,7 +124,7 @@ fn bytes_out_of_order_come_along_and_the_hole_before_them_does_not() {
 }
 
 #[test]
-fn a_staged_buffer_that_grew_brings_only_what_was_received() {
+fn a_grown_staging_buffer_passes_on_received_bytes_only() {
     let mut stage = Stage::new();
     mark_staging(&mut stage);
     let other = listen(&mut stage, PORTS[1]);
@@ -142,7 +142,7 @@ fn a_staged_buffer_that_grew_brings_only_what_was_received() {
 /// brings no data of the ended program to the next program that holds the listener. The two
 /// programs may belong to different users, because a program can pass on a listener's descriptor.
 #[test]
-fn a_connection_that_goes_back_brings_nothing_of_the_program_that_had_it() {
+fn a_returned_connection_carries_no_data_of_the_ended_program() {
     let mut stage = Stage::new();
     let owner = listen(&mut stage, PORTS[0]);
     let other = listen(&mut stage, PORTS[0]);
@@ -184,7 +184,7 @@ fn a_connection_that_was_used_does_not_go_back() {
 
 /// A child may belong to another user when it takes an inherited connection.
 #[test]
-fn a_connection_that_is_taken_brings_only_its_own_bytes() {
+fn an_inherited_connection_carries_only_its_own_bytes() {
     let mut stage = Stage::new();
     let owner = listen(&mut stage, PORTS[0]);
     mark(&owner.1, owner.1.layout().rx_area());

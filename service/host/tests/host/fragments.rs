@@ -70,7 +70,7 @@ fn rfc1122_section_3_3_2_a_segment_in_fragments_is_a_segment() {
 }
 
 #[test]
-fn rfc1122_section_3_3_2_the_sender_hears_of_what_did_not_become_whole_in_time() {
+fn rfc1122_section_3_3_2_a_reassembly_timeout_is_reported_to_the_sender() {
     let mut core = Core::new();
     let [first, last] = fragments(OURS, 4000, 1);
     core.receives(&first);
@@ -130,7 +130,7 @@ fn fragments_for_others_are_not_kept() {
 /// sender's CPU. For any choice of queues, one core reassembles the fragments, and the core of the
 /// flow answers.
 #[test]
-fn fragments_meet_whatever_queues_they_came_by() {
+fn fragments_from_any_queues_are_reassembled() {
     const CORES: u32 = 3;
     let rings: Vec<Arc<AtomicU32>> = (0..CORES).map(|_| Arc::default()).collect();
     let mut cores = Core::several(&rings);

@@ -12,7 +12,7 @@ const TEXT: [u8; 10] = *b"0123456789";
 
 /// The returned connections count towards the backlog until a program accepts them.
 #[test]
-fn what_goes_back_is_in_the_accept_queue_again() {
+fn a_returned_connection_is_in_the_accept_queue_again() {
     let mut stage = Stage::new();
     let first = listen(&mut stage.core.host, 1 << 20);
     let successor = listen(&mut stage.core.host, 1 << 20);

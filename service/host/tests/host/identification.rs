@@ -36,7 +36,7 @@ fn of_challenges(stage: &mut Stage, peer: IpAddress, port: u16) -> [u16; 2] {
 }
 
 #[test]
-fn flows_count_for_themselves_from_numbers_that_nobody_can_tell() {
+fn each_flow_counts_ip_identifications_from_a_secret_start() {
     let mut stage = Stage::new();
     listen(&mut stage.core.host, 1 << 20);
     let mut firsts = Vec::new();

@@ -311,7 +311,7 @@ fn a_user_s_opens_that_wait_are_bounded() {
 
 /// The host stops taking requests from a program that does not read the answers.
 #[test]
-fn answers_that_are_not_read_stop_the_asking() {
+fn unread_answers_stop_further_requests() {
     let (mut stage, mut bad, mut good) = two_users(EngineConfig::default());
     let mut asked = 0;
     for _ in 0..100 {

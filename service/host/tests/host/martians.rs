@@ -137,7 +137,7 @@ fn neighbours_of_both_versions_are_answered() {
 }
 
 #[test]
-fn an_ipv4_address_in_an_ipv6_packet_is_nobody_s() {
+fn an_ipv4_mapped_source_gets_no_answer() {
     let mut frame = frame(
         address("fd00::2"),
         address("fd00::1"),

@@ -56,7 +56,7 @@ fn pages_of_closed_connections_are_lent_once_and_used_again() {
 /// Above the threshold `high`, the host drops payload and opens no connection. Linux does the same
 /// above the last value of `tcp_mem`.
 #[test]
-fn what_would_take_too_much_memory_is_dropped() {
+fn payload_above_the_memory_limit_is_dropped() {
     let mut stage = Stage::new();
     let limits = MemoryLimits {
         low: 8 << 10,

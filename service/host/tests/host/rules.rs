@@ -53,7 +53,7 @@ fn a_syn_is_judged_before_anything_is_done_about_it() {
 }
 
 #[test]
-fn rules_see_whose_the_listener_is() {
+fn rules_match_the_user_of_the_listener() {
     for (uid, expected) in [(33, RST_ACK), (34, SYN_ACK)] {
         let mut stage = Stage::new();
         let rule = Rule {

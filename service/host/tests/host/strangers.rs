@@ -45,7 +45,7 @@ fn forged_syns_are_answered_and_no_neighbour_is_looked_for() {
 /// A half-open connection of an unresolved peer sends to the link address from which the last SYN
 /// arrived.
 #[test]
-fn a_syn_that_comes_again_is_answered_where_it_comes_from_now() {
+fn a_retransmitted_syn_is_answered_at_its_new_link_address() {
     let mut stage = Stage::listening();
     let syn = segment(TcpFlags::SYN, 7, 0);
     assert_eq!(stage.exchange(stranger(1), syn).len(), 1);
@@ -117,7 +117,7 @@ fn each_peer_sees_a_timestamp_clock_of_its_own() {
 /// The host processes the frames that arrived before a timer was due, and then runs the timer. The
 /// timer also runs if frames arrive without end.
 #[test]
-fn what_waits_in_the_port_comes_before_the_timers() {
+fn frames_in_the_port_are_processed_before_due_timers() {
     for acknowledged in [true, false] {
         let mut stage = Stage::listening();
         let client = stranger(1);
@@ -222,7 +222,7 @@ fn the_kernel_gets_segments_without_a_flow_for_a_listeners_port() {
 /// The host keeps at most 256 frames for the kernel until its driver takes them. The host answers
 /// further segments with a RST itself.
 #[test]
-fn segments_beyond_those_that_the_driver_takes_are_reset() {
+fn segments_beyond_the_queue_for_the_kernel_are_reset() {
     let mut stage = Stage::listening();
     stage.core.host.enable_hand_back();
     let ack = segment(TcpFlags::ACK, 7, 9);

@@ -36,7 +36,7 @@ fn policy(toml: &str) -> AccessPolicy {
 }
 
 #[test]
-fn by_default_root_and_the_group_here() {
+fn by_default_root_and_the_group_are_admitted() {
     let policy = policy("");
     assert_eq!(policy.admits(&peer(0, 0, &[])), Ok(()));
     assert_eq!(policy.admits(&peer(1000, 900, &[])), Ok(()));
@@ -49,7 +49,7 @@ fn by_default_root_and_the_group_here() {
 }
 
 #[test]
-fn another_namespace_is_refused_whoever_is_in_it() {
+fn a_program_in_another_namespace_is_refused_even_as_root() {
     let mut root = peer(0, 0, &[900]);
     root.namespace = elsewhere();
     assert_eq!(policy("").admits(&root), Err(Denial::Namespace));
@@ -114,7 +114,7 @@ fn a_name_that_nobody_has_is_an_error_and_a_missing_namespace_is_said() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_its_place() {
+fn an_invalid_access_section_is_refused() {
     for bad in [
         "users = [-1]",
         "users = 'www'",

@@ -19,7 +19,7 @@ fn take_all(account: &Arc<Account>, resource: Resource) -> Vec<Charge> {
 }
 
 #[test]
-fn what_the_file_says_holds_and_else_the_defaults() {
+fn limits_are_those_of_the_file_or_else_the_defaults() {
     let mut accounts = accounts(
         "connections = 7\nports = 1\n[user.nobody]\nconnections = 3\n[user.0]\nlisteners = 5\n",
     );
@@ -116,7 +116,7 @@ fn a_message_that_is_much_work_is_paid_for_afterwards() {
 }
 
 #[test]
-fn users_who_have_nothing_are_forgotten() {
+fn users_without_resources_are_forgotten() {
     let mut accounts = accounts("");
     let held = accounts.of(NOBODY).charge(Resource::Ports, 1);
     for uid in 0..10 * USERS_KEPT as u32 {

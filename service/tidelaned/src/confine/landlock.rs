@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_version_has_the_rights_of_those_before() {
+    fn each_version_includes_the_rights_of_earlier_versions() {
         assert_eq!(rights_of(0), 0);
         assert_eq!(rights_of(1), 0x1fff);
         assert_eq!(rights_of(2), 0x3fff);

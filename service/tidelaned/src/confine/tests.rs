@@ -25,8 +25,8 @@ pub(crate) fn child(test: &str, part: &str) -> Output {
 }
 
 #[test]
-fn a_confined_process_has_what_serving_needs_and_no_more() {
-    const TEST: &str = "confine::tests::a_confined_process_has_what_serving_needs_and_no_more";
+fn a_confined_process_has_only_the_rights_that_serving_needs() {
+    const TEST: &str = "confine::tests::a_confined_process_has_only_the_rights_that_serving_needs";
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: needs root");
     }
@@ -83,7 +83,7 @@ fn be_confined(run: &Path) {
 }
 
 #[test]
-fn what_is_missing_is_said() {
+fn missing_features_are_listed() {
     let complete = Confinement {
         capabilities: vec!["CAP_NET_ADMIN"],
         bounded: true,

@@ -55,7 +55,7 @@ fn bell() -> OwnedFd {
 }
 
 #[test]
-fn a_message_has_exactly_the_descriptors_that_it_calls_for() {
+fn a_message_with_a_wrong_number_of_descriptors_is_malformed() {
     let Some(mut threads) = threads() else {
         return;
     };
@@ -84,7 +84,7 @@ fn a_message_has_exactly_the_descriptors_that_it_calls_for() {
 }
 
 #[test]
-fn a_socket_is_held_by_a_reservation_when_it_was_looked_at() {
+fn a_checked_socket_has_a_reservation() {
     let Some(mut threads) = threads() else {
         return;
     };

@@ -197,7 +197,7 @@ fn a_corrupted_frame_was_never_received() {
 }
 
 #[test]
-fn a_stream_may_be_longer_than_its_numbers() {
+fn a_stream_may_exceed_the_sequence_space() {
     const LEN: u32 = 60_000;
     let payload = [0; LEN as usize];
     let segment = |seq: u32, ack: u32, payload| Segment {

@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_version_s_own_definition_counts_first() {
+    fn a_definition_for_the_ip_version_has_precedence() {
         let text = "--define-ipv6=A=2\n--define=A=1\n--define=AB=3\n$A $AB $C";
         assert!(expand(text, "ipv4").ends_with("\n1 3 $C"));
         assert!(expand(text, "ipv6").ends_with("\n2 3 $C"));

@@ -286,7 +286,7 @@ const WRONG: &[(&str, u32, u32, &str)] = &[
 ];
 
 #[test]
-fn what_is_wrong_is_said_with_its_place() {
+fn parse_errors_have_a_line_and_a_column() {
     for (text, line, column, message) in WRONG {
         let (l, c, m) = complaint(text);
         assert_eq!((l, c), (*line, *column), "{text}: {m}");

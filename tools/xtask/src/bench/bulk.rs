@@ -179,7 +179,7 @@ mod tests {
     "#;
 
     #[test]
-    fn what_is_left_is_taken_of_the_same_pairing_and_round() {
+    fn the_remaining_share_compares_the_same_pairing_and_round() {
         let plan: BulkPlan = toml::from_str(PLAN).expect("a plan");
         let mut results = Results::default();
         for (key, rates) in [

@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packages_are_read_from_what_apt_says() {
+    fn packages_are_read_from_the_output_of_apt() {
         let depends = "linux-image-7.3\n  PreDepends: linux-base\n |Depends: <dracut>\n  \
                        Depends: linux-binary-7.3\n";
         let names = ["linux-base", "<dracut>", "linux-binary-7.3"];

@@ -174,7 +174,7 @@ fn the_kernel_keeps_its_connections_and_gets_no_new_ones() {
 }
 
 #[test]
-fn without_its_listener_the_kernel_keeps_what_is_left_of_its_connections() {
+fn the_kernel_keeps_connections_of_a_closed_listener() {
     for ip in LOOPBACKS {
         let Some(mut fixture) = Fixture::new(ip, Scope::BesideKernel) else {
             return;

@@ -67,7 +67,7 @@ fn an_identification_that_comes_again_is_a_new_datagram() {
 }
 
 #[test]
-fn a_fragment_before_the_first_goes_where_the_others_of_its_host_went() {
+fn an_early_fragment_goes_where_the_last_first_fragment_of_its_host_went() {
     let Some(mut testbed) = Testbed::new() else {
         return;
     };

@@ -106,7 +106,7 @@ fn martians_are_refused() {
 }
 
 #[test]
-fn a_source_behind_another_interface_is_a_matter_of_the_filter_and_gets_no_answer() {
+fn a_source_behind_another_interface_depends_on_the_filter_and_gets_no_answer() {
     let with = |reverse_path| SourceChecks {
         reverse_path,
         ..DEFAULT
@@ -128,7 +128,7 @@ fn a_source_behind_another_interface_is_a_matter_of_the_filter_and_gets_no_answe
 }
 
 #[test]
-fn settings_that_admit_own_addresses_still_bring_them_no_answer() {
+fn own_addresses_get_no_answer_even_if_settings_admit_them() {
     let checks = SourceChecks {
         accept_local: true,
         route_localnet: true,

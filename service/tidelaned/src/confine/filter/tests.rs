@@ -100,7 +100,7 @@ fn each_call_has_one_rule_and_each_group_a_purpose() {
 }
 
 #[test]
-fn the_calls_of_the_packet_path_pass_whatever_their_arguments() {
+fn the_calls_of_the_packet_path_pass_with_any_arguments() {
     let any = |call: &c_long| {
         let mut rules = CALLS.iter().flat_map(|group| group.calls);
         rules.any(|(known, rule)| known == call && *rule == Rule::Any)
@@ -151,8 +151,8 @@ fn make_forbidden_call(name: &str) {
 }
 
 #[test]
-fn what_the_runtime_does_passes() {
-    const TEST: &str = "confine::filter::tests::what_the_runtime_does_passes";
+fn the_filter_allows_the_calls_of_the_runtime() {
+    const TEST: &str = "confine::filter::tests::the_filter_allows_the_calls_of_the_runtime";
     if std::env::var_os(PART).is_none() {
         let output = child(TEST, "all");
         let said = String::from_utf8_lossy(&output.stderr);
