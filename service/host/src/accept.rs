@@ -6,167 +6,117 @@
 //! accept queue. The listener's backlog bounds this queue. A reset would lose acknowledged data.
 //! The kernel queues connections in the same way.
 
-use tidelane_abi::control_event;
-use tidelane_engine::{Engine, FlowId, ListenerId};
+use tidelane_abi::{control_event, program_flags};
+use tidelane_engine::{Engine, FlowId, FlowState, ListenerId};
 use tidelane_packet_io::PacketIo;
 use tidelane_time::Instant;
 
 use crate::{
-    Host,
+    ProgramId,
+    accounts::Resource,
+    bindings::{Binding, Bindings, STAGING},
     buffer_copy::BufferIn,
     contexts::slot_event,
     io::HostIo,
-    listeners::{Acceptor, Member},
+    listeners::{Acceptor, Listeners, Member},
+    memory::{Buffers, Staging},
+    program::{Programs, TakenSlot},
     slots,
+    stack::Stack,
 };
 
-/// Divisor: before accept, the data of one connection may take a quarter of the longest receive
-/// buffer of its program. The rest remains for other connections.
-const STAGED_SHARE: u32 = 4;
+/// The parts of the host among which an established connection moves: from the accept queue of its
+/// listener to a program, and back.
+struct Acceptance<'a> {
+    engine: &'a Engine,
+    listeners: &'a mut Listeners,
+    bindings: &'a mut Bindings,
+    programs: &'a mut Programs,
+    /// Receive buffers of connections before accept.
+    staging: &'a mut Staging,
+}
 
-impl<P: PacketIo> Host<P> {
-    /// Drains a listener: from now on, the kernel gets the SYNs for the listener. `key` is the
-    /// cookie (SO_COOKIE) of the listener's kernel socket.
-    pub fn drain_listener(&mut self, key: u64) {
-        if let Some(listener) = self.stack.io.listeners.find(key) {
-            self.stack.engine.drain_listener(listener);
-        }
-    }
+/// The outcome of the attempt to assign a connection to a context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Assignment {
+    /// A context has the connection.
+    Done,
+    /// The connection has to wait in the accept queue.
+    Wait,
+    /// The caller has to reset the connection: a program with the listener could not hold the
+    /// connection's data even with all its memory, or the context has no room for the event.
+    Reset,
+}
 
-    /// Returns true if the listener of the kernel socket with cookie `key` has no half-open
-    /// connection, no connection that waits for accept, and no SYN cookie that is still valid.
-    pub fn is_listener_idle(&self, now: Instant, key: u64) -> bool {
-        let listener = self.stack.io.listeners.find(key);
-        listener.is_none_or(|id| self.stack.engine.is_listener_idle(now, id))
-    }
-
-    /// Assigns an established connection to a context of its listener, or appends the connection to
-    /// the accept queue.
-    #[inline(never)]
-    pub(crate) fn hand_out(&mut self, now: Instant, flow: FlowId, id: ListenerId) {
-        let Some(listener) = self.stack.io.listeners.get_mut(id) else {
-            self.stack.engine.abort(now, flow, &mut self.stack.io);
-            return;
-        };
-        let first = listener.waiting.is_empty();
-        if !(first && self.assign_to_member(now, flow, id))
-            && let Some(listener) = self.stack.io.listeners.get_mut(id)
-        {
-            listener.waiting.push_back(flow);
-            self.has_unassigned |= !listener.members.is_empty();
-        }
-    }
-
-    /// Makes the next sweep due at once if accept queues have connections. The caller has freed a
-    /// slot or memory, which a queued connection may need.
-    pub(crate) fn note_room(&mut self) {
-        if self.has_unassigned {
-            self.next_sweep = self.stack.io.now;
-        }
-    }
-
-    /// Tries again to assign the connections in the accept queues, oldest first.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn assign_waiting(&mut self, now: Instant) {
-        self.has_unassigned = false;
-        for id in self.stack.io.listeners.with_waiting() {
-            while let Some(flow) = self.stack.io.listeners.first_waiting(id) {
-                if !self.assign_to_member(now, flow, id) {
-                    self.has_unassigned = true;
-                    break;
-                }
-                if let Some(listener) = self.stack.io.listeners.get_mut(id) {
-                    listener.waiting.pop_front();
-                }
-            }
-        }
-    }
-
-    /// Removes a reset connection from the accept queue.
-    pub(crate) fn forget_waiting(&mut self, flow: FlowId, id: ListenerId) {
-        if let Some(listener) = self.stack.io.listeners.get_mut(id) {
-            listener.waiting.retain(|waiting| *waiting != flow);
-        }
-        self.stack.engine.accept_queue_removed(id, 1);
-    }
-
-    /// Assigns `flow` to a context, or resets the flow if a program with the listener could never
-    /// hold the flow's data. Returns false if the flow has to wait.
-    fn assign_to_member(&mut self, now: Instant, flow: FlowId, id: ListenerId) -> bool {
-        let Some((acceptor, slot, generation)) = self.find_context(flow, id) else {
-            let hopeless = self.stack.io.is_hopeless(flow, id);
-            if hopeless {
-                self.stack.engine.abort(now, flow, &mut self.stack.io);
-            }
-            return hopeless;
+impl Acceptance<'_> {
+    /// Assigns `flow` to a context of the listener `id`.
+    fn assign(&mut self, flow: FlowId, id: ListenerId) -> Assignment {
+        let Some((acceptor, taken)) = self.find_context(flow, id) else {
+            return match self.is_hopeless(flow, id) {
+                true => Assignment::Reset,
+                false => Assignment::Wait,
+            };
         };
         let Acceptor {
             program,
             context,
             cookie,
         } = acceptor;
-        self.attach(flow, program, context, slot, generation);
-        if let Some(binding) = self.stack.io.bindings.get_mut(flow) {
+        self.bindings
+            .attach(flow, &taken, self.engine, self.programs);
+        if let Some(binding) = self.bindings.get_mut(flow) {
             binding.announce = true;
         }
-        self.stack.io.bindings.mark_dirty(flow);
-        let Some(listener) = self.stack.io.listeners.get_mut(id) else {
-            return true;
+        self.bindings.mark_dirty(flow);
+        let Some(listener) = self.listeners.get_mut(id) else {
+            return Assignment::Done;
         };
         if let Some(member) = listener.member(program, context) {
             member.untaken += 1;
             member.given += 1;
         }
-        let mut event = slot_event(control_event::ACCEPTED, slot, generation, cookie);
+        let TakenSlot { id, generation, .. } = taken;
+        let mut event = slot_event(control_event::ACCEPTED, id.slot, generation, cookie);
         event.listener = listener.number;
-        let target = self.stack.io.programs.contexts.for_event(program, context);
-        if target.is_none_or(|context| context.push_control(event).is_err()) {
-            self.stack.engine.abort(now, flow, &mut self.stack.io);
+        let target = self.programs.contexts.for_event(program, context);
+        match target.is_none_or(|context| context.push_control(event).is_err()) {
+            true => Assignment::Reset,
+            false => Assignment::Done,
         }
-        true
     }
 
     /// Selects the context that gets `flow`, and takes a slot for the flow. The first candidate is
     /// the context with the fewest connections that were assigned and not accepted. The other
     /// contexts follow.
-    fn find_context(&mut self, flow: FlowId, id: ListenerId) -> Option<(Acceptor, u32, u32)> {
-        let first = self.stack.io.listeners.get_mut(id)?.choose()?.acceptor;
-        if let Some((slot, generation)) =
-            self.stack.io.bind_to_slot(&self.stack.engine, flow, &first)
-        {
-            return Some((first, slot, generation));
+    fn find_context(&mut self, flow: FlowId, id: ListenerId) -> Option<(Acceptor, TakenSlot)> {
+        let first = self.listeners.get_mut(id)?.choose()?.acceptor;
+        if let Some(taken) = self.bind_to_slot(flow, &first) {
+            return Some((first, taken));
         }
         self.find_other_context(flow, id)
     }
 
     #[cold]
     #[inline(never)]
-    fn find_other_context(&mut self, flow: FlowId, id: ListenerId) -> Option<(Acceptor, u32, u32)> {
-        let mut members: Vec<&Member> = self.stack.io.listeners.get(id)?.members.iter().collect();
+    fn find_other_context(
+        &mut self,
+        flow: FlowId,
+        id: ListenerId,
+    ) -> Option<(Acceptor, TakenSlot)> {
+        let mut members: Vec<&Member> = self.listeners.get(id)?.members.iter().collect();
         members.sort_unstable_by_key(|member| member.load());
         let acceptors: Vec<Acceptor> = members.iter().map(|member| member.acceptor).collect();
         acceptors.into_iter().skip(1).find_map(|acceptor| {
-            let (slot, generation) =
-                self.stack
-                    .io
-                    .bind_to_slot(&self.stack.engine, flow, &acceptor)?;
-            Some((acceptor, slot, generation))
+            let taken = self.bind_to_slot(flow, &acceptor)?;
+            Some((acceptor, taken))
         })
     }
-}
 
-impl<P: PacketIo> HostIo<P> {
     /// Takes a slot of the acceptor's program, and moves the data received before accept from the
     /// staging area to the program's region. Returns `None` and changes nothing if there is no
     /// slot, no memory for the data, or no room for the event, because acknowledged data must not
     /// be lost.
-    fn bind_to_slot(
-        &mut self,
-        engine: &Engine,
-        flow: FlowId,
-        acceptor: &Acceptor,
-    ) -> Option<(u32, u32)> {
+    fn bind_to_slot(&mut self, flow: FlowId, acceptor: &Acceptor) -> Option<TakenSlot> {
         let binding = self.bindings.get_mut(flow)?;
         let Acceptor {
             program, context, ..
@@ -174,50 +124,195 @@ impl<P: PacketIo> HostIo<P> {
         if !self.programs.contexts.has_control_room(program, context) {
             return None;
         }
-        let program = self.programs.get_mut(program)?;
-        if !program.has_slot() {
+        let entry = self.programs.get_mut(program)?;
+        if !entry.has_slot() {
             return None;
         }
         if let Some(staged) = binding.rx {
-            let buffer = program.rx.alloc_instead(&mut self.staging, staged)?;
-            let home = BufferIn::new(program.region.region(), buffer);
-            BufferIn::new(self.staging.region(), staged).copy_to(home, engine.received(flow));
+            let buffer = entry.rx.alloc_instead(self.staging, staged)?;
+            let home = BufferIn::new(entry.region.region(), buffer);
+            let received = self.engine.received(flow);
+            BufferIn::new(self.staging.region(), staged).copy_to(home, received);
             binding.rx = Some(buffer);
         }
-        let (slot, generation) = program.take_slot()?;
+        let taken = self.programs.take_slot(program, context)?;
         if let Some(buffer) = binding.rx
-            && let Some(view) = program.region.slot(slot)
+            && let Some(entry) = self.programs.get(program)
+            && let Some(view) = entry.region.slot(taken.id.slot)
         {
             slots::set_rx_buffer(view, buffer.to_word());
         }
-        Some((slot, generation))
-    }
-
-    /// Implements [`Driver::place`](tidelane_engine::Driver::place) for a flow whose receive buffer
-    /// has to be allocated or enlarged, or lies in the staging area before accept. The connection
-    /// then holds at most its share: the result of `longest_buffer` divided by `STAGED_SHARE`.
-    #[inline(never)]
-    pub(crate) fn place_with_room(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
-        let Some(binding) = self.bindings.get(flow) else {
-            return false;
-        };
-        if binding.is_bound() {
-            let programs = &mut self.programs;
-            return self.bindings.place_with_room(flow, pos, payload, programs);
-        }
-        let longest = self
-            .listeners
-            .longest_buffer(binding.listener, &self.programs);
-        let (held_max, staging) = (longest / STAGED_SHARE, &mut self.staging);
-        self.bindings
-            .place_staged(flow, (pos, payload), held_max, staging)
+        Some(taken)
     }
 
     /// Returns true if a program with the listener could not hold the flow's data, even if all
     /// receive memory of the program were free.
     fn is_hopeless(&self, flow: FlowId, id: ListenerId) -> bool {
         let staged = self.bindings.get(flow).and_then(|binding| binding.rx);
-        let longest = || self.listeners.longest_buffer(Some(id), &self.programs);
+        let longest = || self.listeners.longest_buffer(Some(id), self.programs);
         staged.is_some_and(|buffer| buffer.len() > longest())
+    }
+
+    /// Takes `flow` back from its program, whose process ends, and returns the flow's listener. The
+    /// caller then assigns the flow again. In the kernel, the accept queue belongs to the listener
+    /// in the same way: when a worker process ends, no connection of the queue is lost.
+    ///
+    /// Returns `None` and changes nothing if the program has accepted the connection, has read or
+    /// written data, or is the only program with the listener, or if there is no memory.
+    fn take_back(&mut self, flow: FlowId, program_flags: u32) -> Option<ListenerId> {
+        let binding = self.bindings.get_mut(flow)?;
+        let (listener, home) = (binding.listener?, binding.home);
+        let untaken = program_flags & program_flags::TAKEN == 0 && binding.cause == 0;
+        // Another program would miss the data that this program has read. The data that this
+        // program has written is only in the memory of this program.
+        let unused = |state: &FlowState| state.rx_read() == 0 && state.tx_head() == 0;
+        let untaken = untaken && self.engine.flow(flow).is_some_and(unused);
+        let holders = &self.listeners.get(listener)?.holders;
+        if !untaken || holders.iter().all(|holder| *holder == home) {
+            return None;
+        }
+        let account = self.listeners.account(listener, self.programs).cloned();
+        let program = self.programs.get_mut(home)?;
+        let (region, mut buffers) = self.staging.of(account.as_ref());
+        let staged = match binding.rx {
+            Some(buffer) => {
+                let staged = buffers.alloc(buffer.log2)?;
+                let received = self.engine.received(flow);
+                BufferIn::new(program.region.region(), buffer)
+                    .copy_to(BufferIn::new(region, staged), received);
+                Some(staged)
+            }
+            None => None,
+        };
+        binding.free_rx(&mut program.rx);
+        self.programs
+            .release_slot(binding.slot_id(), binding.context);
+        *binding = Binding {
+            listener: Some(listener),
+            rx: staged,
+            rx_head: binding.rx_head,
+            service_flags: binding.service_flags,
+            urgent: binding.urgent,
+            ..Binding::new(binding.path, binding.local_port)
+        };
+        debug_assert_eq!(binding.home, STAGING);
+        self.bindings.note_accepted(flow, listener);
+        Some(listener)
+    }
+}
+
+impl<P: PacketIo> Stack<P> {
+    fn acceptance(&mut self) -> Acceptance<'_> {
+        let io = &mut self.io;
+        Acceptance {
+            engine: &self.engine,
+            listeners: &mut io.listeners,
+            bindings: &mut io.bindings,
+            programs: &mut io.programs,
+            staging: &mut io.staging,
+        }
+    }
+
+    /// Assigns an established connection to a context of its listener, or appends the connection to
+    /// the accept queue.
+    #[inline(never)]
+    pub(crate) fn hand_out(&mut self, now: Instant, flow: FlowId, id: ListenerId) {
+        let Some(listener) = self.io.listeners.get(id) else {
+            self.engine.abort(now, flow, &mut self.io);
+            return;
+        };
+        let first = listener.waiting.is_empty();
+        if !(first && self.assign(now, flow, id)) {
+            self.io.listeners.push_waiting(id, flow);
+        }
+    }
+
+    /// Tries again to assign the connections in the accept queues, oldest first.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn assign_waiting(&mut self, now: Instant) {
+        for id in self.io.listeners.take_unassigned() {
+            while let Some(flow) = self.io.listeners.first_waiting(id) {
+                if !self.assign(now, flow, id) {
+                    self.io.listeners.note_unassigned();
+                    break;
+                }
+                if let Some(listener) = self.io.listeners.get_mut(id) {
+                    listener.waiting.pop_front();
+                }
+            }
+        }
+    }
+
+    /// Assigns `flow` to a context, or resets the flow. Returns false if the flow has to wait.
+    fn assign(&mut self, now: Instant, flow: FlowId, id: ListenerId) -> bool {
+        let assignment = self.acceptance().assign(flow, id);
+        if assignment == Assignment::Reset {
+            self.engine.abort(now, flow, &mut self.io);
+        }
+        assignment != Assignment::Wait
+    }
+
+    /// Removes a reset connection from the accept queue.
+    pub(crate) fn forget_waiting(&mut self, flow: FlowId, id: ListenerId) {
+        if let Some(listener) = self.io.listeners.get_mut(id) {
+            listener.waiting.retain(|waiting| *waiting != flow);
+        }
+        self.engine.accept_queue_removed(id, 1);
+    }
+
+    /// Returns a connection that its program never accepted to the accept queue of its listener.
+    /// `program_flags` has the flags that the program has set. Returns false and changes nothing if
+    /// the connection has to end with its program.
+    pub(crate) fn give_back(&mut self, flow: FlowId, program_flags: u32) -> bool {
+        let Some(listener) = self.acceptance().take_back(flow, program_flags) else {
+            return false;
+        };
+        self.engine.accept_queue_added(listener);
+        true
+    }
+
+    /// Removes a context from the members of the listener with this number.
+    pub(crate) fn leave_listener(&mut self, number: u32, program: ProgramId, context: u32) {
+        if let Some((id, listener)) = self.io.listeners.numbered_mut(number) {
+            let untaken = listener.leave(program, context);
+            self.engine.accept_queue_removed(id, untaken);
+        }
+    }
+
+    /// Records that a program accepted `count` connections of the listener with this number.
+    pub(crate) fn accept_taken(&mut self, program: ProgramId, number: u32, count: u32) {
+        if let Some((id, listener)) = self.io.listeners.numbered_mut(number) {
+            let taken = listener.taken(program, count);
+            self.engine.accept_queue_removed(id, taken);
+        }
+    }
+}
+
+impl<P: PacketIo> HostIo<P> {
+    /// Makes a context a member of the listener with this number, and charges the program's user
+    /// for the membership.
+    pub(crate) fn join_listener(&mut self, number: u32, acceptor: Acceptor) {
+        let Some((id, listener)) = self.listeners.numbered_mut(number) else {
+            return;
+        };
+        let Acceptor {
+            program, context, ..
+        } = acceptor;
+        let Some(entry) = self.programs.get(program) else {
+            return;
+        };
+        if !listener.holders.contains(&program) {
+            return;
+        }
+        if listener.member(program, context).is_none() {
+            let Ok(place) = entry.account.charge(Resource::Holds, 1) else {
+                return;
+            };
+            listener.join(acceptor, place);
+        }
+        for flow in std::mem::take(&mut listener.waiting) {
+            self.bindings.note_accepted(flow, id);
+        }
     }
 }

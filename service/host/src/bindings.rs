@@ -6,14 +6,18 @@
 mod binding;
 mod buffered_flows;
 
+use tidelane_abi::{data_event, service_flags};
 use tidelane_engine::{Engine, FlowId, ListenerId};
+use tidelane_ring::{SlotHandle, StreamBuffer};
 
 pub use self::binding::{Binding, FormerSlot, STAGING, SlotUse, cause_or_finished};
 use self::buffered_flows::BufferedFlows;
 use crate::{
-    memory::Staging,
-    program::{ProgramId, Programs},
-    slots,
+    contexts::Contexts,
+    memory::{Buffers, Staging},
+    program::{Programs, SlotId, TakenSlot},
+    siblings::{ConnectionNumbers, CoreIndex},
+    slots::{self, ProgramView, Publication},
 };
 
 /// Limit of the flows that one sweep examines for an idle receive buffer.
@@ -34,6 +38,8 @@ pub struct Bindings {
     accepted: Vec<(FlowId, ListenerId)>,
     /// Flows that ended in this step. The end of the step removes their bindings.
     released: Vec<FlowId>,
+    /// The numbers of the connections that programs have.
+    numbers: ConnectionNumbers,
 }
 
 impl Bindings {
@@ -47,6 +53,143 @@ impl Bindings {
     #[inline(always)]
     pub fn get_mut(&mut self, flow: FlowId) -> Option<&mut Binding> {
         self.entries.get_mut(flow.index())?.as_mut()
+    }
+
+    /// Returns the binding of the connection in a slot. Returns `None` for a free slot, and for a
+    /// slot whose connection has moved to another program.
+    pub fn of_slot<'a>(
+        &'a mut self,
+        id: SlotId,
+        programs: &'a mut Programs,
+    ) -> Option<&'a mut Binding> {
+        match programs.slot_use(id)? {
+            SlotUse::Live(flow) => self.get_mut(*flow),
+            SlotUse::Ended(binding) => Some(binding),
+            SlotUse::Free | SlotUse::Former(_) => None,
+        }
+    }
+
+    /// Sets the core that numbers the connections.
+    pub fn set_core_index(&mut self, core_index: CoreIndex) {
+        self.numbers = ConnectionNumbers::of_core(core_index);
+    }
+
+    /// Binds `flow` to a slot of a program, and writes the addresses, ports and limits to the slot.
+    pub fn attach(
+        &mut self,
+        flow: FlowId,
+        taken: &TakenSlot,
+        engine: &Engine,
+        programs: &mut Programs,
+    ) {
+        let Some(state) = engine.flow(flow) else {
+            return;
+        };
+        let mss = engine.info(flow).map_or(0, |info| info.mss);
+        let Some(Some(binding)) = self.entries.get_mut(flow.index()) else {
+            return;
+        };
+        if binding.connection == 0 {
+            binding.connection = self.numbers.next();
+        }
+        let Some(program) = programs.get_mut(taken.id.program) else {
+            return;
+        };
+        let slot = taken.id.slot;
+        program.set_slot(slot, SlotUse::Live(flow));
+        if let Some(view) = program.region.slot(slot) {
+            view.set_ids(&slots::ids_of(&state.key(), binding.connection, mss));
+            slots::set_rx_window(view, state.rx_window());
+            slots::set_tx_limit(view, engine.autotuned_send_buffer(flow, state));
+            binding.begin_urgent(view);
+        }
+        binding.home = taken.id.program;
+        binding.home_slot = SlotHandle::new(program.region.clone(), slot);
+        binding.context = taken.context;
+        binding.slot = slot;
+        binding.generation = taken.generation;
+    }
+
+    /// Writes the state of `flow` to its slot, and pushes a READY event for the program. Returns
+    /// the number and the state of a connection that several processes hold.
+    #[inline]
+    pub fn publish(
+        &mut self,
+        flow: FlowId,
+        engine: &Engine,
+        contexts: &mut Contexts,
+    ) -> Option<(u64, Publication)> {
+        let binding = self.entries.get_mut(flow.index())?.as_mut()?;
+        binding.dirty = false;
+        let home_slot = binding.home_slot.as_ref()?;
+        let state = engine.flow(flow)?;
+        let rx_head = state.rx_head();
+        binding.rx_head = rx_head;
+        let publication = Publication {
+            rx_head,
+            tx_acked: state.tx_acked(),
+            flags: binding.service_flags,
+            cause: binding.cause,
+        };
+        let rx_window = state.rx_window();
+        let tx_sent = binding.reports_sent.then(|| state.tx_sent());
+        let limit = engine.autotuned_send_buffer(flow, state);
+        let view = home_slot.view();
+        slots::set_rx_window(view, rx_window);
+        if let Some(tx_sent) = tx_sent {
+            slots::set_tx_sent(view, tx_sent);
+        }
+        slots::set_tx_limit(view, limit);
+        slots::publish(view, &publication);
+        let (slot, connection) = (binding.slot, binding.connection);
+        if !binding.closed_by_program
+            && let Some(context) = contexts.for_event(binding.home, binding.context)
+            && context.push_data(data_event::READY, slot).is_err()
+        {
+            // The event ring is full. The next step publishes the flow again.
+            self.mark_dirty(flow);
+        }
+        let shared = publication.flags & service_flags::SHARED != 0;
+        shared.then_some((connection, publication))
+    }
+
+    /// Adopts a new send buffer, and frees receive buffers that the program no longer reads.
+    /// `view` has the values that the program wrote. Returns false if the word of the send buffer
+    /// is invalid.
+    #[inline(never)]
+    pub fn adopt_buffers(
+        &mut self,
+        flow: FlowId,
+        view: &ProgramView,
+        programs: &mut Programs,
+    ) -> bool {
+        let Some(binding) = self.get_mut(flow) else {
+            return true;
+        };
+        let Some(program) = programs.get_mut(binding.home) else {
+            return true;
+        };
+        if view.tx_buffer != binding.tx_word {
+            let area = program.region.layout().tx_area();
+            binding.tx = StreamBuffer::from_word(view.tx_buffer, area);
+            if binding.tx.is_none() && view.tx_buffer != 0 {
+                return false;
+            }
+            binding.tx_word = view.tx_buffer;
+            if let Some(slot) = program.region.slot(binding.slot) {
+                slots::set_tx_buffer_seen(slot, view.tx_buffer);
+            }
+        }
+        if !binding.rx_old.is_empty()
+            && binding
+                .rx
+                .is_some_and(|buffer| buffer.to_word() == view.rx_buffer_seen)
+        {
+            for old in binding.rx_old.drain(..) {
+                program.rx.free(old);
+            }
+        }
+        true
     }
 
     /// Returns all bindings.
@@ -266,11 +409,5 @@ impl Bindings {
     /// Frees the table. No flow exists.
     pub fn shrink(&mut self) {
         self.entries = Vec::new();
-    }
-
-    /// Returns the program and slot of `flow`.
-    pub fn place_of(&self, flow: FlowId) -> Option<(ProgramId, u32)> {
-        let binding = self.get(flow)?;
-        Some((binding.home, binding.slot))
     }
 }

@@ -108,16 +108,6 @@ impl Context {
         !self.data_requests.is_empty() || self.has_control()
     }
 
-    /// Reserves room in the backlog for a later answer.
-    pub fn reserve_answer(&mut self) {
-        self.reserved_answers += 1;
-    }
-
-    /// Releases the room that [`reserve_answer`](Self::reserve_answer) reserved.
-    pub fn release_answer(&mut self) {
-        self.reserved_answers = self.reserved_answers.saturating_sub(1);
-    }
-
     /// Queues a data event.
     #[inline]
     pub fn push_data(&mut self, kind: u8, slot: u32) -> Result<(), PushError> {
@@ -251,7 +241,7 @@ impl Contexts {
     }
 
     /// Returns true if the program has the context.
-    pub fn exists(&self, program: ProgramId, number: u32) -> bool {
+    fn exists(&self, program: ProgramId, number: u32) -> bool {
         self.place(program, number).is_some()
     }
 
@@ -276,6 +266,34 @@ impl Contexts {
             self.unpublished.push(place);
         }
         Some(context)
+    }
+
+    /// Returns context `number` of a program for the answer to a request of the context. Returns
+    /// `None` if the program has no context with this number.
+    fn for_answer(&mut self, program: ProgramId, number: u32) -> Option<&mut Context> {
+        self.exists(program, number)
+            .then(|| self.for_event(program, number))?
+    }
+
+    /// Sends the answer to a request of a context, if the context exists.
+    pub fn answer(&mut self, program: ProgramId, number: u32, answer: ControlEvent) {
+        if let Some(context) = self.for_answer(program, number) {
+            let _ = context.push_control(answer);
+        }
+    }
+
+    /// Reserves room in a context for a later answer.
+    pub fn reserve_answer(&mut self, program: ProgramId, number: u32) {
+        if let Some(context) = self.for_answer(program, number) {
+            context.reserved_answers += 1;
+        }
+    }
+
+    /// Releases the room that [`reserve_answer`](Self::reserve_answer) reserved.
+    pub fn release_answer(&mut self, program: ProgramId, number: u32) {
+        if let Some(context) = self.for_answer(program, number) {
+            context.reserved_answers = context.reserved_answers.saturating_sub(1);
+        }
     }
 
     /// Returns the index, `from` or higher, of the first context with requests to read.
@@ -344,15 +362,17 @@ pub fn slot_event(kind: u32, slot: u32, generation: u32, cookie: u64) -> Control
 
 /// Returns the control event of a failed active open. `cause` is a `close_cause`.
 pub fn failed_event(cookie: u64, cause: u32) -> ControlEvent {
-    let kind = control_event::CONNECT_FAILED;
     ControlEvent {
-        kind,
-        slot: 0,
-        cookie,
-        generation: 0,
         cause,
-        listener: 0,
-        syn_room: 0,
-        reserved: [0; 8],
+        ..slot_event(control_event::CONNECT_FAILED, 0, 0, cookie)
+    }
+}
+
+/// Returns the control event of an active open that the program has to make through the kernel.
+/// `reason` is a reason of `not_accelerated`.
+pub fn kernel_event(cookie: u64, reason: u32) -> ControlEvent {
+    ControlEvent {
+        cause: reason,
+        ..slot_event(control_event::CONNECT_KERNEL, 0, 0, cookie)
     }
 }

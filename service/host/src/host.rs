@@ -1,20 +1,31 @@
 //! The host: one step, and the functions for the driver that concern the host as a whole.
 
-use tidelane_engine::{Engine, EngineConfig, SocketOptions};
+use tidelane_abi::{ControlRequest, close_cause, control_request, data_request};
+use tidelane_engine::{Engine, EngineConfig, FlowId, SocketOptions};
 use tidelane_packet_io::PacketIo;
+use tidelane_ring::{Corrupt, words::DataWord};
 use tidelane_time::{Duration, Instant};
 
 use crate::{
-    HostRequest, Interface, Siblings, StreamMemory,
+    HostRequest, Interface, ProgramId, Siblings, StreamMemory,
     accounts::Resource,
+    active_open::{ActiveOpen, Unopened},
+    contexts::{failed_event, kernel_event},
     io::HostIo,
     ip_input::IpInput,
+    listeners::Acceptor,
     mux_ports::PortMux,
-    parked_opens::{PARKED_MAX, ParkedOpens},
-    shared::{HOLDS_MAX, SharedConnections},
+    parked_opens::{PARKED_MAX, Parked, ParkedOpens},
+    program::SlotId,
+    shared::HOLDS_MAX,
+    sockets::Sockets,
     stack::Stack,
+    sweep::Sweep,
     timer_hold::TimerHold,
 };
+
+/// Limit of the data requests, and of the control requests, that one step reads from a context.
+const REQUESTS_PER_STEP_MAX: u32 = 512;
 /// Time between two retries while an event or a frame waits for room.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -24,24 +35,16 @@ pub struct Host<P: PacketIo> {
     pub(crate) stack: Stack<P>,
     /// The input of IP packets: the other cores, the ports of the mux, and the fragments.
     pub(crate) input: IpInput,
-    /// Options of connections whose program sets no options.
-    pub(crate) base_options: SocketOptions,
+    /// The connections as programs see them.
+    pub(crate) sockets: Sockets,
     /// Active opens that wait for a port or a neighbour.
     pub(crate) parked_opens: ParkedOpens,
-    /// Connections that several processes hold.
-    pub(crate) shared: SharedConnections,
-    /// Number of connections that programs of this core have had so far.
-    pub(crate) connections: u64,
     /// The hold of late timers.
-    pub(crate) timer_hold: TimerHold,
+    timer_hold: TimerHold,
+    /// The periodic work.
+    sweep: Sweep,
     /// True if events still wait for room in a context's ring.
-    pub(crate) backlogged: bool,
-    /// True if established connections wait because no context of their listener has room.
-    pub(crate) has_unassigned: bool,
-    /// Time of the next sweep for idle memory and waiting connections.
-    pub(crate) next_sweep: Instant,
-    /// Limit of receive windows in bytes while there is no memory pressure.
-    pub(crate) rx_window_max: u32,
+    backlogged: bool,
 }
 
 impl<P: PacketIo> Host<P> {
@@ -68,26 +71,23 @@ impl<P: PacketIo> Host<P> {
             ..SocketOptions::default()
         };
         Ok(Self {
-            rx_window_max: config.rx_window_max,
+            sweep: Sweep::new(config.rx_window_max),
             stack: Stack {
                 engine: Engine::new(config, secret),
                 io,
             },
             input,
-            base_options,
+            sockets: Sockets::new(base_options),
             parked_opens: ParkedOpens::default(),
-            shared: SharedConnections::default(),
-            connections: 0,
             timer_hold: TimerHold::default(),
             backlogged: false,
-            has_unassigned: false,
-            next_sweep: Instant(0),
         })
     }
 
     /// Makes a new host one of the cores of a service, with channels to the other cores.
     #[must_use]
     pub fn beside(mut self, siblings: Siblings) -> Self {
+        self.stack.io.bindings.set_core_index(siblings.core_index());
         self.input.set_siblings(siblings);
         self
     }
@@ -119,7 +119,7 @@ impl<P: PacketIo> Host<P> {
         self.run_timers(now);
         self.end_batch(now);
         if self.stack.io.bindings.has_changes() {
-            self.publish(now);
+            self.sockets.publish(now, &mut self.stack);
         }
         if self.stack.io.links.has_queued() {
             self.flush_links(now);
@@ -144,6 +144,25 @@ impl<P: PacketIo> Host<P> {
         self.stack.io.links.flush();
     }
 
+    /// Makes all queued events visible to the programs, and rings the doorbells of sleeping
+    /// threads. The caller flushes the frames first, because a woken thread may run at once on the
+    /// core's CPU.
+    #[inline]
+    fn ring_doorbells(&mut self, now: Instant) {
+        self.backlogged = false;
+        if !self.stack.io.programs.contexts.has_unpublished() {
+            return;
+        }
+        let stuck = self.stack.io.programs.contexts.publish();
+        self.backlogged = self.stack.io.programs.contexts.has_unpublished();
+        // Disconnect a program whose doorbell cannot be rung, at most one program per step.
+        if let Some(id) = stuck {
+            self.stack.io.counters.stuck_doorbells += 1;
+            self.disconnect_program(now, id);
+        }
+    }
+
+    /// Runs the timers that are due.
     fn run_timers(&mut self, now: Instant) {
         if self.stack.engine.is_due(now)
             && !self.stack.io.links.frames_wait()
@@ -154,8 +173,8 @@ impl<P: PacketIo> Host<P> {
         if self.parked_opens.deadline().is_some_and(|at| at <= now) {
             self.retry_parked(now);
         }
-        if now >= self.next_sweep {
-            self.sweep(now);
+        if self.sweep.is_due(now, &self.stack) {
+            self.sweep.run(now, &mut self.stack);
         }
         self.input.expire_fragments(now, &mut self.stack);
     }
@@ -168,7 +187,7 @@ impl<P: PacketIo> Host<P> {
             .then(|| self.stack.io.now + RETRY_INTERVAL);
         let timers_due = self.stack.engine.next_timeout();
         let timers_due = timers_due.map(|due| self.timer_hold.run_time(due));
-        let sweep = self.sweep_due();
+        let sweep = self.sweep.next_timeout(&self.stack);
         [
             timers_due,
             self.parked_opens.deadline(),
@@ -179,6 +198,18 @@ impl<P: PacketIo> Host<P> {
         .into_iter()
         .flatten()
         .min()
+    }
+
+    /// Resets all connections, because the service ends.
+    pub fn shut_down(&mut self, now: Instant) {
+        self.stack.io.now = now;
+        let flows: Vec<FlowId> = self.stack.engine.flows().collect();
+        for flow in flows {
+            self.stack.engine.abort(now, flow, &mut self.stack.io);
+        }
+        self.sockets.publish(now, &mut self.stack);
+        self.stack.io.links.flush();
+        self.ring_doorbells(now);
     }
 
     /// Returns true if the driver has requests to take.
@@ -203,5 +234,159 @@ impl<P: PacketIo> Host<P> {
                 .contexts
                 .next_with_requests(0)
                 .is_some()
+    }
+
+    /// Reads and executes requests from all rings. Returns true if there was a request.
+    pub(crate) fn poll_requests(&mut self, now: Instant) -> bool {
+        let mut any = false;
+        let mut from = 0;
+        while let Some(place) = self.stack.io.programs.contexts.next_with_requests(from) {
+            from = place + 1;
+            match self.poll_context(now, place) {
+                Ok(some) => any |= some,
+                Err(Corrupt) => self.expel_corrupt(now, place),
+            }
+        }
+        any
+    }
+
+    /// Disconnects a program with a corrupt ring. The indices of other contexts change. If a
+    /// context moves to an index that the scan has passed, the next step reads the context.
+    #[cold]
+    fn expel_corrupt(&mut self, now: Instant, place: usize) {
+        self.stack.io.counters.corrupt_rings += 1;
+        if let Some(((id, _), _)) = self.stack.io.programs.contexts.owned(place) {
+            self.disconnect_program(now, id);
+        }
+    }
+
+    fn poll_context(&mut self, now: Instant, place: usize) -> Result<bool, Corrupt> {
+        let mut any = false;
+        let Some((owner, mut context)) = self.stack.io.programs.contexts.owned(place) else {
+            return Ok(false);
+        };
+        let id = owner.0;
+        if context.has_control() {
+            any = self.poll_control(now, place, owner)?;
+            let Some(again) = self.stack.io.programs.contexts.at(place) else {
+                return Ok(any);
+            };
+            context = again;
+        }
+        let waiting = context.data_waiting()?.min(REQUESTS_PER_STEP_MAX);
+        for ahead in 0..waiting {
+            let Some(context) = self.stack.io.programs.contexts.at(place) else {
+                break;
+            };
+            let word = DataWord::decode(context.data_word(ahead));
+            self.data(now, id, word);
+        }
+        if let Some(context) = self.stack.io.programs.contexts.at(place) {
+            context.drop_data(waiting);
+        }
+        Ok(any || waiting > 0)
+    }
+
+    fn poll_control(
+        &mut self,
+        now: Instant,
+        place: usize,
+        (id, number): (ProgramId, u32),
+    ) -> Result<bool, Corrupt> {
+        let mut any = false;
+        for _ in 0..REQUESTS_PER_STEP_MAX {
+            let Some(context) = self.stack.io.programs.contexts.at(place) else {
+                break;
+            };
+            let Some(request) = context.next_control()? else {
+                break;
+            };
+            any = true;
+            self.control(now, id, number, request);
+        }
+        Ok(any)
+    }
+
+    /// Executes a data request of a program.
+    fn data(&mut self, now: Instant, program: ProgramId, word: DataWord) {
+        let id = SlotId {
+            program,
+            slot: word.slot,
+        };
+        let (sockets, stack) = (&mut self.sockets, &mut self.stack);
+        match word.kind {
+            data_request::ADVANCE => sockets.advance_inlined(now, id, stack),
+            data_request::ASSIGN => sockets.assign(id, word.arg, stack),
+            data_request::ACCEPT_TAKEN => stack.accept_taken(program, word.slot, word.arg),
+            _ => stack.io.counters.bad_requests += 1,
+        }
+    }
+
+    /// Executes a control request, which `context` of a program has sent.
+    fn control(&mut self, now: Instant, id: ProgramId, context: u32, request: ControlRequest) {
+        match request.kind {
+            control_request::CONNECT => {
+                let asked = Parked {
+                    program: id,
+                    context,
+                    request,
+                    since: now,
+                };
+                self.connect(now, &asked);
+            }
+            control_request::LISTENER_JOIN => {
+                let acceptor = Acceptor {
+                    program: id,
+                    context,
+                    cookie: request.cookie,
+                };
+                self.stack.io.join_listener(request.listener, acceptor);
+            }
+            control_request::LISTENER_LEAVE => {
+                self.stack.leave_listener(request.listener, id, context);
+            }
+            _ => self.stack.io.counters.bad_requests += 1,
+        }
+    }
+
+    /// Starts, parks or refuses an active open. `asked.since` is the time of the program's request.
+    fn connect(&mut self, now: Instant, asked: &Parked) {
+        let mut open = ActiveOpen {
+            now,
+            stack: &mut self.stack,
+            input: &self.input,
+            base_options: self.sockets.base_options(),
+            asked,
+        };
+        let started = open.start();
+        let programs = &mut self.stack.io.programs;
+        let cookie = asked.request.cookie;
+        let answer = match started {
+            Ok(event) => event,
+            Err(Unopened::Failed(cause)) => failed_event(cookie, cause),
+            Err(Unopened::Kernel(reason)) => kernel_event(cookie, reason),
+            Err(Unopened::Wait) => match self.parked_opens.park(*asked, programs) {
+                Ok(()) => return,
+                Err(_) => failed_event(cookie, close_cause::LIMIT),
+            },
+        };
+        let contexts = &mut programs.contexts;
+        contexts.answer(asked.program, asked.context, answer);
+    }
+
+    /// Tries all parked opens again, after a change or a timeout. Opens past the time limit fail.
+    pub(crate) fn retry_parked(&mut self, now: Instant) {
+        for (asked, charge) in self.parked_opens.take_all() {
+            drop(charge);
+            let contexts = &mut self.stack.io.programs.contexts;
+            contexts.release_answer(asked.program, asked.context);
+            if asked.is_overdue(now) {
+                let cause = close_cause::HOST_UNREACHABLE;
+                let answer = failed_event(asked.request.cookie, cause);
+                contexts.answer(asked.program, asked.context, answer);
+            } else {
+                self.connect(now, &asked);
+            }
+        }
     }
 }

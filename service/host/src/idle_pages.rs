@@ -83,6 +83,6 @@ impl<P: PacketIo> Host<P> {
         for block in pages {
             self.stack.io.programs.return_idle_pages(block);
         }
-        self.note_room();
+        self.stack.io.listeners.note_room();
     }
 }

@@ -34,6 +34,10 @@ use crate::{
 /// Size in bytes of the staging area, which has the receive buffers of connections before accept.
 const STAGING_LEN: u64 = 256 << 20;
 
+/// Divisor: before accept, the data of one connection may take a quarter of the longest receive
+/// buffer of its program. The rest remains for other connections.
+const STAGED_SHARE: u32 = 4;
+
 /// The parts of a host that the engine calls through [`Driver`].
 pub struct HostIo<P: PacketIo> {
     /// NIC queues, local path, and the link to the ports of the mux.
@@ -239,6 +243,26 @@ impl<P: PacketIo> HostIo<P> {
                 self.links.note_blocked();
             }
         }
+    }
+
+    /// Implements [`Driver::place`] for a flow whose receive buffer
+    /// has to be allocated or enlarged, or lies in the staging area before accept. The connection
+    /// then holds at most its share: the result of `longest_buffer` divided by `STAGED_SHARE`.
+    #[inline(never)]
+    fn place_with_room(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
+        let Some(binding) = self.bindings.get(flow) else {
+            return false;
+        };
+        if binding.is_bound() {
+            let programs = &mut self.programs;
+            return self.bindings.place_with_room(flow, pos, payload, programs);
+        }
+        let longest = self
+            .listeners
+            .longest_buffer(binding.listener, &self.programs);
+        let (held_max, staging) = (longest / STAGED_SHARE, &mut self.staging);
+        self.bindings
+            .place_staged(flow, (pos, payload), held_max, staging)
     }
 
     /// Implements [`Driver::transmit`] for all segments except a single segment over a NIC to a

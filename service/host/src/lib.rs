@@ -19,8 +19,8 @@
 
 mod accept;
 pub mod accounts;
+mod active_open;
 mod admission;
-mod advance;
 mod bindings;
 mod buffer_copy;
 mod capture;
@@ -29,9 +29,7 @@ mod contexts;
 mod counters;
 mod driver_requests;
 mod ephemeral_ports;
-mod fast_open;
 mod fragments;
-mod give_back;
 mod hand_back;
 mod hash;
 mod host;
@@ -40,6 +38,7 @@ mod io;
 mod ip_input;
 mod journal;
 mod links;
+mod listen;
 mod listeners;
 mod local_ports;
 mod memory;
@@ -49,16 +48,15 @@ mod options;
 mod parked_opens;
 mod port_rules;
 mod program;
-mod publish;
-mod registry;
 mod report;
-mod requests;
 mod rules;
 mod shared;
 mod siblings;
 mod slots;
+mod sockets;
 mod stack;
 mod strays;
+mod sweep;
 mod timer_hold;
 mod urgent;
 mod within_host;
@@ -69,12 +67,12 @@ pub use crate::{
     contexts::Bell,
     driver_requests::HostRequest,
     ephemeral_ports::PORTS_PER_REQUEST,
-    fast_open::ListenerFastOpen,
     hand_back::Stray,
     host::Host,
     idle_pages::IdlePages,
     journal::{FlowJournal, JournalEntry, JournalMemory},
     links::LOCAL_PATH_LINK,
+    listen::{Listen, ListenError, ListenerFastOpen},
     memory::{MemoryLimits, StreamMemory},
     mux_ports::{MUX_PORTS_MAX, MuxPorts},
     neighbours::{
@@ -82,7 +80,6 @@ pub use crate::{
     },
     port_rules::{Associations, PortOwner},
     program::ProgramId,
-    registry::{Listen, ListenError},
     report::{SocketReport, SocketState},
     rules::{Action, BadPrefix, Credentials, Direction, Opening, Prefix, Rule, RuleSet},
     shared::{Holder, Take, TakeError, Taken},

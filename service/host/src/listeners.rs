@@ -148,6 +148,10 @@ impl Listener {
 pub struct Listeners {
     entries: Vec<Option<Listener>>,
     by_number: HashMap<u32, ListenerId, FixedState>,
+    /// True if an accept queue has connections that wait only for room in a context or a program.
+    has_unassigned: bool,
+    /// True if there may be room for these connections.
+    has_room: bool,
 }
 
 impl Listeners {
@@ -187,8 +191,9 @@ impl Listeners {
     }
 
     /// Returns the listener for which programs use `number`.
-    pub fn numbered(&self, number: u32) -> Option<ListenerId> {
-        self.by_number.get(&number).copied()
+    pub fn numbered_mut(&mut self, number: u32) -> Option<(ListenerId, &mut Listener)> {
+        let id = *self.by_number.get(&number)?;
+        Some((id, self.get_mut(id)?))
     }
 
     /// Adds a listener with the engine's number `id`.
@@ -215,8 +220,40 @@ impl Listeners {
             .filter_map(|(index, entry)| Some((ListenerId(index as u32), entry.as_ref()?)))
     }
 
-    /// Returns the listeners that have members, and connections that wait for a member.
-    pub fn with_waiting(&self) -> Vec<ListenerId> {
+    /// Appends a connection to the accept queue of `id`.
+    pub fn push_waiting(&mut self, id: ListenerId, flow: FlowId) {
+        if let Some(listener) = self.get_mut(id) {
+            listener.waiting.push_back(flow);
+            let has_members = !listener.members.is_empty();
+            self.has_unassigned |= has_members;
+        }
+    }
+
+    /// Records that connections wait for room in a context or a program.
+    pub fn note_unassigned(&mut self) {
+        self.has_unassigned = true;
+    }
+
+    /// Returns true if connections wait for room in a context or a program.
+    pub fn has_unassigned(&self) -> bool {
+        self.has_unassigned
+    }
+
+    /// Records that a program has a free slot or memory, which a waiting connection may need.
+    pub fn note_room(&mut self) {
+        self.has_room |= self.has_unassigned;
+    }
+
+    /// Returns true if the host has to try at once to assign the waiting connections.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.has_room
+    }
+
+    /// Returns the listeners that have members, and connections that wait for a member. The caller
+    /// tries to assign these connections, and then [records](Self::note_unassigned) the failures.
+    pub fn take_unassigned(&mut self) -> Vec<ListenerId> {
+        (self.has_unassigned, self.has_room) = (false, false);
         self.iter()
             .filter(|(_, l)| !l.waiting.is_empty() && !l.members.is_empty())
             .map(|(id, _)| id)

@@ -1,10 +1,10 @@
 //! The mux of a core: the ports through which programs with TCP/IP stacks of their own share the
 //! NIC and its addresses. See `docs/design/mux.md`.
 //!
-//! A port claims a 3-tuple (protocol, address, port number), and receives the frames to this
-//! 3-tuple. The host's TCP engine gets only the frames that no port has claimed. The first NIC queue
-//! of this core sends the frames of the ports. Frames between ports and the service's own sockets
-//! pass over a link in memory (`links/mux_link.rs`).
+//! A port claims 3-tuples (protocol, address, port number), and receives the frames to these
+//! 3-tuples. The host's TCP engine gets only the frames that no port has claimed. The first NIC
+//! queue of this core sends the frames of the ports. Frames between ports and the service's own
+//! sockets pass over a link in memory (`links/mux_link.rs`).
 
 use tidelane_mux::{Egress, Filter, GsoFrame, PortId, Ports, Reception, Verdict, Way, copy_to};
 use tidelane_packet_io::{Burst, Capabilities, PacketIo, Tapped};

@@ -8,16 +8,19 @@ use tidelane_abi::{
     tcp_info_features,
 };
 use tidelane_engine::{
-    Algorithm, CaState, CcInfo, Clock, FinWait2, FlowId, FlowInfo, IpFields, IpOptions, ListenerId,
-    SocketOptions, WindowOptions,
+    Algorithm, CaState, CcInfo, Clock, FinWait2, FlowInfo, IpFields, IpOptions, SocketOptions,
+    WindowOptions,
 };
 use tidelane_packet_io::PacketIo;
 use tidelane_time::{Duration, Instant};
 
-use crate::{AllowedCongestion, Host, ProgramId, bindings::SlotUse, congestion::number_of};
+use crate::{
+    AllowedCongestion, Host, ProgramId, bindings::SlotUse, congestion::number_of, program::SlotId,
+    stack::Stack,
+};
 
-/// The program flags that [`options_of`] reads.
-const FLAG_BITS: u32 = program_flags::NODELAY
+/// The bits of [`program_flags`] that [`options_of`] reads.
+pub(crate) const FLAG_BITS: u32 = program_flags::NODELAY
     | program_flags::CORK
     | program_flags::KEEPALIVE
     | program_flags::QUICKACK;
@@ -101,7 +104,7 @@ fn window_options(options: &OpenOptions) -> WindowOptions {
 
 /// Returns `base` with the options in a slot. The program may change each word at any time, so the
 /// function reads each word once.
-fn slot_options(shared: &SlotOptions, base: SocketOptions) -> SocketOptions {
+pub(crate) fn slot_options(shared: &SlotOptions, base: SocketOptions) -> SocketOptions {
     let byte = |word: &AtomicU32| word.load(Relaxed).min(u8::MAX.into()) as u8;
     let short = |word: &AtomicU32| word.load(Relaxed).min(u16::MAX.into()) as u16;
     let [tos, ttl, traffic_class, hop_limit] = shared.ip_fields.load(Relaxed).to_ne_bytes();
@@ -152,12 +155,6 @@ fn algorithm_of(number: u16) -> Option<Algorithm> {
 }
 
 impl<P: PacketIo> Host<P> {
-    /// Sets the options of a listener's new connections.
-    pub fn set_listener_options(&mut self, listener: ListenerId, options: &OpenOptions) {
-        let options = opened_with(options, self.base_options);
-        self.stack.engine.set_listener_options(listener, options);
-    }
-
     /// Sets the congestion control algorithms that a program may choose.
     pub fn set_allowed_congestion(&mut self, id: ProgramId, allowed: AllowedCongestion) {
         if let Some(program) = self.stack.io.programs.get_mut(id) {
@@ -176,77 +173,15 @@ impl<P: PacketIo> Host<P> {
     ) -> Option<TcpInfo> {
         // Apply the changes that the program made to the slot before its request.
         self.stack.io.now = now;
-        self.advance(now, id, slot);
-        let SlotUse::Live(flow) = *self.stack.io.programs.get_mut(id)?.slot_use(slot)? else {
+        let slot = SlotId { program: id, slot };
+        self.sockets.advance(now, slot, &mut self.stack);
+        let Stack { engine, io } = &mut self.stack;
+        let SlotUse::Live(flow) = *io.programs.slot_use(slot)? else {
             return None;
         };
-        let binding = self.stack.io.bindings.get_mut(flow)?;
-        let current = binding.generation == generation;
-        self.stack
-            .engine
-            .info(flow)
-            .filter(|_| current)
-            .map(|info| tcp_info_of(now, &info))
-    }
-
-    /// Applies the program flags of a connection. `changed` has the flags that changed, and `flags`
-    /// has the flags that are set now.
-    pub(crate) fn apply_flags(&mut self, now: Instant, flow: FlowId, changed: u32, flags: u32) {
-        let set = changed & flags;
-        if set & program_flags::OPEN_NOW != 0 {
-            self.stack.engine.release_syn(flow);
-        }
-        if changed & (FLAG_BITS | program_flags::OPTIONS) != 0 {
-            self.apply_options(now, flow, changed, flags);
-        }
-        if set & program_flags::CLOSE != 0 {
-            if self.close_shared(now, flow, set) || self.give_back(flow, flags) {
-                return;
-            }
-            if let Some(binding) = self.stack.io.bindings.get_mut(flow) {
-                binding.closed_by_program = true;
-            }
-            if flags & program_flags::ABORT != 0 {
-                self.stack
-                    .engine
-                    .close_with_reset(now, flow, &mut self.stack.io);
-            } else {
-                self.stack.engine.close(now, flow, &mut self.stack.io);
-            }
-        } else if set & program_flags::ABORT != 0 {
-            self.stack
-                .engine
-                .close_with_reset(now, flow, &mut self.stack.io);
-        } else if set & program_flags::SHUT_WRITE != 0 {
-            self.stack.engine.shutdown_write(flow);
-        }
-    }
-
-    fn apply_options(&mut self, now: Instant, flow: FlowId, changed: u32, flags: u32) {
-        let Some(mut options) = self.stack.engine.options(flow) else {
-            return;
-        };
-        let place = self.stack.io.bindings.place_of(flow);
-        if changed & program_flags::OPTIONS != 0
-            && let Some((home, slot)) = place
-            && let Some((region, allowed)) = (self.stack.io.programs.get(home))
-                .map(|program| (program.region.clone(), program.congestion))
-            && let Some(view) = region.slot(slot)
-        {
-            let asked = slot_options(view.options(), self.base_options);
-            options = allowed.restrict(asked, &self.base_options);
-            let reports_sent = view.options().tx_reports.load(Relaxed) != 0;
-            if let Some(binding) = self.stack.io.bindings.get_mut(flow) {
-                binding.reports_sent = reports_sent;
-            }
-            self.read_urgent(now, flow, view.options());
-            // Publish the receive window, because the options may have changed the window. The
-            // window determines when the program announces its reads.
-            self.stack.io.bindings.mark_dirty(flow);
-        }
-        self.stack
-            .engine
-            .set_options(now, flow, options_of(flags, options), &mut self.stack.io);
+        let is_current = io.bindings.get(flow)?.generation == generation;
+        let info = engine.info(flow).filter(|_| is_current);
+        info.map(|info| tcp_info_of(now, &info))
     }
 }
 

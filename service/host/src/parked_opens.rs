@@ -5,7 +5,10 @@ use std::collections::VecDeque;
 use tidelane_abi::ControlRequest;
 use tidelane_time::{Duration, Instant};
 
-use crate::{accounts::Charge, program::ProgramId};
+use crate::{
+    accounts::{Charge, Refused, Resource},
+    program::{ProgramId, Programs},
+};
 
 /// Limit of parked active opens of all users.
 pub const PARKED_MAX: u64 = 65_536;
@@ -13,6 +16,7 @@ pub const PARKED_MAX: u64 = 65_536;
 const PARKED_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A parked active open.
+#[derive(Clone, Copy, Debug)]
 pub struct Parked {
     /// The program that waits for the open.
     pub program: ProgramId,
@@ -22,8 +26,6 @@ pub struct Parked {
     pub request: ControlRequest,
     /// Time of the program's request, from which the time limit counts.
     pub since: Instant,
-    /// The charge to the program's user for the parked open.
-    pub place: Charge,
 }
 
 impl Parked {
@@ -33,29 +35,40 @@ impl Parked {
     }
 }
 
-/// The parked active opens, oldest first.
+/// The parked active opens, oldest first, with the charges to the users of their programs.
 #[derive(Default)]
-pub struct ParkedOpens(VecDeque<Parked>);
+pub struct ParkedOpens(VecDeque<(Parked, Charge)>);
 
 impl ParkedOpens {
-    /// Adds an open.
-    pub fn push(&mut self, parked: Parked) {
-        self.0.push_back(parked);
+    /// Parks an open, and reserves room for the answer in the open's context. Fails if the
+    /// program's user has reached the limit of parked opens.
+    pub fn park(&mut self, parked: Parked, programs: &mut Programs) -> Result<(), Refused> {
+        let Some(program) = programs.get(parked.program) else {
+            return Ok(());
+        };
+        let place = program.account.charge(Resource::ParkedOpens, 1)?;
+        self.0.push_back((parked, place));
+        programs
+            .contexts
+            .reserve_answer(parked.program, parked.context);
+        Ok(())
     }
 
-    /// Takes all opens, to try each open again.
-    pub fn take_all(&mut self) -> VecDeque<Parked> {
+    /// Takes all opens, to try each open again. Before each try, the caller drops the charge and
+    /// releases the room for the answer.
+    pub fn take_all(&mut self) -> VecDeque<(Parked, Charge)> {
         std::mem::take(&mut self.0)
     }
 
     /// Removes the opens of a program that has ended.
     pub fn forget(&mut self, program: ProgramId) {
-        self.0.retain(|parked| parked.program != program);
+        self.0.retain(|(parked, _)| parked.program != program);
     }
 
     /// Returns the time at which the oldest open fails.
     #[inline]
     pub fn deadline(&self) -> Option<Instant> {
-        self.0.front().map(|parked| parked.since + PARKED_TIMEOUT)
+        let oldest = self.0.front();
+        oldest.map(|(parked, _)| parked.since + PARKED_TIMEOUT)
     }
 }

@@ -4,22 +4,46 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use tidelane_abi::data_event;
+use tidelane_abi::{data_event, service_flags};
+use tidelane_packet_io::PacketIo;
 use tidelane_ring::{BufferAllocator, CoreShare, ProgramRegion};
+use tidelane_time::Instant;
 
 use crate::{
-    accounts::Account,
+    Bell, Host,
+    accounts::{Account, User},
     bindings::SlotUse,
     congestion::AllowedCongestion,
-    contexts::Contexts,
+    contexts::{Context, Contexts},
     memory::{RxBuffers, StreamMemory},
     rules::Credentials,
-    slots,
+    slots::{self, Publication},
 };
 
 /// Number of a program within a host. Zero stands for the host's own staging area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProgramId(pub u32);
+
+/// A slot, with the program in whose region the slot lies. A *slot* is the record of one connection
+/// that the program and the service share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotId {
+    /// The program.
+    pub program: ProgramId,
+    /// Number of the slot in the region.
+    pub slot: u32,
+}
+
+/// A slot that the host has taken for a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct TakenSlot {
+    /// The slot.
+    pub id: SlotId,
+    /// Generation of the slot, which is odd while the slot is in use.
+    pub generation: u32,
+    /// Context of the program that gets the events of the connection.
+    pub context: u32,
+}
 
 /// One registered program.
 pub struct Program {
@@ -138,6 +162,13 @@ impl Program {
         true
     }
 
+    /// Returns the slots that have the data of a connection.
+    pub fn slots_in_use(&self) -> Vec<u32> {
+        let in_use = |slot_use: &SlotUse| matches!(slot_use, SlotUse::Live(_) | SlotUse::Ended(_));
+        let slots = self.slots().filter(|(_, slot_use)| in_use(slot_use));
+        slots.map(|(slot, _)| slot).collect()
+    }
+
     /// Returns all slots that were ever in use, with their uses.
     pub fn slots(&self) -> impl Iterator<Item = (u32, &SlotUse)> {
         (self.share.slots.start..).zip(&self.slots)
@@ -164,13 +195,85 @@ impl Programs {
         ProgramId(index as u32 + 1)
     }
 
-    /// Frees a slot of program `id`, and pushes a RELEASED event to `context`.
-    pub fn release_slot(&mut self, id: ProgramId, slot: u32, context: u32) {
-        let program = self.get_mut(id);
-        if program.is_some_and(|program| program.release_slot(slot))
-            && let Some(context) = self.contexts.for_event(id, context)
+    /// Returns the use of a slot. Returns `None` for a slot of another core, or a slot that was
+    /// never in use.
+    #[inline]
+    pub fn slot_use(&mut self, id: SlotId) -> Option<&mut SlotUse> {
+        self.get_mut(id.program)?.slot_use(id.slot)
+    }
+
+    /// Takes a free slot of a program for a connection whose events `context` gets.
+    pub fn take_slot(&mut self, program: ProgramId, context: u32) -> Option<TakenSlot> {
+        let (slot, generation) = self.get_mut(program)?.take_slot()?;
+        Some(TakenSlot {
+            id: SlotId { program, slot },
+            generation,
+            context,
+        })
+    }
+
+    /// Frees a slot, and pushes a RELEASED event to `context`.
+    pub fn release_slot(&mut self, id: SlotId, context: u32) {
+        let program = self.get_mut(id.program);
+        if program.is_some_and(|program| program.release_slot(id.slot))
+            && let Some(context) = self.contexts.for_event(id.program, context)
         {
-            let _ = context.push_data(data_event::RELEASED, slot);
+            let _ = context.push_data(data_event::RELEASED, id.slot);
+        }
+    }
+
+    /// Frees a slot whose flow has ended, after its last holder has closed the slot.
+    pub fn free_ended(&mut self, id: SlotId) {
+        let Some(program) = self.get_mut(id.program) else {
+            return;
+        };
+        let Some(entry) = program.slot_use(id.slot) else {
+            return;
+        };
+        let SlotUse::Ended(mut binding) = std::mem::replace(entry, SlotUse::Free) else {
+            return;
+        };
+        binding.free_rx(&mut program.rx);
+        self.release_slot(id, binding.context);
+    }
+
+    /// Publishes the last state of a slot whose flow has ended, and notifies `context`. Returns the
+    /// number of the connection.
+    pub fn announce_ended(&mut self, id: SlotId, context: u32) -> Option<u64> {
+        let program = self.get_mut(id.program)?;
+        let region = program.region.clone();
+        let Some(SlotUse::Ended(binding)) = program.slot_use(id.slot) else {
+            return None;
+        };
+        let connection = binding.connection;
+        let publication = Publication {
+            rx_head: binding.rx_head,
+            tx_acked: binding.tx_head,
+            flags: binding.service_flags | service_flags::CLOSED,
+            cause: binding.cause,
+        };
+        if let Some(view) = region.slot(id.slot) {
+            slots::publish(view, &publication);
+        }
+        if let Some(context) = self.contexts.for_event(id.program, context) {
+            let _ = context.push_data(data_event::READY, id.slot);
+        }
+        Some(connection)
+    }
+
+    /// Sets service flags of a slot at once, and not only at the end of the step.
+    pub fn add_flags(&self, id: SlotId, bits: u32) {
+        let program = self.get(id.program);
+        if let Some(view) = program.and_then(|program| program.region.slot(id.slot)) {
+            slots::add_flags(view, bits);
+        }
+    }
+
+    /// Clears service flags of a slot at once, and not only at the end of the step.
+    pub fn remove_flags(&self, id: SlotId, bits: u32) {
+        let program = self.get(id.program);
+        if let Some(view) = program.and_then(|program| program.region.slot(id.slot)) {
+            slots::remove_flags(view, bits);
         }
     }
 
@@ -214,5 +317,76 @@ impl Programs {
             .iter()
             .enumerate()
             .filter_map(move |(index, entry)| Some(numbered((index, entry.as_ref()?))))
+    }
+}
+
+impl<P: PacketIo> Host<P> {
+    /// Registers a program of a user without limits. Returns the program's number.
+    pub fn add_program(&mut self, name: String, pid: u32, region: Arc<ProgramRegion>) -> ProgramId {
+        self.add_program_of(&Arc::new(User::unlimited()), (name, pid), region)
+    }
+
+    /// Registers a program of `user`. `named` is the program's name and pid.
+    pub fn add_program_of(
+        &mut self,
+        user: &Arc<User>,
+        named: (String, u32),
+        region: Arc<ProgramRegion>,
+    ) -> ProgramId {
+        let core_index = self.input.core_index();
+        let (core, cores) = (core_index.core, core_index.cores);
+        let share = region.layout().share(core, cores);
+        let account = self.stack.io.ledger.account(user);
+        let memory = self.stack.io.staging.memory().clone();
+        self.stack
+            .io
+            .programs
+            .insert(Program::new(named, account, region, share, memory))
+    }
+
+    /// Sets the credentials of a newly added program.
+    pub fn set_credentials(&mut self, id: ProgramId, credentials: Credentials) {
+        if let Some(program) = self.stack.io.programs.get_mut(id) {
+            program.credentials = Arc::new(credentials);
+        }
+    }
+
+    /// Adds context `number` of a program, which `bell` wakes. Returns false if the program has
+    /// ended, if the context exists, or if `number` is too large.
+    pub fn add_context(&mut self, id: ProgramId, number: u32, bell: Box<dyn Bell>) -> bool {
+        let Some(program) = self.stack.io.programs.get_mut(id) else {
+            return false;
+        };
+        if program.gone {
+            return false;
+        }
+        let rings = program.share.ring_set(number);
+        let context = rings.and_then(|rings| Context::new(program.region.clone(), rings, bell));
+        context.is_some_and(|context| self.stack.io.programs.contexts.insert(id, number, context))
+    }
+
+    /// Removes a program, ends its listeners, and resets its connections. Connections that the
+    /// program has closed go on. The region stays mapped, and the program's number stays in use,
+    /// until the last of these connections ends.
+    pub fn remove_program(&mut self, now: Instant, id: ProgramId) {
+        if let Some(program) = self.stack.io.programs.get_mut(id) {
+            program.registered = false;
+        }
+        self.disconnect_program(now, id);
+        self.stack.io.programs.remove_unused(id);
+    }
+
+    /// Ends a program's listeners, contexts and connections. The program's number stays in use.
+    pub(crate) fn disconnect_program(&mut self, now: Instant, id: ProgramId) {
+        self.stack.io.now = now;
+        for listener in self.stack.io.listeners.held_by(id) {
+            self.stack.drop_listener_holder(now, id, listener);
+        }
+        self.stack.io.local_ports.forget(id);
+        self.parked_opens.forget(id);
+        let program = self.stack.io.programs.get(id);
+        if program.is_some_and(|program| !program.gone) {
+            self.sockets.end_program(now, id, &mut self.stack);
+        }
     }
 }

@@ -98,7 +98,7 @@ impl<P: PacketIo> Host<P> {
     /// Returns the name and pid of the program whose memory has a connection, and then of the other
     /// programs that hold the connection.
     fn holder_names(&self, binding: &Binding) -> Vec<(String, u32)> {
-        let others = self.shared.programs(binding.connection);
+        let others = self.sockets.shared().programs(binding.connection);
         let others = others.filter(|id| *id != binding.home);
         let has = (!binding.closed_by_program).then_some(binding.home);
         let has_or_had = has.into_iter().chain(others);

@@ -6,7 +6,12 @@
 
 use std::{error::Error, fmt, net::IpAddr, ops::RangeInclusive, str::FromStr};
 
+use tidelane_engine::FlowId;
+use tidelane_packet_io::PacketIo;
+use tidelane_time::Instant;
 use tidelane_wire::{Endpoint, IpAddress};
+
+use crate::{Host, stack::Stack};
 
 /// The user and the groups of a program, for the conditions of rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -254,6 +259,51 @@ impl RuleSet {
     pub fn hits(&self) -> Vec<u64> {
         let hits = self.rules.iter().map(|(_, hits)| *hits);
         hits.chain([self.default_hits]).collect()
+    }
+}
+
+impl<P: PacketIo> Stack<P> {
+    /// Returns true if the rules would deny the connection of `flow`.
+    fn is_denied(&self, flow: FlowId) -> bool {
+        let binding = self.io.bindings.get(flow);
+        let (Some(info), Some(binding)) = (self.engine.info(flow), binding) else {
+            return false;
+        };
+        let nobody = Credentials::default();
+        let opening = Opening {
+            direction: match info.listener {
+                Some(_) => Direction::In,
+                None => Direction::Out,
+            },
+            local: info.key.local,
+            peer: info.key.peer,
+            owner: binding.owner.as_deref().unwrap_or(&nobody),
+        };
+        self.io.rules.uncounted_action(&opening) != Action::Accept
+    }
+}
+
+impl<P: PacketIo> Host<P> {
+    /// Replaces the rules, and resets the connections that the new rules deny. Returns the number
+    /// of resets.
+    pub fn set_rules(&mut self, now: Instant, rules: RuleSet) -> usize {
+        self.stack.io.now = now;
+        self.stack.io.rules = rules;
+        self.input.mux_mut().rules_have_changed();
+        if self.stack.io.rules.accepts_all() {
+            return 0;
+        }
+        let mut denied: Vec<FlowId> = self.stack.engine.flows().collect();
+        denied.retain(|flow| self.stack.is_denied(*flow));
+        for flow in &denied {
+            self.stack.engine.abort(now, *flow, &mut self.stack.io);
+        }
+        denied.len()
+    }
+
+    /// Returns the number of decisions of each rule; see [`RuleSet::hits`].
+    pub fn rule_hits(&self) -> Vec<u64> {
+        self.stack.io.rules.hits()
     }
 }
 

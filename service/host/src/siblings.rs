@@ -40,14 +40,40 @@ impl CoreIndex {
         self.cores == 1 || core_of(port, other, self.cores) == self.core
     }
 
-    /// Returns the number of this core's `n`th connection, which is unique among all cores.
-    pub(crate) fn connection(self, n: u64) -> u64 {
-        n * u64::from(self.cores) + u64::from(self.core)
-    }
-
     /// Returns the index of the core that numbered a connection.
     pub fn core_of_connection(connection: u64, cores: usize) -> usize {
         (connection % cores.max(1) as u64) as usize
+    }
+}
+
+/// The numbers of the connections of a core. The numbers of all cores differ.
+#[derive(Debug)]
+pub(crate) struct ConnectionNumbers {
+    core_index: CoreIndex,
+    /// Number of connections that have a number.
+    count: u64,
+}
+
+impl Default for ConnectionNumbers {
+    fn default() -> Self {
+        Self::of_core(CoreIndex::ALONE)
+    }
+}
+
+impl ConnectionNumbers {
+    /// Returns the numbers of a core that has numbered no connection yet.
+    pub(crate) fn of_core(core_index: CoreIndex) -> Self {
+        Self {
+            core_index,
+            count: 0,
+        }
+    }
+
+    /// Returns a number that no connection of any core has had. The number is not zero.
+    pub(crate) fn next(&mut self) -> u64 {
+        let CoreIndex { core, cores } = self.core_index;
+        self.count += 1;
+        self.count * u64::from(cores) + u64::from(core)
     }
 }
 
@@ -353,8 +379,7 @@ mod tests {
     fn numbers_of_connections_name_their_core() {
         for cores in 1..5 {
             for core in 0..cores {
-                let core_index = CoreIndex { core, cores };
-                let number = core_index.connection(9);
+                let number = ConnectionNumbers::of_core(CoreIndex { core, cores }).next();
                 assert_eq!(
                     CoreIndex::core_of_connection(number, cores as usize),
                     core as usize

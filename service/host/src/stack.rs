@@ -1,6 +1,7 @@
 //! The TCP engine of a host with its environment, and the way of received packets into the engine.
 
-use tidelane_engine::{Arrival, Engine, LinkId};
+use tidelane_abi::service_flags;
+use tidelane_engine::{Arrival, Engine, FlowId, LinkId};
 use tidelane_packet_io::{Burst, PacketIo};
 use tidelane_time::Instant;
 use tidelane_wire::{
@@ -10,8 +11,12 @@ use tidelane_wire::{
 };
 
 use crate::{
+    HostRequest, ProgramId,
+    bindings::{SlotUse, cause_or_finished},
     io::HostIo,
     links::{LOCAL_PATH_LINK, MUX_LINK, MuxQueue},
+    program::SlotId,
+    shared::{Move, Take},
 };
 
 /// The TCP engine, and the parts of the host that the engine calls through its
@@ -149,6 +154,115 @@ impl<P: PacketIo> Stack<P> {
                 .segment_arrives(now, &arrival, &segment, &mut self.io);
         }
         self.io.links.recycle(batch);
+    }
+
+    /// Closes the connection of a flow, with a reset if `abort` is true.
+    pub(crate) fn close(&mut self, now: Instant, flow: FlowId, abort: bool) {
+        if abort {
+            self.engine.close_with_reset(now, flow, &mut self.io);
+        } else {
+            self.engine.close(now, flow, &mut self.io);
+        }
+    }
+
+    /// Aborts a connection, because its program wrote invalid values to the slot.
+    #[cold]
+    pub(crate) fn abort_misuse(&mut self, now: Instant, flow: FlowId) {
+        self.io.counters.misuses += 1;
+        self.engine.abort(now, flow, &mut self.io);
+    }
+
+    /// Closes the connection in a slot after the last process that held the connection has left.
+    pub(crate) fn close_unheld(&mut self, now: Instant, id: SlotId, abort: bool) {
+        if let Some(SlotUse::Live(flow)) = self.io.programs.slot_use(id) {
+            let flow = *flow;
+            self.close(now, flow, abort);
+        } else {
+            self.free_ended(id);
+            self.io.programs.remove_unused(id.program);
+        }
+    }
+
+    /// Frees a slot whose flow has ended, after its last holder has closed the slot.
+    pub(crate) fn free_ended(&mut self, id: SlotId) {
+        self.io.programs.free_ended(id);
+        self.io.listeners.note_room();
+    }
+
+    /// Ends the connections in the slots of a program that is gone. Connections that the program
+    /// has closed go on, and connections that it has not accepted go back to their listener.
+    pub(crate) fn end_connections(&mut self, now: Instant, program: ProgramId) {
+        let Some(entry) = self.io.programs.get(program) else {
+            return;
+        };
+        let mut flows: Vec<FlowId> = Vec::new();
+        let mut ended: Vec<SlotId> = Vec::new();
+        for (slot, slot_use) in entry.slots() {
+            match slot_use {
+                SlotUse::Free | SlotUse::Former(_) => {}
+                SlotUse::Live(flow) => flows.push(*flow),
+                // Other processes that hold the connection may still read its data.
+                SlotUse::Ended(binding) if binding.closed_by_program => {}
+                SlotUse::Ended(_) => ended.push(SlotId { program, slot }),
+            }
+        }
+        ended.into_iter().for_each(|id| self.free_ended(id));
+        for flow in flows {
+            let binding = self.io.bindings.get(flow);
+            let orphan = binding.is_some_and(|binding| binding.closed_by_program);
+            let flags = binding.map_or(0, |binding| binding.program_flags);
+            if !orphan && !self.give_back(flow, flags) {
+                self.engine.abort(now, flow, &mut self.io);
+            }
+        }
+    }
+
+    /// Ends the binding of a flow, which has ended. Returns the slot and the context of a program
+    /// that still has to learn of the end, and to close the slot.
+    pub(crate) fn end_binding(&mut self, flow: FlowId) -> Option<(SlotId, u32)> {
+        let io = &mut self.io;
+        let mut binding = io.bindings.remove(flow)?;
+        io.local_ports.end(binding.local_port);
+        io.journal.clear(flow);
+        if let Some((program, endpoint)) = binding.reserved.take() {
+            io.local_ports.end_reserved(program, endpoint);
+            io.requests
+                .push(HostRequest::PortIdle { program, endpoint });
+        }
+        io.neighbours.leave(&mut binding.path);
+        let (id, context) = (binding.slot_id(), binding.context);
+        let Some(program) = io.programs.get_mut(id.program) else {
+            binding.free_rx(&mut io.staging.of(None).1);
+            if let Some(listener) = binding.listener {
+                self.forget_waiting(flow, listener);
+            }
+            return None;
+        };
+        let shared = binding.service_flags & service_flags::SHARED != 0;
+        if !shared && (binding.closed_by_program || program.gone) {
+            binding.free_rx(&mut program.rx);
+            io.programs.release_slot(id, context);
+            io.programs.remove_unused(id.program);
+            io.listeners.note_room();
+            return None;
+        }
+        binding.cause = cause_or_finished(binding.cause);
+        binding.service_flags |= service_flags::CLOSED;
+        program.set_slot(id.slot, SlotUse::Ended(Box::new(binding)));
+        Some((id, context))
+    }
+
+    /// Begins the move of the connection in the slot `from` to the program `to`.
+    pub(crate) fn begin_move(&mut self, from: SlotId, to: ProgramId, take: Take) -> Move<'_> {
+        Move {
+            engine: &self.engine,
+            programs: &mut self.io.programs,
+            bindings: &mut self.io.bindings,
+            listeners: &self.io.listeners,
+            from,
+            to,
+            take,
+        }
     }
 
     /// Answers the packets between ports of the mux that the operator's rules have refused.

@@ -3,12 +3,9 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use tidelane_abi::{BufferWord, SlotOptions, buffer_word, service_flags, urgent_state};
-use tidelane_engine::FlowId;
-use tidelane_packet_io::PacketIo;
 use tidelane_ring::{SlotView, StreamBuffer};
-use tidelane_time::Instant;
 
-use crate::{Host, bindings::Binding, slots};
+use crate::{bindings::Binding, slots};
 
 /// State of urgent data of a connection: received urgent data as published in the slot, and the
 /// last values that the host read from the slot.
@@ -76,32 +73,21 @@ impl Binding {
         self.urgent.tx_urgent_count = view.options().tx_urgent_count.load(Relaxed);
         self.show_urgent(view);
     }
-}
 
-impl<P: PacketIo> Host<P> {
-    /// Reads the options for urgent data, because the program may have written urgent data, or may
-    /// have read beyond the urgent byte.
-    pub(crate) fn read_urgent(&mut self, now: Instant, flow: FlowId, options: &SlotOptions) {
-        let Some(binding) = self.stack.io.bindings.get_mut(flow) else {
-            return;
-        };
-        let ahead = binding.rx_read.wrapping_sub(binding.urgent.pos()) as i32;
-        if binding.service_flags & service_flags::URGENT != 0 && ahead > 0 {
-            binding.service_flags &= !service_flags::URGENT;
-            let program = self.stack.io.programs.get(binding.home);
-            if let Some(view) = program.and_then(|program| program.region.slot(binding.slot)) {
-                slots::set_rx_buffer(view, binding.rx_word());
-            }
+    /// Clears the mark of urgent data in the slot if the program has read beyond the urgent byte.
+    pub fn end_read_urgent(&mut self, view: SlotView<'_>) {
+        let ahead = self.rx_read.wrapping_sub(self.urgent.pos()) as i32;
+        if self.service_flags & service_flags::URGENT != 0 && ahead > 0 {
+            self.service_flags &= !service_flags::URGENT;
+            slots::set_rx_buffer(view, self.rx_word());
         }
+    }
+
+    /// Returns the stream position after the urgent data that the program has written since the
+    /// last call. Returns `None` if there is no new urgent data. The position is not validated.
+    pub fn new_urgent_sent(&mut self, options: &SlotOptions) -> Option<u32> {
         let count = options.tx_urgent_count.load(Relaxed);
-        if std::mem::replace(&mut binding.urgent.tx_urgent_count, count) == count {
-            return;
-        }
-        let up = options.tx_urgent.load(Relaxed);
-        // Ignore the result: the engine counts an invalid position, and no data becomes urgent.
-        let _ = self
-            .stack
-            .engine
-            .tx_urgent(now, flow, up, &mut self.stack.io);
+        let is_new = std::mem::replace(&mut self.urgent.tx_urgent_count, count) != count;
+        is_new.then(|| options.tx_urgent.load(Relaxed))
     }
 }

@@ -6,15 +6,10 @@
 //! these connections: the destination of a frame must be an address of the served interface, and
 //! neither end of the connection has an address of this interface.
 
-use tidelane_abi::{ControlRequest, close_cause, not_accelerated};
-use tidelane_engine::{Endpoint, FlowRoute, IpAddress};
+use tidelane_engine::IpAddress;
 use tidelane_packet_io::PacketIo;
 
-use crate::{
-    Host, ProgramId,
-    links::{LOCAL_PATH_LINK, LOCAL_PATH_ROUTE, MUX_LINK},
-    requests::Start,
-};
+use crate::{Host, ProgramId};
 
 /// Source address of connections to `127.0.0.0/8`.
 const LOCALHOST_V4: IpAddress = IpAddress::from_v4([127, 0, 0, 1]);
@@ -56,6 +51,17 @@ impl AddressesWithin {
         self.source_for(addr) == Some(addr)
     }
 
+    /// Returns the local address of a connection to `peer` within this host. The socket is bound to
+    /// `wanted`, and to `port` unless `port` is zero. `None` leaves the connection to the kernel.
+    pub fn source(&self, wanted: IpAddress, port: u16, peer: IpAddress) -> Option<IpAddress> {
+        let source = match wanted.is_unspecified() {
+            true => self.source_for(peer)?,
+            false => wanted,
+        };
+        let has_port = port != 0 || self.has_pool(source);
+        (has_port && self.joins(source, peer)).then_some(source)
+    }
+
     fn has_localnet(&self, addr: IpAddress) -> bool {
         self.localnet && addr.is_v4() && addr.is_loopback()
     }
@@ -81,58 +87,6 @@ impl<P: PacketIo> Host<P> {
         if let Some(program) = self.stack.io.programs.get_mut(id) {
             program.within_host = allowed;
         }
-    }
-
-    /// Returns the route for a connection of `program` to `peer`, an address of this host that the
-    /// served interface does not have. `None` leaves the connection to the kernel. The driver does
-    /// not set `within_host` for a listener of a SO_REUSEPORT group, because the group may have
-    /// kernel sockets that the service does not know.
-    pub(crate) fn route_within(&self, program: ProgramId, peer: Endpoint) -> Option<FlowRoute> {
-        if !self.stack.io.within.has(peer.addr) {
-            return None;
-        }
-        let allowed = self.stack.io.programs.get(program)?.within_host;
-        let id = self.stack.engine.listener_at(peer)?;
-        let wanted = self.stack.io.listeners.get(id)?.within_host;
-        (allowed && wanted).then_some(LOCAL_PATH_ROUTE)
-    }
-
-    /// Returns the source address of a program's connection to `peer` over `route`.
-    pub(crate) fn local_address(
-        &self,
-        request: &ControlRequest,
-        peer: Endpoint,
-        route: FlowRoute,
-    ) -> Result<IpAddress, Start> {
-        let wanted = IpAddress(request.local_addr);
-        if self.stack.io.within.has(peer.addr) {
-            let source = self.source_within(wanted, request.local_port, peer.addr);
-            return source.ok_or(Start::Kernel(not_accelerated::ROUTE));
-        }
-        let unreachable = Start::Failed(close_cause::NET_UNREACHABLE);
-        if !wanted.is_unspecified() {
-            return match self.stack.io.neighbours.routes().is_local(wanted) {
-                true => Ok(wanted),
-                false => Err(unreachable),
-            };
-        }
-        if route.link == LOCAL_PATH_LINK || route.link == MUX_LINK {
-            return Ok(peer.addr);
-        }
-        let found = self.stack.io.neighbours.routes().lookup(peer.addr);
-        found.map(|found| found.source).ok_or(unreachable)
-    }
-
-    /// Returns the local address of a connection to `peer` within this host. The socket is bound to
-    /// `wanted`, and to `port` unless `port` is zero. `None` leaves the connection to the kernel.
-    fn source_within(&self, wanted: IpAddress, port: u16, peer: IpAddress) -> Option<IpAddress> {
-        let within = &self.stack.io.within;
-        let source = match wanted.is_unspecified() {
-            true => within.source_for(peer)?,
-            false => wanted,
-        };
-        let has_port = port != 0 || within.has_pool(source);
-        (has_port && within.joins(source, peer)).then_some(source)
     }
 }
 

@@ -3,13 +3,18 @@
 use std::sync::Arc;
 
 use tidelane_abi::{BufferWord, close_cause, service_flags};
-use tidelane_engine::{CloseCause, FlowId, ListenerId};
+use tidelane_engine::{Advance, CloseCause, Engine, FlowId, ListenerId, Misuse};
 use tidelane_ring::{Region, SlotHandle, SlotView, StreamBuffer};
 use tidelane_wire::Endpoint;
 
 use crate::{
-    accounts::Charge, memory::Buffers, neighbours::Path, program::ProgramId, rules::Credentials,
-    slots, urgent::Urgent,
+    accounts::Charge,
+    memory::Buffers,
+    neighbours::Path,
+    program::{ProgramId, SlotId},
+    rules::Credentials,
+    slots::{self, ProgramView},
+    urgent::Urgent,
 };
 
 /// The home of a connection before accept. The number stands for the staging area, which is the
@@ -127,6 +132,14 @@ impl Binding {
         }
     }
 
+    /// Returns the slot of the connection.
+    pub fn slot_id(&self) -> SlotId {
+        SlotId {
+            program: self.home,
+            slot: self.slot,
+        }
+    }
+
     /// Returns true if a program has the connection.
     pub fn is_bound(&self) -> bool {
         self.home != STAGING
@@ -152,6 +165,25 @@ impl Binding {
         let Some(buffer) = self.rx else { return false };
         self.active = true;
         buffer.write(region, pos, payload)
+    }
+
+    /// Passes the program's read and write positions to the engine. Returns false if a position is
+    /// invalid. A flow that has ended counts as valid.
+    #[inline(always)]
+    pub fn advance(&mut self, flow: FlowId, view: &ProgramView, engine: &mut Engine) -> bool {
+        let to = Advance {
+            rx_read: view.rx_read,
+            tx_head: view.tx_head,
+            tx_room: self.tx.map_or(0, StreamBuffer::len),
+        };
+        match engine.advance(flow, &to) {
+            Ok(()) => {
+                self.tx_head = view.tx_head;
+                self.rx_read = view.rx_read;
+                true
+            }
+            Err(misuse) => misuse == Misuse::NoFlow,
+        }
     }
 
     /// Returns the receive buffer if its present size has room for `len` bytes at stream position

@@ -4,16 +4,16 @@
 use std::{ops::Range, sync::Arc};
 
 use tidelane_abi::{BufferWord, program_flags, service_flags};
-use tidelane_packet_io::PacketIo;
+use tidelane_engine::Engine;
 use tidelane_ring::{ProgramRegion, SlotHandle, StreamBuffer};
-use tidelane_time::Instant;
 
-use super::Holder;
 use crate::{
-    Host, ProgramId,
-    bindings::{Binding, FormerSlot, SlotUse},
+    ProgramId,
+    bindings::{Binding, Bindings, SlotUse},
     buffer_copy::BufferIn,
+    listeners::Listeners,
     memory::Buffers,
+    program::{Programs, SlotId, TakenSlot},
     slots::{self, Publication, ResumedState},
 };
 
@@ -34,7 +34,7 @@ pub struct Take {
     pub tx_buffer: BufferWord,
 }
 
-/// The place of the connection after the move.
+/// The slot of the connection after the move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
     /// Slot of the program that took the connection.
@@ -70,77 +70,78 @@ struct MovedRanges {
 }
 
 /// The resources of a connection at its new home.
-struct NewHome {
-    slot: u32,
-    generation: u32,
+pub(crate) struct NewHome {
+    slot: TakenSlot,
     rx: Option<StreamBuffer>,
     tx: Option<StreamBuffer>,
     region: Arc<ProgramRegion>,
 }
 
-impl<P: PacketIo> Host<P> {
-    /// Moves a connection to the program `id`, which is a holder of the connection. After an error,
-    /// the connection stays at its home.
-    pub fn take(&mut self, now: Instant, id: ProgramId, take: Take) -> Result<Taken, TakeError> {
-        self.stack.io.now = now;
-        let shared = self.shared.by_number.get(&take.connection);
-        let place = match shared {
-            Some(shared) if shared.holders.contains(&Holder::Program(id)) => shared.place,
-            _ => return Err(TakeError::NotHeld),
-        };
-        if place.0 == id {
-            return Err(TakeError::NotHeld);
-        }
-        self.stop_home(now, place)?;
-        match self.prepare_home(id, place, take.tx_buffer) {
-            Ok(new_home) => Ok(self.move_to(id, place, &take, new_home)),
-            Err(error) => {
-                self.change_flags(place, 0, MIGRATED);
-                Err(error)
-            }
-        }
-    }
+/// A connection that has moved to its new home.
+pub(crate) struct Moved {
+    /// The slot at the new home.
+    pub(crate) slot: SlotId,
+    /// Context that had the connection's events at the old home.
+    pub(crate) old_context: u32,
+    /// The state that the new slot shows. `None` if the flow has ended.
+    pub(crate) published: Option<Publication>,
+    /// The answer for the program.
+    pub(crate) taken: Taken,
+}
 
-    /// Stops reads and writes of the home, and processes earlier reads and writes. Returns
-    /// [`TakeError::Busy`] if the home is copying data.
-    fn stop_home(&mut self, now: Instant, place: (ProgramId, u32)) -> Result<(), TakeError> {
-        self.change_flags(place, MIGRATED, 0);
-        let Some(binding) = self.binding_at(place) else {
+/// The move of a connection from its home to another program. The steps are
+/// [`stop_home`](Self::stop_home), [`prepare`](Self::prepare) and [`finish`](Self::finish). Before
+/// the last step, [`cancel`](Self::cancel) leaves the connection at its home.
+pub(crate) struct Move<'a> {
+    pub(crate) engine: &'a Engine,
+    pub(crate) programs: &'a mut Programs,
+    pub(crate) bindings: &'a mut Bindings,
+    pub(crate) listeners: &'a Listeners,
+    /// The slot at the home.
+    pub(crate) from: SlotId,
+    /// The program that takes the connection.
+    pub(crate) to: ProgramId,
+    /// The program's request.
+    pub(crate) take: Take,
+}
+
+impl Move<'_> {
+    /// Stops reads and writes of the home. Returns [`TakeError::Busy`] if the home is copying data.
+    /// After a success, the caller processes the home's earlier reads and writes.
+    pub(crate) fn stop_home(&mut self) -> Result<(), TakeError> {
+        self.programs.add_flags(self.from, MIGRATED);
+        let Some(binding) = self.bindings.of_slot(self.from, self.programs) else {
             return Err(TakeError::NotHeld);
         };
         let left = binding.closed_by_program;
-        let program = self.stack.io.programs.get(place.0);
-        let held = program.is_some_and(|program| {
-            let view = program.region.slot(place.1);
+        let program = self.programs.get(self.from.program);
+        let is_copying = program.is_some_and(|program| {
+            let view = program.region.slot(self.from.slot);
             !left && !program.gone && view.is_some_and(slots::is_copying)
         });
-        if held {
-            self.change_flags(place, 0, MIGRATED);
+        if is_copying {
+            self.cancel();
             return Err(TakeError::Busy);
         }
-        self.advance(now, place.0, place.1);
         Ok(())
     }
 
-    /// Returns the stream positions of the data that moves with a connection.
-    fn moved_ranges(&mut self, place: (ProgramId, u32)) -> Result<MovedRanges, TakeError> {
-        let program = self.stack.io.programs.get_mut(place.0);
-        match program.and_then(|program| program.slot_use(place.1)) {
+    /// Lets the home read and write again.
+    pub(crate) fn cancel(&mut self) {
+        self.programs.remove_flags(self.from, MIGRATED);
+    }
+
+    /// Returns the stream positions of the data that moves with the connection.
+    fn moved_ranges(&mut self) -> Result<MovedRanges, TakeError> {
+        match self.programs.slot_use(self.from) {
             Some(SlotUse::Live(flow)) => {
-                let flow = *flow;
                 // The engine may have ended the flow in this step. The end of the step then
                 // publishes the end of the flow, and the program tries again.
-                let state = self.stack.engine.flow(flow).ok_or(TakeError::Busy)?;
-                let acked = state.tx_acked();
-                let binding = self
-                    .stack
-                    .io
-                    .bindings
-                    .get_mut(flow)
-                    .ok_or(TakeError::Busy)?;
+                let state = self.engine.flow(*flow).ok_or(TakeError::Busy)?;
+                let binding = self.bindings.get(*flow).ok_or(TakeError::Busy)?;
                 Ok(MovedRanges {
-                    unread: self.stack.engine.received(flow).collect(),
-                    unacked: acked..binding.tx_head,
+                    unread: self.engine.received(*flow).collect(),
+                    unacked: state.tx_acked()..binding.tx_head,
                 })
             }
             Some(SlotUse::Ended(binding)) => Ok(MovedRanges {
@@ -152,38 +153,19 @@ impl<P: PacketIo> Host<P> {
     }
 
     /// Allocates a slot and a receive buffer at the new home, and copies the data.
-    fn prepare_home(
-        &mut self,
-        id: ProgramId,
-        place: (ProgramId, u32),
-        tx_buffer: BufferWord,
-    ) -> Result<NewHome, TakeError> {
-        let MovedRanges { unread, unacked } = self.moved_ranges(place)?;
-        let old_region = self.region_of(place.0)?;
-        let binding = self.binding_at(place).ok_or(TakeError::NotHeld)?;
+    pub(crate) fn prepare(&mut self) -> Result<NewHome, TakeError> {
+        let MovedRanges { unread, unacked } = self.moved_ranges()?;
+        let old_region = self.region_of(self.from.program)?;
+        let binding = self.bindings.of_slot(self.from, self.programs);
+        let binding = binding.ok_or(TakeError::NotHeld)?;
         let (old_rx, old_tx) = (binding.rx, binding.tx);
-        let program = self
-            .stack
-            .io
-            .programs
-            .get_mut(id)
-            .ok_or(TakeError::NotHeld)?;
-        let region = program.region.clone();
+        let region = self.region_of(self.to)?;
         let unacked_len = unacked.end.wrapping_sub(unacked.start);
-        let tx = StreamBuffer::from_word(tx_buffer, region.layout().tx_area());
+        let tx = StreamBuffer::from_word(self.take.tx_buffer, region.layout().tx_area());
         if tx.map_or(0, StreamBuffer::len) < unacked_len {
             return Err(TakeError::BufferTooSmall(unacked_len));
         }
-        let rx = match old_rx {
-            Some(old) => Some(program.rx.alloc(old.log2).ok_or(TakeError::Limit)?),
-            None => None,
-        };
-        let Some((slot, generation)) = program.take_slot() else {
-            if let Some(rx) = rx {
-                program.rx.free(rx);
-            }
-            return Err(TakeError::Limit);
-        };
+        let (slot, rx) = self.allocate(old_rx)?;
         let (from, to) = (old_region.region(), region.region());
         if let (Some(old), Some(new)) = (old_rx, rx) {
             BufferIn::new(from, old).copy_to(BufferIn::new(to, new), unread);
@@ -193,61 +175,71 @@ impl<P: PacketIo> Host<P> {
         }
         Ok(NewHome {
             slot,
-            generation,
             rx,
             tx,
             region,
         })
     }
 
+    /// Allocates a slot, and a receive buffer as long as `old_rx`.
+    fn allocate(
+        &mut self,
+        old_rx: Option<StreamBuffer>,
+    ) -> Result<(TakenSlot, Option<StreamBuffer>), TakeError> {
+        let program = self.programs.get_mut(self.to).ok_or(TakeError::NotHeld)?;
+        let rx = match old_rx {
+            Some(old) => Some(program.rx.alloc(old.log2).ok_or(TakeError::Limit)?),
+            None => None,
+        };
+        let slot = self.programs.take_slot(self.to, self.take.context);
+        if slot.is_none()
+            && let Some(rx) = rx
+            && let Some(program) = self.programs.get_mut(self.to)
+        {
+            program.rx.free(rx);
+        }
+        Ok((slot.ok_or(TakeError::Limit)?, rx))
+    }
+
     fn region_of(&self, id: ProgramId) -> Result<Arc<ProgramRegion>, TakeError> {
-        let program = self.stack.io.programs.get(id).ok_or(TakeError::NotHeld)?;
+        let program = self.programs.get(id).ok_or(TakeError::NotHeld)?;
         Ok(program.region.clone())
     }
 
     /// Moves the connection to `new_home`.
-    fn move_to(
-        &mut self,
-        id: ProgramId,
-        place: (ProgramId, u32),
-        take: &Take,
-        new_home: NewHome,
-    ) -> Taken {
+    pub(crate) fn finish(mut self, new_home: &NewHome) -> Moved {
         let taken = Taken {
-            slot: new_home.slot,
-            generation: new_home.generation,
-            listener: self.listener_key(place),
+            slot: new_home.slot.id.slot,
+            generation: new_home.slot.generation,
+            listener: self.listener_key(),
         };
-        let (home, old_slot) = place;
-        let old_region = self.region_of(home).ok();
-        self.free_old_buffers(place);
+        let old_region = self.region_of(self.from.program).ok();
+        self.free_old_buffers();
         let mut old_context = 0;
-        if let Some(binding) = self.binding_at(place) {
+        if let Some(binding) = self.bindings.of_slot(self.from, self.programs) {
             old_context = binding.context;
-            let old = old_region.as_ref().and_then(|region| region.slot(old_slot));
-            rebind(binding, id, take, &new_home, old.map_or(0, slots::rx_read));
+            let old = old_region.as_ref();
+            let old = old.and_then(|region| region.slot(self.from.slot));
+            rebind(binding, new_home, old.map_or(0, slots::rx_read));
         }
-        self.change_slots(id, place, take, &new_home, old_region.as_deref());
-        if let Some(shared) = self.shared.by_number.get_mut(&take.connection) {
-            shared.place = (id, new_home.slot);
+        let published = self.change_slots(new_home, old_region.as_deref());
+        Moved {
+            slot: new_home.slot.id,
+            old_context,
+            published,
+            taken,
         }
-        // Free the former slot of this program, which may have had the connection before.
-        self.release_former_slot(take.connection, id);
-        self.keep_former_slot(place, take.connection, old_context);
-        self.apply_holders(self.stack.io.now, take.connection, false);
-        self.stack.io.programs.remove_unused(home);
-        taken
     }
 
-    /// Returns the cookie (SO_COOKIE) of the kernel socket whose listener accepted a connection.
-    fn listener_key(&mut self, place: (ProgramId, u32)) -> Option<u64> {
-        let listener = self.binding_at(place)?.listener?;
-        Some(self.stack.io.listeners.get(listener)?.key)
+    /// Returns the cookie (SO_COOKIE) of the kernel socket whose listener accepted the connection.
+    fn listener_key(&mut self) -> Option<u64> {
+        let listener = self.bindings.of_slot(self.from, self.programs)?.listener?;
+        Some(self.listeners.get(listener)?.key)
     }
 
     /// Frees the connection's receive buffers in the region of the old home.
-    fn free_old_buffers(&mut self, place: (ProgramId, u32)) {
-        let Some(binding) = self.binding_at(place) else {
+    fn free_old_buffers(&mut self) {
+        let Some(binding) = self.bindings.of_slot(self.from, self.programs) else {
             return;
         };
         let buffers: Vec<StreamBuffer> = binding
@@ -256,7 +248,7 @@ impl<P: PacketIo> Host<P> {
             .into_iter()
             .chain(binding.rx_old.drain(..))
             .collect();
-        if let Some(program) = self.stack.io.programs.get_mut(place.0) {
+        if let Some(program) = self.programs.get_mut(self.from.program) {
             for buffer in buffers {
                 program.rx.free(buffer);
             }
@@ -264,95 +256,61 @@ impl<P: PacketIo> Host<P> {
     }
 
     /// Detaches the connection from the old slot, and attaches the connection to the new slot.
+    /// Returns the state that the new slot shows for a live flow.
     fn change_slots(
         &mut self,
-        id: ProgramId,
-        (home, old_slot): (ProgramId, u32),
-        take: &Take,
         new_home: &NewHome,
         old_region: Option<&ProgramRegion>,
-    ) {
-        let Some(program) = self.stack.io.programs.get_mut(home) else {
-            return;
-        };
-        let Some(old_use) = program.slot_use(old_slot) else {
-            return;
-        };
+    ) -> Option<Publication> {
+        let old_use = self.programs.slot_use(self.from)?;
         match std::mem::replace(old_use, SlotUse::Free) {
             SlotUse::Live(flow) => {
-                self.attach(flow, id, take.context, new_home.slot, new_home.generation);
-                let Some(state) = self.stack.engine.flow(flow) else {
-                    return;
-                };
-                let (rx_head, tx_acked) = (state.rx_head(), state.tx_acked());
-                if let Some(binding) = self.stack.io.bindings.get_mut(flow) {
-                    let publication = publish_at(binding, new_home, rx_head, tx_acked);
-                    self.stack.io.bindings.mark_dirty(flow);
-                    // Record the state as published, because a move alone need not notify the other
-                    // holders.
-                    if let Some(shared) = self.shared.by_number.get_mut(&take.connection) {
-                        shared.published = Some(publication);
-                    }
-                }
+                let engine = self.engine;
+                self.bindings
+                    .attach(flow, &new_home.slot, engine, self.programs);
+                let state = engine.flow(flow)?;
+                let binding = self.bindings.get_mut(flow)?;
+                let publication = publish_at(binding, new_home, state.rx_head(), state.tx_acked());
+                self.bindings.mark_dirty(flow);
+                Some(publication)
             }
             SlotUse::Ended(mut binding) => {
                 let (rx_head, tx_head) = (binding.rx_head, binding.tx_head);
                 publish_at(&mut binding, new_home, rx_head, tx_head);
-                let old = old_region.and_then(|region| region.slot(old_slot));
-                if let (Some(old), Some(new)) = (old, new_home.region.slot(new_home.slot)) {
-                    new.set_ids(&old.ids());
+                let new = new_home.slot.id;
+                let old = old_region.and_then(|region| region.slot(self.from.slot));
+                if let (Some(old), Some(view)) = (old, new_home.region.slot(new.slot)) {
+                    view.set_ids(&old.ids());
                 }
-                if let Some(program) = self.stack.io.programs.get_mut(id) {
-                    program.set_slot(new_home.slot, SlotUse::Ended(binding));
+                if let Some(slot_use) = self.programs.slot_use(new) {
+                    *slot_use = SlotUse::Ended(binding);
                 }
-                self.announce_ended(id, new_home.slot, take.context);
+                self.programs.announce_ended(new, new_home.slot.context);
+                None
             }
-            SlotUse::Free | SlotUse::Former(_) => {}
+            SlotUse::Free | SlotUse::Former(_) => None,
         }
-    }
-
-    /// Keeps the old slot reserved if its program still holds the connection. Otherwise, frees the
-    /// slot.
-    fn keep_former_slot(&mut self, place: (ProgramId, u32), connection: u64, context: u32) {
-        let (home, old_slot) = place;
-        let Some(shared) = self.shared.by_number.get_mut(&connection) else {
-            return;
-        };
-        let holds = shared.holders.contains(&Holder::Program(home));
-        let Some(program) = self.stack.io.programs.get_mut(home) else {
-            return;
-        };
-        if !holds {
-            self.stack.io.programs.release_slot(home, old_slot, context);
-            return;
-        }
-        let Some(view) = program.region.slot(old_slot) else {
-            return;
-        };
-        let former = FormerSlot {
-            connection,
-            generation: slots::generation(view),
-            context,
-            notified: false,
-        };
-        program.set_slot(old_slot, SlotUse::Former(former));
-        shared.former_slots.push((home, old_slot));
     }
 }
 
-/// Makes `new_home` in program `id` the home of a binding. `old_read` is the program's read
-/// position in the old slot.
-fn rebind(binding: &mut Binding, id: ProgramId, take: &Take, new_home: &NewHome, old_read: u32) {
+/// Makes `new_home` the home of a binding. `old_read` is the program's read position in the old
+/// slot.
+fn rebind(binding: &mut Binding, new_home: &NewHome, old_read: u32) {
+    let TakenSlot {
+        id,
+        generation,
+        context,
+    } = new_home.slot;
     // Check the read position, because no check follows the end of a flow.
     let unread = binding.rx_head.wrapping_sub(binding.rx_read);
     if old_read.wrapping_sub(binding.rx_read) <= unread {
         binding.rx_read = old_read;
     }
-    binding.home = id;
-    binding.home_slot = SlotHandle::new(new_home.region.clone(), new_home.slot);
-    binding.slot = new_home.slot;
-    binding.generation = new_home.generation;
-    binding.context = take.context;
+    binding.home = id.program;
+    binding.home_slot = SlotHandle::new(new_home.region.clone(), id.slot);
+    binding.slot = id.slot;
+    binding.generation = generation;
+    binding.context = context;
     binding.rx = new_home.rx;
     binding.tx = new_home.tx;
     binding.tx_word = new_home.tx.map_or(0, StreamBuffer::to_word);
@@ -382,7 +340,7 @@ fn publish_at(
         flags: binding.service_flags,
         cause: binding.cause,
     };
-    if let Some(view) = new_home.region.slot(new_home.slot) {
+    if let Some(view) = new_home.region.slot(new_home.slot.id.slot) {
         slots::resume_use(view, &resumption);
         binding.begin_urgent(view);
         slots::set_tx_sent(view, tx_acked);

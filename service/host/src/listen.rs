@@ -1,0 +1,203 @@
+//! Listening sockets: the driver's functions for the listeners of programs.
+//!
+//! A program listens with a kernel socket. The driver (the daemon) steers the packets for this
+//! socket to the service, and then adds a listener to the host of each core.
+
+use std::collections::VecDeque;
+
+use tidelane_abi::OpenOptions;
+use tidelane_engine::{FastOpenKeys, FastOpenPolicy, ListenerId, SocketOptions};
+use tidelane_packet_io::PacketIo;
+use tidelane_time::Instant;
+use tidelane_wire::Endpoint;
+
+use crate::{Host, ProgramId, listeners::Listener, options::opened_with, stack::Stack};
+
+/// The reason for which a listener was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListenError {
+    /// A listener of another kernel socket has the address and port.
+    InUse,
+    /// The engine has the largest number of listeners.
+    Limit,
+    /// The program does not exist, or has ended.
+    NoProgram,
+}
+
+/// A listening kernel socket for which [`Host::listen`] makes a listener.
+#[derive(Clone, Copy, Debug)]
+pub struct Listen {
+    /// Number that programs use for the listener; unique, and the same on all cores.
+    pub number: u32,
+    /// The kernel socket's cookie (SO_COOKIE).
+    pub key: u64,
+    /// Listening address and port; `::` means both IP versions.
+    pub local: Endpoint,
+    /// True if `::` means IPv6 only.
+    pub v6_only: bool,
+    /// User id of the owner of the socket's SO_REUSEPORT group. The listeners of a group share an
+    /// address and port.
+    pub group: Option<u32>,
+    /// Limit of connections in the accept queue.
+    pub backlog: u32,
+    /// True if the listener also gets connections within the host (loopback, other interfaces).
+    pub within_host: bool,
+}
+
+/// Fast Open options of a listener's kernel socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ListenerFastOpen {
+    /// TCP_FASTOPEN: limit of pending Fast Open requests; zero disables Fast Open.
+    pub places: u32,
+    /// TCP_FASTOPEN_NO_COOKIE: true if the listener accepts data in SYNs without a cookie.
+    pub without_cookie: bool,
+    /// TCP_FASTOPEN_KEY: the cookie keys of the listener; `None` for the host's keys.
+    pub keys: Option<FastOpenKeys>,
+}
+
+impl<P: PacketIo> Stack<P> {
+    /// Releases a program's hold of a listener. The listener ends with its last holder.
+    pub(crate) fn drop_listener_holder(
+        &mut self,
+        now: Instant,
+        id: ProgramId,
+        listener: ListenerId,
+    ) {
+        let Some(entry) = self.io.listeners.get_mut(listener) else {
+            return;
+        };
+        let (last, untaken) = entry.drop_holder(id);
+        self.engine.accept_queue_removed(listener, untaken);
+        if !last {
+            return;
+        }
+        let waiting = self
+            .io
+            .listeners
+            .remove(listener)
+            .map(|entry| entry.waiting);
+        self.engine.unlisten(now, listener, &mut self.io);
+        for flow in waiting.into_iter().flatten() {
+            self.engine.abort(now, flow, &mut self.io);
+        }
+    }
+}
+
+impl<P: PacketIo> Host<P> {
+    /// Adds a listener for a kernel socket of a program. A second program with the same socket gets
+    /// the same listener.
+    pub fn listen(&mut self, id: ProgramId, listen: &Listen) -> Result<ListenerId, ListenError> {
+        let &Listen {
+            number,
+            key,
+            local,
+            v6_only,
+            group,
+            backlog,
+            within_host,
+        } = listen;
+        let program = self
+            .stack
+            .io
+            .programs
+            .get(id)
+            .filter(|program| !program.gone);
+        let owner = program.map(|program| program.credentials.clone());
+        let Some(owner) = owner else {
+            return Err(ListenError::NoProgram);
+        };
+        if let Some(known) = self.stack.io.listeners.find(key) {
+            self.stack.engine.set_backlog(known, backlog);
+            if let Some(entry) = self.stack.io.listeners.get_mut(known) {
+                entry.within_host |= within_host;
+                if !entry.holders.contains(&id) {
+                    entry.holders.push(id);
+                }
+            }
+            return Ok(known);
+        }
+        let options = SocketOptions {
+            v6_only,
+            ..*self.sockets.base_options()
+        };
+        let listener = match self
+            .stack
+            .engine
+            .listen_in_group(local, backlog, options, group)
+        {
+            Ok(listener) => listener,
+            Err(tidelane_engine::ListenError::InUse) => return Err(ListenError::InUse),
+            Err(_) => return Err(ListenError::Limit),
+        };
+        let entry = Listener {
+            number,
+            key,
+            local,
+            within_host,
+            owner,
+            holders: vec![id],
+            members: Vec::new(),
+            waiting: VecDeque::new(),
+        };
+        self.stack.io.listeners.insert(listener, entry);
+        Ok(listener)
+    }
+
+    /// Releases a program's hold of a listener. The listener ends with its last holder.
+    pub fn unlisten(&mut self, now: Instant, id: ProgramId, listener: ListenerId) {
+        self.stack.io.now = now;
+        self.stack.drop_listener_holder(now, id, listener);
+    }
+
+    /// Calls [`unlisten`](Self::unlisten) for the listener of the kernel socket with cookie `key`.
+    pub fn unlisten_key(&mut self, now: Instant, id: ProgramId, key: u64) {
+        if let Some(listener) = self.stack.io.listeners.find(key) {
+            self.unlisten(now, id, listener);
+        }
+    }
+
+    /// Returns the cookie (SO_COOKIE) of each listener's kernel socket.
+    pub fn listener_keys(&self) -> Vec<u64> {
+        let listeners = self.stack.io.listeners.iter();
+        listeners.map(|(_, entry)| entry.key).collect()
+    }
+
+    /// Drains a listener: from now on, the kernel gets the SYNs for the listener. `key` is the
+    /// cookie (SO_COOKIE) of the listener's kernel socket.
+    pub fn drain_listener(&mut self, key: u64) {
+        if let Some(listener) = self.stack.io.listeners.find(key) {
+            self.stack.engine.drain_listener(listener);
+        }
+    }
+
+    /// Returns true if the listener of the kernel socket with cookie `key` has no half-open
+    /// connection, no connection that waits for accept, and no SYN cookie that is still valid.
+    pub fn is_listener_idle(&self, now: Instant, key: u64) -> bool {
+        let listener = self.stack.io.listeners.find(key);
+        listener.is_none_or(|id| self.stack.engine.is_listener_idle(now, id))
+    }
+
+    /// Sets the options of a listener's new connections.
+    pub fn set_listener_options(&mut self, listener: ListenerId, options: &OpenOptions) {
+        let options = opened_with(options, *self.sockets.base_options());
+        self.stack.engine.set_listener_options(listener, options);
+    }
+
+    /// Sets the host's Fast Open policy and cookie keys; `None` keeps the present keys.
+    pub fn set_fast_open(&mut self, policy: FastOpenPolicy, keys: Option<FastOpenKeys>) {
+        self.stack.engine.set_fast_open_policy(policy);
+        if let Some(keys) = keys {
+            self.stack.engine.set_fast_open_keys(None, keys);
+        }
+    }
+
+    /// Sets the Fast Open options of a listener.
+    pub fn set_listener_fast_open(&mut self, listener: ListenerId, set: &ListenerFastOpen) {
+        let engine = &mut self.stack.engine;
+        engine.set_fast_open_qlen_max(listener, set.places);
+        engine.set_fast_open_without_cookie(listener, set.without_cookie);
+        if let Some(keys) = set.keys {
+            engine.set_fast_open_keys(Some(listener), keys);
+        }
+    }
+}
