@@ -36,9 +36,10 @@ pub struct Context {
     doorbell: Option<Doorbell>,
     /// The rings with each core of the service.
     cores: Vec<Rings>,
-    /// Counts the active opens from ephemeral ports, beginning at `ClientSession::first_core`. The
-    /// count modulo the number of cores selects the core of an active open.
-    opens: u32,
+    /// Counter that distributes active opens from ephemeral ports over the cores. It begins at
+    /// `ClientSession::first_core`. Its value modulo the number of cores is the core of the last
+    /// of these active opens.
+    core_rotation: u32,
     /// One word for each slot (format: `submitted_bits`). The word contains the flush for which
     /// the slot's last ADVANCE request was queued, and the bit `UNTRIMMED`.
     submitted: Vec<u64>,
@@ -153,7 +154,7 @@ impl Context {
             id,
             doorbell,
             cores: (0..cores).map(rings).collect::<Option<_>>()?,
-            opens: session.first_core(id),
+            core_rotation: session.first_core(id),
             submitted: Vec::new(),
             flush_count: 1,
             doorbells_rung: 0,
@@ -187,8 +188,8 @@ impl Context {
     pub fn connect(&mut self, request: &Connect) -> Result<(), QueueError> {
         let cores = self.cores.len() as u32;
         let core = if request.local_port == 0 {
-            self.opens = self.opens.wrapping_add(1);
-            self.opens % cores
+            self.core_rotation = self.core_rotation.wrapping_add(1);
+            self.core_rotation % cores
         } else {
             core_of(request.local_port, request.peer_port, cores)
         };

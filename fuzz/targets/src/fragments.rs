@@ -25,7 +25,7 @@ fn payload(start: usize, len: usize, lie: u8) -> Vec<u8> {
 
 /// Returns the identity of packet `which`: the header fields that are equal in all fragments of the
 /// packet.
-fn datagram(which: u8) -> PacketId {
+fn packet_id(which: u8) -> PacketId {
     let address = |last| {
         if which & 1 == 0 {
             IpAddress::from_v4([10, 0, 0, last])
@@ -82,7 +82,7 @@ fn step(all: &mut Reassembler, now: Instant, bytes: &mut Bytes<'_>) {
     let fragment = Fragment {
         src_mac: MacAddress([2; 6]),
         dst_mac: MacAddress([4; 6]),
-        packet_id: datagram(which),
+        packet_id: packet_id(which),
         offset,
         more,
         ecn: if flags & 0xe0 == 0 {

@@ -124,7 +124,7 @@ impl Results {
         for (metric, of) in COUNTS {
             let values = self.values(key, of).unwrap_or_default();
             rows.push(Row {
-                higher: false,
+                higher_is_better: false,
                 ..value_row(heading, &case, metric, &values)
             });
         }
@@ -202,11 +202,11 @@ mod tests {
         };
         let kept = find("loss, tidelane to kernel", "goodput_kept");
         let pair = kept.pair.expect("both sides");
-        assert_eq!((pair.kernel, pair.tidelane), (0.5, 0.875));
+        assert_eq!((pair.baseline, pair.tidelane), (0.5, 0.875));
         assert_eq!(pair.ratio, [1.75, 1.5, 2.0]);
         assert_eq!(kept.reached(), Some(true));
         let sent_again = find("clean, kernel to kernel", "retransmitted_segments");
-        assert_eq!((sent_again.value, sent_again.higher), (Some(3.0), false));
+        assert_eq!((sent_again.value, sent_again.higher_is_better), (Some(3.0), false));
         assert!(results.svg(&plan).contains("tidelane to kernel"));
     }
 }

@@ -312,7 +312,7 @@ impl Results {
             for (metric, of) in COUNTS {
                 let values = self.values((index, true), of);
                 rows.push(Row {
-                    higher: false,
+                    higher_is_better: false,
                     ..value_row(&heading, &case, metric, &values)
                 });
             }

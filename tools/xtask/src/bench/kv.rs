@@ -38,7 +38,7 @@ const PORT: u16 = 11211;
 /// Memory of the server for items, in MiB.
 const MEMORY_MIB: u32 = 256;
 /// Time limit for the server to start, and for a measurement beyond the plan's seconds.
-const LIMIT: Duration = Duration::from_secs(30);
+const GRACE: Duration = Duration::from_secs(30);
 
 /// The plan of a figure that compares key-value servers.
 #[derive(Deserialize, Debug, Clone)]
@@ -77,7 +77,8 @@ pub enum Path {
     Veth,
     /// Within the host: the loopback interface if the server is on the kernel, or else the memory
     /// of the service.
-    Memory,
+    #[serde(rename = "memory")]
+    Local,
 }
 
 /// A key-value server, with the stack that carries its connections.
@@ -93,7 +94,7 @@ pub enum Server {
     /// The server on the ring API, with TCP in the service.
     Service,
     /// The server on the ring API, with TCP in the server's process. On [`Path::Veth`], the server
-    /// owns the queue of the veth interface. On [`Path::Memory`], the server has a port of the
+    /// owns the queue of the veth interface. On [`Path::Local`], the server has a port of the
     /// service's mux.
     Direct,
 }
@@ -115,7 +116,7 @@ impl Server {
         match self {
             Self::Memcached | Self::IoUring => false,
             Self::MemcachedAccelerated | Self::Service => true,
-            Self::Direct => path == Path::Memory,
+            Self::Direct => path == Path::Local,
         }
     }
 }
@@ -128,7 +129,7 @@ struct Sample {
     mean_us: f64,
     /// 99th percentile of the latency of the requests in µs.
     p99_us: f64,
-    /// CPU time of the server's process and of its service, in µs per request. On [`Path::Memory`],
+    /// CPU time of the server's process and of its service, in µs per request. On [`Path::Local`],
     /// the service also carries the client's end of the connections.
     cpu_us: f64,
 }
@@ -152,7 +153,7 @@ impl KvPlan {
                  % set, 90 % get, values of {} B",
                 match self.path {
                     Path::Veth => "at the other end of a veth",
-                    Path::Memory => "within the host",
+                    Path::Local => "within the host",
                 },
                 self.client_cpus,
                 self.server_cpus,
@@ -215,7 +216,7 @@ fn start(plan: &KvPlan, wire: &Wire, server: Server) -> Result<Programs, Stop> {
         }
         Server::IoUring => start_rings(plan, wire, "io-uring", None)?,
         Server::Service => start_rings(plan, wire, "service", service.as_ref())?,
-        Server::Direct if plan.path == Path::Memory => {
+        Server::Direct if plan.path == Path::Local => {
             start_rings(plan, wire, "direct", service.as_ref())?
         }
         Server::Direct => {
@@ -244,7 +245,7 @@ fn start_rings(
         Some(service) => program.registering_at(service),
         None => program,
     };
-    program.spawn_ready(LIMIT)
+    program.spawn_ready(GRACE)
 }
 
 /// Measures a server once with this number of connections, on a new wire.
@@ -253,7 +254,7 @@ fn measure(plan: &KvPlan, server: Server, connections: u32) -> Result<Sample, St
     let programs = start(plan, &wire, server)?;
     let (side, service) = match plan.path {
         Path::Veth => (Side::Client, None),
-        Path::Memory => (Side::Server, programs.service.as_ref()),
+        Path::Local => (Side::Server, programs.service.as_ref()),
     };
     let client = wire.load_tool(side, "kv-client")?.on(service);
     let client = client.cpus(&plan.client_cpus).args(&format!(
@@ -261,12 +262,12 @@ fn measure(plan: &KvPlan, server: Server, connections: u32) -> Result<Sample, St
         plan.seconds, plan.value_len
     ));
     // The client is ready after the set-up: it has connected, and has stored the initial values.
-    let client = client.spawn_ready(LIMIT)?;
+    let client = client.spawn_ready(GRACE)?;
     let (start, before) = (Instant::now(), programs.cpu_time()?);
     // Sample the CPU time before the client ends, so that the span contains no idle time.
     thread::sleep(Duration::from_secs_f64(0.9 * f64::from(plan.seconds)));
     let (span, after) = (start.elapsed(), programs.cpu_time()?);
-    let limit = LIMIT + Duration::from_secs(plan.seconds.into());
+    let limit = GRACE + Duration::from_secs(plan.seconds.into());
     let line = client.wait(limit)?.success()?.json()?;
     Sample::of(&line, (after - before).div_duration_f64(span))
 }

@@ -237,7 +237,7 @@ mod tests {
         let rows = results().rows(&plan);
         let veth = row(&rows, "veth, 64 connections", "requests_per_second");
         let pair = veth.pair.expect("both sides");
-        assert_eq!((pair.kernel, pair.tidelane), (200.0, 150.0));
+        assert_eq!((pair.baseline, pair.tidelane), (200.0, 150.0));
         assert_eq!(pair.ratio, [1.5, 0.75, 3.0]);
         assert_eq!(veth.reached(), Some(true));
         let p99 = row(&rows, "veth, 64 connections", "latency_p99_us");
@@ -245,7 +245,7 @@ mod tests {
         let share = row(&rows, "veth, 64 connections", "share_of_wire_limit");
         assert_eq!(share.value, Some(0.5));
         let memory = row(&rows, "memory, 64 connections", "requests_per_second");
-        assert_eq!(memory.pair.map(|pair| pair.kernel), Some(250.0));
+        assert_eq!(memory.pair.map(|pair| pair.baseline), Some(250.0));
         assert!(rows.iter().all(|row| !row.case.contains("1 connection")));
     }
 

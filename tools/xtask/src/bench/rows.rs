@@ -16,7 +16,7 @@ pub struct Row {
     /// Name of the metric.
     pub metric: String,
     /// True if more is better.
-    pub higher: bool,
+    pub higher_is_better: bool,
     /// The comparison of the stacks. `None` for a row without a comparison.
     pub pair: Option<Pair>,
     /// The value of a row without a comparison.
@@ -31,7 +31,7 @@ pub struct Row {
 #[derive(Clone, Copy, Debug)]
 pub struct Pair {
     /// Median of the values of the kernel or other baseline.
-    pub kernel: f64,
+    pub baseline: f64,
     /// Median of Tidelane's values.
     pub tidelane: f64,
     /// Median, least and largest of the rounds' ratios of Tidelane's value to the baseline's.
@@ -43,7 +43,7 @@ impl Row {
     pub fn reached(&self) -> Option<bool> {
         let target = self.target?;
         let got = self.pair.map(|pair| pair.ratio[0]).or(self.value)?;
-        Some(if self.higher {
+        Some(if self.higher_is_better {
             got >= target
         } else {
             got <= target
@@ -51,20 +51,20 @@ impl Row {
     }
 }
 
-/// Returns a row that compares the stacks in one metric. `kernel` and `tidelane` have the values in
+/// Returns a row that compares the stacks in one metric. `baseline` and `tidelane` have the values in
 /// the order of the rounds. Returns `None` if one of them was not measured.
 pub fn pair_row(
     heading: &Heading,
     case: &str,
-    (metric, higher): (&str, bool),
-    kernel: Option<Vec<f64>>,
+    (metric, higher_is_better): (&str, bool),
+    baseline: Option<Vec<f64>>,
     tidelane: Option<Vec<f64>>,
 ) -> Option<Row> {
-    let (kernel, tidelane) = (kernel?, tidelane?);
+    let (baseline, tidelane) = (baseline?, tidelane?);
     let ratios: Vec<f64> = tidelane
         .iter()
-        .zip(&kernel)
-        .map(|(t, k)| t / k.max(1e-9))
+        .zip(&baseline)
+        .map(|(t, b)| t / b.max(1e-9))
         .collect();
     let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
     let most = ratios.iter().copied().fold(0.0, f64::max);
@@ -72,9 +72,9 @@ pub fn pair_row(
     Some(Row {
         case: case.to_owned(),
         metric: metric.to_owned(),
-        higher,
+        higher_is_better,
         pair: Some(Pair {
-            kernel: median(&kernel),
+            baseline: median(&baseline),
             tidelane: median(&tidelane),
             ratio,
         }),
@@ -90,7 +90,7 @@ pub fn value_row(heading: &Heading, case: &str, metric: &str, values: &[f64]) ->
     Row {
         case: case.to_owned(),
         metric: metric.to_owned(),
-        higher: true,
+        higher_is_better: true,
         pair: None,
         value: Some(median(values)),
         rounds: values.len(),
@@ -111,15 +111,15 @@ pub fn to_json(figure: &str, heading: &Heading, rows: &[Row], command: &str) -> 
 }
 
 fn row_json(row: &Row) -> Value {
-    let better = if row.higher { "higher" } else { "lower" };
+    let better = if row.higher_is_better { "higher" } else { "lower" };
     let mut json = json!({ "case": row.case, "metric": row.metric, "better": better });
     if let Some(Pair {
-        kernel,
+        baseline,
         tidelane,
         ratio,
     }) = row.pair
     {
-        json["kernel"] = round(kernel).into();
+        json["kernel"] = round(baseline).into();
         json["tidelane"] = round(tidelane).into();
         json["ratio"] = round(ratio[0]).into();
         json["ratio_min"] = round(ratio[1]).into();
@@ -165,15 +165,15 @@ pub fn print_table(heading: &Heading, rows: &[Row]) {
         match (row.pair, row.value) {
             (
                 Some(Pair {
-                    kernel,
+                    baseline,
                     tidelane,
                     ratio: [ratio, least, most],
                 }),
                 _,
             ) => {
                 let spread = format!("{least:.2} to {most:.2}");
-                let (kernel, tidelane) = (number(kernel), number(tidelane));
-                println!("{head} {kernel:>10} {tidelane:>10} {ratio:>7.2} {spread:>15} {target}");
+                let (baseline, tidelane) = (number(baseline), number(tidelane));
+                println!("{head} {baseline:>10} {tidelane:>10} {ratio:>7.2} {spread:>15} {target}");
             }
             (None, Some(value)) => {
                 println!(
