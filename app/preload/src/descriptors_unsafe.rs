@@ -198,7 +198,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int
         // SAFETY: the caller guarantees that the argument points to an integer.
         libc::FIONBIO => unsafe { descriptors::set_nonblocking(socket, fd, *value.as_ref()? != 0) },
         // SAFETY: the caller guarantees that the argument points to an integer.
-        SIOCINQ => unsafe { store(value, urgent::readable(socket, fd)) },
+        SIOCINQ => unsafe { store(value, urgent::unread_len(socket, fd)) },
         // SAFETY: the caller guarantees that the argument points to an integer.
         SIOCOUTQ => unsafe { store(value, transfer::unacknowledged(socket, fd)) },
         // SAFETY: the caller guarantees that the argument points to an integer.

@@ -10,7 +10,7 @@
 //! | `channel` | one channel, and the threads that sleep on its doorbell |
 //! | `channels` | all channels of the process, and the default channel |
 //! | `assign` | moving the events of a connection to another channel |
-//! | `second_channel` | epoll instances that poll the default channel besides their own |
+//! | `default_polling` | epoll instances that poll the default channel besides their own |
 //! | `connection` | a connection and the session that it belongs to |
 //! | `internal_events` | events of this crate's own descriptors in the program's epoll instances |
 //! | `outage` | listeners and sleeping threads during an outage |
@@ -22,11 +22,11 @@ mod assign;
 pub(crate) mod channel;
 pub(crate) mod channels;
 pub(crate) mod connection;
+pub(crate) mod default_polling;
 pub(crate) mod exceptions;
 pub(crate) mod internal_events;
 pub(crate) mod outage;
 pub(crate) mod report;
-pub(crate) mod second_channel;
 pub(crate) mod session;
 pub(crate) mod within_host;
 

@@ -263,7 +263,7 @@ fn start(
         return Ok(Started::Kernel(not_accelerated::LIMIT));
     }
     inner.error = 0;
-    inner.cause_seen = false;
+    inner.cause_reported = false;
     inner.state = State::Connecting(Connecting::requested(session.generation));
     Ok(if route == ROUTE_ACCELERATED {
         Started::Accelerated
@@ -451,7 +451,7 @@ pub fn shutdown(socket: &'static Socket, fd: RawFd, how: i32) -> Handled {
     let mut inner = socket.enter(fd)?;
     inner.refresh();
     let channel = inner.channel;
-    let over = inner.cause_seen;
+    let over = inner.cause_reported;
     match &mut inner.state {
         State::Stream(_) if over => return fail(libc::ENOTCONN),
         State::Stream(connection) => {

@@ -155,7 +155,7 @@ fn wait_lingering(socket: &'static Socket, seconds: u32) {
     let deadline = Deadline::after(Some(u64::from(seconds) * 1_000_000_000));
     wait::lingering(socket, deadline, |inner| {
         inner.refresh();
-        let over = inner.cause_seen;
+        let over = inner.cause_reported;
         let channel = inner.channel;
         let State::Stream(connection) = &mut inner.state else {
             return true;

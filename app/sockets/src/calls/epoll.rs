@@ -148,7 +148,7 @@ struct EpollCtl {
 
 impl EpollCtl {
     /// Makes the system call `epoll_ctl` if the kernel may report events of the socket.
-    fn in_kernel(&self, operation: i32) -> Result<(), Errno> {
+    fn forward_to_kernel(&self, operation: i32) -> Result<(), Errno> {
         if self.reporter == Reporter::Tidelane {
             return Ok(());
         }
@@ -191,7 +191,7 @@ impl EpollCtl {
             return Err(EXISTS);
         }
         may_add(event.events)?;
-        self.in_kernel(libc::EPOLL_CTL_ADD)?;
+        self.forward_to_kernel(libc::EPOLL_CTL_ADD)?;
         if self.reporter == Reporter::Tidelane
             && let Some(session) = session::current()
         {
@@ -238,7 +238,7 @@ impl EpollCtl {
     fn modify(&self) -> Result<usize, Errno> {
         let event = self.event.ok_or(Errno(libc::EFAULT))?;
         let registration = self.find().ok_or(MISSING)?;
-        self.in_kernel(libc::EPOLL_CTL_MOD)?;
+        self.forward_to_kernel(libc::EPOLL_CTL_MOD)?;
         let mut state = self.instance.state();
         let found = state.find(registration.index, self.socket).ok_or(MISSING)?;
         found.modify(self.fd, event.events, event.u64)?;
@@ -251,7 +251,7 @@ impl EpollCtl {
 
     fn delete(&self) -> Result<usize, Errno> {
         let registration = self.find().ok_or(MISSING)?;
-        self.in_kernel(libc::EPOLL_CTL_DEL)?;
+        self.forward_to_kernel(libc::EPOLL_CTL_DEL)?;
         let mut state = self.instance.state();
         state.remove(registration.index, self.socket);
         let mut inner = self.socket.lock();
@@ -287,7 +287,7 @@ pub fn wait(
     channel.end_batch();
     let mut spun = false;
     loop {
-        instance.pump_second();
+        instance.pump_default();
         let count = collect(instance, events);
         if count > 0 {
             return Some(Ok(count));
@@ -436,8 +436,8 @@ fn sleep(
     housekeeping(instance);
     listening::seek_service();
     instance.report_service_death(&mut instance.state());
-    let second = channel.second();
-    let quiet = channel.arm() & second.is_none_or(|other| channel.arm_second(other));
+    let default = channel.default_to_poll();
+    let quiet = channel.arm() & default.is_none_or(|other| channel.arm_default(other));
     let result = if quiet && !instance.state().has_ready() {
         let bound = BoundedSleep::begin();
         let left_ns = bound.limit(deadline.left_ns());
@@ -446,7 +446,7 @@ fn sleep(
         Ok(None)
     };
     channel.disarm();
-    if let Some(other) = second {
+    if let Some(other) = default {
         other.disarm();
         Instance::of(other).pump();
     }

@@ -20,7 +20,7 @@ pub fn peer_name(socket: &'static Socket, fd: RawFd) -> Handled<Address> {
     {
         let mut inner = socket.enter(fd)?;
         inner.refresh();
-        let connected = matches!(inner.state, State::Stream(_)) && !inner.cause_seen;
+        let connected = matches!(inner.state, State::Stream(_)) && !inner.cause_reported;
         if !inner.state.is_in_kernel() && !connected {
             return fail(libc::ENOTCONN);
         }

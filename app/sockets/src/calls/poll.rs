@@ -197,8 +197,8 @@ fn watch_all(sleeper: &mut Sleeper, fds: &[pollfd]) {
             channels.push(instance.channel());
             for channel in channels.iter() {
                 sleeper.watch_channel(channel);
-                if let Some(second) = channel.second() {
-                    sleeper.watch_channel(second);
+                if let Some(default) = channel.default_to_poll() {
+                    sleeper.watch_channel(default);
                 }
             }
         }

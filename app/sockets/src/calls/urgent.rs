@@ -45,7 +45,7 @@ pub fn at_mark(socket: &'static Socket, fd: RawFd) -> Handled {
 
 /// Carries out `ioctl` FIONREAD: returns the number of unread bytes. Without SO_OOBINLINE, the
 /// count ends at the urgent byte.
-pub fn readable(socket: &'static Socket, fd: RawFd) -> Handled {
+pub fn unread_len(socket: &'static Socket, fd: RawFd) -> Handled {
     let mut inner = socket.enter(fd)?;
     match inner.connection() {
         Some(connection) => Some(Ok(connection.stream.unread_to_mark())),

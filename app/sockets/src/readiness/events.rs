@@ -26,8 +26,8 @@ impl Instance {
     /// Processes the pending events of the default channel if this instance polls it, too. The
     /// default channel serves the sockets that are in no epoll instance.
     #[inline]
-    pub(crate) fn pump_second(&self) {
-        if let Some(channel) = self.channel().second() {
+    pub(crate) fn pump_default(&self) {
+        if let Some(channel) = self.channel().default_to_poll() {
             Instance::of(channel).pump();
         }
     }

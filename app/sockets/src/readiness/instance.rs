@@ -167,7 +167,7 @@ impl Instance {
         drop(state);
         self.leave_nested();
         channels::forget(self.channel);
-        self.channel.forget_second();
+        self.channel.stop_polling_default();
         self.channel.set_epfd(-1);
         channels::free(self.channel);
     }
@@ -183,7 +183,7 @@ fn make(channel: &'static Channel) -> &'static Instance {
     }
     let instance: &'static Instance = Box::leak(Box::new(Instance {
         channel,
-        interest: Lock::ranked(Rank::Interest, Interest::default()),
+        interest: Lock::ranked(Rank::Epoll, Interest::default()),
         nested: Lock::new(Vec::new()),
         has_nested: AtomicBool::new(false),
         kernel_one_shots: AtomicBool::new(false),

@@ -124,7 +124,7 @@ impl Instance {
     /// Checks the tracked sockets of this instance and of its inner instances, but no kernel
     /// descriptors.
     fn check(&self, depth: u32) -> Checked {
-        self.pump_second();
+        self.pump_default();
         self.pump();
         let mut state = self.state();
         let mut checked = Checked {
@@ -212,8 +212,8 @@ impl Instance {
         channels.push(self.channel());
         for channel in channels.iter() {
             channel.drain_doorbell();
-            if let Some(second) = channel.second() {
-                second.drain_doorbell();
+            if let Some(default) = channel.default_to_poll() {
+                default.drain_doorbell();
             }
         }
         let mut fds = [libc::pollfd {

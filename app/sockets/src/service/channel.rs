@@ -64,12 +64,12 @@ pub struct Channel {
     shares_cpu: AtomicBool,
     /// True if the threads of this channel poll the default channel, too. Then both channels have
     /// joined the same listener, and the service delivers each of its connections to one of them.
-    pub(super) polls_second: AtomicBool,
+    pub(super) polls_default: AtomicBool,
     /// The session whose doorbell and control socket this channel's epoll instance contains, or 0.
     registered: AtomicU32,
     /// The session that the default channel's doorbell in this channel's epoll instance belongs
     /// to, or 0 if the epoll instance does not contain this doorbell.
-    pub(super) second_doorbell_session: AtomicU32,
+    pub(super) default_doorbell_session: AtomicU32,
     /// Idle kernel epoll instances for threads that sleep on this channel's doorbell.
     sleep_fds: Lock<Vec<SleepFd>>,
 }
@@ -165,9 +165,9 @@ impl Channel {
             batch: AtomicU32::new(1),
             batch_last: AtomicU32::new(NO_SOCKET),
             shares_cpu: AtomicBool::new(true),
-            polls_second: AtomicBool::new(false),
+            polls_default: AtomicBool::new(false),
             registered: AtomicU32::new(0),
-            second_doorbell_session: AtomicU32::new(0),
+            default_doorbell_session: AtomicU32::new(0),
             sleep_fds: Lock::new(Vec::new()),
         }
     }
@@ -494,7 +494,7 @@ impl Channel {
         }
         self.sleepers.reset_after_fork();
         self.registered.store(0, Ordering::Relaxed);
-        self.polls_second.store(false, Ordering::Relaxed);
-        self.second_doorbell_session.store(0, Ordering::Relaxed);
+        self.polls_default.store(false, Ordering::Relaxed);
+        self.default_doorbell_session.store(0, Ordering::Relaxed);
     }
 }

@@ -97,7 +97,7 @@ impl Inner {
             return Err(error);
         }
         match &self.state {
-            State::Stream(_) if self.shut_write || self.cause_seen => Err(BROKEN_PIPE),
+            State::Stream(_) if self.shut_write || self.cause_reported => Err(BROKEN_PIPE),
             State::Stream(_) => Ok(()),
             State::Connecting(_) => Err(WOULD_BLOCK),
             State::Failed => Err(BROKEN_PIPE),

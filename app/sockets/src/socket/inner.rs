@@ -36,7 +36,7 @@ pub(crate) struct Inner {
     pub(crate) soft_error: i32,
     /// True after the connection has ended and the cause was copied to `error`. Each cause is
     /// reported only once.
-    pub(crate) cause_seen: bool,
+    pub(crate) cause_reported: bool,
     /// True for family AF_INET6: addresses are written as `sockaddr_in6`.
     pub(crate) inet6: bool,
     /// True if the program called `bind`.
@@ -72,7 +72,7 @@ impl Inner {
             options: Options::DEFAULT,
             error: 0,
             soft_error: 0,
-            cause_seen: false,
+            cause_reported: false,
             inet6: false,
             bound: false,
             connect_pending: false,
@@ -104,10 +104,10 @@ impl Inner {
         }
         self.note_soft_error();
         if let State::Stream(connection) = &self.state
-            && !self.cause_seen
+            && !self.cause_reported
             && let Some(cause) = connection.stream.closed()
         {
-            self.cause_seen = true;
+            self.cause_reported = true;
             let fin = connection.stream.service_flags() & service_flags::FIN_RECEIVED != 0;
             // In CLOSE-WAIT, Linux reports a RST as EPIPE (`tcp_reset`).
             let in_close_wait = fin && !self.shut_write;

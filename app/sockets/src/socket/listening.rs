@@ -16,7 +16,7 @@ use super::{
     state::{Listening, State},
 };
 use crate::{
-    service::{Channel, exceptions, outage, second_channel, session, within_host},
+    service::{Channel, default_polling, exceptions, outage, session, within_host},
     sys::{self, Section, SmallVec},
     table,
 };
@@ -222,7 +222,7 @@ pub(crate) fn join(
         return SmallVec::new();
     }
     let before = listening.joined.clone();
-    second_channel::joined(channel, &before);
+    default_polling::joined(channel, &before);
     // Without a service, `reattach` joins the channel when the next service runs.
     listening.joined.push(channel);
     if is_attached {

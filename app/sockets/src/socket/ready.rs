@@ -32,7 +32,7 @@ impl Inner {
             | service_flags::FIN_RECEIVED
             | service_flags::SOFT_ERROR
             | service_flags::URGENT;
-        let plain = self.error == 0 && !(self.cause_seen | self.shut_read | self.shut_write);
+        let plain = self.error == 0 && !(self.cause_reported | self.shut_read | self.shut_write);
         if let State::Stream(connection) = &mut self.state
             && plain
             && connection.stream.service_flags() & ENDS == 0
@@ -58,7 +58,7 @@ impl Inner {
             State::Stream(connection) => {
                 let stream = &mut connection.stream;
                 let mut bits = error | urgent::readiness(stream);
-                if self.cause_seen {
+                if self.cause_reported {
                     return bits | IN | OUT | HUP | RDHUP;
                 }
                 let ended = self.shut_read || stream.peer_closed();

@@ -83,7 +83,7 @@ impl Inner {
         const CLOSE: u8 = 7;
         const CLOSE_WAIT: u8 = 8;
         const LAST_ACK: u8 = 9;
-        let (shut_write, over) = (self.shut_write, self.cause_seen);
+        let (shut_write, over) = (self.shut_write, self.cause_reported);
         match &self.state {
             State::Connecting(_) => SYN_SENT,
             State::Stream(connection) if !over => {

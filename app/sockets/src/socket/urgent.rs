@@ -17,7 +17,7 @@ impl Inner {
     pub(crate) fn take_urgent(&mut self, peeks: bool) -> Result<Option<u8>, Errno> {
         self.refresh();
         let inline = self.options.urgent_inline();
-        let (over, shut) = (self.cause_seen, self.shut_read);
+        let (over, shut) = (self.cause_reported, self.shut_read);
         let State::Stream(connection) = &mut self.state else {
             return Err(Errno(libc::EINVAL));
         };

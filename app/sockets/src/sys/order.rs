@@ -6,7 +6,7 @@
 #[repr(u8)]
 pub enum Rank {
     /// The lock of an epoll instance, which protects the interest list and the ready list.
-    Interest,
+    Epoll,
     /// The lock of a socket, which protects the socket's state.
     Socket,
     /// The lock that a thread holds while it registers this process with the service (the process
@@ -94,11 +94,11 @@ mod tests {
 
     #[test]
     fn locks_may_be_taken_in_order_with_gaps() {
-        let [interest, socket, ring] =
-            [Rank::Interest, Rank::Socket, Rank::Ring].map(|rank| Lock::ranked(rank, ()));
-        let (_a, _b, _c) = (interest.lock(), socket.lock(), ring.lock());
+        let [epoll, socket, ring] =
+            [Rank::Epoll, Rank::Socket, Rank::Ring].map(|rank| Lock::ranked(rank, ()));
+        let (_a, _b, _c) = (epoll.lock(), socket.lock(), ring.lock());
         drop((_a, _b, _c));
-        let (_a, _c) = (interest.lock(), ring.lock());
+        let (_a, _c) = (epoll.lock(), ring.lock());
         // `try_lock` may be called against the order, because it does not wait.
         assert!(socket.try_lock().is_some());
     }

@@ -206,7 +206,10 @@ mod tests {
         assert_eq!(pair.ratio, [1.75, 1.5, 2.0]);
         assert_eq!(kept.reached(), Some(true));
         let sent_again = find("clean, kernel to kernel", "retransmitted_segments");
-        assert_eq!((sent_again.value, sent_again.higher_is_better), (Some(3.0), false));
+        assert_eq!(
+            (sent_again.value, sent_again.higher_is_better),
+            (Some(3.0), false)
+        );
         assert!(results.svg(&plan).contains("tidelane to kernel"));
     }
 }

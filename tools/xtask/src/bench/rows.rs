@@ -111,7 +111,11 @@ pub fn to_json(figure: &str, heading: &Heading, rows: &[Row], command: &str) -> 
 }
 
 fn row_json(row: &Row) -> Value {
-    let better = if row.higher_is_better { "higher" } else { "lower" };
+    let better = if row.higher_is_better {
+        "higher"
+    } else {
+        "lower"
+    };
     let mut json = json!({ "case": row.case, "metric": row.metric, "better": better });
     if let Some(Pair {
         baseline,

@@ -30,7 +30,7 @@ pub(super) fn wait(
 ) -> Result<usize, Errno> {
     instance.channel().end_batch();
     loop {
-        instance.pump_second();
+        instance.pump_default();
         let count = collect_all(instance, events)?;
         if count > 0 || deadline.is_now() {
             return Ok(count);
@@ -109,9 +109,9 @@ impl AnnouncedSleep {
         }
         self.may_sleep &= channel.arm();
         self.channels.push((channel, true));
-        if let Some(second) = channel.second() {
-            self.may_sleep &= channel.arm_second(second);
-            self.channels.push((second, true));
+        if let Some(default) = channel.default_to_poll() {
+            self.may_sleep &= channel.arm_default(default);
+            self.channels.push((default, true));
         }
     }
 }

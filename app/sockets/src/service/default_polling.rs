@@ -1,4 +1,4 @@
-//! The second channel: an epoll instance may have to poll the default channel besides its own.
+//! Polling of the default channel: an epoll instance may have to poll it besides its own channel.
 //!
 //! A channel consists of rings and a doorbell (an eventfd) that this process shares with the
 //! service (the process `tidelaned`). Each epoll instance has its own channel, and sockets in no
@@ -24,31 +24,31 @@ pub(crate) fn joined(channel: &'static Channel, others: &SmallVec<&'static Chann
         channels::existing_default().is_some_and(|default| std::ptr::eq(channel, default))
     };
     if others.iter().any(is_default) {
-        channel.poll_second();
+        channel.poll_default();
     }
     if is_default(channel) {
-        others.iter().for_each(Channel::poll_second);
+        others.iter().for_each(Channel::poll_default);
     }
 }
 
 impl Channel {
     /// Makes this channel also poll the default channel. A connection of a listener that both
     /// channels joined may arrive at the default channel while no thread waits there.
-    fn poll_second(&self) {
-        self.polls_second.store(true, Ordering::Relaxed);
+    fn poll_default(&self) {
+        self.polls_default.store(true, Ordering::Relaxed);
     }
 
     /// Stops polling the default channel, because the epoll instance of this channel is closed.
-    pub(crate) fn forget_second(&self) {
-        self.polls_second.store(false, Ordering::Relaxed);
-        self.second_doorbell_session.store(0, Ordering::Relaxed);
+    pub(crate) fn stop_polling_default(&self) {
+        self.polls_default.store(false, Ordering::Relaxed);
+        self.default_doorbell_session.store(0, Ordering::Relaxed);
     }
 
     /// Returns the default channel if this channel also has to poll the default channel. Returns
     /// `None` if there is no default channel, or if the default channel has no rings yet.
     #[inline]
-    pub(crate) fn second(&self) -> Option<&'static Channel> {
-        if !self.polls_second.load(Ordering::Relaxed) {
+    pub(crate) fn default_to_poll(&self) -> Option<&'static Channel> {
+        if !self.polls_default.load(Ordering::Relaxed) {
             return None;
         }
         let channel = channels::existing_default()?;
@@ -61,16 +61,16 @@ impl Channel {
     ///
     /// The thread sleeps in this channel's epoll instance. Therefore adds the doorbell of `other`
     /// to this instance, once for each session (registration of this process with the service).
-    pub(crate) fn arm_second(&self, other: &'static Channel) -> bool {
+    pub(crate) fn arm_default(&self, other: &'static Channel) -> bool {
         let generation = other.session();
         if self
-            .second_doorbell_session
+            .default_doorbell_session
             .swap(generation, Ordering::Relaxed)
             != generation
             && let Some(session) = session::last()
             && other.register_doorbells(self.epfd(), session).is_err()
         {
-            self.second_doorbell_session.store(0, Ordering::Relaxed);
+            self.default_doorbell_session.store(0, Ordering::Relaxed);
         }
         other.arm()
     }
