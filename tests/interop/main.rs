@@ -278,7 +278,7 @@ const CASES: &[Case] = cases![
     security::ports::a_socket_of_another_namespace_gives_no_claim 60,
     security::ports::a_socket_of_another_interface_gives_no_claim 60,
     security::ports::a_reservation_takes_nothing_from_a_listener 60,
-    security::ports::a_claim_holds_the_port_as_long_as_it_lives 60,
+    security::ports::a_claim_holds_the_port_after_its_socket_is_closed 60,
     security::ports::a_loop_of_reservations_ends_at_the_users_share 120,
     security::ports::each_user_has_the_ports_that_the_kernel_gives 60,
     security::ports::a_group_of_listeners_belongs_to_its_user 60,

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_without_link_addresses_reaches_everybody() {
+    fn on_a_link_without_link_addresses_every_address_is_a_next_hop() {
         let none = MacAddress::default();
         let link = LinkAddresses::new(none, none);
         assert_eq!(link.next_hop(IpAddress::from_v4([10, 0, 0, 2])), Some(none));

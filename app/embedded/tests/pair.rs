@@ -308,7 +308,7 @@ fn host_unreachable(packet: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn an_error_of_the_path_is_in_the_status_and_ends_nothing() {
+fn a_path_error_is_in_the_status_and_ends_no_connection() {
     let mut pair = Pair::new(0);
     let (client, server) = pair.open();
     assert_eq!(pair.client.write(client, b"data"), 4);

@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_that_nobody_takes_return_to_the_pool() {
+    fn buffers_left_in_the_list_return_to_the_pool() {
         let pool = Pool::new(4, 64).expect("there is memory");
         let mut list = ReadyList::new();
         list.add_buffer(Descriptor(0), buffer(&pool, "x"));

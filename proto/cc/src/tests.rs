@@ -70,7 +70,7 @@ fn slow_start_doubles_per_round_trip() {
 }
 
 #[test]
-fn window_does_not_grow_when_it_is_not_the_limit() {
+fn cwnd_does_not_grow_unless_it_limits_the_sender() {
     for algorithm in WINDOWED {
         let mut controller = controller(algorithm);
         for n in 0..100 {
@@ -105,7 +105,7 @@ fn newreno_halves_and_then_adds_a_segment_per_round_trip() {
 }
 
 #[test]
-fn timeout_starts_over_and_a_second_one_keeps_the_threshold() {
+fn a_timeout_restarts_slow_start_and_a_second_timeout_keeps_ssthresh() {
     for (algorithm, factor) in [(Algorithm::NewReno, 5), (Algorithm::Cubic, 7)] {
         let mut controller = controller(algorithm);
         let mut now = Instant::ZERO;
@@ -260,7 +260,7 @@ fn cubic_is_at_least_reno() {
 }
 
 #[test]
-fn cubic_leaves_room_when_driven_back() {
+fn cubic_lowers_w_max_after_a_second_loss() {
     let mut now = Instant::ZERO;
     let mut controller = cubic_after_loss(100, &mut now, MS_100);
     // The second loss is at 70 segments, below W_max = 100. Fast convergence sets the next W_max to

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn another_flow_number_secret_or_time_does_not_fit() {
+    fn a_cookie_is_invalid_for_another_flow_number_secret_or_time() {
         let now = Instant(5_000_000_000_000);
         let asked = options(1460, Some(7), true);
         let cookie = make(&SECRET, &key(5), IRS, &asked, now);

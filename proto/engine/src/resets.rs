@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_seconds_need_have_the_same_limit() {
+    fn the_limit_varies_from_second_to_second() {
         let limits: Vec<u32> = (0..50).map(|n| with_noise(&SECRET, n, 1000)).collect();
         assert!(limits.iter().all(|limit| (500..1500).contains(limit)));
         let distinct: std::collections::BTreeSet<_> = limits.iter().collect();

@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn the_minimum_is_never_below_nor_far_above_that_of_the_window() {
+    fn the_estimate_is_between_the_minimum_of_the_window_and_a_bound() {
         let mut least = RttMin::default();
         let (mut all, mut state) = (Vec::new(), 12345u32);
         for step in 0..5_000u32 {

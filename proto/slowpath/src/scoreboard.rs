@@ -595,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ack_within_the_minimum_rtt_is_that_of_the_original() {
+    fn an_ack_within_the_minimum_rtt_acknowledges_the_original() {
         let mut scoreboard = Scoreboard::begin(s(0), &[sent(300, 0)]);
         scoreboard.mark_first_lost(100);
         scoreboard.on_retransmit(s(0), 100, 90);
@@ -614,7 +614,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ack_with_an_older_echo_is_that_of_the_original() {
+    fn an_ack_with_an_older_echo_acknowledges_the_original() {
         let repaired = |sent_before_us| {
             let mut scoreboard = Scoreboard::begin(s(0), &[sent(300, 0)]);
             scoreboard.mark_first_lost(100);

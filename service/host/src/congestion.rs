@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_restricted_choice_changes_nothing() {
+    fn a_restricted_algorithm_leaves_the_congestion_control_unchanged() {
         let allowed = AllowedCongestion::named("reno cubic  nonsense\n");
         assert!(allowed.has(congestion::RENO) && allowed.has(congestion::CUBIC));
         assert!(!allowed.has(congestion::DCTCP) && !allowed.has(u16::MAX));

@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_given_out_beyond_the_last_threshold() {
+    fn no_buffer_is_allocated_above_the_last_threshold() {
         let memory = StreamMemory::new(LIMITS);
         let mut ledger = Ledger::default();
         let mut first = buffers(&memory, &ledger.account(&user(1)));

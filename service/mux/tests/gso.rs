@@ -368,7 +368,7 @@ fn frames_that_cannot_be_split_are_refused() {
 /// Whatever a program writes into the headers of a GSO frame, only segments of its own 3-tuple with
 /// valid headers leave the mux.
 #[test]
-fn damaged_headers_make_no_wrong_segment() {
+fn damaged_headers_cause_no_invalid_segment() {
     let stream = Stream::to(PEER);
     let payload = payload(3000);
     let (genuine, headers_len) = stream.frame(&payload, 0, 0);
@@ -515,7 +515,7 @@ fn a_gso_frame_without_room_is_sent_as_segments() {
 /// The service's end of a packet ring reports the segment size of each frame in a burst. The size
 /// is 0 for a frame that is no GSO frame.
 #[test]
-fn a_burst_tells_gso_frames_from_others() {
+fn a_burst_reports_the_segment_size_of_gso_frames() {
     let (service, program) = PortRegions::heap(RING_LEN).expect("there is memory");
     let (mut end, mut program) = (
         ServiceEnd::new(&service, None),

@@ -232,7 +232,7 @@ fn a_hostile_program_harms_only_itself() {
 /// A program changes its memory at any time, and each frame that leaves the NIC is genuine: the mux
 /// sends the bytes that it has checked.
 #[test]
-fn only_genuine_packets_leave_a_changing_memory() {
+fn only_checked_bytes_are_sent_from_memory_that_changes() {
     let mut net = Net::new(1);
     let genuine = TestFrame::outgoing(FIRST).bytes();
     for round in 0..20_000_u32 {

@@ -69,7 +69,7 @@ mod tests {
     const SYSTEM: u64 = 16 << 30;
 
     #[test]
-    fn a_threshold_that_is_not_set_is_the_kernel_s() {
+    fn an_unset_threshold_has_the_kernels_value() {
         let default = MemoryLimits::of_system(SYSTEM);
         assert_eq!(MemoryConfig::default().resolve(SYSTEM), Ok(default));
         let config: MemoryConfig = toml::from_str("high = 2147483648").expect("a section");

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_region_goes_when_nobody_else_uses_it() {
+    fn a_region_is_freed_after_its_last_other_user() {
         let reclaimer = MemoryReclaimer::start(Arc::new(|| true)).expect("a thread");
         let layout = Layout::new(1, 4096, 4096).expect("a possible layout");
         let region = Arc::new(ProgramRegion::heap(&layout).expect("there is memory"));

@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn states_and_times_are_found_behind_any_name() {
+    fn states_and_times_are_found_after_any_thread_name() {
         let stat = "7 (a) R (b)) S 1 7 7 0";
         let time = ThreadTime::parse("123456789 42 7\n", stat).expect("a time");
         assert_eq!((time.ran_ns, time.is_runnable), (123_456_789, false));

@@ -132,7 +132,7 @@ fn loss_has_its_rate_and_its_bursts() {
 }
 
 #[test]
-fn certain_loss_and_clear_lose_all_frames() {
+fn clear_and_a_loss_rate_of_one_lose_all_frames() {
     let mut link = Link::new(LinkConfig::with_delay(MS), 1);
     link.push(Instant::ZERO, numbered(0));
     link.clear();

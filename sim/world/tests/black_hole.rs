@@ -10,7 +10,7 @@ const RATE: u64 = 10_000_000;
 const FRAME_MAX: u32 = 14 + 1280;
 
 #[test]
-fn transfers_get_through_at_nearly_the_whole_rate() {
+fn transfers_pass_a_black_hole_at_nearly_the_full_rate() {
     for congestion in Algorithm::ALL {
         let link = LinkConfig {
             rate: RATE,

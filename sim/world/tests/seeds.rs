@@ -51,7 +51,7 @@ fn smoltcp_sends_all_its_data_before_last_ack() {
 /// The service could not hand a connection to a program of a listener, but counted the connection
 /// as waiting for the program's accept. The count was never corrected, so the backlog shrank.
 #[test]
-fn connections_that_were_never_handed_out_do_not_fill_the_backlog() {
+fn undelivered_connections_do_not_fill_the_backlog() {
     for seed in 500_000..500_010 {
         holds(Theme::LowMemory, seed);
     }

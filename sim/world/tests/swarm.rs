@@ -69,7 +69,7 @@ fn services_restart_hosts_pause_and_clocks_jump() {
 }
 
 #[test]
-fn connections_go_on_where_memory_is_short() {
+fn connections_continue_when_memory_is_short() {
     let sum = swarm(Some(Theme::LowMemory), 5000..5020);
     assert!(sum.complete > 100, "{sum}");
 }

@@ -99,7 +99,7 @@ pub fn a_reservation_takes_nothing_from_a_listener() -> Outcome {
 /// The attacker closes its listening socket, while its claim in the service continues. The service
 /// holds the port in the kernel, so that no other program can bind the port and then lose its
 /// clients to the attacker. The port is free when the attacker has ended.
-pub fn a_claim_holds_the_port_as_long_as_it_lives() -> Outcome {
+pub fn a_claim_holds_the_port_after_its_socket_is_closed() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
     let attack = attacker(&wire, Side::Server, Origin::User, &service)?

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stamp_comes_when_its_last_byte_does() {
+    fn a_timestamp_is_reported_with_the_last_byte_of_a_write() {
         let mut error_queue = ErrorQueue::default();
         let all = STAMP_SENT | STAMP_SCHEDULED | STAMP_ACKNOWLEDGED | STAMP_BY_ID;
         error_queue.set_stamping(all, 50);

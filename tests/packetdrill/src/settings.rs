@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_followed_or_refused() {
+    fn flags_are_applied_or_refused() {
         let settings = Settings::new("mtu=1280,tcp_sack=0,local_ip=10.0.0.1").unwrap();
         assert_eq!((settings.mtu, settings.engine().sack), (1280, false));
         assert_eq!(settings.local_ip, Ipv4Addr::new(10, 0, 0, 1));

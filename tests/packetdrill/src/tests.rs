@@ -224,7 +224,7 @@ fn looking_for_a_packet_jumps_to_the_next_timer() {
 }
 
 #[test]
-fn nothing_to_look_for_is_said_at_once() {
+fn without_pending_work_no_packet_is_returned_at_once() {
     let shared = shared();
     listen(&shared);
     assert_eq!(next(&shared), None);
@@ -388,7 +388,7 @@ fn a_lost_tail_of_one_segment_is_probed_for_before_it_times_out() {
 }
 
 #[test]
-fn an_ack_for_a_whole_window_doubles_it_in_slow_start() {
+fn an_ack_for_a_whole_window_doubles_cwnd_in_slow_start() {
     let (shared, first) = connected();
     shared.send(ACCEPTED, &[7; 30_000], 0).unwrap();
     let len = |all: &[Seen]| all.iter().map(|seen| seen.payload).sum::<usize>();
@@ -463,7 +463,7 @@ fn a_single_segment_is_pushed_at_the_end_of_a_write_only() {
 }
 
 #[test]
-fn a_fin_that_went_alone_is_probed_for_alone() {
+fn a_fin_sent_without_data_is_probed_without_data() {
     let (shared, first) = connected();
     shared.send(ACCEPTED, &[7; 1000], 0).unwrap();
     shared.call(|stack| stack.close(ACCEPTED)).unwrap();

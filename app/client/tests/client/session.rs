@@ -262,7 +262,7 @@ fn a_session_from_registration_to_the_service_s_death() {
 }
 
 #[test]
-fn own_descriptors_stay_out_of_the_program_s_way() {
+fn descriptors_of_the_library_have_high_numbers() {
     let path = SocketPath::new("numbers");
     let service = serve(&path, |socket| {
         let service = register(socket);

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_has_the_last_word() {
+    fn a_failure_in_the_summary_overrides_the_line_of_a_case() {
         let text = "testA (test.t.C.testA) ... testB (test.t.C.testB) ... ok\n\
                     testA (test.t.C.testA) ... ok\n\
                     FAIL: testA (test.t.C.testA) [sub]\nRan 2 tests in 1s\n";

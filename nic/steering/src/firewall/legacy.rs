@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_only_accepts_is_none() {
+    fn a_table_that_only_accepts_is_no_hook() {
         let table = Table {
             valid_hooks: 1 << 1,
             underflow: [0; 5],

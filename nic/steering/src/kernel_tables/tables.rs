@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_must_not_be_used_is_removed_by_either_message() {
+    fn an_unusable_address_is_removed_by_new_and_del_messages() {
         use RouteNetlinkMessage::{DelAddress, NewAddress};
         let own = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
         let (ifindex, addr) = (IFINDEX, own.octets());
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_answering_neighbor_is_sent_to() {
+    fn only_an_answering_neighbor_has_a_usable_address() {
         let mac = Some(MacAddress([2, 0, 0, 0, 0, 1]));
         let usable = |state| Neighbor { mac, state }.usable_mac();
         assert_eq!(usable(NeighborState::Reachable), mac);

@@ -168,8 +168,8 @@ fn packets_are_lost_and_reordered_at_the_configured_rates() {
 }
 
 #[test]
-fn a_kernel_connection_survives_the_wire() {
-    if !privileged("a_kernel_connection_survives_the_wire") {
+fn a_kernel_connection_survives_an_impaired_wire() {
+    if !privileged("a_kernel_connection_survives_an_impaired_wire") {
         return;
     }
     const LEN: usize = 4 << 20;

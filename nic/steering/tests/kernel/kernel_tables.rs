@@ -296,8 +296,8 @@ fn the_kernel_resolves_and_refreshes_for_us() {
 }
 
 #[test]
-fn lost_events_are_made_up_for() {
-    if !privileged("lost_events_are_made_up_for") {
+fn after_lost_events_the_tables_are_complete() {
+    if !privileged("after_lost_events_the_tables_are_complete") {
         return;
     }
     const ADDRESSES: u32 = 4000;

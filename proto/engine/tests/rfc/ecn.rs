@@ -33,7 +33,7 @@ fn policy(ecn: EcnPolicy) -> EngineConfig {
 }
 
 #[test]
-fn section_6_1_1_only_a_syn_that_requests_ecn_gets_it() {
+fn section_6_1_1_only_a_syn_that_requests_ecn_gets_ecn() {
     let answer = |ecn, opening: In| {
         let mut rig = Rig::listening(policy(ecn), SocketOptions::default());
         rig.push(opening)[0].flags
@@ -139,7 +139,7 @@ fn section_6_1_2_ece_reduces_cwnd_and_not_flight_size() {
 }
 
 #[test]
-fn section_6_1_2_a_loss_in_a_window_that_was_reduced_does_not_reduce_it_again() {
+fn section_6_1_2_a_loss_in_a_reduced_window_does_not_reduce_cwnd_again() {
     let mut rig = established();
     rig.write(30_000);
     rig.push(ack(1, 1001).with(ACK | ECE));

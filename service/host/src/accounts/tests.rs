@@ -113,7 +113,7 @@ fn a_charge_that_does_not_fit_changes_nothing() {
 }
 
 #[test]
-fn an_account_lives_as_long_as_somebody_has_it() {
+fn an_account_is_removed_with_its_last_reference() {
     let mut ledger = Ledger::default();
     let user = user(7);
     let charge = ledger.account(&user).charge(RESOURCE, 1).unwrap();

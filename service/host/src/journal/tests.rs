@@ -63,7 +63,7 @@ fn flows_beyond_the_memory_have_no_entry() {
 }
 
 #[test]
-fn pages_come_with_use_and_go_again() {
+fn pages_are_allocated_on_use_and_given_back() {
     let (memory, file) = JournalMemory::with_file(1, 64 * 1000).expect("memory");
     let file = File::from(file);
     let resident = || file.metadata().expect("a file").blocks() / 8;

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn all_in_use_is_full() {
+    fn no_entry_in_use_is_replaced() {
         let mut hops = Hops::new([7; 16]);
         for number in 0..HOPS_MAX as u32 {
             let id = hops.find_or_make(address(number)).expect("room");
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resolved_neighbour_is_known_before_it_is_needed() {
+    fn a_resolved_neighbour_is_stored_before_its_first_use() {
         let mut hops = Hops::new([7; 16]);
         assert_eq!(hops.set_neighbour(address(1), None), None);
         assert_eq!(hops.find(address(1)), None);

@@ -456,7 +456,7 @@ fn an_unknown_connection_needs_both_directions() {
 /// While there are no rules, the other side may open a connection of the same five_tuple. New rules
 /// therefore must not use an opener that was recorded before.
 #[test]
-fn a_time_without_rules_makes_connections_unknown() {
+fn openers_are_forgotten_while_there_are_no_rules() {
     for way in WAYS {
         let mut scene = only(way, Action::Refuse);
         let rules = scene.rules.clone();

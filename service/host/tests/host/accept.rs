@@ -62,7 +62,7 @@ fn a_listener_is_reported_with_its_backlog() {
 /// If the program has no free slot, the connection stays in the accept queue. The kernel does the
 /// same when accept fails with EMFILE.
 #[test]
-fn a_connection_for_which_there_is_no_slot_waits() {
+fn a_connection_waits_if_there_is_no_free_slot() {
     let (mut stage, program) = stage(1 << 20);
     let mut acceptor = Acceptor::join(&mut stage, &program);
     for port in 5001..=5017 {

@@ -53,7 +53,7 @@ fn each_flow_counts_ip_identifications_from_a_secret_start() {
 
 /// The identification is zero, as in Linux for a packet with DF that no socket sends.
 #[test]
-fn answers_without_a_flow_identify_no_packet_and_neither_does_syn_ack() {
+fn answers_without_a_flow_and_syn_ack_have_identification_zero() {
     let mut stage = Stage::new();
     listen(&mut stage.core.host, 1 << 20);
     for number in 0..200 {

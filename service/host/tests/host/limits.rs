@@ -283,7 +283,7 @@ fn one_user_does_not_take_all_ports_to_a_peer() {
 }
 
 #[test]
-fn a_user_s_opens_that_wait_are_bounded() {
+fn waiting_opens_of_a_user_are_bounded() {
     let (mut stage, mut bad, mut good) = two_users(EngineConfig::default());
     bad.user.set_limit(Resource::ParkedOpens, 5);
     for number in 0..8 {

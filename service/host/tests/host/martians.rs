@@ -174,7 +174,7 @@ fn icmp_error(from: IpAddress, local: [u8; 4], quoted: [u8; 4]) -> Vec<u8> {
 }
 
 #[test]
-fn errors_come_from_no_martian_and_quote_no_connection_within_the_host() {
+fn icmp_errors_from_martians_or_about_local_connections_are_dropped() {
     let own = [10, 0, 0, 1];
     for (from, quoted, dropped) in [
         ("10.0.0.9", [10, 0, 0, 2], None),

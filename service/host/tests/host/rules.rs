@@ -35,7 +35,7 @@ const SYN_ACK: TcpFlags = TcpFlags(TcpFlags::SYN.0 | TcpFlags::ACK.0);
 const RST_ACK: TcpFlags = TcpFlags(TcpFlags::RST.0 | TcpFlags::ACK.0);
 
 #[test]
-fn a_syn_is_judged_before_anything_is_done_about_it() {
+fn a_denied_syn_creates_no_flow() {
     let mut stage = Stage::new();
     listen(&mut stage.core.host, 1 << 20);
     // Strangers 1 and 2 are 10.0.0.3 and 10.0.0.4.
@@ -127,7 +127,7 @@ fn connections_that_new_rules_refuse_are_reset_and_others_stay() {
 }
 
 #[test]
-fn a_program_that_connects_is_told_or_left_waiting() {
+fn a_denied_connect_fails_or_sends_no_syn() {
     for (action, expected, syns) in [
         (Action::Accept, control_event::CONNECT_STARTED, 1),
         (Action::Refuse, control_event::CONNECT_FAILED, 0),

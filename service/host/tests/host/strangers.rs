@@ -21,7 +21,7 @@ impl Stage {
 /// The host does not ask the kernel to resolve the senders, because the kernel's neighbour table is
 /// small and shared by all programs.
 #[test]
-fn forged_syns_are_answered_and_no_neighbour_is_looked_for() {
+fn forged_syns_are_answered_without_neighbour_resolution() {
     let mut stage = Stage::listening();
     let count = 100_000;
     for number in 0..count {
@@ -63,7 +63,7 @@ fn a_retransmitted_syn_is_answered_at_its_new_link_address() {
 /// The host asks the kernel to resolve a peer that completes the handshake, after a half-open
 /// connection and after a SYN cookie.
 #[test]
-fn a_peer_that_answers_is_looked_for() {
+fn a_peer_that_completes_the_handshake_is_resolved() {
     for half_open in [0, 200] {
         let mut stage = Stage::listening();
         for number in 0..half_open {

@@ -103,7 +103,7 @@ fn without_the_group_only_root() {
 }
 
 #[test]
-fn a_name_that_nobody_has_is_an_error_and_a_missing_namespace_is_said() {
+fn an_unknown_user_is_an_error_and_a_missing_namespace_is_reported() {
     let config: AccessConfig = toml::from_str("users = ['w3']").expect("a table");
     assert!(AccessPolicy::of(&config, &names(), here()).is_err());
     let config = "namespaces = ['/run/netns/there-is-none-of-that-name']";

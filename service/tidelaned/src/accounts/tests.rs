@@ -105,7 +105,7 @@ fn messages_beyond_the_rate_wait_and_are_not_dropped() {
 }
 
 #[test]
-fn a_message_that_is_much_work_is_paid_for_afterwards() {
+fn an_expensive_message_delays_later_messages() {
     let mut accounts = accounts("messages_per_second = 100");
     let user = accounts.of(NOBODY).user().clone();
     assert_eq!(accounts.message_due(&user, NOW), None);

@@ -328,7 +328,7 @@ fn many_claims_end_in_batches_and_in_linear_time() {
 }
 
 #[test]
-fn the_pool_returns_its_ports_except_a_reserve() {
+fn the_pool_returns_ports_above_its_minimum() {
     let mut scene = Scene::new();
     let loopback = IpAddress::from(std::net::IpAddr::from([127, 0, 0, 1]));
     let ports = scene.claims.reserve_ports(loopback, 100, START);

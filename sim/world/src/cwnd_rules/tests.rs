@@ -148,7 +148,7 @@ fn bytes_of_the_reducing_step_over_the_local_path_do_not_count() {
 }
 
 #[test]
-fn slow_start_that_ends_where_the_window_stands_is_no_reduction() {
+fn an_ssthresh_equal_to_cwnd_is_no_reduction() {
     let flight = 20 * MSS;
     let mut rules = CwndRules::default();
     for ssthresh in [u32::MAX, flight] {

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn an_icmp_error_names_the_source_of_its_quotation() {
+    fn the_quoted_source_of_an_icmp_error_is_found() {
         let (src, dst) = ends(false);
         let quoted = &frame(src, dst, 5, b"x")[14..];
         assert!(quoted_source(&frame(dst, src, 0, b"")).is_none());

@@ -175,7 +175,7 @@ fn a_script_with_head_settings_and_remarks() {
 }
 
 #[test]
-fn a_remark_may_be_about_some_releases() {
+fn a_remark_may_be_limited_to_some_releases() {
     let text = "// RFC 9293\n// kernel-ipv6 < 6.10: differs: it waits\n\
                 // kernel >= 6.2 < 6.5: lacks: a setting\n\
                 // engine: differs: no remark, as the next\n// engine < 6.1: lacks: nothing\n";

@@ -155,7 +155,7 @@ fn a_citation_of_nothing_is_found() {
 }
 
 #[test]
-fn a_name_that_rfc_9293_does_not_have_is_found() {
+fn an_unknown_requirement_of_rfc_9293_is_reported() {
     let text = SPEC.replace("9999", "9293");
     let specs = [Spec::parse("specs/rfc9293.toml", &text).expect("a specification")];
     let files = [

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_opening_is_found_behind_each_marker() {
+    fn the_first_words_are_found_after_each_comment_marker() {
         let cases = [
             ("/// What a flow owes.", Some("What")),
             ("//! Who may connect.", Some("Who")),
