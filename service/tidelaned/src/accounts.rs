@@ -125,8 +125,10 @@ impl Accounts {
     }
 
     /// Charges a message that costs as much as `cost` ordinary messages.
-    pub fn pay(&mut self, user: &User, cost: u64) {
-        self.buckets.entry(user.id()).or_default().pay(cost);
+    pub fn pay(&mut self, user: &User, now: Instant, cost: u64) {
+        let rate = user.limit(Resource::Messages);
+        let bucket = self.buckets.entry(user.id()).or_default();
+        bucket.pay(now, rate, cost);
     }
 
     /// Removes the users without resources if at least [`USERS_KEPT`] users are known. A user

@@ -135,7 +135,7 @@ impl Session {
                 return Err(io::Error::other(refused));
             }
         };
-        shared.accounts.pay(charges.user(), 1);
+        shared.accounts.pay(charges.user(), now(), 1);
         sockopt::set_socket_send_buffer_size(&socket, ANSWERS_LEN_MAX)?;
         shared.descriptors.join(peer.uid)?;
         Ok(Self {
@@ -259,7 +259,7 @@ impl Session {
             }
             Ok(None) | Err(RecvError::Malformed) => return NextStep::End,
             Err(RecvError::Version(_)) => {
-                shared.accounts.pay(self.user(), 1);
+                shared.accounts.pay(self.user(), now(), 1);
                 let answered = self.answer(message::REGISTERED, refusal::ABI_VERSION);
                 return NextStep::after(&answered);
             }
@@ -270,7 +270,7 @@ impl Session {
         };
         shared
             .accounts
-            .pay(self.user(), self.charges.cost(message.kind));
+            .pay(self.user(), now(), self.charges.cost(message.kind));
         if !descriptors.is_empty() || descriptors::descriptors_required(message.kind) > 0 {
             self.check_descriptors(shared, message, descriptors);
             return NextStep::Wait;

@@ -14,31 +14,35 @@ const SECOND: u64 = 1_000_000_000;
 #[derive(Debug, Default)]
 pub struct Bucket {
     /// The time at which the bucket was empty last, with all payments counted. The bucket holds the
-    /// tokens of the time since then. During a debt, `empty_at` lies in the future. `None` before
-    /// the first call of [`due`](Self::due).
-    empty_at: Option<Instant>,
-    /// Nanoseconds per token, by the rate of the last call of [`due`](Self::due).
-    interval: u64,
+    /// tokens of the time since then, but at most the tokens of one second. During a debt,
+    /// `empty_at` lies in the future.
+    empty_at: Instant,
 }
 
 impl Bucket {
     /// Returns the time of the next token, at `rate` tokens per second. Returns `None` if the
     /// bucket holds a token now.
     pub fn due(&mut self, now: Instant, rate: u64) -> Option<Instant> {
-        self.interval = SECOND / rate.clamp(1, SECOND);
-        let full = Instant(now.0.saturating_sub(SECOND));
-        let empty_at = self.empty_at.map_or(full, |at| at.max(full));
-        self.empty_at = Some(empty_at);
-        let due = empty_at + Duration::from_nanos(self.interval);
+        self.drop_surplus(now);
+        let due = self.empty_at + Duration::from_nanos(interval(rate));
         (due > now).then_some(due)
     }
 
     /// Takes `tokens` out of the bucket, possibly more tokens than the bucket holds. One payment
-    /// counts as at most the tokens of 60 s. A payment before the first call of [`due`](Self::due)
-    /// is not counted.
-    pub fn pay(&mut self, tokens: u64) {
-        if let Some(at) = &mut self.empty_at {
-            *at += Duration::from_nanos(self.interval.saturating_mul(tokens).min(60 * SECOND));
-        }
+    /// counts as at most the tokens of 60 s.
+    pub fn pay(&mut self, now: Instant, rate: u64, tokens: u64) {
+        self.drop_surplus(now);
+        let time = interval(rate).saturating_mul(tokens).min(60 * SECOND);
+        self.empty_at += Duration::from_nanos(time);
     }
+
+    /// Drops the tokens beyond the tokens of one second.
+    fn drop_surplus(&mut self, now: Instant) {
+        self.empty_at = self.empty_at.max(Instant(now.0.saturating_sub(SECOND)));
+    }
+}
+
+/// Returns the nanoseconds per token, at `rate` tokens per second.
+fn interval(rate: u64) -> u64 {
+    SECOND / rate.clamp(1, SECOND)
 }

@@ -87,7 +87,7 @@ fn messages_beyond_the_rate_wait_and_are_not_dropped() {
     let mut now = NOW;
     let mut taken = 0;
     while accounts.message_due(&user, now).is_none() {
-        accounts.pay(&user, 1);
+        accounts.pay(&user, now, 1);
         taken += 1;
     }
     assert_eq!(taken, 100);
@@ -98,7 +98,7 @@ fn messages_beyond_the_rate_wait_and_are_not_dropped() {
     while now < NOW + Duration::from_secs(5) {
         now = accounts.message_due(&user, now).unwrap_or(now);
         assert_eq!(accounts.message_due(&user, now), None);
-        accounts.pay(&user, 1);
+        accounts.pay(&user, now, 1);
         taken += 1;
     }
     assert!((595..=605).contains(&taken), "{taken}");
@@ -109,10 +109,19 @@ fn an_expensive_message_delays_later_messages() {
     let mut accounts = accounts("messages_per_second = 100");
     let user = accounts.of(NOBODY).user().clone();
     assert_eq!(accounts.message_due(&user, NOW), None);
-    accounts.pay(&user, 300);
+    accounts.pay(&user, NOW, 300);
     let due = accounts.message_due(&user, NOW).expect("a debt");
     assert_eq!(due, NOW + Duration::from_millis(2010));
     assert_eq!(accounts.message_due(&user, due), None);
+}
+
+#[test]
+fn a_payment_before_the_first_message_counts() {
+    let mut accounts = accounts("messages_per_second = 100");
+    let user = accounts.of(NOBODY).user().clone();
+    accounts.pay(&user, NOW, 300);
+    let due = accounts.message_due(&user, NOW).expect("a debt");
+    assert_eq!(due, NOW + Duration::from_millis(2010));
 }
 
 #[test]
