@@ -381,6 +381,7 @@ impl Session {
                 id
             }
         });
+        // Without an answer, a core has stopped or hangs, and the service ends.
         let Some(ids) = added else {
             return self.answer(message::REGISTERED, refusal::LIMIT);
         };
@@ -430,10 +431,13 @@ impl Session {
         });
         let refusal = match added {
             Some(added) if added.iter().all(|added| *added) => 0,
-            _ => {
+            Some(added) if !added.contains(&true) => {
                 registered.charges.drop_context(cores);
                 refusal::LIMIT
             }
+            // Cores that have added the context keep it, with its doorbells, until the session
+            // ends. The charge therefore stays.
+            _ => refusal::LIMIT,
         };
         let answer = Message {
             refusal,
@@ -497,3 +501,6 @@ fn turn_away(socket: BorrowedFd<'_>, refused: Refused) -> Vec<OwnedFd> {
     let _ = send_message(socket, &answer, &[]);
     descriptors
 }
+
+#[cfg(test)]
+mod tests;

@@ -397,4 +397,4 @@ fn end_claim<P: NicPort>(shared: &mut ServiceState<P>, port: PortId, claimed: &C
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -37,12 +37,12 @@ const LOOPBACK: u32 = 1;
 const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
 const HERE: IpAddress = IpAddress::from_v4([127, 0, 0, 1]);
 /// Uids of the users of programs. Neither is root.
-const ALICE: u32 = 65_000;
+pub(in crate::session) const ALICE: u32 = 65_000;
 const BOB: u32 = 65_001;
 
 /// A core (polling thread of the service) whose calls run on the caller's thread.
 #[derive(Clone)]
-struct Link(Arc<Mutex<Host<MemPort>>>);
+pub(in crate::session) struct Link(Arc<Mutex<Host<MemPort>>>);
 
 impl Link {
     fn new() -> Self {
@@ -61,7 +61,7 @@ impl Link {
         Self(Arc::new(Mutex::new(host)))
     }
 
-    fn host(&self) -> MutexGuard<'_, Host<MemPort>> {
+    pub(in crate::session) fn host(&self) -> MutexGuard<'_, Host<MemPort>> {
         self.0.lock().expect("no test has failed")
     }
 }
@@ -122,22 +122,22 @@ impl Steering for Record {
 }
 
 /// A program, and the service's session with it.
-struct Program {
-    socket: OwnedFd,
+pub(in crate::session) struct Program {
+    pub(in crate::session) socket: OwnedFd,
     /// `None` once the service has ended the session.
-    session: Option<Session>,
+    pub(in crate::session) session: Option<Session>,
 }
 
 /// A service with two cores.
-struct Scene {
-    shared: ServiceState<MemPort>,
-    links: [Link; 2],
+pub(in crate::session) struct Scene {
+    pub(in crate::session) shared: ServiceState<MemPort>,
+    pub(in crate::session) links: [Link; 2],
     demux: Record,
 }
 
 impl Scene {
     /// Makes a service without programs. Returns `None` unless this process runs as root.
-    fn new() -> Option<Self> {
+    pub(in crate::session) fn new() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             eprintln!("skipped: needs root");
             return None;
@@ -160,7 +160,7 @@ impl Scene {
     }
 
     /// Connects a program of user `uid`.
-    fn connect(&mut self, uid: u32) -> Program {
+    pub(in crate::session) fn connect(&mut self, uid: u32) -> Program {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
         let (ours, socket) = pair.expect("a pair");
@@ -175,7 +175,7 @@ impl Scene {
 
     /// Sends a message and lets the service handle it. Returns the answer and its descriptors;
     /// `None` if the service has ended the session.
-    fn ask(
+    pub(in crate::session) fn ask(
         &mut self,
         program: &mut Program,
         message: &Message,
@@ -195,7 +195,7 @@ impl Scene {
         recv_message(program.socket.as_fd()).expect("an answer")
     }
 
-    fn end(&mut self, program: &mut Program) {
+    pub(in crate::session) fn end(&mut self, program: &mut Program) {
         if let Some(session) = program.session.take() {
             session.end(&mut self.shared);
         }

@@ -1,0 +1,62 @@
+//! Tests of the sessions of registered programs, on the scene of the tests of mux ports.
+
+use tidelane_host::accounts::Resource;
+
+use super::{
+    ports::tests::{ALICE, Program, Scene},
+    *,
+};
+
+/// Registers a program. Returns its shared memory, which the function has mapped and sealed.
+fn register(scene: &mut Scene, program: &mut Program) -> ProgramRegion {
+    let answer = scene.ask(program, &new_message(message::REGISTER), &[]);
+    let (answer, descriptors) = answer.expect("the session goes on");
+    assert_eq!(answer.refusal, 0);
+    let memories = std::array::from_fn(|n| descriptors[n].as_fd());
+    ProgramRegion::map(memories, answer.region_len).expect("it can be mapped")
+}
+
+/// Asks for a context. Returns the refusal, 0 for none.
+fn refusal_of_context(scene: &mut Scene, program: &mut Program, number: u32) -> u32 {
+    let bell = Doorbell::new().expect("a descriptor");
+    let request = Message {
+        context: number,
+        ..new_message(message::CONTEXT)
+    };
+    let answer = scene.ask(program, &request, &[bell.fd()]);
+    answer.expect("the session goes on").0.refusal
+}
+
+#[test]
+fn a_context_on_some_cores_stays_charged() {
+    let Some(mut scene) = Scene::new() else {
+        return;
+    };
+    let mut program = scene.connect(ALICE);
+    let _region = register(&mut scene, &mut program);
+    let account = scene.shared.accounts.of(ALICE);
+    let used = || [Resource::Contexts, Resource::Descriptors].map(|what| account.user().used(what));
+    let before = used();
+    assert_eq!(refusal_of_context(&mut scene, &mut program, 0), 0);
+    assert_eq!(used(), [before[0] + 1, before[1] + 2]);
+    // The number is in use on both cores.
+    let again = refusal_of_context(&mut scene, &mut program, 0);
+    assert_eq!(
+        (again, used()),
+        (refusal::LIMIT, [before[0] + 1, before[1] + 2])
+    );
+    let id = program
+        .session
+        .as_ref()
+        .and_then(|session| session.program(1));
+    scene.links[1]
+        .host()
+        .remove_program(now(), id.expect("it is registered"));
+    let partly = refusal_of_context(&mut scene, &mut program, 1);
+    assert_eq!(
+        (partly, used()),
+        (refusal::LIMIT, [before[0] + 2, before[1] + 4])
+    );
+    scene.end(&mut program);
+    assert_eq!(used(), [0, 0]);
+}
