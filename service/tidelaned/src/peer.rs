@@ -31,9 +31,10 @@ pub struct Peer {
     /// Process id in the service's PID namespace; `None` if this namespace does not contain the
     /// process.
     pub pid: Option<Pid>,
-    /// Becomes readable when the process ends. `None` before Linux 6.5 (SO_PEERPIDFD) for a process
-    /// outside of the service's PID namespace, and for every forked child. The service then notices
-    /// the end of the process when its socket closes.
+    /// Becomes readable when the process ends. `None` for a forked child before its first message,
+    /// and before Linux 6.5 (SO_PEERPIDFD, SO_PASSPIDFD) for every forked child and for a process
+    /// outside of the service's PID namespace. The service then notices the end of the process when
+    /// its socket closes.
     pub pidfd: Option<OwnedFd>,
     /// Effective user id.
     pub uid: u32,
@@ -75,9 +76,13 @@ impl Peer {
         }
     }
 
-    /// Replaces the process id, the uid and the gid by the values of a message's sender, as the
-    /// kernel has reported them for a socket pair. The pidfd, the groups and the namespace stay.
-    pub fn becomes(&mut self, sender: Sender) {
+    /// Replaces the process id, the pidfd, the uid and the gid by the values of a message's sender,
+    /// as the kernel has reported them for a socket pair. The groups and the namespace stay. The
+    /// pidfd of an earlier message of the same process stays, too.
+    pub fn becomes(&mut self, sender: Sender, pidfd: Option<OwnedFd>) {
+        if sender.pid != self.pid || !self.is_alive() {
+            self.pidfd = pidfd;
+        }
         self.pid = sender.pid;
         self.uid = sender.uid;
         self.gid = sender.gid;

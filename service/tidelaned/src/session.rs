@@ -26,6 +26,7 @@ use crate::{
     descriptors, pace,
     peer::Peer,
     service_state::ServiceState,
+    sys,
 };
 
 mod admission;
@@ -176,6 +177,8 @@ impl Session {
         // The parent gets the socket, and its child sends the messages. With SO_PASSCRED, the
         // kernel reports the sender of each message.
         sockopt::set_socket_passcred(&socket, true)?;
+        // SO_PASSPIDFD, from Linux 6.5 on, adds the sender's pidfd.
+        let _ = sys::pass_pidfd(socket.as_fd());
         let child = Self {
             number,
             socket,
@@ -245,11 +248,12 @@ impl Session {
             message,
             descriptors,
             sender,
+            pidfd,
         } = recv_untrusted(self.socket.as_fd());
         if self.is_child
             && let Some(sender) = sender
         {
-            self.peer.becomes(sender);
+            self.peer.becomes(sender, pidfd);
         }
         let message = match message {
             Ok(Some(message)) => message,

@@ -146,10 +146,21 @@ pub fn leave_session(name: &str) {
 
 /// Makes the packets of `socket` leave by the interface of this name (SO_BINDTODEVICE).
 pub fn bind_to_interface(socket: BorrowedFd<'_>, name: &str) -> io::Result<()> {
-    let (level, option) = (libc::SOL_SOCKET, libc::SO_BINDTODEVICE);
-    let (value, len) = (name.as_ptr().cast(), name.len() as libc::socklen_t);
+    set_option(socket, libc::SO_BINDTODEVICE, name.as_bytes())
+}
+
+/// Makes the kernel report the sender of each message on `socket` by a pidfd (SO_PASSPIDFD, Linux
+/// 6.5). Fails with ENOPROTOOPT on older kernels.
+pub fn pass_pidfd(socket: BorrowedFd<'_>) -> io::Result<()> {
+    set_option(socket, libc::SO_PASSPIDFD, &1_i32.to_ne_bytes())
+}
+
+/// Sets an option of level SOL_SOCKET.
+fn set_option(socket: BorrowedFd<'_>, option: libc::c_int, value: &[u8]) -> io::Result<()> {
+    let (value, len) = (value.as_ptr().cast(), value.len() as libc::socklen_t);
+    let (socket, level) = (socket.as_raw_fd(), libc::SOL_SOCKET);
     // SAFETY: `value` points to `len` live bytes, which the kernel copies.
-    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, value, len) };
+    let result = unsafe { libc::setsockopt(socket, level, option, value, len) };
     if result == 0 {
         Ok(())
     } else {

@@ -1,4 +1,4 @@
-//! Ancillary data of a message: descriptors, and the credentials of the sender.
+//! Ancillary data of a message: descriptors, and the credentials and the pidfd of the sender.
 //!
 //! `rustix` receives the message, and this module parses the ancillary data. `rustix` cannot
 //! represent the process id zero, which the kernel reports for a sender outside of the receiver's
@@ -21,6 +21,10 @@ const HEADER_LEN: usize = 16;
 const SOL_SOCKET: i32 = 1;
 const SCM_RIGHTS: i32 = 1;
 const SCM_CREDENTIALS: i32 = 2;
+const SCM_PIDFD: i32 = 4;
+
+/// Space in bytes of the control message with the sender's pidfd.
+pub(crate) const PIDFD_SPACE: usize = (HEADER_LEN + 4).next_multiple_of(8);
 
 /// Credentials of the sender of a message, as seen in the receiver's namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +61,8 @@ pub(crate) struct ReceivedMessage {
     pub(crate) descriptors: Vec<OwnedFd>,
     /// The sender, if the socket has SO_PASSCRED.
     pub(crate) sender: Option<Sender>,
+    /// A pidfd of the sender, if the socket has SO_PASSPIDFD. `None` if the sender has ended.
+    pub(crate) pidfd: Option<OwnedFd>,
 }
 
 /// Receives a message into `bytes`, with up to `SPACE` bytes of ancillary data.
@@ -80,23 +86,24 @@ pub(crate) fn receive<const SPACE: usize>(
         // SAFETY: the array was initialised above, and the kernel wrote only bytes.
         let space = space.map(|byte| unsafe { byte.assume_init() });
         // SAFETY: the kernel has just created the descriptors in these messages for this receiver.
-        let (descriptors, sender) = unsafe { take(&space) };
+        let (descriptors, sender, pidfd) = unsafe { take(&space) };
         return Ok(ReceivedMessage {
             len: received.bytes,
             truncated: received.flags.intersects(ReturnFlags::CTRUNC),
             descriptors,
             sender,
+            pidfd,
         });
     }
 }
 
-/// Returns the descriptors and the sender in `control`.
+/// Returns the descriptors, the sender and the sender's pidfd in `control`.
 ///
 /// # Safety
 /// No other code owns the descriptors in `control`.
-unsafe fn take(control: &[u8]) -> (Vec<OwnedFd>, Option<Sender>) {
+unsafe fn take(control: &[u8]) -> (Vec<OwnedFd>, Option<Sender>, Option<OwnedFd>) {
     let mut descriptors = Vec::new();
-    let mut sender = None;
+    let (mut sender, mut pidfd) = (None, None);
     for (level, kind, data) in messages(control) {
         match (level, kind) {
             (SOL_SOCKET, SCM_RIGHTS) => {
@@ -106,10 +113,17 @@ unsafe fn take(control: &[u8]) -> (Vec<OwnedFd>, Option<Sender>) {
                 descriptors.extend(numbers.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
             }
             (SOL_SOCKET, SCM_CREDENTIALS) => sender = Sender::from_bytes(data),
+            (SOL_SOCKET, SCM_PIDFD) => {
+                // A negative number is an error: the sender has ended.
+                let number = data.first_chunk().map(|number| i32::from_ne_bytes(*number));
+                let number = number.filter(|number| *number >= 0);
+                // SAFETY: the caller guarantees that no other code owns the descriptor.
+                pidfd = number.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+            }
             _ => {}
         }
     }
-    (descriptors, sender)
+    (descriptors, sender, pidfd)
 }
 
 /// Returns the level, type and data of each control message (`cmsghdr`) in `control`.
@@ -151,8 +165,8 @@ mod tests {
     /// process outside of the PID namespace.
     fn sender(control: &[u8]) -> Option<i32> {
         // SAFETY: the messages of these tests have no descriptors.
-        let (descriptors, sender) = unsafe { take(control) };
-        assert!(descriptors.is_empty());
+        let (descriptors, sender, pidfd) = unsafe { take(control) };
+        assert!(descriptors.is_empty() && pidfd.is_none());
         let sender = sender?;
         assert_eq!((sender.uid, sender.gid), (65534, 65534));
         Some(sender.pid.map_or(0, |pid| pid.as_raw_nonzero().get()))
@@ -164,6 +178,7 @@ mod tests {
         assert_eq!(sender(&credentials(0)), Some(0));
         let mut both = control(99, &[7; 5]);
         both.extend(credentials(4711));
+        both.extend(control(SCM_PIDFD, &(-3_i32).to_ne_bytes()));
         both.extend([0; 64]);
         assert_eq!(sender(&both), Some(4711));
     }

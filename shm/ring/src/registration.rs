@@ -20,7 +20,7 @@ pub use crate::{
     message_unsafe::{MESSAGE_LEN, new_message},
 };
 use crate::{
-    control_unsafe::{ReceivedMessage, receive},
+    control_unsafe::{PIDFD_SPACE, ReceivedMessage, receive},
     memories::MEMORIES,
     message_unsafe::{from_bytes, to_bytes},
 };
@@ -86,6 +86,8 @@ pub struct Received {
     pub descriptors: Vec<OwnedFd>,
     /// The sender, if the socket has SO_PASSCRED.
     pub sender: Option<Sender>,
+    /// A pidfd of the sender, if the socket has SO_PASSPIDFD. `None` if the sender has ended.
+    pub pidfd: Option<OwnedFd>,
 }
 
 /// Receives one message with its descriptors from a trusted peer. Returns `None` if the peer has
@@ -109,12 +111,13 @@ pub fn recv_untrusted(socket: BorrowedFd<'_>) -> Received {
     // The extra byte makes a message that is too long visible by its length.
     let mut bytes = [0; MESSAGE_LEN + 1];
     // The receiver must own all descriptors, even those of an invalid message.
-    const SPACE: usize = cmsg_space!(ScmRights(KERNEL_MAX), ScmCredentials(1));
+    const SPACE: usize = cmsg_space!(ScmRights(KERNEL_MAX), ScmCredentials(1)) + PIDFD_SPACE;
     let ReceivedMessage {
         len,
         truncated,
         descriptors,
         sender,
+        pidfd,
     } = match receive::<SPACE>(socket, &mut bytes) {
         Ok(received) => received,
         Err(error) => {
@@ -122,6 +125,7 @@ pub fn recv_untrusted(socket: BorrowedFd<'_>) -> Received {
                 message: Err(RecvError::Io(error.into())),
                 descriptors: Vec::new(),
                 sender: None,
+                pidfd: None,
             };
         }
     };
@@ -134,6 +138,7 @@ pub fn recv_untrusted(socket: BorrowedFd<'_>) -> Received {
         message,
         descriptors,
         sender,
+        pidfd,
     }
 }
 

@@ -60,3 +60,33 @@ fn a_context_on_some_cores_stays_charged() {
     scene.end(&mut program);
     assert_eq!(used(), [0, 0]);
 }
+
+#[test]
+fn a_forked_child_is_alive_after_its_first_message() {
+    let Some(mut scene) = Scene::new() else {
+        return;
+    };
+    if !sys::has_peer_pidfd() {
+        return eprintln!("skipped: needs Linux 6.5");
+    }
+    let mut program = scene.connect(ALICE);
+    let _region = register(&mut scene, &mut program);
+    let answer = scene.ask(&mut program, &new_message(message::INHERIT), &[]);
+    let (answer, mut descriptors) = answer.expect("the session goes on");
+    assert_eq!((answer.refusal, descriptors.len()), (0, 1));
+    // This process stands for the child, too.
+    let session = scene.shared.children.pop().expect("a child");
+    assert!(!session.peer.is_alive(), "no message has shown the child");
+    let mut child = Program {
+        socket: descriptors.remove(0),
+        session: Some(session),
+    };
+    for _ in 0..2 {
+        let probed = scene.ask(&mut child, &new_message(message::PROBE), &[]);
+        assert!(probed.is_some());
+        let session = child.session.as_ref().expect("it is open");
+        assert!(session.peer.is_alive());
+    }
+    scene.end(&mut child);
+    scene.end(&mut program);
+}
