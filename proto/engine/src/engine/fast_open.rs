@@ -1,8 +1,8 @@
 //! Fast Open (RFC 7413): SYNs with data or a cookie at listeners, and active opens with data.
 
 use tidelane_flow::{
-    Clock, Driver, FastOpenPolicy, FlowId, FlowRoute, ListenerId, OpenError, SocketOptions, State,
-    flags,
+    Clock, CloseCause, Driver, FastOpenPolicy, FlowId, FlowRoute, ListenerId, OpenError,
+    SocketOptions, State, flags,
 };
 use tidelane_slowpath::{SlowPath, syn_room};
 use tidelane_time::Instant;
@@ -75,10 +75,11 @@ impl Engine {
         self.config.fast_open = policy;
     }
 
-    /// Sets the cookie keys of `listener`. `None` sets the keys of all listeners without keys of
-    /// their own.
+    /// Sets the cookie keys of `listener`, if it exists. `None` sets the keys of all listeners
+    /// without keys of their own.
     pub fn set_fast_open_keys(&mut self, listener: Option<ListenerId>, keys: FastOpenKeys) {
         match listener {
+            Some(id) if self.listeners.get(id).is_none() => {}
             Some(id) => self.fast_open.queues.of(id).keys = Some(keys),
             None => self.fast_open.keys = keys,
         }
@@ -210,7 +211,7 @@ impl Engine {
         }
         if fast_open.counts_as_pending && (gone || flow.state != State::SynReceived) {
             fast_open.counts_as_pending = false;
-            let reset = flow.state == State::Closed && !gone;
+            let reset = !gone && cold.cause == Some(CloseCause::Reset);
             if let Some(queue) = cold
                 .listener
                 .and_then(|listener| self.fast_open.queues.get_mut(listener))

@@ -21,8 +21,8 @@ pub struct Queue {
     max: u32,
     /// Number of pending requests.
     taken: u32,
-    /// Ends of the [`RESET_HOLD`] of requests whose connection ended before the handshake was
-    /// complete.
+    /// Ends of the [`RESET_HOLD`] of requests whose connection ended by a RST before the handshake
+    /// was complete.
     resets: VecDeque<Instant>,
     /// Cookie keys of this listener, or `None` for the keys of the engine.
     pub keys: Option<FastOpenKeys>,
@@ -49,9 +49,10 @@ impl Queue {
         self.taken += 1;
     }
 
-    /// Ends a pending request. `reset` is true if the connection ended before the handshake was
-    /// complete: by a RST from the client's address, an ICMP error or a timeout. The request then
-    /// counts for `RESET_HOLD` longer.
+    /// Ends a pending request. `reset` is true if the connection ended by a RST from the client's
+    /// address before the handshake was complete. The request then counts for `RESET_HOLD` longer.
+    /// A request that ends by a timeout or an ICMP error does not, as in Linux: it has counted
+    /// during all retransmissions of the SYN,ACK.
     pub fn release(&mut self, now: Instant, reset: bool) {
         self.taken = self.taken.saturating_sub(1);
         if reset {

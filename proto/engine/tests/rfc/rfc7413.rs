@@ -2,7 +2,7 @@
 //! its peer.
 
 use tidelane_engine::{
-    Advance, CloseCause, Duration, EngineConfig, Event, FastOpenCookie, FastOpenKeys,
+    Advance, CloseCause, Duration, Endpoint, EngineConfig, Event, FastOpenCookie, FastOpenKeys,
     FastOpenOption, FastOpenPolicy, FastOpenRequest, FlowId, FlowRoute, IcmpErrorKind, ListenerId,
     SocketOptions, State, TcpFlags, TcpOptions,
 };
@@ -213,6 +213,37 @@ fn section_5_1_pending_requests_are_bounded() {
     assert!(!opens(&mut rig, 6));
     rig.wait_ms(61_000);
     assert!(opens(&mut rig, 7));
+}
+
+#[test]
+fn section_5_1_a_request_that_times_out_does_not_count_for_another_minute() {
+    let (mut rig, _) = server_with(2, 1);
+    let cookie = cookie_of(&mut rig);
+    rig.push(fast_syn(cookie, 100));
+    while rig.info().state == State::SynReceived {
+        rig.wait_ms(1000);
+    }
+    assert!(rig.events().contains(&Event::Closed(CloseCause::TimedOut)));
+    rig.key.peer.port += 1;
+    assert_eq!(rig.push(fast_syn(cookie, 100))[0].ack, 101);
+}
+
+#[test]
+fn keys_of_an_unknown_listener_have_no_effect() {
+    let mut rig = server();
+    let cookie = cookie_of(&mut rig);
+    let keys = FastOpenKeys {
+        primary: [1; 16],
+        backup: None,
+    };
+    rig.engine.set_fast_open_keys(Some(ListenerId(1)), keys);
+    let address = Endpoint::new(rig.key.local.addr, rig.key.local.port + 1);
+    let other = rig.engine.listen(address, 8, SocketOptions::default());
+    assert_eq!(other, Ok(ListenerId(1)));
+    rig.engine.set_fast_open_qlen_max(ListenerId(1), 1);
+    rig.key.local.port += 1;
+    let answer = rig.push(fast_syn(cookie, 100))[0];
+    assert_eq!(answer.ack, 101, "the cookie of the engine's keys is valid");
 }
 
 #[test]
