@@ -108,9 +108,13 @@ impl TimeWaitTable {
         }
     }
 
-    /// Adds an entry. If the table is full, the new entry replaces the oldest entry.
+    /// Adds an entry. If the table is full, the new entry replaces the oldest entry. A table for no
+    /// connections stays empty.
     pub fn insert(&mut self, entry: Entry) {
         self.remove(&entry.key);
+        if self.max == 0 {
+            return;
+        }
         while self.entries.len() >= self.max {
             let Some((until, oldest)) = self.order.pop_front() else {
                 break;
@@ -191,6 +195,13 @@ mod tests {
             answered_at: None,
             until: Instant(until),
         }
+    }
+
+    #[test]
+    fn a_table_for_no_connections_stays_empty() {
+        let mut table = TimeWaitTable::new([1, 2], 0);
+        table.insert(entry(80, 1, 10));
+        assert_eq!((table.len(), table.next_deadline()), (0, None));
     }
 
     #[test]

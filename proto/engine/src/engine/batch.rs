@@ -17,7 +17,8 @@ use super::{Engine, ts_recent_check::TS_RECENT_CHECK};
 /// Idle time in µs after which the slow path must check cwnd before a flow sends (RFC 5681 §4.1
 /// restarts from the initial window after an idle RTO). The value is well below the default RTO_MIN
 /// of 200 ms, so that the slow path, which compares the idle time with the RTO, is never asked too
-/// late.
+/// late. An engine with a shorter `rto_min` keeps its window after an idle time between its RTO and
+/// this value: a constant costs the fast path less than a comparison with the RTO.
 const IDLE_US_MIN: u32 = 10_000;
 
 /// Flags that must be set for the fast path to finish a flow.
