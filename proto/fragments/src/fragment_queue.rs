@@ -125,10 +125,7 @@ impl FragmentQueue {
     /// A fragment that overlaps earlier fragments, or that contradicts the known end, marks the
     /// packet as invalid and frees its data. An exact duplicate has no effect on the packet.
     pub fn insert(&mut self, fragment: &Fragment<'_>) -> Result<(), DropReason> {
-        if let Some(reason) = self.invalid {
-            return Err(reason);
-        }
-        let inserted = self.try_insert(fragment);
+        let inserted = self.check(fragment).map(|at| self.store(at, fragment));
         if let Err(reason) = inserted
             && reason != DropReason::FragmentDuplicate
         {
@@ -141,7 +138,12 @@ impl FragmentQueue {
         inserted
     }
 
-    fn try_insert(&mut self, fragment: &Fragment<'_>) -> Result<(), DropReason> {
+    /// Checks a fragment. Returns the index at which the fragment will be stored, or the reason why
+    /// it will be dropped.
+    pub fn check(&self, fragment: &Fragment<'_>) -> Result<usize, DropReason> {
+        if let Some(reason) = self.invalid {
+            return Err(reason);
+        }
         let (start, end) = (usize::from(fragment.offset), fragment.end());
         self.check_end(fragment)?;
         let at = self
@@ -162,6 +164,11 @@ impl FragmentQueue {
         if self.fragments.len() >= FRAGMENTS_MAX {
             return Err(DropReason::FragmentLimit);
         }
+        Ok(at)
+    }
+
+    fn store(&mut self, at: usize, fragment: &Fragment<'_>) {
+        let (start, end) = (usize::from(fragment.offset), fragment.end());
         let bytes = fragment.payload.into();
         self.fragments.insert(at, StoredFragment { start, bytes });
         self.len += fragment.payload.len();
@@ -177,7 +184,6 @@ impl FragmentQueue {
                 header: (header.len() <= HEADER_KEPT_MAX).then(|| header.into()),
             });
         }
-        Ok(())
     }
 
     /// Checks the end of a fragment. The last fragment ends where the packet's payload ends, and

@@ -94,7 +94,12 @@ impl Reassembler {
             Some(at) => at,
             None => self.create_queue(now, fragment.packet_id),
         };
-        let at = self.make_room(at, FRAGMENT_COST + fragment.payload.len());
+        // Only a fragment that will be stored may replace other packets.
+        let stored_cost = match self.queues.get(at).map(|queue| queue.check(fragment)) {
+            Some(Ok(_)) => FRAGMENT_COST + fragment.payload.len(),
+            _ => 0,
+        };
+        let at = self.make_room(at, stored_cost);
         let Some(queue) = self.queues.get_mut(at) else {
             return Err(DropReason::FragmentLimit);
         };

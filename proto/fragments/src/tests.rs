@@ -268,6 +268,25 @@ fn memory_is_bounded_per_source_and_the_oldest_packet_makes_room() {
 }
 
 #[test]
+fn a_duplicate_replaces_no_other_packet() {
+    let whole = payload(8000);
+    let mut all = Reassembler::default();
+    let begun = |id| Part::new(id, 0, true, &whole);
+    let mut id = 0;
+    while all.bytes() + 8000 + QUEUE_COST + FRAGMENT_COST <= SOURCE_BYTES_MAX {
+        push(&mut all, begun(id)).unwrap();
+        id += 1;
+    }
+    let packets = all.incomplete_packets();
+    let duplicate = Err(DropReason::FragmentDuplicate);
+    assert_eq!(push(&mut all, begun(id - 1)), duplicate);
+    assert_eq!(
+        (all.incomplete_packets(), all.counters().fails),
+        (packets, 0)
+    );
+}
+
+#[test]
 fn packets_and_fragments_are_bounded_in_number() {
     let whole = payload(8 * (FRAGMENTS_MAX + 1));
     let mut all = Reassembler::default();
