@@ -66,6 +66,8 @@ pub struct XdpCounters {
     pub tx_packets: u64,
     /// GSO frames sent.
     pub tx_gso_frames: u64,
+    /// `sendmsg` calls made to send GSO frames.
+    pub tx_gso_calls: u64,
     /// `sendto` calls made to transmit.
     pub tx_kicks: u64,
     /// `recvfrom` calls made so that the kernel takes frames from the FILL ring.
@@ -387,6 +389,7 @@ impl PacketIo for XdpPort {
             return Err(LinkFull);
         }
         let socket = self.gso.as_mut().ok_or(LinkFull)?;
+        self.counters.tx_gso_calls += 1;
         socket.send(payload, gso)?;
         self.counters.tx_gso_frames += 1;
         Ok(())
@@ -413,6 +416,6 @@ impl PacketIo for XdpPort {
     }
 
     fn system_calls(&self) -> u64 {
-        self.counters.tx_kicks + self.counters.rx_kicks
+        self.counters.tx_kicks + self.counters.rx_kicks + self.counters.tx_gso_calls
     }
 }

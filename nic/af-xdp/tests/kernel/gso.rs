@@ -95,8 +95,10 @@ fn segments_seen(peer_has_xdp: bool, payload: &[u8]) -> Vec<Vec<u8>> {
     });
     let frame = tcp((mac(&pair.host), mac(&pair.peer)), payload);
     assert!(port.capabilities().tx_gso_len_max as usize >= frame.len());
+    let calls = port.system_calls();
     send_gso(&mut port, &frame).unwrap();
     assert_eq!(port.counters().tx_gso_frames, 1);
+    assert_eq!(port.system_calls(), calls + 1);
     receive(&peer, payload.len())
 }
 
