@@ -195,7 +195,7 @@ impl HostileProgram {
             Harm::Flood => self.repeat(count, |program| program.send_genuine(around, rng)),
             Harm::Forge => self.repeat(count, |program| program.send_forged(around, oracle, rng)),
             Harm::Garbage => self.repeat(count, |program| program.send_garbage(around, rng)),
-            Harm::Gso => self.repeat(count / 8, |program| program.send_gso(around, rng)),
+            Harm::Gso => self.repeat(count.div_ceil(8), |program| program.send_gso(around, rng)),
             Harm::GsoGarbage => {
                 self.repeat(count, |program| program.send_bad_gso(around, oracle, rng));
             }
