@@ -268,22 +268,23 @@ fn memory(processes: &[Watched]) -> io::Result<Value> {
     let mut all = serde_json::Map::new();
     for Watched { name, pid } in processes {
         let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
-        let rss = field(&text, "Rss:");
-        let shared = field(&text, "Pss_Shmem:");
+        let [rss, pss] = ["Rss:", "Pss:"].map(|name| field(&text, name));
+        let shared = field(&text, "Pss_Shmem:")?;
         all.insert(
             name.clone(),
-            json!({"rss_kib": rss, "pss_kib": field(&text, "Pss:"), "pss_shared_kib": shared}),
+            json!({"rss_kib": rss?, "pss_kib": pss?, "pss_shared_kib": shared}),
         );
     }
     let text = fs::read_to_string("/proc/meminfo")?;
-    let kernel = json!({"slab_kib": field(&text, "Slab:"), "shmem_kib": field(&text, "Shmem:")});
+    let kernel = json!({"slab_kib": field(&text, "Slab:")?, "shmem_kib": field(&text, "Shmem:")?});
     all.insert("kernel".to_owned(), kernel);
     Ok(Value::Object(all))
 }
 
-/// Returns the number in the line that begins with `name`, or 0 if there is no such line.
-fn field(text: &str, name: &str) -> u64 {
+/// Returns the number in the line that begins with `name`.
+fn field(text: &str, name: &str) -> io::Result<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let number = line.and_then(|line| line.split_whitespace().next());
-    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+    let number = number.and_then(|number| number.parse().ok());
+    number.ok_or_else(|| io::Error::other(format!("the kernel reports no {name}")))
 }

@@ -240,26 +240,31 @@ impl Sample {
     /// after the servers have ended.
     fn of(line: &Value, ended_kib: f64) -> Result<Self, Stop> {
         let connections = number(line, "connections")?;
-        let sum = |when: &str, prefix: &str, field: &str| -> f64 {
-            let all = line["memory"][when].as_object().into_iter().flatten();
-            let of_it = all.filter(|(name, _)| name.starts_with(prefix));
-            of_it.filter_map(|(_, values)| values[field].as_f64()).sum()
+        // A missing value is an error. Without a service, no name begins with "service", and the sum
+        // is 0.
+        let sum = |when: &str, prefix: &str, field: &str| -> Result<f64, Stop> {
+            let all = line["memory"][when].as_object();
+            let all = all.ok_or_else(|| Stop::Fail(format!("no memory {when} in {line}")))?;
+            let of_it = all.iter().filter(|(name, _)| name.starts_with(prefix));
+            of_it.map(|(_, values)| number(values, field)).sum()
         };
         let each = |kib: f64| kib * 1024.0 / connections;
-        let grown = |when: &str, prefix: &str, field: &str| {
-            each(sum(when, prefix, field) - sum("before", prefix, field))
+        let grown = |when: &str, prefix: &str, field: &str| -> Result<f64, Stop> {
+            Ok(each(
+                sum(when, prefix, field)? - sum("before", prefix, field)?,
+            ))
         };
-        let service = grown("idle", "service", "pss_kib");
-        let programs = grown("idle", "server-", "pss_kib");
+        let service = grown("idle", "service", "pss_kib")?;
+        let programs = grown("idle", "server-", "pss_kib")?;
         let requests = line["request_us"].as_array().into_iter().flatten();
         let requests: Vec<f64> = requests.filter_map(Value::as_f64).collect();
-        let before = sum("before", "service", "pss_kib");
+        let before = sum("before", "service", "pss_kib")?;
         Ok(Self {
             service,
             programs,
             total: service + programs,
-            slab: grown("idle", "kernel", "slab_kib"),
-            service_closed: grown("closed", "service", "pss_kib"),
+            slab: grown("idle", "kernel", "slab_kib")?,
+            service_closed: grown("closed", "service", "pss_kib")?,
             service_ended: if before > 0.0 {
                 each(ended_kib - before)
             } else {
@@ -334,5 +339,32 @@ impl Results {
             .collect();
         let bars = ["service", "program"];
         plot::bars(&plan.title, "bytes per connection", &bars, &groups)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::Sample;
+
+    #[test]
+    fn a_missing_memory_is_an_error() {
+        let of = |server: u64| {
+            json!({
+                "server-0": {"pss_kib": server}, "server-1": {"pss_kib": server},
+                "kernel": {"slab_kib": 0},
+            })
+        };
+        let mut line = json!({
+            "connections": 2, "open_us": 1, "request_us": [1, 2, 3],
+            "memory": {"before": of(10), "idle": of(12), "closed": of(10)},
+        });
+        let sample = Sample::of(&line, 0.0).expect("all values");
+        assert_eq!((sample.programs, sample.service), (2048.0, 0.0));
+        line["memory"]["idle"]["server-1"] = json!({"rss_kib": 12});
+        assert!(Sample::of(&line, 0.0).is_err());
+        line["memory"]["idle"] = json!(null);
+        assert!(Sample::of(&line, 0.0).is_err());
     }
 }
