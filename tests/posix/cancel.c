@@ -282,3 +282,59 @@ void cancelled_at_any_moment(void)
 	struct answer got = peer_receives(other, 50, 2);
 	say("peer got %ld %ld", got.first, got.second);
 }
+
+/* Number of SIGUSR1 signals. */
+static volatile sig_atomic_t signals;
+
+static void on_signal(int signal)
+{
+	(void)signal;
+	signals++;
+}
+
+static void reads_once(struct waiter *waiter)
+{
+	char bytes[100];
+	show(read(waiter->fd, bytes, sizeof bytes));
+}
+
+static void waits_disabled(struct waiter *waiter)
+{
+	must(pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL) == 0);
+	int status;
+	show(waitpid(waiter->fd, &status, 0) > 0);
+}
+
+/* After a cancellation, signals with SA_RESTART do not end the calls of other threads. The signal
+ * of the cancellation does not end a call of a thread that has disabled cancellation. */
+void cancelled_and_signalled(void)
+{
+	int other, ends[2], fd = accepted(0, &other);
+	struct sigaction restarts = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+	struct waiter waiter = {.fd = fd, .call = in_read};
+	must(sigaction(SIGUSR1, &restarts, NULL) == 0);
+	cancel_asleep("read", &waiter);
+	waiter.call = reads_once;
+	start(&waiter);
+	await_asleep(waiter.tid);
+	must(pthread_kill(waiter.thread, SIGUSR1) == 0);
+	await(signals == 1);
+	await_asleep(waiter.tid);
+	peer_sends(other, 30, 1);
+	say_joined("signalled", &waiter);
+	must(pipe(ends) == 0);
+	pid_t child = fork();
+	if (child == 0) {
+		char byte;
+		close(ends[1]);
+		_exit(read(ends[0], &byte, 1));
+	}
+	waiter.fd = child;
+	waiter.call = waits_disabled;
+	start(&waiter);
+	await_asleep(waiter.tid);
+	show(pthread_cancel(waiter.thread));
+	pause_briefly();
+	close(ends[1]);
+	say_joined("disabled", &waiter);
+}

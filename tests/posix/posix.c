@@ -40,7 +40,8 @@
 	X(temporary_epoll) X(nested_epoll) X(streams) X(formatted_writes) X(standard_streams)     \
 	X(fork_standard_streams) X(vectors_without_position)                                      \
 	X(resets_after_data) X(connects_at_once) X(killed_listener)                               \
-	X(cancelled_asleep) X(cancelled_before) X(cancelled_disabled) X(cancelled_at_any_moment)
+	X(cancelled_asleep) X(cancelled_before) X(cancelled_disabled) X(cancelled_at_any_moment)  \
+	X(cancelled_and_signalled)
 
 #define DECLARE(name) void name(void);
 CASES(DECLARE)

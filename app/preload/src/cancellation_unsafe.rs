@@ -77,8 +77,14 @@ struct KernelAction {
     mask: sys::SignalMask,
 }
 
-/// Installs the library's handler of SIGCANCEL in place of libc's handler, without SA_RESTART, so
-/// that blocked system calls return EINTR. Does nothing while libc has not installed its handler.
+/// Installs the library's handler of SIGCANCEL in place of libc's handler, which the library's
+/// handler calls. Does nothing while libc has not installed its handler.
+///
+/// The library's handler keeps SA_RESTART, because otherwise calls of a thread that has disabled
+/// cancellation would fail with EINTR, and `handlers_restart` of `tidelane_sockets` would return
+/// false for the whole process. Before the handler runs, the kernel moves a thread whose system
+/// call it will restart back to the system call instruction. The thread is then within
+/// `cancellable`, from where the handler can end the call.
 fn install_in_front_of_libc() {
     let mut action = KernelAction {
         handler: 0,
@@ -107,7 +113,7 @@ fn install_in_front_of_libc() {
     }
     LIBC_HANDLER.store(action.handler, Ordering::Release);
     action.handler = ours as usize;
-    action.flags &= !(libc::SA_RESTART as usize);
+    action.flags |= libc::SA_RESTART as usize;
     let _ = change(&action, std::ptr::null_mut());
 }
 

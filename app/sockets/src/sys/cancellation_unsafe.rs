@@ -33,7 +33,8 @@ const NONE: u32 = 0;
 /// Value of the word after the cancellation of the thread was requested.
 const REQUESTED: u32 = 1;
 /// Value of the word after SIGCANCEL has arrived at a thread that has disabled cancellation. If the
-/// signal has interrupted a system call, the thread has to repeat the call.
+/// signal has interrupted a system call that the kernel does not restart, such as `epoll_wait`, the
+/// thread has to repeat the call.
 const INTERRUPTED_WHILE_DISABLED: u32 = 2;
 
 unsafe extern "C" {
