@@ -179,6 +179,41 @@ void message_arrays(void)
 	say("lengths %u %u %u", messages[0].msg_len, messages[1].msg_len, messages[2].msg_len);
 }
 
+static void *reset_late(void *other)
+{
+	pause_briefly();
+	peer_must("reset %d", *(int *)other);
+	return NULL;
+}
+
+/* recvmmsg returns an error before bytes that have arrived. An error after its first message fails
+ * the next call. */
+void message_array_error(void)
+{
+	int other, fd = accepted(0, &other);
+	char bytes[10];
+	struct iovec part = {bytes, sizeof bytes};
+	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+	struct mmsghdr messages[] = {{.msg_hdr = message}, {.msg_hdr = message}};
+	pthread_t thread;
+	peer_sends(other, 10, 9);
+	peer_must("reset %d", other);
+	await_events(fd, POLLHUP);
+	show(recvmmsg(fd, messages, 2, 0, NULL));
+	show(recvmmsg(fd, messages, 2, 0, NULL));
+	say("lengths %u %u", messages[0].msg_len, messages[1].msg_len);
+	close(fd);
+
+	fd = accepted(0, &other);
+	peer_sends(other, 10, 9);
+	must(pthread_create(&thread, NULL, reset_late, &other) == 0);
+	show(recvmmsg(fd, messages, 2, 0, NULL));
+	say("length %u", messages[0].msg_len);
+	show(recv(fd, bytes, sizeof bytes, 0));
+	show(recv(fd, bytes, sizeof bytes, 0));
+	pthread_join(thread, NULL);
+}
+
 /* Number of SIGPIPE signals. */
 static volatile sig_atomic_t pipes;
 

@@ -41,7 +41,7 @@
 	X(fork_standard_streams) X(vectors_without_position)                                      \
 	X(resets_after_data) X(connects_at_once) X(killed_listener)                               \
 	X(cancelled_asleep) X(cancelled_before) X(cancelled_disabled) X(cancelled_at_any_moment)  \
-	X(cancelled_and_signalled)
+	X(cancelled_and_signalled) X(message_array_error)
 
 #define DECLARE(name) void name(void);
 CASES(DECLARE)

@@ -4,7 +4,7 @@
 use std::ffi::{c_int, c_uint};
 
 use libc::{mmsghdr, timespec};
-use tidelane_sockets::{Handled, descriptors, sys};
+use tidelane_sockets::{Handled, descriptors, sys, transfer};
 
 use crate::{
     bytes_unsafe::{receive_message, send_message},
@@ -57,11 +57,16 @@ unsafe fn receive_messages(
     flags: c_int,
     timeout: *mut timespec,
 ) -> Handled {
-    descriptors::socket(fd)?;
+    let socket = descriptors::socket(fd)?;
     // The kernel reports an invalid timeout.
     // SAFETY: the caller upholds the safety contract.
     let limit_ns = unsafe { timeout_ns(timeout) }?;
     let end_ns = limit_ns.map(|limit| sys::monotonic_ns().saturating_add(limit));
+    if flags & libc::MSG_ERRQUEUE == 0
+        && let Some(error) = transfer::pending_error(socket, fd)
+    {
+        return Some(Err(error));
+    }
     let mut message_flags = flags & !libc::MSG_WAITFORONE;
     for index in 0..count {
         // SAFETY: the caller guarantees that there are `count` messages.
@@ -70,7 +75,11 @@ unsafe fn receive_messages(
         match unsafe { receive_message(fd, &raw mut message.msg_hdr, message_flags) } {
             Some(Ok(len)) => message.msg_len = len as c_uint,
             failed if index == 0 => return failed,
-            None | Some(Err(_)) => return Some(Ok(index)),
+            Some(Err(error)) => {
+                transfer::keep_error(socket, fd, error);
+                return Some(Ok(index));
+            }
+            None => return Some(Ok(index)),
         }
         if flags & libc::MSG_WAITFORONE != 0 {
             message_flags |= libc::MSG_DONTWAIT;

@@ -12,7 +12,7 @@ use super::{fast_open, urgent};
 use crate::{
     readiness::wait::{self, Deadline},
     socket::{Inner, Socket, sharing, state::State, urgent::peek},
-    sys::{self, Errno, Handled, TO_KERNEL, fail},
+    sys::{self, Errno, Handled, TO_KERNEL, cancellation_unsafe::CANCELLED, fail},
 };
 
 /// Result of an attempt that cannot transfer a byte yet.
@@ -137,6 +137,31 @@ fn scatter(mut bytes: &[u8], into: &mut [IoSliceMut<'_>]) {
         let (now, later) = bytes.split_at(part.len().min(bytes.len()));
         part[..now.len()].copy_from_slice(now);
         bytes = later;
+    }
+}
+
+/// Returns and clears the pending error of an accelerated connection. `recvmmsg` returns this error
+/// before any bytes that have arrived, as in Linux.
+pub fn pending_error(socket: &'static Socket, fd: RawFd) -> Option<Errno> {
+    let mut inner = socket.enter(fd)?;
+    if inner.state.is_in_kernel() {
+        return None;
+    }
+    inner.refresh();
+    inner.take_error()
+}
+
+/// Keeps the error of a message of `recvmmsg` for the next call or for SO_ERROR, because the call
+/// itself returns the number of messages before the error. Linux keeps all errors except EAGAIN.
+/// This function also does not keep the end of a wait by a signal or by a cancellation.
+pub fn keep_error(socket: &'static Socket, fd: RawFd, error: Errno) {
+    if matches!(error, WOULD_BLOCK | CANCELLED | Errno(libc::EINTR)) {
+        return;
+    }
+    if let Some(mut inner) = socket.enter(fd)
+        && !inner.state.is_in_kernel()
+    {
+        inner.error = error.0;
     }
 }
 
