@@ -34,6 +34,17 @@ void duplicates(void)
 	write_exactly(ends[0], 30, 4);
 	got = peer_receives(other, 30, 4);
 	say("peer got %ld %ld", got.first, got.second);
+	/* A descriptor above a lowered limit. The connection stays open. */
+	struct rlimit limit, lowered;
+	must(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+	lowered = limit;
+	lowered.rlim_cur = ends[0];
+	must(setrlimit(RLIMIT_NOFILE, &lowered) == 0);
+	show(dup3(STDIN_FILENO, ends[0], 0));
+	must(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+	write_exactly(ends[0], 30, 5);
+	got = peer_receives(other, 30, 5);
+	say("peer got %ld %ld", got.first, got.second);
 	say("replaced %d", dup2(ends[1], ends[0]) == ends[0]);
 	got = peer_receives(other, -1, 0);
 	say("peer got %ld %ld", got.first, got.second);

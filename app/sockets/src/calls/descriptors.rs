@@ -223,6 +223,11 @@ pub fn duplicate_to(from: RawFd, to: RawFd, flags: Option<i32>) -> Handled {
     if from == to || is_refused {
         return TO_KERNEL;
     }
+    // The kernel refuses a descriptor of RLIMIT_NOFILE or more without closing `to`, which may be
+    // open from the time before the program lowered the limit.
+    if u64::try_from(to).is_ok_and(|to| to >= sys::descriptor_limit()) {
+        return Some(Err(Errno(libc::EBADF)));
+    }
     if let Err(error) = sys::fcntl(from, libc::F_GETFD, 0) {
         return Some(Err(error));
     }
