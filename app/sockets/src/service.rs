@@ -15,6 +15,7 @@
 //! | `internal_events` | events of this crate's own descriptors in the program's epoll instances |
 //! | `outage` | listeners and sleeping threads during an outage |
 //! | `exceptions` | sockets that are left to the kernel on purpose |
+//! | `sleep_fds` | the kernel epoll instances on which threads wait for a channel's doorbell |
 //! | `report` | reports about sockets that stay with the kernel |
 //! | `within_host` | connections over loopback and to the host's own addresses |
 
@@ -28,6 +29,7 @@ pub(crate) mod internal_events;
 pub(crate) mod outage;
 pub(crate) mod report;
 pub(crate) mod session;
+pub(crate) mod sleep_fds;
 pub(crate) mod within_host;
 
 pub use channel::Channel;

@@ -265,7 +265,7 @@ impl Sleeper {
                 events: libc::POLLIN,
                 revents: 0,
             });
-            borrowed.push((channel, sleep));
+            borrowed.push(sleep);
         }
         let bound = BoundedSleep::begin();
         let left_ns = bound.limit(self.deadline.left_ns());
@@ -275,9 +275,7 @@ impl Sleeper {
             sleep_on_many(&mut fds, first_channel, left_ns, self.mask.as_ref())
         };
         drop(bound);
-        for (channel, sleep) in borrowed {
-            channel.return_sleep_fd(sleep);
-        }
+        drop(borrowed);
         self.disarm();
         self.pump();
         self.spun = false;

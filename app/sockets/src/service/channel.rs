@@ -27,6 +27,7 @@ use super::{
     connection::Connection,
     internal_events::internal_tag,
     session::{self, ProcessSession},
+    sleep_fds::{SleepFd, SleepFds},
 };
 use crate::{
     sys::{self, Errno, Lock, Rank, Sleepers},
@@ -71,15 +72,7 @@ pub struct Channel {
     /// to, or 0 if the epoll instance does not contain this doorbell.
     pub(super) default_doorbell_session: AtomicU32,
     /// Idle kernel epoll instances for threads that sleep on this channel's doorbell.
-    sleep_fds: Lock<Vec<SleepFd>>,
-}
-
-/// A kernel epoll instance that contains a channel's doorbell, for one sleeping thread.
-#[derive(Debug)]
-pub(crate) struct SleepFd {
-    pub(crate) fd: RawFd,
-    /// The session that the doorbell belongs to.
-    session: u32,
+    sleep_fds: SleepFds,
 }
 
 /// The context of a channel, and the state that belongs to it. The ring's lock protects both.
@@ -168,7 +161,7 @@ impl Channel {
             polls_default: AtomicBool::new(false),
             registered: AtomicU32::new(0),
             default_doorbell_session: AtomicU32::new(0),
-            sleep_fds: Lock::new(Vec::new()),
+            sleep_fds: SleepFds::new(),
         }
     }
 
@@ -198,9 +191,6 @@ impl Channel {
         if ring.context.is_none() || ring.session != session.generation {
             let program = session.program().ok_or(Errno(libc::EMFILE))?;
             let context = program.new_context().map_err(|_| Errno(libc::EMFILE))?;
-            for sleep in std::mem::take(&mut *self.sleep_fds.lock()) {
-                session::close_internal(sleep.fd);
-            }
             let last = self.doorbell.load(Ordering::Acquire);
             ring.retire(last);
             // Dropping the old context closes its doorbell.
@@ -212,6 +202,8 @@ impl Channel {
             ring.session = session.generation;
             ring.context = Some(context);
             self.doorbell.store(doorbell, Ordering::SeqCst);
+            // After the store, so that an epoll instance of this session has this doorbell.
+            self.sleep_fds.begin_session(session.generation);
             if let Some(retired) = ring.retired {
                 self.sleepers.wake(|| sys::ring_eventfd(retired));
             }
@@ -456,25 +448,19 @@ impl Channel {
     }
 
     /// Lends a kernel epoll instance, which the doorbell makes readable, to one sleeping thread.
-    pub(crate) fn borrow_sleep_fd(&self) -> Result<SleepFd, Errno> {
-        if let Some(sleep) = self.sleep_fds.lock().pop() {
-            return Ok(sleep);
-        }
-        let session = self.session();
-        let fd = session::make_internal(sys::epoll_create()?);
-        if let Some(last) = session::last() {
-            self.register_doorbells(fd, last)?;
-        }
-        Ok(SleepFd { fd, session })
+    pub(crate) fn borrow_sleep_fd(&self) -> Result<SleepFd<'_>, Errno> {
+        self.sleep_fds.lend(|| self.new_sleep_fd())
     }
 
-    /// Takes back an epoll instance that `borrow_sleep_fd` lent.
-    pub(crate) fn return_sleep_fd(&self, sleep: SleepFd) {
-        if sleep.session == self.session() {
-            self.sleep_fds.lock().push(sleep);
-        } else {
-            session::close_internal(sleep.fd);
+    fn new_sleep_fd(&self) -> Result<RawFd, Errno> {
+        let fd = session::make_internal(sys::epoll_create()?);
+        if let Some(last) = session::last()
+            && let Err(error) = self.register_doorbells(fd, last)
+        {
+            session::close_internal(fd);
+            return Err(error);
         }
+        Ok(fd)
     }
 
     /// Resets the channel in a child after fork. The caller has abandoned the parent's session, so
@@ -488,10 +474,7 @@ impl Channel {
         if doorbell >= 0 {
             table::set_internal(doorbell, false);
         }
-        self.sleep_fds.unlock_after_fork();
-        for sleep in std::mem::take(&mut *self.sleep_fds.lock()) {
-            session::close_internal(sleep.fd);
-        }
+        self.sleep_fds.reset_after_fork();
         self.sleepers.reset_after_fork();
         self.registered.store(0, Ordering::Relaxed);
         self.polls_default.store(false, Ordering::Relaxed);
