@@ -232,8 +232,9 @@ fn register() -> Option<&'static ProcessSession> {
 /// refers. Contexts and connections still refer to a session that has just ended, so a later call,
 /// when another session begins, frees the last session.
 fn retire(last: Option<&'static ProcessSession>) {
+    let program = last.and_then(|session| session.program.enter()?.take());
     let mut retired = RETIRED.lock();
-    retired.extend(last.and_then(|session| session.program.enter()?.take()));
+    retired.extend(program);
     let (over, in_use) = std::mem::take(&mut *retired)
         .into_iter()
         .partition(Program::is_last);

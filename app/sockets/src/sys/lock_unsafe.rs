@@ -13,7 +13,7 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use super::{Rank, Section, order};
+use super::{Rank, Section, order::Held};
 use crate::sys;
 
 /// Number of attempts after which the thread yields the CPU, in case the owner waits for this CPU.
@@ -67,22 +67,33 @@ impl<T> Lock<T> {
     pub fn enter(&self) -> Option<Guard<'_, T>> {
         let me = sys::thread_identity();
         let section = Section::enter();
-        if self.take(me) {
-            Some(Guard::new(self, section))
-        } else {
-            self.enter_contended(me, section)
+        // Debug builds check the order before the thread waits. Otherwise a thread that takes locks
+        // against the order would deadlock instead of reporting the order.
+        if cfg!(debug_assertions) && self.is_held_by(me) {
+            return None;
         }
+        let held = Held::new(self.rank);
+        (self.take(me) || self.wait(me)).then(|| Guard::new(self, held, section))
     }
 
-    /// Takes the lock of a new object while the lock of an older object of the same kind is held.
-    /// No other thread holds a new object's lock for long.
+    /// Takes the lock of an object that is not yet in use. The thread may hold the lock of one
+    /// older object of the same rank. Other threads hold a new object's lock only for a moment, and
+    /// meanwhile take no other lock of this rank, so that the wait ends.
+    ///
+    /// # Panics
+    ///
+    /// Aborts the process if this thread already holds the lock.
     pub fn lock_of_new(&self) -> Guard<'_, T> {
-        loop {
-            if let Some(guard) = self.try_lock() {
-                return guard;
-            }
-            sys::yield_now();
+        let me = sys::thread_identity();
+        let section = Section::enter();
+        if self.is_held_by(me) {
+            reentered();
         }
+        let held = Held::new_within(self.rank);
+        if !self.take(me) && !self.wait(me) {
+            reentered();
+        }
+        Guard::new(self, held, section)
     }
 
     /// Takes the lock if the lock is free, regardless of the lock order. Returns `None` otherwise.
@@ -90,7 +101,7 @@ impl<T> Lock<T> {
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         let section = Section::enter();
         self.take(sys::thread_identity())
-            .then(|| Guard::new_unordered(self, section))
+            .then(|| Guard::new(self, Held::new_unordered(self.rank), section))
     }
 
     #[inline]
@@ -100,15 +111,22 @@ impl<T> Lock<T> {
             .is_ok()
     }
 
+    #[inline]
+    fn is_held_by(&self, thread: usize) -> bool {
+        self.owner.load(Ordering::Relaxed) == thread
+    }
+
+    /// Waits until the lock is free, and takes it. Returns false if this thread already holds the
+    /// lock.
     #[cold]
-    fn enter_contended(&self, me: usize, section: Section) -> Option<Guard<'_, T>> {
-        if self.owner.load(Ordering::Relaxed) == me {
-            return None;
+    fn wait(&self, me: usize) -> bool {
+        if self.is_held_by(me) {
+            return false;
         }
         let mut spins = 0;
         loop {
-            if self.owner.load(Ordering::Relaxed) == 0 && self.take(me) {
-                return Some(Guard::new(self, section));
+            if self.is_held_by(0) && self.take(me) {
+                return true;
             }
             spins += 1;
             if spins % SPINS_MAX == 0 {
@@ -153,7 +171,7 @@ fn reentered() -> ! {
 pub struct Guard<'a, T> {
     lock: &'a Lock<T>,
     /// Checks the lock order in debug builds.
-    _held: order::Held,
+    _held: Held,
     /// A section, in which no signal handler of the program runs. The section ends after the lock
     /// is released, because fields are dropped after the guard's own `drop`.
     _section: Section,
@@ -161,19 +179,10 @@ pub struct Guard<'a, T> {
 
 impl<'a, T> Guard<'a, T> {
     #[inline]
-    fn new(lock: &'a Lock<T>, section: Section) -> Self {
+    fn new(lock: &'a Lock<T>, held: Held, section: Section) -> Self {
         Self {
             lock,
-            _held: order::Held::new(lock.rank),
-            _section: section,
-        }
-    }
-
-    #[inline]
-    fn new_unordered(lock: &'a Lock<T>, section: Section) -> Self {
-        Self {
-            lock,
-            _held: order::Held::new_unordered(lock.rank),
+            _held: held,
             _section: section,
         }
     }

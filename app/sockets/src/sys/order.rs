@@ -30,24 +30,42 @@ mod checked {
         static HELD: [Cell<u32>; Rank::Leaf as usize + 1] = const { [const { Cell::new(0) }; 5] };
     }
 
+    /// Returns the number of locks of rank number `lowest` or higher that this thread holds.
+    fn count_from(lowest: usize) -> u32 {
+        HELD.with(|held| held[lowest..].iter().map(Cell::get).sum())
+    }
+
     /// The record that this thread holds a lock of some rank, until the value is dropped.
     #[derive(Debug)]
     pub struct Held(Rank);
 
     impl Held {
-        /// Records that this thread holds a lock of `rank`.
+        /// Records that this thread takes a lock of `rank`.
         ///
         /// # Panics
         ///
         /// Panics if this thread holds a lock of the same or a higher rank.
         pub fn new(rank: Rank) -> Self {
-            HELD.with(|held| {
-                let same_or_higher = &held[rank as usize..];
-                assert!(
-                    same_or_higher.iter().all(|count| count.get() == 0),
-                    "a {rank:?} lock is taken while a lock of the same or a higher rank is held"
-                );
-            });
+            assert!(
+                count_from(rank as usize) == 0,
+                "a {rank:?} lock is taken while a lock of the same or a higher rank is held"
+            );
+            Self::new_unordered(rank)
+        }
+
+        /// Records that this thread takes the lock of a new object.
+        ///
+        /// # Panics
+        ///
+        /// Panics if this thread holds a lock of a higher rank, or several locks of the same rank.
+        pub fn new_within(rank: Rank) -> Self {
+            let (same_or_higher, higher) =
+                (count_from(rank as usize), count_from(rank as usize + 1));
+            assert!(
+                higher == 0 && same_or_higher <= 1,
+                "a new object's {rank:?} lock is taken while two locks of the same rank or a lock \
+                 of a higher rank are held"
+            );
             Self::new_unordered(rank)
         }
 
@@ -78,6 +96,11 @@ pub(crate) struct Held;
 impl Held {
     #[inline(always)]
     pub(crate) fn new(_rank: Rank) -> Self {
+        Self
+    }
+
+    #[inline(always)]
+    pub(crate) fn new_within(_rank: Rank) -> Self {
         Self
     }
 
@@ -117,5 +140,32 @@ mod tests {
         let locks = [(), ()].map(|()| Lock::ranked(Rank::Socket, ()));
         let _first = locks[0].lock();
         let _second = locks[1].lock();
+    }
+
+    #[test]
+    #[should_panic(expected = "a Socket lock is taken while a lock of the same")]
+    fn the_order_is_checked_before_the_wait() {
+        let (socket, ring) = (Lock::ranked(Rank::Socket, ()), Lock::ranked(Rank::Ring, ()));
+        let _ring = ring.lock();
+        std::thread::scope(|scope| {
+            // The other thread ends without releasing the lock, so that a wait would not end.
+            scope.spawn(|| std::mem::forget(socket.lock()));
+        });
+        let _socket = socket.lock();
+    }
+
+    #[test]
+    fn a_new_lock_may_be_taken_within_one_of_its_rank() {
+        let [old, new] = [(), ()].map(|()| Lock::ranked(Rank::Socket, ()));
+        let _old = old.lock();
+        let _new = new.lock_of_new();
+    }
+
+    #[test]
+    #[should_panic(expected = "a new object's Socket lock is taken while")]
+    fn a_new_lock_may_not_be_taken_against_the_order() {
+        let (socket, ring) = (Lock::ranked(Rank::Socket, ()), Lock::ranked(Rank::Ring, ()));
+        let _ring = ring.lock();
+        let _socket = socket.lock_of_new();
     }
 }
