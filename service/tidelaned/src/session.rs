@@ -30,9 +30,9 @@ use crate::{
 };
 
 mod admission;
-mod bells;
 mod charges;
 mod children;
+mod contexts;
 mod listeners;
 mod next;
 mod ports;
@@ -385,7 +385,6 @@ impl Session {
                 id
             }
         });
-        // Without an answer, a core has stopped or hangs, and the service ends.
         let Some(ids) = added else {
             return self.answer(message::REGISTERED, refusal::LIMIT);
         };
@@ -408,47 +407,6 @@ impl Session {
             unsealed: Some(memories),
         });
         sent
-    }
-
-    /// Handles CONTEXT: gives the program one more context, which is the set of rings of a thread.
-    fn context<P: NicPort>(
-        &mut self,
-        shared: &mut ServiceState<P>,
-        request: &Message,
-        bell: Doorbell,
-    ) -> io::Result<()> {
-        let Some(registered) = &mut self.registered else {
-            return Ok(());
-        };
-        if !registered.update_mapped() {
-            return self.answer(message::CONTEXT, refusal::MALFORMED);
-        }
-        let cores = shared.cores.len();
-        let mut bells = bells::of_context(&bell, cores)?;
-        if let Err(refused) = registered.charges.add_context(cores) {
-            return self.refuse(message::CONTEXT, refused);
-        }
-        let number = request.context;
-        let added = shared.cores.call_each(|core| {
-            let (id, bell) = (registered.ids[core], bells.pop());
-            move |host, _| bell.is_some_and(|bell| host.add_context(id, number, bell))
-        });
-        let refusal = match added {
-            Some(added) if added.iter().all(|added| *added) => 0,
-            Some(added) if !added.contains(&true) => {
-                registered.charges.drop_context(cores);
-                refusal::LIMIT
-            }
-            // Cores that have added the context keep it, with its doorbells, until the session
-            // ends. The charge therefore stays.
-            _ => refusal::LIMIT,
-        };
-        let answer = Message {
-            refusal,
-            context: number,
-            ..new_message(message::CONTEXT)
-        };
-        send_message(self.socket.as_fd(), &answer, &[])
     }
 
     /// Ends the session, and frees all resources of its program.

@@ -240,8 +240,8 @@ impl Sample {
     /// after the servers have ended.
     fn of(line: &Value, ended_kib: f64) -> Result<Self, Stop> {
         let connections = number(line, "connections")?;
-        // A missing value is an error. Without a service, no name begins with "service", and the sum
-        // is 0.
+        // A missing value is an error. Without a service, no name begins with "service", and the
+        // sum is 0.
         let sum = |when: &str, prefix: &str, field: &str| -> Result<f64, Stop> {
             let all = line["memory"][when].as_object();
             let all = all.ok_or_else(|| Stop::Fail(format!("no memory {when} in {line}")))?;
