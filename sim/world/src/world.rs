@@ -117,12 +117,9 @@ impl World {
         ledger.refusals = scenario.has_low_limits();
         ledger.lossless = scenario.is_lossless();
         ledger.clock_jumps = scenario.has_clock_jumps();
-        ledger.unplanned_clients = scenario
-            .programs
-            .iter()
-            .any(|program| program.behaviour != Behaviour::Good);
         for (index, program) in scenario.programs.iter().enumerate() {
             if program.behaviour != Behaviour::Good {
+                ledger.unplanned_clients = true;
                 ledger.mark_client_hostile(index);
             }
         }
