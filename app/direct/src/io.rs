@@ -384,11 +384,8 @@ impl<P: PacketIo> Io<P> {
     ) -> Sent {
         let peer = datagram.peer;
         let source = socket.source_for(peer.addr, addresses);
-        let (link, known) = (
-            &self.link,
-            socket.sender_mac(peer.addr).or(datagram.next_hop),
-        );
-        let template = source.and_then(|source| link.udp_template(source, peer.addr, known));
+        let known = socket.sender_mac(peer.addr).or(datagram.next_hop);
+        let template = source.and_then(|source| self.link.udp_template(source, peer.addr, known));
         let Some(template) = template else {
             self.drops[DropReason::NoNeighbor.index()] += 1;
             return Sent::Failed(Cause::Unreachable);

@@ -1,5 +1,5 @@
-//! [`Connections`]: the sockets of a context (of one thread), and the lists of connections with pending
-//! work.
+//! [`Connections`]: the sockets of a context (of one thread), and the lists of connections with
+//! pending work.
 
 use std::{net::SocketAddr, rc::Rc};
 

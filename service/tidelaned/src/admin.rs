@@ -225,9 +225,9 @@ fn accelerated(report: &SocketReport) -> Value {
 
 /// Returns the program's sockets that are not accelerated and that still exist in the kernel.
 ///
-/// The program reports each of these sockets by a note with the socket's inode and the reason. A
-/// connection that a kernel listener has accepted has no note. The list shows this connection with
-/// the reason of its listener. `listed` contains the inodes that have a report or are already listed.
+/// The program reports each of these sockets, with the socket's inode and the reason. A connection
+/// that a kernel listener has accepted has no report. The list shows this connection with the
+/// reason of its listener. `listed` contains the inodes that have a report or are already listed.
 fn kernel_sockets<R: FnMut(u32) -> String>(
     session: &Session,
     tables: &mut SocketTables<R>,

@@ -336,9 +336,9 @@ impl Claims {
         self.checks.first().map(|(at, _)| *at)
     }
 
-    /// Returns up to `max` claims that are due for a check. For each question, the caller calls
-    /// [`schedule_next_check`](Self::schedule_next_check) to leave the claim as it is, or the method that the documentation of
-    /// [`Question`] names.
+    /// Returns up to `max` claims that are due for a check. To leave a claim as it is, the caller
+    /// calls [`schedule_next_check`](Self::schedule_next_check). To change it, the caller calls the
+    /// method that the documentation of its [`Question`] names.
     pub fn due(&mut self, now: Instant, max: usize) -> Vec<Candidate> {
         let due = self.checks.iter().take_while(|(at, _)| *at <= now);
         let candidate = |(_, key): &(Instant, ClaimKey)| {

@@ -100,11 +100,9 @@ fn packets_are_lost_and_reordered_at_the_configured_rates() {
     }
     const DATAGRAMS: u32 = 20_000;
     let testbed = Testbed::new();
-    let receiver = testbed.host.run(|| UdpSocket::bind(HOST)).unwrap();
-    let sender = testbed
-        .client
-        .run(|| UdpSocket::bind("10.77.0.2:0"))
-        .unwrap();
+    let bind = |end: &Namespace, addr: &str| end.run(|| UdpSocket::bind(addr)).unwrap();
+    let receiver = bind(&testbed.host, HOST);
+    let sender = bind(&testbed.client, "10.77.0.2:0");
     receiver
         .set_read_timeout(Some(Duration::from_millis(300)))
         .unwrap();

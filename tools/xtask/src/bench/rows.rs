@@ -51,8 +51,8 @@ impl Row {
     }
 }
 
-/// Returns a row that compares the stacks in one metric. `baseline` and `tidelane` have the values in
-/// the order of the rounds. Returns `None` if one of them was not measured.
+/// Returns a row that compares the stacks in one metric. `baseline` and `tidelane` have the values
+/// in the order of the rounds. Returns `None` if one of them was not measured.
 pub fn pair_row(
     heading: &Heading,
     case: &str,
