@@ -146,11 +146,14 @@ impl<E: tidelane_flow::Driver> SlowPath<'_, E> {
         self.cold.path_deadline = None;
         self.cold.reorder_deadline = None;
         self.cold.pacing.deadline = None;
+        let is_first = self.cold.cause.is_none();
+        if is_first {
+            self.cold.cause = Some(cause);
+        }
         if self.cold.is_orphan {
             return Outcome::Release;
         }
-        if self.cold.cause.is_none() {
-            self.cold.cause = Some(cause);
+        if is_first {
             self.driver.event(self.id, Event::Closed(cause));
         }
         Outcome::Keep

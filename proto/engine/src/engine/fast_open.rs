@@ -194,8 +194,9 @@ impl Engine {
     }
 
     /// Updates the Fast Open state after a segment or a timer of the flow `id`: stores a server's
-    /// answer in the cookie cache, and ends the pending request of a flow that has left
-    /// SYN-RECEIVED. `gone` is true if the flow is being freed.
+    /// answer in the cookie cache, and ends the pending request of a flow whose SYN,ACK the client
+    /// has acknowledged, or that has ended. A flow in FIN-WAIT-1 may still be pending, because the
+    /// application may close before the handshake ends. `gone` is true if the flow is being freed.
     pub(super) fn update_fast_open(&mut self, now: Instant, id: FlowId, gone: bool) {
         let (Some(flow), Some(Some(cold))) =
             (self.table.get(id), self.connections.get_mut(id.index()))
@@ -209,7 +210,8 @@ impl Engine {
             self.counters.fast_open_active_fails += u64::from(answer.data) - acked;
             self.fast_open.cache.learn(now, flow.key.peer.addr, &answer);
         }
-        if fast_open.counts_as_pending && (gone || flow.state != State::SynReceived) {
+        let is_over = gone || flow.state == State::Closed || flow.snd_una.after(flow.iss);
+        if fast_open.counts_as_pending && is_over {
             fast_open.counts_as_pending = false;
             let reset = !gone && cold.cause == Some(CloseCause::Reset);
             if let Some(queue) = cold

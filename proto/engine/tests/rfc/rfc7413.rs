@@ -229,6 +229,33 @@ fn section_5_1_a_request_that_times_out_does_not_count_for_another_minute() {
 }
 
 #[test]
+fn section_5_1_a_closed_request_counts_until_its_handshake_ends() {
+    for ends_by_reset in [false, true] {
+        let (mut rig, _) = server_with(2, 1);
+        let cookie = cookie_of(&mut rig);
+        let opens = |rig: &mut Rig, port| {
+            rig.key.peer.port = port;
+            rig.push(fast_syn(cookie, 100))[0].ack == 101
+        };
+        assert!(opens(&mut rig, 1));
+        let flow = id(&rig);
+        rig.engine.rx_advance(flow, 100).unwrap();
+        rig.engine.close(rig.now, flow, &mut rig.driver);
+        assert_eq!(rig.batch_end()[0].flags, TcpFlags::FIN | ACK);
+        assert!(!opens(&mut rig, 2));
+        rig.key.peer.port = 1;
+        if ends_by_reset {
+            rig.push(ack(101, 1).with(RST | ACK));
+            assert!(!opens(&mut rig, 3));
+            rig.wait_ms(61_000);
+        } else {
+            rig.push(ack(101, 2));
+        }
+        assert!(opens(&mut rig, 4));
+    }
+}
+
+#[test]
 fn keys_of_an_unknown_listener_have_no_effect() {
     let mut rig = server();
     let cookie = cookie_of(&mut rig);
