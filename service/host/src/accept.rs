@@ -8,37 +8,31 @@
 
 use tidelane_abi::{control_event, program_flags};
 use tidelane_engine::{Engine, FlowId, FlowState, ListenerId};
-use tidelane_packet_io::PacketIo;
-use tidelane_time::Instant;
 
 use crate::{
-    ProgramId,
-    accounts::Resource,
     bindings::{Binding, Bindings, STAGING},
     buffer_copy::BufferIn,
     contexts::slot_event,
-    io::HostIo,
     listeners::{Acceptor, Listeners, Member},
     memory::{Buffers, Staging},
     program::{Programs, TakenSlot},
     slots,
-    stack::Stack,
 };
 
-/// The parts of the host among which an established connection moves: from the accept queue of its
-/// listener to a program, and back.
-struct Acceptance<'a> {
-    engine: &'a Engine,
-    listeners: &'a mut Listeners,
-    bindings: &'a mut Bindings,
-    programs: &'a mut Programs,
+/// The parts of the host that assign an established connection: from the accept queue of its
+/// listener to a context of a program, and back if the program ends without an accept.
+pub(crate) struct Acceptance<'a> {
+    pub(crate) engine: &'a Engine,
+    pub(crate) listeners: &'a mut Listeners,
+    pub(crate) bindings: &'a mut Bindings,
+    pub(crate) programs: &'a mut Programs,
     /// Receive buffers of connections before accept.
-    staging: &'a mut Staging,
+    pub(crate) staging: &'a mut Staging,
 }
 
 /// The outcome of the attempt to assign a connection to a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Assignment {
+pub(crate) enum Assignment {
     /// A context has the connection.
     Done,
     /// The connection has to wait in the accept queue.
@@ -50,7 +44,7 @@ enum Assignment {
 
 impl Acceptance<'_> {
     /// Assigns `flow` to a context of the listener `id`.
-    fn assign(&mut self, flow: FlowId, id: ListenerId) -> Assignment {
+    pub(crate) fn assign(&mut self, flow: FlowId, id: ListenerId) -> Assignment {
         let Some((acceptor, taken)) = self.find_context(flow, id) else {
             return match self.is_hopeless(flow, id) {
                 true => Assignment::Reset,
@@ -159,7 +153,7 @@ impl Acceptance<'_> {
     ///
     /// Returns `None` and changes nothing if the program has accepted the connection, has read or
     /// written data, or is the only program with the listener, or if there is no memory.
-    fn take_back(&mut self, flow: FlowId, program_flags: u32) -> Option<ListenerId> {
+    pub(crate) fn take_back(&mut self, flow: FlowId, program_flags: u32) -> Option<ListenerId> {
         let binding = self.bindings.get_mut(flow)?;
         let (listener, home) = (binding.listener?, binding.home);
         let untaken = program_flags & program_flags::TAKEN == 0 && binding.cause == 0;
@@ -198,121 +192,5 @@ impl Acceptance<'_> {
         debug_assert_eq!(binding.home, STAGING);
         self.bindings.note_accepted(flow, listener);
         Some(listener)
-    }
-}
-
-impl<P: PacketIo> Stack<P> {
-    fn acceptance(&mut self) -> Acceptance<'_> {
-        let io = &mut self.io;
-        Acceptance {
-            engine: &self.engine,
-            listeners: &mut io.listeners,
-            bindings: &mut io.bindings,
-            programs: &mut io.programs,
-            staging: &mut io.staging,
-        }
-    }
-
-    /// Assigns an established connection to a context of its listener, or appends the connection to
-    /// the accept queue.
-    #[inline(never)]
-    pub(crate) fn hand_out(&mut self, now: Instant, flow: FlowId, id: ListenerId) {
-        let Some(listener) = self.io.listeners.get(id) else {
-            self.engine.abort(now, flow, &mut self.io);
-            return;
-        };
-        let first = listener.waiting.is_empty();
-        if !(first && self.assign(now, flow, id)) {
-            self.io.listeners.push_waiting(id, flow);
-        }
-    }
-
-    /// Tries again to assign the connections in the accept queues, oldest first.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn assign_waiting(&mut self, now: Instant) {
-        for id in self.io.listeners.take_unassigned() {
-            while let Some(flow) = self.io.listeners.first_waiting(id) {
-                if !self.assign(now, flow, id) {
-                    self.io.listeners.note_unassigned();
-                    break;
-                }
-                if let Some(listener) = self.io.listeners.get_mut(id) {
-                    listener.waiting.pop_front();
-                }
-            }
-        }
-    }
-
-    /// Assigns `flow` to a context, or resets the flow. Returns false if the flow has to wait.
-    fn assign(&mut self, now: Instant, flow: FlowId, id: ListenerId) -> bool {
-        let assignment = self.acceptance().assign(flow, id);
-        if assignment == Assignment::Reset {
-            self.engine.abort(now, flow, &mut self.io);
-        }
-        assignment != Assignment::Wait
-    }
-
-    /// Removes a reset connection from the accept queue.
-    pub(crate) fn forget_waiting(&mut self, flow: FlowId, id: ListenerId) {
-        if let Some(listener) = self.io.listeners.get_mut(id) {
-            listener.waiting.retain(|waiting| *waiting != flow);
-        }
-        self.engine.accept_queue_removed(id, 1);
-    }
-
-    /// Returns a connection that its program never accepted to the accept queue of its listener.
-    /// `program_flags` has the flags that the program has set. Returns false and changes nothing if
-    /// the connection has to end with its program.
-    pub(crate) fn give_back(&mut self, flow: FlowId, program_flags: u32) -> bool {
-        let Some(listener) = self.acceptance().take_back(flow, program_flags) else {
-            return false;
-        };
-        self.engine.accept_queue_added(listener);
-        true
-    }
-
-    /// Removes a context from the members of the listener with this number.
-    pub(crate) fn leave_listener(&mut self, number: u32, program: ProgramId, context: u32) {
-        if let Some((id, listener)) = self.io.listeners.numbered_mut(number) {
-            let untaken = listener.leave(program, context);
-            self.engine.accept_queue_removed(id, untaken);
-        }
-    }
-
-    /// Records that a program accepted `count` connections of the listener with this number.
-    pub(crate) fn accept_taken(&mut self, program: ProgramId, number: u32, count: u32) {
-        if let Some((id, listener)) = self.io.listeners.numbered_mut(number) {
-            let taken = listener.taken(program, count);
-            self.engine.accept_queue_removed(id, taken);
-        }
-    }
-}
-
-impl<P: PacketIo> HostIo<P> {
-    /// Makes a context a member of the listener with this number, and charges the program's user
-    /// for the membership.
-    pub(crate) fn join_listener(&mut self, number: u32, acceptor: Acceptor) {
-        let Some((id, listener)) = self.listeners.numbered_mut(number) else {
-            return;
-        };
-        let Acceptor {
-            program, context, ..
-        } = acceptor;
-        let Some(entry) = self.programs.get(program) else {
-            return;
-        };
-        if !listener.holders.contains(&program) {
-            return;
-        }
-        if listener.member(program, context).is_none() {
-            let Ok(place) = entry.account.charge(Resource::Holds, 1) else {
-                return;
-            };
-            listener.join(acceptor, place);
-        }
-        for flow in std::mem::take(&mut listener.waiting) {
-            self.bindings.note_accepted(flow, id);
-        }
     }
 }

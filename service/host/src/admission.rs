@@ -98,3 +98,21 @@ pub fn judge_arrival(rules: &mut RuleSet, owner: &Credentials, key: &FlowKey) ->
         Action::Drop => Verdict::Drop,
     }
 }
+
+/// Returns true if the operator's rules deny an open connection. `owner` has the credentials of the
+/// program that listened or connected.
+pub fn is_denied(
+    rules: &RuleSet,
+    direction: Direction,
+    key: &FlowKey,
+    owner: Option<&Credentials>,
+) -> bool {
+    let nobody = Credentials::default();
+    let opening = Opening {
+        direction,
+        local: key.local,
+        peer: key.peer,
+        owner: owner.unwrap_or(&nobody),
+    };
+    rules.uncounted_action(&opening) != Action::Accept
+}

@@ -1,4 +1,7 @@
-//! The host: one step, and the functions for the driver that concern the host as a whole.
+//! The host: one step of a core, and the requests of programs.
+//!
+//! The functions for the *driver* of the host (the daemon or the simulator) that concern one part
+//! only stand in the file of this part, for example `Host::set_rules` in `rules.rs`.
 
 use tidelane_abi::{ControlRequest, close_cause, control_request, data_request};
 use tidelane_engine::{Engine, EngineConfig, FlowId, SocketOptions};
@@ -21,6 +24,7 @@ use crate::{
     sockets::Sockets,
     stack::Stack,
     sweep::Sweep,
+    tcp_input,
     timer_hold::TimerHold,
 };
 
@@ -29,7 +33,11 @@ const REQUESTS_PER_STEP_MAX: u32 = 512;
 /// Time between two retries while an event or a frame waits for room.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
-/// A host with ports of type `P`. See the [crate] for its parts.
+/// A host: the TCP/IP stack of one core, with NIC queues of type `P`. The [crate] documentation
+/// shows the way of frames and requests through the host.
+///
+/// The driver calls [`step`](Self::step) in a loop, and sleeps until
+/// [`next_timeout`](Self::next_timeout) if a step had no work.
 pub struct Host<P: PacketIo> {
     /// The TCP engine, with the parts that the engine calls.
     pub(crate) stack: Stack<P>,
@@ -105,16 +113,14 @@ impl<P: PacketIo> Host<P> {
         self.stack.io.now = now;
         let mut worked = self.input.receive(now, &mut self.stack);
         if self.stack.io.links.has_segments() {
-            self.stack.receive_local(now);
+            tcp_input::receive_local(&mut self.stack, now);
             worked = true;
         }
         worked |= self.poll_requests(now);
         if self.stack.io.links.take_blocked() {
-            self.stack
-                .io
-                .links
-                .send_late_resets(&mut self.stack.io.counters);
-            self.stack.engine.resume_transmit();
+            let Stack { engine, io } = &mut self.stack;
+            io.links.send_late_resets(&mut io.counters);
+            engine.resume_transmit();
         }
         self.run_timers(now);
         self.end_batch(now);
@@ -260,6 +266,9 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
+    /// Executes the requests of one context: first the control requests, then the data requests.
+    /// Returns true if there was a request.
+    #[inline(never)]
     fn poll_context(&mut self, now: Instant, place: usize) -> Result<bool, Corrupt> {
         let mut any = false;
         let Some((owner, mut context)) = self.stack.io.programs.contexts.owned(place) else {
@@ -287,6 +296,8 @@ impl<P: PacketIo> Host<P> {
         Ok(any || waiting > 0)
     }
 
+    /// Executes the control requests of one context. Returns true if there was a request.
+    #[inline(never)]
     fn poll_control(
         &mut self,
         now: Instant,
@@ -340,7 +351,7 @@ impl<P: PacketIo> Host<P> {
                     context,
                     cookie: request.cookie,
                 };
-                self.stack.io.join_listener(request.listener, acceptor);
+                self.stack.join_listener(request.listener, acceptor);
             }
             control_request::LISTENER_LEAVE => {
                 self.stack.leave_listener(request.listener, id, context);

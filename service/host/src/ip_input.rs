@@ -4,7 +4,7 @@
 //!   NIC queue ──┐    ┌──> another core, if the flow belongs to that core (siblings.rs)
 //!   other core ─┼────┼──> the port of the mux that has claimed the destination (mux_ports.rs)
 //!   mux link ───┘    ├──> the reassembly of fragments, and then again as above (fragments.rs)
-//!                    └──> the TCP engine (stack.rs)
+//!                    └──> the TCP engine (tcp_input.rs)
 //! ```
 //!
 //! A *core* is a polling thread of the service with a host of its own. A *port of the mux* belongs
@@ -24,6 +24,7 @@ use crate::{
     mux_ports::PortMux,
     siblings::{CoreIndex, Siblings},
     stack::Stack,
+    tcp_input,
 };
 
 /// Link number of the first port (NIC queue) of this core.
@@ -172,7 +173,7 @@ impl IpInput {
     ) -> bool {
         let reception = self.mux.receive_from_wire(now, frame, &mut stack.io);
         if reception == Reception::Refused {
-            stack.answer_refused(now, link, frame, partial_allowed);
+            tcp_input::answer_refused(stack, now, link, frame, partial_allowed);
         }
         reception != Reception::Unclaimed
     }
@@ -213,7 +214,7 @@ impl IpInput {
     fn serve_mux_ports<P: PacketIo>(&mut self, now: Instant, stack: &mut Stack<P>) -> bool {
         let worked = self.mux.take_turns(now, &mut stack.io);
         self.receive_from_mux_ports(now, stack);
-        stack.answer_refused_ports(now);
+        tcp_input::answer_refused_ports(stack, now);
         self.mux.flush(&mut stack.io);
         worked
     }
@@ -246,7 +247,7 @@ impl IpInput {
         if !self.siblings.is_alone() && self.siblings.takes(link, frame, partial_allowed) {
             return;
         }
-        if let Err(reason) = stack.receive(now, link, frame, partial_allowed) {
+        if let Err(reason) = tcp_input::receive(stack, now, link, frame, partial_allowed) {
             let taken = match reason {
                 DropReason::Fragment => {
                     self.receive_fragment(now, link, frame, partial_allowed, stack)
@@ -288,7 +289,7 @@ impl IpInput {
         {
             return Ok(());
         }
-        stack.receive_other(now, link, &whole, partial_allowed)
+        tcp_input::receive_other(stack, now, link, &whole, partial_allowed)
     }
 
     /// Drops the incomplete packets whose time limit has passed.

@@ -11,7 +11,7 @@ use tidelane_packet_io::PacketIo;
 use tidelane_time::Instant;
 use tidelane_wire::Endpoint;
 
-use crate::{Host, ProgramId, listeners::Listener, options::opened_with, stack::Stack};
+use crate::{Host, ProgramId, listeners::Listener, options::opened_with};
 
 /// The reason for which a listener was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,34 +53,6 @@ pub struct ListenerFastOpen {
     pub without_cookie: bool,
     /// TCP_FASTOPEN_KEY: the cookie keys of the listener; `None` for the host's keys.
     pub keys: Option<FastOpenKeys>,
-}
-
-impl<P: PacketIo> Stack<P> {
-    /// Releases a program's hold of a listener. The listener ends with its last holder.
-    pub(crate) fn drop_listener_holder(
-        &mut self,
-        now: Instant,
-        id: ProgramId,
-        listener: ListenerId,
-    ) {
-        let Some(entry) = self.io.listeners.get_mut(listener) else {
-            return;
-        };
-        let (last, untaken) = entry.drop_holder(id);
-        self.engine.accept_queue_removed(listener, untaken);
-        if !last {
-            return;
-        }
-        let waiting = self
-            .io
-            .listeners
-            .remove(listener)
-            .map(|entry| entry.waiting);
-        self.engine.unlisten(now, listener, &mut self.io);
-        for flow in waiting.into_iter().flatten() {
-            self.engine.abort(now, flow, &mut self.io);
-        }
-    }
 }
 
 impl<P: PacketIo> Host<P> {

@@ -14,7 +14,7 @@ use tidelane_engine::{FlowId, ListenerId};
 use tidelane_wire::Endpoint;
 
 use crate::{
-    accounts::{Account, Charge},
+    accounts::{Account, Charge, Resource},
     hash::FixedState,
     program::{ProgramId, Programs},
     rules::Credentials,
@@ -194,6 +194,29 @@ impl Listeners {
     pub fn numbered_mut(&mut self, number: u32) -> Option<(ListenerId, &mut Listener)> {
         let id = *self.by_number.get(&number)?;
         Some((id, self.get_mut(id)?))
+    }
+
+    /// Makes a context a member of the listener with this number, and charges the program's user
+    /// for the membership. Returns the connections that waited for a member.
+    pub fn join(
+        &mut self,
+        number: u32,
+        acceptor: Acceptor,
+        programs: &Programs,
+    ) -> Option<(ListenerId, VecDeque<FlowId>)> {
+        let (id, listener) = self.numbered_mut(number)?;
+        let Acceptor {
+            program, context, ..
+        } = acceptor;
+        let account = &programs.get(program)?.account;
+        if !listener.holders.contains(&program) {
+            return None;
+        }
+        if listener.member(program, context).is_none() {
+            let place = account.charge(Resource::Holds, 1).ok()?;
+            listener.join(acceptor, place);
+        }
+        Some((id, std::mem::take(&mut listener.waiting)))
     }
 
     /// Adds a listener with the engine's number `id`.

@@ -19,6 +19,7 @@ use crate::{
     neighbours::Routes,
     port_rules::{PortOwner, PortOwners, PortRules},
     stack::Stack,
+    tcp_input,
 };
 
 /// Largest number of ports of the mux.
@@ -166,7 +167,7 @@ impl PortMux {
         };
         for frame in frames.iter() {
             if self.receive(now, frame, false, &mut stack.io) != Reception::Taken {
-                stack.answer_without_port(now, frame);
+                tcp_input::answer_without_port(stack, now, frame);
             }
         }
         // The RSTs have queued no new frames, because the engine does not answer a RST.

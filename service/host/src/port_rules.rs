@@ -35,7 +35,7 @@ use self::{
 use crate::{
     counters::HostCounters,
     rules::{Action, Credentials, Direction, Opening, RuleSet},
-    stack::icmp_error,
+    tcp_input::icmp_error,
 };
 
 /// The program of a port, as the rules see the program.

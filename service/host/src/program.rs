@@ -290,6 +290,12 @@ impl Programs {
         self.entries.get((id.0 as usize).wrapping_sub(1))?.as_ref()
     }
 
+    /// Returns name and pid of the program `id`, for listings.
+    pub fn name_and_pid(&self, id: ProgramId) -> Option<(String, u32)> {
+        let program = self.get(id)?;
+        Some((program.name.clone(), program.pid))
+    }
+
     /// Removes an ended program if no connection needs its region, and unmaps the region. A program
     /// that misbehaved keeps its number until the driver has removed the program. A number that the
     /// driver uses therefore never refers to another program.

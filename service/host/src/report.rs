@@ -4,7 +4,10 @@ use tidelane_engine::{FlowId, FlowInfo};
 use tidelane_packet_io::PacketIo;
 use tidelane_wire::{DropReason, ETHERNET_HEADER_LEN, Endpoint};
 
-use crate::{Host, bindings::Binding};
+use crate::{
+    Host, bindings::Binding, listeners::Listener, program::Programs, shared::SharedConnections,
+    stack::Stack,
+};
 
 /// A listener or a connection, as `tidelane ss` lists it.
 #[derive(Clone, Debug)]
@@ -36,6 +39,65 @@ pub enum SocketState {
     Connection(String),
 }
 
+impl SocketReport {
+    fn of_listener(listener: &Listener, backlog: u32, programs: &Programs) -> Self {
+        let untaken = listener.members.iter().map(|member| member.untaken);
+        let holders = listener.holders.iter();
+        Self {
+            state: SocketState::Listen,
+            listener: Some(listener.number),
+            local: listener.local,
+            peer: Endpoint::default(),
+            programs: holders
+                .filter_map(|id| programs.name_and_pid(*id))
+                .collect(),
+            recv_q: listener.waiting.len() as u32 + untaken.sum::<u32>(),
+            send_q: backlog,
+            info: None,
+        }
+    }
+
+    fn of_flow<P: PacketIo>(
+        flow: FlowId,
+        stack: &Stack<P>,
+        shared: &SharedConnections,
+    ) -> Option<Self> {
+        let Stack { engine, io } = stack;
+        let state = engine.flow(flow)?;
+        let info = engine.info(flow)?;
+        let binding = io.bindings.get(flow)?;
+        Some(Self {
+            state: SocketState::Connection(info.state.to_string()),
+            listener: None,
+            local: state.key().local,
+            peer: state.key().peer,
+            programs: holder_names(binding, shared, &io.programs),
+            recv_q: state.rx_head().wrapping_sub(state.rx_read()),
+            send_q: state.tx_head().wrapping_sub(state.tx_acked()),
+            info: Some(info),
+        })
+    }
+}
+
+/// Returns the name and pid of the program whose memory has a connection, and then of the other
+/// programs that hold the connection.
+fn holder_names(
+    binding: &Binding,
+    shared: &SharedConnections,
+    programs: &Programs,
+) -> Vec<(String, u32)> {
+    let others = shared.programs(binding.connection);
+    let others = others.filter(|id| *id != binding.home);
+    let home = (!binding.closed_by_program).then_some(binding.home);
+    let holders = home.into_iter().chain(others);
+    let names: Vec<_> = holders.filter_map(|id| programs.name_and_pid(id)).collect();
+    if names.is_empty() {
+        // The program has closed the connection, which still sends its data.
+        return programs.name_and_pid(binding.home).into_iter().collect();
+    }
+    names
+}
+
 impl<P: PacketIo> Host<P> {
     /// Returns the length in bytes of the largest frame that the interface sends. The boolean is
     /// true if a received frame may have a partial checksum (only the pseudo-header sum).
@@ -47,74 +109,16 @@ impl<P: PacketIo> Host<P> {
 
     /// Returns all listeners, and then all connections except connections in TIME-WAIT.
     pub fn sockets(&self) -> Vec<SocketReport> {
-        let listeners = self
-            .stack
-            .io
-            .listeners
-            .iter()
-            .map(|(id, entry)| SocketReport {
-                state: SocketState::Listen,
-                listener: Some(entry.number),
-                local: entry.local,
-                peer: Endpoint::default(),
-                programs: entry
-                    .holders
-                    .iter()
-                    .filter_map(|id| self.program_name(*id))
-                    .collect(),
-                recv_q: entry.waiting.len() as u32
-                    + entry
-                        .members
-                        .iter()
-                        .map(|member| member.untaken)
-                        .sum::<u32>(),
-                send_q: self.stack.engine.backlog(id).unwrap_or(0),
-                info: None,
-            });
-        let flows = self
-            .stack
-            .engine
+        let Stack { engine, io } = &self.stack;
+        let listeners = io.listeners.iter().map(|(id, listener)| {
+            let backlog = engine.backlog(id).unwrap_or(0);
+            SocketReport::of_listener(listener, backlog, &io.programs)
+        });
+        let shared = self.sockets.shared();
+        let flows = engine
             .flows()
-            .filter_map(|flow| self.report_flow(flow));
+            .filter_map(|flow| SocketReport::of_flow(flow, &self.stack, shared));
         listeners.chain(flows).collect()
-    }
-
-    fn report_flow(&self, flow: FlowId) -> Option<SocketReport> {
-        let state = self.stack.engine.flow(flow)?;
-        let info = self.stack.engine.info(flow)?;
-        let binding = self.stack.io.bindings.get(flow)?;
-        Some(SocketReport {
-            state: SocketState::Connection(info.state.to_string()),
-            listener: None,
-            local: state.key().local,
-            peer: state.key().peer,
-            programs: self.holder_names(binding),
-            recv_q: state.rx_head().wrapping_sub(state.rx_read()),
-            send_q: state.tx_head().wrapping_sub(state.tx_acked()),
-            info: Some(info),
-        })
-    }
-
-    /// Returns the name and pid of the program whose memory has a connection, and then of the other
-    /// programs that hold the connection.
-    fn holder_names(&self, binding: &Binding) -> Vec<(String, u32)> {
-        let others = self.sockets.shared().programs(binding.connection);
-        let others = others.filter(|id| *id != binding.home);
-        let has = (!binding.closed_by_program).then_some(binding.home);
-        let has_or_had = has.into_iter().chain(others);
-        let names: Vec<_> = has_or_had.filter_map(|id| self.program_name(id)).collect();
-        if names.is_empty() {
-            return self.program_name(binding.home).into_iter().collect();
-        }
-        names
-    }
-
-    fn program_name(&self, id: crate::ProgramId) -> Option<(String, u32)> {
-        self.stack
-            .io
-            .programs
-            .get(id)
-            .map(|program| (program.name.clone(), program.pid))
     }
 
     /// Returns all counters by name: counters of the host, counters of the engine, and drops by

@@ -11,7 +11,7 @@ use tidelane_packet_io::PacketIo;
 use tidelane_time::Instant;
 use tidelane_wire::{Endpoint, IpAddress};
 
-use crate::{Host, stack::Stack};
+use crate::{Host, admission::is_denied, stack::Stack};
 
 /// The user and the groups of a program, for the conditions of rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -262,27 +262,6 @@ impl RuleSet {
     }
 }
 
-impl<P: PacketIo> Stack<P> {
-    /// Returns true if the rules would deny the connection of `flow`.
-    fn is_denied(&self, flow: FlowId) -> bool {
-        let binding = self.io.bindings.get(flow);
-        let (Some(info), Some(binding)) = (self.engine.info(flow), binding) else {
-            return false;
-        };
-        let nobody = Credentials::default();
-        let opening = Opening {
-            direction: match info.listener {
-                Some(_) => Direction::In,
-                None => Direction::Out,
-            },
-            local: info.key.local,
-            peer: info.key.peer,
-            owner: binding.owner.as_deref().unwrap_or(&nobody),
-        };
-        self.io.rules.uncounted_action(&opening) != Action::Accept
-    }
-}
-
 impl<P: PacketIo> Host<P> {
     /// Replaces the rules, and resets the connections that the new rules deny. Returns the number
     /// of resets.
@@ -293,10 +272,20 @@ impl<P: PacketIo> Host<P> {
         if self.stack.io.rules.accepts_all() {
             return 0;
         }
-        let mut denied: Vec<FlowId> = self.stack.engine.flows().collect();
-        denied.retain(|flow| self.stack.is_denied(*flow));
+        let Stack { engine, io } = &mut self.stack;
+        let is_denied = |flow: &FlowId| {
+            let (info, binding) = (engine.info(*flow)?, io.bindings.get(*flow)?);
+            let direction = match info.listener {
+                Some(_) => Direction::In,
+                None => Direction::Out,
+            };
+            let owner = binding.owner.as_deref();
+            Some(is_denied(&io.rules, direction, &info.key, owner))
+        };
+        let denied = engine.flows().filter(|flow| is_denied(flow) == Some(true));
+        let denied: Vec<FlowId> = denied.collect();
         for flow in &denied {
-            self.stack.engine.abort(now, *flow, &mut self.stack.io);
+            engine.abort(now, *flow, io);
         }
         denied.len()
     }

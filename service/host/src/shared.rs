@@ -59,7 +59,7 @@ impl SharedConnection {
     }
 }
 
-/// The records of the host in which a change of the holders of a connection shows.
+/// The records of the host that change with the holders of a connection.
 pub(crate) struct SlotRecords<'a> {
     /// The programs, with their slots.
     pub(crate) programs: &'a mut Programs,
@@ -69,8 +69,8 @@ pub(crate) struct SlotRecords<'a> {
 
 /// All shared connections, by the number of the connection.
 ///
-/// A function that removes a holder returns the slot of a connection without holders. The caller
-/// then closes the connection.
+/// If a function leaves a connection without holders, the function returns the slot of the
+/// connection, and the caller closes the connection.
 #[derive(Debug, Default)]
 pub struct SharedConnections {
     by_number: BTreeMap<u64, SharedConnection>,
@@ -95,9 +95,10 @@ impl SharedConnections {
         held.map(|(number, _)| *number).collect()
     }
 
-    /// Begins to share the connection in a program's slot, before the program forks. `payer` is the
-    /// account of the program's user. Changes nothing if the program has not accepted the
-    /// connection, or has closed the connection.
+    /// Makes the connection in a program's slot a shared connection, whose only holder is the
+    /// program. The caller does so before a fork of the program. `payer` is the account of the
+    /// program's user. Changes nothing if the program has not accepted the connection, or has
+    /// closed the connection.
     pub(crate) fn share(
         &mut self,
         id: SlotId,
@@ -261,8 +262,8 @@ impl SharedConnections {
         }
     }
 
-    /// Returns the slot of a connection that program `id` holds, if the slot lies in the memory of
-    /// another program.
+    /// Returns the slot of a connection that program `id` holds. Returns `None` if the program does
+    /// not hold the connection, or if the slot lies in the program's own memory.
     pub(crate) fn home_elsewhere(&self, connection: u64, id: ProgramId) -> Option<SlotId> {
         let shared = self.by_number.get(&connection)?;
         let takes = shared.holders.contains(&Holder::Program(id)) && shared.home.program != id;

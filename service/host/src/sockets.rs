@@ -1,10 +1,11 @@
-//! The connections as programs see them: in each direction between the slots and the TCP engine.
+//! The connections as programs see them: the exchange between the programs' slots and the TCP
+//! engine.
 //!
 //! A *slot* is the record of one connection in the memory that a program shares with the service.
 //! The program writes one half of the slot: stream positions, buffers, options, and flags such as
-//! CLOSE. It then sends a request, for which [`Sockets::advance`] reads this half. The program may
-//! write any value, so each value is checked before use. At the end of each step,
-//! [`Sockets::publish`] writes the new state of each changed flow to the other half.
+//! CLOSE. The program then sends a request, and [`Sockets::advance`] reads this half. The program
+//! may write any value, so each value is checked before use. At the end of each step,
+//! [`Sockets::publish`] writes the new state of each changed connection to the other half.
 //!
 //! ```text
 //!   program's half ──advance──> engine ──changed flows──> publish ──> service's half, READY event
@@ -29,11 +30,12 @@ use crate::{
     stack::Stack,
 };
 
-/// The sockets of the programs of one core.
+/// The connections of the programs of one core.
 ///
 /// Input: [`advance`](Self::advance) processes the program's half of a slot.
-/// [`leave`](Self::leave), [`leave_all`](Self::leave_all) and [`end_program`](Self::end_program)
-/// process the end of a process. Output: [`publish`](Self::publish).
+/// [`inherit`](Self::inherit), [`take`](Self::take) and [`leave`](Self::leave) process a fork, a
+/// move to a child, and a close by one of several processes. [`end_program`](Self::end_program)
+/// processes the end of a process. Output: [`publish`](Self::publish).
 pub(crate) struct Sockets {
     /// Connections that several processes hold.
     shared: SharedConnections,
@@ -41,7 +43,7 @@ pub(crate) struct Sockets {
     base_options: SocketOptions,
 }
 
-/// Borrows the records that [`SharedConnections`] updates.
+/// Returns the records that [`SharedConnections`] updates.
 fn records<P: PacketIo>(io: &mut HostIo<P>) -> SlotRecords<'_> {
     SlotRecords {
         programs: &mut io.programs,
@@ -68,7 +70,7 @@ impl Sockets {
         &self.shared
     }
 
-    /// Processes the program's half of a slot, for any [`SlotUse`].
+    /// Processes the program's half of a slot.
     #[inline(never)]
     pub(crate) fn advance<P: PacketIo>(&mut self, now: Instant, id: SlotId, stack: &mut Stack<P>) {
         self.advance_inlined(now, id, stack);
@@ -118,8 +120,8 @@ impl Sockets {
         }
     }
 
-    /// Processes the positions, and also new buffers and flags. Not inlined, because most requests
-    /// change only positions.
+    /// Processes the positions, and also new buffers and flags. The function is not inlined,
+    /// because most requests change only positions.
     #[inline(never)]
     fn advance_buffers_and_flags<P: PacketIo>(
         &mut self,
@@ -183,8 +185,8 @@ impl Sockets {
         }
     }
 
-    /// Applies the program flags of a connection: the flags that changed, and the flags that are
-    /// set.
+    /// Applies the flags in the program's half of a slot. `changed` has the flags that differ from
+    /// the last request, and `flags` has the flags that are set.
     fn apply_flags<P: PacketIo>(
         &mut self,
         now: Instant,

@@ -1,161 +1,37 @@
-//! The TCP engine of a host with its environment, and the way of received packets into the engine.
+//! The TCP engine of a host together with the parts that the engine calls, and the changes to a
+//! connection that concern both: accept, close, and the end of a connection.
+//!
+//! In this crate, a *flow* is the engine's number of a connection. A *slot* is the record of a
+//! connection in the memory of a program. The *binding* of a flow is the host's record of the slot,
+//! the buffers and the path.
 
 use tidelane_abi::service_flags;
-use tidelane_engine::{Arrival, Engine, FlowId, LinkId};
-use tidelane_packet_io::{Burst, PacketIo};
+use tidelane_engine::{Engine, FlowId, ListenerId};
+use tidelane_packet_io::PacketIo;
 use tidelane_time::Instant;
-use tidelane_wire::{
-    DropReason, Ecn, Endpoint, FlowKey, IcmpError, IpAddress, Packet, RawSegment, Segment,
-    SeqNumber, TcpFlags, TcpOptions, parse_frame, parse_frame_v4, parse_icmp_error,
-    parse_icmpv6_error, parse_tcp, protocol, tcp_checksum_ok,
-};
 
 use crate::{
     HostRequest, ProgramId,
+    accept::{Acceptance, Assignment},
     bindings::{SlotUse, cause_or_finished},
     io::HostIo,
-    links::{LOCAL_PATH_LINK, MUX_LINK, MuxQueue},
+    listeners::Acceptor,
     program::SlotId,
     shared::{Move, Take},
 };
 
-/// The TCP engine, and the parts of the host that the engine calls through its
+/// The TCP engine, and the parts of the host that the engine calls through its trait
 /// [`Driver`](tidelane_engine::Driver).
 ///
-/// Input: the `receive` functions check the packets of this core's flows and pass the segments to
-/// the engine. The other parts of the host call the engine directly.
+/// Both fields are open to the crate, because most calls of the engine pass `io`.
 pub(crate) struct Stack<P: PacketIo> {
     /// The TCP engine.
     pub(crate) engine: Engine,
-    /// The engine's environment.
+    /// The parts that the engine calls.
     pub(crate) io: HostIo<P>,
 }
 
 impl<P: PacketIo> Stack<P> {
-    /// Receives a frame whose flow belongs to this core.
-    #[inline(always)]
-    pub(crate) fn receive(
-        &mut self,
-        now: Instant,
-        link: LinkId,
-        frame: &[u8],
-        partial_allowed: bool,
-    ) -> Result<(), DropReason> {
-        match parse_frame_v4(frame) {
-            Some(Ok(packet)) if packet.protocol == protocol::TCP => {
-                self.receive_tcp(now, link, packet, partial_allowed)
-            }
-            Some(Err(reason)) => Err(reason),
-            _ => self.receive_other(now, link, frame, partial_allowed),
-        }
-    }
-
-    /// Receives a frame other than TCP over IPv4 without IP options: IPv6, IP options, ICMP.
-    #[inline(never)]
-    pub(crate) fn receive_other(
-        &mut self,
-        now: Instant,
-        link: LinkId,
-        frame: &[u8],
-        partial_allowed: bool,
-    ) -> Result<(), DropReason> {
-        let packet = parse_frame(frame)?;
-        match packet.protocol {
-            protocol::TCP => self.receive_tcp(now, link, packet, partial_allowed),
-            protocol::ICMP | protocol::ICMPV6 => {
-                self.io.neighbours.begin_frame(&packet.src_mac);
-                self.receive_icmp(now, &packet)
-            }
-            _ => Err(DropReason::UnsupportedProtocol),
-        }
-    }
-
-    #[inline(always)]
-    fn receive_tcp<A: Copy + Into<IpAddress>>(
-        &mut self,
-        now: Instant,
-        link: LinkId,
-        packet: Packet<'_, A>,
-        partial_allowed: bool,
-    ) -> Result<(), DropReason> {
-        self.io.neighbours.begin_frame(&packet.src_mac);
-        // Use closures, so that the conversion happens where the value is needed.
-        let (src, dst) = (|| packet.src.into(), || packet.dst.into());
-        if !self.io.neighbours.routes().is_local(dst()) {
-            return Err(DropReason::NotOurs);
-        }
-        // Connections between addresses of this host use the local path, or the link to the ports
-        // of the mux. `HostIo::check_source` checks other sources, but only for segments without a
-        // flow.
-        if self.io.neighbours.routes().is_local_unlikely(src()) && link != MUX_LINK {
-            return Err(DropReason::MartianSource);
-        }
-        if !tcp_checksum_ok(src(), dst(), packet.payload, partial_allowed) {
-            return Err(DropReason::BadChecksum);
-        }
-        let raw = RawSegment::new_checked(packet.payload)?;
-        let (src_port, dst_port) = raw.ports();
-        let arrival = Arrival {
-            key: FlowKey {
-                local: Endpoint::new(dst(), dst_port),
-                peer: Endpoint::new(src(), src_port),
-            },
-            link,
-            ecn: packet.ecn,
-        };
-        match raw.timestamps_only() {
-            Some(segment) => self
-                .engine
-                .segment_arrives(now, &arrival, &segment, &mut self.io),
-            None => self.receive_other_options(now, arrival, packet.payload),
-        }
-        Ok(())
-    }
-
-    /// Receives a segment with options other than timestamps.
-    #[inline(never)]
-    fn receive_other_options(&mut self, now: Instant, arrival: Arrival, transport: &[u8]) {
-        if let Ok(raw) = RawSegment::new_checked(transport) {
-            self.engine
-                .segment_arrives(now, &arrival, &raw.segment(), &mut self.io);
-        }
-    }
-
-    #[inline(never)]
-    fn receive_icmp(&mut self, now: Instant, packet: &Packet<'_>) -> Result<(), DropReason> {
-        let error = icmp_error(packet)?;
-        // Process only errors for addresses of the interface, so that no ICMP error ends a
-        // connection within the host.
-        if error.key.local.addr != packet.dst || !self.io.neighbours.routes().is_local(packet.dst) {
-            return Err(DropReason::NotOurs);
-        }
-        self.io.neighbours.routes().check_source(packet.src)?;
-        // No ICMP error quotes a genuine segment of the local path, which has no routers.
-        if self.io.neighbours.routes().is_local(error.key.peer.addr) {
-            return Err(DropReason::MartianSource);
-        }
-        self.engine.icmp_error(now, &error, &mut self.io);
-        Ok(())
-    }
-
-    /// Delivers the segments of the local path, which programs of this host have sent to each
-    /// other.
-    #[inline(never)]
-    pub(crate) fn receive_local(&mut self, now: Instant) {
-        let batch = self.io.links.take_segments();
-        for (key, out, segment) in batch.iter() {
-            self.io.counters.memory_segments += 1;
-            let arrival = Arrival {
-                key,
-                link: LOCAL_PATH_LINK,
-                ecn: out.ecn,
-            };
-            self.engine
-                .segment_arrives(now, &arrival, &segment, &mut self.io);
-        }
-        self.io.links.recycle(batch);
-    }
-
     /// Closes the connection of a flow, with a reset if `abort` is true.
     pub(crate) fn close(&mut self, now: Instant, flow: FlowId, abort: bool) {
         if abort {
@@ -265,98 +141,126 @@ impl<P: PacketIo> Stack<P> {
         }
     }
 
-    /// Answers the packets between ports of the mux that the operator's rules have refused.
-    pub(crate) fn answer_refused_ports(&mut self, now: Instant) {
-        let Some(frames) = self.io.links.mux_link().take(MuxQueue::Refused) else {
-            return;
-        };
-        for frame in frames.iter() {
-            self.answer_refused(now, MUX_LINK, frame, false);
+    fn acceptance(&mut self) -> Acceptance<'_> {
+        let io = &mut self.io;
+        Acceptance {
+            engine: &self.engine,
+            listeners: &mut io.listeners,
+            bindings: &mut io.bindings,
+            programs: &mut io.programs,
+            staging: &mut io.staging,
         }
-        let mux_link = self.io.links.mux_link();
-        mux_link.recycle(MuxQueue::Refused, frames);
     }
 
-    /// Answers a refused segment with a RST, as a closed port does. Answers no other packet.
+    /// Assigns an established connection to a context of its listener, or appends the connection to
+    /// the accept queue.
+    #[inline(never)]
+    pub(crate) fn hand_out(&mut self, now: Instant, flow: FlowId, id: ListenerId) {
+        let Some(listener) = self.io.listeners.get(id) else {
+            self.engine.abort(now, flow, &mut self.io);
+            return;
+        };
+        let first = listener.waiting.is_empty();
+        if !(first && self.assign(now, flow, id)) {
+            self.io.listeners.push_waiting(id, flow);
+        }
+    }
+
+    /// Tries again to assign the connections in the accept queues, oldest first.
     #[cold]
-    pub(crate) fn answer_refused(
+    #[inline(never)]
+    pub(crate) fn assign_waiting(&mut self, now: Instant) {
+        for id in self.io.listeners.take_unassigned() {
+            while let Some(flow) = self.io.listeners.first_waiting(id) {
+                if !self.assign(now, flow, id) {
+                    self.io.listeners.note_unassigned();
+                    break;
+                }
+                if let Some(listener) = self.io.listeners.get_mut(id) {
+                    listener.waiting.pop_front();
+                }
+            }
+        }
+    }
+
+    /// Assigns `flow` to a context, or resets the flow. Returns false if the flow has to wait.
+    fn assign(&mut self, now: Instant, flow: FlowId, id: ListenerId) -> bool {
+        let assignment = self.acceptance().assign(flow, id);
+        if assignment == Assignment::Reset {
+            self.engine.abort(now, flow, &mut self.io);
+        }
+        assignment != Assignment::Wait
+    }
+
+    /// Removes a reset connection from the accept queue.
+    pub(crate) fn forget_waiting(&mut self, flow: FlowId, id: ListenerId) {
+        if let Some(listener) = self.io.listeners.get_mut(id) {
+            listener.waiting.retain(|waiting| *waiting != flow);
+        }
+        self.engine.accept_queue_removed(id, 1);
+    }
+
+    /// Returns a connection that its program never accepted to the accept queue of its listener.
+    /// `program_flags` has the flags that the program has set. Returns false and changes nothing if
+    /// the connection has to end with its program.
+    pub(crate) fn give_back(&mut self, flow: FlowId, program_flags: u32) -> bool {
+        let Some(listener) = self.acceptance().take_back(flow, program_flags) else {
+            return false;
+        };
+        self.engine.accept_queue_added(listener);
+        true
+    }
+
+    /// Removes a context from the members of the listener with this number.
+    pub(crate) fn leave_listener(&mut self, number: u32, program: ProgramId, context: u32) {
+        if let Some((id, listener)) = self.io.listeners.numbered_mut(number) {
+            let untaken = listener.leave(program, context);
+            self.engine.accept_queue_removed(id, untaken);
+        }
+    }
+
+    /// Records that a program accepted `count` connections of the listener with this number.
+    pub(crate) fn accept_taken(&mut self, program: ProgramId, number: u32, count: u32) {
+        if let Some((id, listener)) = self.io.listeners.numbered_mut(number) {
+            let taken = listener.taken(program, count);
+            self.engine.accept_queue_removed(id, taken);
+        }
+    }
+
+    /// Makes a context a member of the listener with this number, and assigns the waiting
+    /// connections again.
+    pub(crate) fn join_listener(&mut self, number: u32, acceptor: Acceptor) {
+        let io = &mut self.io;
+        if let Some((id, waiting)) = io.listeners.join(number, acceptor, &io.programs) {
+            for flow in waiting {
+                io.bindings.note_accepted(flow, id);
+            }
+        }
+    }
+
+    /// Releases a program's hold of a listener. The listener ends with its last holder.
+    pub(crate) fn drop_listener_holder(
         &mut self,
         now: Instant,
-        link: LinkId,
-        frame: &[u8],
-        partial_allowed: bool,
+        id: ProgramId,
+        listener: ListenerId,
     ) {
-        let Ok(packet) = parse_frame(frame) else {
+        let Some(entry) = self.io.listeners.get_mut(listener) else {
             return;
         };
-        let is_right = packet.protocol == protocol::TCP
-            && tcp_checksum_ok(packet.src, packet.dst, packet.payload, partial_allowed);
-        let Some(segment) = parse_tcp(packet.payload).ok().filter(|_| is_right) else {
-            return;
-        };
-        let arrival = Arrival {
-            key: FlowKey {
-                local: Endpoint::new(packet.dst, segment.dst_port),
-                peer: Endpoint::new(packet.src, segment.src_port),
-            },
-            link,
-            ecn: Ecn::NotEct,
-        };
-        self.io.neighbours.begin_frame(&packet.src_mac);
-        self.engine
-            .answer_refused(now, &arrival, &segment, &mut self.io);
-    }
-
-    /// Delivers the RST of a closed port to the flow that sent `frame`. Ignores a frame with a RST.
-    pub(crate) fn answer_without_port(&mut self, now: Instant, frame: &[u8]) {
-        let Ok(packet) = parse_frame(frame) else {
-            return;
-        };
-        let Ok(segment) = parse_tcp(packet.payload) else {
-            return;
-        };
-        if segment.flags.contains(TcpFlags::RST) {
+        let (last, untaken) = entry.drop_holder(id);
+        self.engine.accept_queue_removed(listener, untaken);
+        if !last {
             return;
         }
-        let arrival = Arrival {
-            key: FlowKey {
-                local: Endpoint::new(packet.src, segment.src_port),
-                peer: Endpoint::new(packet.dst, segment.dst_port),
-            },
-            link: MUX_LINK,
-            ecn: Ecn::NotEct,
-        };
-        self.engine
-            .segment_arrives(now, &arrival, &reset_for(&segment), &mut self.io);
-    }
-}
-
-/// Returns the error that an ICMP or ICMPv6 packet reports.
-pub(crate) fn icmp_error(packet: &Packet<'_>) -> Result<IcmpError, DropReason> {
-    match (packet.protocol, packet.dst.is_v4()) {
-        (protocol::ICMP, true) => parse_icmp_error(packet.payload),
-        (protocol::ICMPV6, false) => parse_icmpv6_error(packet),
-        _ => Err(DropReason::UnsupportedProtocol),
-    }
-}
-
-/// Returns the RST of a closed port for `segment` (RFC 9293 §3.10.7.1).
-fn reset_for<'a>(segment: &Segment<'_>) -> Segment<'a> {
-    let (seq, ack, flags) = if segment.flags.contains(TcpFlags::ACK) {
-        (segment.ack, SeqNumber(0), TcpFlags::RST)
-    } else {
-        let end = segment.seq.add(segment.len());
-        (SeqNumber(0), end, TcpFlags::RST.union(TcpFlags::ACK))
-    };
-    Segment {
-        src_port: segment.dst_port,
-        dst_port: segment.src_port,
-        seq,
-        ack,
-        flags,
-        wnd: 0,
-        urgent: 0,
-        options: TcpOptions::NONE,
-        payload: &[],
+        let waiting = self
+            .io
+            .listeners
+            .remove(listener)
+            .map(|entry| entry.waiting);
+        self.engine.unlisten(now, listener, &mut self.io);
+        for flow in waiting.into_iter().flatten() {
+            self.engine.abort(now, flow, &mut self.io);
+        }
     }
 }
