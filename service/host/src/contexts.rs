@@ -330,18 +330,22 @@ impl Contexts {
     /// contexts. Returns a program whose doorbell could not be rung.
     #[inline(never)]
     pub fn publish(&mut self) -> Option<ProgramId> {
-        let mut stuck = None;
-        let entries = &mut self.entries[..];
-        self.unpublished.retain(|place| {
-            let Some(entry) = entries.get_mut(*place as usize) else {
-                return false;
+        let (mut stuck, mut kept) = (None, 0);
+        for at in 0..self.unpublished.len() {
+            let place = self.unpublished[at];
+            let Some(entry) = self.entries.get_mut(place as usize) else {
+                continue;
             };
             entry.context.has_events = entry.context.push_backlog();
             if !entry.context.publish() {
                 stuck = Some(entry.program);
             }
-            entry.context.has_events
-        });
+            if entry.context.has_events {
+                self.unpublished[kept] = place;
+                kept += 1;
+            }
+        }
+        self.unpublished.truncate(kept);
         stuck
     }
 }

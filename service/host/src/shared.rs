@@ -226,6 +226,8 @@ impl SharedConnections {
 
     /// Records the published state of a shared connection, and notifies the other holders if the
     /// state has changed.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn note_published(
         &mut self,
         connection: u64,
