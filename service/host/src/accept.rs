@@ -3,8 +3,8 @@
 //! the data that arrived before accept.
 //!
 //! If the program has no free slot, no memory or no room for the event, the connection waits in the
-//! accept queue. The listener's backlog bounds this queue. A reset would lose acknowledged data.
-//! The kernel queues connections in the same way.
+//! accept queue, whose length is limited by the listener's backlog. The kernel queues connections
+//! in the same way. A reset instead would lose acknowledged data.
 
 use tidelane_abi::{control_event, program_flags};
 use tidelane_engine::{Engine, FlowId, FlowState, ListenerId};

@@ -111,22 +111,22 @@ impl Bindings {
     }
 
     /// Writes the state of `flow` to its slot, and pushes a READY event for the program. Returns
-    /// the number and the state of a connection that several processes hold.
-    #[inline]
-    pub fn publish(
-        &mut self,
-        flow: FlowId,
-        engine: &Engine,
-        contexts: &mut Contexts,
-    ) -> Option<(u64, Publication)> {
-        let binding = self.entries.get_mut(flow.index())?.as_mut()?;
+    /// true if several processes hold the connection.
+    #[inline(always)]
+    pub fn publish(&mut self, flow: FlowId, engine: &Engine, contexts: &mut Contexts) -> bool {
+        let Some(Some(binding)) = self.entries.get_mut(flow.index()) else {
+            return false;
+        };
         binding.dirty = false;
-        let home_slot = binding.home_slot.as_ref()?;
-        let state = engine.flow(flow)?;
-        let rx_head = state.rx_head();
-        binding.rx_head = rx_head;
+        let Some(home_slot) = &binding.home_slot else {
+            return false;
+        };
+        let Some(state) = engine.flow(flow) else {
+            return false;
+        };
+        binding.rx_head = state.rx_head();
         let publication = Publication {
-            rx_head,
+            rx_head: binding.rx_head,
             tx_acked: state.tx_acked(),
             flags: binding.service_flags,
             cause: binding.cause,
@@ -141,7 +141,7 @@ impl Bindings {
         }
         slots::set_tx_limit(view, limit);
         slots::publish(view, &publication);
-        let (slot, connection) = (binding.slot, binding.connection);
+        let slot = binding.slot;
         if !binding.closed_by_program
             && let Some(context) = contexts.for_event(binding.home, binding.context)
             && context.push_data(data_event::READY, slot).is_err()
@@ -149,8 +149,21 @@ impl Bindings {
             // The event ring is full. The next step publishes the flow again.
             self.mark_dirty(flow);
         }
-        let shared = publication.flags & service_flags::SHARED != 0;
-        shared.then_some((connection, publication))
+        publication.flags & service_flags::SHARED != 0
+    }
+
+    /// Returns the number of the connection of `flow`, and the state that
+    /// [`publish`](Self::publish) has written to the slot.
+    #[cold]
+    pub fn published(&self, flow: FlowId, engine: &Engine) -> Option<(u64, Publication)> {
+        let binding = self.get(flow)?;
+        let publication = Publication {
+            rx_head: binding.rx_head,
+            tx_acked: engine.flow(flow)?.tx_acked(),
+            flags: binding.service_flags,
+            cause: binding.cause,
+        };
+        Some((binding.connection, publication))
     }
 
     /// Adopts a new send buffer, and frees receive buffers that the program no longer reads.

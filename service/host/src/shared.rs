@@ -10,6 +10,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use tidelane_abi::{data_event, program_flags, service_flags};
+use tidelane_engine::{Engine, FlowId};
 use tidelane_packet_io::PacketIo;
 use tidelane_time::Instant;
 
@@ -224,17 +225,19 @@ impl SharedConnections {
         None
     }
 
-    /// Records the published state of a shared connection, and notifies the other holders if the
-    /// state has changed.
+    /// Records the published state of a shared connection that has a flow, and notifies the other
+    /// holders if the state has changed.
     #[cold]
     #[inline(never)]
     pub(crate) fn note_published(
         &mut self,
-        connection: u64,
-        publication: Publication,
-        programs: &mut Programs,
+        flow: FlowId,
+        engine: &Engine,
+        records: SlotRecords<'_>,
     ) {
-        if let Some(shared) = self.by_number.get_mut(&connection)
+        let SlotRecords { programs, bindings } = records;
+        if let Some((connection, publication)) = bindings.published(flow, engine)
+            && let Some(shared) = self.by_number.get_mut(&connection)
             && shared.published.replace(publication) != Some(publication)
         {
             self.notify_other_holders(connection, programs);

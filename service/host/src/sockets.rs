@@ -452,9 +452,8 @@ impl Sockets {
                 break;
             };
             let contexts = &mut io.programs.contexts;
-            if let Some((connection, state)) = io.bindings.publish(flow, engine, contexts) {
-                self.shared
-                    .note_published(connection, state, &mut io.programs);
+            if io.bindings.publish(flow, engine, contexts) {
+                self.shared.note_published(flow, engine, records(io));
             }
         }
         io.bindings.drop_dirty(dirty);

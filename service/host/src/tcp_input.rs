@@ -56,6 +56,7 @@ pub(crate) fn receive_other<P: PacketIo>(
     }
 }
 
+/// Checks the addresses and the checksum of a packet, and passes its segment to the engine.
 #[inline(always)]
 fn receive_tcp<P: PacketIo, A: Copy + Into<IpAddress>>(
     stack: &mut Stack<P>,
@@ -113,6 +114,8 @@ fn receive_other_options<P: PacketIo>(
     }
 }
 
+/// Checks an ICMP error, and passes the error to the engine. A forged error must not end a
+/// connection.
 #[inline(never)]
 fn receive_icmp<P: PacketIo>(
     stack: &mut Stack<P>,
@@ -165,7 +168,8 @@ pub(crate) fn answer_refused_ports<P: PacketIo>(stack: &mut Stack<P>, now: Insta
     mux_link.recycle(MuxQueue::Refused, frames);
 }
 
-/// Answers a refused segment with a RST, as a closed port does. Answers no other packet.
+/// Answers a segment that the operator's rules have refused with a RST, as a closed port does.
+/// Ignores a packet that is not a valid segment.
 #[cold]
 pub(crate) fn answer_refused<P: PacketIo>(
     stack: &mut Stack<P>,
@@ -196,7 +200,8 @@ pub(crate) fn answer_refused<P: PacketIo>(
         .answer_refused(now, &arrival, &segment, &mut stack.io);
 }
 
-/// Delivers the RST of a closed port to the flow that sent `frame`. Ignores a frame with a RST.
+/// Delivers the RST of a closed port to the flow that sent `frame` to a port of the mux. Ignores a
+/// frame with a RST.
 pub(crate) fn answer_without_port<P: PacketIo>(stack: &mut Stack<P>, now: Instant, frame: &[u8]) {
     let Ok(packet) = parse_frame(frame) else {
         return;

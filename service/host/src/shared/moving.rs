@@ -72,8 +72,11 @@ struct MovedRanges {
 /// The resources of a connection at its new home.
 pub(crate) struct NewHome {
     slot: TakenSlot,
+    /// Receive buffer.
     rx: Option<StreamBuffer>,
+    /// Send buffer.
     tx: Option<StreamBuffer>,
+    /// The program's memory, in which the slot and the buffers lie.
     region: Arc<ProgramRegion>,
 }
 
@@ -90,8 +93,8 @@ pub(crate) struct Moved {
 }
 
 /// The move of a connection from its home to another program. The steps are
-/// [`stop_home`](Self::stop_home), [`prepare`](Self::prepare) and [`finish`](Self::finish). Before
-/// the last step, [`cancel`](Self::cancel) leaves the connection at its home.
+/// [`stop_home`](Self::stop_home), [`prepare`](Self::prepare) and [`finish`](Self::finish). Until
+/// `finish`, [`cancel`](Self::cancel) leaves the connection at its home.
 pub(crate) struct Move<'a> {
     pub(crate) engine: &'a Engine,
     pub(crate) programs: &'a mut Programs,
