@@ -10,6 +10,7 @@
 //! | `channel` | one channel, and the threads that sleep on its doorbell |
 //! | `channels` | all channels of the process, and the default channel |
 //! | `assign` | moving the events of a connection to another channel |
+//! | `thread_channels` | channels of threads that wait in blocking calls |
 //! | `default_polling` | epoll instances that poll the default channel besides their own |
 //! | `connection` | a connection and the session that it belongs to |
 //! | `internal_events` | events of this crate's own descriptors in the program's epoll instances |
@@ -30,6 +31,7 @@ pub(crate) mod outage;
 pub(crate) mod report;
 pub(crate) mod session;
 pub(crate) mod sleep_fds;
+pub(crate) mod thread_channels;
 pub(crate) mod within_host;
 
 pub use channel::Channel;

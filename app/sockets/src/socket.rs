@@ -14,6 +14,7 @@
 //! | `listening`, `groups` | listeners of service and kernel; SO_REUSEPORT groups of the kernel |
 //! | `arrive` | events about new connections |
 //! | `sharing` | connections that several processes share after `fork` |
+//! | `thread_channel` | moving a connection's events to the thread that waits for them |
 
 pub(crate) mod arrive;
 pub(crate) mod bytes;
@@ -31,6 +32,7 @@ pub(crate) mod sharing;
 pub(crate) mod state;
 pub(crate) mod syn_data;
 pub(crate) mod tcp_info;
+pub(crate) mod thread_channel;
 pub(crate) mod urgent;
 
 use std::{

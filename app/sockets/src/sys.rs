@@ -19,6 +19,7 @@ mod shared_words_unsafe;
 mod sleepers;
 mod small_vec;
 mod static_cell_unsafe;
+mod threads;
 
 pub use address::Address;
 pub use errno::{Errno, Handled, TO_KERNEL};
@@ -28,11 +29,12 @@ pub(crate) use handlers_unsafe::handlers_restart;
 pub(crate) use line::line;
 pub(crate) use lock_unsafe::{Guard, Lock};
 pub(crate) use order::Rank;
-pub(crate) use section_unsafe::{Section, suspended};
+pub(crate) use section_unsafe::{Section, channel_word, suspended};
 pub(crate) use shared_words_unsafe::SharedWords;
 pub(crate) use sleepers::Sleepers;
 pub(crate) use small_vec::SmallVec;
 pub(crate) use static_cell_unsafe::StaticCell;
+pub(crate) use threads::{process_id, raise, thread_exists, thread_id, yield_now};
 
 /// Makes a system call with up to six arguments. A negative result becomes an [`Errno`].
 ///
@@ -126,16 +128,6 @@ fn call1(number: i64, a: usize) -> Result<usize, Errno> {
 fn call3(number: i64, a: usize, b: usize, c: usize) -> Result<usize, Errno> {
     // SAFETY: used below for calls that take no pointers, or pointers of live references.
     unsafe { call(number, [a, b, c, 0, 0, 0]) }
-}
-
-/// Returns the id of this process. Asks the kernel, because a cached id is wrong after `vfork`.
-pub(crate) fn process_id() -> u32 {
-    call1(libc::SYS_getpid, 0).unwrap_or(0) as u32
-}
-
-/// Yields the CPU to another thread.
-pub(crate) fn yield_now() {
-    let _ = call1(libc::SYS_sched_yield, 0);
 }
 
 /// Returns the number of the CPU that this thread runs on, or `None` if the call fails.
@@ -437,17 +429,6 @@ pub(crate) fn ppoll(
         return suspended(poll);
     }
     poll()
-}
-
-/// Sends `signal` to the calling thread.
-pub(crate) fn raise(signal: i32) {
-    let thread = call1(libc::SYS_gettid, 0).unwrap_or(0);
-    let _ = call3(
-        libc::SYS_tgkill,
-        process_id() as usize,
-        thread,
-        signal as usize,
-    );
 }
 
 /// Registers functions to run before `fork`, and after it in the parent and in the child.

@@ -24,6 +24,10 @@ use crate::{
 
 /// Result of a wait whose deadline has passed.
 const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
+/// Largest number of descriptors of a `poll` that moves their events to the channel of the calling
+/// thread. Moving costs one request to the service for each connection, which would slow down a
+/// program whose threads take turns in polling many connections.
+const MOVED_MAX: usize = 8;
 /// Events that `poll` reports even if the program did not ask for them.
 const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
 
@@ -184,12 +188,14 @@ fn without_doorbells(entry: &pollfd, from_kernel: i16) -> i16 {
 fn watch_all(sleeper: &mut Sleeper, fds: &[pollfd]) {
     for entry in fds {
         if let Some(socket) = registry::of(entry.fd) {
-            let Some(inner) = socket.find(entry.fd) else {
+            let Some(mut inner) = socket.find(entry.fd) else {
                 continue;
             };
-            let channels = inner.channels();
-            drop(inner);
-            sleeper.watch(socket, channels);
+            if fds.len() <= MOVED_MAX {
+                sleeper.watch_events(socket, &mut inner);
+            } else {
+                sleeper.watch(socket, inner.channels());
+            }
         } else if let Some(instance) = instance::of(entry.fd)
             && is_active(instance)
         {

@@ -11,7 +11,7 @@ use std::{os::fd::RawFd, sync::atomic::Ordering};
 use super::instance::Instance;
 use crate::{
     service::{Channel, internal_events, outage::BoundedSleep, session},
-    socket::{Inner, Socket, listening, sharing},
+    socket::{Inner, Socket, listening, sharing, thread_channel},
     sys::{self, Errno, Handled, Section, SignalMask, SmallVec},
 };
 
@@ -70,7 +70,7 @@ pub(crate) fn blocking(
     let _section = Section::enter();
     let mut sleeper = Sleeper::new(deadline);
     loop {
-        let channels = {
+        {
             let mut inner = match socket.find(fd) {
                 Some(inner) => inner,
                 None => return Some(Err(Errno(libc::EBADF))),
@@ -79,11 +79,10 @@ pub(crate) fn blocking(
                 sharing::migrate_if_pending(socket, &mut inner);
             }
             match sharing::attempt(&mut inner, &mut attempt) {
-                Err(WOULD_BLOCK) => inner.channels(),
+                Err(WOULD_BLOCK) => sleeper.watch_events(socket, &mut inner),
                 done => return Some(done),
             }
-        };
-        sleeper.watch(socket, channels);
+        }
         if let Some(fd) = kernel_fd {
             sleeper.watch_kernel(fd);
         }
@@ -166,14 +165,23 @@ impl Sleeper {
         }
     }
 
-    /// Lets events on this channel end the sleep. Has no effect while the sleep is announced.
+    /// Lets events of this locked socket end the sleep. If no other thread waits for the socket, the
+    /// events move to the channel of this thread, so that they wake no other thread.
+    ///
+    /// The caller holds the socket's lock until this function returns. Another thread therefore
+    /// either sees that this thread waits for the socket, or moves the events before this function
+    /// reads the channels.
+    pub(crate) fn watch_events(&mut self, socket: &'static Socket, inner: &mut Inner) {
+        thread_channel::move_events_here(socket, inner);
+        self.watch(socket, inner.channels());
+    }
+
+    /// Lets events on this channel end the sleep. If the sleep was already announced to other
+    /// channels, the announcement is taken back, and the next `step` announces it to all channels.
     pub(crate) fn watch_channel(&mut self, channel: &'static Channel) {
-        if !self.armed
-            && !self
-                .channels
-                .iter()
-                .any(|other| std::ptr::eq(other, channel))
-        {
+        let is_same = |other: &Channel| std::ptr::eq(other, channel);
+        if !self.channels.iter().any(is_same) {
+            self.disarm();
             self.channels.push(channel);
         }
     }

@@ -12,23 +12,26 @@ impl Channel {
     /// requests therefore go through the default channel, which also serves the sockets in no epoll
     /// instance. A request goes through this channel only if the default channel cannot get a
     /// context.
-    pub(crate) fn take_over(&'static self, connection: &Connection) {
+    /// Returns false, and changes nothing, if this channel cannot get a context of the connection's
+    /// session.
+    pub(crate) fn take_over(&'static self, connection: &Connection) -> bool {
         let slot = connection.stream.slot();
         let Some(session) = session::last() else {
-            return;
+            return false;
         };
         if session.generation != connection.session || self.activate(session).is_err() {
-            return;
+            return false;
         }
         let Some(here) = self.with_context(connection.session, |context| context.id()) else {
-            return;
+            return false;
         };
         let channel = channels::default().filter(|channel| channel.activate(session).is_ok());
-        channel
+        let sent = channel
             .unwrap_or(self)
             .with_context(connection.session, |context| {
                 context.assign_to(slot, here);
                 context.flush();
             });
+        sent.is_some()
     }
 }

@@ -340,6 +340,11 @@ impl Channel {
         }
     }
 
+    /// Returns true if a thread sleeps on this channel, or is about to.
+    pub(super) fn has_sleepers(&self) -> bool {
+        self.sleepers.any()
+    }
+
     /// Wakes the threads that sleep on this channel, if there are any.
     pub(crate) fn wake_sleepers(&self) {
         self.sleepers

@@ -1,10 +1,11 @@
-//! The channels of this process: one for each tracked epoll instance, and the default channel.
+//! The channels of this process: one for each tracked epoll instance, one for each of several
+//! threads that wait in blocking calls (`thread_channels`), and the default channel.
 //!
 //! A [`Channel`] contains the rings over which this process exchanges requests and events with the
 //! service (the process `tidelaned`). Channels are never freed: an unused channel stays in a pool
 //! until another epoll instance takes it.
 
-use super::channel::Channel;
+use super::{channel::Channel, thread_channels};
 use crate::{
     sys::StaticCell,
     table::{NumberTable, Pool},
@@ -84,6 +85,7 @@ pub(crate) fn forget(channel: &'static Channel) {
 /// Resets all channels in a child after fork.
 pub(crate) fn reset_after_fork() {
     FREE.reset_after_fork();
+    thread_channels::reset_after_fork();
     for channel in all() {
         channel.reset_after_fork();
     }

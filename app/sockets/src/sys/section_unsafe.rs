@@ -32,6 +32,8 @@ struct SectionState {
     mask: AtomicU64,
     /// The state of a request of `pthread_cancel`: see `cancellation_unsafe`.
     cancellation: AtomicU32,
+    /// The number of the thread's own channel plus one, or 0: see `service::thread_channels`.
+    channel: AtomicU32,
 }
 
 // The thread's `SectionState` is in the static TLS block of libraries that are loaded with the
@@ -84,6 +86,7 @@ fn state() -> &'static SectionState {
                 deferred: AtomicU32::new(0),
                 mask: AtomicU64::new(0),
                 cancellation: AtomicU32::new(0),
+                channel: AtomicU32::new(0),
             }
         };
     }
@@ -96,6 +99,12 @@ fn state() -> &'static SectionState {
 #[inline]
 pub(super) fn cancellation() -> &'static AtomicU32 {
     &state().cancellation
+}
+
+/// Returns the word in which the calling thread keeps the number of its own channel.
+#[inline]
+pub(crate) fn channel_word() -> &'static AtomicU32 {
+    &state().channel
 }
 
 /// Returns the cancellation word of another thread.

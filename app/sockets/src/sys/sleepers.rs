@@ -38,10 +38,15 @@ impl Sleepers {
         self.0.fetch_sub(1, Ordering::SeqCst) > 1
     }
 
+    /// Returns true if a thread sleeps.
+    pub fn any(&self) -> bool {
+        self.0.load(Ordering::SeqCst) > 0
+    }
+
     /// Calls `ring` if a thread sleeps. The caller has stored the event before.
     #[inline]
     pub fn wake(&self, ring: impl FnOnce()) {
-        if self.0.load(Ordering::SeqCst) > 0 {
+        if self.any() {
             ring();
         }
     }

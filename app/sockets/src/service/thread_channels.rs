@@ -1,0 +1,103 @@
+//! The channels of threads that wait in blocking calls (`recv`, `poll`, ...).
+//!
+//! A channel consists of rings and a doorbell that this process shares with the service (the process
+//! `tidelaned`). Sockets in no epoll instance begin on the default channel. If several threads slept
+//! there, each event would wake all of them. A thread therefore gets a channel of its own when it
+//! waits for a socket while another thread sleeps on the socket's channel, and keeps that channel
+//! until the thread ends. Programs with one thread for each connection get one channel for each
+//! thread in this way. A program with one waiting thread needs only the default channel.
+//!
+//! A registration with the service has a limited number of contexts (the rings of a channel), which
+//! the epoll instances need, too. The threads get at most half of them. Further threads share the
+//! channels of other threads.
+
+use std::sync::atomic::Ordering;
+
+use super::{channel::Channel, channels, session::ProcessSession};
+use crate::sys::{self, Lock};
+
+/// Number of channels whose thread `of_this_thread` checks for its end. The checks cost one system
+/// call each.
+const CHECKS_MAX: usize = 4;
+
+/// The channels of threads, with the thread that each belongs to.
+static OWNERS: Lock<Owners> = Lock::new(Owners {
+    owners: Vec::new(),
+    next: 0,
+});
+
+#[derive(Debug)]
+struct Owners {
+    owners: Vec<Owner>,
+    /// Index at which the next search for the channel of an ended thread begins.
+    next: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Owner {
+    /// Id of the thread that got the channel last.
+    thread: i32,
+    channel: &'static Channel,
+}
+
+impl Owners {
+    /// Gives the channel of an ended thread to `thread`. If there are already `max` channels, and
+    /// the checked ones belong to living threads, `thread` shares one of them.
+    fn reuse(&mut self, thread: i32, max: usize) -> Option<&'static Channel> {
+        let count = self.owners.len();
+        for _ in 0..CHECKS_MAX.min(count) {
+            self.next = (self.next + 1) % count;
+            let owner = &mut self.owners[self.next];
+            if owner.thread == thread || !sys::thread_exists(owner.thread) {
+                owner.thread = thread;
+                return Some(owner.channel);
+            }
+        }
+        let is_full = count >= max && count > 0;
+        is_full.then(|| self.owners[self.next].channel)
+    }
+}
+
+/// Returns the own channel of the calling thread, which is about to wait for a socket whose events
+/// arrive at `channel`. If the thread has none, it gets one if another thread sleeps on `channel`.
+pub(crate) fn of_this_thread(
+    channel: &'static Channel,
+    session: &ProcessSession,
+) -> Option<&'static Channel> {
+    let word = sys::channel_word();
+    if let Some(number) = word.load(Ordering::Relaxed).checked_sub(1) {
+        return channels::numbered(number);
+    }
+    if !channel.has_sleepers() {
+        return None;
+    }
+    let own = assign(session)?;
+    word.store(own.number() + 1, Ordering::Relaxed);
+    Some(own)
+}
+
+/// Chooses a channel for the calling thread.
+#[cold]
+fn assign(session: &ProcessSession) -> Option<&'static Channel> {
+    let thread = sys::thread_id();
+    let max = session.program()?.contexts_max() as usize / 2;
+    let reused = OWNERS.lock().reuse(thread, max);
+    if reused.is_some() || max == 0 {
+        return reused;
+    }
+    // The pool of channels has a lock of its own, so the lock of `OWNERS` must not be held here.
+    let channel = channels::take_free()?;
+    OWNERS.lock().owners.push(Owner { thread, channel });
+    Some(channel)
+}
+
+/// Returns all channels of threads to the pool in a child after fork, and forgets the own channel
+/// of the calling thread, which is the only thread of the child.
+pub(super) fn reset_after_fork() {
+    OWNERS.unlock_after_fork();
+    let owners = std::mem::take(&mut OWNERS.lock().owners);
+    for owner in owners {
+        channels::free(owner.channel);
+    }
+    sys::channel_word().store(0, Ordering::Relaxed);
+}
