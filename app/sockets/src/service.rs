@@ -17,6 +17,7 @@
 //! | `outage` | listeners and sleeping threads during an outage |
 //! | `exceptions` | sockets that are left to the kernel on purpose |
 //! | `sleep_fds` | the kernel epoll instances on which threads wait for a channel's doorbell |
+//! | `spin_record` | whether a thread polls before it sleeps |
 //! | `report` | reports about sockets that stay with the kernel |
 //! | `within_host` | connections over loopback and to the host's own addresses |
 
@@ -31,6 +32,7 @@ pub(crate) mod outage;
 pub(crate) mod report;
 pub(crate) mod session;
 pub(crate) mod sleep_fds;
+mod spin_record;
 pub(crate) mod thread_channels;
 pub(crate) mod within_host;
 

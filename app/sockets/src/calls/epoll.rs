@@ -297,7 +297,7 @@ pub fn wait(
         }
         if !spun && channel.should_spin() {
             spun = true;
-            if spin(instance, deadline) {
+            if channel.spin(deadline.left_ns(), || channel.has_events()) {
                 continue;
             }
         }
@@ -404,25 +404,6 @@ fn collect(instance: &'static Instance, events: &mut [epoll_event]) -> usize {
         count = merge_same(events, count);
     }
     count
-}
-
-fn spin(instance: &'static Instance, deadline: Deadline) -> bool {
-    let channel = instance.channel();
-    let now = sys::monotonic_ns();
-    let end = now
-        + deadline
-            .left_ns()
-            .unwrap_or(u64::MAX)
-            .min(session::settings().spin_ns);
-    while sys::monotonic_ns() < end {
-        for _ in 0..16 {
-            sys::spin_hint();
-        }
-        if channel.has_events() {
-            return true;
-        }
-    }
-    false
 }
 
 /// Sleeps in the kernel's epoll instance. Returns 0 if the caller has to collect events again.

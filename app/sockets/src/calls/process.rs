@@ -13,7 +13,7 @@ use tidelane_client::ChildSession;
 use super::{bounce, exit};
 use crate::{
     readiness::instance,
-    service::{channels, exceptions, outage, session},
+    service::{channels, exceptions, outage, session, thread_channels},
     socket::{groups, registry, sharing},
     sys::{self, Lock, section_unsafe},
     table,
@@ -109,6 +109,7 @@ extern "C" fn in_child() {
     bounce::reset_after_fork();
     registry::reset_after_fork();
     channels::reset_after_fork();
+    thread_channels::reset_after_fork();
     instance::reset_after_fork();
     let inherits = child.is_some();
     if let Some(child) = child {

@@ -10,7 +10,7 @@ use std::{os::fd::RawFd, sync::atomic::Ordering};
 
 use super::instance::Instance;
 use crate::{
-    service::{Channel, internal_events, outage::BoundedSleep, session},
+    service::{Channel, internal_events, outage::BoundedSleep},
     socket::{Inner, Socket, listening, sharing, thread_channel},
     sys::{self, Errno, Handled, Section, SignalMask, SmallVec},
 };
@@ -244,21 +244,14 @@ impl Sleeper {
         found
     }
 
-    /// Polls the rings for `spin_ns` of the settings. Returns true if there were events.
+    /// Polls the rings for a while, if one of the channels advises it. Returns true if there were
+    /// events.
     fn spin(&self) -> bool {
-        if !self.channels.iter().any(|channel| channel.should_spin()) {
+        let mut channels = self.channels.iter();
+        let Some(channel) = channels.find(|channel| channel.should_spin()) else {
             return false;
-        }
-        let end = sys::monotonic_ns() + session::settings().spin_ns;
-        while sys::monotonic_ns() < end {
-            for _ in 0..16 {
-                sys::spin_hint();
-            }
-            if self.pump() {
-                return true;
-            }
-        }
-        false
+        };
+        channel.spin(self.deadline.left_ns(), || self.pump())
     }
 
     /// Sleeps on the doorbells of the channels and on the kernel descriptors.

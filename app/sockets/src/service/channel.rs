@@ -28,6 +28,7 @@ use super::{
     internal_events::internal_tag,
     session::{self, ProcessSession},
     sleep_fds::{SleepFd, SleepFds},
+    spin_record::SpinRecord,
 };
 use crate::{
     sys::{self, Errno, Lock, Rank, Sleepers},
@@ -63,6 +64,8 @@ pub struct Channel {
     batch_last: AtomicU32,
     /// True if the service's core may run on the CPU of the thread that last slept here.
     shares_cpu: AtomicBool,
+    /// The success of the latest polls before a sleep.
+    spin_record: SpinRecord,
     /// True if the threads of this channel poll the default channel, too. Then both channels have
     /// joined the same listener, and the service delivers each of its connections to one of them.
     pub(super) polls_default: AtomicBool,
@@ -158,6 +161,7 @@ impl Channel {
             batch: AtomicU32::new(1),
             batch_last: AtomicU32::new(NO_SOCKET),
             shares_cpu: AtomicBool::new(true),
+            spin_record: SpinRecord::new(),
             polls_default: AtomicBool::new(false),
             registered: AtomicU32::new(0),
             default_doorbell_session: AtomicU32::new(0),
@@ -402,13 +406,33 @@ impl Channel {
             .is_some_and(Context::has_events)
     }
 
-    /// Returns true if polling is better than sleeping: a core is awake, and none shares this CPU.
+    /// Returns true if polling is better than sleeping: recent polls have found events, a core is
+    /// awake, and none shares this CPU.
     pub(crate) fn should_spin(&self) -> bool {
+        if !self.spin_record.is_promising() {
+            return false;
+        }
         let ring = self.ring.lock();
         let Some(context) = &ring.context else {
             return false;
         };
         !context.shares_cpu(sys::current_cpu()) && !context.cores_sleep()
+    }
+
+    /// Polls with `poll` for `spin_ns` of the settings, but at most for `left_ns`.
+    /// Returns true as soon as `poll` does.
+    pub(crate) fn spin(&self, left_ns: Option<u64>, mut poll: impl FnMut() -> bool) -> bool {
+        let spin_ns = session::settings().spin_ns;
+        let end = sys::monotonic_ns() + spin_ns.min(left_ns.unwrap_or(u64::MAX));
+        let mut found = false;
+        while !found && sys::monotonic_ns() < end {
+            for _ in 0..16 {
+                sys::spin_hint();
+            }
+            found = poll();
+        }
+        self.spin_record.add(found);
+        found
     }
 
     /// Announces that this thread is about to sleep, and publishes all changes. Returns false if

@@ -5,7 +5,7 @@
 //! service (the process `tidelaned`). Channels are never freed: an unused channel stays in a pool
 //! until another epoll instance takes it.
 
-use super::{channel::Channel, thread_channels};
+use super::channel::Channel;
 use crate::{
     sys::StaticCell,
     table::{NumberTable, Pool},
@@ -85,7 +85,6 @@ pub(crate) fn forget(channel: &'static Channel) {
 /// Resets all channels in a child after fork.
 pub(crate) fn reset_after_fork() {
     FREE.reset_after_fork();
-    thread_channels::reset_after_fork();
     for channel in all() {
         channel.reset_after_fork();
     }

@@ -92,8 +92,8 @@ fn assign(session: &ProcessSession) -> Option<&'static Channel> {
 }
 
 /// Returns all channels of threads to the pool in a child after fork, and forgets the own channel
-/// of the calling thread, which is the only thread of the child.
-pub(super) fn reset_after_fork() {
+/// of the calling thread, which is the only thread of the child. The caller has reset the pool.
+pub(crate) fn reset_after_fork() {
     OWNERS.unlock_after_fork();
     let owners = std::mem::take(&mut OWNERS.lock().owners);
     for owner in owners {

@@ -1,0 +1,70 @@
+//! The decision whether a thread polls its channel (the rings that it shares with the service) before
+//! it sleeps.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Number of polls in a row without an event after which polling counts as useless. The service's
+/// core then probably waits for a CPU, perhaps for the one on which the thread polls.
+const FAILURES_MAX: u32 = 8;
+/// While polling counts as useless, one in this many waits still polls, to find out whether an event
+/// arrives in time again.
+const TRIAL_INTERVAL: u32 = 32;
+
+/// The success of the latest polls of a channel's threads before their sleeps.
+#[derive(Debug)]
+pub(super) struct SpinRecord {
+    /// Number of waits since a poll last found an event.
+    waits: AtomicU32,
+}
+
+impl SpinRecord {
+    pub(super) const fn new() -> Self {
+        Self {
+            waits: AtomicU32::new(0),
+        }
+    }
+
+    /// Returns true if the thread should poll before it sleeps. Counts the wait if not.
+    pub(super) fn is_promising(&self) -> bool {
+        let waits = self.waits.load(Ordering::Relaxed);
+        if waits < FAILURES_MAX || waits % TRIAL_INTERVAL == 0 {
+            return true;
+        }
+        self.waits.store(waits.wrapping_add(1), Ordering::Relaxed);
+        false
+    }
+
+    /// Records a poll, which has `found` an event or not.
+    pub(super) fn add(&self, found: bool) {
+        let waits = match found {
+            true => 0,
+            false => self.waits.load(Ordering::Relaxed).wrapping_add(1),
+        };
+        self.waits.store(waits, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_rarely_poll_after_several_failures_until_a_poll_succeeds() {
+        let record = SpinRecord::new();
+        for _ in 0..FAILURES_MAX {
+            assert!(record.is_promising());
+            record.add(false);
+        }
+        let polls = (0..10 * TRIAL_INTERVAL).filter(|_| {
+            let polls = record.is_promising();
+            if polls {
+                record.add(false);
+            }
+            polls
+        });
+        assert_eq!(polls.count(), 10);
+        while !record.is_promising() {}
+        record.add(true);
+        assert!(record.is_promising());
+    }
+}
