@@ -142,12 +142,12 @@ impl SendCheck<'_> {
             return Err(SendRefusal::SourcePort);
         }
         let dst = ends.dst.addr;
-        let to_many = is_to_many(dst, self.broadcasts);
-        if dst.is_unspecified()
-            || dst.is_loopback()
-            || dst.is_this_network_v4()
-            || (to_many && ends.protocol == TCP)
-        {
+        let is_no_peer = match dst.as_v4() {
+            // "This network" has the unspecified address.
+            Some([first, ..]) => first == 0 || first == 127,
+            None => dst.is_unspecified() || dst.is_loopback(),
+        };
+        if is_no_peer || (ends.protocol == TCP && is_to_many(dst, self.broadcasts)) {
             return Err(SendRefusal::Destination);
         }
         Ok(ends)
