@@ -17,8 +17,8 @@ use crate::{
     testbed::Testbed,
 };
 
-/// Time for which a load runs before the service is killed. A check is shorter than a load, so that
-/// the service is killed after a third of this time.
+/// Time for which a load runs before the service is killed. If a check runs instead of a load, the
+/// service is killed after a third of this time, because a check is shorter.
 const RUN_BEFORE_KILL: Duration = Duration::from_millis(300);
 /// Time limit for a client to end after the service was killed. The client's connections may fail.
 const END_MAX: Duration = Duration::from_secs(20);
@@ -27,9 +27,9 @@ const AGAIN_MAX: Duration = Duration::from_secs(20);
 
 /// Exit status of the command `timeout` for a client that exceeded its time limit.
 const TIMED_OUT_STATUS: &str = "124";
-/// Message for a client that still waits for its server. Such a client sends no segment that the
-/// kernel could answer with a RST.
-const NO_RESET: &str = "the client that was at work when the service died hangs: it got no reset";
+/// Message for a client that did not end, because nothing reset its connection. The kernel answers
+/// the client's segments with a RST, but a client that only waits for its server sends none.
+const NO_RESET: &str = "the client hangs: it was at work when the service died, and got no reset";
 
 /// Kills the server's service and starts it again. The clients are on the kernel.
 pub fn of_server(testbed: &mut Testbed<'_>) -> Result<Checked, Stop> {
@@ -95,7 +95,7 @@ fn wait_for_end(mut client: Running) -> Result<(), Stop> {
     let ended = client.ends_within(END_MAX)?;
     ensure!(
         ended,
-        "the client that was at work when the service died hangs, as it got no reset"
+        "the client hangs: it was at work when the service died, and got no reset"
     );
     Ok(())
 }

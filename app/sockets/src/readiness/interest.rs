@@ -109,9 +109,9 @@ impl Interest {
         in_kernel
     }
 
-    /// Disables the one-shot registrations with the user data `data` that the kernel has reported.
-    /// Several registrations may have the same user data, so `was_it` has to return true if the
-    /// kernel reported the registration of a descriptor.
+    /// Disables each one-shot registration that the kernel has reported in an event with the user
+    /// data `data`. Several registrations may have the same user data, so `was_it` gets the
+    /// descriptor of a registration, and returns true if the kernel has reported this registration.
     pub(crate) fn disable_one_shots(&mut self, data: u64, was_it: impl Fn(RawFd) -> bool) {
         for registration in &mut self.registrations {
             let once = registration.in_kernel

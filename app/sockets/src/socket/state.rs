@@ -8,20 +8,28 @@
 //!      socket()            connect                           handshake ends
 //! Free -----------> Fresh -----------------------> Connecting -------------------> Stream
 //!  ^                |   \                          |   |   ^                      (accelerated)
-//!  |                |    \ connect, listen:        |   |   | connect                   |
-//!  |                |     \ route, option,         |   |   |                           |
-//!  |         listen |      \ no service            |   \-> Failed <- refused, timed    |
-//!  |                |       v                      |        out, shut down             |
-//!  |                |      Kernel <----------------/                                   |
-//!  |                v             left to the kernel                                   |
-//!  |            Listening --------- accept ------------> Stream (of another socket)    |
-//!  |          (both stacks)                                                            |
-//!  |                                        fork, in the child                         v
-//!  |                                        Inherited <----------------- Connecting, Stream
-//!  |                                            | the child uses it          | no session
-//!  |                                            v                            v
-//!  |                                        Stream, Connecting            Forked
+//!  |                |    \ connect, listen:        |   |   | connect
+//!  |                |     \ route, option,         |   |   |
+//!  |         listen |      \ no service            |   \-> Failed <- refused, timed
+//!  |                |       v                      |        out, shut down
+//!  |                |      Kernel <----------------/
+//!  |                v             left to the kernel
+//!  |            Listening --------- accept ------------> Stream (of another socket)
+//!  |          (both stacks)
 //!  \------------------------------ last close, from every state
+//! ```
+//!
+//! After `fork`, a connection stays in the session of the parent. The child's copy of the socket
+//! changes its state:
+//!
+//! ```text
+//!                       fork                 the child uses it
+//! Connecting, Stream -----------> Inherited -------------------> Connecting, Stream
+//!                  \                  |
+//!                   \ fork without    | the service refuses,
+//!                    \ a session for  | or fork without a session
+//!                     \ the child     v
+//!                      \---------> Forked
 //! ```
 //!
 //! The table shows the effect of each call in each state. "kernel" means that the kernel handles
