@@ -1,5 +1,5 @@
 //! [`Io`]: the [`Driver`] that the TCP engine calls. Holds the buffers, headers and events of all
-//! connections, and the port, through which frames are received and sent.
+//! connections of a context (the sockets of one thread), and the port, which moves frames.
 
 use std::{collections::VecDeque, net::SocketAddr, rc::Rc};
 
@@ -28,7 +28,7 @@ pub const LINK: LinkId = LinkId(0);
 /// Limit of the resets that wait for a free frame. Further resets are not sent.
 const LATE_RESETS_MAX: usize = 1024;
 
-/// All state of a context except the engine and the descriptors. The engine calls it as its
+/// The connections, UDP sockets, buffers and port of a context. The engine calls it as its
 /// [`Driver`], to send segments, to store received payloads and to report events.
 pub struct Io<P> {
     pub port: P,
@@ -39,6 +39,7 @@ pub struct Io<P> {
     /// Address of the frame that is being processed, if the port shares its memory, so that the
     /// frame itself can become the buffer of its payload.
     frame: Option<usize>,
+    /// The payload that a socket has accepted in this frame, until [`Self::end_frame`].
     placed: Option<Placed>,
     /// Link addresses of the local end, of neighbours and of the router.
     pub link: LinkAddresses,
@@ -47,8 +48,7 @@ pub struct Io<P> {
     pub drops: Drops,
     /// MTU of the link in bytes, limited by the port's frames.
     mtu: u32,
-    /// Connections by flow number. Boxed, so that `transmit_of` takes a connection out of the table
-    /// and puts it back cheaply.
+    /// Connections by flow number. Boxed, so that `transmit_of` moves a connection cheaply.
     connections: Vec<Option<Box<Connection>>>,
     /// Connections with events to report.
     ready: Vec<FlowId>,
@@ -431,7 +431,7 @@ impl<P: PacketIo> Driver for Io<P> {
 
     fn place(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
         let len = payload.len() as u32;
-        // Only one payload of a segment can be accepted in its frame. Further payloads are copied.
+        // One payload at most stays in the frame. A second payload of the same frame is copied.
         let fits = len <= self.supply.pool().payload_len_max() && self.placed.is_none();
         let frame = self.frame.filter(|_| fits);
         if let Some(connection) = self.connection_mut(flow)

@@ -11,7 +11,7 @@ pub(crate) struct Wire {
     pub sent: Vec<Vec<u8>>,
     /// Largest number of frames that may wait for the NIC's stack.
     pub room: usize,
-    /// True if, at the stack's last call, the NIC had all its own frames and no frame of the stack.
+    /// Result of [`WireEnd::is_complete`], as of the stack's last call.
     pub is_complete: bool,
     /// True if the NIC had no free frame for the last transmission that the stack tried.
     pub is_full: bool,

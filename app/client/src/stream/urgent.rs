@@ -23,7 +23,8 @@ pub(super) struct Urgent {
     mark: Option<Mark>,
     /// SO_OOBINLINE: the urgent byte is part of the stream.
     inline: bool,
-    /// The last mark of which the stream has told the service that the program has read beyond it.
+    /// Position of the last mark that `report_passed` has reported to the service: the program has
+    /// read beyond this mark.
     reported: Option<u32>,
     /// Number of urgent bytes that the stream has skipped.
     skipped: u32,
@@ -179,8 +180,9 @@ impl Stream {
         }
     }
 
-    /// Returns the position at which `read` stops: the mark if it is before `head`, the end of the
-    /// received bytes, or else `head`. With SO_OOBINLINE, ignores a mark at the read position.
+    /// Returns the position at which `read` stops. This is the mark if the mark is before `head`,
+    /// and otherwise `head`, which is the end of the received bytes. With SO_OOBINLINE, ignores a
+    /// mark at the read position.
     pub(super) fn clamp_to_mark(&mut self, head: u32) -> u32 {
         let inline = self.urgent.inline;
         let Some(mark) = self.reload_mark() else {

@@ -71,7 +71,7 @@ impl Frames {
 }
 
 /// Returns a frame of `len` bytes with a TCP segment, or `None` if `len` has no room for the
-/// headers.
+/// headers or is above 1514.
 fn frame(
     src_mac: MacAddress,
     dst_mac: MacAddress,

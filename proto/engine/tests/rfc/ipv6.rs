@@ -125,6 +125,7 @@ fn a_listener_for_ipv6_only_has_no_ipv4() {
     let at_8080 = |end: Endpoint| Endpoint { port: 8080, ..end };
     let only = at_8080(ANY_V6);
     let listener = rig.engine.listen(only, 16, options(V6_ONLY)).unwrap();
+    // A listener keeps its first value of IPV6_V6ONLY.
     rig.engine.set_listener_options(listener, options(false));
     rig.key.local = Endpoint::v4([10, 0, 0, 1], 8080);
     rig.key.peer = Endpoint::v4([10, 0, 0, 2], 4242);
