@@ -195,15 +195,10 @@ impl Program {
         self.route(addr) != ROUTE_KERNEL
     }
 
-    /// Returns the number of contexts that this registration can create in all.
-    pub fn contexts_max(&self) -> u32 {
-        contexts_max(self.session.page.cores())
-    }
-
     /// Creates a context (the rings of one thread) with its own doorbell.
     pub fn new_context(&self) -> Result<Context, Refusal> {
         let session = &self.session;
-        let contexts_max = self.contexts_max();
+        let contexts_max = contexts_max(session.page.cores());
         let next = |id| (id < contexts_max).then_some(id + 1);
         let id = session
             .next_context

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `session` | the registration with the service: made on demand, given up in a forked child |
 //! | `channel` | one channel, and the threads that sleep on its doorbell |
+//! | `batch_member` | the membership of a socket in the set that one `epoll_wait` returned |
 //! | `channels` | all channels of the process, and the default channel |
 //! | `assign` | moving the events of a connection to another channel |
 //! | `thread_channels` | channels of threads that wait in blocking calls |
@@ -22,6 +23,7 @@
 //! | `within_host` | connections over loopback and to the host's own addresses |
 
 mod assign;
+pub(crate) mod batch_member;
 pub(crate) mod channel;
 pub(crate) mod channels;
 pub(crate) mod connection;

@@ -45,7 +45,7 @@ use registrations::RegistrationRef;
 use state::State;
 
 use crate::{
-    service::channel::BatchMember,
+    service::batch_member::BatchMember,
     sys::{Guard, Lock, Rank},
 };
 

@@ -165,8 +165,8 @@ impl Sleeper {
         }
     }
 
-    /// Lets events of this locked socket end the sleep. If no other thread waits for the socket, the
-    /// events move to the channel of this thread, so that they wake no other thread.
+    /// Lets events of this locked socket end the sleep. If no other thread waits for the socket,
+    /// its events move to the channel of this thread, so that they wake no other thread.
     ///
     /// The caller holds the socket's lock until this function returns. Another thread therefore
     /// either sees that this thread waits for the socket, or moves the events before this function

@@ -24,6 +24,7 @@ use std::{
 use tidelane_client::{ClientEvent, Context, Program};
 
 use super::{
+    batch_member::BatchMember,
     connection::Connection,
     internal_events::internal_tag,
     session::{self, ProcessSession},
@@ -116,36 +117,6 @@ impl Ring {
             return true;
         };
         context.prepare_to_sleep() || (is_gone && !context.has_events())
-    }
-}
-
-/// The membership of one socket in a batch: the set of ready sockets that an `epoll_wait` returned.
-#[derive(Debug)]
-pub(crate) struct BatchMember {
-    /// Number of the socket in this process.
-    number: u32,
-    /// The last batch that the socket was part of, or 0 (see [`Channel::submit`]).
-    batch: AtomicU32,
-}
-
-impl BatchMember {
-    /// Creates the member of the socket with this number, in no batch.
-    pub(crate) const fn new(number: u32) -> Self {
-        Self {
-            number,
-            batch: AtomicU32::new(0),
-        }
-    }
-
-    /// Returns the number of the socket.
-    #[inline]
-    pub(crate) fn number(&self) -> u32 {
-        self.number
-    }
-
-    /// Removes the socket from its batch.
-    pub(crate) fn leave_batch(&self) {
-        self.batch.store(0, Ordering::Relaxed);
     }
 }
 
@@ -282,8 +253,8 @@ impl Channel {
             return;
         };
         context.submit(&mut connection.stream);
-        let in_batch = self.batch.load(Ordering::Relaxed) == socket.batch.load(Ordering::Relaxed)
-            && self.batch_last.load(Ordering::Relaxed) != socket.number;
+        let in_batch = socket.is_in(self.batch.load(Ordering::Relaxed))
+            && self.batch_last.load(Ordering::Relaxed) != socket.number();
         let may_wait = if self.shares_cpu.load(Ordering::Relaxed) {
             UNFLUSHED_MAX
         } else {
@@ -330,10 +301,8 @@ impl Channel {
     /// Adds a socket to the present batch, because the program is about to read or write.
     #[inline]
     pub(crate) fn add_to_batch(&self, socket: &BatchMember) {
-        socket
-            .batch
-            .store(self.batch.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.batch_last.store(socket.number, Ordering::Relaxed);
+        socket.join(self.batch.load(Ordering::Relaxed));
+        self.batch_last.store(socket.number(), Ordering::Relaxed);
     }
 
     /// Resets the doorbell, so that the kernel's epoll instances do not report it.

@@ -1,13 +1,13 @@
-//! The decision whether a thread polls its channel (the rings that it shares with the service) before
-//! it sleeps.
+//! The decision whether a thread polls its channel (the rings that it shares with the service)
+//! before it sleeps.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Number of polls in a row without an event after which polling counts as useless. The service's
 /// core then probably waits for a CPU, perhaps for the one on which the thread polls.
 const FAILURES_MAX: u32 = 8;
-/// While polling counts as useless, one in this many waits still polls, to find out whether an event
-/// arrives in time again.
+/// While polling counts as useless, one in this many waits still polls, to find out whether events
+/// arrive in time again.
 const TRIAL_INTERVAL: u32 = 32;
 
 /// The success of the latest polls of a channel's threads before their sleeps.

@@ -1,21 +1,24 @@
 //! The channels of threads that wait in blocking calls (`recv`, `poll`, ...).
 //!
-//! A channel consists of rings and a doorbell that this process shares with the service (the process
-//! `tidelaned`). Sockets in no epoll instance begin on the default channel. If several threads slept
-//! there, each event would wake all of them. A thread therefore gets a channel of its own when it
-//! waits for a socket while another thread sleeps on the socket's channel, and keeps that channel
-//! until the thread ends. Programs with one thread for each connection get one channel for each
-//! thread in this way. A program with one waiting thread needs only the default channel.
+//! A channel consists of rings and a doorbell that this process shares with the service (the
+//! process `tidelaned`). Sockets in no epoll instance begin on the default channel. If several
+//! threads slept there, each event would wake all of them. A thread therefore gets a channel of its
+//! own when it waits for a socket while another thread sleeps on the socket's channel, and keeps
+//! that channel until the thread ends. Programs with one thread for each connection get one channel
+//! for each thread in this way. A program with one waiting thread needs only the default channel.
 //!
-//! A registration with the service has a limited number of contexts (the rings of a channel), which
-//! the epoll instances need, too. The threads get at most half of them. Further threads share the
-//! channels of other threads.
+//! The number of these channels is limited ([`CHANNELS_MAX`]). Further threads share the channels
+//! of other threads.
 
 use std::sync::atomic::Ordering;
 
-use super::{channel::Channel, channels, session::ProcessSession};
+use super::{channel::Channel, channels};
 use crate::sys::{self, Lock};
 
+/// Largest number of channels for threads. A channel has a context, that is, rings in shared
+/// memory. The service limits the contexts of a user, the epoll instances of the user's programs
+/// need contexts, too, and each context costs a core of the service time in each step.
+const CHANNELS_MAX: usize = 16;
 /// Number of channels whose thread `of_this_thread` checks for its end. The checks cost one system
 /// call each.
 const CHECKS_MAX: usize = 4;
@@ -41,9 +44,9 @@ struct Owner {
 }
 
 impl Owners {
-    /// Gives the channel of an ended thread to `thread`. If there are already `max` channels, and
-    /// the checked ones belong to living threads, `thread` shares one of them.
-    fn reuse(&mut self, thread: i32, max: usize) -> Option<&'static Channel> {
+    /// Gives the channel of an ended thread to `thread`. If there are already [`CHANNELS_MAX`]
+    /// channels, and the checked ones belong to living threads, `thread` shares one of them.
+    fn reuse(&mut self, thread: i32) -> Option<&'static Channel> {
         let count = self.owners.len();
         for _ in 0..CHECKS_MAX.min(count) {
             self.next = (self.next + 1) % count;
@@ -53,17 +56,13 @@ impl Owners {
                 return Some(owner.channel);
             }
         }
-        let is_full = count >= max && count > 0;
-        is_full.then(|| self.owners[self.next].channel)
+        (count >= CHANNELS_MAX).then(|| self.owners[self.next].channel)
     }
 }
 
 /// Returns the own channel of the calling thread, which is about to wait for a socket whose events
 /// arrive at `channel`. If the thread has none, it gets one if another thread sleeps on `channel`.
-pub(crate) fn of_this_thread(
-    channel: &'static Channel,
-    session: &ProcessSession,
-) -> Option<&'static Channel> {
+pub(crate) fn of_this_thread(channel: &'static Channel) -> Option<&'static Channel> {
     let word = sys::channel_word();
     if let Some(number) = word.load(Ordering::Relaxed).checked_sub(1) {
         return channels::numbered(number);
@@ -71,18 +70,17 @@ pub(crate) fn of_this_thread(
     if !channel.has_sleepers() {
         return None;
     }
-    let own = assign(session)?;
+    let own = assign()?;
     word.store(own.number() + 1, Ordering::Relaxed);
     Some(own)
 }
 
 /// Chooses a channel for the calling thread.
 #[cold]
-fn assign(session: &ProcessSession) -> Option<&'static Channel> {
+fn assign() -> Option<&'static Channel> {
     let thread = sys::thread_id();
-    let max = session.program()?.contexts_max() as usize / 2;
-    let reused = OWNERS.lock().reuse(thread, max);
-    if reused.is_some() || max == 0 {
+    let reused = OWNERS.lock().reuse(thread);
+    if reused.is_some() {
         return reused;
     }
     // The pool of channels has a lock of its own, so the lock of `OWNERS` must not be held here.

@@ -8,7 +8,7 @@
 use std::sync::atomic::Ordering;
 
 use super::{Inner, Socket, state::State};
-use crate::service::{session, thread_channels};
+use crate::service::thread_channels;
 
 /// Moves the events of the locked socket to the channel of the calling thread, which is about to
 /// wait for them. Does nothing if the thread has no channel of its own and needs none, if an epoll
@@ -25,10 +25,7 @@ pub(crate) fn move_events_here(socket: &'static Socket, inner: &mut Inner) {
     {
         return;
     }
-    let Some(session) = session::last() else {
-        return;
-    };
-    let Some(own) = thread_channels::of_this_thread(before, session) else {
+    let Some(own) = thread_channels::of_this_thread(before) else {
         return;
     };
     if !std::ptr::eq(own, before) && own.take_over(connection) {
