@@ -228,8 +228,8 @@ impl Firewall {
         })
     }
 
-    /// Makes [`hooks`](Self::hooks) report BPF programs by number only, for reports that
-    /// unprivileged users read.
+    /// Makes [`hooks`](Self::hooks) report BPF programs by number only, for a process that may not
+    /// look up their names.
     #[must_use]
     pub fn without_names(self) -> Self {
         Self {

@@ -1,6 +1,7 @@
 //! An open port of the mux: its packet rings, counters and place in the queues of
-//! [`Ports`](crate::Ports). A port connects a program that has its own TCP/IP stack. The mux serves
-//! the ports in *turns*, each of which is one burst of frames from one port.
+//! [`Ports`](crate::Ports). The mux shares one NIC between TCP/IP stacks, and a port connects a
+//! program that has its own stack with the mux. The mux serves the ports in *turns*, each of which
+//! is one burst of frames from one port.
 
 use tidelane_time::Instant;
 
@@ -11,7 +12,7 @@ use crate::{
     rate::{Amount, RateLimiter, SendRate, WAIT_MIN},
 };
 
-/// Error of [`Ports::open`](crate::Ports::open): the largest number of ports is open.
+/// Error of [`Ports::open`](crate::Ports::open): no more ports can be open at the same time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PortsFull;
 

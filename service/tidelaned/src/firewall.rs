@@ -77,6 +77,8 @@ impl Guard {
             );
         }
         Ok(Self {
+            // Later checks report BPF programs by number only, because the seccomp filter of the
+            // running service denies the system calls that return names.
             firewall: firewall.without_names(),
             mode,
             hooks,

@@ -70,7 +70,8 @@ impl CwndRules {
         self.senders.retain(|(of, _), _| *of != host);
     }
 
-    /// Checks the flows of `host`, which has just sent `advances` in one step.
+    /// Checks the flows of `host` after a step. `advances` lists the new bytes that the host has
+    /// sent on its connections in this step.
     pub fn check(
         &mut self,
         now: Instant,
@@ -113,8 +114,10 @@ impl CwndRules {
         }
         let before = std::mem::replace(&mut sender.ssthresh, info.ssthresh);
         let cwnd_before = std::mem::replace(&mut sender.cwnd, info.cwnd);
-        // The bytes of this step do not count, because they may have been sent after the reduction.
         let known = std::mem::replace(&mut sender.snd_nxt, snd_nxt);
+        // `reduced_until` is SND.NXT at the reduction of ssthresh, if this step has reduced it. The
+        // value excludes the bytes of this step, which may have been sent after the reduction. On
+        // a link without frames, their number is unknown, and SND.NXT of the last check is used.
         let reduced_until = match info.link {
             LOCAL_PATH | MUX_LINK => known.min(snd_nxt),
             _ => snd_nxt
@@ -142,7 +145,10 @@ impl CwndRules {
             // An earlier reduction does not count if an undo has followed it.
             let early = early.filter(|(_, then)| !timed_out && *then == signals);
             if let Some((at, _)) = early {
-                let text = format!("lowered again {} bytes before", at - info.bytes_acked);
+                let text = format!(
+                    "lowered again {} bytes before the end of the round trip",
+                    at - info.bytes_acked
+                );
                 return Err(("cwnd is lowered once per round trip", text));
             }
         }

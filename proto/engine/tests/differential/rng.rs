@@ -21,7 +21,7 @@ impl Rng {
         self.0 >> 11
     }
 
-    /// Returns a number below `limit`, which is not zero.
+    /// Returns a number from 0 to `limit` - 1. `limit` must not be zero.
     pub fn below(&mut self, limit: u32) -> u32 {
         (self.next() % u64::from(limit)) as u32
     }

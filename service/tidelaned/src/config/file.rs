@@ -27,11 +27,12 @@ const DIRECTORY: &str = "/etc/tidelane";
 pub struct FileConfig {
     /// Programs that may use the service.
     pub access: AccessConfig,
-    /// The action if the host has firewall rules that connections of the service would bypass.
+    /// The action if the host has firewall rules that connections of the service would bypass. A
+    /// change applies at the next start.
     pub firewall: FirewallConfig,
     /// Limits of each user.
     pub limits: LimitsConfig,
-    /// Memory for received data of all users, which applies at the start only.
+    /// Thresholds of the memory for received data of all users. A change applies at the next start.
     pub memory: MemoryConfig,
     /// True if the service accelerates the loopback connections of programs that were started with
     /// neither `tidelane run --loopback` nor `tidelane run --no-loopback`.

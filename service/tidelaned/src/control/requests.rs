@@ -63,10 +63,10 @@ impl<P: NicPort> Control<P> {
         self.shared.hand_back(&taken.unwrap_or_default(), now());
     }
 
-    /// Schedules checks of the claims from whose endpoints connections have ended, because a claim
-    /// may end with its last connection. A claim is a 3-tuple whose packets go to the service
-    /// instead of the kernel. Each entry of `idle` names the core of an ended connection, the
-    /// program, and the endpoint that the program has reserved.
+    /// Schedules checks of claims after connections have ended. A claim is a 3-tuple whose packets
+    /// go to the service instead of the kernel, and it may end with its last connection. Each entry
+    /// of `idle` stands for an ended connection: its core, its program, and the local endpoint that
+    /// the program had reserved for it.
     fn ports_are_idle(&mut self, idle: &[(usize, ProgramId, Endpoint)]) {
         if idle.is_empty() {
             return;
