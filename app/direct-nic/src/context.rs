@@ -42,7 +42,8 @@ pub struct NicContext<P: PacketIo, K: Kernel> {
 }
 
 impl<P: PacketIo, K: Kernel> NicContext<P, K> {
-    /// Opens a context on `port`, which receives the packets of the ports that `kernel` grants.
+    /// Opens a context on `port`, a queue of a NIC. `kernel` grants the claims of TCP and UDP
+    /// ports, whose packets then arrive on the queue.
     ///
     /// # Errors
     ///
@@ -192,7 +193,7 @@ impl<P: PacketIo, K: Kernel> Context for NicContext<P, K> {
     /// Claims the port, and opens a listener. The claim outlives the listener.
     fn listen(&mut self, local: SocketAddr, options: &ListenOptions) -> io::Result<Descriptor> {
         if local.port() == 0 {
-            let message = "a listener on a queue needs a port; name one";
+            let message = "a listener on a NIC queue needs a port number other than 0";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let covered = self.covered(local, Transport::Tcp)?;

@@ -1,5 +1,5 @@
-//! [`Descriptors`]: the sockets of a context (of one thread) by descriptor, the number by which the
-//! program names a socket.
+//! [`Descriptors`]: the sockets of a context by descriptor. A context has the sockets of one
+//! thread. A descriptor is the number by which the program names a socket.
 
 use std::collections::VecDeque;
 

@@ -74,8 +74,8 @@ pub struct RunResult {
     pub timed_out: bool,
 }
 
-/// The wire on whose server's side a suite runs, and the Tidelane service there. The service stands
-/// before the wire, so that it is dropped first.
+/// The wire on whose server's side a suite runs, and the Tidelane service there. The field
+/// `service` precedes the field `wire`, so that the service is dropped first.
 #[derive(Debug)]
 pub struct Testbed<'a> {
     suite: &'a Suite,
@@ -122,7 +122,8 @@ impl<'a> Testbed<'a> {
     }
 
     /// Runs a command of the suite to its end or time limit, and kills the processes that it leaves
-    /// behind.
+    /// behind. `part` names the part of the suite that the command runs. The name is empty if the
+    /// suite has no parts.
     pub fn run(&self, command: &str, part: &str) -> Result<RunResult, Stop> {
         let command = self.place.fill(command).replace("{part}", part);
         let limit = Duration::from_secs(self.suite.seconds) * patience();

@@ -24,7 +24,7 @@ const ALPHA: u64 = 9;
 /// Denominator of `alpha_cubic`.
 const ALPHA_UNIT: u64 = 17;
 /// Largest distance from `K` in ms for which the curve is computed. The value is larger than any
-/// `K`, but so small that its cube times four segments fits into 64 bits.
+/// `K`, but so small that its cube, divided by 1000, times four segments fits into 64 bits.
 const OFFSET_MS_MAX: u64 = 1 << 18;
 /// Time after the start of congestion avoidance in which RTT samples still belong to the recovery
 /// (as in Linux).
@@ -261,9 +261,9 @@ impl CongestionControl for Cubic {
             self.save_w_max();
         }
         // RFC 9438 §4.6 allows cwnd instead of FlightSize if cwnd grows only while the flow is
-        // cwnd-limited, as here. FlightSize would leave an application that pauses with a tiny
-        // window. FlightSize is larger than cwnd, and is used, if fast recovery has already reduced
-        // cwnd for this flight.
+        // cwnd-limited, as here. With FlightSize, an application that pauses would be left with a
+        // tiny window, because little is in flight. If fast recovery has already reduced cwnd for
+        // this flight, FlightSize is larger than cwnd, and is used.
         let cwnd = flight_size.max(self.window.cwnd());
         self.window.collapse_to_loss_window(times_beta(cwnd));
         // §4.8: in the first epoch after a timeout, W_max is cwnd at the start of the epoch.

@@ -1,4 +1,5 @@
-//! `cargo xtask programs`: builds and runs the crate `bench/programs`.
+//! `cargo xtask programs`: builds and runs the crate `bench/programs`, which runs real programs on
+//! the kernel and on Tidelane, and compares the results.
 
 use clap::Args;
 
@@ -7,7 +8,7 @@ use crate::package::run_package;
 /// Options of `programs`.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// Names of programs, and options; `--help` lists them
+    /// Names of programs, and options: `--list` lists the programs, `-- --help` the options
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }

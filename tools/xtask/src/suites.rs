@@ -1,4 +1,5 @@
-//! `cargo xtask suites`: builds and runs the crate `bench/suites`.
+//! `cargo xtask suites`: builds and runs the crate `bench/suites`, which runs test suites of other
+//! projects on the kernel and on Tidelane, and compares the results.
 
 use clap::Args;
 
@@ -7,7 +8,7 @@ use crate::package::run_package;
 /// Options of `suites`.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// Names of suites, and options; `--help` lists them
+    /// Names of suites, and options: `--list` lists the suites, `-- --help` the options
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }

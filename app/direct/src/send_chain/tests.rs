@@ -6,7 +6,8 @@ use tidelane_rings::Pool;
 use super::*;
 use crate::loans_unsafe::Loans;
 
-/// Returns the loans of a port that does not share its memory.
+/// Returns a pool of 8 buffers in its [`Loans`], which record the buffers that a port may read. The
+/// port of these tests does not share its memory, so no buffer is ever lent.
 fn loans() -> Rc<Loans> {
     let mut port = MemPort::loopback(MemConfig::default());
     let loans = Loans::open(&mut port, 40, || Pool::with_headroom(8, 100, 40));

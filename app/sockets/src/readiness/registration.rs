@@ -75,7 +75,8 @@ pub(crate) struct Report {
     pub(crate) socket: &'static Socket,
     /// True if a one-shot registration has to be disabled in the kernel's epoll instance, too.
     pub(crate) disarm_kernel: bool,
-    /// True if the kernel may report the same socket, too, because the socket is a listener.
+    /// True if the registration is also in the kernel's epoll instance, which may report the same
+    /// socket. Only a listener can be ready in both.
     pub(crate) in_kernel: bool,
 }
 
@@ -113,8 +114,9 @@ impl Registration {
     pub(super) fn is_drained(&self, socket: &Socket) -> bool {
         const OTHERS: u32 = EVENT_BITS & !(IN | libc::EPOLLRDHUP as u32);
         const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
-        // Two threads that count events of a socket at the same time may count them as one event.
-        // With one registration, the lock of the interest list excludes this.
+        // `Socket::is_drained` compares counts of the socket's events, and can miss an event if two
+        // threads count at the same time. With one registration, threads count one after the other,
+        // because they hold the lock of the interest list.
         self.events & (OTHERS | EDGE) == 0
             && socket.is_drained()
             && !socket.has_more_registrations()

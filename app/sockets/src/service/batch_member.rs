@@ -1,5 +1,6 @@
-//! Batches: the set of ready sockets that one `epoll_wait` returned. The changes of a batch are
-//! published to the service together.
+//! The membership of sockets in batches. A batch is the set of ready sockets that one `epoll_wait`
+//! returned. The requests that the program's calls on these sockets make to the service are
+//! published together.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

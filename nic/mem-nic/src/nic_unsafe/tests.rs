@@ -44,7 +44,8 @@ fn frames_cross_the_wire_and_return_when_complete() {
     assert!(end.is_complete() && end.deliver(b"three"));
 }
 
-/// Returns a NIC whose stack has lent its first frame with `data`, and the memory of all frames.
+/// Returns a NIC to which the test has lent the first free frame, with `data` in it. Also returns
+/// the NIC's clock, and the memory of all frames.
 fn lent(data: &[u8]) -> (Nic, Clock, FrameMemory) {
     let (mut nic, end, clock) = nic(NicConfig::default());
     let memory = nic.take_memory().expect("the first call");
@@ -55,7 +56,8 @@ fn lent(data: &[u8]) -> (Nic, Clock, FrameMemory) {
     };
     // SAFETY: the frame is free, and the test alone has it.
     unsafe { nic.memory.bytes_mut(frame.number, frame.range.clone()) }.copy_from_slice(data);
-    // SAFETY: as above. The test that writes to the frame expects a panic.
+    // SAFETY: as above. One test then breaks the rule not to write to a lent frame, and expects the
+    // NIC's panic.
     unsafe { nic.tx_lend(frame, TxChecksum::Done) }.expect("room");
     nic.tx_flush();
     assert_eq!(end.take_sent(), [data]);
