@@ -27,7 +27,7 @@ impl SpinRecord {
     /// Returns true if the thread should poll before it sleeps. Counts the wait if not.
     pub(super) fn is_promising(&self) -> bool {
         let waits = self.waits.load(Ordering::Relaxed);
-        if waits < FAILURES_MAX || waits % TRIAL_INTERVAL == 0 {
+        if waits < FAILURES_MAX || waits.is_multiple_of(TRIAL_INTERVAL) {
             return true;
         }
         self.waits.store(waits.wrapping_add(1), Ordering::Relaxed);
