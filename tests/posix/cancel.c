@@ -338,3 +338,25 @@ void cancelled_and_signalled(void)
 	close(ends[1]);
 	say_joined("disabled", &waiter);
 }
+
+/* Reads by syscall(2), which is no cancellation point, and then calls a cancellation point. */
+static void reads_by_syscall(struct waiter *waiter)
+{
+	char bytes[100];
+	say("syscall read %ld", syscall(SYS_read, waiter->fd, bytes, sizeof bytes));
+	pthread_testcancel();
+	say("not cancelled");
+}
+
+/* A thread is cancelled while it waits in syscall(2). The call returns the data that arrives. */
+void cancelled_in_syscall(void)
+{
+	int other, fd = accepted(0, &other);
+	struct waiter waiter = {.fd = fd, .call = reads_by_syscall};
+	start(&waiter);
+	await_asleep(waiter.tid);
+	show(pthread_cancel(waiter.thread));
+	pause_briefly();
+	peer_sends(other, 30, 1);
+	say_joined("syscall", &waiter);
+}

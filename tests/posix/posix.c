@@ -41,7 +41,7 @@
 	X(fork_standard_streams) X(vectors_without_position)                                      \
 	X(resets_after_data) X(connects_at_once) X(killed_listener)                               \
 	X(cancelled_asleep) X(cancelled_before) X(cancelled_disabled) X(cancelled_at_any_moment)  \
-	X(cancelled_and_signalled) X(message_array_error)                                         \
+	X(cancelled_and_signalled) X(cancelled_in_syscall) X(message_array_error)                 \
 	X(waiters_of_connections) X(waiters_take_turns) X(waiters_by_the_hundred)                 \
 	X(waiters_of_one_connection) X(waiters_beside_epoll) X(fork_beside_waiters)
 

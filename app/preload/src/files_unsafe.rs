@@ -6,10 +6,10 @@ use std::ffi::{c_int, c_uint};
 use libc::{off_t, size_t, ssize_t};
 use tidelane_sockets::{descriptors, file};
 
-use crate::cancellation_unsafe::cancellation_point;
+use crate::cancellation_unsafe::{cancellation_point, without_cancellation};
 use crate::libc_abi_unsafe::{fail_with_errno, handled_or_system_call};
 
-/// Interposes libc's `sendfile(2)`.
+/// Interposes libc's `sendfile(2)`, which is no cancellation point.
 ///
 /// # Safety
 ///
@@ -24,8 +24,10 @@ pub unsafe extern "C" fn sendfile(
     let args = [out as usize, file as usize, offset as usize, count, 0, 0];
     // SAFETY: the caller upholds the safety contract.
     unsafe {
-        let handled = descriptors::socket(out)
-            .and_then(|socket| file::send_file(socket, out, file, offset.as_mut(), count));
+        let handled = descriptors::socket(out).and_then(|socket| {
+            let offset = offset.as_mut();
+            without_cancellation(|| file::send_file(socket, out, file, offset, count))
+        });
         handled_or_system_call(handled, libc::SYS_sendfile, args)
     }
 }

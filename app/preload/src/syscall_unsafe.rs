@@ -6,13 +6,16 @@ use std::ffi::{c_int, c_long, c_uint};
 use tidelane_sockets::io_uring;
 
 use crate::{
-    bytes_unsafe, control_unsafe, descriptors_unsafe, fast_open_unsafe, files_unsafe, forks_unsafe,
+    bytes_unsafe,
+    cancellation_unsafe::without_cancellation,
+    control_unsafe, descriptors_unsafe, fast_open_unsafe, files_unsafe, forks_unsafe,
     hand_over_unsafe,
     libc_abi_unsafe::{fail_with_errno, system_call},
     message_arrays_unsafe, readiness_unsafe, select_unsafe, vectors_unsafe,
 };
 
-/// Interposes libc's `syscall(2)`. A system call has at most six arguments.
+/// Interposes libc's `syscall(2)`, which is no cancellation point. A system call has at most six
+/// arguments.
 ///
 /// # Safety
 ///
@@ -29,10 +32,10 @@ pub unsafe extern "C" fn syscall(
 ) -> c_long {
     // SAFETY: the caller upholds the safety contract of the system call.
     unsafe {
-        match by_number(number, [a, b, c, d, e, f]) {
+        without_cancellation(|| match by_number(number, [a, b, c, d, e, f]) {
             Some(result) => result,
             None => system_call(number, [a, b, c, d, e, f]) as c_long,
-        }
+        })
     }
 }
 

@@ -73,6 +73,11 @@ impl Site {
 
     /// Requests a page of `len` bytes on a connection, and asserts that the response is correct.
     fn get(&mut self, connection: Connection, len: usize) {
+        self.get_and(connection, len, false);
+    }
+
+    /// Does the same as `get`. If `half_close` is true, the client's FIN follows the request.
+    fn get_and(&mut self, connection: Connection, len: usize, half_close: bool) {
         let request = format!("GET /{len} HTTP/1.1\r\nHost: x\r\n\r\n");
         let mut request = request.as_bytes();
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {len}\r\n\r\n");
@@ -82,6 +87,9 @@ impl Site {
         for _ in 0..1_000_000 {
             let written = self.stack.write(connection, request);
             request = &request[written..];
+            if half_close && request.is_empty() {
+                self.stack.shutdown(connection);
+            }
             self.step();
             let mut part = [0; 4096];
             let count = self.stack.read(connection, &mut part);
@@ -121,6 +129,19 @@ fn pages_arrive_unchanged() {
             }
         }
         assert!(site.end.context.has_no_connections(), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_client_that_has_sent_its_fin_receives_the_page() {
+    for len in LENGTHS {
+        let mut site = Site::new(Quality::default(), &options(1));
+        let connection = site.connect();
+        site.get_and(connection, len, true);
+        for _ in 0..100_000 {
+            site.step();
+        }
+        assert!(site.end.context.has_no_connections(), "{len} bytes");
     }
 }
 

@@ -44,6 +44,9 @@ pub struct EpollContext {
     dirty: Vec<Descriptor>,
     /// Sockets that refused a buffer and have room again, for the next list.
     writable: Vec<Descriptor>,
+    /// Connections whose data was not read because the pool was empty. The kernel reports them only
+    /// once (EPOLLET).
+    unread: Vec<Descriptor>,
     calls: u64,
 }
 
@@ -55,6 +58,7 @@ impl EpollContext {
             sockets: Vec::new(),
             dirty: Vec::new(),
             writable: Vec::new(),
+            unread: Vec::new(),
             calls: 0,
         })
     }
@@ -136,8 +140,10 @@ impl EpollContext {
     /// Reads all received data of a connection.
     fn read(&mut self, descriptor: Descriptor, list: &mut ReadyList) {
         loop {
-            let (Some(mut buffer), Some(socket)) = (self.pool.allocate(), self.get(descriptor))
-            else {
+            let Some(mut buffer) = self.pool.allocate() else {
+                return self.unread.push(descriptor);
+            };
+            let Some(socket) = self.get(descriptor) else {
                 return;
             };
             let read = rustix::io::read(socket.fd.as_fd(), buffer.bytes_mut());
@@ -216,6 +222,9 @@ impl Context for EpollContext {
         list.clear();
         for descriptor in std::mem::take(&mut self.writable) {
             list.add_events(descriptor, Events::WRITABLE);
+        }
+        for descriptor in std::mem::take(&mut self.unread) {
+            self.read(descriptor, list);
         }
         let wait = if list.is_empty() { wait } else { Wait::No };
         let timeout = match wait {

@@ -194,7 +194,9 @@ impl Server {
             let request = std::mem::replace(&mut client.request, rest);
             client.answer(&request, report);
         }
-        let is_over = entry.events.intersects(Events::END.union(Events::CLOSED));
+        // A client that has sent its FIN still receives the answers.
+        client.closes |= entry.events.intersects(Events::END);
+        let is_over = entry.events.intersects(Events::CLOSED);
         if is_over || client.request.len() > REQUEST_LEN_MAX || client.answers.len() > ANSWERS_MAX {
             return context.close(entry.descriptor);
         }

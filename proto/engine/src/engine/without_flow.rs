@@ -88,7 +88,8 @@ impl Engine {
             out.options = TcpOptions::timestamps(tsval, recent);
         }
         let _ = driver.transmit(&out);
-        if segment.flags.contains(TcpFlags::FIN) {
+        let is_fin = segment.flags.contains(TcpFlags::FIN);
+        if is_fin && !segment.flags.contains(TcpFlags::SYN) {
             self.time_wait.insert(Entry {
                 until: clock.now + self.config.msl * 2u64,
                 ..*entry

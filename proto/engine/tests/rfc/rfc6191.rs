@@ -89,6 +89,17 @@ fn time_wait_answers_old_segments_within_limits_but_not_the_last_ack() {
 }
 
 #[test]
+fn a_syn_with_fin_neither_prolongs_time_wait_nor_escapes_the_rate_limit() {
+    let mut rig = in_time_wait(false);
+    rig.wait_ms(59_000);
+    let syn_fin = || ack(1, 2).with(SYN | ACK | FIN);
+    let answers: usize = (0..100).map(|_| rig.push(syn_fin()).len()).sum();
+    assert_eq!(answers, 1);
+    rig.wait_ms(1_100);
+    assert_eq!(rig.engine.time_wait_len(), 0);
+}
+
+#[test]
 fn rfc1337_only_a_reset_at_rcv_nxt_ends_time_wait() {
     let mut rig = in_time_wait(false);
     rig.push(ack(3, 2).with(RST));
