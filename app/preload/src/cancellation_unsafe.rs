@@ -45,8 +45,8 @@ pub fn cancellation_point() {
     }
 }
 
-/// Runs `call` with cancellation disabled. For functions that are no cancellation points in libc, so
-/// that a cancellation request ends neither the call nor the thread.
+/// Runs `call` with cancellation disabled. Functions that are no cancellation points in libc use
+/// this function, so that a cancellation request ends neither the call nor the thread.
 pub fn without_cancellation<R>(call: impl FnOnce() -> R) -> R {
     const DISABLED: c_int = 1;
     let mut before = DISABLED;
