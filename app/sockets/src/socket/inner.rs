@@ -28,6 +28,8 @@ pub(crate) struct Inner {
     pub(crate) descriptors: u32,
     /// The channel that carries the socket's requests and events.
     pub(crate) channel: Option<&'static Channel>,
+    /// Identity of the thread that last waited for the socket in a blocking call, or 0.
+    pub(crate) last_waiter: usize,
     pub(crate) options: Options,
     /// Errno that the next call or SO_ERROR returns, or 0.
     pub(crate) error: i32,
@@ -69,6 +71,7 @@ impl Inner {
             generation,
             descriptors: 0,
             channel: None,
+            last_waiter: 0,
             options: Options::DEFAULT,
             error: 0,
             soft_error: 0,

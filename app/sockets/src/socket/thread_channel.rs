@@ -8,21 +8,32 @@
 use std::sync::atomic::Ordering;
 
 use super::{Inner, Socket, state::State};
-use crate::service::thread_channels;
+use crate::{service::thread_channels, sys};
 
 /// Moves the events of the locked socket to the channel of the calling thread, which is about to
-/// wait for them. Does nothing if the thread has no channel of its own and needs none, if an epoll
-/// instance reports the events, if several processes share the connection, or if another thread
-/// waits for the socket. Two waiting threads would otherwise take the events from each other
-/// forever.
+/// wait for them. Does nothing in these cases:
+///
+/// * The thread has no channel of its own and needs none, or several processes share the
+///   connection.
+/// * The present channel is that of an epoll instance, which may soon report the socket again. Puma
+///   moves each connection between an instance and its threads.
+/// * Another thread waits for the socket. The two threads would take the events from each other
+///   forever.
+/// * Another thread was the last to wait for the socket. Moving costs a request and an event, which
+///   would slow down the threads of a pool that take turns.
 pub(crate) fn move_events_here(socket: &'static Socket, inner: &mut Inner) {
     let (State::Stream(connection), Some(before)) = (&inner.state, inner.channel) else {
         return;
     };
     if inner.shared
+        || before.epfd() >= 0
         || socket.waiters.load(Ordering::SeqCst) != 0
         || socket.first_registration().is_some()
     {
+        return;
+    }
+    let thread = sys::thread_identity();
+    if std::mem::replace(&mut inner.last_waiter, thread) != thread {
         return;
     }
     let Some(own) = thread_channels::of_this_thread(before) else {
