@@ -25,11 +25,6 @@ unsafe extern "C-unwind" {
     fn pthread_testcancel();
 }
 
-unsafe extern "C" {
-    /// Enables or disables cancellation of the calling thread.
-    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
-}
-
 /// Type of a signal handler with SA_SIGINFO.
 type Handler = unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
 
@@ -43,21 +38,6 @@ pub fn cancellation_point() {
     if cancellation::is_due() {
         exit_cancelled_thread();
     }
-}
-
-/// Runs `call` with cancellation disabled. Functions that are no cancellation points in libc use
-/// this function, so that a cancellation request ends neither the call nor the thread.
-pub fn without_cancellation<R>(call: impl FnOnce() -> R) -> R {
-    const DISABLED: c_int = 1;
-    let mut before = DISABLED;
-    // SAFETY: `before` is live.
-    unsafe { pthread_setcancelstate(DISABLED, &mut before) };
-    let result = call();
-    if before != DISABLED {
-        // SAFETY: libc allows a null pointer for the old state.
-        unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
-    }
-    result
 }
 
 /// Ends the calling thread, whose cancellation is pending and enabled.

@@ -4,9 +4,9 @@
 use std::ffi::{c_int, c_uint};
 
 use libc::{off_t, size_t, ssize_t};
-use tidelane_sockets::{descriptors, file};
+use tidelane_sockets::{descriptors, file, sys::cancellation_unsafe::without_cancellation};
 
-use crate::cancellation_unsafe::{cancellation_point, without_cancellation};
+use crate::cancellation_unsafe::cancellation_point;
 use crate::libc_abi_unsafe::{fail_with_errno, handled_or_system_call};
 
 /// Interposes libc's `sendfile(2)`, which is no cancellation point.

@@ -3,12 +3,10 @@
 
 use std::ffi::{c_int, c_long, c_uint};
 
-use tidelane_sockets::io_uring;
+use tidelane_sockets::{io_uring, sys::cancellation_unsafe::without_cancellation};
 
 use crate::{
-    bytes_unsafe,
-    cancellation_unsafe::without_cancellation,
-    control_unsafe, descriptors_unsafe, fast_open_unsafe, files_unsafe, forks_unsafe,
+    bytes_unsafe, control_unsafe, descriptors_unsafe, fast_open_unsafe, files_unsafe, forks_unsafe,
     hand_over_unsafe,
     libc_abi_unsafe::{fail_with_errno, system_call},
     message_arrays_unsafe, readiness_unsafe, select_unsafe, vectors_unsafe,

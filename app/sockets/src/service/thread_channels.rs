@@ -36,7 +36,7 @@ struct Owners {
     next: usize,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Owner {
     /// Id of the thread that got the channel last.
     thread: i32,

@@ -43,19 +43,40 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
 }
 
-/// Returns true if the calling thread has cancellation enabled.
-fn is_enabled() -> bool {
-    const DISABLED: c_int = 1;
+/// The state in which libc does not cancel the thread.
+const DISABLED: c_int = 1;
+
+/// Disables cancellation of the calling thread. Returns the previous state.
+fn disable() -> c_int {
     let mut before = DISABLED;
     // SAFETY: `before` is live. libc's function changes a word of the thread, which a handler may
     // do as well.
-    unsafe {
-        pthread_setcancelstate(DISABLED, &mut before);
-        if before != DISABLED {
-            pthread_setcancelstate(before, std::ptr::null_mut());
-        }
+    unsafe { pthread_setcancelstate(DISABLED, &mut before) };
+    before
+}
+
+/// Restores the state that `disable` has returned.
+fn restore(before: c_int) {
+    if before != DISABLED {
+        // SAFETY: libc allows a null pointer for the old state, and see `disable`.
+        unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
     }
+}
+
+/// Returns true if the calling thread has cancellation enabled.
+fn is_enabled() -> bool {
+    let before = disable();
+    restore(before);
     before != DISABLED
+}
+
+/// Runs `call` with cancellation disabled. Functions that are no cancellation points in libc use
+/// this function, so that a cancellation request ends neither the call nor the thread.
+pub fn without_cancellation<R>(call: impl FnOnce() -> R) -> R {
+    let before = disable();
+    let result = call();
+    restore(before);
+    result
 }
 
 /// Returns true if cancellation of the calling thread was requested and is enabled.
