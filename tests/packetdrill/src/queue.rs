@@ -28,8 +28,8 @@ const BURST_SEGMENTS: u32 = 10;
 pub struct PacketEnds {
     /// Ends of sent packets and of buffers, ascending.
     ends: VecDeque<u32>,
-    /// Ends of records, which writes with MSG_EOR set. No packet crosses the end of a record, not
-    /// even a retransmission.
+    /// Ends of records. A record ends where a write with the flag MSG_EOR ends. No packet crosses
+    /// the end of a record, not even a retransmission.
     records: VecDeque<u32>,
     /// Positions at which a segment that ends there has PSH.
     pushes: VecDeque<u32>,
