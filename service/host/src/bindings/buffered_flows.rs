@@ -3,10 +3,12 @@
 
 use tidelane_engine::FlowId;
 
-/// Largest number of flows in the set for which an idle connection keeps its empty receive buffer.
+/// Largest number of flows in the set at which an empty receive buffer stays until the scan frees
+/// it.
 ///
-/// Above this number, the host frees an empty buffer at once. The next connection that receives
-/// data then gets the freed pages while these pages are still in the CPU cache.
+/// If the set has more flows, the host frees a buffer as soon as the program has read all data in
+/// it. The next connection that receives data then gets the freed pages while these pages are still
+/// in the CPU cache.
 const IDLE_BUFFERS_MAX: usize = 1024;
 
 /// The set of flows that have a receive buffer, scanned round-robin.
