@@ -82,8 +82,8 @@ impl Binding {
         open.then_some(Connection { flow, generation })
     }
 
-    /// Returns true if the program may write: neither the sending direction nor the connection is
-    /// closed.
+    /// Returns true if the program may write: it has not closed its sending direction, and the
+    /// connection has not ended.
     pub fn may_write(&self) -> bool {
         !self.write_closed && self.cause.is_none()
     }

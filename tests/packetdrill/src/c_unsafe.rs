@@ -1,5 +1,6 @@
 //! Conversions between C and Rust: `userdata` and the stack, pointers and slices, errno, and
-//! descriptors.
+//! descriptors. An interface is an instance of packetdrill's `struct packetdrill_interface`, a table
+//! of C functions with a `userdata` pointer. Each interface has a stack of its own.
 
 use std::{
     ffi::{c_int, c_void},
@@ -13,11 +14,11 @@ use crate::{
     stack::Fd,
 };
 
-/// The stack of the latest interface. The preloaded libc functions use this stack, because libc's
-/// signatures have no `userdata` argument.
+/// The stack of the interface that was made last. The preloaded libc functions use this stack,
+/// because libc's signatures have no `userdata` argument.
 static LOADED: Mutex<Option<Arc<Shared>>> = Mutex::new(None);
 
-/// Returns the stack of the latest interface, or `None` if that interface was freed.
+/// Returns the stack of the interface that was made last, or `None` if that interface was freed.
 pub fn loaded() -> Option<Arc<Shared>> {
     let loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     loaded.clone()

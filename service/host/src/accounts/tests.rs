@@ -1,8 +1,9 @@
 //! Tests of the accounts of users. A ledger counts the resources of one core (polling thread). An
 //! account counts the units of one user in one ledger. A charge is a number of units that an
-//! account holds. A ledger reserves an eighth of its capacity for root. A user may hold as many
-//! units as are free without this reserve. Root may hold seven times as many units as are free.
-//! Each further user therefore finds free units.
+//! account holds. A ledger reserves an eighth of its capacity for root. A user may hold at most as
+//! many units as remain free, not counting this reserve: a single user gets half of the other
+//! seven eighths. Root may hold at most seven times as many units as remain free. Each further user
+//! therefore finds free units.
 
 use std::sync::Arc;
 

@@ -1,5 +1,6 @@
 //! The packets of a hostile program on a port of the mux: valid packets of the program's own
-//! 3-tuples (protocol, local address, local port), and forged packets.
+//! 3-tuples (protocol, local address, local port), and forged packets. A port of the mux is the
+//! pair of packet rings between the mux and a program with its own stack.
 
 use tidelane_mux::SendRefusal;
 use tidelane_netem::Rng;
@@ -31,7 +32,9 @@ pub struct Surroundings {
     pub addresses: Vec<IpAddress>,
     /// Addresses of all hosts, each with the link address of the next hop.
     pub hops: Vec<(IpAddress, MacAddress)>,
-    /// TCP ports of all listeners of the host, on the service and on ports.
+    /// TCP ports of the listeners of the host, both of programs on the service and of programs on
+    /// ports of the mux. The latter are left out in a run that is compared with a run without
+    /// hostile programs.
     pub listeners: Vec<u16>,
     /// Largest frame of the NIC in bytes.
     pub frame_len_max: u32,
@@ -48,7 +51,7 @@ pub struct Drafts<'a> {
 }
 
 impl Surroundings {
-    /// Returns the environment of the programs on ports of `host`.
+    /// Returns the environment of the programs on ports of the mux of `host`.
     pub fn new(scenario: &Scenario, host: usize) -> Self {
         let families = &Family::BOTH[..1 + usize::from(scenario.hosts[host].ipv6)];
         let own = families.iter().map(|family| address(*family, host));
@@ -62,7 +65,7 @@ impl Surroundings {
         let listeners = scenario.listeners.iter();
         // A flood of another program's ring costs that program more than a fair share, as a flood
         // from the link does. If the run is compared with a run without hostile programs, hostile
-        // programs therefore do not know the listeners on ports.
+        // programs therefore do not know the listeners of programs on ports of the mux.
         let is_spared = |program: usize| {
             let ports = scenario.ports.as_ref().filter(|ports| ports.is_compared);
             ports.is_some_and(|ports| ports.index_of(program).is_some())
