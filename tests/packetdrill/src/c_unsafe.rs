@@ -1,6 +1,6 @@
 //! Conversions between C and Rust: `userdata` and the stack, pointers and slices, errno, and
-//! descriptors. An interface is a `struct packetdrill_interface`, packetdrill's table of C functions
-//! with a `userdata` pointer. Each interface has a stack of its own.
+//! descriptors. An interface is a `struct packetdrill_interface`, packetdrill's table of C
+//! functions with a `userdata` pointer. Each interface has a stack of its own.
 
 use std::{
     ffi::{c_int, c_void},
