@@ -45,7 +45,7 @@ pub fn a_server_without_a_ring_is_served() -> Outcome {
     let server = start(&wire, Some(&service), false)?;
     let before = service.counters()?["in_segs"].as_u64();
     let way = serve(&wire, server)?;
-    ensure!(way == "calls\n", "registered by {way}");
+    ensure!(way == "calls\n", "added its sockets to epoll by {way}");
     ensure!(
         service.counters()?["in_segs"].as_u64() > before,
         "not accelerated"

@@ -1,8 +1,12 @@
 //! Captures: copies of frames for the operator (`tidelane capture`).
 //!
-//! A capture observes the NIC queues of this core, or one port of the mux. The NIC queues carry the
-//! frames of all sockets and ports. The frames of a port include the frames that the port exchanges
-//! in memory with other ports and sockets, and the frames that the mux refuses to send. Connections
+//! A capture observes the NIC queues of this core, or one port of the mux. A mux port connects a
+//! program that has its own TCP/IP stack. The mux copies frames between these ports, the NIC and
+//! the service's own stack.
+//!
+//! The NIC queues carry the frames that sockets and mux ports exchange with other machines. The
+//! frames of a mux port include the frames that the port exchanges in memory with other mux ports
+//! and with sockets of the service, and the frames that the mux refuses to send. Connections
 //! between two sockets of the service have no frames.
 
 use tidelane_mux::PortId;

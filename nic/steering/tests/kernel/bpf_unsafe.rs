@@ -83,6 +83,7 @@ pub fn attach(program: &OwnedFd, target: u32, attach_type: u32) -> std::io::Resu
 /// Gives the calling thread a mount namespace of its own.
 pub fn own_mounts() {
     let flags = rustix::thread::UnshareFlags::NEWNS;
-    // SAFETY: descriptors stay shared. Only the mounts that this thread's paths pass change.
+    // SAFETY: the thread still shares the descriptor table of the process. The new namespace
+    // affects only how the kernel resolves the paths that this thread uses.
     unsafe { rustix::thread::unshare_unsafe(flags) }.expect("root may unshare");
 }
