@@ -68,7 +68,7 @@ impl Service {
         self.cores.iter().filter_map(Host::next_timeout).min()
     }
 
-    /// Takes the next request of the service to its driver.
+    /// Takes the next request of a core to the simulator, which stands in for the daemon.
     pub fn take_request(&mut self) -> Option<HostRequest> {
         self.cores.iter_mut().find_map(Host::take_request)
     }
@@ -160,12 +160,13 @@ impl Service {
         })
     }
 
-    /// Returns the mux's ports on the first core.
+    /// Returns the ports of the mux on the first core. Through such a port, a program with a TCP/IP
+    /// stack of its own exchanges packets with the service.
     pub fn mux_ports(&self) -> &MuxPorts {
         self.cores[0].mux_ports()
     }
 
-    /// Returns the mux's ports on the first core, to open and close ports.
+    /// Returns the ports of the mux on the first core, to open, change and close them.
     pub fn mux_ports_mut(&mut self) -> &mut MuxPorts {
         self.cores[0].mux_ports_mut()
     }

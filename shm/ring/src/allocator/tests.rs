@@ -88,7 +88,7 @@ fn each_used_block_is_lent_once() {
     for block in given {
         assert!(allocator.return_clean(block) && !allocator.return_clean(block));
     }
-    assert_eq!(allocator.take_dirty(1 << 16), None, "given back twice");
+    assert_eq!(allocator.take_dirty(1 << 16), None, "took a clean block");
     let again = allocator.alloc(16).unwrap();
     allocator.free(again);
     let dirty = take_all_dirty(&mut allocator, 1 << 16);
