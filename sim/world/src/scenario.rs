@@ -106,7 +106,8 @@ pub enum Theme {
     Smoltcp,
     /// Services have several cores. Programs die, and services restart.
     Cores,
-    /// Programs with their own stacks have ports of a host's mux. Some programs are hostile.
+    /// Programs with their own stacks send and receive over packet rings (ports) of a host's mux,
+    /// which shares the NIC between them and the service. Some programs are hostile.
     Ports,
     /// Hosts run the direct back end of the ring API, and connect to hosts of all kinds.
     Direct,
@@ -153,7 +154,7 @@ pub struct Scenario {
     pub connections: Vec<ConnectionPlan>,
     /// Faults, in the order of time.
     pub faults: Vec<Fault>,
-    /// Ports of the mux of one host.
+    /// Ports of the mux of one host: packet rings for programs with their own stacks.
     pub ports: Option<PortsSpec>,
 }
 
