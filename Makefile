@@ -38,15 +38,17 @@ test:
 	@scripts/setup.sh test
 	@cargo xtask ci
 
-# Runs tests of `make test` at full size: 1 GiB and 10,000 connections at 5 % loss, 200 killed
-# programs in a row, 10 million forged packets, and a flood of 200,000 SYN/s. The flood test
-# prints the remaining goodput.
+# Runs tests of `make test` at full size: 1 GiB and 10,000 connections at 5 % loss, 1,000 killed
+# programs and 200 killed services in a row, 100 starts of a server under clients that already
+# connect, 10 million forged packets, and a flood of 200,000 SYN/s. The flood test prints the
+# remaining goodput.
 proofs:
 	@scripts/setup.sh test
 	@cargo xtask ci build
 	TIDELANE_HOSTILE_PACKETS=10000000 cargo test --release --package tidelane-hostile
-	TIDELANE_LOSS_MIB=1024 TIDELANE_LOSS_CONNECTIONS=10000 TIDELANE_KILLS=200 \
-	TIDELANE_SCRIBBLES=30 cargo test --package tidelane-tests --test interop -- loss deaths hostile
+	TIDELANE_LOSS_MIB=1024 TIDELANE_LOSS_CONNECTIONS=10000 TIDELANE_KILLS=1000 \
+	TIDELANE_SCRIBBLES=30 TIDELANE_SERVICE_KILLS=200 TIDELANE_STARTS=100 \
+	cargo test --package tidelane-tests --test interop -- loss deaths hostile both_stacks
 	TIDELANE_FLOOD_RATE=200000 TIDELANE_FLOOD_SECONDS=10 \
 	cargo test --package tidelane-tests --test interop -- flood --nocapture
 
