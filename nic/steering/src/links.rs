@@ -121,9 +121,10 @@ impl Driver {
             return (request, None);
         }
         let text = format!(
-            "the driver {driver} stops running an XDP program when its rings change: generic XDP \
-             takes the packets after the kernel has made a buffer of each, which costs CPU time \
-             (--xdp native avoids this if nobody takes the interface down or runs ethtool -G)"
+            "Tidelane uses generic XDP here, because the driver {driver} stops running a native XDP \
+             program when its rings change. Generic XDP costs CPU time, because the kernel first \
+             makes a buffer of each packet. --xdp native avoids this cost, if nobody takes the \
+             interface down or runs ethtool -G"
         );
         (AttachRequest::Generic, Some(text))
     }

@@ -153,8 +153,9 @@ impl Stack {
 
     /// Decides whether the segment that ends at `end`, the end of a part of a write, has PSH.
     ///
-    /// The last part of a write (`last`) always has PSH. Any other part has PSH if it ends more
-    /// than half the largest offered window after the last PSH.
+    /// A part has PSH if `last` is true, which is the case for the last part of a write without
+    /// MSG_MORE. Any other part has PSH if it ends more than half the largest offered window after
+    /// the last PSH.
     pub(crate) fn mark_push(&mut self, id: FlowId, end: u32, last: bool) {
         let window = self.flow_info(id).map_or(0, |info| info.snd_wnd_max);
         let packet_ends = &mut self.wire.streams(id).packet_ends;
