@@ -1,6 +1,5 @@
-//! POSIX sockets over the ring API of `tidelane-client`: descriptors, blocking calls, epoll,
-//! options and errno. This crate contains no TCP code, because TCP runs in the service, the process
-//! `tidelaned`.
+//! POSIX sockets over `tidelane-client`: descriptors, blocking calls, epoll, options and errno.
+//! This crate contains no TCP code, because TCP runs in the service, the process `tidelaned`.
 //!
 //! This crate is a part of `libtidelane.so`, the library that `tidelane run` preloads into a
 //! program. The library exports libc's socket calls. For tracked descriptors, which are the TCP

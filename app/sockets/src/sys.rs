@@ -473,7 +473,8 @@ pub(crate) fn descriptor_limit() -> u64 {
     }
 }
 
-/// Borrows a descriptor for the duration of a call of the ring API.
+/// Borrows a descriptor for the duration of one call of `tidelane-client`, such as
+/// `Program::listen`.
 pub(crate) fn borrow(fd: RawFd) -> std::os::fd::BorrowedFd<'static> {
     // SAFETY: `fd` is not -1: the program just passed it in a call. The kernel checks the
     // descriptor again at its use. Nothing keeps the descriptor beyond the call.
