@@ -16,7 +16,7 @@
 /* Number of buffers, and length of each. */
 #define BUFFERS 8192
 #define BUFFER_LEN 2048
-/* Bytes of a message, which fits into one buffer of each back end. */
+/* Bytes of a message. A message fits into any buffer of the pool. */
 #define MESSAGE_LEN 1000
 /* Nanoseconds without an event after which the remaining connections count as failed. */
 #define WAIT_NS 10000000000
@@ -75,7 +75,8 @@ static void send_message(int descriptor, struct stream *stream) {
         return;
     }
     if (tlr_set_payload(context, buffer, 0, MESSAGE_LEN)) {
-        /* A part of the memory of a connection may be short. A buffer of the pool is not. */
+        /* With the back end `service`, the buffer is a part of the connection's send memory, and
+         * may have less room than a message needs. A buffer of the pool has enough room. */
         tlr_release(context, buffer);
         buffer = tlr_allocate(context);
         if (tlr_set_payload(context, buffer, 0, MESSAGE_LEN)) {

@@ -184,7 +184,10 @@ pub enum ConfigError {
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Window => "window or send limit is zero, above 2^30, or out of order",
+            Self::Window => {
+                "a window or tx_limit is zero or above 2^30, or rx_window_initial is above \
+                 rx_window_max, or segment_max is below 64"
+            }
             Self::Flows => "flows_max is zero or above 2^24",
             Self::Duration => "a duration is zero, or rto_min is above rto_max",
         })

@@ -1,11 +1,15 @@
-//! The oracle's record of the port that owns each 3-tuple (protocol, local address, local port).
-//! The record follows the calls of the driver, and shares no code with the claims of the mux.
+//! The oracle's record of the mux port that owns each 3-tuple (protocol, local address, local
+//! port). The mux shares a host's NIC between the service and programs with their own stacks. A
+//! *mux port* is the pair of packet rings between one of these programs and the mux. The mux's
+//! driver in the simulator (`driver.rs`) makes each claim, move and release in the mux and also in
+//! this record. The record shares no code with the claims in the mux.
 
 use std::collections::BTreeMap;
 
 use tidelane_wire::{Endpoint, IpAddress};
 
-/// Number of a port in the run. Unlike the mux's port numbers, the number is not reused.
+/// Number of a mux port in the run. Unlike the mux's own numbers for its ports, the number is not
+/// reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PortKey(pub u32);
 
@@ -20,7 +24,7 @@ struct Owned {
 /// The owners of all 3-tuples.
 #[derive(Clone, Debug, Default)]
 pub struct Owners {
-    /// Claims by protocol and port.
+    /// Claims by protocol and local port.
     owned: BTreeMap<(u8, u16), Vec<Owned>>,
 }
 
@@ -85,7 +89,7 @@ impl Owners {
         }
     }
 
-    /// Returns the port that owns a 3-tuple.
+    /// Returns the mux port that owns a 3-tuple.
     pub fn owner(&self, protocol: u8, local: Endpoint) -> Option<PortKey> {
         let here = self.owned.get(&(protocol, local.port))?;
         let owned = here.iter().find(|old| old.covers(local.addr));

@@ -11,6 +11,8 @@ const ROUTING: u8 = 43;
 pub const FRAGMENT: u8 = 44;
 pub const DESTINATION: u8 = 60;
 
+/// Counters of a packet with a claimed 3-tuple. No queue has an AF_XDP socket in these tests, so
+/// the demux does not redirect the packet, and counts `no_socket`.
 const CLAIMED: DemuxCounters = DemuxCounters {
     no_socket: 1,
     ..NOTHING
