@@ -1,9 +1,10 @@
-//! The channels of this process: one for each tracked epoll instance, one for each of several
-//! threads that wait in blocking calls (`thread_channels`), and the default channel.
+//! The channels of this process: the default channel, one channel for each tracked epoll instance,
+//! and a limited number of channels of threads. A thread gets a channel of its own when it begins
+//! to wait in a blocking call while another thread sleeps on the same channel (`thread_channels`).
 //!
 //! A [`Channel`] contains the rings over which this process exchanges requests and events with the
 //! service (the process `tidelaned`). Channels are never freed: an unused channel stays in a pool
-//! until another epoll instance takes it.
+//! until an epoll instance or a thread takes it.
 
 use super::channel::Channel;
 use crate::{

@@ -18,7 +18,9 @@ pub const KERNELS: [(&str, &str); 4] = [
     ("newest", "trixie-backports"),
 ];
 
-/// Unsupported kernels, which lack a feature that the Tidelane service needs.
+/// Kernels on which the Tidelane service refuses to start, because they lack a feature that the
+/// service needs. Of the interop tests, the lab runs only the test of the service's start
+/// (`cells::STARTS`) on these kernels.
 pub const REFUSED: [&str; 1] = ["5.10"];
 
 /// The meta package that depends on the kernel of a release.
