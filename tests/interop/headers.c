@@ -4,7 +4,7 @@
  *   headers peer ADDRESS OWN_ADDRESS PORT    captures and prints the fields; must start first
  *   headers own  ADDRESS OWN_ADDRESS PORT    sets the fields of its sockets
  *
- * OWN_ADDRESS is the address of the program itself, and ADDRESS the address of the second program.
+ * OWN_ADDRESS is the address of the program itself, and ADDRESS the address of the other program.
  * `headers own` connects with chosen values, and changes the values on the established connection.
  * It then accepts a connection on a listener with chosen values, and opens a connection with the
  * default values. `headers peer` prints the fields of each SYN, SYN,ACK and data segment, in the

@@ -171,7 +171,10 @@ pub fn gone() -> Outcome {
         running.signal_and_wait(rustix::process::Signal::KILL, SHORT)?;
         let local = echo_client(&wire, Side::Server, 7000)?;
         let local = local.args("--seconds 0.3").finish(SHORT)?;
-        ensure!(!local.status.success(), "10.77.0.1 went with its interface");
+        ensure!(
+            !local.status.success(),
+            "an echo client reached 10.77.0.1, whose interface is gone"
+        );
     }
     Ok(())
 }

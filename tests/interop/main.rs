@@ -7,7 +7,7 @@
 //! ```text
 //! TIDELANE_KILLS              programs killed by `deaths`                    default 20
 //! TIDELANE_SERVICE_KILLS      services killed by `both_stacks`               default 4
-//! TIDELANE_STARTS             servers started under clients (`both_stacks`)  default 15
+//! TIDELANE_STARTS             servers started while clients connect          default 15
 //! TIDELANE_LOSS_MIB           MiB through a lossy wire                       default 64
 //! TIDELANE_LOSS_CONNECTIONS   connections through a lossy wire               default 1000
 //! TIDELANE_SCRIBBLES          runs of a program that overwrites its memory   default 10

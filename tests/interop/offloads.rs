@@ -27,7 +27,7 @@ fn ethtool(wire: &Wire, side: Side, words: &str) -> Result<String, Stop> {
 /// line.
 fn features(wire: &Wire, interface: &str) -> Result<String, Stop> {
     let text = ethtool(wire, Side::Server, &format!("-k {interface}"))?;
-    // The first line has the name of the interface. The case "renamed" changes this name.
+    // The first line has the name of the interface, which `settings_are_as_before` changes.
     Ok(text.lines().skip(1).collect::<Vec<_>>().join("\n"))
 }
 

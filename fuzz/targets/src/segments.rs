@@ -3,8 +3,9 @@
 //!
 //! Two engines communicate. The input decides when each engine's program sends, reads or closes,
 //! and when time passes. The input also decides which packets arrive, are lost or are duplicated,
-//! and which segments a third party forges. The driver of each engine panics if the engine breaks
-//! an invariant. At the end, no state may be left.
+//! and which segments a third party forges. Each engine sends and places payload through a
+//! `tidelane_hostile::party::CheckingDriver`, which panics if the engine breaks an invariant. At
+//! the end, no state may be left.
 
 use tidelane_engine::{
     Duration, Endpoint, EngineConfig, Event, FlowId, FlowKey, Instant, IpAddress, SeqNumber,

@@ -156,7 +156,7 @@ impl<'a, S: Stack> Run<'a, S> {
         if late <= self.tolerance + self.stack.lateness_allowed() {
             return Ok(());
         }
-        let message = format!("the event came {} late", seconds(late));
+        let message = format!("the runner executed the event {} late", seconds(late));
         Err(Failure {
             timing: true,
             ..Failure::new(at, message)

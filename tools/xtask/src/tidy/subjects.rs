@@ -60,7 +60,7 @@ fn fault(subject: &str) -> Option<&'static str> {
         return Some("the subject has no `area: `");
     };
     if !is_area(area) {
-        return Some("the area is not a name of a part");
+        return Some("the area is not a list of at most three names");
     }
     let verb = rest.split(' ').next().unwrap_or("");
     if !is_imperative(verb) {
