@@ -90,8 +90,8 @@ pub struct Socket {
     returned: Vec<(SocketAddr, Buffer)>,
     /// True while a send of stream data has not completed.
     pub is_sending: bool,
-    /// True if the socket is in the driver's list of sockets with data to send, a shutdown or a
-    /// close.
+    /// True if the socket is in the list of sockets with data to send, a shutdown or a close, which
+    /// [`Driver`](crate::driver::Driver) keeps.
     pub is_dirty: bool,
     /// True if a buffer was refused, so that WRITABLE is reported when there is room.
     pub owes_writable: bool,
@@ -181,8 +181,9 @@ impl Socket {
     }
 
     /// Returns the next request that accepts or receives. Returns `None` if the socket already has
-    /// an input request, is paused, or is over. A listener at a limit pauses, because another
-    /// accept would fail at once.
+    /// an input request or is paused, or if the peer has closed its sending direction or the
+    /// program has closed the descriptor. A listener at a limit pauses, because another accept
+    /// would fail at once.
     pub fn next_input(&self) -> Option<Request> {
         if self.is_paused || self.is_ended || self.is_closing || self.input.is_some() {
             return None;

@@ -3,8 +3,8 @@
 //!
 //! AF_XDP carries frames up to the link's MTU. In copy mode, the kernel spends as much time on one
 //! AF_XDP frame as on one GSO frame of 40 segments that comes through a packet socket. Over a veth,
-//! the GSO frame is not even segmented. The port therefore sends bulk data through the packet
-//! socket.
+//! the GSO frame is not even segmented. The AF_XDP port ([`XdpPort`](crate::XdpPort)) therefore
+//! sends bulk data through the packet socket.
 //!
 //! The packets of the packet socket pass the queueing discipline (qdisc), unlike the frames of
 //! AF_XDP. The port does not set PACKET_QDISC_BYPASS, because the kernel would drop packets that

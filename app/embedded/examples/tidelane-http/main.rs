@@ -1,5 +1,5 @@
-//! An HTTP server on the embedded stack. The stack's packets come from a TUN device, or from a port
-//! of the Tidelane service.
+//! An HTTP server on the embedded stack. The stack exchanges packets with a TUN device, or with the
+//! Tidelane service through a mux port (packet rings through which several stacks share the NIC).
 //!
 //! With `--device`, programs on the kernel's stack reach the server by the route to the device. `ip
 //! tuntap add mode tun name DEVICE` makes the device. With `--service`, the server has an address
@@ -25,23 +25,23 @@ use tidelane_embedded::{
     StackConfig,
 };
 
-/// HTTP server on an embedded TCP stack, behind a TUN device or on a port of the service.
+/// HTTP server on an embedded TCP stack, behind a TUN device or on a mux port of the service.
 #[derive(Parser, Debug)]
 #[command(version)]
 struct Options {
     /// Name of the TUN device
     #[arg(long, required_unless_present_any = ["kernel", "service"])]
     device: Option<String>,
-    /// Use a port of the service, whose socket TIDELANE_SOCKET names, and no device
+    /// Use a mux port instead of a device; TIDELANE_SOCKET names the socket of the service
     #[arg(long, conflicts_with_all = ["device", "kernel"])]
     service: bool,
     /// Use the kernel's sockets, and no device
     #[arg(long)]
     kernel: bool,
-    /// Address of the server: in the network of the device, or of the service's interface
+    /// Address of the server: from the network of the device, or one of the service's interface
     #[arg(long)]
     address: IpAddr,
-    /// Port of the server
+    /// TCP port of the server
     #[arg(long, default_value_t = 80)]
     port: u16,
     /// MTU of the device in bytes
@@ -121,8 +121,8 @@ fn address(options: &Options) -> IpAddress {
     }
 }
 
-/// Serves for the time in `options`. Returns the number of responses. `wait` waits until the
-/// stack's port has a packet, for at most the given time.
+/// Serves for the time in `options`. Returns the number of responses. `wait` waits until the device
+/// or the mux port has a packet for the stack, for at most the given time.
 fn serve<P: PacketIo>(
     options: &Options,
     mut stack: Stack<P>,
