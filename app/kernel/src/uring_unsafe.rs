@@ -151,7 +151,8 @@ impl Requests {
         self.places.len() - self.free.len() - self.answered
     }
 
-    /// Gives up the buffers that the kernel reads until notifications.
+    /// Gives up the buffers that the kernel reads until notifications. They are never used again,
+    /// and do not return to `pool`.
     fn give_up(&mut self, pool: &Pool) {
         for pending in self.places.drain(..).filter_map(|(_, pending)| pending) {
             if let Request::SendZeroCopy(_, message) = pending.request {

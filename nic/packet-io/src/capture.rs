@@ -1,4 +1,5 @@
-//! A layer that writes every frame of a port to a pcapng stream.
+//! A layer that writes every frame of a port (a NIC queue, or one end of a link in memory) to a
+//! pcapng stream.
 //!
 //! The layer has no clock. The owner of the layer sets the time of the next frames with
 //! [`Capture::set_time`], in real or in virtual time. After a write error, the layer writes no more

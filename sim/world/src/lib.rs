@@ -23,7 +23,7 @@
 //! - Every segment that a host sends obeys TCP (`wire_rules.rs`) and its congestion control
 //!   (`cwnd_rules.rs`).
 //! - Ports of the mux send and receive only packets of their own 3-tuples (`ports/oracle.rs`).
-//! - At the end, no flow, buffer, TIME-WAIT, timer or port is left, and no user is charged for
+//! - At the end, no flow, buffer, TIME-WAIT, timer or mux port is left, and no user is charged for
 //!   memory.
 //!
 //! Equal seeds give equal runs down to the last frame ([`Report::digest`]).

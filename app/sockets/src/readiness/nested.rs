@@ -1,10 +1,10 @@
 //! Epoll instances that are registered with another epoll instance.
 //!
 //! The kernel's outer epoll instance contains the kernel's inner instance. The kernel therefore
-//! reports an event of the inner instance if one of its kernel descriptors is ready, and if the
-//! doorbell of its channel has rung. A channel is a set of rings that this process shares with the
-//! service (the process `tidelaned`). The doorbell is an eventfd by which the service wakes a
-//! thread for an event of an accelerated socket.
+//! reports an event of the inner instance in two cases: if one of its kernel descriptors is ready,
+//! or if the doorbell of its channel has rung. A channel is a set of rings that this process shares
+//! with the service (the process `tidelaned`). The doorbell is an eventfd by which the service
+//! wakes a thread for an event of an accelerated socket.
 //!
 //! The service rings a doorbell only after a thread has announced its sleep to the channel, and the
 //! doorbell does not show which socket is ready. Therefore a wait on the outer instance announces

@@ -46,10 +46,10 @@ impl Engine {
     }
 
     /// Returns the number of bytes that an application should be able to write ahead of SND.UNA:
-    /// twice the congestion window, as in Linux. A result above `SEND_BUFFER_MIN` is bounded by the
-    /// bandwidth-delay product at 10 Gbit/s, because data beyond this bound would leave the CPU
-    /// cache before its transmission. The result may shrink between two calls. The engine does not
-    /// enforce it.
+    /// twice the congestion window, as in Linux, but at least `SEND_BUFFER_MIN`. A larger result is
+    /// bounded by `SEND_BUFFER_MIN` plus the bandwidth-delay product at 10 Gbit/s, because data
+    /// beyond this bound would leave the CPU cache before its transmission. `tx_limit` bounds every
+    /// result. The result may shrink between two calls. The engine does not enforce it.
     #[inline]
     pub fn autotuned_send_buffer(&self, id: FlowId, flow: &FlowState) -> u32 {
         if flow.cwnd <= SEND_BUFFER_MIN / 2 {

@@ -67,7 +67,7 @@ struct Run {
     written: u32,
     /// True while the path has no loss and no reordering.
     clean_path: bool,
-    /// True while the engines' drivers have few transmit frames or no memory for received data.
+    /// True while the engines get few transmit frames, or no memory for received data.
     resources_limited: bool,
     /// True after the engines' application has closed its sending direction.
     shut: bool,

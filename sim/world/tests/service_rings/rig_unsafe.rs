@@ -17,7 +17,7 @@ use tidelane_service_rings::{ServiceContext, ServiceOptions, context_in_memory};
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{Endpoint, IpAddress, MacAddress};
 
-/// Number of slots of a program.
+/// Number of slots of a program, which is the largest number of its connections.
 const SLOTS: u32 = 1024;
 /// Length of each of a program's buffer areas in bytes, unless a test sets another one.
 const AREA_LEN: u64 = 64 << 20;
@@ -321,7 +321,7 @@ impl World {
         })
     }
 
-    /// Returns the number of slots that the server's program uses.
+    /// Returns the number of slots that the connections of the server's program use.
     pub fn used_slots(&self) -> usize {
         let region = &self.machines[1].region;
         let generations = (0..SLOTS).filter_map(|slot| {

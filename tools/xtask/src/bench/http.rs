@@ -3,7 +3,7 @@
 //! program, and exchanges packets with the service over a port of the mux (`service/mux`).
 //!
 //! The client is wrk, on the kernel at the other end of a veth. For the measurements in memory, the
-//! client is another program with a port of the same service. Each measurement uses a new wire,
+//! client is another program with a mux port of the same service. Each measurement uses a new wire,
 //! which is a veth pair between two network namespaces.
 
 use std::{collections::BTreeMap, io::Write, time::Duration};
@@ -54,7 +54,8 @@ pub struct HttpPlan {
     pub client_cpus: String,
     /// CPU of the server, and of the service if there is one.
     pub server_cpus: String,
-    /// Lengths of the response bodies in memory, between two ports of the service.
+    /// Lengths of the response bodies for the measurements in memory, between two mux ports of one
+    /// service.
     #[serde(default)]
     pub lengths_in_memory: Vec<u64>,
     /// Targets for single rows.
@@ -112,11 +113,11 @@ impl HttpPlan {
 pub struct Results {
     /// Requests per second of each server and length over the veth.
     over_veth: BTreeMap<(Server, u64), Vec<f64>>,
-    /// Rates of each length in memory.
+    /// Rates of each length between two mux ports, in memory.
     in_memory: BTreeMap<u64, Vec<MemoryRates>>,
 }
 
-/// The rates of the embedded server with a client on another port of the same service.
+/// The rates of the embedded server with a client on another mux port of the same service.
 #[derive(Clone, Copy, Debug)]
 struct MemoryRates {
     /// Requests per second.
@@ -152,7 +153,7 @@ pub fn run(plan: &HttpPlan) -> Result<Results, Stop> {
         for length in &plan.lengths_in_memory {
             let rates = measure_in_memory(plan, *length)?;
             println!(
-                "  {length:>6} B, {:<26} {:>9.0} requests/s, {:.0} for each second of the server",
+                "  {length:>6} B, {:<26} {:>9.0} requests/s, {:.0} per CPU second of the server",
                 "embedded, in memory", rates.requests, rates.per_server_core
             );
             let _ = std::io::stdout().flush();
@@ -162,8 +163,8 @@ pub fn run(plan: &HttpPlan) -> Result<Results, Stop> {
     Ok(results)
 }
 
-/// Measures the embedded server with a client on another port of the same service. The service runs
-/// on the plan's CPU for servers, and both programs run on the CPU for clients.
+/// Measures the embedded server with a client on another mux port of the same service. The service
+/// runs on the plan's CPU for servers, and both programs run on the CPU for clients.
 fn measure_in_memory(plan: &HttpPlan, length: u64) -> Result<MemoryRates, Stop> {
     let wire = Wire::new()?;
     let placed = Placement {
