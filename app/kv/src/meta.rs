@@ -105,7 +105,7 @@ impl<'a> Flags<'a> {
     /// # Errors
     ///
     /// The error is the answer to the client. An unknown or duplicate flag gives the error at once.
-    /// Of several wrong arguments, the last argument selects the answer.
+    /// Of several wrong arguments, the last one that does not belong to F selects the answer.
     pub fn parse(
         (kv, now): (&Kv, Second),
         tokens: &Tokens<'a>,

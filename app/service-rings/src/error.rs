@@ -91,7 +91,8 @@ fn explain(f: &mut fmt::Formatter<'_>, refused: &Refusal) -> fmt::Result {
              of the interface",
         ),
         Refusal::Refused(refusal::IN_USE) => f.write_str(
-            "a program with a packet port has the port (`tidelane port list`); choose another port",
+            "a program with a TCP/IP stack of its own has claimed this TCP port (`tidelane port \
+             list`); listen at another TCP port",
         ),
         Refusal::Refused(refusal::NOT_ENTITLED) => f.write_str(
             "another socket gets the port's connections (`ss -ltnp`); end its program or choose \

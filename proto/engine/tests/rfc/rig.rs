@@ -228,8 +228,8 @@ impl Rig {
         }
     }
 
-    /// Creates an established connection that the peer has opened with an MSS of 1000 and these
-    /// options.
+    /// Creates an established connection that the peer has opened with the options `peer`, and
+    /// with an MSS of 1000 if they have no MSS.
     pub fn established_with(
         config: EngineConfig,
         options: SocketOptions,
