@@ -6,7 +6,7 @@ use tidelane_rings::{Buffer, Pool};
 /// The kind of received data that needs a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
-    /// In-order data that the next list reports.
+    /// In-order data that the next ready list passes to the program.
     Prompt,
     /// Data that has to wait: out-of-order data, or data of a paused or unaccepted connection.
     Waiting,

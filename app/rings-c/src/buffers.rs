@@ -154,7 +154,7 @@ impl Buffers {
     /// Returns the address and the length of the payload, in memory that the program may write.
     pub fn writable_payload(&mut self, number: i64) -> Result<(NonNull<u8>, u32), Error> {
         let buffer = self.buffer_mut(number)?;
-        // `payload_mut` replaces memory that the program may only read by a copy.
+        // If the program may only read the memory, `payload_mut` copies the buffer to other memory.
         buffer.payload_mut();
         Ok((buffer.address(), buffer.len() as u32))
     }

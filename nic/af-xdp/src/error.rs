@@ -1,4 +1,5 @@
-//! Errors of opening an AF_XDP port. The text of an error names the command that resolves it.
+//! Errors of opening an AF_XDP port ([`XdpPort`](crate::XdpPort)): an AF_XDP socket on one NIC
+//! queue, with its memory. The text of an error names the command that resolves it.
 
 use std::{error::Error, fmt, io};
 
@@ -115,10 +116,10 @@ impl fmt::Display for XdpError {
             ),
             Self::NoMultiBuffer { interface, mtu_max } => write!(
                 f,
-                "AF_XDP has no packets of several frames on this kernel (Linux 6.6), which the MTU \
-                 of {interface} needs; `ip link set {interface} mtu {mtu_max}`, or a later kernel"
+                "the MTU of {interface} needs packets of several frames, which AF_XDP has only \
+                 from Linux 6.6 on; `ip link set {interface} mtu {mtu_max}`, or a later kernel"
             ),
-            Self::InvalidConfig(rule) => write!(f, "invalid port configuration: {rule}"),
+            Self::InvalidConfig(rule) => write!(f, "invalid AF_XDP configuration: {rule}"),
             Self::System { call, error } => write!(f, "{call}: {error}"),
         }
     }

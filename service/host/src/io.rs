@@ -35,7 +35,8 @@ use crate::{
 const STAGING_LEN: u64 = 256 << 20;
 
 /// Divisor: before accept, the data of one connection may take a quarter of the longest receive
-/// buffer of its program. The rest remains for other connections.
+/// buffer that its program could allocate. The program's memory then has room for the data of other
+/// connections as well.
 const STAGED_SHARE: u32 = 4;
 
 /// The parts of a host that the engine calls through [`Driver`].

@@ -162,7 +162,7 @@ pub fn give_up(heartbeats: &Heartbeats, who: &str, silent: Duration) -> ! {
     heartbeats.give_up();
     let ms = silent.0 / 1_000_000;
     let line = format!(
-        "tidelaned: {who} has made no progress for {ms} ms; the kernel gets its packets, and the \
+        "tidelaned: {who} has made no progress for {ms} ms; the kernel gets all packets, and the \
          service ends\n"
     );
     // Write to the descriptor directly, because the hanging thread may hold the lock of the

@@ -19,9 +19,10 @@
 //! - Segments go to the backlog of the socket while the program reads.
 //! - The receiver compresses SACKs.
 //!
-//! The model has *no* handshake (a flow begins with one round-trip sample), no CPU time (a program
-//! therefore reads only while a batch arrives), no TSQ, no pacing (CUBIC has none without `fq`), no
-//! buffer management (the window is given), no ECN, and no connection close.
+//! The model has *no* handshake (a flow begins with one round-trip sample), no CPU time (each
+//! read of a program therefore ends with the batch that woke the program), no TSQ, no pacing (CUBIC
+//! has none without `fq`), no buffer management (the window is given), no ECN, and no connection
+//! close.
 #![forbid(unsafe_code)]
 
 mod cubic;

@@ -115,8 +115,8 @@ impl Stream {
         self.run(buffer, self.tx_head.wrapping_add(after), room)
     }
 
-    /// Moves the unacknowledged bytes to another send buffer, whose room has no lent parts. Keeps
-    /// the present buffer while its parts are lent. Returns false if there is no memory.
+    /// Moves the unacknowledged bytes to another send buffer, whose room has no lent parts. The old
+    /// buffer is not freed while parts of it are lent. Returns false if there is no memory.
     pub fn replace_send_buffer(&mut self) -> bool {
         let before = self.tx_word();
         let unacked = self.tx_head.wrapping_sub(self.tx_acked);

@@ -322,7 +322,8 @@ fn overwrite(pool: &Pool) -> Vec<Buffer> {
 /// The pool does not reuse memory that the kernel reads, even after the end of the context.
 #[test]
 fn a_dropped_context_leaves_the_memory_to_the_kernel() {
-    // The second send ends within a buffer, whose rest stays in the queue.
+    // In the second case, the kernel takes a part of the data, which ends within a buffer. The rest
+    // of this buffer stays in the queue.
     for (buffer_len, send_buffer) in [(4096, 500_000), (65_536, 50_000)] {
         let options = KernelOptions {
             buffer_len,
