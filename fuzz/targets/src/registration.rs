@@ -75,8 +75,8 @@ fn any_kinds(bytes: &mut Bytes<'_>) -> Vec<Kind> {
     (0..count).map(|_| any_kind(bytes)).collect()
 }
 
-/// Returns a message of any kind. One bit of the input decides whether its numbers are small, as in valid
-/// messages.
+/// Returns a message of any kind. One bit of the input decides whether its numbers are small, as in
+/// valid messages.
 fn any_message(bytes: &mut Bytes<'_>) -> Message {
     let kind = bytes.u8();
     let mut request = new_message(u32::from(kind % (message::RELEASE_TUPLE as u8 + 2)));
