@@ -134,7 +134,7 @@ pub fn passing_on_an_accelerated_connection_is_reported() -> Outcome {
         program.arg(SERVER).arg(7000)
     };
     let kernel = program().run(SHORT)?;
-    let common = "a pipe's end done\nthe connection";
+    let common = "a socket pair's end done\nthe connection";
     let rest = "echo abcd\nchild 0\necho efgh\n";
     ensure!(
         kernel.stdout == format!("{common} done\n{rest}") && kernel.stderr.is_empty(),

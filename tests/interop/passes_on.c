@@ -51,7 +51,7 @@ int main(int argc, char **argv)
 		perror("passes_on: connect");
 		return 1;
 	}
-	say("a pipe's end", send_descriptor(pair[0], pair[1]));
+	say("a socket pair's end", send_descriptor(pair[0], pair[1]));
 	say("the connection", send_descriptor(pair[0], fd));
 	if (write(fd, "abcd", 4) != 4 || recv(fd, bytes, 4, MSG_WAITALL) != 4)
 		return 1;

@@ -47,7 +47,8 @@ const EXPTIMES: &[&str] = &[
 ];
 /// Invalid and unusual times. No item may expire while the test runs.
 const ODD_TIMES: &[&str] = &["", "x", "1x", "+1000000", "00100", "9223372036854775808"];
-/// Times of the flag R. None is near an entry of `EXPTIMES`, because the servers' seconds differ.
+/// Times of the flag R. No positive time is near an entry of `EXPTIMES`, because the servers'
+/// seconds begin at different times.
 const RENEWALS: &[&str] = &["0", "50", "5000", "2000000", "2000000000", "-1"];
 const NUMBERS: &[&str] = &["0", "1", "9", "10", "99", "18446744073709551615", "12345"];
 const ODD_NUMBERS: &[&str] = &[

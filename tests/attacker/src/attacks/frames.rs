@@ -77,7 +77,8 @@ struct Received {
 /// the peer's answers.
 pub fn run(options: &Options) -> Result<(), Failure> {
     let link = Link::open(&options.interface)?;
-    let mac = |text: &str| parse_mac(text).ok_or_else(|| std::io::Error::other("no MAC address"));
+    let mac =
+        |text: &str| parse_mac(text).ok_or_else(|| std::io::Error::other("not a MAC address"));
     let to_mac = MacAddress(mac(&options.to_mac)?);
     let from_mac = match &options.from_mac {
         Some(text) => MacAddress(mac(text)?),
@@ -85,7 +86,8 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     };
     let ends = (IpAddress::from(options.from), IpAddress::from(options.to));
     let template = HeaderTemplate::new(from_mac, to_mac, ends.0, ends.1);
-    let template = template.ok_or_else(|| std::io::Error::other("two versions of IP"))?;
+    let template =
+        template.ok_or_else(|| std::io::Error::other("--from and --to differ in IP version"))?;
     let mut attack = Attack {
         options,
         link,
