@@ -46,7 +46,8 @@ pub struct Load {
     /// Seconds before counting starts.
     #[arg(long, default_value_t = 0.5)]
     pub warmup: f64,
-    /// Stop after this many exchanges instead of after --seconds (0: after --seconds).
+    /// Stop after this many exchanges (0: after --seconds). Fail if they take longer than --warmup
+    /// and --seconds together.
     #[arg(long, default_value_t = 0)]
     pub total: u64,
     /// Offered load in requests per second (0: a closed loop).

@@ -54,8 +54,8 @@ pub(crate) fn pointer(
 
 impl<E: Driver> SlowPath<'_, E> {
     /// Sixth check: URG, even while the window is closed (RFC 9293 MUST-66). One event reports the
-    /// end of urgent data to the application at once (MUST-32). Another event delivers the last
-    /// urgent byte when this byte arrives, even out of order.
+    /// position of the last urgent byte to the application at once (MUST-32). Another event
+    /// delivers the last urgent byte when this byte arrives, even out of order.
     pub(crate) fn check_urg(&mut self, segment: &Segment<'_>) {
         if segment.flags.contains(TcpFlags::URG) {
             self.process_urgent_pointer(segment);

@@ -81,7 +81,7 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Allows or forbids a program to connect within this host. The driver allows only a program in
+    /// Allows or forbids a program to connect within this host. The daemon allows only a program in
     /// the network namespace of the service, whose loopback is the loopback of the listeners.
     pub fn allow_within_host(&mut self, id: ProgramId, allowed: bool) {
         if let Some(program) = self.stack.io.programs.get_mut(id) {

@@ -91,7 +91,7 @@ pub fn answer(mut stream: &UnixStream, answer: &Value) -> io::Result<()> {
 
 fn status<P: NicPort>(shared: &ServiceState<P>, sessions: &[&Session]) -> Value {
     let Some(cores) = shared.cores.call_each(|_| |host, _| host.usage()) else {
-        return json!({"error": "the fast path does not answer"});
+        return json!({"error": "a core (polling thread) does not answer"});
     };
     // Every core has every program, so the cores' numbers must not be added.
     let programs = cores.iter().map(|(programs, ..)| *programs).max();
@@ -111,7 +111,7 @@ fn status<P: NicPort>(shared: &ServiceState<P>, sessions: &[&Session]) -> Value 
 
 fn counters<P: NicPort>(shared: &ServiceState<P>) -> Value {
     let Some(cores) = shared.cores.call_each(|_| |host, _| host.counters()) else {
-        return json!({"error": "the fast path does not answer"});
+        return json!({"error": "a core (polling thread) does not answer"});
     };
     let mut sums = BTreeMap::<String, u64>::new();
     for (name, value) in cores.into_iter().flatten() {
@@ -152,7 +152,7 @@ fn users<P: NicPort>(shared: &ServiceState<P>) -> Value {
 
 fn sockets<P: NicPort>(shared: &ServiceState<P>, sessions: &[&Session]) -> Value {
     let Some(cores) = shared.cores.call_each(|_| |host, _| host.sockets()) else {
-        return json!({"error": "the fast path does not answer"});
+        return json!({"error": "a core (polling thread) does not answer"});
     };
     let reports = joined(cores.into_iter().flatten());
     let mut sockets: Vec<Value> = reports.iter().map(accelerated).collect();

@@ -166,7 +166,7 @@ impl Captures {
             taken: now,
         });
         let error = match (opened, point) {
-            (None, _) => "the fast path does not answer".to_owned(),
+            (None, _) => "a core (polling thread) does not answer".to_owned(),
             (Some(opened), CapturePoint::Port(PortId(id))) if opened.contains(&false) => {
                 format!("port {id} is not open, or has no claim yet; tidelane port list")
             }
@@ -190,7 +190,7 @@ impl Captures {
         let point = open.point;
         let taken = cores
             .call_each(|_| move |host: &mut Host<P>, _| host.take_capture(number, point))
-            .ok_or("the fast path does not answer")?;
+            .ok_or("a core (polling thread) does not answer")?;
         let mut all = Captured::default();
         for captured in taken {
             all.append(captured.ok_or("the port is closed")?);

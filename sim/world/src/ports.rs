@@ -9,8 +9,9 @@
 //!  (programs on the service) ── engine ─────┘     the host    └── Oracle
 //! ```
 //!
-//! The well-behaved programs follow the plans of the scenario's connections. The [`Oracle`], a
-//! second implementation of the mux's rules, checks each frame that a port sends or receives.
+//! The well-behaved programs follow the plans of the scenario's connections. The [`Driver`] of the
+//! mux opens and closes the ports. The [`Oracle`], a second implementation of the mux's rules,
+//! checks each frame that a port sends or receives.
 
 mod drafts;
 mod driver;

@@ -34,7 +34,7 @@ pub(super) fn list<P: NicPort>(shared: &ServiceState<P>, sessions: &[&Session]) 
         }
     });
     let Some(cores) = cores else {
-        return json!({"error": "the fast path does not answer"});
+        return json!({"error": "a core (polling thread) does not answer"});
     };
     let mut sums = vec![PortCounters::default(); ids.len()];
     for counters in cores {

@@ -129,7 +129,7 @@ impl<'a> Tree<'a> {
         let unknown = |file: &SourceFile| {
             let ids = IDS.iter().flat_map(|prefix| ids(&file.text, prefix));
             let path = &file.path;
-            let complain = |id: String| format!("{path}: RFC {IDS_OF} has no {id} in its file");
+            let complain = |id: String| format!("{path}: specs/rfc{IDS_OF}.toml has no {id}");
             ids.filter(|id| !known.contains(id))
                 .map(complain)
                 .collect::<Vec<_>>()
