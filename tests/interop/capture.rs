@@ -101,7 +101,7 @@ pub fn a_killed_capture_ends() -> Outcome {
         &wire,
         &format!("capture --name {name} --mux-port 9 --seconds 1"),
     )?;
-    check_refusal(&none.finish(SHORT)?, "port 9 is not open")?;
+    check_refusal(&none.finish(SHORT)?, "mux port 9 is not open")?;
     let none = tidelane(&wire, "capture --name never")?;
     check_refusal(&none.finish(SHORT)?, "not running")?;
     for number in 0..8 {

@@ -1,6 +1,6 @@
 //! [`Placed`]: a received payload that a socket has accepted while the payload is still in its
-//! frame. When the frame is processed, the port gets a spare buffer in exchange, and the frame
-//! becomes the buffer of the payload.
+//! frame. When the frame is processed, the context's packet interface (`PacketIo`) gets a spare
+//! buffer in exchange, and the frame becomes the buffer of the payload.
 
 use std::net::SocketAddr;
 
@@ -30,6 +30,6 @@ pub struct Placed {
     pub offset: usize,
     /// Length of the payload in bytes.
     pub len: usize,
-    /// The buffer that the port gets in exchange for the frame.
+    /// The buffer that the packet interface gets in exchange for the frame.
     pub spare: Buffer,
 }

@@ -1,11 +1,12 @@
-//! The words of a command line.
+//! The words of a request line of the memcached protocol: a command and its arguments.
 
 use std::ops::Range;
 
-/// Limit of the words of a line, as in memcached. Only `get` accepts more words.
+/// Limit of the words of a line, as in memcached. Only the commands that read keys (`get`, `gets`,
+/// `gat`, `gats`) accept more words.
 pub const TOKENS_MAX: usize = 23;
 
-/// A command line, and the positions of its words.
+/// A request line, and the positions of its words.
 #[derive(Debug)]
 pub struct Tokens<'a> {
     line: &'a [u8],

@@ -208,7 +208,7 @@ pub enum Buffers {
     Several,
 }
 
-/// Interface through which the service steers packets. [`Demux`] implements the trait, and tests
+/// Operations by which the service steers packets. [`Demux`] implements the trait, and tests
 /// implement it without an XDP program.
 pub trait Steering: Send {
     /// Sends the packets of a claim within `scope` to the service from now on.

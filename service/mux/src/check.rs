@@ -26,7 +26,7 @@ pub enum SendRefusal {
     SourceMac,
     /// The source address is not an address of the interface.
     SourceAddress,
-    /// The port has not claimed the source 3-tuple.
+    /// The mux port has not claimed the source 3-tuple.
     SourcePort,
     /// The destination cannot be a peer: the unspecified address, loopback, "this network", or for
     /// TCP a multicast or broadcast address.
@@ -143,7 +143,7 @@ impl SendCheck<'_> {
         }
         let dst = ends.dst.addr;
         let is_no_peer = match dst.as_v4() {
-            // "This network" has the unspecified address.
+            // "This network" (0.0.0.0/8) contains the unspecified address.
             Some([first, ..]) => first == 0 || first == 127,
             None => dst.is_unspecified() || dst.is_loopback(),
         };

@@ -168,7 +168,7 @@ impl Captures {
         let error = match (opened, point) {
             (None, _) => "a core (polling thread) does not answer".to_owned(),
             (Some(opened), CapturePoint::Port(PortId(id))) if opened.contains(&false) => {
-                format!("port {id} is not open, or has no claim yet; tidelane port list")
+                format!("mux port {id} is not open, or has no claim yet; tidelane port list")
             }
             _ => return Ok(number),
         };

@@ -105,7 +105,7 @@ fn serve(config: &Config) -> Result<(), String> {
     let descriptors = DescriptorThreads::new(link.ifindex);
     let descriptors = descriptors.map_err(because("cannot examine sockets"))?;
     let kernel = KernelConnections::open(link.ifindex);
-    let kernel = kernel.map_err(because("cannot ask for sockets"))?;
+    let kernel = kernel.map_err(because("cannot query the kernel for connections"))?;
     // Serving needs no further privileges. Threads that start later inherit the confinement.
     let confinement = confine(config, &run_dir, &access)?;
     let shares = Shares {
@@ -215,7 +215,7 @@ fn check_cpus(cpus: &[Option<usize>]) -> Result<(), String> {
     let missing = cpus.iter().flatten().find(|cpu| !is_there(cpu));
     missing.map_or(Ok(()), |cpu| {
         Err(format!(
-            "no CPU {cpu} for a core; this process may use {} (see: taskset -cp $$)",
+            "no CPU {cpu} for a core; this process may use {} CPU(s) (see: taskset -cp $$)",
             allowed.count()
         ))
     })
@@ -335,7 +335,7 @@ fn no_long_packets(link: &LinkRecord, demux: &Demux) -> String {
     match demux.native_error() {
         None => format!(
             "{name} is a veth, which in generic mode hands over packets longer than AF_XDP takes \
-             on this kernel (Linux 6.6); use: tidelane up {name} --xdp native"
+             before Linux 6.6; use: tidelane up {name} --xdp native"
         ),
         Some(reason) => format!(
             "{name} is a veth, which this kernel can serve in native mode alone (in generic mode \
