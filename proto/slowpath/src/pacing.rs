@@ -137,7 +137,7 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Starts the pacing timer if pacing holds data back.
+    /// Starts the pacing timer if pacing holds data back, and otherwise stops the timer.
     pub(crate) fn arm_pacing(&mut self) {
         let lost = self.cold.scoreboard.as_ref().is_some_and(|b| b.lost() > 0);
         let waits = lost || self.hot.tx_end.after(self.hot.snd_nxt);

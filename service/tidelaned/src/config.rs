@@ -81,7 +81,8 @@ pub struct Config {
     /// Where the XDP program runs that takes the packets
     #[arg(long, value_enum, value_name = "MODE", default_value = "auto")]
     pub xdp: Xdp,
-    /// CPUs for the fast path, a core on each: 1, or 1,3, or 0-3; one core, not pinned, if absent
+    /// CPUs of the cores (polling threads), one core on each: 1, or 1,3, or 0-3; if absent, there
+    /// is one core, which may run on any CPU
     #[arg(long, value_name = "LIST", value_parser = parse_cpus)]
     pub cores: Option<CpuList>,
     /// Congestion control of new connections
@@ -96,7 +97,7 @@ pub struct Config {
     /// Limit of connections of all programs
     #[arg(long, default_value_t = 1 << 17)]
     pub flows_max: u32,
-    /// Time in microseconds for which the fast path spins without work before it sleeps
+    /// Time in microseconds for which a core polls without work before it sleeps
     #[arg(long, default_value_t = 500)]
     pub spin_us: u64,
     /// Leave a core file after a crash, which contains the data of all users' connections

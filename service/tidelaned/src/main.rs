@@ -440,7 +440,7 @@ fn start_cores(
             queues: numbers,
         };
         let started = core::start(host, core_config);
-        let (handle, thread) = started.map_err(because("cannot start the fast path"))?;
+        let (handle, thread) = started.map_err(because("cannot start the cores"))?;
         handles.push(Arc::new(handle) as Arc<dyn CoreLink<XdpPort>>);
         threads.push(thread);
     }

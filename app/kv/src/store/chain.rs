@@ -66,7 +66,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Fails if no memory is left.
+    /// Fails if no memory is left, or if all uploads together hold half of the blocks.
     pub fn begin(&mut self, new: &New<'_>) -> Result<Upload, OutOfMemory> {
         let first = self.allocate_for_upload()?;
         let item = Item(first);
@@ -90,7 +90,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Fails if no memory is left.
+    /// Fails if no memory is left, or if all uploads together hold half of the blocks.
     ///
     /// # Panics
     ///

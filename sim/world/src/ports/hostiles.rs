@@ -291,8 +291,8 @@ impl Hostile {
         let (Some(name), Some(program)) = (self.name(), &mut self.program) else {
             return Ok(());
         };
-        // Only 3-tuples of hostile programs may be claimed, so that a restarted program finds its
-        // own 3-tuple free.
+        // A 3-tuple of another program is claimed only while that program owns the tuple, which the
+        // mux must refuse. A restarted program therefore finds its own 3-tuple free.
         let is_hostile = (TUPLES_FIRST..2 * TUPLES_FIRST).contains(&tuple.1.port);
         let is_owned = driver.oracle.owners.overlaps(tuple.0, tuple.1);
         if !is_hostile && !is_owned {
