@@ -1,7 +1,8 @@
 //! The command `tidelane capture`, which writes copies of packets to a file that tcpdump can read.
 //!
-//! The service (`tidelaned`) has a packet multiplexer ("mux"): its ports connect programs that have
-//! a TCP stack of their own to the NIC. A capture copies packets at the NIC or at one of the ports.
+//! The service (`tidelaned`) has a packet multiplexer ("mux"). A mux port is a pair of packet rings
+//! through which a program with a TCP/IP stack of its own shares the NIC. A capture copies packets
+//! at the NIC or at one of the mux ports.
 
 use std::fs;
 
@@ -45,7 +46,7 @@ fn read(wire: &Wire, name: &str) -> Result<Vec<String>, Stop> {
 }
 
 /// A capture at the NIC, filtered by a TCP port, has all packets of a connection to that port and
-/// no other packet. A capture at a port of the mux has the packets of the port's program only.
+/// no other packet. A capture at a mux port has the packets of the port's program only.
 pub fn tcpdump_reads_the_packets() -> Outcome {
     tools::require_tools(&["tcpdump", "curl"])?;
     let wire = Wire::new()?;
@@ -91,8 +92,8 @@ pub fn tcpdump_reads_the_packets() -> Outcome {
     Ok(())
 }
 
-/// The command fails with one line if the port of the mux or the service does not exist. If the
-/// command is killed, the service ends the capture.
+/// The command fails with one line if the mux port or the service does not exist. If the command is
+/// killed, the service ends the capture.
 pub fn a_killed_capture_ends() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

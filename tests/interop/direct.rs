@@ -1,7 +1,7 @@
 //! An HTTP server with the ring API and its direct back end, which runs Tidelane's TCP engine
-//! within the program. The server's packets pass through a TUN device, through a packet port of the
-//! service (`tidelaned`), or through a queue of a NIC (AF_XDP). The clients are on the kernel's
-//! stack.
+//! within the program. The server's packets pass through a TUN device, through a mux port of the
+//! service (`tidelaned`, which shares its NIC with the program by a pair of packet rings), or
+//! through a queue of a NIC (AF_XDP). The clients are on the kernel's stack.
 //!
 //! A wire is two network namespaces, the server's and the client's, joined by a veth pair.
 
@@ -61,7 +61,7 @@ pub fn http_behind_a_device() -> Outcome {
     server.check_alive()
 }
 
-/// The server sends and receives its packets through a packet port of the service.
+/// The server sends and receives its packets through a mux port of the service.
 pub fn http_on_a_port() -> Outcome {
     tools::require_tools(&["curl", "wrk"])?;
     let wire = Wire::new()?;

@@ -1,7 +1,8 @@
-//! The key-value server of Tidelane (`app/kv`) on the service (`tidelaned`), on a packet port of
-//! the service, and on a queue of a NIC. A program with a TCP stack of its own sends and receives
-//! packets through a packet port. The server uses the ring API instead of sockets. The clients are
-//! test programs of memcached on the kernel's stack, and the load client on the service.
+//! The key-value server of Tidelane (`app/kv`) on the service (`tidelaned`), on a mux port of the
+//! service, and on a queue of a NIC. A mux port is a pair of packet rings through which a program
+//! with a TCP/IP stack of its own shares the NIC. The server uses the ring API instead of sockets.
+//! The clients are test programs of memcached on the kernel's stack, and the load client on the
+//! service.
 
 use tidelane_tests::{
     Outcome, Program, Side, Stop, Wire, ensure, tools,
@@ -73,7 +74,7 @@ pub fn memcached_clients_on_a_nic_queue() -> Outcome {
     server.check_alive()
 }
 
-/// The server has TCP in its process, on a packet port of the service.
+/// The server has TCP in its process, on a mux port of the service.
 pub fn memcached_clients_on_a_port_of_the_service() -> Outcome {
     tools::require_tools(&["memccapable", "memcaslap"])?;
     let wire = Wire::new()?;
@@ -110,7 +111,7 @@ pub fn a_client_of_the_service_on_the_same_host() -> Outcome {
     check_within_the_host(&format!("--backend service --listen 0.0.0.0:{PORT}"))
 }
 
-/// The server has a packet port of the service, and the client is a program of the service.
+/// The server has a mux port of the service, and the client is a program of the service.
 pub fn a_client_of_a_port_on_the_same_host() -> Outcome {
     check_within_the_host(&format!("--backend direct --listen {SERVER}:{PORT}"))
 }

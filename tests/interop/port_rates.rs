@@ -1,5 +1,6 @@
-//! Rate limits of packet ports. A program with a TCP stack of its own sends and receives packets
-//! through a packet port of the service (`tidelaned`). The service's configuration limits the rate.
+//! Rate limits of mux ports. A mux port is a pair of packet rings through which a program with a
+//! TCP/IP stack of its own shares the NIC. The configuration of the service (`tidelaned`) limits
+//! the rate.
 
 use std::time::{Duration, Instant};
 
@@ -10,11 +11,11 @@ use crate::{
     support::SHORT,
 };
 
-/// Length of the page in bytes, and, below, the rate limit of each packet port in bytes per second.
+/// Length of the page in bytes, and, below, the rate limit of each mux port in bytes per second.
 const PAGE: u64 = 8_000_000;
 const RATE: u64 = 2_000_000;
 
-/// Gets a page from the HTTP server on the packet port. Returns the duration.
+/// Gets a page from the HTTP server on the mux port. Returns the duration.
 fn fetch(wire: &Wire) -> Result<Duration, Stop> {
     let url = format!("http://{SERVER}:{HTTP}/{PAGE}");
     let curl = wire
@@ -25,7 +26,7 @@ fn fetch(wire: &Wire) -> Result<Duration, Stop> {
     Ok(started.elapsed())
 }
 
-/// A packet port sends no faster than its rate limit, and loses no packet. A reload of the
+/// A mux port sends no faster than its rate limit, and loses no packet. A reload of the
 /// configuration without the limit removes the limit of the open port.
 pub fn a_port_sends_at_its_rate() -> Outcome {
     tools::require_tools(&["curl"])?;

@@ -1,5 +1,5 @@
-//! The rules in the configuration of the service (`tidelaned`), applied to packet ports. A program
-//! with a TCP stack of its own sends and receives packets through a packet port ("port" below).
+//! The rules in the configuration of the service (`tidelaned`), applied to mux ports. A mux port is
+//! a pair of packet rings through which a program with a TCP/IP stack of its own shares the NIC.
 
 use rustix::process::Signal;
 use tidelane_tests::{
@@ -18,7 +18,7 @@ fn curl(wire: &Wire) -> Result<Option<i32>, Stop> {
     curl_status(wire, &format!("http://{SERVER}:{HTTP}/3000"))
 }
 
-/// Returns the counter `name` of the only port.
+/// Returns the counter `name` of the only mux port.
 fn counter(service: &Service, name: &str) -> Result<u64, Stop> {
     let listed = ports(service)?;
     let count = listed.first().map(|port| port[name].as_u64());
@@ -27,19 +27,19 @@ fn counter(service: &Service, name: &str) -> Result<u64, Stop> {
         .ok_or_else(|| Stop::Fail(format!("no port with the counter {name}")))
 }
 
-/// Returns the number of packets of the only port that the rules refused to send.
+/// Returns the number of packets of the only mux port that the rules refused to send.
 fn refused(service: &Service) -> Result<u64, Stop> {
     let listed = ports(service)?;
     let count = listed.first().map(|port| port["refused"]["rule"].as_u64());
     Ok(count.flatten().unwrap_or(0))
 }
 
-/// Returns the numbers of packets that the only port has sent and received.
+/// Returns the numbers of packets that the only mux port has sent and received.
 fn passed(service: &Service) -> Result<[u64; 2], Stop> {
     Ok([counter(service, "sent")?, counter(service, "received")?])
 }
 
-/// Reloads the service with rules that refuse the connections of the only port. Checks that no
+/// Reloads the service with rules that refuse the connections of the only mux port. Checks that no
 /// packet passes afterwards, although the port's program continues to send.
 fn check_that_rules_stop_the_port(service: &Service, rules: &str) -> Outcome {
     reload(service, rules)?;
@@ -55,8 +55,8 @@ fn check_that_rules_stop_the_port(service: &Service, rules: &str) -> Outcome {
     Ok(())
 }
 
-/// Rules accept, refuse or drop the clients of a port. A rule with direction `out` does not affect
-/// the clients. New rules apply to a port that is already open.
+/// Rules accept, refuse or drop the clients of a mux port. A rule with direction `out` does not
+/// affect the clients. New rules apply to a port that is already open.
 pub fn clients_of_a_port_are_accepted_refused_and_dropped() -> Outcome {
     tools::require_tools(&["curl"])?;
     let wire = Wire::new()?;
@@ -88,7 +88,7 @@ pub fn clients_of_a_port_are_accepted_refused_and_dropped() -> Outcome {
     server.check_alive()
 }
 
-/// Starts an HTTP client on a port, with two connections to a server at [`CLIENT`].
+/// Starts an HTTP client on a mux port, with two connections to a server at [`CLIENT`].
 fn client_on_a_port(wire: &Wire, service: &Service) -> Result<Running, Stop> {
     let path = format!("/sys/class/net/{INTERFACE}/address");
     let address = wire.program(Side::Client, "cat").arg(path).run(SHORT)?;
@@ -103,7 +103,7 @@ fn client_on_a_port(wire: &Wire, service: &Service) -> Result<Running, Stop> {
         .spawn()
 }
 
-/// A client on a port gets no answer from a server that a rule refuses. The service counts the
+/// A client on a mux port gets no answer from a server that a rule refuses. The service counts the
 /// refused packets. The client gets answers after the rule is removed, and none after it is back.
 pub fn a_port_does_not_reach_a_refused_peer() -> Outcome {
     let wire = Wire::new()?;
@@ -131,7 +131,7 @@ pub fn a_port_does_not_reach_a_refused_peer() -> Outcome {
     server.check_alive()
 }
 
-/// A reloaded rule that refuses a connection stops an open download from a port at once.
+/// A reloaded rule that refuses a connection stops an open download from a mux port at once.
 pub fn new_rules_stop_a_download_from_a_port() -> Outcome {
     const LEN: u64 = 60_000_000;
     // The rate limit makes the download last for a minute, so that the rules change before its end.
@@ -158,7 +158,7 @@ pub fn new_rules_stop_a_download_from_a_port() -> Outcome {
     server.check_alive()
 }
 
-/// A reloaded rule that refuses an open connection of a port ends the connection: the service
+/// A reloaded rule that refuses an open connection of a mux port ends the connection: the service
 /// answers the next segment of the client with a RST.
 pub fn new_rules_reset_the_client_of_a_port() -> Outcome {
     let wire = Wire::new()?;

@@ -1,7 +1,7 @@
-//! Packet ports of the service (`tidelaned`). A program with a TCP stack of its own sends and
-//! receives its packets through a port. In these tests, an HTTP server on a port, a server on the
-//! service and a server on the kernel share one address. A wire is two network namespaces, the
-//! server's and the client's, joined by a veth pair.
+//! Mux ports of the service (`tidelaned`). A program with a TCP/IP stack of its own shares the NIC
+//! through a mux port, a pair of packet rings for each core of the service. In these tests, an HTTP
+//! server on a port, a server on the service and a server on the kernel share one address. A wire
+//! is two network namespaces, the server's and the client's, joined by a veth pair.
 
 use std::{fs, net::Ipv4Addr, time::Duration};
 
@@ -26,7 +26,7 @@ const ON_KERNEL: u16 = 7001;
 /// A user who is not root.
 const OTHER_USER: &str = "65534";
 
-/// Returns the HTTP server on a packet port of `service`. The server listens on TCP port `port`.
+/// Returns the HTTP server on a mux port of `service`. The server listens on TCP port `port`.
 pub fn http(wire: &Wire, service: &Service, port: u16) -> Result<Program, Stop> {
     let path = tools::binary("tidelane-http")?;
     let program = wire.program(Side::Server, &path.to_string_lossy());
@@ -50,7 +50,7 @@ fn http_of_other_user(wire: &Wire, service: &Service, port: u16) -> Result<Progr
     Ok(with_arguments(program, service, port))
 }
 
-/// Returns the packet ports that `tidelane port list` shows, as the service's JSON.
+/// Returns the mux ports that `tidelane port list` shows, as the service's JSON.
 pub fn ports(service: &Service) -> Result<Vec<Value>, Stop> {
     let answer = service.ask("ports")?;
     Ok(answer["ports"].as_array().cloned().unwrap_or_default())
@@ -72,8 +72,8 @@ fn check_http(wire: &Wire) -> Outcome {
 }
 
 /// A program with a stack of its own, a program on the service and a program on the kernel serve
-/// clients of one address at the same time. `tidelane port` shows the packet port, its claim of a
-/// TCP port, and its packets.
+/// clients of one address at the same time. `tidelane port` shows the mux port, its claim of a TCP
+/// port, and its packets.
 pub fn three_stacks_share_an_address() -> Outcome {
     tools::require_tools(&["curl", "wrk"])?;
     let wire = Wire::new()?;
@@ -112,7 +112,7 @@ pub fn three_stacks_share_an_address() -> Outcome {
         port["refused"] == serde_json::json!({}),
         "refused packets: {port}"
     );
-    // The large pages leave the port as GSO frames.
+    // The large pages leave the mux port as GSO frames.
     ensure!(port["gso_frames"].as_u64() > Some(100), "{port}");
     server.check_alive()
 }
@@ -125,8 +125,8 @@ fn sent_packets(wire: &Wire) -> Result<u64, Stop> {
     Ok(text.trim().parse()?)
 }
 
-/// Runs an HTTP client on a packet port against a server of the same host. Fails if packets leave
-/// the interface.
+/// Runs an HTTP client on a mux port against a server of the same host. Fails if packets leave the
+/// interface.
 fn load_in_memory(wire: &Wire, service: &Service, loads: &[&str]) -> Outcome {
     let path = tools::binary("tidelane-http-client")?;
     for load in loads {
@@ -201,7 +201,7 @@ pub fn a_program_on_the_service_reaches_a_port() -> Outcome {
     check_refusal(&fetched()?, "Failed to connect")
 }
 
-/// The program on the packet port is killed under load, and then the program on the service. Each
+/// The program on the mux port is killed under load, and then the program on the service. Each
 /// time, the remaining programs continue to serve, and a new program gets the TCP port of the
 /// killed one.
 pub fn a_dead_program_leaves_the_others() -> Outcome {
@@ -237,9 +237,9 @@ pub fn a_dead_program_leaves_the_others() -> Outcome {
     server.check_alive()
 }
 
-/// A program on a packet port claims a 3-tuple: protocol, address and TCP port. No other program
-/// can use the same 3-tuple, and a packet port cannot claim the 3-tuple of another program. The
-/// 3-tuple is free when the program has ended.
+/// A program on a mux port claims a 3-tuple: protocol, address and TCP port. No other program can
+/// use the same 3-tuple, and a mux port cannot claim the 3-tuple of another program. The 3-tuple is
+/// free when the program has ended.
 pub fn a_claimed_3_tuple_is_in_use() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -267,8 +267,8 @@ pub fn a_claimed_3_tuple_is_in_use() -> Outcome {
     Ok(())
 }
 
-/// A user whom the service does not admit gets no packet port. An admitted user gets a packet port,
-/// but only for TCP ports that the kernel would let this user bind.
+/// A user whom the service does not admit gets no mux port. An admitted user gets a mux port, but
+/// only for TCP ports that the kernel would let this user bind.
 pub fn other_users_have_their_own_rights() -> Outcome {
     let wire = Wire::new()?;
     let of_root = wire.configured_service("", &[])?;
@@ -290,7 +290,7 @@ pub fn other_users_have_their_own_rights() -> Outcome {
     other.check_alive()
 }
 
-/// When the service is killed, the program on a packet port ends with a message.
+/// When the service is killed, the program on a mux port ends with a message.
 pub fn a_dead_service_ends_the_program() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -300,11 +300,11 @@ pub fn a_dead_service_ends_the_program() -> Outcome {
     check_refusal(&finished, "the service has ended")
 }
 
-/// UDP ports of the group programs (`groups`) on packet ports, and of the peer on the kernel.
+/// UDP ports of the group programs (`groups`) on mux ports, and of the peer on the kernel.
 const GROUPS: [u16; 2] = [5300, 5301];
 const PEER_GROUP: u16 = 5302;
 
-/// Returns the UDP program on a packet port of `service`.
+/// Returns the UDP program on a mux port of `service`.
 fn groups(wire: &Wire, service: &Service, port: u16, ask: &str) -> Result<Program, Stop> {
     let path = tools::binary("tidelane-groups")?;
     let program = wire.program(Side::Server, &path.to_string_lossy());
@@ -320,9 +320,9 @@ fn await_output(program: &mut Running, text: &str) -> Outcome {
     })
 }
 
-/// Multicast and broadcast datagrams of a peer reach the packet port that has claimed the UDP port
-/// at all addresses. Multicast and broadcast datagrams of a packet port reach the peer and another
-/// packet port. After a claim has ended, the kernel gets the datagrams.
+/// Multicast and broadcast datagrams of a peer reach the mux port that has claimed the UDP port at
+/// all addresses. Multicast and broadcast datagrams of a mux port reach the peer and another mux
+/// port. After a claim has ended, the kernel gets the datagrams.
 pub fn groups_reach_ports() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -347,7 +347,7 @@ pub fn groups_reach_ports() -> Outcome {
         let other = peer(Side::Client, "ask", group, second).run(SHORT)?;
         ensure!(other.success()?.stdout.is_empty(), "{group} has no claim");
     }
-    // Another packet port is asked over memory, and the kernel of the peer over the wire.
+    // Another mux port is asked over memory, and the kernel of the peer over the wire.
     let mut answers = peer(Side::Client, "answer", "224.0.0.77", PEER_GROUP).spawn_ready(SHORT)?;
     for (port, from) in [(first, SERVER), (PEER_GROUP, CLIENT)] {
         for group in ["255.255.255.255", "224.0.0.77", &network.to_string()] {

@@ -1,11 +1,11 @@
-//! The direct back end of the ring API (`tidelane-rings`) on a packet port of the Tidelane service
+//! The direct back end of the ring API (`tidelane-rings`) on a mux port of the Tidelane service
 //! (the process `tidelaned`).
 //!
-//! A packet port is shared memory through which a program with a TCP/IP stack of its own exchanges
-//! packets with the service. [`open`] opens a packet port, claims the listener's address and TCP
-//! port, and opens a [`DirectContext`] on the packet port. The environment variable
+//! A mux port is a pair of packet rings with each core of the service, through which a program with
+//! a TCP/IP stack of its own shares the NIC. [`open`] opens a mux port, claims the listener's
+//! address and TCP port, and opens a [`DirectContext`] on the mux port. The environment variable
 //! `TIDELANE_SOCKET` names the service's socket. TCP runs in the program. The service forwards the
-//! packets between the packet port on one side, and the NIC, other packet ports and the sockets of
+//! packets between the mux port on one side, and the NIC, other mux ports and the sockets of
 //! programs on the service on the other side. The program needs no privilege, but the service's
 //! rules must admit the program.
 //!
@@ -20,13 +20,13 @@ use tidelane_embedded::{IpAddress, MacAddress, SocketOptions};
 use tidelane_port::{Port, PortConfig};
 use tidelane_rings::Context;
 
-/// Length in bytes of the packet port's ring for each direction.
+/// Length in bytes of the mux port's ring for each direction.
 const RING_LEN: u32 = 1 << 20;
 
-/// Parameters of a context on a packet port.
+/// Parameters of a context on a mux port.
 #[derive(Clone, Debug)]
 pub struct PortOptions {
-    /// Name of the packet port in `tidelane port list`.
+    /// Name of the mux port in `tidelane port list`.
     pub name: String,
     /// Address and TCP port of the only listener. The address must be an address of the service's
     /// interface.
@@ -55,7 +55,7 @@ impl PortOptions {
     }
 
     /// Returns the parameters of the [`DirectContext`]. `secret` keys the initial sequence numbers.
-    /// `mac` is the MAC address of the packet port.
+    /// `mac` is the MAC address of the mux port.
     fn direct_options(&self, secret: [u8; 16], mac: [u8; 6]) -> DirectOptions {
         let address = match self.listen {
             SocketAddr::V4(v4) => IpAddress::from_v4(v4.ip().octets()),
@@ -75,7 +75,7 @@ impl PortOptions {
     }
 }
 
-/// Opens a context on a packet port of the service. After the service has ended, the calls of the
+/// Opens a context on a mux port of the service. After the service has ended, the calls of the
 /// context fail with `ConnectionAborted`.
 ///
 /// # Errors

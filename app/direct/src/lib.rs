@@ -1,10 +1,11 @@
 //! The *direct* back end of the ring API (`tidelane-rings`): TCP and UDP run in the program's
 //! process. The design follows StackMap (USENIX ATC 2016, §3).
 //!
-//! [`DirectContext`] is a [`Context`] on a port: a packet interface that the program owns. A
-//! port is a queue of a NIC (AF_XDP), a packet port of the Tidelane service, a TUN device, or a
-//! link in memory. TCP runs within the calls of the context, in the program's thread. A crash of
-//! the program affects no other program.
+//! [`DirectContext`] is a [`Context`] on a port: a packet interface that the program owns. A port
+//! is a queue of a NIC (AF_XDP), a mux port of the Tidelane service (a pair of packet rings through
+//! which the program shares the service's NIC), a TUN device, or a link in memory. TCP runs within
+//! the calls of the context, in the program's thread. A crash of the program affects no other
+//! program.
 //!
 //! ```text
 //!   program ── send(descriptor, buffer) ──> DirectContext ── send chain ────> Engine

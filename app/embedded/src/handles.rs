@@ -17,9 +17,9 @@ pub struct StackConfig {
     /// Link address of the router, for peers whose link address is unknown. Zeros mean that there
     /// is no router. On a link with link addresses, connections to unknown peers are then refused.
     pub gateway: MacAddress,
-    /// True if other stacks have the same addresses, as on a port of the Tidelane service. The port
-    /// must then drop packets with forged sources. If false, the stack drops packets with a local
-    /// source address.
+    /// True if other stacks have the same addresses, as on a mux port of the Tidelane service,
+    /// which shares a NIC between stacks. The mux port must then drop packets with forged sources.
+    /// If false, the stack drops packets with a local source address.
     pub shared_addresses: bool,
     /// Options of new connections.
     pub options: SocketOptions,

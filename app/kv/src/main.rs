@@ -32,12 +32,13 @@ struct Options {
     #[arg(long, default_value_t = 1024)]
     connections: u64,
     /// Back end: `io-uring` (the kernel's TCP through io_uring), `direct` (TCP in this process, on
-    /// a queue of --interface, or on a port of the Tidelane service at TIDELANE_SOCKET), or
+    /// a queue of --interface, or on a mux port of the Tidelane service at TIDELANE_SOCKET), or
     /// `service` (the Tidelane service at TIDELANE_SOCKET)
     #[arg(long, default_value = "io-uring")]
     backend: Backend,
     /// Interface of the direct back end, which has the address of --listen. Needs root or the
-    /// capabilities of AF_XDP. Without an interface, the direct back end has a port of the service
+    /// capabilities of AF_XDP. Without an interface, the direct back end has a mux port of the
+    /// service
     #[arg(long)]
     interface: Option<String>,
     /// Queue of the interface, to which the NIC sends the packets of the server. Without a number,
@@ -57,7 +58,7 @@ struct Options {
 enum Backend {
     /// The kernel's TCP through io_uring.
     IoUring,
-    /// TCP in this process, on a queue of an interface or on a port of the service.
+    /// TCP in this process, on a queue of an interface or on a mux port of the service.
     Direct,
     /// The Tidelane service.
     Service,

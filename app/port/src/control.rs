@@ -1,6 +1,7 @@
-//! The control connection of a port: a connection to the registration socket (a Unix socket) of the
-//! service, the process `tidelaned`. A port is shared memory over which a program exchanges packets
-//! with the service. The service closes the port when this connection ends.
+//! The control connection of a mux port: a connection to the registration socket (a Unix socket) of
+//! the service, the process `tidelaned`. A mux port is a pair of packet rings through which a
+//! program with a TCP/IP stack of its own shares the NIC. The service closes the mux port when this
+//! connection ends.
 
 use std::{
     io,
@@ -25,7 +26,7 @@ use crate::error::{PortError, kind_of};
 /// Time limit for sending a request, and for receiving the service's answer.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// The control connection of one port: a connected Unix socket (SOCK_SEQPACKET), on which each
+/// The control connection of one mux port: a connected Unix socket (SOCK_SEQPACKET), on which each
 /// request has one answer.
 #[derive(Debug)]
 pub struct Control(OwnedFd);
@@ -42,10 +43,10 @@ impl Control {
         Ok(Self(socket))
     }
 
-    /// Asks the service to open the port (message OPEN_PORT). `name` is the name of the program for
-    /// `tidelane port list`, and is truncated to the length of the message's field. `ring_len` is
-    /// the length of a packet ring in bytes. `doorbell` is the eventfd by which the service wakes
-    /// the program.
+    /// Asks the service to open the mux port (message OPEN_PORT). `name` is the name of the program
+    /// for `tidelane port list`, and is truncated to the length of the message's field. `ring_len`
+    /// is the length of a packet ring in bytes. `doorbell` is the eventfd by which the service
+    /// wakes the program.
     ///
     /// Returns the answer (PORT_OPENED) and its descriptors: the memory of the packet rings, the
     /// page on which the service's cores (polling threads) announce their sleep, and the doorbells

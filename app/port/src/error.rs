@@ -1,12 +1,12 @@
-//! The errors of opening a port. A port is shared memory over which a program exchanges packets
-//! with the service (the process `tidelaned`).
+//! The errors of opening a mux port. A mux port is shared memory over which a program exchanges
+//! packets with the service (the process `tidelaned`).
 
 use std::{fmt, io};
 
 use rustix::io::Errno;
 use tidelane_abi::refusal;
 
-/// The reason why a port was not opened.
+/// The reason why a mux port was not opened.
 #[derive(Debug)]
 pub enum PortError {
     /// No service listens at the path.
@@ -21,7 +21,7 @@ pub enum PortError {
     /// The service does not admit this user, network namespace or cgroup, or the user may not open
     /// the service's socket.
     NotAdmitted,
-    /// The user has as many ports, or as much memory of packet rings, as the service allows.
+    /// The user has as many mux ports, or as much memory of packet rings, as the service allows.
     Limit,
     /// The service refused for another reason, a constant of [`tidelane_abi::refusal`]. For
     /// example, MALFORMED means an impossible [`ring_len`](crate::PortConfig::ring_len).

@@ -1,10 +1,11 @@
-//! A port of the Tidelane service, for programs with their own network stack.
+//! A mux port of the Tidelane service, for programs with their own network stack.
 //!
 //! The service (the process `tidelaned`) shares its NIC and the addresses of its interface with
-//! such programs. A port is shared memory over which a program exchanges packets with the service.
-//! The program receives and sends the packets of the 3-tuples (protocol, local address and local
-//! port) that it has claimed for its port. To claim a 3-tuple, the program passes a kernel socket
-//! that is bound to the local address and port.
+//! such programs. A mux port is a pair of packet rings with each core (polling thread) of the
+//! service, over which the program exchanges packets with the service. The program receives and
+//! sends the packets of the 3-tuples (protocol, local address and local port) that it has claimed
+//! for its mux port. To claim a 3-tuple, the program passes a kernel socket that is bound to the
+//! local address and port.
 //!
 //! ```no_run
 //! use tidelane_packet_io::{BURST_MAX, Burst, PacketIo};
@@ -26,7 +27,7 @@
 //! ```
 //!
 //! [`Port`] is a [`PacketIo`](tidelane_packet_io::PacketIo), so the embedded stack
-//! (`tidelane-embedded`) runs on a port. Frames that the program sends must be complete: the
+//! (`tidelane-embedded`) runs on a mux port. Frames that the program sends must be complete: the
 //! service drops a frame with a wrong checksum, with a source that the port has not claimed, or
 //! with another source MAC address than [`Port::mac`].
 #![forbid(unsafe_code)]

@@ -1,6 +1,6 @@
-//! Packet I/O of a port, the shared memory over which a program exchanges packets with the service.
-//! A port has a pair of packet rings with each core (polling thread) of the service. This module
-//! combines the program's ends of these rings into one [`PacketIo`].
+//! Packet I/O of a mux port, the shared memory over which a program exchanges packets with the
+//! service. A mux port has a pair of packet rings with each core (polling thread) of the service.
+//! This module combines the program's ends of these rings into one [`PacketIo`].
 
 use tidelane_packet_io::{
     Burst, Capabilities, GsoParameters, GsoPayload, LinkFull, PacketIo, TxChecksum,
@@ -9,7 +9,7 @@ use tidelane_packet_ring::{ProgramBurst, ProgramEnd};
 
 use crate::Port;
 
-/// Received frames of a port, in memory that the service shares with the program.
+/// Received frames of a mux port, in memory that the service shares with the program.
 #[derive(Debug)]
 pub struct PortBurst {
     /// The received frames of each core.
@@ -40,7 +40,7 @@ pub struct Ends {
     ends: Vec<ProgramEnd>,
     /// The core from which the next burst takes frames first.
     first: usize,
-    /// The core from which the last frames came. The port sends through this core.
+    /// The core from which the last frames came. The mux port sends through this core.
     last: usize,
     /// The core in whose ring the program is writing a transmit frame, until the commit.
     filling: Option<usize>,
@@ -58,7 +58,7 @@ impl Ends {
         }
     }
 
-    /// Returns true if the port is unusable, because a ring contains an invalid value.
+    /// Returns true if the mux port is unusable, because a ring contains an invalid value.
     pub fn are_closed(&self) -> bool {
         self.ends.iter().any(ProgramEnd::is_closed)
     }

@@ -1,5 +1,6 @@
-//! A port of the Tidelane service: opening the port, claiming 3-tuples, and sleeping until frames
-//! arrive. A port is shared memory over which a program exchanges frames with the service.
+//! A mux port of the Tidelane service: opening it, claiming 3-tuples, and sleeping until frames
+//! arrive. A mux port is a pair of packet rings through which a program with a TCP/IP stack of its
+//! own shares the NIC.
 
 use std::{
     fmt, io,
@@ -27,14 +28,14 @@ const SOCKET_PATH: &str = "/run/tidelane/default/control.sock";
 /// Default length of a packet ring in bytes: 128 frames of 1,500 bytes.
 const RING_LEN: u32 = 256 << 10;
 
-/// The parameters of a port that the program chooses.
+/// The parameters of a mux port that the program chooses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortConfig {
     /// Name of the program for `tidelane port list`, at most 31 bytes.
     pub name: String,
-    /// Length in bytes of a packet ring, of which the port has one in each direction for each core
-    /// (polling thread) of the service. A power of two from 16 KiB to 4 MiB. The default is 256
-    /// KiB.
+    /// Length in bytes of a packet ring, of which the mux port has one in each direction for each
+    /// core (polling thread) of the service. A power of two from 16 KiB to 4 MiB. The default is
+    /// 256 KiB.
     pub ring_len: u32,
 }
 
@@ -67,30 +68,30 @@ impl Protocol {
     }
 }
 
-/// An open port of the service. Dropping the value closes the port and ends its claims.
+/// An open mux port of the service. Dropping the value closes the port and ends its claims.
 pub struct Port {
     control: Control,
-    /// The parameters of the port in the service's answer, such as the number of cores.
+    /// The parameters of the mux port in the service's answer, such as the number of cores.
     terms: PacketPort,
     pub(crate) ends: Ends,
     /// The page on which the service's cores (polling threads) announce their sleep.
     page: ServicePageMap,
     /// The doorbells of the service's cores.
     doorbells: Vec<Doorbell>,
-    /// The doorbell of this port: the eventfd by which the service wakes the program.
+    /// The doorbell of this mux port: the eventfd by which the service wakes the program.
     own: Doorbell,
 }
 
 impl Port {
-    /// Opens a port of the service whose socket the environment variable TIDELANE_SOCKET names.
-    /// Without the variable, opens a port of the service `default`.
+    /// Opens a mux port of the service whose socket the environment variable TIDELANE_SOCKET names.
+    /// Without the variable, opens a mux port of the service `default`.
     pub fn open(config: &PortConfig) -> Result<Self, PortError> {
         let path = std::env::var_os("TIDELANE_SOCKET");
         let path = path.map_or_else(|| SOCKET_PATH.into(), PathBuf::from);
         Self::open_at(&path, config)
     }
 
-    /// Opens a port of the service that listens at `path`.
+    /// Opens a mux port of the service that listens at `path`.
     pub fn open_at(path: &Path, config: &PortConfig) -> Result<Self, PortError> {
         let control = Control::connect(path)?;
         let own = Doorbell::new()?;
@@ -125,7 +126,7 @@ impl Port {
         })
     }
 
-    /// Returns the number of the port, as in `tidelane port list`.
+    /// Returns the number of the mux port, as in `tidelane port list`.
     pub fn number(&self) -> u32 {
         self.terms.number
     }
@@ -137,7 +138,7 @@ impl Port {
     }
 
     /// Claims the 3-tuple of a kernel socket (protocol, local address and local port), so that this
-    /// port receives the packets of the 3-tuple. The socket must be bound to an address of the
+    /// mux port receives the packets of the 3-tuple. The socket must be bound to an address of the
     /// interface or to a wildcard address, and must not be connected. The socket must not listen,
     /// because the kernel would answer the SYNs.
     ///
@@ -147,7 +148,7 @@ impl Port {
     ///
     /// # Errors
     ///
-    /// - `AddrInUse`: another port, program or kernel socket has the 3-tuple.
+    /// - `AddrInUse`: another mux port, program or kernel socket has the 3-tuple.
     /// - `PermissionDenied`: the socket does not prove that the program may use the 3-tuple.
     /// - `AddrNotAvailable`: the address is not an address of the service's interface.
     /// - `QuotaExceeded`: the user has as many claims as the service allows.
@@ -157,9 +158,10 @@ impl Port {
         self.control.ask(&request, &[socket]).map(drop)
     }
 
-    /// Binds a kernel TCP socket to `addr` and claims its 3-tuple. If the port of `addr` is 0, the
-    /// kernel chooses a port, which [`local_addr`](Self::local_addr) returns. Returns the socket,
-    /// which the program may close. The errors are those of `bind` and of [`claim`](Self::claim).
+    /// Binds a kernel TCP socket to `addr` and claims its 3-tuple. If the TCP port of `addr` is 0,
+    /// the kernel chooses a TCP port, which [`local_addr`](Self::local_addr) returns. Returns the
+    /// socket, which the program may close. The errors are those of `bind` and of
+    /// [`claim`](Self::claim).
     pub fn bind_tcp(&mut self, addr: SocketAddr) -> io::Result<OwnedFd> {
         self.bind(Protocol::Tcp, addr)
     }
@@ -182,7 +184,7 @@ impl Port {
 
     /// Ends a claim. `local` is the local address of the socket with which the program made the
     /// claim. The kernel gets the later packets of the 3-tuple. Returns `PermissionDenied` if the
-    /// port has no claim of this 3-tuple.
+    /// mux port has no claim of this 3-tuple.
     pub fn release(&mut self, protocol: Protocol, local: SocketAddr) -> io::Result<()> {
         let mut request = new_message(message::RELEASE_TUPLE);
         request.packet_port.protocol = protocol.number().into();
@@ -194,7 +196,7 @@ impl Port {
         self.control.ask(&request, &[]).map(drop)
     }
 
-    /// Returns true if the service is gone, or has closed the port. Makes one system call.
+    /// Returns true if the service is gone, or has closed the mux port. Makes one system call.
     pub fn is_closed(&self) -> bool {
         self.ends.are_closed() || self.control.is_closed()
     }

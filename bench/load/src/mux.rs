@@ -1,14 +1,14 @@
 //! Measures the packet rate of the mux, like Figure 4 of the paper "MultiStack" (CCR 2014).
 //!
 //! The mux (`service/mux`) shares one NIC between programs that have a network stack of their own.
-//! Each program has a port of the mux, with packet rings in shared memory. A port claims the TCP
+//! Each program has a mux port: a pair of packet rings in shared memory. A mux port claims the TCP
 //! ports whose segments the mux delivers to its program.
 //!
-//! A *mux thread* forwards packets between the packet rings of many ports and a NIC, and checks
-//! each packet that a port sends. A *program thread* fills and drains the ports' rings. The NIC is
-//! either memory, which accepts and delivers packets without end, or an AF_XDP socket on a veth.
-//! With `--bare`, the mux thread sends or receives on the AF_XDP socket without a mux. The rate
-//! without a mux is the upper limit of the interface.
+//! A *mux thread* forwards packets between the packet rings of many mux ports and a NIC, and checks
+//! each packet that a mux port sends. A *program thread* fills and drains the rings of mux ports.
+//! The NIC is either memory, which accepts and delivers packets without end, or an AF_XDP socket on
+//! a veth. With `--bare`, the mux thread sends or receives on the AF_XDP socket without a mux. The
+//! rate without a mux is the upper limit of the interface.
 
 use std::{
     io,
@@ -39,7 +39,7 @@ mod memory_nic;
 use frames::Frames;
 use memory_nic::MemoryNic;
 
-/// TCP port that the first port of the mux claims. Further ports claim the following numbers.
+/// TCP port that the first mux port claims. Further ports claim the following numbers.
 const FIRST_PORT: u16 = 2000;
 /// Largest number of packets that a program receives, and then sends, before the next program does.
 const PROGRAM_BURST: usize = 32;
@@ -52,11 +52,11 @@ const COPY_LEN: usize = 64 << 20;
 /// Direction of the packets.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
-    /// From the ports to the NIC.
+    /// From the mux ports to the NIC.
     Send,
-    /// From the NIC to the ports.
+    /// From the NIC to the mux ports.
     Receive,
-    /// From each port to the next one.
+    /// From each mux port to the next one.
     Between,
 }
 
@@ -66,7 +66,7 @@ pub struct Options {
     /// Direction of the packets.
     #[arg(long)]
     direction: Direction,
-    /// Number of ports.
+    /// Number of mux ports.
     #[arg(long, default_value_t = 1)]
     ports: u16,
     /// Length of a frame in bytes, with the 4 bytes of its check sequence.
@@ -111,8 +111,8 @@ pub struct Options {
 #[derive(Default)]
 struct Shared {
     ended: AtomicBool,
-    /// Packets that the NIC has accepted from ports, plus packets that the programs have received.
-    /// With `--bare`, packets that the thread has sent or received on the AF_XDP socket.
+    /// Packets that the NIC has accepted from mux ports, plus packets that the programs have
+    /// received. With `--bare`, packets that the thread has sent or received on the AF_XDP socket.
     packets: AtomicU64,
 }
 
@@ -189,7 +189,7 @@ fn copy_rate() -> f64 {
     copied as f64 / start.elapsed().as_secs_f64()
 }
 
-/// Opens the ports of one mux thread. Each port of the mux has claimed one TCP port.
+/// Opens the mux ports of one mux thread. Each mux port has claimed one TCP port.
 fn open_ports(
     options: &Options,
     frames: &Frames,
@@ -210,11 +210,11 @@ fn open_ports(
     Ok((ports, programs))
 }
 
-/// The programs at the ports of one mux thread: each receives all packets of its port, and sends
-/// the same frame again and again.
+/// The programs at the mux ports of one mux thread: each receives all packets of its port, and
+/// sends the same frame again and again.
 struct Programs {
     ends: Vec<(ProgramEnd, ProgramBurst)>,
-    /// The frame that each port sends. `None` if the programs only receive.
+    /// The frame that each mux port sends. `None` if the programs only receive.
     frames: Option<Frames>,
 }
 
@@ -229,7 +229,7 @@ impl Programs {
         }
     }
 
-    /// Receives and sends up to [`PROGRAM_BURST`] packets of each port.
+    /// Receives and sends up to [`PROGRAM_BURST`] packets of each mux port.
     fn turn(&mut self, shared: &Shared) {
         let mut received = 0;
         for (at, (end, burst)) in self.ends.iter_mut().enumerate() {
@@ -282,7 +282,7 @@ impl Nic {
     }
 }
 
-/// Attaches the demux to the interface, and claims the TCP ports of all ports of the mux.
+/// Attaches the demux to the interface, and claims the TCP ports of all mux ports.
 fn attach(options: &Options, port: &XdpPort) -> Result<Demux, tidelane_steering::SteeringError> {
     let mut demux = Demux::load_and_attach(port.ifindex(), 1, Buffers::One)?;
     demux.register_xsk(0, port.fd())?;
@@ -296,7 +296,7 @@ fn attach(options: &Options, port: &XdpPort) -> Result<Demux, tidelane_steering:
     Ok(demux)
 }
 
-/// Sends the packets of the ports to the NIC, and counts them.
+/// Sends the packets of the mux ports to the NIC, and counts them.
 struct ToNic<'a, N> {
     nic: &'a mut N,
     count: u64,

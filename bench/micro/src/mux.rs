@@ -1,6 +1,7 @@
 //! Loads of the mux, as in Figure 4 of the paper "MultiStack" (CCR 2014). The mux (`service/mux`)
-//! passes packets between one NIC and the ports of many programs. Each program has a network stack
-//! of its own. All ports are busy.
+//! passes packets between one NIC and the mux ports of many programs. Each program has a TCP/IP
+//! stack of its own, and a mux port is the pair of packet rings through which it shares the NIC.
+//! All mux ports are busy.
 
 use tidelane_mux::{Mux, PortId, Tuple, copy_to};
 use tidelane_packet_io::{BURST_MAX, Burst, MemConfig, MemPort, PacketIo};
@@ -13,7 +14,7 @@ use tidelane_wire::{
 
 use crate::{Load, Tally, allocations_unsafe, counted_functions};
 
-/// Packets of one turn, over all ports.
+/// Packets of one turn, over all mux ports.
 const PACKETS: u32 = 1024;
 /// Divisor of the requested numbers of turns. These loads need fewer turns than other loads,
 /// because each turn has [`PACKETS`] packets.
@@ -33,12 +34,12 @@ const RING_LEN: u32 = 256 * 1024;
 /// Smallest length in bytes of a packet ring.
 const RING_LEN_MIN: u32 = 16 * 1024;
 
-/// The mux under test. Its ports have packet rings, and links in memory take the place of its NIC
-/// and of the service's own TCP/IP host.
+/// The mux under test. Its mux ports have packet rings, and links in memory take the place of its
+/// NIC and of the service's own TCP/IP host.
 pub type MemoryMux = Mux<MemPort, MemPort, ServiceEnd>;
 
 /// The mux, and the far ends of its links: the peer of the NIC, the service's host, and the
-/// programs at the ports.
+/// programs at the mux ports.
 struct Net {
     mux: MemoryMux,
     nic: MemPort,
@@ -120,7 +121,7 @@ fn drain<P: PacketIo>(port: &mut P) -> usize {
     count
 }
 
-/// Runs the load `mux-send`: the ports send packets to the NIC.
+/// Runs the load `mux-send`: the mux ports send packets to the NIC.
 pub fn send_to_nic(load: Load) -> Tally {
     let peer = Endpoint::new(ADDRESSES[1], 9);
     let frames: Vec<_> = (0..load.connections)
@@ -140,7 +141,7 @@ pub fn send_to_nic(load: Load) -> Tally {
     })
 }
 
-/// Runs the load `mux-receive`: the NIC receives packets for the ports.
+/// Runs the load `mux-receive`: the NIC receives packets for the mux ports.
 pub fn receive_from_nic(load: Load) -> Tally {
     let peer = Endpoint::new(ADDRESSES[1], 9);
     let frames: Vec<_> = (0..load.connections)

@@ -33,7 +33,8 @@ impl Burst for ProgramBurst {
     }
 }
 
-/// The program's end of a port. The other end belongs to one core (polling thread) of the service.
+/// The program's end of a mux port. The other end belongs to one core (polling thread) of the
+/// service.
 #[derive(Debug)]
 pub struct ProgramEnd {
     to_service: PacketProducer,
@@ -55,9 +56,9 @@ pub struct ProgramEnd {
 }
 
 impl ProgramEnd {
-    /// Creates the program's end of a port. The service states `frame_len_max`, the largest frame
-    /// of its NIC in bytes, and `rx_checksum_may_be_partial`, true if a received frame may have a
-    /// partial checksum.
+    /// Creates the program's end of a mux port. The service states `frame_len_max`, the largest
+    /// frame of its NIC in bytes, and `rx_checksum_may_be_partial`, true if a received frame may
+    /// have a partial checksum.
     pub fn new(
         regions: &PortRegions,
         frame_len_max: u32,
@@ -105,7 +106,7 @@ impl ProgramEnd {
         !self.closed && !self.from_service.is_empty()
     }
 
-    /// Returns true if the shared memory has had an impossible index or length. The port then
+    /// Returns true if the shared memory has had an impossible index or length. The mux port then
     /// transfers no more frames.
     pub fn is_closed(&self) -> bool {
         self.closed

@@ -10,7 +10,7 @@ use tidelane_ring::{
     Corrupt, Doorbell, PacketConsumer, PacketProducer, PortRegions, PushError, sleep,
 };
 
-/// Copies of frames that a program has sent. A burst does not refer to the memory of a port.
+/// Copies of frames that a program has sent. A burst does not refer to the memory of a mux port.
 #[derive(Debug, Default)]
 pub struct ServiceBurst {
     /// Bytes of all frames, one frame after another.
@@ -47,7 +47,7 @@ impl Burst for ServiceBurst {
     }
 }
 
-/// The service's end of a port: receives copies of the frames that the program sends, and sends
+/// The service's end of a mux port: receives copies of the frames that the program sends, and sends
 /// frames to the program.
 #[derive(Debug)]
 pub struct ServiceEnd {
@@ -63,7 +63,7 @@ pub struct ServiceEnd {
 }
 
 impl ServiceEnd {
-    /// Creates the service's end of a port whose shared memory is new.
+    /// Creates the service's end of a mux port whose shared memory is new.
     pub fn new(regions: &PortRegions, doorbell: Option<Arc<Doorbell>>) -> Self {
         Self {
             to_program: PacketProducer::new(regions),
@@ -75,7 +75,7 @@ impl ServiceEnd {
     }
 
     /// Returns true if the program has written an impossible index or length, or if a write to the
-    /// program's doorbell failed. The port transfers no more frames, and the service closes the
+    /// program's doorbell failed. The mux port transfers no more frames, and the service closes the
     /// port.
     pub fn is_corrupt(&self) -> bool {
         self.corrupt

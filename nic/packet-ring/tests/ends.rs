@@ -142,7 +142,7 @@ fn a_sleeping_program_is_rung_once() {
     }
 }
 
-/// A program writes random values over its memory while the service uses the port. The service
+/// A program writes random values over its memory while the service uses the mux port. The service
 /// receives frames, at most a burst at a time, or finds the port corrupt.
 #[test]
 fn nonsense_in_the_memory_ends_the_port_only() {

@@ -121,10 +121,10 @@ impl Driver {
             return (request, None);
         }
         let text = format!(
-            "Tidelane uses generic XDP here, because the driver {driver} stops running a native XDP \
-             program when its rings change. Generic XDP costs CPU time, because the kernel first \
-             makes a buffer of each packet. --xdp native avoids this cost, if nobody takes the \
-             interface down or runs ethtool -G"
+            "Tidelane uses generic XDP here, because the driver {driver} stops running a native \
+             XDP program when its rings change. Generic XDP costs CPU time, because the kernel \
+             first makes a buffer of each packet. --xdp native avoids this cost, if nobody takes \
+             the interface down or runs ethtool -G"
         );
         (AttachRequest::Generic, Some(text))
     }

@@ -38,7 +38,8 @@ pub(crate) enum Unopened {
 pub(crate) struct ActiveOpen<'a, P: PacketIo> {
     pub(crate) now: Instant,
     pub(crate) stack: &'a mut Stack<P>,
-    /// The input of IP packets, which knows the core of a connection and the ports of the mux.
+    /// The input of IP packets, which knows the core of a connection and the mux ports. Through a
+    /// mux port, a program with a stack of its own shares the NIC.
     pub(crate) input: &'a IpInput,
     /// Options of connections whose program sets no options.
     pub(crate) base_options: &'a SocketOptions,
@@ -81,7 +82,7 @@ impl<P: PacketIo> ActiveOpen<'_, P> {
         self.bind_to_slot(flow, local, syn_room)
     }
 
-    /// Returns the route to `peer`: within this host, to a port of the mux, or over the interface.
+    /// Returns the route to `peer`: within this host, to a mux port, or over the interface.
     fn route(&mut self, peer: Endpoint) -> Result<FlowRoute, Unopened> {
         let in_memory = self.route_within(peer).or_else(|| self.route_to_port(peer));
         match in_memory {
@@ -105,7 +106,7 @@ impl<P: PacketIo> ActiveOpen<'_, P> {
         (allowed && wanted).then_some(LOCAL_PATH_ROUTE)
     }
 
-    /// Returns the route to a port of the mux that has claimed `peer`, an address of the interface.
+    /// Returns the route to a mux port that has claimed `peer`, an address of the interface.
     fn route_to_port(&self, peer: Endpoint) -> Option<FlowRoute> {
         let is_local = self.stack.io.neighbours.routes().is_local(peer.addr);
         (is_local && self.input.mux().has_claimed(peer)).then_some(MUX_ROUTE)

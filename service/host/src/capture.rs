@@ -1,8 +1,8 @@
 //! Captures: copies of frames for the operator (`tidelane capture`).
 //!
-//! A capture observes the NIC queues of this core, or one port of the mux. A mux port connects a
-//! program that has its own TCP/IP stack. The mux copies frames between these ports, the NIC and
-//! the service's own stack.
+//! A capture observes the NIC queues of this core, or one mux port. A mux port is a pair of packet
+//! rings through which a program with a TCP/IP stack of its own shares the NIC. The mux copies
+//! frames between these ports, the NIC and the service's own stack.
 //!
 //! The NIC queues carry the frames that sockets and mux ports exchange with other machines. The
 //! frames of a mux port include the frames that the port exchanges in memory with other mux ports
@@ -20,7 +20,7 @@ use crate::Host;
 pub enum CapturePoint {
     /// The NIC queues.
     Nic,
-    /// A port of the mux.
+    /// A mux port.
     Port(PortId),
 }
 
@@ -79,7 +79,7 @@ impl CaptureFilter {
 
 impl<P: PacketIo> Host<P> {
     /// Starts a capture. `number` is unique among the captures of this core. Each NIC queue has a
-    /// buffer of its own. Returns false if the port of the mux is not open.
+    /// buffer of its own. Returns false if the mux port is not open.
     pub fn open_capture(
         &mut self,
         number: u64,
@@ -104,7 +104,7 @@ impl<P: PacketIo> Host<P> {
     }
 
     /// Takes the frames that a capture has copied. Returns `None` if there is no capture with this
-    /// number, or if the port of the mux is closed.
+    /// number, or if the mux port is closed.
     pub fn take_capture(&mut self, number: u64, point: CapturePoint) -> Option<Captured> {
         match point {
             CapturePoint::Nic => self.stack.io.links.take_tap(number),

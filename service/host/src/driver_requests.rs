@@ -25,7 +25,8 @@ pub enum HostRequest {
     },
     /// Take the segments that may belong to kernel connections, with `take_strays`.
     Strays,
-    /// Close the ports of the mux whose programs have corrupted the packet rings.
+    /// Close the mux ports whose programs have corrupted the packet rings. A mux port is a pair of
+    /// packet rings through which a program with a TCP/IP stack of its own shares the NIC.
     /// `MuxPorts::take_corrupt` of `mux_ports_mut` returns these ports.
     CorruptPorts,
     /// Return pages of free receive memory to the system, with `take_idle_pages`.

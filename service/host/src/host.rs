@@ -41,7 +41,8 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 pub struct Host<P: PacketIo> {
     /// The TCP engine, with the parts that the engine calls.
     pub(crate) stack: Stack<P>,
-    /// The input of IP packets: the other cores, the ports of the mux, and the fragments.
+    /// The input of IP packets: the other cores, the mux ports (programs with stacks of their own),
+    /// and the fragments.
     pub(crate) input: IpInput,
     /// The connections as programs see them.
     pub(crate) sockets: Sockets,

@@ -41,7 +41,7 @@ const STAGED_SHARE: u32 = 4;
 
 /// The parts of a host that the engine calls through [`Driver`].
 pub struct HostIo<P: PacketIo> {
-    /// NIC queues, local path, and the link to the ports of the mux.
+    /// NIC queues, local path, and the link to the mux ports (programs with stacks of their own).
     pub links: Links<P>,
     /// The interface's routes and neighbours.
     pub neighbours: Neighbours,

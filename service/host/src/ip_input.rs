@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!   NIC queue ──┐    ┌──> another core, if the flow belongs to that core (siblings.rs)
-//!   other core ─┼────┼──> the port of the mux that has claimed the destination (mux_ports.rs)
+//!   other core ─┼────┼──> the mux port that has claimed the destination (mux_ports.rs)
 //!   mux link ───┘    ├──> the reassembly of fragments, and then again as above (fragments.rs)
 //!                    └──> the TCP engine (tcp_input.rs)
 //! ```
 //!
-//! A *core* is a polling thread of the service with a host of its own. A *port of the mux* belongs
-//! to a program with a TCP/IP stack of its own. The *mux link* carries frames in memory from these
-//! ports to the sockets of the service.
+//! A *core* is a polling thread of the service with a host of its own. A *mux port* belongs to a
+//! program with a TCP/IP stack of its own. The *mux link* carries frames in memory from these ports
+//! to the sockets of the service.
 
 use tidelane_engine::LinkId;
 use tidelane_fragments::Counters;
@@ -40,7 +40,7 @@ const BATCHES_PER_STEP_MAX: usize = 8;
 pub(crate) struct IpInput {
     /// The channels to the other cores.
     siblings: Siblings,
-    /// The ports of the mux.
+    /// The mux ports.
     mux: PortMux,
     /// Incomplete IP packets, whose fragments have not all arrived.
     fragments: Fragments,
@@ -142,8 +142,8 @@ impl IpInput {
         self.send_batches(stack);
     }
 
-    /// Receives a burst while ports of the mux are open. Gives each frame to the port that has
-    /// claimed the frame's destination, and the other frames to the engine.
+    /// Receives a burst while mux ports are open. Gives each frame to the port that has claimed the
+    /// frame's destination, and the other frames to the engine.
     #[cold]
     #[inline(never)]
     fn receive_beside_ports<P: PacketIo>(

@@ -1,10 +1,9 @@
 //! A host: the TCP engine, the programs that use the engine, and the ports that carry the frames.
 //!
 //! Each fast-path core (polling thread) of the service has one [`Host`]. A *program* is a process
-//! that shares memory with the service. A *port* is a
-//! [`PacketIo`](tidelane_packet_io::PacketIo), for example the AF_XDP socket of a NIC queue. A
-//! *port of the mux* belongs to a program with a TCP/IP stack of its own. The *local path* carries
-//! segments between two programs of the host in memory.
+//! that shares memory with the service. A *port* is a [`PacketIo`](tidelane_packet_io::PacketIo),
+//! for example the AF_XDP socket of a NIC queue. A *mux port* belongs to a program with a TCP/IP
+//! stack of its own. The *local path* carries segments between two programs of the host in memory.
 //!
 //! The host is deterministic and does no I/O of its own. Its *driver*, the daemon `tidelaned` or
 //! the simulator, calls [`Host::step`] in a loop. One step processes frames, segments of the local

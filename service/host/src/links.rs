@@ -4,7 +4,7 @@
 //!   link      carries
 //!   0         the local path: segments between programs of this host (`links/local_path.rs`)
 //!   1, 2, ..  NIC queues: frames to and from the wire, one port each
-//!   u16::MAX  the link in memory to the ports of the mux (`links/mux_link.rs`)
+//!   u16::MAX  the link in memory to the mux ports (`links/mux_link.rs`)
 //! ```
 //!
 //! The links know no flow: the caller passes each segment with its headers and its payload.
@@ -168,7 +168,7 @@ impl<P: PacketIo> Links<P> {
         self.local_path.recycle(batch);
     }
 
-    /// Returns the link to the ports of the mux.
+    /// Returns the link to the mux ports.
     #[inline]
     pub fn mux_link(&mut self) -> &mut MuxLink {
         &mut self.mux_link
@@ -183,8 +183,8 @@ impl<P: PacketIo> Links<P> {
         })
     }
 
-    /// Returns true if this step of the host gives no turns to the ports of the mux, because the
-    /// engine waits for room in the NIC.
+    /// Returns true if this step of the host gives no turns to the mux ports, because the engine
+    /// waits for room in the NIC.
     pub fn is_turn_of_engine(&mut self) -> bool {
         self.mux_link.is_turn_of_engine(self.blocked)
     }
@@ -251,7 +251,7 @@ impl<P: PacketIo> Links<P> {
         }
     }
 
-    /// Queues `out` for the port of the mux that has claimed its destination.
+    /// Queues `out` for the mux port that has claimed its destination.
     pub fn transmit_to_mux(
         &mut self,
         counters: &mut HostCounters,

@@ -1,7 +1,7 @@
-//! The mux of a core: the ports through which programs with TCP/IP stacks of their own share the
-//! NIC and its addresses. See `docs/design/mux.md`.
+//! The mux of a core: its mux ports, pairs of packet rings through which programs with TCP/IP
+//! stacks of their own share the NIC and its addresses. See `docs/design/mux.md`.
 //!
-//! A port claims 3-tuples (protocol, address, port number), and receives the frames to these
+//! A mux port claims 3-tuples (protocol, address, port number), and receives the frames to these
 //! 3-tuples. The host's TCP engine gets only the frames that no port has claimed. The first NIC
 //! queue of this core sends the frames of the ports. Frames between ports and the service's own
 //! sockets pass over a link in memory (`links/mux_link.rs`).
@@ -22,17 +22,17 @@ use crate::{
     tcp_input,
 };
 
-/// Largest number of ports of the mux.
+/// Largest number of mux ports.
 pub const MUX_PORTS_MAX: usize = 4096;
 
-/// Longest time for which packets of ports wait for a NIC that sends nothing. After this time,
+/// Longest time for which packets of mux ports wait for a NIC that sends nothing. After this time,
 /// packets for the NIC are lost, so that ports still reach each other and the service.
 const NIC_WAIT_MAX: Duration = Duration::from_millis(100);
 
-/// The ports of the mux on one core, with their claims.
+/// The mux ports on one core, with their claims.
 pub type MuxPorts = Ports<Tapped<ServiceEnd>>;
 
-/// The mux of one core: the ports, and the programs behind the ports, whom the operator's rules
+/// The mux of one core: the mux ports, and the programs behind the ports, whom the operator's rules
 /// judge.
 ///
 /// Input: [`receive_from_wire`](Self::receive_from_wire), [`take_turns`](Self::take_turns),
@@ -43,7 +43,7 @@ pub(crate) struct PortMux {
 }
 
 impl PortMux {
-    /// Returns a mux without ports for the interface of `routes`.
+    /// Returns a mux without mux ports for the interface of `routes`.
     pub(crate) fn new(routes: &Routes) -> Self {
         let interface = routes.interface();
         Self {
@@ -52,19 +52,19 @@ impl PortMux {
         }
     }
 
-    /// Returns the ports.
+    /// Returns the mux ports.
     #[inline]
     pub(crate) fn ports(&self) -> &MuxPorts {
         &self.ports
     }
 
-    /// Returns the ports.
+    /// Returns the mux ports.
     pub(crate) fn ports_mut(&mut self) -> &mut MuxPorts {
         &mut self.ports
     }
 
-    /// Opens a port of the program `owner`. Returns false if a port has the number `id`, or if the
-    /// number is too large.
+    /// Opens a mux port of the program `owner`. Returns false if a port has the number `id`, or if
+    /// the number is too large.
     pub(crate) fn open(&mut self, id: PortId, end: ServiceEnd, owner: PortOwner) -> bool {
         let opened = self.ports.open_at(id, Tapped::of_program(end));
         if opened {
@@ -73,7 +73,7 @@ impl PortMux {
         opened
     }
 
-    /// Closes a port. Returns the mux's end of the port's packet rings.
+    /// Closes a mux port. Returns the mux's end of the port's packet rings.
     pub(crate) fn close(&mut self, id: PortId) -> Option<Tapped<ServiceEnd>> {
         self.owners.remove(id);
         self.ports.close(id)
@@ -84,7 +84,7 @@ impl PortMux {
         self.owners.rules_have_changed();
     }
 
-    /// Sets the link address, the IP addresses from which ports may send, and the broadcast
+    /// Sets the link address, the IP addresses from which mux ports may send, and the broadcast
     /// addresses.
     pub(crate) fn set_link(&mut self, routes: &Routes) {
         let interface = routes.interface();
@@ -93,12 +93,12 @@ impl PortMux {
         self.ports.set_broadcasts(routes.broadcasts());
     }
 
-    /// Returns true if a port has claimed the TCP endpoint `end`.
+    /// Returns true if a mux port has claimed the TCP endpoint `end`.
     pub(crate) fn has_claimed(&self, end: Endpoint) -> bool {
         self.ports.claims().owner(protocol::TCP, end).is_some()
     }
 
-    /// Gives a frame from the wire to the port that has claimed its destination.
+    /// Gives a frame from the wire to the mux port that has claimed its destination.
     pub(crate) fn receive_from_wire<P: PacketIo>(
         &mut self,
         now: Instant,
@@ -124,10 +124,10 @@ impl PortMux {
         self.ports.receive(frame, from_wire, &mut rules)
     }
 
-    /// Sends packets of ports to their destinations. Returns true if a port has sent a packet, or
-    /// has a packet for the next step.
+    /// Sends packets of mux ports to their destinations. Returns true if a port has sent a packet,
+    /// or has a packet for the next step.
     pub(crate) fn take_turns<P: PacketIo>(&mut self, now: Instant, io: &mut HostIo<P>) -> bool {
-        // Without turns of the engine, a port that floods the NIC would take all of its room in
+        // Without turns of the engine, a mux port that floods the NIC would take all of its room in
         // each step.
         if io.links.is_turn_of_engine() {
             return self.ports.has_work();
@@ -156,9 +156,9 @@ impl PortMux {
         count > 0
     }
 
-    /// Gives the frames of the engine to the ports that have claimed their destinations. If no port
-    /// has claimed the destination, or if the rules refuse the segment, the engine gets the RST of
-    /// a closed port (RFC 9293 §3.10.7.1).
+    /// Gives the frames of the engine to the mux ports that have claimed their destinations. If no
+    /// port has claimed the destination, or if the rules refuse the segment, the engine gets the
+    /// RST of a closed port (RFC 9293 §3.10.7.1).
     #[cold]
     #[inline(never)]
     pub(crate) fn send_from_engine<P: PacketIo>(&mut self, now: Instant, stack: &mut Stack<P>) {
@@ -176,8 +176,8 @@ impl PortMux {
         self.ports.flush();
     }
 
-    /// Publishes the packets that ports received. Reports corrupt packet rings to the driver, which
-    /// closes the ports.
+    /// Publishes the packets that mux ports received. Reports corrupt packet rings to the driver,
+    /// which closes the ports.
     pub(crate) fn flush<P: PacketIo>(&mut self, io: &mut HostIo<P>) {
         self.ports.flush();
         if self.ports.has_corrupt() {
@@ -240,8 +240,8 @@ impl<P: PacketIo> Egress for Ways<'_, P> {
         now - self.mux_link.note_nic_full(now) < NIC_WAIT_MAX
     }
 
-    /// Queues the packet for the engine. A port can reach sockets of the service, but no sockets of
-    /// the kernel.
+    /// Queues the packet for the engine. A mux port can reach sockets of the service, but no
+    /// sockets of the kernel.
     fn give_to_host(&mut self, frame: &[u8]) -> bool {
         self.mux_link.push(MuxQueue::ToEngine, frame)
     }
@@ -253,24 +253,24 @@ impl<P: PacketIo> Egress for Ways<'_, P> {
 }
 
 impl<P: PacketIo> Host<P> {
-    /// Returns the ports of this core.
+    /// Returns the mux ports of this core.
     pub fn mux_ports(&self) -> &MuxPorts {
         self.input.mux().ports()
     }
 
-    /// Returns the ports of this core. The driver claims 3-tuples for the ports, after the kernel
-    /// has proved that the ports' programs may use these 3-tuples.
+    /// Returns the mux ports of this core. The driver claims 3-tuples for the ports, after the
+    /// kernel has proved that the ports' programs may use these 3-tuples.
     pub fn mux_ports_mut(&mut self) -> &mut MuxPorts {
         self.input.mux_mut().ports_mut()
     }
 
-    /// Opens a port of the program `owner`. Returns false if a port has the number `id`, or if the
-    /// number is too large.
+    /// Opens a mux port of the program `owner`. Returns false if a port has the number `id`, or if
+    /// the number is too large.
     pub fn open_port(&mut self, id: PortId, end: ServiceEnd, owner: PortOwner) -> bool {
         self.input.mux_mut().open(id, end, owner)
     }
 
-    /// Closes a port. Returns the mux's end of the port's packet rings.
+    /// Closes a mux port. Returns the mux's end of the port's packet rings.
     pub fn close_port(&mut self, id: PortId) -> Option<Tapped<ServiceEnd>> {
         self.input.mux_mut().close(id)
     }

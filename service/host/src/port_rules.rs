@@ -1,7 +1,8 @@
-//! The operator's rules for packets of ports of the mux. See `docs/design/mux.md`.
+//! The operator's rules for packets of mux ports. A mux port is a pair of packet rings through
+//! which a program with a TCP/IP stack of its own shares the NIC. See `docs/design/mux.md`.
 //!
 //! A rule decides on a connection by the side that opens the connection. The service does not know
-//! the connections of a port, so the rules judge each packet. The filter finds the opener of a
+//! the connections of a mux port, so the rules judge each packet. The filter finds the opener of a
 //! segment's connection as follows:
 //!
 //! ```text
@@ -13,7 +14,7 @@
 //! ```
 //!
 //! A program therefore cannot evade a rule with segments without a handshake. The rules judge the
-//! program that has the port now, even if another program opened the connection.
+//! program that has the mux port now, even if another program opened the connection.
 
 mod action_cache;
 mod associations;
@@ -38,36 +39,36 @@ use crate::{
     tcp_input::icmp_error,
 };
 
-/// The program of a port, as the rules see the program.
+/// The program of a mux port, as the rules see the program.
 #[derive(Clone, Debug)]
 pub struct PortOwner {
     /// The program's user and groups.
     pub credentials: Arc<Credentials>,
-    /// The table of the connections of all ports of the user.
+    /// The table of the connections of all mux ports of the user.
     pub associations: Arc<Associations>,
 }
 
-/// The owners of the ports of one core.
+/// The owners of the mux ports of one core.
 #[derive(Debug, Default)]
 pub struct PortOwners {
-    /// The owners, by port number.
+    /// The owners, by mux port number.
     owners: Vec<Option<PortOwner>>,
     cached_actions: ActionCache,
 }
 
 impl PortOwners {
-    /// Sets the owner of a port.
+    /// Sets the owner of a mux port.
     pub fn set(&mut self, port: PortId, owner: PortOwner) {
         let at = port.0 as usize;
         if at >= self.owners.len() {
             self.owners.resize(at + 1, None);
         }
         self.owners[at] = Some(owner);
-        // The port of another owner may have had this number before.
+        // The mux port of another owner may have had this number before.
         self.cached_actions.clear();
     }
 
-    /// Removes the owner of a port.
+    /// Removes the owner of a mux port.
     pub fn remove(&mut self, port: PortId) {
         if let Some(owner) = self.owners.get_mut(port.0 as usize) {
             *owner = None;
@@ -80,11 +81,12 @@ impl PortOwners {
     }
 }
 
-/// The filter for packets of ports, by the operator's rules. A filter lives for a part of one step.
+/// The filter for packets of mux ports, by the operator's rules. A filter lives for a part of one
+/// step.
 pub struct PortRules<'a> {
     /// The operator's rules.
     pub rules: &'a mut RuleSet,
-    /// The owners of the ports.
+    /// The owners of the mux ports.
     pub owners: &'a mut PortOwners,
     /// Counters of the host, which count the packets that the rules deny.
     pub counters: &'a mut HostCounters,
@@ -126,7 +128,7 @@ impl Filter for PortRules<'_> {
     }
 }
 
-/// The rules, and the port whose packet the rules judge.
+/// The rules, and the mux port whose packet the rules judge.
 struct Judge<'a> {
     rules: &'a mut RuleSet,
     cached_actions: &'a mut ActionCache,
@@ -135,12 +137,12 @@ struct Judge<'a> {
     now: Instant,
 }
 
-/// A packet between a port and a peer.
+/// A packet between a mux port and a peer.
 struct Case<'a> {
     table: &'a Associations,
     five_tuple: FiveTuple,
     hash: FiveTupleHash,
-    /// Side that has sent the packet: the peer (`In`) or the port (`Out`).
+    /// Side that has sent the packet: the peer (`In`) or the mux port (`Out`).
     sender: Direction,
     /// The actions of the rules for a connection of the five_tuple, for each opener.
     cached_actions: CachedActions,
@@ -297,8 +299,8 @@ impl<'a> Judge<'a> {
         action
     }
 
-    /// Returns the decision on an ICMP error that quotes a segment of the port with sequence number
-    /// `seq`.
+    /// Returns the decision on an ICMP error that quotes a segment of the mux port with sequence
+    /// number `seq`.
     fn judge_error(&mut self, case: &Case<'_>, seq: SeqNumber) -> Action {
         let of_handshake = [Direction::Out, Direction::In].into_iter().any(|opener| {
             let expected = Expected {
@@ -315,7 +317,7 @@ impl<'a> Judge<'a> {
         self.judge_unknown(case)
     }
 
-    /// Returns the decision on an ICMP error that quotes a UDP datagram of the port. The error
+    /// Returns the decision on an ICMP error that quotes a UDP datagram of the mux port. The error
     /// passes if the rules accept the exchange of the quoted datagram.
     fn judge_error_about_datagram(&mut self, case: &Case<'_>) -> Action {
         // Use `recent_opener`, because an ICMP error must not prolong the time in which answers

@@ -71,9 +71,8 @@ fn receive_tcp<P: PacketIo, A: Copy + Into<IpAddress>>(
     if !stack.io.neighbours.routes().is_local(dst()) {
         return Err(DropReason::NotOurs);
     }
-    // Connections between addresses of this host use the local path, or the link to the ports
-    // of the mux. `HostIo::check_source` checks other sources, but only for segments without a
-    // flow.
+    // Connections between addresses of this host use the local path, or the link to the mux ports.
+    // `HostIo::check_source` checks other sources, but only for segments without a flow.
     if stack.io.neighbours.routes().is_local_unlikely(src()) && link != MUX_LINK {
         return Err(DropReason::MartianSource);
     }
@@ -156,7 +155,7 @@ pub(crate) fn receive_local<P: PacketIo>(stack: &mut Stack<P>, now: Instant) {
     stack.io.links.recycle(batch);
 }
 
-/// Answers the packets between ports of the mux that the operator's rules have refused.
+/// Answers the packets between mux ports that the operator's rules have refused.
 pub(crate) fn answer_refused_ports<P: PacketIo>(stack: &mut Stack<P>, now: Instant) {
     let Some(frames) = stack.io.links.mux_link().take(MuxQueue::Refused) else {
         return;
@@ -200,8 +199,8 @@ pub(crate) fn answer_refused<P: PacketIo>(
         .answer_refused(now, &arrival, &segment, &mut stack.io);
 }
 
-/// Delivers the RST of a closed port to the flow that sent `frame` to a port of the mux. Ignores a
-/// frame with a RST.
+/// Delivers the RST of a closed port to the flow that sent `frame` to a mux port. Ignores a frame
+/// with a RST.
 pub(crate) fn answer_without_port<P: PacketIo>(stack: &mut Stack<P>, now: Instant, frame: &[u8]) {
     let Ok(packet) = parse_frame(frame) else {
         return;

@@ -1,6 +1,7 @@
-//! Checks of the packets that a program with its own TCP/IP stack sends through its port of the
-//! mux. A packet leaves the port only if its source is a 3-tuple of the port, and if its headers
-//! and checksums are valid.
+//! Checks of the packets that a program sends through its mux port. A mux port is a pair of packet
+//! rings through which a program with a TCP/IP stack of its own shares the NIC. A packet leaves the
+//! mux port only if its source is a 3-tuple of the mux port, and if its headers and checksums are
+//! valid.
 
 use tidelane_wire::{
     DropReason, Endpoint, IpAddress, MacAddress, Packet, RawSegment, checksum, parse_frame,
@@ -17,7 +18,7 @@ const UDP: u8 = PROTOCOLS[1];
 /// Length of a UDP header in bytes (RFC 768).
 const UDP_HEADER_LEN: usize = 8;
 
-/// Reason why the mux does not send a packet of a port.
+/// Reason why the mux does not send a packet of a mux port.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum SendRefusal {
     /// A header or a checksum is invalid, or the packet is a fragment or has another protocol.
@@ -83,11 +84,11 @@ fn udp_ports(datagram: &[u8]) -> Result<(u16, u16), DropReason> {
     }
 }
 
-/// The check of one port's packets, with the claims and addresses that the packets must match.
+/// The check of one mux port's packets, with the claims and addresses that the packets must match.
 pub struct SendCheck<'a> {
-    /// The port.
+    /// The mux port.
     pub port: PortId,
-    /// The claims of all ports.
+    /// The claims of all mux ports.
     pub claims: &'a Claims,
     /// Link address of the interface.
     pub mac: MacAddress,
@@ -98,7 +99,7 @@ pub struct SendCheck<'a> {
 }
 
 impl SendCheck<'_> {
-    /// Checks a frame that the port sends, including the transport checksum.
+    /// Checks a frame that the mux port sends, including the transport checksum.
     #[inline(always)]
     pub fn check(&self, frame: &[u8]) -> Result<Ends, SendRefusal> {
         let packet = parse_frame(frame).map_err(SendRefusal::Malformed)?;
@@ -113,9 +114,9 @@ impl SendCheck<'_> {
         }
     }
 
-    /// Checks a GSO frame that the port sends. The TCP checksum may have any value, because the NIC
-    /// or the mux computes the checksum of each segment. `frame_len_max` is the largest frame of
-    /// the link in bytes.
+    /// Checks a GSO frame that the mux port sends. The TCP checksum may have any value, because the
+    /// NIC or the mux computes the checksum of each segment. `frame_len_max` is the largest frame
+    /// of the link in bytes.
     pub fn check_gso<'f>(
         &self,
         frame: &'f [u8],

@@ -1,8 +1,8 @@
 //! The 3-tuples that mux ports have claimed.
 //!
-//! The mux shares one NIC between TCP/IP stacks. A *mux port* ([`PortId`]) connects a program that
-//! has its own stack, and gets the packets of the 3-tuples that it has claimed. A *local port* is a
-//! TCP or UDP port number.
+//! The mux shares one NIC between TCP/IP stacks. A *mux port* ([`PortId`]) is a pair of packet
+//! rings for a program that has its own stack, and gets the packets of the 3-tuples that it has
+//! claimed. A *local port* is a TCP or UDP port number.
 
 use tidelane_wire::{Endpoint, IpAddress};
 

@@ -1,6 +1,7 @@
 //! The directory that finds the receiver of a packet from the interface's addresses and the
-//! 3-tuples that ports have claimed. A port of the mux connects a program that has its own TCP/IP
-//! stack. The *host* is the stack that gets all packets that no port has claimed.
+//! 3-tuples that mux ports have claimed. A mux port is a pair of packet rings through which a
+//! program with a TCP/IP stack of its own shares the NIC. The *host* is the stack that gets all
+//! packets that no mux port has claimed.
 
 use tidelane_wire::{IpAddress, MacAddress, Packet, QuotedPacket, parse_frame, protocol};
 
@@ -12,13 +13,13 @@ use crate::{
 /// Destination of a checked packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Destination {
-    /// The port that has claimed the packet's destination.
+    /// The mux port that has claimed the packet's destination.
     Port(PortId),
-    /// The host, because no port has claimed this local destination.
+    /// The host, because no mux port has claimed this local destination.
     Host,
     /// The NIC, because the destination is not an address of the interface.
     Nic,
-    /// The NIC, and a port that also receives the multicast or broadcast datagram.
+    /// The NIC, and a mux port that also receives the multicast or broadcast datagram.
     NicAndPort(PortId),
 }
 
@@ -30,13 +31,13 @@ impl Destination {
     }
 }
 
-/// The addresses of the interface, and the claims of the ports.
+/// The addresses of the interface, and the claims of the mux ports.
 pub struct Directory {
     mac: MacAddress,
     addresses: Vec<IpAddress>,
     /// Broadcast addresses of the interface's IPv4 networks.
     broadcasts: Vec<IpAddress>,
-    /// The 3-tuples that ports have claimed.
+    /// The 3-tuples that mux ports have claimed.
     pub claims: Claims,
 }
 
@@ -80,7 +81,7 @@ impl Directory {
         }
     }
 
-    /// Returns the destination of a packet that port `from` sends. The packet goes to the NIC
+    /// Returns the destination of a packet that mux port `from` sends. The packet goes to the NIC
     /// unless its destination is an address of the interface. The sender of a multicast or
     /// broadcast datagram gets no copy, as on an Ethernet link.
     #[inline]
@@ -97,7 +98,7 @@ impl Directory {
         }
     }
 
-    /// Returns the destination of a multicast or broadcast datagram that port `from` sends.
+    /// Returns the destination of a multicast or broadcast datagram that mux port `from` sends.
     #[cold]
     #[inline(never)]
     fn destination_of_many(&self, from: PortId, ends: &Ends) -> Destination {
@@ -106,15 +107,15 @@ impl Directory {
         other.map_or(Destination::Nic, Destination::NicAndPort)
     }
 
-    /// Returns the port for a received packet: the owner of the destination 3-tuple, or for an ICMP
-    /// error the owner of the source 3-tuple of the quoted packet. The stack of the port checks the
-    /// transport checksum, as a stack behind a NIC does.
+    /// Returns the mux port for a received packet: the owner of the destination 3-tuple, or for an
+    /// ICMP error the owner of the source 3-tuple of the quoted packet. The stack of the port
+    /// checks the transport checksum, as a stack behind a NIC does.
     ///
     /// A multicast or broadcast datagram goes to the owner of the wildcard address, as in Linux: a
     /// socket that is bound to an address of the interface does not receive these datagrams.
     ///
-    /// A packet from the wire is forged if its source is an address of this host. No port gets a
-    /// forged packet. The host counts and drops the packet.
+    /// A packet from the wire is forged if its source is an address of this host. No mux port gets
+    /// a forged packet. The host counts and drops the packet.
     #[inline]
     pub fn receiver(&self, frame: &[u8], from_wire: bool) -> Option<PortId> {
         let packet = parse_frame(frame).ok()?;
@@ -132,7 +133,8 @@ impl Directory {
         let ends = ends(&packet).ok()?;
         self.claims.owner(ends.protocol, ends.dst)
     }
-    /// Returns the port for a multicast or broadcast datagram. Returns `None` for another packet.
+    /// Returns the mux port for a multicast or broadcast datagram. Returns `None` for another
+    /// packet.
     #[cold]
     #[inline(never)]
     fn receiver_of_many(&self, packet: &Packet<'_>) -> Option<PortId> {

@@ -1,12 +1,13 @@
-//! The destinations of packets that leave a set of ports: the NIC and the host.
+//! The destinations of packets that leave a set of mux ports: the NIC and the host. A mux port is a
+//! pair of packet rings through which a program with a TCP/IP stack of its own shares the NIC.
 
 use tidelane_packet_io::{Capabilities, PacketIo, TxChecksum};
 
 use crate::{filter::Filter, gso::GsoFrame};
 
 /// The NIC and the host (the stack that gets unclaimed packets) as destinations of the packets that
-/// ports send, with the filter for these packets. Each method that sends or gives a packet returns
-/// false if the NIC or the host did not take the packet.
+/// mux ports send, with the filter for these packets. Each method that sends or gives a packet
+/// returns false if the NIC or the host did not take the packet.
 pub trait Egress: Filter {
     /// Returns the capabilities of the NIC.
     fn nic_capabilities(&self) -> Capabilities;
@@ -25,8 +26,8 @@ pub trait Egress: Filter {
     /// Gives a packet to the host.
     fn give_to_host(&mut self, frame: &[u8]) -> bool;
 
-    /// Answers a packet between two ports that the filter refused at the receiving port. The source
-    /// of the answer is the destination of the packet.
+    /// Answers a packet between two ports that the filter refused at the receiving mux port. The
+    /// source of the answer is the destination of the packet.
     fn answer_refused(&mut self, _frame: &[u8]) {}
 }
 

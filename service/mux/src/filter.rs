@@ -1,14 +1,15 @@
-//! The packet filter of the mux, by which the service decides which packets reach and leave the
-//! ports. A port connects a program that has its own TCP/IP stack.
+//! The packet filter of the mux, by which the service decides which packets reach and leave the mux
+//! ports. A mux port is a pair of packet rings through which a program with a TCP/IP stack of its
+//! own shares the NIC.
 
 use crate::claims::PortId;
 
-/// Direction of a packet, as seen by a port.
+/// Direction of a packet, as seen by a mux port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
-    /// The port receives the packet.
+    /// The mux port receives the packet.
     In,
-    /// The port sends the packet.
+    /// The mux port sends the packet.
     Out,
 }
 
@@ -17,24 +18,24 @@ pub enum Way {
 pub enum Verdict {
     /// The packet passes.
     Pass,
-    /// The packet does not pass. If the port was the receiver, the sender gets an answer.
+    /// The packet does not pass. If the mux port was the receiver, the sender gets an answer.
     Refuse,
     /// The packet does not pass, and its sender gets no answer.
     Drop,
 }
 
-/// Outcome for a packet that the NIC or the host offers to the ports.
+/// Outcome for a packet that the NIC or the host offers to the mux ports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reception {
-    /// No port has claimed the packet's 3-tuple.
+    /// No mux port has claimed the packet's 3-tuple.
     Unclaimed,
-    /// A port has the packet, or the packet was lost or dropped.
+    /// A mux port has the packet, or the packet was lost or dropped.
     Taken,
     /// The filter has refused the packet. The caller answers the sender.
     Refused,
 }
 
-/// A filter that decides which packets of ports pass. The unit type passes all packets.
+/// A filter that decides which packets of mux ports pass. The unit type passes all packets.
 pub trait Filter {
     /// Returns true if all packets pass. The caller then need not call [`judge`](Self::judge).
     #[inline]
@@ -43,8 +44,8 @@ pub trait Filter {
     }
 
     /// Returns the verdict on a packet of `port`: a TCP segment, a UDP datagram or an ICMP error.
-    /// The port has claimed the 3-tuple of the packet, or the 3-tuple of the packet that the ICMP
-    /// error quotes. A GSO frame counts as one packet.
+    /// The mux port has claimed the 3-tuple of the packet, or the 3-tuple of the packet that the
+    /// ICMP error quotes. A GSO frame counts as one packet.
     fn judge(&mut self, _port: PortId, _way: Way, _frame: &[u8]) -> Verdict {
         Verdict::Pass
     }

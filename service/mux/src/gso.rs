@@ -1,5 +1,6 @@
-//! GSO frames that programs send through their ports of the mux. Each frame has the payload of many
-//! TCP segments.
+//! GSO frames that programs send through their mux ports. A mux port is a pair of packet rings
+//! through which a program with a TCP/IP stack of its own shares the NIC. Each frame has the
+//! payload of many TCP segments.
 //!
 //! A NIC with GSO (generic segmentation offload) gets the whole frame. For other receivers, the mux
 //! splits the frame: it copies the frame's headers to each segment, and then sets the lengths,

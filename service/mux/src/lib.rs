@@ -1,10 +1,11 @@
 //! The mux: many isolated stacks and the host share one NIC and its addresses (MultiStack §3).
 //!
-//! A program with a TCP/IP stack of its own has a *port*. A port receives and sends only packets
-//! of the 3-tuples (protocol, local address, local port) that it has claimed. The *host* is the
-//! stack that gets all other packets of the local addresses. The mux copies each packet between
-//! ports, the NIC and the host. A port therefore never sees a packet of another port, and a packet
-//! that the mux has checked does not change afterwards.
+//! A program with a TCP/IP stack of its own has a *mux port*: a pair of packet rings, through which
+//! it shares the NIC. A mux port receives and sends only packets of the 3-tuples (protocol, local
+//! address, local port) that it has claimed. The *host* is the stack that gets all other packets of
+//! the local addresses. The mux copies each packet between mux ports, the NIC and the host. A mux
+//! port therefore never sees a packet of another mux port, and a packet that the mux has checked
+//! does not change afterwards.
 //!
 //! ```text
 //!   port ──┐ check the source                         ┌── port, if it claims the destination
@@ -13,9 +14,9 @@
 //!   host ──┘
 //! ```
 //!
-//! [`Ports`] is the set of ports without a NIC. The service uses this type: its host owns the NIC,
-//! passes received frames to the ports, and sends the frames of the ports. [`Mux`] joins a set of
-//! ports with a NIC and a link to the host. Both types are deterministic and do no I/O of their
+//! [`Ports`] is the set of mux ports without a NIC. The service uses this type: its host owns the
+//! NIC, passes received frames to the ports, and sends the frames of the ports. [`Mux`] joins a set
+//! of ports with a NIC and a link to the host. Both types are deterministic and do no I/O of their
 //! own: ports, NIC and the link to the host are [`PacketIo`]s.
 //!
 //! [`PacketIo`]: tidelane_packet_io::PacketIo

@@ -1,6 +1,6 @@
-//! A mux that owns its NIC and its link to the host. The mux shares the NIC between *ports*, each
-//! of which connects a program that has its own TCP/IP stack. The *host* is the stack that gets all
-//! packets that no port has claimed.
+//! A mux that owns its NIC and its link to the host. The mux shares the NIC between *mux ports*,
+//! each of which is a pair of packet rings for a program that has its own TCP/IP stack. The *host*
+//! is the stack that gets all packets that no mux port has claimed.
 
 use tidelane_packet_io::{BURST_MAX, Burst, Capabilities, PacketIo};
 use tidelane_time::Instant;
@@ -20,15 +20,16 @@ use crate::{
 /// Counters of the packets for the host and for the NIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Packets from the NIC for the host, because no port has claimed their 3-tuples.
+    /// Packets from the NIC for the host, because no mux port has claimed their 3-tuples.
     pub to_host: u64,
-    /// Packets that were lost because the link to the host had no room, including packets of ports.
+    /// Packets that were lost because the link to the host had no room, including packets of mux
+    /// ports.
     pub host_overruns: u64,
     /// Packets of the host that were lost because the NIC had no room.
     pub nic_overruns: u64,
 }
 
-/// A mux with a NIC of type `N`, a link to the host of type `H`, and ports of type `P`.
+/// A mux with a NIC of type `N`, a link to the host of type `H`, and mux ports of type `P`.
 pub struct Mux<N: PacketIo, H: PacketIo, P: PortEnd> {
     outside: Outside<N, H>,
     ports: Ports<P>,
@@ -59,8 +60,8 @@ impl<N: PacketIo, H: PacketIo> Egress for Outside<N, H> {
         copy_to(&mut self.nic, frame)
     }
 
-    /// Returns true while the NIC is full, so that packets of ports wait for room. This mux has no
-    /// clock, so the wait has no time limit.
+    /// Returns true while the NIC is full, so that packets of mux ports wait for room. This mux has
+    /// no clock, so the wait has no time limit.
     fn waits_for_nic(&mut self) -> bool {
         self.nic.tx_frame().is_none()
     }
@@ -73,7 +74,8 @@ impl<N: PacketIo, H: PacketIo> Egress for Outside<N, H> {
 }
 
 impl<N: PacketIo, H: PacketIo, P: PortEnd> Mux<N, H, P> {
-    /// Makes a mux for at most `ports_max` ports. `mac` and `addresses` belong to the interface.
+    /// Makes a mux for at most `ports_max` mux ports. `mac` and `addresses` belong to the
+    /// interface.
     pub fn new(
         nic: N,
         host: H,
@@ -93,7 +95,8 @@ impl<N: PacketIo, H: PacketIo, P: PortEnd> Mux<N, H, P> {
         }
     }
 
-    /// Opens a port: see [`Ports::open`]. Returns the doorbell for the program's end of the port.
+    /// Opens a mux port: see [`Ports::open`]. Returns the doorbell for the program's end of the
+    /// port.
     pub fn open(&mut self, io: P) -> Result<(PortId, Doorbell), PortsFull> {
         let port = self.ports.open(io)?;
         let partial = self.outside.nic.capabilities().rx_checksum_may_be_partial;
@@ -105,12 +108,12 @@ impl<N: PacketIo, H: PacketIo, P: PortEnd> Mux<N, H, P> {
         &self.outside.nic
     }
 
-    /// Returns the ports.
+    /// Returns the mux ports.
     pub fn ports(&self) -> &Ports<P> {
         &self.ports
     }
 
-    /// Returns the ports.
+    /// Returns the mux ports.
     pub fn ports_mut(&mut self) -> &mut Ports<P> {
         &mut self.ports
     }
@@ -120,7 +123,7 @@ impl<N: PacketIo, H: PacketIo, P: PortEnd> Mux<N, H, P> {
         self.outside.counters
     }
 
-    /// Forwards one burst of the NIC, one burst of the host, and one burst of each port with
+    /// Forwards one burst of the NIC, one burst of the host, and one burst of each mux port with
     /// packets. Returns true if there was a packet. This mux has no clock, so its ports must have
     /// no rate limit.
     pub fn step(&mut self) -> bool {

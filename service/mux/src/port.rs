@@ -1,7 +1,7 @@
-//! An open port of the mux: its packet rings, counters and place in the queues of
-//! [`Ports`](crate::Ports). The mux shares one NIC between TCP/IP stacks, and a port connects a
-//! program that has its own stack with the mux. The mux serves the ports in *turns*, each of which
-//! is one burst of frames from one port.
+//! An open mux port: its packet rings, counters and place in the queues of [`Ports`](crate::Ports).
+//! The mux shares one NIC between TCP/IP stacks, and a mux port is the pair of packet rings between
+//! the mux and a program that has its own stack. The mux serves the mux ports in *turns*, each of
+//! which is one burst of frames from one mux port.
 
 use tidelane_time::Instant;
 
@@ -16,24 +16,24 @@ use crate::{
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PortsFull;
 
-/// An open port.
+/// An open mux port.
 pub struct Port<P> {
-    /// The mux's end of the port's packet rings.
+    /// The mux's end of the mux port's packet rings.
     pub io: P,
-    /// Counters of the port.
+    /// Counters of the mux port.
     pub counters: PortCounters,
-    /// True if the mux gave the port frames since the last flush.
+    /// True if the mux gave the mux port frames since the last flush.
     pub queued: bool,
-    /// True if the port is in the queue for a turn.
+    /// True if the mux port is in the queue for a turn.
     pub in_turns: bool,
-    /// The time until which the port waits for its rate. `None` if the port does not wait.
+    /// The time until which the mux port waits for its rate. `None` if the port does not wait.
     pub waits_until: Option<Instant>,
-    /// The rate limits of the port. `None` without a limit, so that a turn tests one word.
+    /// The rate limits of the mux port. `None` without a limit, so that a turn tests one word.
     limiter: Option<Box<RateLimiter>>,
 }
 
 impl<P: PortEnd> Port<P> {
-    /// Makes a port without packets. `io` is the mux's end of the port's packet rings.
+    /// Makes a mux port without packets. `io` is the mux's end of the port's packet rings.
     pub fn new(io: P) -> Self {
         Self {
             io,
@@ -45,33 +45,33 @@ impl<P: PortEnd> Port<P> {
         }
     }
 
-    /// Sets the limits of the rate at which the port sends.
+    /// Sets the limits of the rate at which the mux port sends.
     pub fn set_rate(&mut self, rate: SendRate) {
         let limiter = RateLimiter::new(rate);
         self.limiter = (!limiter.is_unlimited()).then(|| Box::new(limiter));
     }
 
-    /// Returns the rate limits of the port.
+    /// Returns the rate limits of the mux port.
     pub fn rate(&self) -> SendRate {
         self.limiter
             .as_ref()
             .map_or(SendRate::default(), |limiter| limiter.rate())
     }
 
-    /// Returns true if the program has sent frames, and the port does not wait for its rate.
+    /// Returns true if the program has sent frames, and the mux port does not wait for its rate.
     #[inline]
     pub fn is_ready(&self) -> bool {
         self.waits_until.is_none() && self.io.has_frames()
     }
 
-    /// Returns true if the rate of the port has a limit.
+    /// Returns true if the rate of the mux port has a limit.
     #[inline]
     pub fn is_limited(&self) -> bool {
         self.limiter.is_some()
     }
 
     /// Returns the largest number of frames, at most `max`, for a turn at `now`. If the rate allows
-    /// no turn yet, makes the port wait and returns the time of its next turn as the error.
+    /// no turn yet, makes the mux port wait and returns the time of its next turn as the error.
     #[inline]
     pub fn begin_turn(&mut self, now: Instant, max: usize) -> Result<usize, Instant> {
         let Some(limiter) = &self.limiter else {
@@ -87,8 +87,8 @@ impl<P: PortEnd> Port<P> {
         Ok(limiter.packets_in_turn(now, max))
     }
 
-    /// Charges the rate limits for the packets of a turn. Returns true if the port has a limit and
-    /// has more frames.
+    /// Charges the rate limits for the packets of a turn. Returns true if the mux port has a limit
+    /// and has more frames.
     #[cold]
     pub fn end_turn(&mut self, now: Instant, sent: Amount) -> bool {
         let Some(limiter) = &mut self.limiter else {
@@ -98,8 +98,8 @@ impl<P: PortEnd> Port<P> {
         self.io.has_frames()
     }
 
-    /// Copies a received packet to the port's packet ring. Returns true if the caller must queue
-    /// the port for a flush, and false if the port is already queued.
+    /// Copies a received packet to the mux port's packet ring. Returns true if the caller must
+    /// queue the port for a flush, and false if the port is already queued.
     #[inline]
     pub fn give(&mut self, frame: &[u8]) -> bool {
         if copy_to(&mut self.io, frame) {

@@ -1,31 +1,32 @@
-//! Counters of a mux port, which connects a program that has its own TCP/IP stack.
+//! Counters of a mux port, a pair of packet rings through which a program with a TCP/IP stack of
+//! its own shares the NIC.
 
 use std::collections::BTreeMap;
 
 use crate::check::SendRefusal;
 
-/// Counters of the packets of one port.
+/// Counters of the packets of one mux port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
-    /// Packets that the port has received.
+    /// Packets that the mux port has received.
     pub received: u64,
-    /// Packets that the port has sent. Each segment of a GSO frame counts.
+    /// Packets that the mux port has sent. Each segment of a GSO frame counts.
     pub sent: u64,
-    /// GSO frames that the port has sent.
+    /// GSO frames that the mux port has sent.
     pub gso_frames: u64,
-    /// Packets for the port that were lost because the port's packet ring had no room.
+    /// Packets for the mux port that were lost because the port's packet ring had no room.
     pub overruns: u64,
     /// Packets in `sent` that were lost because the NIC or the host had no room.
     pub lost: u64,
-    /// Number of times that packets of the port waited for the port's rate.
+    /// Number of times that packets of the mux port waited for the port's rate.
     pub delays: u64,
-    /// Packets of the port that the mux refused to send, by reason.
+    /// Packets of the mux port that the mux refused to send, by reason.
     pub refused: BTreeMap<SendRefusal, u64>,
 }
 
 impl PortCounters {
-    /// Counts packets that the port has sent. `are_lost` is true if the NIC or the host had no room
-    /// for the packets.
+    /// Counts packets that the mux port has sent. `are_lost` is true if the NIC or the host had no
+    /// room for the packets.
     #[inline]
     pub fn count_sent(&mut self, packets: u64, are_lost: bool) {
         self.sent += packets;

@@ -1,13 +1,13 @@
-//! The mux's end of a port. The program that the port connects, which has its own TCP/IP stack, has
-//! the other end.
+//! The mux's end of a mux port. A mux port is a pair of packet rings through which a program with a
+//! TCP/IP stack of its own shares the NIC. The program has the other end.
 
 use tidelane_packet_io::{MemPort, PacketIo, Tapped};
 use tidelane_packet_ring::ServiceEnd;
 
-/// The mux's end of a port's packet rings. Frames that the mux received lie in memory that the
+/// The mux's end of a mux port's packet rings. Frames that the mux received lie in memory that the
 /// program cannot write, so that the program cannot change a packet after the check.
 pub trait PortEnd: PacketIo {
-    /// True if the mux polls idle ports for frames. False if the program's end rings a
+    /// True if the mux polls idle mux ports for frames. False if the program's end rings a
     /// [`Doorbell`](crate::Doorbell) after each flush.
     const POLLED: bool;
 
@@ -15,7 +15,7 @@ pub trait PortEnd: PacketIo {
     fn has_frames(&self) -> bool;
 
     /// Returns true if the program has written invalid values into the packet rings. The owner of
-    /// the ports then closes the port.
+    /// the mux ports then closes the port.
     fn is_corrupt(&self) -> bool;
 }
 

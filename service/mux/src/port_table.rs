@@ -1,23 +1,23 @@
-//! The open ports of a mux by number, and the rotation in which the mux polls them. A port connects
-//! a program that has its own TCP/IP stack.
+//! The open mux ports by number, and the rotation in which the mux polls them. A mux port is a pair
+//! of packet rings through which a program with a TCP/IP stack of its own shares the NIC.
 
 use crate::{
     check::SendRefusal, claims::PortId, port::Port, port_counters::PortCounters, port_end::PortEnd,
 };
 
-/// The open ports.
+/// The open mux ports.
 pub struct PortTable<P> {
     ports: Vec<Option<Port<P>>>,
-    /// Largest number of ports.
+    /// Largest number of mux ports.
     ports_max: usize,
-    /// Numbers of the open ports, in no order.
+    /// Numbers of the open mux ports, in no order.
     open: Vec<PortId>,
-    /// Position in `open` of the next port to poll.
+    /// Position in `open` of the next mux port to poll.
     next_look: usize,
 }
 
 impl<P: PortEnd> PortTable<P> {
-    /// Makes an empty table for at most `ports_max` ports.
+    /// Makes an empty table for at most `ports_max` mux ports.
     pub fn new(ports_max: usize) -> Self {
         Self {
             ports: Vec::new(),
@@ -27,21 +27,21 @@ impl<P: PortEnd> PortTable<P> {
         }
     }
 
-    /// Returns the number of open ports.
+    /// Returns the number of open mux ports.
     #[inline]
     pub fn len(&self) -> usize {
         self.open.len()
     }
 
-    /// Returns the lowest number that no open port has. The number may be `ports_max`, if the table
-    /// is full.
+    /// Returns the lowest number that no open mux port has. The number may be `ports_max`, if the
+    /// table is full.
     pub fn lowest_free(&self) -> PortId {
         let free = self.ports.iter().position(Option::is_none);
         PortId(free.unwrap_or(self.ports.len()) as u32)
     }
 
-    /// Adds a port with number `id`. Returns false if a port has this number, or if the number is
-    /// too large.
+    /// Adds a mux port with number `id`. Returns false if a port has this number, or if the number
+    /// is too large.
     pub fn add(&mut self, id: PortId, io: P) -> bool {
         let at = id.0 as usize;
         if at >= self.ports_max || self.get(id).is_some() {
@@ -55,26 +55,26 @@ impl<P: PortEnd> PortTable<P> {
         true
     }
 
-    /// Removes and returns a port.
+    /// Removes and returns a mux port.
     pub fn remove(&mut self, id: PortId) -> Option<Port<P>> {
         let removed = self.ports.get_mut(id.0 as usize)?.take()?;
         self.open.retain(|open| *open != id);
         Some(removed)
     }
 
-    /// Returns a port.
+    /// Returns a mux port.
     #[inline(always)]
     pub fn get(&self, id: PortId) -> Option<&Port<P>> {
         self.ports.get(id.0 as usize)?.as_ref()
     }
 
-    /// Returns a port.
+    /// Returns a mux port.
     #[inline(always)]
     pub fn get_mut(&mut self, id: PortId) -> Option<&mut Port<P>> {
         self.ports.get_mut(id.0 as usize)?.as_mut()
     }
 
-    /// Calls `count` with the counters of a port. Does nothing if the port is not open.
+    /// Calls `count` with the counters of a mux port. Does nothing if the port is not open.
     #[inline]
     pub fn count(&mut self, id: PortId, count: impl FnOnce(&mut PortCounters)) {
         if let Some(port) = self.get_mut(id) {
@@ -82,18 +82,19 @@ impl<P: PortEnd> PortTable<P> {
         }
     }
 
-    /// Counts a packet that the mux refused to send for a port.
+    /// Counts a packet that the mux refused to send for a mux port.
     #[cold]
     pub fn refuse(&mut self, id: PortId, refusal: SendRefusal) {
         self.count(id, |counters| counters.count_refused(refusal));
     }
 
-    /// Returns all ports, in no order.
+    /// Returns all mux ports, in no order.
     pub fn iter(&self) -> impl Iterator<Item = &Port<P>> {
         self.open.iter().filter_map(|id| self.get(*id))
     }
 
-    /// Returns the number of the next port to poll. [`len`](Self::len) calls return each port once.
+    /// Returns the number of the next mux port to poll. [`len`](Self::len) calls return each port
+    /// once.
     #[inline]
     pub fn next_to_poll(&mut self) -> Option<PortId> {
         if self.next_look >= self.open.len() {

@@ -1,8 +1,8 @@
-//! The ports of a mux: their packet rings, 3-tuples, turns and counters.
+//! The mux ports: their packet rings, 3-tuples, turns and counters.
 //!
-//! A mux shares one NIC between TCP/IP stacks. A *port* connects a program that has its own stack,
-//! and the *host* is the stack that gets all packets that no port has claimed. A *turn* is one
-//! burst of frames that the mux takes from a port.
+//! A mux shares one NIC between TCP/IP stacks. A *mux port* is the pair of packet rings of a
+//! program that has its own stack, and the *host* is the stack that gets all packets that no mux
+//! port has claimed. A *turn* is one burst of frames that the mux takes from a mux port.
 
 use std::sync::Arc;
 
@@ -28,12 +28,12 @@ use crate::{
     turn_queue::TurnQueue,
 };
 
-/// Largest number of frames in a turn of a port.
+/// Largest number of frames in a turn of a mux port.
 const TURN_MAX: usize = 32;
-/// Number of packets from all ports after which a step ends, so that the core serves the NIC, too.
+/// Number of packets of all mux ports that end a step, so that the core serves the NIC, too.
 const STEP_MAX: usize = 256;
 
-/// Progress of one packet that a port sends.
+/// Progress of one packet that a mux port sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Progress {
     /// The packet was sent, refused or lost.
@@ -42,24 +42,24 @@ enum Progress {
     WaitsForNic,
 }
 
-/// The ports of one fast-path core (polling thread). All ports use the addresses of one interface.
+/// The mux ports of one fast-path core (polling thread), with the addresses of one interface.
 pub struct Ports<P: PortEnd> {
     directory: Directory,
     table: PortTable<P>,
     turns: TurnQueue,
-    /// Ports that got frames since the last flush.
+    /// Mux ports that got frames since the last flush.
     queued: Vec<PortId>,
-    /// A burst, which the ports use one after another. `None` before the first port is open, and
-    /// while a turn processes the frames of the burst. The burst is empty unless a turn is paused.
+    /// A burst, which the mux ports use in turn. `None` before the first port is open, and while a
+    /// turn processes the frames of the burst. The burst is empty unless a turn is paused.
     burst: Option<P::Burst>,
     /// Buffer for one segment of a GSO frame.
     segment: Vec<u8>,
-    /// Ports whose packet rings have invalid values. A port may appear more than once.
+    /// Mux ports whose packet rings have invalid values. A port may appear more than once.
     corrupt: Vec<PortId>,
 }
 
 impl<P: PortEnd> Ports<P> {
-    /// Makes an empty set for at most `ports_max` ports. `mac` and `addresses` belong to the
+    /// Makes an empty set for at most `ports_max` mux ports. `mac` and `addresses` belong to the
     /// interface.
     pub fn new(mac: MacAddress, addresses: Vec<IpAddress>, ports_max: usize) -> Self {
         Self {
@@ -83,18 +83,18 @@ impl<P: PortEnd> Ports<P> {
         self.directory.set_broadcasts(broadcasts);
     }
 
-    /// Returns the number of open ports.
+    /// Returns the number of open mux ports.
     pub fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// Returns true if no port is open.
+    /// Returns true if no mux port is open.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.table.len() == 0
     }
 
-    /// Opens a port with the lowest free number. `io` is the mux's end of the port's packet rings.
+    /// Opens a mux port with the lowest free number. `io` is the mux's end of its packet rings.
     pub fn open(&mut self, io: P) -> Result<PortId, PortsFull> {
         let id = self.table.lowest_free();
         match self.open_at(id, io) {
@@ -103,8 +103,8 @@ impl<P: PortEnd> Ports<P> {
         }
     }
 
-    /// Opens a port with number `id`. Returns false if a port has this number, or if the number is
-    /// too large.
+    /// Opens a mux port with number `id`. Returns false if a port has this number, or if the number
+    /// is too large.
     pub fn open_at(&mut self, id: PortId, io: P) -> bool {
         if self.burst.is_none() {
             self.burst = Some(io.new_burst());
@@ -112,8 +112,8 @@ impl<P: PortEnd> Ports<P> {
         self.table.add(id, io)
     }
 
-    /// Returns the doorbell for the program's end of a port. `partial_checksums` is true if the NIC
-    /// may deliver packets with a partial checksum (only the pseudo-header sum).
+    /// Returns the doorbell for the program's end of a mux port. `partial_checksums` is true if the
+    /// NIC may deliver packets with a partial checksum (only the pseudo-header sum).
     pub fn doorbell(&self, port: PortId, partial_checksums: bool) -> Doorbell {
         Doorbell {
             set: Arc::clone(&self.turns.ready),
@@ -122,7 +122,7 @@ impl<P: PortEnd> Ports<P> {
         }
     }
 
-    /// Closes a port. The port's 3-tuples become free, and the packets in its packet rings are
+    /// Closes a mux port. The port's 3-tuples become free, and the packets in its packet rings are
     /// lost. Returns the mux's end of these rings.
     pub fn close(&mut self, port: PortId) -> Option<P> {
         let mut closed = self.table.remove(port)?;
@@ -136,8 +136,8 @@ impl<P: PortEnd> Ports<P> {
         Some(closed.io)
     }
 
-    /// Claims a 3-tuple for a port. The caller holds a bound kernel socket, which proves that the
-    /// port's program may use the 3-tuple. Returns [`ClaimError::Invalid`] if the port is not open.
+    /// Claims a 3-tuple for a mux port. A bound kernel socket of the caller proves that the port's
+    /// program may use the 3-tuple. Returns [`ClaimError::Invalid`] if the port is not open.
     pub fn claim(&mut self, tuple: Tuple, port: PortId) -> Result<(), ClaimError> {
         match self.table.get(port) {
             Some(_) => self.directory.claims.claim(tuple, port),
@@ -145,19 +145,19 @@ impl<P: PortEnd> Ports<P> {
         }
     }
 
-    /// Ends a claim. Returns false if the port has no such claim.
+    /// Ends a claim. Returns false if the mux port has no such claim.
     pub fn release(&mut self, tuple: Tuple, port: PortId) -> bool {
         self.directory.claims.release(tuple, port)
     }
 
-    /// Moves the claim of one 3-tuple from port `from` to port `to`. At all times, one of the two
-    /// ports has the claim. Returns false, and changes nothing, if `from` has no such claim or `to`
-    /// is not open.
+    /// Moves the claim of one 3-tuple from mux port `from` to port `to`. At all times, one of the
+    /// two ports has the claim. Returns false, and changes nothing, if `from` has no such claim or
+    /// `to` is not open.
     pub fn move_claim(&mut self, tuple: Tuple, from: PortId, to: PortId) -> bool {
         self.table.get(to).is_some() && self.directory.claims.move_claim(tuple, from, to)
     }
 
-    /// Moves all claims of port `from` to port `to`. At all times, one of the two ports has the
+    /// Moves all claims of mux port `from` to port `to`. At all times, one of the two ports has the
     /// claims. Returns false, and changes nothing, if a port is not open.
     pub fn hand_over(&mut self, from: PortId, to: PortId) -> bool {
         let open = self.table.get(from).is_some() && self.table.get(to).is_some();
@@ -172,8 +172,8 @@ impl<P: PortEnd> Ports<P> {
         &self.directory.claims
     }
 
-    /// Sets the limits of the rate at which a port sends. If the port waits for its rate, the wait
-    /// ends and the port joins the queue for a turn.
+    /// Sets the limits of the rate at which a mux port sends. If the port waits for its rate, the
+    /// wait ends and the port joins the queue for a turn.
     pub fn set_rate(&mut self, id: PortId, rate: SendRate) {
         if let Some(port) = self.table.get_mut(id) {
             port.set_rate(rate);
@@ -181,34 +181,34 @@ impl<P: PortEnd> Ports<P> {
         }
     }
 
-    /// Returns the rate limits of a port.
+    /// Returns the rate limits of a mux port.
     pub fn rate(&self, id: PortId) -> Option<SendRate> {
         Some(self.table.get(id)?.rate())
     }
 
-    /// Returns the earliest time at which a port that waits for its rate may send. The driver calls
-    /// [`take_turns`](Self::take_turns) at this time.
+    /// Returns the earliest time at which a mux port that waits for its rate may send. The driver
+    /// calls [`take_turns`](Self::take_turns) at this time.
     pub fn next_timeout(&self) -> Option<Instant> {
         self.turns.next_timeout()
     }
 
-    /// Returns the mux's end of a port's packet rings.
+    /// Returns the mux's end of a mux port's packet rings.
     pub fn end_mut(&mut self, port: PortId) -> Option<&mut P> {
         Some(&mut self.table.get_mut(port)?.io)
     }
 
-    /// Returns the counters of a port.
+    /// Returns the counters of a mux port.
     pub fn port_counters(&self, port: PortId) -> Option<&PortCounters> {
         Some(&self.table.get(port)?.counters)
     }
 
-    /// Returns true if [`take_corrupt`](Self::take_corrupt) would return a port.
+    /// Returns true if [`take_corrupt`](Self::take_corrupt) would return a mux port.
     pub fn has_corrupt(&self) -> bool {
         !self.corrupt.is_empty()
     }
 
-    /// Takes the numbers of the corrupt ports, in ascending order. The program of a corrupt port
-    /// has written invalid values into the packet rings. The caller closes these ports.
+    /// Takes the numbers of the corrupt mux ports, in ascending order. The program of a corrupt
+    /// port has written invalid values into the packet rings. The caller closes these ports.
     pub fn take_corrupt(&mut self) -> Vec<PortId> {
         let mut corrupt = std::mem::take(&mut self.corrupt);
         corrupt.sort_unstable();
@@ -216,22 +216,22 @@ impl<P: PortEnd> Ports<P> {
         corrupt
     }
 
-    /// Returns true if a port has packets to send and does not wait for its rate, or if a turn is
-    /// paused. The core calls this function between the announcement of its sleep and the sleep, so
-    /// that no packet is missed.
+    /// Returns true if a mux port has packets to send and does not wait for its rate, or if a turn
+    /// is paused. The core calls this function between the announcement of its sleep and the sleep,
+    /// so that no packet is missed.
     pub fn has_work(&self) -> bool {
         !self.turns.is_empty() || self.table.iter().any(Port::is_ready)
     }
 
-    /// Returns true if a packet of the port waits until the NIC has room.
+    /// Returns true if a packet of the mux port waits until the NIC has room.
     pub fn waits_for_nic(&self, port: PortId) -> bool {
         self.turns.is_paused(port)
     }
 
-    /// Forwards packets of the ports: ends a paused turn, and then runs at most one turn of each
-    /// port with packets. A port with more packets has its next turn after all other waiting ports.
-    /// Returns early after `STEP_MAX` packets, or if the NIC has no room. The other packets stay
-    /// in the packet rings. Returns the number of packets.
+    /// Forwards packets of the mux ports: ends a paused turn, and then runs at most one turn of
+    /// each port with packets. A port with more packets has its next turn after all other waiting
+    /// ports. Returns early after `STEP_MAX` packets, or if the NIC has no room. The other packets
+    /// stay in the packet rings. Returns the number of packets.
     pub fn take_turns(&mut self, now: Instant, outlet: &mut impl Egress) -> usize {
         self.turns.begin_step(now, &mut self.table);
         let mut count = match self.turns.resume() {
@@ -293,7 +293,7 @@ impl<P: PortEnd> Ports<P> {
         turn.packets() - before
     }
 
-    /// Releases the frames of a finished turn to the port, and charges the port's rate limits.
+    /// Releases the frames of a finished turn to the mux port, and charges the port's rate limits.
     #[inline]
     fn end_turn(&mut self, now: Instant, turn: &Turn, burst: &mut P::Burst) {
         let id = turn.port;
@@ -314,7 +314,7 @@ impl<P: PortEnd> Ports<P> {
         }
     }
 
-    /// Checks a packet that a port sends, and forwards the packet.
+    /// Checks a packet that a mux port sends, and forwards the packet.
     #[inline(always)]
     fn forward(&mut self, id: PortId, frame: &[u8], outlet: &mut impl Egress) -> Progress {
         match self.directory.send_check(id).check(frame) {
@@ -334,8 +334,8 @@ impl<P: PortEnd> Ports<P> {
         }
     }
 
-    /// Checks a GSO frame that a port sends, and forwards the frame or its segments. `sent` has the
-    /// frame and its segment size in bytes.
+    /// Checks a GSO frame that a mux port sends, and forwards the frame or its segments. `sent` has
+    /// the frame and its segment size in bytes.
     #[cold]
     #[inline(never)]
     fn forward_gso(
@@ -398,9 +398,9 @@ impl<P: PortEnd> Ports<P> {
         progress
     }
 
-    /// Filters a checked packet of port `id`. Returns `None` if the packet passes. If the NIC has
-    /// no room, the filter judges the packet after the wait, because the filter counts each packet
-    /// that it judges.
+    /// Filters a checked packet of mux port `id`. Returns `None` if the packet passes. If the NIC
+    /// has no room, the filter judges the packet after the wait, because the filter counts each
+    /// packet that it judges.
     fn filter(
         &mut self,
         id: PortId,
@@ -418,7 +418,7 @@ impl<P: PortEnd> Ports<P> {
         Some(Progress::Done)
     }
 
-    /// Gives a checked packet of port `id` to its destination.
+    /// Gives a checked packet of mux port `id` to its destination.
     #[inline(always)]
     fn deliver(
         &mut self,
@@ -451,8 +451,8 @@ impl<P: PortEnd> Ports<P> {
         Progress::Done
     }
 
-    /// Gives a packet from the NIC or the host to the port that has claimed the packet's 3-tuple,
-    /// if `filter` passes the packet. `from_wire` is true if the packet came from the NIC.
+    /// Gives a packet from the NIC or the host to the mux port that has claimed the packet's
+    /// 3-tuple, if `filter` passes the packet. `from_wire` is true if the packet came from the NIC.
     pub fn receive(
         &mut self,
         frame: &[u8],
@@ -465,7 +465,7 @@ impl<P: PortEnd> Ports<P> {
         }
     }
 
-    /// Gives a packet to port `to`, if `filter` passes the packet.
+    /// Gives a packet to mux port `to`, if `filter` passes the packet.
     #[inline]
     fn give_filtered(&mut self, to: PortId, frame: &[u8], filter: &mut impl Filter) -> Reception {
         if !filter.passes_all() {
@@ -482,8 +482,8 @@ impl<P: PortEnd> Ports<P> {
         Reception::Taken
     }
 
-    /// Publishes the packets that the mux copied to ports, so that the programs of the ports see
-    /// these packets.
+    /// Publishes the packets that the mux copied to mux ports, so that the programs of the ports
+    /// see these packets.
     pub fn flush(&mut self) {
         let mut queued = std::mem::take(&mut self.queued);
         for id in queued.drain(..) {

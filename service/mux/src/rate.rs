@@ -1,26 +1,27 @@
-//! The rate at which a mux port may send: a token bucket for packets, and another for bytes. A port
-//! connects a program that has its own TCP/IP stack.
+//! The rate at which a mux port may send: a token bucket for packets, and another for bytes. A mux
+//! port is a pair of packet rings through which a program with a TCP/IP stack of its own shares the
+//! NIC.
 //!
-//! The mux serves the ports in *turns*, each of which is a burst of packets of one port. A port
-//! gets a turn only while neither bucket has a debt. The turn takes at most as many packets as
-//! there are tokens, but at least one packet, and may therefore leave a debt, which new tokens pay.
-//! Meanwhile, the port's packets stay in its packet ring. No packet is lost, and no other port
-//! waits.
+//! The mux serves the mux ports in *turns*, each of which is a burst of packets of one mux port. A
+//! mux port gets a turn only while neither bucket has a debt. The turn takes at most as many
+//! packets as there are tokens, but at least one packet, and may therefore leave a debt, which new
+//! tokens pay. Meanwhile, the port's packets stay in its packet ring. No packet is lost, and no
+//! other port waits.
 
 use std::ops::AddAssign;
 
 use tidelane_time::{Duration, Instant};
 
 const SECOND: u64 = 1_000_000_000;
-/// Depth of a bucket: the longest time for which an idle port collects tokens.
+/// Depth of a bucket: the longest time for which an idle mux port collects tokens.
 const DEPTH: Duration = Duration::from_millis(10);
-/// Time that a port waits after its debt is paid, so that the core does not wake up for each
+/// Time that a mux port waits after its debt is paid, so that the core does not wake up for each
 /// packet.
 pub const WAIT_MIN: Duration = Duration::from_millis(1);
 /// Assumed length in bytes of a packet before its length is known: a full Ethernet frame.
 const PACKET_LEN: u64 = 1514;
 
-/// Limits of the rate at which a port sends over one core. `None` means no limit.
+/// Limits of the rate at which a mux port sends over one core. `None` means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendRate {
     /// Packets per second. Each segment of a GSO frame counts.
@@ -29,7 +30,7 @@ pub struct SendRate {
     pub bytes: Option<u64>,
 }
 
-/// Packets that a port has sent in a turn, or in a part of a turn.
+/// Packets that a mux port has sent in a turn, or in a part of a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amount {
     /// Number of packets.
@@ -72,7 +73,7 @@ impl AddAssign for Amount {
     }
 }
 
-/// The two token buckets of a port on one core.
+/// The two token buckets of a mux port on one core.
 #[derive(Debug, Default)]
 pub struct RateLimiter {
     rate: SendRate,
@@ -95,13 +96,13 @@ impl RateLimiter {
         self.rate
     }
 
-    /// Returns true if the port has no limit.
+    /// Returns true if the mux port has no limit.
     #[inline]
     pub fn is_unlimited(&self) -> bool {
         self.packets.is_none() && self.bytes.is_none()
     }
 
-    /// Returns the time at which no bucket has a debt, so that the port may have a turn. A port
+    /// Returns the time at which no bucket has a debt, so that the mux port may have a turn. A port
     /// that has to wait waits [`WAIT_MIN`] longer than this time.
     pub fn due(&self) -> Instant {
         let buckets = [&self.packets, &self.bytes].into_iter().flatten();
@@ -149,7 +150,7 @@ impl Bucket {
     }
 
     /// Returns the time at which the debt is paid. With a rate of zero, returns the last `Instant`:
-    /// a port with this limit never sends.
+    /// a mux port with this limit never sends.
     fn due(&self) -> Instant {
         match self.rate {
             0 => Instant(u64::MAX),

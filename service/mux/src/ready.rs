@@ -1,6 +1,6 @@
 //! Doorbells of mux ports whose program runs in the same process as the mux. A mux port is a pair
-//! of packet rings, with one end for the program and one end for the mux. The program's end rings
-//! the doorbell after each flush, so that the mux need not poll idle ports.
+//! of packet rings through which a program with a TCP/IP stack of its own shares the NIC. The
+//! program's end rings the doorbell after each flush, so that the mux need not poll idle ports.
 
 use std::sync::{
     Arc,
@@ -11,17 +11,17 @@ use tidelane_packet_io::{Capabilities, PacketIo, SharedFrames, TxChecksum};
 
 use crate::claims::PortId;
 
-/// Number of ports in a word of [`ReadySet`].
+/// Number of mux ports in a word of [`ReadySet`].
 const PORTS_PER_WORD: usize = u64::BITS as usize;
 
-/// The set of ports that may have packets for the mux, with one bit for each port.
+/// The set of mux ports that may have packets for the mux, with one bit for each port.
 #[derive(Debug)]
 pub struct ReadySet {
     words: Box<[AtomicU64]>,
 }
 
 impl ReadySet {
-    /// Makes an empty set for the port numbers below `ports`.
+    /// Makes an empty set for the mux port numbers below `ports`.
     pub fn new(ports: usize) -> Self {
         let words = (0..ports.div_ceil(PORTS_PER_WORD)).map(|_| AtomicU64::new(0));
         Self {
@@ -29,7 +29,7 @@ impl ReadySet {
         }
     }
 
-    /// Adds a port. Ignores a port number beyond the limit of [`new`](Self::new).
+    /// Adds a mux port. Ignores a port number beyond the limit of [`new`](Self::new).
     pub fn add(&self, port: PortId) {
         let at = port.0 as usize;
         if let Some(word) = self.words.get(at / PORTS_PER_WORD) {
@@ -37,7 +37,7 @@ impl ReadySet {
         }
     }
 
-    /// Appends all ports of the set to `ports`, and empties the set.
+    /// Appends all mux ports of the set to `ports`, and empties the set.
     pub fn drain_to(&self, ports: &mut Vec<PortId>) {
         for (at, word) in self.words.iter().enumerate() {
             if word.load(Ordering::Relaxed) == 0 {
@@ -53,7 +53,7 @@ impl ReadySet {
     }
 }
 
-/// A port's doorbell, which adds the port to the set of ready ports of the mux.
+/// A mux port's doorbell, which adds the port to the set of ready mux ports.
 #[derive(Clone, Debug)]
 pub struct Doorbell {
     pub(crate) set: Arc<ReadySet>,
@@ -63,20 +63,21 @@ pub struct Doorbell {
 }
 
 impl Doorbell {
-    /// Tells the mux that the port may have packets.
+    /// Tells the mux that the mux port may have packets.
     pub fn ring(&self) {
         self.set.add(self.port);
     }
 }
 
-/// The program's end of a port: a [`PacketIo`] that rings the doorbell after each flush.
+/// The program's end of a mux port: a [`PacketIo`] that rings the doorbell after each flush.
 pub struct ProgramPort<P> {
     inner: P,
     doorbell: Doorbell,
 }
 
 impl<P> ProgramPort<P> {
-    /// Makes the program's end from `inner`, an end of the packet rings, and the port's doorbell.
+    /// Makes the program's end from `inner`, an end of the packet rings, and the mux port's
+    /// doorbell.
     pub fn new(inner: P, doorbell: Doorbell) -> Self {
         Self { inner, doorbell }
     }
@@ -149,7 +150,7 @@ mod tests {
         for port in [3, 64, 1023, 3] {
             set.add(PortId(port));
         }
-        // The set ignores a port number beyond its limit.
+        // The set ignores a mux port number beyond its limit.
         set.add(PortId(5000));
         let mut ports = Vec::new();
         set.drain_to(&mut ports);
@@ -171,7 +172,7 @@ mod tests {
         assert_eq!((port.rx_overruns(), port.system_calls()), (3, 4));
     }
 
-    /// A port with fixed values, which moves no frames.
+    /// A mux port with fixed values, which moves no frames.
     struct FixedPort;
 
     impl PacketIo for FixedPort {

@@ -1,12 +1,12 @@
-//! A turn of a mux port: the mux's progress through one burst of the port's frames. A port connects
-//! a program that has its own TCP/IP stack.
+//! A turn of a mux port: the mux's progress through one burst of the port's frames. A mux port is a
+//! pair of packet rings through which a program with a TCP/IP stack of its own shares the NIC.
 
 use crate::{claims::PortId, rate::Amount};
 
-/// A turn of a port. A turn pauses while a packet waits for room in the NIC, and goes on later.
+/// A turn of a mux port. A turn pauses while a packet waits for room in the NIC, and goes on later.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn {
-    /// The port.
+    /// The mux port.
     pub port: PortId,
     /// Position of the next frame in the burst.
     pub next: usize,

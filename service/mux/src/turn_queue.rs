@@ -1,5 +1,6 @@
-//! The order in which the ports of a mux have their turns. A port connects a program that has its
-//! own TCP/IP stack. A *turn* is one burst of frames that the mux takes from a port.
+//! The order in which the mux ports have their turns. A mux port is a pair of packet rings through
+//! which a program with a TCP/IP stack of its own shares the NIC. A *turn* is one burst of frames
+//! that the mux takes from a mux port.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -10,26 +11,26 @@ use crate::{
     turn::Turn, waiting::Waiting,
 };
 
-/// Largest number of ports that one step polls for new frames.
+/// Largest number of mux ports that one step polls for new frames.
 const POLLS_MAX: usize = 32;
 
-/// The ports with packets, and the ports that wait for their rate or for the NIC.
+/// The mux ports with packets, and the ports that wait for their rate or for the NIC.
 pub struct TurnQueue {
-    /// Ports whose doorbells have rung.
+    /// Mux ports whose doorbells have rung.
     pub ready: Arc<ReadySet>,
-    /// Ports that were taken from `ready` and are not in the queue yet.
+    /// Mux ports that were taken from `ready` and are not in the queue yet.
     rung: Vec<PortId>,
-    /// Ports that wait for a turn, next first.
+    /// Mux ports that wait for a turn, next first.
     turns: VecDeque<PortId>,
     /// A turn in which a packet waits for room in the NIC. All other turns wait behind the paused
-    /// turn, because a full NIC would lose the packets that the mux takes from the ports.
+    /// turn, because a full NIC would lose the packets that the mux takes from the mux ports.
     paused: Option<Turn>,
-    /// Ports that wait until their rate lets them send.
+    /// Mux ports that wait until their rate lets them send.
     waiting: Waiting,
 }
 
 impl TurnQueue {
-    /// Makes an empty queue for at most `ports_max` ports.
+    /// Makes an empty queue for at most `ports_max` mux ports.
     pub fn new(ports_max: usize) -> Self {
         Self {
             ready: Arc::new(ReadySet::new(ports_max)),
@@ -40,23 +41,23 @@ impl TurnQueue {
         }
     }
 
-    /// Returns the number of ports in the queue for a turn.
+    /// Returns the number of mux ports in the queue for a turn.
     #[inline]
     pub fn len(&self) -> usize {
         self.turns.len()
     }
 
-    /// Returns true if no port is in the queue for a turn, and no turn is paused.
+    /// Returns true if no mux port is in the queue for a turn, and no turn is paused.
     pub fn is_empty(&self) -> bool {
         self.turns.is_empty() && self.paused.is_none()
     }
 
-    /// Returns the earliest time at which a port's wait for its rate ends.
+    /// Returns the earliest time at which a mux port's wait for its rate ends.
     pub fn next_timeout(&self) -> Option<Instant> {
         self.waiting.next_due()
     }
 
-    /// Queues the ports with packets, and the ports whose wait for their rate ends by `now`.
+    /// Queues the mux ports with packets, and the ports whose wait for their rate ends by `now`.
     #[inline]
     pub fn begin_step<P: PortEnd>(&mut self, now: Instant, table: &mut PortTable<P>) {
         if !self.waiting.is_empty() {
@@ -79,7 +80,7 @@ impl TurnQueue {
         }
     }
 
-    /// Queues the ports whose wait for their rate ends by `now`.
+    /// Queues the mux ports whose wait for their rate ends by `now`.
     #[cold]
     fn end_waits<P: PortEnd>(&mut self, now: Instant, table: &mut PortTable<P>) {
         while let Some(id) = self.waiting.pop(now) {
@@ -90,7 +91,7 @@ impl TurnQueue {
         }
     }
 
-    /// Appends a port to the queue for a turn, unless the port is in the queue or waits for its
+    /// Appends a mux port to the queue for a turn, unless the port is in the queue or waits for its
     /// rate.
     #[inline]
     pub fn add<P: PortEnd>(&mut self, table: &mut PortTable<P>, id: PortId) {
@@ -103,7 +104,7 @@ impl TurnQueue {
         }
     }
 
-    /// Takes the port that has the next turn. Returns `None` while a turn is paused.
+    /// Takes the mux port that has the next turn. Returns `None` while a turn is paused.
     #[inline]
     pub fn pop(&mut self) -> Option<PortId> {
         match self.paused {
@@ -123,17 +124,17 @@ impl TurnQueue {
         self.paused.take()
     }
 
-    /// Returns true if the turn of a port is paused.
+    /// Returns true if the turn of a mux port is paused.
     pub fn is_paused(&self, id: PortId) -> bool {
         self.paused.is_some_and(|turn| turn.port == id)
     }
 
-    /// Adds a port that waits for its rate until `due`.
+    /// Adds a mux port that waits for its rate until `due`.
     pub fn add_wait(&mut self, due: Instant, id: PortId) {
         self.waiting.add(due, id);
     }
 
-    /// Ends a port's wait for its rate, and queues the port for a turn.
+    /// Ends a mux port's wait for its rate, and queues the port for a turn.
     pub fn end_wait<P: PortEnd>(&mut self, table: &mut PortTable<P>, id: PortId) {
         let due = table.get_mut(id).and_then(|port| port.waits_until.take());
         if let Some(due) = due {
@@ -142,7 +143,7 @@ impl TurnQueue {
         }
     }
 
-    /// Removes a closed port from the queues. Returns true if the turn of the port was paused.
+    /// Removes a closed mux port from the queues. Returns true if the turn of the port was paused.
     pub fn remove<P>(&mut self, id: PortId, closed: &Port<P>) -> bool {
         self.turns.retain(|turn| *turn != id);
         if let Some(due) = closed.waits_until {

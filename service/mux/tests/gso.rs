@@ -1,6 +1,6 @@
-//! Tests of GSO frames that programs send through their ports: the segments that other stacks and
-//! the NIC get, and the frames that the mux refuses. A port connects a program with a TCP/IP stack
-//! of its own to the mux, which shares one NIC between such stacks and the host's stack.
+//! Tests of GSO frames that programs send through their mux ports: the segments that other stacks
+//! and the NIC get, and the frames that the mux refuses. A mux port is a pair of packet rings
+//! through which a program with a TCP/IP stack of its own shares the NIC.
 
 use std::cell::Cell;
 
@@ -22,7 +22,7 @@ mod frames;
 
 /// Length of the packet ring of each direction in bytes.
 const RING_LEN: u32 = 512 * 1024;
-/// TCP port that the first port of the mux has claimed.
+/// TCP port that the first mux port has claimed.
 const FIRST: u16 = 1000;
 const LOCAL_V6: IpAddress = IpAddress([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
 const PEER_V6: IpAddress = IpAddress([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
@@ -156,7 +156,7 @@ impl Net {
         }
     }
 
-    /// Sends a GSO frame of the first port, and runs the mux.
+    /// Sends a GSO frame of the first mux port, and runs the mux.
     fn send(&mut self, frame: &[u8], headers_len: usize, segment_size: u16) {
         let (headers, payload) = frame.split_at(headers_len);
         let program = &mut self.programs[0];
@@ -181,7 +181,7 @@ impl Net {
     }
 }
 
-/// A stream of segments from the first port.
+/// A stream of segments from the first mux port.
 #[derive(Clone, Copy)]
 struct Stream {
     src: IpAddress,
@@ -404,7 +404,7 @@ fn damaged_headers_cause_no_invalid_segment() {
     );
 }
 
-/// In one turn, a port that floods with GSO frames sends about 64 KiB, as any other port.
+/// In one turn, a mux port that floods with GSO frames sends about 64 KiB, as any other port.
 #[test]
 fn gso_frames_get_no_larger_share() {
     let mut net = Net::new(65_549);

@@ -1,6 +1,6 @@
-//! Tests of the destinations of packets between ports, the NIC and the host, and of packets that
-//! the mux refuses. A port connects a program with a TCP/IP stack of its own to the mux, which
-//! shares one NIC between such stacks. The host is the stack that gets all other packets.
+//! Tests of the destinations of packets between mux ports, the NIC and the host, and of packets
+//! that the mux refuses. A mux port is a pair of packet rings through which a program with a TCP/IP
+//! stack of its own shares the NIC. The host is the stack that gets all other packets.
 
 use tidelane_mux::*;
 use tidelane_packet_io::{Burst, MemConfig, MemPort, PacketIo};
@@ -10,7 +10,7 @@ use crate::frames::{LOCAL, LOCAL_MAC, PEER, PEER_MAC, TestFrame, receive, send};
 
 mod frames;
 
-/// A mux, and the other ends of its NIC, its host and its ports.
+/// A mux, and the other ends of its NIC, its host and its mux ports.
 struct Net {
     mux: Mux<MemPort, MemPort, MemPort>,
     nic: MemPort,
@@ -19,7 +19,7 @@ struct Net {
 }
 
 impl Net {
-    /// Makes a mux with ports that have claimed TCP ports 1000, 1001, ...
+    /// Makes a mux with mux ports that have claimed TCP ports 1000, 1001, ...
     fn new(ports: u16) -> Self {
         Self::with_nic(ports, MemConfig::default().frames)
     }
@@ -95,8 +95,8 @@ fn each_packet_goes_to_the_owner_of_its_destination() {
         [TestFrame::incoming(1002).bytes()],
         "nobody has claimed it"
     );
-    // Send packets between the two ports, between a port and the host, and from a port and the host
-    // to the peer.
+    // Send packets between the two ports, between a mux port and the host, and from a port and the
+    // host to the peer.
     let between = TestFrame {
         dst: Endpoint::new(LOCAL, 1001),
         ..TestFrame::outgoing(1000)
@@ -128,7 +128,7 @@ fn each_packet_goes_to_the_owner_of_its_destination() {
     );
 }
 
-/// Returns frames that the mux's port with TCP port 1000 may not send, each with the reason.
+/// Returns frames that the mux port with TCP port 1000 may not send, each with the reason.
 /// `genuine` is a frame that this port may send.
 fn forged(genuine: &[u8]) -> Vec<(Vec<u8>, SendRefusal)> {
     let mut bad_checksum = genuine.to_vec();
@@ -238,7 +238,7 @@ fn every_changed_byte_of_the_headers_is_refused_or_harmless() {
             send(net.port(0), &frame);
             net.mux.step();
             let out = receive(&mut net.nic);
-            // The destination MAC address is the port's choice.
+            // The destination MAC address is the mux port's choice.
             assert_eq!(out.len(), usize::from(at < 6), "byte {at}, bit {bit}");
         }
     }
@@ -261,7 +261,7 @@ fn a_port_that_floods_delays_no_other_port() {
         assert_eq!((of(1001), of(1002)), (1, 1), "round {round}");
         assert!(of(1000) <= 32, "{} packets in one turn", of(1000));
     }
-    // The packets of the flooding port are late, and none is lost.
+    // The packets of the flooding mux port are late, and none is lost.
     let mut late = 0;
     while net.mux.step() {
         late += receive(&mut net.nic).len();
@@ -270,15 +270,16 @@ fn a_port_that_floods_delays_no_other_port() {
     assert_eq!(net.mux.counters().nic_overruns, 0);
 }
 
-/// The NIC sends one frame between two steps. A port that floods gets its share of these frames.
+/// The NIC sends one frame between two steps. A mux port that floods gets its share of these
+/// frames.
 #[test]
 fn a_port_that_floods_a_slow_nic_loses_no_packet_and_takes_none_from_others() {
     let mut net = Net::with_nic(3, 4);
     let (mut sent, mut out) = ([0, 0], Vec::new());
     for _ in 0..2000 {
         while send(net.port(0), &TestFrame::outgoing(1000).bytes()) {}
-        // The port with TCP port 1001 sends now and then. The port with TCP port 1002 always has a
-        // packet.
+        // The mux port with TCP port 1001 sends now and then. The port with TCP port 1002 always
+        // has a packet.
         if sent[0] * 10 < out.len() {
             sent[0] += usize::from(send(net.port(1), &TestFrame::outgoing(1001).bytes()));
         }
@@ -308,7 +309,7 @@ fn a_port_that_floods_a_slow_nic_loses_no_packet_and_takes_none_from_others() {
     assert_eq!(net.mux.counters().nic_overruns, 0);
 }
 
-/// The port closes while one of its packets waits for the NIC.
+/// The mux port closes while one of its packets waits for the NIC.
 #[test]
 fn a_packet_that_waits_for_the_nic_ends_with_its_port() {
     let mut net = Net::with_nic(2, 4);
@@ -370,7 +371,7 @@ fn a_port_that_stops_reading_loses_its_own_packets_only() {
     assert_eq!(net.counters(0).received, 256);
     assert_eq!(net.counters(0).overruns, 744);
     assert_eq!(net.counters(1).overruns, 0);
-    // The port reads again.
+    // The mux port reads again.
     assert_eq!(receive(net.port(0)).len(), 256);
     send(&mut net.nic, &TestFrame::incoming(1000).bytes());
     net.mux.step();
@@ -437,7 +438,7 @@ fn claims_move_and_end_under_traffic_and_no_packet_is_misdelivered() {
         assert!(net.mux.ports_mut().close(id).is_some());
     }
     assert!(net.mux.ports().claims().is_empty());
-    // The doorbell of a closed port has no effect.
+    // The doorbell of a closed mux port has no effect.
     send(net.port(0), &TestFrame::outgoing(1000).bytes());
     net.mux.step();
     assert!(receive(&mut net.nic).is_empty());
@@ -478,7 +479,7 @@ fn icmp_errors_go_to_the_owner_of_the_quoted_3_tuple() {
     };
     let second = net.ports[1].0;
     assert_eq!(net.mux.ports_mut().claim(udp, second), Ok(()));
-    // The first port has TCP port 1000, and the second port has UDP port 1000.
+    // The first mux port has TCP port 1000, and the second port has UDP port 1000.
     for (protocol, owner) in [(6, 0), (17, 1)] {
         let error = icmp_error(protocol, 1000);
         assert!(send(&mut net.nic, &error));
@@ -510,7 +511,7 @@ fn datagram(mac: MacAddress, src: Endpoint, dst: Endpoint) -> Vec<u8> {
     frame
 }
 
-/// A multicast or broadcast datagram goes to the port that has claimed its UDP port at all
+/// A multicast or broadcast datagram goes to the mux port that has claimed its UDP port at all
 /// addresses. A datagram of a port goes to the wire as well, and not back to the port. TCP has no
 /// such packets.
 #[test]
@@ -542,11 +543,11 @@ fn groups_reach_the_owner_of_the_wildcard_address() {
                 let count = usize::from(to_owner && owned == port);
                 assert_eq!(receive(net.port(at)).len(), count, "{group} {port} {at}");
             }
-            // The host, too, gets a packet that no port has claimed.
+            // The host, too, gets a packet that no mux port has claimed.
             let host = receive(&mut net.host);
             assert_eq!(host.len(), usize::from(!to_owner), "{group} {port}");
         }
-        // From the first port.
+        // From the first mux port.
         for port in [53, 54, 55] {
             let frame = datagram(
                 LOCAL_MAC,
@@ -584,7 +585,7 @@ fn groups_reach_the_owner_of_the_wildcard_address() {
     assert_eq!(refused.get(&SendRefusal::Destination), Some(&3));
 }
 
-/// A datagram for many that waits for the NIC reaches the other port once.
+/// A datagram for many that waits for the NIC reaches the other mux port once.
 #[test]
 fn a_datagram_for_many_waits_for_the_nic_once() {
     let mut net = Net::with_nic(2, 1);

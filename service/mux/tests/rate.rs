@@ -1,10 +1,10 @@
-//! Tests of the rates at which ports may send. A port connects a program with a TCP/IP stack of its
-//! own to the mux, which shares one NIC between such stacks. The packets of a port above its rate
-//! wait. The packets of other ports do not wait.
+//! Tests of the rates at which mux ports may send. A mux port is a pair of packet rings through
+//! which a program with a TCP/IP stack of its own shares the NIC. The packets of a mux port above
+//! its rate wait. The packets of other mux ports do not wait.
 //!
-//! The mux serves the ports in turns. A turn is some packets of one port. If a turn has more
-//! packets than the port's token bucket has tokens, the port has a debt, and waits until the debt
-//! is paid.
+//! The mux serves the mux ports in turns. A turn is some packets of one mux port. If a turn has
+//! more packets than the port's token bucket has tokens, the port has a debt, and waits until the
+//! debt is paid.
 
 use tidelane_mux::*;
 use tidelane_packet_io::{Capabilities, GsoParameters, GsoPayload, PacketIo};
@@ -24,7 +24,7 @@ const FRAME_LEN: u64 = 55;
 /// A NIC that records the source port of each packet, and a filter that passes all packets.
 #[derive(Default)]
 struct Nic {
-    /// Source port of each packet.
+    /// Source TCP port of each packet.
     sent: Vec<u16>,
     /// Number of segments of each GSO frame.
     gso: Vec<usize>,
@@ -78,10 +78,10 @@ impl Egress for Nic {
     }
 }
 
-/// Ports that have claimed the TCP ports 1000, 1001, ..., and a clock.
+/// Mux ports that have claimed the TCP ports 1000, 1001, ..., and a clock.
 struct Net {
     ports: Ports<ServiceEnd>,
-    /// The programs' ends of the ports.
+    /// The programs' ends of the mux ports.
     programs: Vec<ProgramEnd>,
     nic: Nic,
     now: Instant,
@@ -109,13 +109,13 @@ impl Net {
         }
     }
 
-    /// Sets the rate of a port in packets per second and in bytes per second.
+    /// Sets the rate of a mux port in packets per second and in bytes per second.
     fn limit(&mut self, port: u32, packets: Option<u64>, bytes: Option<u64>) {
         self.ports
             .set_rate(PortId(port), SendRate { packets, bytes });
     }
 
-    /// Sends `count` frames of a port. Returns the number of frames that had room.
+    /// Sends `count` frames of a mux port. Returns the number of frames that had room.
     fn send(&mut self, port: usize, count: usize) -> usize {
         let frame = TestFrame::outgoing(1000 + port as u16).bytes();
         assert_eq!(frame.len() as u64, FRAME_LEN);
@@ -124,7 +124,7 @@ impl Net {
             .count()
     }
 
-    /// Sends a GSO frame of port 0 with `len` bytes of payload, in segments of 1,000 bytes.
+    /// Sends a GSO frame of mux port 0 with `len` bytes of payload, in segments of 1,000 bytes.
     fn send_gso(&mut self, len: usize) {
         let mut headers = TestFrame::outgoing(1000).bytes();
         headers.pop();
@@ -147,9 +147,9 @@ impl Net {
         program.tx_flush();
     }
 
-    /// Lets the ports send until the time `end`, as a core (polling thread) of the service does:
-    /// runs steps while there is work, and then sleeps until the next timeout. Returns the number
-    /// of steps.
+    /// Lets the mux ports send until the time `end`, as a core (polling thread) of the service
+    /// does: runs steps while there is work, and then sleeps until the next timeout. Returns the
+    /// number of steps.
     fn run_until(&mut self, end: Instant) -> usize {
         let mut steps = 0;
         loop {
@@ -291,7 +291,7 @@ fn a_turn_that_waits_for_the_nic_pays_for_its_packets_once() {
     assert_eq!(net.counters(0).lost, 0);
 }
 
-/// The rate of a port may change while one of the port's packets waits for the NIC.
+/// The rate of a mux port may change while one of the port's packets waits for the NIC.
 #[test]
 fn new_rates_apply_after_the_turn_that_waits_for_the_nic() {
     let mut net = Net::new(1);
@@ -322,7 +322,7 @@ fn a_packet_that_waits_for_the_nic_is_judged_once() {
         net.run_step();
         assert_eq!((net.sent(0), net.nic.judged), (4, Some(4)));
     }
-    // The packets of the other port wait, too.
+    // The packets of the other mux port wait, too.
     net.send(1, 10);
     net.run_step();
     assert_eq!((net.sent(1), net.nic.judged), (0, Some(4)));
@@ -364,7 +364,7 @@ fn a_closed_port_does_not_wait() {
     assert_eq!(net.ports.next_timeout(), None);
     net.run_until(START + Duration::from_secs(5));
     assert_eq!(net.sent(0), 1);
-    // The next port with this number has no limit.
+    // The next mux port with this number has no limit.
     let (service, program) = PortRegions::heap(64 * 1024).expect("memory");
     assert_eq!(
         net.ports.open(ServiceEnd::new(&service, None)),

@@ -1,6 +1,5 @@
-//! Tests of ports whose packet rings lie in memory that hostile programs can write. A port connects
-//! a program with a TCP/IP stack of its own to the mux, which shares one NIC between such stacks
-//! and the host's stack.
+//! Tests of mux ports whose packet rings lie in memory that hostile programs can write. A mux port
+//! is a pair of packet rings through which a program with a TCP/IP stack of its own shares the NIC.
 
 use tidelane_mux::*;
 use tidelane_packet_io::{MemConfig, MemPort, PacketIo, TxChecksum};
@@ -14,7 +13,7 @@ mod frames;
 
 /// Length of the packet ring of each direction in bytes.
 const RING_LEN: u32 = 16 * 1024;
-/// TCP port that the first port of the mux has claimed.
+/// TCP port that the first mux port has claimed.
 const FIRST: u16 = 1000;
 
 /// A mux, the other ends of its NIC and host, and the programs.
@@ -25,7 +24,7 @@ struct Net {
     programs: Vec<Program>,
 }
 
-/// A program with a port.
+/// A program with a mux port.
 struct Program {
     id: PortId,
     end: ProgramEnd,
@@ -40,7 +39,7 @@ fn tuple(port: u16) -> Tuple {
 }
 
 impl Net {
-    /// Makes a mux with ports that have claimed TCP ports from [`FIRST`] on.
+    /// Makes a mux with mux ports that have claimed TCP ports from [`FIRST`] on.
     fn new(ports: u16) -> Self {
         let config = MemConfig {
             partial_checksums: false,
@@ -67,7 +66,7 @@ impl Net {
 
     /// Runs the mux until it has nothing to do. Returns the number of steps.
     fn settle(&mut self) -> usize {
-        // An idle port is found within a round over all ports.
+        // An idle mux port is found within a round over all ports.
         let idle_max = self.programs.len() / 32 + 2;
         let (mut steps, mut idle) = (0, 0);
         while idle < idle_max {
@@ -248,8 +247,8 @@ fn only_checked_bytes_are_sent_from_memory_that_changes() {
     }
 }
 
-/// A program corrupts its port and dies before the caller asks for corrupt ports. The next program
-/// gets the same number, and its port stays open.
+/// A program corrupts its mux port and dies before the caller asks for corrupt ports. The next
+/// program gets the same number, and its port stays open.
 #[test]
 fn a_new_port_is_not_corrupt_because_the_old_one_was() {
     let mut net = Net::new(1);
@@ -266,8 +265,8 @@ fn a_new_port_is_not_corrupt_because_the_old_one_was() {
     net.check_traffic(0..1);
 }
 
-/// Each of 2,000 idle ports is found within one round over all ports, and active ports wait at most
-/// one turn of each other port.
+/// Each of 2,000 idle mux ports is found within one round over all ports, and active ports wait at
+/// most one turn of each other port.
 #[test]
 fn idle_ports_are_found_and_turns_are_fair() {
     let mut net = Net::new(2000);
@@ -285,7 +284,7 @@ fn idle_ports_are_found_and_turns_are_fair() {
         steps += 1;
         assert!(steps <= 2000 / 32 + 1, "{found} found");
     }
-    // All ports flood. Once the mux has found all ports, each port gets the same share.
+    // All mux ports flood. Once the mux has found all ports, each port gets the same share.
     let mut counts = vec![0_u32; 2000];
     for round in 0..1000 {
         for (at, program) in net.programs.iter_mut().enumerate() {
@@ -310,8 +309,8 @@ fn idle_ports_are_found_and_turns_are_fair() {
     assert!(most <= Some(&(64 + 64)), "{least:?} to {most:?}");
 }
 
-/// Ports open, claim, hand over and close 100,000 times under traffic. No packet is misdelivered,
-/// and nothing is left.
+/// Mux ports open, claim, hand over and close 100,000 times under traffic. No packet is
+/// misdelivered, and nothing is left.
 #[test]
 fn ports_come_and_go_under_traffic() {
     let mut net = Net::new(1);
@@ -333,7 +332,7 @@ fn ports_come_and_go_under_traffic() {
             assert!(net.mux.ports_mut().hand_over(from, to));
         }
         assert!(net.mux.ports_mut().close(from).is_some());
-        // The mux sends no packet of the closed port.
+        // The mux sends no packet of the closed mux port.
         send(
             &mut net.programs[owner].end,
             &TestFrame::outgoing(FIRST).bytes(),
@@ -350,7 +349,7 @@ fn ports_come_and_go_under_traffic() {
     assert_eq!(net.mux.ports().claims().len(), 1);
 }
 
-/// A frame longer than the port's room is lost and counted, and the port goes on.
+/// A frame longer than the mux port's room is lost and counted, and the port goes on.
 #[test]
 fn a_long_frame_is_lost() {
     let mut net = Net::new(1);

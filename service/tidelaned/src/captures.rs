@@ -22,7 +22,8 @@ const CAPTURES_MAX: usize = 8;
 /// Time after which a capture is closed if its frames are not taken.
 const IDLE_MAX: Duration = Duration::from_secs(5);
 /// Capacity in bytes of a buffer of copied frames. A capture of the NIC has a buffer for each queue
-/// of the NIC. A capture of a mux port has a buffer for each core.
+/// of the NIC. A capture of a mux port (the packet rings of a program with a stack of its own) has
+/// a buffer for each core.
 const BUFFER_LEN: usize = 4 << 20;
 /// Largest number of bytes that a capture copies of a frame: the length of the longest frame.
 const SNAP_LEN_MAX: u32 = 1 << 18;

@@ -159,7 +159,7 @@ impl Claims {
         claims.any(|claim| self.claimants.contains_key(&claim))
     }
 
-    /// Returns true if a port of the mux has claimed a 3-tuple of this TCP endpoint.
+    /// Returns true if a mux port has claimed a 3-tuple of this TCP endpoint.
     pub fn is_claimed_by_mux_port(&self, endpoint: Endpoint) -> bool {
         let claims = self.claims_of((Owner::Pool, endpoint)).into_iter();
         let mut claimants = claims.filter_map(|claim| self.claimants.get(&claim));

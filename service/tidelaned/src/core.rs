@@ -53,7 +53,7 @@ const EVENTS_MAX: usize = 64;
 /// level-triggered doorbell would stay readable after its first ring.
 const EDGE: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
 
-/// A packet port that a core's thread can own.
+/// A packet interface, such as the AF_XDP socket of a NIC queue, that a core's thread can own.
 pub trait NicPort: PacketIo<Burst: Send> + Send + 'static {}
 
 impl<P: PacketIo<Burst: Send> + Send + 'static> NicPort for P {}

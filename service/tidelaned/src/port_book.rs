@@ -1,8 +1,8 @@
-//! The ports of the mux that programs have opened, and the claims of these ports. A port of the mux
-//! connects a program with a TCP/IP stack of its own to the NIC.
+//! The mux ports that programs have opened, and the claims of these ports. A mux port connects a
+//! program with a TCP/IP stack of its own to the NIC.
 //!
-//! A port has the same number on each core (polling thread of the service). A claim of a port is a
-//! 3-tuple (protocol, address, port number) whose packets go to the port. The book records the
+//! A mux port has the same number on each core (polling thread of the service). A claim of a port
+//! is a 3-tuple (protocol, address, port number) whose packets go to the port. The book records the
 //! numbers in use. The book also records the kernel sockets that back the claims of ports, so that
 //! a program can move the claim of a socket to another port.
 
@@ -21,10 +21,10 @@ use crate::{
     sockets::KernelSocket,
 };
 
-/// Largest number of ports of a service. Each core has all ports.
+/// Largest number of mux ports of a service. Each core has all ports.
 const PORTS_MAX: u32 = MUX_PORTS_MAX as u32;
 
-/// A claim of a port, which the kernel socket with this cookie proves.
+/// A claim of a mux port, which the kernel socket with this cookie proves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claimed {
     /// Cookie of the kernel socket.
@@ -53,14 +53,14 @@ impl Claimed {
     }
 }
 
-/// An open port, or a closed port whose number is still in use because a core may not have closed
-/// it.
+/// An open mux port, or a closed port whose number is still in use because a core may not have
+/// closed it.
 #[derive(Debug)]
 struct Entry {
     user: UserId,
     claims: Vec<Claimed>,
-    /// The table of the connections of all ports of the user. The operator's rules read from this
-    /// table which side opened a connection.
+    /// The table of the connections of all mux ports of the user. The operator's rules read from
+    /// this table which side opened a connection.
     associations: Arc<Associations>,
 }
 
@@ -68,17 +68,17 @@ struct Entry {
 #[derive(Debug, Default)]
 pub struct PortBook {
     ports: BTreeMap<u32, Entry>,
-    /// The port that has the claim of a kernel socket, by the socket's cookie.
+    /// The mux port that has the claim of a kernel socket, by the socket's cookie.
     holders: HashMap<u64, PortId>,
 }
 
 impl PortBook {
-    /// Returns true if no number of a port is in use.
+    /// Returns true if no number of a mux port is in use.
     pub fn is_empty(&self) -> bool {
         self.ports.is_empty()
     }
 
-    /// Takes the lowest free number for a port of `user`. Returns `None` if all are in use, or
+    /// Takes the lowest free number for a mux port of `user`. Returns `None` if all are in use, or
     /// if the kernel has no random bytes.
     pub fn open(&mut self, user: UserId) -> Option<PortId> {
         let used = self
@@ -104,7 +104,7 @@ impl PortBook {
         Some(PortId(free))
     }
 
-    /// Returns the table of the connections of all ports of the user of `port`.
+    /// Returns the table of the connections of all mux ports of the user of `port`.
     pub fn associations(&self, port: PortId) -> Option<Arc<Associations>> {
         Some(self.ports.get(&port.0)?.associations.clone())
     }
@@ -117,20 +117,20 @@ impl PortBook {
         }
     }
 
-    /// Makes the number of a port free. The port has no claims, and all cores have closed it.
+    /// Makes the number of a mux port free. The port has no claims, and all cores have closed it.
     pub fn free(&mut self, port: PortId) {
         let freed = self.ports.remove(&port.0);
         let has_claims = freed.is_some_and(|entry| !entry.claims.is_empty());
         assert!(!has_claims, "the claims of a port end before the port");
     }
 
-    /// Returns the claims of a port.
+    /// Returns the claims of a mux port.
     pub fn claims(&self, port: PortId) -> &[Claimed] {
         self.ports.get(&port.0).map_or(&[], |entry| &entry.claims)
     }
 
-    /// Returns the port that has the claim of the kernel socket with this cookie, and the port's
-    /// user.
+    /// Returns the mux port that has the claim of the kernel socket with this cookie, and the
+    /// port's user.
     pub fn holder(&self, cookie: u64) -> Option<(PortId, UserId)> {
         let port = *self.holders.get(&cookie)?;
         Some((port, self.ports.get(&port.0)?.user))

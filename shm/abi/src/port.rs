@@ -1,12 +1,12 @@
-//! Memory of the packet rings between a program's port and the mux of the service (the process
+//! Memory of the packet rings between a program's mux port and the mux of the service (the process
 //! `tidelaned`).
 //!
 //! The *mux* shares one NIC and its addresses between several TCP/IP stacks. A program with a stack
-//! of its own opens a *port*. Through the port, the program sends and receives the packets of the
-//! 3-tuples (protocol, local address, local port) that it has claimed.
+//! of its own opens a *mux port*. Through the port, the program sends and receives the packets of
+//! the 3-tuples (protocol, local address, local port) that it has claimed.
 //!
-//! A port has two memories for each core (polling thread) of the service. The service writes the
-//! first memory, and the program only reads it. The program writes the second memory, and the
+//! A mux port has two memories for each core (polling thread) of the service. The service writes
+//! the first memory, and the program only reads it. The program writes the second memory, and the
 //! service only reads it. A memory starts with a [`PortHead`]. The packets that the memory's writer
 //! sends begin at [`PORT_DATA_OFFSET`].
 //!
@@ -27,13 +27,13 @@ use core::sync::atomic::AtomicU32;
 pub const PACKET_UNIT: u32 = 16;
 /// Value of [`PacketHead::len`] for an entry without a frame that extends to the end of the ring.
 pub const PACKET_SKIP: u32 = u32::MAX;
-/// Offset of the packets from the start of a port's memory, in bytes.
+/// Offset of the packets from the start of a mux port's memory, in bytes.
 pub const PORT_DATA_OFFSET: u64 = 4096;
-/// Smallest length of a port's packet ring in bytes.
+/// Smallest length of a mux port's packet ring in bytes.
 pub const PORT_RING_LEN_MIN: u32 = 16 * 1024;
-/// Largest length of a port's packet ring in bytes.
+/// Largest length of a mux port's packet ring in bytes.
 pub const PORT_RING_LEN_MAX: u32 = 4 * 1024 * 1024;
-/// Largest frame of a port in bytes, except a GSO frame.
+/// Largest frame of a mux port in bytes, except a GSO frame.
 pub const PORT_FRAME_LEN_MAX: u32 = 2048;
 /// Length in bytes of the largest GSO frame: an Ethernet header and the longest IP packet.
 pub const PORT_GSO_LEN_MAX: u32 = 14 + 65_535;
@@ -60,7 +60,7 @@ pub struct PortWord {
     _pad: [u32; 15],
 }
 
-/// Start of a port's memory.
+/// Start of a mux port's memory.
 #[repr(C)]
 #[derive(Debug)]
 pub struct PortHead {
@@ -69,8 +69,9 @@ pub struct PortHead {
     /// Number of units of the other memory that the writer of this memory has consumed.
     pub consumed: PortWord,
     /// The program's memory: an odd number while the program sleeps, or is about to sleep, and the
-    /// service must ring the port's doorbell. Each sleep has another number, so that the service,
-    /// which cannot write the word, rings once for each sleep. Unused in the service's memory.
+    /// service must ring the mux port's doorbell. Each sleep has another number, so that the
+    /// service, which cannot write the word, rings once for each sleep. Unused in the service's
+    /// memory.
     pub sleep: PortWord,
 }
 
@@ -88,12 +89,12 @@ pub struct PacketHead {
     pub reserved: u16,
 }
 
-/// The properties of a port in a [`Message`](crate::Message). The doc of each field names the kinds
-/// of messages that use the field.
+/// The properties of a mux port in a [`Message`](crate::Message). The doc of each field names the
+/// kinds of messages that use the field.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacketPort {
-    /// PORT_OPENED: number of the port.
+    /// PORT_OPENED: number of the mux port.
     pub number: u32,
     /// PORT_OPENED: number of cores of the service.
     pub cores: u32,

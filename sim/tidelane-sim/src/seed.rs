@@ -40,7 +40,7 @@ pub enum ThemeName {
     Foreign,
     /// Services have several cores
     Cores,
-    /// Programs with stacks of their own have ports of the mux, and some are hostile
+    /// Programs with stacks of their own have mux ports, and some are hostile
     Ports,
     /// Hosts run the direct back end of the ring API
     Direct,

@@ -24,8 +24,8 @@ const CHECKS_MAX: u64 = 20_000;
 /// Link number of the local path between two programs of one service. Segments on this path are not
 /// frames, so the number of bytes that a step has sent is unknown.
 const LOCAL_PATH: LinkId = LinkId(0);
-/// Link number of the ports of the mux, over which the service exchanges packets with programs that
-/// have their own stacks. These packets are not frames on the wire, either.
+/// Link number of the mux ports, packet rings through which the service exchanges packets with
+/// programs that have their own stacks. These packets are not frames on the wire, either.
 const MUX_LINK: LinkId = LinkId(u16::MAX);
 
 /// State of a sender at its last check. Quantities are in bytes.

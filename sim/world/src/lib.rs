@@ -22,7 +22,7 @@
 //! - The memory of one user's programs contains no byte of another user.
 //! - Every segment that a host sends obeys TCP (`wire_rules.rs`) and its congestion control
 //!   (`cwnd_rules.rs`).
-//! - Ports of the mux send and receive only packets of their own 3-tuples (`ports/oracle.rs`).
+//! - Mux ports send and receive only packets of their own 3-tuples (`ports/oracle.rs`).
 //! - At the end, no flow, buffer, TIME-WAIT, timer or mux port is left, and no user is charged for
 //!   memory.
 //!

@@ -1,7 +1,7 @@
-//! Ports of the mux on one of Tidelane's hosts, in addition to the programs on its service. The mux
+//! Mux ports on one of Tidelane's hosts, in addition to the programs on its service. The mux
 //! (`service/mux`) shares the host's NIC between the service and programs with their own stacks. A
-//! *port* is the pair of packet rings between one of these programs and the mux. A program claims
-//! the 3-tuples (protocol, local address, local port) whose packets its port gets.
+//! *mux port* is the pair of packet rings between one of these programs and the mux. A program
+//! claims the 3-tuples (protocol, local address, local port) whose packets its mux port gets.
 //!
 //! ```text
 //!  PortProgram: embedded stack or smoltcp ──┐ rings           ┌── links
@@ -10,8 +10,8 @@
 //! ```
 //!
 //! The well-behaved programs follow the plans of the scenario's connections. The [`Driver`] of the
-//! mux opens and closes the ports. The [`Oracle`], a second implementation of the mux's rules,
-//! checks each frame that a port sends or receives.
+//! mux opens and closes the mux ports. The [`Oracle`], a second implementation of the mux's rules,
+//! checks each frame that a mux port sends or receives.
 
 mod drafts;
 mod driver;
@@ -62,8 +62,8 @@ type Sides = Vec<(Option<u32>, Role)>;
 /// Name of the rule that the mux refuses no packet of a well-behaved stack.
 const HONEST: &str = "no packet of an honest stack is refused";
 
-/// An event of the ports. The number is the index of a well-behaved program (`Run`, `Launch`), of
-/// an old version (`Retired`), or of a hostile program (`Hostile`).
+/// An event of the mux ports. The number is the index of a well-behaved program (`Run`, `Launch`),
+/// of an old version (`Retired`), or of a hostile program (`Hostile`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum PortEvent {
     /// A well-behaved program runs.
@@ -76,13 +76,14 @@ pub(crate) enum PortEvent {
     Launch(usize),
     /// A program ends.
     Change,
-    /// The driver closes corrupt ports: ports in whose rings the mux has found an impossible value.
+    /// The driver closes corrupt mux ports: ports in whose rings the mux has found an impossible
+    /// value.
     Answer,
 }
 
-/// All ports of a run.
+/// All mux ports of a run.
 pub(crate) struct Ports {
-    /// Index of the host with the ports.
+    /// Index of the host with the mux ports.
     pub host: usize,
     /// Number of starts of each program.
     pub starts: Vec<u16>,
@@ -94,16 +95,16 @@ pub(crate) struct Ports {
     hostiles: Hostiles,
     relaunches: Vec<Option<Instant>>,
     changes: VecDeque<PortChange>,
-    /// Time at which the driver closes corrupt ports.
+    /// Time at which the driver closes corrupt mux ports.
     answer: Option<Instant>,
     answer_time_max: Duration,
     rng: Rng,
-    /// Sums of the counters of closed ports.
+    /// Sums of the counters of closed mux ports.
     counters: BTreeMap<&'static str, u64>,
 }
 
 impl Ports {
-    /// Creates the ports of `scenario`, or `None` if it has none. No program runs yet.
+    /// Creates the mux ports of `scenario`, or `None` if it has none. No program runs yet.
     pub fn new(scenario: &Scenario, rng: Rng) -> Option<Self> {
         let spec = scenario.ports.as_ref()?;
         let host = spec.host;
@@ -182,9 +183,9 @@ impl Ports {
         Ok(true)
     }
 
-    /// Opens a port, and starts a well-behaved program on it. If the program already runs, the new
-    /// version takes over the claims of the old version. `retire` then holds the time at which the
-    /// old version ends, and true if all claims move at once.
+    /// Opens a mux port, and starts a well-behaved program on it. If the program already runs, the
+    /// new version takes over the claims of the old version. `retire` then holds the time at which
+    /// the old version ends, and true if all claims move at once.
     pub fn launch(
         &mut self,
         now: Instant,
@@ -357,8 +358,8 @@ impl Ports {
         self.driver.oracle.arrives(now, frame);
     }
 
-    /// Checks the frames that ports have received in a step of the service, and wakes the programs
-    /// whose doorbell the service has rung.
+    /// Checks the frames that mux ports have received in a step of the service, and wakes the
+    /// programs whose doorbell the service has rung.
     pub fn after_step(&mut self, now: Instant, mux: &MuxPorts) -> Result<(), Violation> {
         let oracle = &mut self.driver.oracle;
         let retired = self.retired.iter_mut().map(|(_, old)| old);
@@ -423,7 +424,7 @@ impl Ports {
         Ok(())
     }
 
-    /// Closes all ports, and checks that no state is left. Returns the counters.
+    /// Closes all mux ports, and checks that no state is left. Returns the counters.
     pub fn finish(
         &mut self,
         now: Instant,
@@ -474,7 +475,7 @@ fn run_program(
     Ok(has_published)
 }
 
-/// Checks the frames that the mux has published to a port. Returns true if there are any.
+/// Checks the frames that the mux has published to a mux port. Returns true if there are any.
 fn receive(
     now: Instant,
     (rings, key): (&mut Rings, owners::PortKey),

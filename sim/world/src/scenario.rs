@@ -154,7 +154,7 @@ pub struct Scenario {
     pub connections: Vec<ConnectionPlan>,
     /// Faults, in the order of time.
     pub faults: Vec<Fault>,
-    /// Ports of the mux of one host: packet rings for programs with their own stacks.
+    /// Mux ports of one host: packet rings for programs with their own stacks.
     pub ports: Option<PortsSpec>,
 }
 

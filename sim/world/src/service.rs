@@ -160,13 +160,13 @@ impl Service {
         })
     }
 
-    /// Returns the ports of the mux on the first core. Through such a port, a program with a TCP/IP
-    /// stack of its own exchanges packets with the service.
+    /// Returns the mux ports on the first core. A mux port is a pair of packet rings through which
+    /// a program with a TCP/IP stack of its own shares the NIC.
     pub fn mux_ports(&self) -> &MuxPorts {
         self.cores[0].mux_ports()
     }
 
-    /// Returns the ports of the mux on the first core, to open, change and close them.
+    /// Returns the mux ports on the first core, to open, change and close them.
     pub fn mux_ports_mut(&mut self) -> &mut MuxPorts {
         self.cores[0].mux_ports_mut()
     }

@@ -180,7 +180,7 @@ impl World {
     /// Runs to the end. Returns the report of the run, or the first violation of a rule.
     ///
     /// If the scenario demands a comparison, the scenario also runs without the hostile programs on
-    /// ports of the mux. The durations of the connections are then compared.
+    /// mux ports. The durations of the connections are then compared.
     pub fn run(self) -> Result<Report, Violation> {
         let other = self.scenario.without_hostile();
         let hostile = self.scenario.ports.as_ref();

@@ -1,6 +1,6 @@
 //! The mux (`service/mux`) with real stacks. The mux shares one NIC and one address between three
-//! stacks: the embedded stack and smoltcp, each on a port of the mux, and a stack in the place of
-//! the host. The peer is at the other end of the NIC.
+//! stacks: the embedded stack and smoltcp, each on a mux port (a pair of packet rings), and a stack
+//! in the place of the host. The peer is at the other end of the NIC.
 
 use std::{cell::RefCell, collections::HashMap, rc::Rc};
 
@@ -22,12 +22,12 @@ const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
 const PEER_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
 const LOCAL: IpAddress = IpAddress::from_v4([10, 0, 0, 1]);
 const PEER: IpAddress = IpAddress::from_v4([10, 0, 0, 2]);
-/// Ports of the three servers: on the embedded stack, on smoltcp, and on the host.
+/// TCP ports of the three servers: on the embedded stack, on smoltcp, and on the host.
 const SERVERS: [u16; 3] = [1000, 1001, 22];
 /// Bytes that each client sends and gets back.
 const LEN: usize = 300_000;
 
-/// smoltcp's network device on a port of the mux.
+/// smoltcp's network device on a mux port.
 struct Device(ProgramPort<MemPort>);
 
 /// A received packet.
@@ -163,12 +163,12 @@ impl<P: PacketIo> Echo<P> {
 }
 
 /// The peer's end of the NIC, and the number of resets that the peer has received, by the server's
-/// port.
+/// TCP port.
 type Wire = Rc<RefCell<(MemPort, HashMap<u16, u32>)>>;
 type PeerPort = FnPort<Box<dyn FnMut(&mut [u8]) -> Option<usize>>, Box<dyn FnMut(&[u8]) -> bool>>;
 
-/// Makes the port of the peer at `wire`. Every `loss`-th packet to the peer is lost. Zero means no
-/// loss.
+/// Makes the packet interface of the peer at `wire`. Every `loss`-th packet to the peer is lost.
+/// Zero means no loss.
 fn peer_port(wire: &Wire, loss: u32) -> PeerPort {
     let (rx, tx, mut count) = (Rc::clone(wire), Rc::clone(wire), 0_u32);
     let receive = move |packet: &mut [u8]| {

@@ -1,6 +1,7 @@
-//! GSO on a port of the mux (`service/mux`), with and without loss. The mux shares a NIC between
-//! stacks. The embedded stack on the port sends bulk data as GSO frames through shared memory. The
-//! mux splits the frames, because the NIC of this test has no GSO.
+//! GSO on a mux port (`service/mux`), with and without loss. A mux port is a pair of packet rings
+//! through which a program with a TCP/IP stack of its own shares the NIC. The embedded stack on the
+//! port sends bulk data as GSO frames through shared memory. The mux splits the frames, because the
+//! NIC of this test has no GSO.
 
 use std::{cell::RefCell, rc::Rc};
 
@@ -19,7 +20,7 @@ const LOCAL: IpAddress = IpAddress::from_v4([10, 0, 0, 1]);
 const PEER: IpAddress = IpAddress::from_v4([10, 0, 0, 2]);
 /// Endpoint of the server, which runs on the embedded stack.
 const SERVER: Endpoint = Endpoint::new(LOCAL, 1000);
-/// Length of the port's packet ring of each direction in bytes.
+/// Length of the mux port's packet ring of each direction in bytes.
 const RING_LEN: u32 = 256 * 1024;
 /// Bytes that the server sends.
 const LEN: usize = 2_000_000;
@@ -48,8 +49,8 @@ impl Link {
     }
 }
 
-/// Makes the port of the peer at the other end of the NIC. The port accepts no packet longer than
-/// the MTU.
+/// Makes the packet interface of the peer at the other end of the NIC. The interface accepts no
+/// packet longer than the MTU.
 fn peer_port(wire: MemPort, link: Link) -> FnPort<Receive, Send> {
     let loss = link.loss;
     let wire = Rc::new(RefCell::new(wire));
@@ -95,7 +96,7 @@ fn peer_port(wire: MemPort, link: Link) -> FnPort<Receive, Send> {
 }
 
 /// Sends [`LEN`] bytes from the server to the peer, and compares the received bytes with the sent
-/// bytes. Returns the counters of the server's port.
+/// bytes. Returns the counters of the server's mux port.
 fn transfer(link: Link) -> PortCounters {
     let config = MemConfig {
         partial_checksums: false,

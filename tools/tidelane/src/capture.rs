@@ -31,7 +31,8 @@ pub struct Options {
     /// File to write; without a file, write to standard output: tidelane capture | tcpdump -nr -
     #[arg(long, short)]
     write: Option<PathBuf>,
-    /// Capture at this port of the mux (tidelane port list), instead of at the NIC
+    /// Capture at this mux port (a program with a TCP/IP stack of its own, see tidelane port list),
+    /// instead of at the NIC
     #[arg(long, value_name = "NUMBER")]
     mux_port: Option<u32>,
     /// Capture only packets of this protocol

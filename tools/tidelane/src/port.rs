@@ -1,9 +1,9 @@
-//! `tidelane port`: shows the packet ports of programs with a network stack of their own.
+//! `tidelane port`: shows the mux ports of programs with a network stack of their own.
 //!
-//! A packet port ("port" below) is not a TCP port, but connects a program to the service
-//! (`tidelaned`) by pairs of packet rings, one pair for each core (polling thread) of the service.
-//! The program claims 3-tuples (protocol, local address, local port), and the service passes the
-//! packets of these 3-tuples to the program's port.
+//! A mux port is not a TCP port, but pairs of packet rings, one pair for each core (polling thread)
+//! of the service (`tidelaned`), through which the program shares the NIC. The program claims
+//! 3-tuples (protocol, local address, local port), and the service passes the packets of these
+//! 3-tuples to the program's mux port.
 
 use std::collections::BTreeMap;
 
@@ -22,9 +22,9 @@ pub struct Options {
 /// The subcommands of `tidelane port`.
 #[derive(Subcommand, Debug)]
 enum Verb {
-    /// Show the ports, their programs and their claims
+    /// Show the mux ports, their programs and their claims
     List(List),
-    /// Show the packet counters of each port
+    /// Show the packet counters of each mux port
     Stat(Stat),
 }
 
@@ -41,7 +41,7 @@ struct List {
 /// Options of `port stat`.
 #[derive(Args, Debug)]
 struct Stat {
-    /// Show this port alone
+    /// Show this mux port alone
     number: Option<u32>,
     #[command(flatten)]
     service: ServiceName,
@@ -56,7 +56,7 @@ struct Answer {
     ports: Vec<Port>,
 }
 
-/// A port of a program. The counters are sums over all cores of the service.
+/// A mux port of a program. The counters are sums over all cores of the service.
 #[derive(Deserialize, Debug, Default)]
 #[serde(default)]
 struct Port {
@@ -70,20 +70,20 @@ struct Port {
     /// Protocol and local endpoint of each claim.
     claims: Vec<String>,
     received: u64,
-    /// Packets that the port has sent. Each segment of a GSO frame counts.
+    /// Packets that the mux port has sent. Each segment of a GSO frame counts.
     sent: u64,
     gso_frames: u64,
-    /// Packets for the port that were lost because its ring was full.
+    /// Packets for the mux port that were lost because its ring was full.
     overruns: u64,
-    /// Packets of the port that were lost because the NIC had no room.
+    /// Packets of the mux port that were lost because the NIC had no room.
     lost: u64,
-    /// Number of times that packets of the port waited because of its rate limit.
+    /// Number of times that packets of the mux port waited because of its rate limit.
     delays: u64,
-    /// Packets of the port that were not sent, by reason.
+    /// Packets of the mux port that were not sent, by reason.
     refused: BTreeMap<String, u64>,
 }
 
-/// Prints the ports, or their counters.
+/// Prints the mux ports, or their counters.
 pub fn port(options: &Options) -> Result<(), Failure> {
     match &options.verb {
         Verb::List(list) => {
@@ -111,7 +111,7 @@ pub fn port(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Removes all ports but port `number` from an answer.
+/// Removes all mux ports but port `number` from an answer.
 fn keep_only(answer: &mut serde_json::Value, number: u32) -> Result<(), Failure> {
     let ports = answer["ports"].as_array_mut();
     let ports = ports.ok_or_else(|| Failure::new("unexpected answer: no ports"))?;

@@ -26,7 +26,7 @@ const FOLDERS: &[(&str, &[&str])] = &[
     // `app/direct-nic` sets up the direct back end on a NIC queue: the AF_XDP socket, and the demux
     // (the XDP program that steers packets).
     ("app/direct-nic", &["proto", "nic"]),
-    // `app/direct-port` sets up the direct back end on a port of the service.
+    // `app/direct-port` sets up the direct back end on a mux port of the service.
     ("app/direct-port", &["proto", "nic"]),
     ("sim", &["proto", "shm", "nic", "service", "app"]),
     ("tools", &["shm", "app", "tests"]),

@@ -1,5 +1,6 @@
-//! Multicast and broadcast over a port of the service: a program that answers and asks over UDP,
-//! with a stack of its own that has only UDP over IPv4.
+//! Multicast and broadcast over a mux port of the service: a program that answers and asks over
+//! UDP, with a stack of its own that has only UDP over IPv4. A mux port is a pair of packet rings
+//! through which a program with a TCP/IP stack of its own shares the NIC.
 //!
 //! The program claims a UDP port of all addresses. It answers each datagram `ask` by `answer`. With
 //! `--ask`, it also sends `ask` to a group or a broadcast address until an answer arrives.
@@ -22,7 +23,7 @@ use tidelane_wire::{
 /// Time between two questions.
 const ASK_TIME: Duration = Duration::from_millis(100);
 
-/// Answers and asks over UDP, on a port of the Tidelane service.
+/// Answers and asks over UDP, on a mux port of the Tidelane service.
 #[derive(Parser, Debug)]
 #[command(version)]
 struct Options {

@@ -1,9 +1,10 @@
-//! An HTTP client on the embedded stack, whose packets come from a port of the Tidelane service. A
-//! port is shared memory over which a program exchanges packets with the service.
+//! An HTTP client on the embedded stack, whose packets come from a mux port of the Tidelane
+//! service. A mux port is a pair of packet rings through which a program with a TCP/IP stack of its
+//! own shares the NIC.
 //!
 //! The client keeps a number of connections busy, each with one request at a time, and checks the
-//! length and the bytes of each response. If the server is on another port of the same service, the
-//! service copies the packets from port to port.
+//! length and the bytes of each response. If the server is on another mux port of the same service,
+//! the service copies the packets from mux port to mux port.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -31,7 +32,7 @@ const RING_LEN: u32 = 1 << 20;
 /// Number of bytes that one call reads.
 const READ_LEN: usize = 64 << 10;
 
-/// HTTP client on an embedded TCP stack, on a port of the service that TIDELANE_SOCKET names.
+/// HTTP client on an embedded TCP stack, on a mux port of the service that TIDELANE_SOCKET names.
 #[derive(Parser, Debug)]
 #[command(version)]
 struct Options {

@@ -1,5 +1,5 @@
-//! The HTTP server on a port of the Tidelane service. A port is shared memory over which a program
-//! exchanges packets with the service.
+//! The HTTP server on a mux port of the Tidelane service. A mux port is a pair of packet rings
+//! through which a program with a TCP/IP stack of its own shares the NIC.
 
 use std::{io, net::SocketAddr};
 

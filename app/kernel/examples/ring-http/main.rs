@@ -48,7 +48,7 @@ struct Options {
     #[arg(long, default_value_t = 0)]
     zero_copy_min: u32,
     /// TUN device of the direct back end, whose network has the address of the server. Without a
-    /// device and an interface, the direct back end has a port of the Tidelane service at
+    /// device and an interface, the direct back end has a mux port of the Tidelane service at
     /// TIDELANE_SOCKET
     #[arg(long, conflicts_with = "interface")]
     device: Option<String>,
@@ -114,7 +114,7 @@ fn run(options: &Options) -> io::Result<()> {
     Ok(())
 }
 
-/// Serves on TCP in this process, over an interface, a TUN device or a port of the service.
+/// Serves on TCP in this process, over an interface, a TUN device or a mux port of the service.
 fn serve_direct(options: &Options) -> io::Result<()> {
     if let Some(interface) = &options.interface {
         let mut context = tidelane_direct_nic::open(&NicOptions {

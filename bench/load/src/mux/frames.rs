@@ -1,5 +1,5 @@
-//! The frames of the load `mux`: one TCP segment for each port of the mux. The mux shares one NIC
-//! between programs with a network stack of their own, each of which has a port.
+//! The frames of the load `mux`: one TCP segment for each mux port. A mux port is a pair of packet
+//! rings through which a program with a TCP/IP stack of its own shares the NIC.
 
 use std::{io, sync::Arc};
 
@@ -15,7 +15,7 @@ const FCS_LEN: usize = 4;
 /// TCP port of the peer.
 const PEER_PORT: u16 = 9;
 
-/// One frame for each port. Clones share the frames.
+/// One frame for each mux port. Clones share the frames.
 #[derive(Clone)]
 pub struct Frames {
     /// Link address of the interface.
@@ -24,7 +24,8 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Builds the frames that the ports send or, for [`Direction::Receive`], receive from the NIC.
+    /// Builds the frames that the mux ports send or, for [`Direction::Receive`], receive from the
+    /// NIC.
     pub fn new(options: &Options) -> io::Result<Self> {
         let mac = parse_mac(&options.mac)?;
         let peer_mac = parse_mac(&options.peer_mac)?;
@@ -36,7 +37,7 @@ impl Frames {
             let outside = Endpoint::new(peer, PEER_PORT);
             let next = FIRST_PORT + (number + 1) % options.ports;
             match (options.direction, options.without_mux) {
-                // A sender without a mux acts as the peer of a receiving mux, and sends to its
+                // A sender without a mux acts as the peer of a receiving mux, and sends to its mux
                 // ports.
                 (Direction::Send, true) => {
                     let from = Endpoint::new(local, PEER_PORT);
@@ -58,13 +59,13 @@ impl Frames {
         })
     }
 
-    /// Returns the frame of port `at`, modulo the number of ports.
+    /// Returns the frame of mux port `at`, modulo the number of ports.
     #[inline]
     pub fn of(&self, at: usize) -> &[u8] {
         &self.frames[at % self.frames.len()]
     }
 
-    /// Returns the frames of all ports.
+    /// Returns the frames of all mux ports.
     pub fn all(&self) -> Vec<Vec<u8>> {
         self.frames.to_vec()
     }

@@ -18,7 +18,7 @@ use tidelane_time::Instant;
 use tidelane_wire::{IpAddress, MacAddress};
 use tidelaned::core::{Call, CoreLink};
 
-/// Number of frames of one direction of a packet port, whether free or in use.
+/// Number of frames of one direction of a NIC in memory, whether free or in use.
 const FRAMES: u32 = 64;
 /// First port of the kernel's ephemeral range.
 const EPHEMERAL_MIN: u16 = 32_768;
@@ -37,8 +37,8 @@ pub struct OwnCore {
 pub struct Link(Arc<Mutex<OwnCore>>);
 
 impl Link {
-    /// Creates a core whose host has `address`. Returns the link, and the far end of the host's
-    /// packet port (a NIC in memory).
+    /// Creates a core whose host has `address`. Returns the link, and the far end of the host's NIC
+    /// in memory.
     pub fn new(address: [u8; 4], mac: MacAddress, now: Instant) -> (Self, MemPort) {
         let (near, far) = MemPort::pair(MemConfig {
             frames: FRAMES,
@@ -98,7 +98,7 @@ impl CoreLink<MemPort> for Link {
     }
 }
 
-/// The far ends of two hosts' packet ports. Frames move between the far ends.
+/// The far ends of two hosts' NICs in memory. Frames move between the far ends.
 pub struct Wire(pub [MemPort; 2]);
 
 impl Wire {

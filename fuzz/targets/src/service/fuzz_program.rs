@@ -146,8 +146,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Creates a peer. Returns the peer, and the far end of its host's packet port (a NIC in
-    /// memory).
+    /// Creates a peer. Returns the peer, and the far end of its host's NIC in memory.
     pub fn new(now: Instant) -> (Self, MemPort) {
         let (link, far) = Link::new(PEER, MACS[1], now);
         let layout = Layout::new(256, 4 << 20, 4 << 20).expect("a possible layout");
@@ -251,8 +250,9 @@ pub fn answer(service: &Service) -> Option<Result<Answer, Failure>> {
     }
 }
 
-/// Maps the two memories of the packet port that an attacker has opened, which also seals them. The
-/// service refuses the attacker's claims of 3-tuples if the memories are not sealed.
+/// Maps the two memories of the mux port (a pair of packet rings to share the NIC) that an attacker
+/// has opened, which also seals them. The service refuses the attacker's claims of 3-tuples if the
+/// memories are not sealed.
 pub fn seal(answer: &Answer) {
     for pair in answer.descriptors.chunks_exact(2).take(1) {
         let memories = [pair[0].as_fd(), pair[1].as_fd()];

@@ -26,13 +26,14 @@ macro_rules! resources {
 resources! {
     /// Connections to the registration socket, registered or not.
     Registrations = "registrations",
-    /// Registered programs and ports of the mux, each with memory that it shares with the service.
+    /// Registered programs and mux ports, each with memory shared with the service. A mux port is a
+    /// pair of packet rings through which a program with a TCP/IP stack of its own shares the NIC.
     Programs = "programs",
     /// Contexts of programs: a set of rings on each core, which each step reads.
     Contexts = "contexts",
     /// Listening sockets.
     Listeners = "listeners",
-    /// Ports that programs reserved, and 3-tuples that ports of the mux claimed.
+    /// Ports that programs reserved, and 3-tuples that mux ports claimed.
     Ports = "ports",
     /// Descriptors that the service holds for a user.
     Descriptors = "descriptors",
@@ -52,13 +53,12 @@ resources! {
     Messages = "messages_per_second",
     /// Bytes of stream buffers of connections that no program has accepted yet.
     StagedBytes = "staged_bytes",
-    /// Bytes of packet rings of ports of the mux.
+    /// Bytes of packet rings of mux ports.
     RingBytes = "ring_bytes",
-    /// Packets that each port of the mux may send per second. Only the limit is used; there are no
+    /// Packets that each mux port may send per second. Only the limit is used; there are no
     /// charges.
     PortPackets = "port_packets_per_second",
-    /// Bytes that each port of the mux may send per second. Only the limit is used; there are no
-    /// charges.
+    /// Bytes that each mux port may send per second. Only the limit is used; there are no charges.
     PortBytes = "port_bytes_per_second",
 }
 

@@ -1,13 +1,14 @@
-//! The link in memory between the engine of the host and the ports of the mux. Programs with
-//! sockets on the service and programs with TCP/IP stacks of their own reach each other over this
-//! link.
+//! The link in memory between the engine of the host and the mux ports. A mux port is a pair of
+//! packet rings through which a program with a TCP/IP stack of its own shares the NIC. Programs
+//! with sockets on the service and programs with TCP/IP stacks of their own reach each other over
+//! this link.
 
 use tidelane_engine::{FlowRoute, LinkId};
 use tidelane_mux::copy_to;
 use tidelane_packet_io::{Burst, Capabilities, PacketIo, TxChecksum};
 use tidelane_time::Instant;
 
-/// Number of the link to the ports of the mux.
+/// Number of the link to the mux ports.
 pub const MUX_LINK: LinkId = LinkId(u16::MAX);
 /// Length in bytes of the largest frame of the link.
 const FRAME_LEN_MAX: usize = 2048;
@@ -61,7 +62,7 @@ impl Burst for FrameQueue {
     }
 }
 
-/// The queue is the port of a `Transmitter`. The queue receives no frames.
+/// The queue is the packet interface of a `Transmitter`. The queue receives no frames.
 impl PacketIo for FrameQueue {
     type Burst = Self;
 
@@ -107,11 +108,12 @@ impl PacketIo for FrameQueue {
 /// A queue of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MuxQueue {
-    /// Frames from the engine to ports of the mux.
+    /// Frames from the engine to mux ports.
     ToPorts,
-    /// Frames from ports of the mux to the engine.
+    /// Frames from mux ports to the engine.
     ToEngine,
-    /// Frames between ports that the operator's rules have refused. The host answers these frames.
+    /// Frames between mux ports that the operator's rules have refused. The host answers these
+    /// frames.
     Refused,
 }
 
@@ -121,11 +123,11 @@ pub struct MuxLink {
     to_ports: FrameQueue,
     to_engine: FrameQueue,
     refused: FrameQueue,
-    /// True if the last step gave the ports no turns, so that the engine could send packets that
-    /// had waited for room in the NIC.
+    /// True if the last step gave the mux ports no turns, so that the engine could send packets
+    /// that had waited for room in the NIC.
     engine_had_turn: bool,
-    /// Time since which the NIC has had no room for packets of ports. `None` if the NIC had room at
-    /// the last attempt.
+    /// Time since which the NIC has had no room for packets of mux ports. `None` if the NIC had
+    /// room at the last attempt.
     full_since: Option<Instant>,
 }
 
@@ -145,7 +147,7 @@ impl MuxLink {
         copy_to(self.queue(queue), frame)
     }
 
-    /// Returns true if a frame waits for the ports of the mux.
+    /// Returns true if a frame waits for the mux ports.
     #[inline]
     pub fn has_frames_to_ports(&self) -> bool {
         !self.to_ports.is_empty()
@@ -167,32 +169,32 @@ impl MuxLink {
         *self.queue(queue) = frames;
     }
 
-    /// Returns the queue to the ports, to which a `Transmitter` writes frames.
+    /// Returns the queue to the mux ports, to which a `Transmitter` writes frames.
     pub fn as_port(&mut self) -> &mut FrameQueue {
         &mut self.to_ports
     }
 
-    /// Returns true if this step gives the ports no turns. The engine and the ports alternate while
-    /// `engine_waits` is true: while the engine waits for room in the NIC.
+    /// Returns true if this step gives the mux ports no turns. The engine and the ports alternate
+    /// while `engine_waits` is true: while the engine waits for room in the NIC.
     pub fn is_turn_of_engine(&mut self, engine_waits: bool) -> bool {
         self.engine_had_turn = engine_waits && !self.engine_had_turn;
         self.engine_had_turn
     }
 
-    /// Returns true if the NIC had no room for a packet of a port at the last attempt.
+    /// Returns true if the NIC had no room for a packet of a mux port at the last attempt.
     #[inline]
     pub fn is_nic_full(&self) -> bool {
         self.full_since.is_some()
     }
 
-    /// Records that the NIC has room for packets of ports.
+    /// Records that the NIC has room for packets of mux ports.
     #[inline]
     pub fn note_nic_room(&mut self) {
         self.full_since = None;
     }
 
-    /// Records that the NIC has no room for packets of ports. Returns the time since which the NIC
-    /// has had no room.
+    /// Records that the NIC has no room for packets of mux ports. Returns the time since which the
+    /// NIC has had no room.
     #[inline]
     pub fn note_nic_full(&mut self, now: Instant) -> Instant {
         *self.full_since.get_or_insert(now)

@@ -26,7 +26,8 @@ pub enum Path {
         /// Ethernet and IP header without a link address.
         template: HeaderTemplate,
     },
-    /// Over the link in memory to the ports of the mux.
+    /// Over the link in memory to the mux ports, through which programs with stacks of their own
+    /// share the NIC.
     Mux {
         /// Ethernet and IP header, with the interface's link address at both ends.
         template: HeaderTemplate,

@@ -1,8 +1,8 @@
-//! A cache of the actions that the rules give to the connections of ports. With the cache, the
-//! filter does not compare each packet with each rule.
+//! A cache of the actions that the rules give to the connections of mux ports (programs with TCP/IP
+//! stacks of their own). With the cache, the filter does not compare each packet with each rule.
 //!
 //! A look-up of an action does not count a match of a rule. A rule may apply to only one direction:
-//! connections that the peer opens, or connections that the port opens. Each 5-tuple
+//! connections that the peer opens, or connections that the mux port opens. Each 5-tuple
 //! ([`FiveTuple`]) of a port therefore has two actions.
 
 use tidelane_mux::PortId;
@@ -13,12 +13,12 @@ use crate::rules::Action;
 /// Number of entries of the cache.
 const ENTRIES: usize = 1024;
 
-/// The actions for the connections of one port with one 5-tuple.
+/// The actions for the connections of one mux port with one 5-tuple.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CachedActions {
     /// The action for a connection that the peer opens.
     pub inbound: Action,
-    /// The action for a connection that the port opens.
+    /// The action for a connection that the mux port opens.
     pub outbound: Action,
 }
 
@@ -33,7 +33,7 @@ impl ActionCache {
         self.0.clear();
     }
 
-    /// Returns the actions for the port and the 5-tuple of `key`. `hash` is the hash of the
+    /// Returns the actions for the mux port and the 5-tuple of `key`. `hash` is the hash of the
     /// 5-tuple. If the cache does not have the actions, the function calls `make` and stores the
     /// result.
     pub fn get(

@@ -1,5 +1,6 @@
-//! The connections of the ports of one user, and the answers that their handshakes still expect.
-//! The rules judge packets other than a SYN by this state.
+//! The connections of the mux ports (programs with TCP/IP stacks of their own) of one user, and the
+//! answers that their handshakes still expect. The rules judge packets other than a SYN by this
+//! state.
 //!
 //! The table has a fixed size. An entry is one word:
 //!
@@ -57,12 +58,12 @@ const EXPECTED: u64 = 1 << KIND_SHIFT;
 const UNANSWERED: u64 = 2 << KIND_SHIFT;
 const ANSWERED: u64 = 3 << KIND_SHIFT;
 
-/// The 5-tuple of packets between a port and a peer.
+/// The 5-tuple of packets between a mux port and a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FiveTuple {
     /// Protocol number.
     pub protocol: u8,
-    /// The port's end.
+    /// The end of the mux port.
     pub local: Endpoint,
     /// The peer's end.
     pub peer: Endpoint,

@@ -1,5 +1,6 @@
-//! Tests of the verdicts on packets of ports: handshakes, packets without a handshake, datagrams,
-//! ICMP errors, and changes of rules and owners.
+//! Tests of the verdicts on packets of mux ports (packet rings of programs with TCP/IP stacks of
+//! their own): handshakes, packets without a handshake, datagrams, ICMP errors, and changes of
+//! rules and owners.
 
 use tidelane_time::Duration;
 use tidelane_wire::{
@@ -17,7 +18,7 @@ const SYN: TcpFlags = TcpFlags::SYN;
 const ACK: TcpFlags = TcpFlags::ACK;
 const SYN_ACK: TcpFlags = TcpFlags(TcpFlags::SYN.0 | TcpFlags::ACK.0);
 const RST_ACK: TcpFlags = TcpFlags(TcpFlags::RST.0 | TcpFlags::ACK.0);
-/// Initial sequence numbers of the port and of the peer.
+/// Initial sequence numbers of the mux port and of the peer.
 const OURS: u32 = 100;
 const THEIRS: u32 = 900;
 
@@ -101,12 +102,12 @@ fn finish_ip_header(frame: &mut [u8]) {
     frame[24..26].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Returns an ICMP error about a segment that the port has sent with sequence number `seq`.
+/// Returns an ICMP error about a segment that the mux port has sent with sequence number `seq`.
 fn icmp_about(seq: u32) -> Vec<u8> {
     icmp_quoting(&tcp(Way::Out, SYN, seq, 0))
 }
 
-/// Returns an ICMP error about a packet that the port has sent.
+/// Returns an ICMP error about a packet that the mux port has sent.
 fn icmp_quoting(sent: &Sent) -> Vec<u8> {
     let quote = sent.frame();
     let mut icmp = vec![3, 1, 0, 0, 0, 0, 0, 0];
@@ -122,7 +123,7 @@ fn icmp_quoting(sent: &Sent) -> Vec<u8> {
     frame
 }
 
-/// Rules, and the port [`PORT`] with its owner.
+/// Rules, and the mux port [`PORT`] with its owner.
 struct Scene {
     rules: RuleSet,
     owners: PortOwners,
@@ -147,8 +148,8 @@ impl Scene {
         scene
     }
 
-    /// Sets two rules: one for connections that peers open, and one for connections that the port
-    /// opens.
+    /// Sets two rules: one for connections that peers open, and one for connections that the mux
+    /// port opens.
     fn set(&mut self, inbound: Action, outbound: Action) {
         let rule = |direction, action| Rule {
             action,
@@ -164,7 +165,7 @@ impl Scene {
         self.owners.rules_have_changed();
     }
 
-    /// Gives the port to a program of this group.
+    /// Gives the mux port to a program of this group.
     fn own(&mut self, group: u32) {
         let credentials = Credentials {
             uid: 7,
@@ -493,8 +494,8 @@ fn a_pair_may_be_used_again_from_the_other_side() {
     }
 }
 
-/// A claim moves to a port of another program of the user. The rules have other verdicts on this
-/// program.
+/// A claim moves to a mux port of another program of the user. The rules have other verdicts on
+/// this program.
 #[test]
 fn rules_apply_to_the_present_owner_of_a_claim() {
     let mut scene = Scene::new(Action::Accept, Action::Accept);

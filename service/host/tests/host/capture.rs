@@ -1,6 +1,6 @@
-//! Tests of captures, by which the operator records packets at the NIC or at a port of the mux. A
-//! port of the mux is shared memory over which a program with a TCP/IP stack of its own exchanges
-//! packets with the host, the stack of one core of the service.
+//! Tests of captures, by which the operator records packets at the NIC or at a mux port. A mux port
+//! is shared memory over which a program with a TCP/IP stack of its own exchanges packets with the
+//! host, the stack of one core of the service.
 
 use tidelane_host::{CaptureFilter, CapturePoint};
 use tidelane_mux::PortId;
@@ -91,7 +91,7 @@ fn a_capture_at_a_port_has_the_segments_in_memory() {
     assert_eq!(segments(host.take_capture(1, point)), expected);
     let counters = host.mux_ports().port_counters(port.id).expect("open");
     assert_eq!(counters.refused.values().sum::<u64>(), 1);
-    // The capture ends with the port.
+    // The capture ends with the mux port.
     host.mux_ports_mut().close(port.id);
     assert_eq!(host.take_capture(1, point), None);
     host.close_capture(1, point);

@@ -1,6 +1,6 @@
-//! Tests of packets between ports of the mux and sockets on the service. The host is the stack of
-//! one core of the service. A port of the mux is shared memory over which a program with a TCP/IP
-//! stack of its own exchanges packets with the host.
+//! Tests of packets between mux ports and sockets on the service. The host is the stack of one core
+//! of the service. A mux port is shared memory over which a program with a TCP/IP stack of its own
+//! exchanges packets with the host.
 
 use std::sync::{Arc, atomic::AtomicU32};
 
@@ -25,16 +25,16 @@ const NOW: Instant = Instant::from_secs(1);
 /// TCP port that the program with a stack of its own has claimed.
 pub const CLAIMED: u16 = 7000;
 
-/// A program with a port.
+/// A program with a mux port.
 pub struct Program {
-    /// The program's ends of the port's packet rings, one for each core.
+    /// The program's ends of the mux port's packet rings, one for each core.
     ends: Vec<ProgramEnd>,
-    /// Number of the port.
+    /// Number of the mux port.
     pub id: PortId,
 }
 
 impl Program {
-    /// Opens a port of a service with these cores, and claims TCP port [`CLAIMED`].
+    /// Opens a mux port of a service with these cores, and claims TCP port [`CLAIMED`].
     pub fn open(cores: &mut [&mut Core]) -> Self {
         let id = PortId(3);
         let tuple = Tuple {
@@ -149,7 +149,7 @@ fn a_port_without_a_listener_gets_a_reset() {
 }
 
 /// A frame from the wire is forged if its source is the host's own address. The host drops the
-/// frame, even if a port has claimed the source.
+/// frame, even if a mux port has claimed the source.
 #[test]
 fn the_wire_cannot_speak_for_a_port() {
     let mut stage = Stage::new();
@@ -180,7 +180,7 @@ fn the_wire_cannot_speak_for_a_port_on_another_core() {
     assert_eq!(cores[owner].counter("drop_martian_source"), 1);
 }
 
-/// A port may send through any core. The core of the flow answers through its own rings.
+/// A mux port may send through any core. The core of the flow answers through its own rings.
 #[test]
 fn frames_of_a_port_reach_the_core_of_their_flow() {
     let rings = [Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0))];
@@ -231,7 +231,7 @@ fn a_program_of_the_service_connects_to_a_port() {
     assert!(stage.core.sent().is_empty());
 }
 
-/// Returns a segment of the port to a peer on the link.
+/// Returns a segment of the mux port to a peer on the link.
 fn frame_out() -> Vec<u8> {
     let template = HeaderTemplate::new(OUR_MAC, THEIR_MAC, LOCAL, stranger(1));
     let template = template.expect("one version");
@@ -253,8 +253,8 @@ fn small_nic() -> Stage {
     }))
 }
 
-/// A port sends more packets in each step than a small NIC has room for. The engine nevertheless
-/// sends its ten resets.
+/// A mux port sends more packets in each step than a small NIC has room for. The engine
+/// nevertheless sends its ten resets.
 #[test]
 fn the_engine_and_a_port_that_floods_share_a_small_nic() {
     let mut stage = small_nic();
@@ -281,8 +281,8 @@ fn the_engine_and_a_port_that_floods_share_a_small_nic() {
     assert_eq!(counters.map(|counters| counters.lost), Some(0));
 }
 
-/// A NIC that sends nothing holds the packets of ports for 100 ms. Afterwards the ports still reach
-/// the service.
+/// A NIC that sends nothing holds the packets of mux ports for 100 ms. Afterwards the ports still
+/// reach the service.
 #[test]
 fn a_nic_that_stands_still_separates_no_port_from_the_service() {
     let mut stage = small_nic();
@@ -329,8 +329,8 @@ fn a_nic_that_stands_still_separates_no_port_from_the_service() {
     assert_eq!(counters(&stage), Some((14, 2)));
 }
 
-/// A connect to a 3-tuple fails after the port that claimed it has ended. The kernel, which has the
-/// 3-tuple from then on, would also answer with a RST.
+/// A connect to a 3-tuple fails after the mux port that claimed it has ended. The kernel, which has
+/// the 3-tuple from then on, would also answer with a RST.
 #[test]
 fn a_port_that_has_ended_resets_its_peers() {
     let mut stage = Stage::new();
@@ -341,7 +341,7 @@ fn a_port_that_has_ended_resets_its_peers() {
     assert!(guest.ask(connect(LOCAL, CLAIMED)));
     stage.run();
     assert_eq!(stage.core.counter("attempt_fails"), 0);
-    // The port ends before it answers the SYN. The retransmitted SYN finds no port.
+    // The mux port ends before it answers the SYN. The retransmitted SYN finds no port.
     assert!(stage.core.host.mux_ports_mut().close(port.id).is_some());
     for _ in 0..200 {
         stage.now += Duration::from_millis(10);
@@ -350,8 +350,8 @@ fn a_port_that_has_ended_resets_its_peers() {
     assert_eq!(stage.core.counter("attempt_fails"), 1);
 }
 
-/// While a port waits until its rate lets it send, the core has no work for the port. The core's
-/// next timeout is the time at which the port may send again.
+/// While a mux port waits until its rate lets it send, the core has no work for the port. The
+/// core's next timeout is the time at which the port may send again.
 #[test]
 fn a_core_sleeps_while_a_port_waits_for_its_rate() {
     let mut stage = Stage::new();

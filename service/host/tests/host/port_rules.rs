@@ -1,8 +1,8 @@
-//! Tests of the operator's rules for ports of the mux: packets from the wire, from other ports, and
-//! from sockets on the service. `src/port_rules/tests.rs` tests the verdicts packet by packet.
+//! Tests of the operator's rules for mux ports: packets from the wire, from other ports, and from
+//! sockets on the service. `src/port_rules/tests.rs` tests the verdicts packet by packet.
 //!
-//! The host is the stack of one core of the service. A port of the mux is shared memory over which
-//! a program with a TCP/IP stack of its own exchanges packets with the host.
+//! The host is the stack of one core of the service. A mux port is shared memory over which a
+//! program with a TCP/IP stack of its own exchanges packets with the host.
 
 use std::sync::{Arc, atomic::AtomicU32};
 
@@ -33,18 +33,18 @@ const SYN_ACK: TcpFlags = TcpFlags(TcpFlags::SYN.0 | TcpFlags::ACK.0);
 const RST_ACK: TcpFlags = TcpFlags(TcpFlags::RST.0 | TcpFlags::ACK.0);
 const NOW: Instant = Instant::from_secs(1);
 
-/// A program with a port.
+/// A program with a mux port.
 struct Program {
-    /// The program's ends of the port's packet rings, one for each core.
+    /// The program's ends of the mux port's packet rings, one for each core.
     ends: Vec<ProgramEnd>,
-    /// Number of the port.
+    /// Number of the mux port.
     id: PortId,
     /// TCP port that the program has claimed.
     claimed: u16,
 }
 
 impl Program {
-    /// Opens a port of user `uid` that has claimed TCP port `claimed`.
+    /// Opens a mux port of user `uid` that has claimed TCP port `claimed`.
     fn open(cores: &mut [&mut Core], claimed: u16, uid: u32) -> Self {
         let id = PortId(claimed.into());
         let local = Endpoint::new(LOCAL, claimed);
@@ -212,7 +212,7 @@ fn a_peer_is_accepted_refused_or_dropped() {
     stage.core.receives(&broken);
     stage.run();
     assert!(stage.answers(stranger(1)).is_empty() && port.received(0).is_empty());
-    // An ACK gets the RST of a closed port, and a RST gets none.
+    // An ACK gets the RST of a closed TCP port, and a RST gets none.
     let answer = stage.exchange(stranger(1), to_one(ACK, 7, 99));
     assert_eq!(answer.len(), 1);
     assert_eq!(
@@ -261,8 +261,8 @@ fn a_port_does_not_reach_a_refused_peer() {
     assert_eq!(stage.core.sent().len(), 7, "without rules");
 }
 
-/// The rules forbid the program of a port to open connections. The program may nevertheless answer
-/// its clients, over any core.
+/// The rules forbid the program of a mux port to open connections. The program may nevertheless
+/// answer its clients, over any core.
 #[test]
 fn a_server_answers_its_clients_over_any_core() {
     let rings = [Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0))];
@@ -295,8 +295,8 @@ fn a_server_answers_its_clients_over_any_core() {
     }
 }
 
-/// New rules also apply to the open connections of a port. If they refuse a connection, the peer
-/// gets a RST, and the port gets no more packets of the connection.
+/// New rules also apply to the open connections of a mux port. If they refuse a connection, the
+/// peer gets a RST, and the port gets no more packets of the connection.
 #[test]
 fn new_rules_apply_to_open_ports() {
     let mut stage = Stage::new();
@@ -334,7 +334,7 @@ fn new_rules_apply_to_open_ports() {
     assert_eq!(stage.core.sent().len(), 1);
 }
 
-/// The rules apply at both ends of a connection from a port to a listener on the service.
+/// The rules apply at both ends of a connection from a mux port to a listener on the service.
 #[test]
 fn a_port_and_a_listener_are_judged_at_both_ends() {
     for (rule, answer) in [
@@ -350,7 +350,7 @@ fn a_port_and_a_listener_are_judged_at_both_ends() {
         let syn = port.header(PORT, SYN, 7, 0);
         port.send(0, LOCAL, &syn);
         if rule.direction == Some(Direction::Out) && rule.users == [33] {
-            // The rules also stop data that the port sends without a handshake.
+            // The rules also stop data that the mux port sends without a handshake.
             let data = port.header(PORT, ACK, 8, 1);
             port.send(0, LOCAL, &data);
         }
@@ -361,7 +361,7 @@ fn a_port_and_a_listener_are_judged_at_both_ends() {
     }
 }
 
-/// The rules for the user of a port apply to a connection from a program on the service to the
+/// The rules for the user of a mux port apply to a connection from a program on the service to the
 /// port.
 #[test]
 fn a_program_on_the_service_is_refused_by_a_ports_rules() {
@@ -384,7 +384,7 @@ fn a_program_on_the_service_is_refused_by_a_ports_rules() {
     }
 }
 
-/// The rules for the users of both ports apply to a packet from one port to the other.
+/// The rules for the users of both mux ports apply to a packet from one port to the other.
 #[test]
 fn ports_are_judged_at_both_ends() {
     for (rule, arrives, answer) in [
@@ -414,8 +414,8 @@ fn ports_are_judged_at_both_ends() {
     }
 }
 
-/// A claim moves to the port of a user who may not open connections, while a connection is open.
-/// The rules for the new user apply to the connection.
+/// A claim moves to the mux port of a user who may not open connections, while a connection is
+/// open. The rules for the new user apply to the connection.
 #[test]
 fn a_moved_claim_is_judged_by_its_new_owner() {
     let mut stage = Stage::new();
@@ -450,7 +450,7 @@ fn a_moved_claim_is_judged_by_its_new_owner() {
     assert!(one.received(0).is_empty() && other.received(0).is_empty());
 }
 
-/// The next port with the number of a closed port is under the rules for its own user.
+/// The next mux port with the number of a closed port is under the rules for its own user.
 #[test]
 fn the_next_port_has_its_own_owner() {
     let mut stage = Stage::new();

@@ -7,11 +7,11 @@ use tidelane_wire::{
     TcpFlags, TcpOptions, checksum, emit_tcp, write_tcp_checksum,
 };
 
-/// MAC address of the NIC and of all ports.
+/// MAC address of the NIC and of all mux ports.
 pub const LOCAL_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
 /// MAC address of the peer, the remote host on the link.
 pub const PEER_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
-/// IP address of the NIC and of all ports.
+/// IP address of the NIC and of all mux ports.
 pub const LOCAL: IpAddress = IpAddress::from_v4([10, 0, 0, 1]);
 /// IP address of the peer.
 pub const PEER: IpAddress = IpAddress::from_v4([10, 0, 0, 2]);

@@ -105,7 +105,7 @@ fn claim_text(claimed: &Claimed) -> String {
     format!("{protocol} {}", claimed.tuple.local)
 }
 
-/// Returns the name of the reason why the mux does not send a packet of a port.
+/// Returns the name of the reason why the mux does not send a packet of a mux port.
 fn reason_name(reason: SendRefusal) -> &'static str {
     match reason {
         SendRefusal::Malformed(reason) => reason.name(),

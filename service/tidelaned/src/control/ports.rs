@@ -10,8 +10,8 @@ use super::Control;
 use crate::{core::NicPort, pace};
 
 impl<P: NicPort> Control<P> {
-    /// Ends the sessions of ports whose programs have written impossible values into their rings on
-    /// core (polling thread) `core`.
+    /// Ends the sessions of mux ports whose programs have written impossible values into their
+    /// rings on core (polling thread) `core`.
     pub(super) fn close_corrupt_ports(&mut self, core: usize) {
         let take = |host: &mut Host<P>, _| host.mux_ports_mut().take_corrupt();
         for id in self.shared.cores.call(core, take).unwrap_or_default() {
@@ -19,7 +19,7 @@ impl<P: NicPort> Control<P> {
         }
     }
 
-    /// Applies the users' limits to all ports.
+    /// Applies the users' limits to all mux ports.
     pub(super) fn limit_ports(&self) {
         for session in self.sessions.values() {
             if let Some(port) = &session.port {

@@ -1,9 +1,9 @@
-//! Ports of the mux, which shares the NIC with programs that have a TCP/IP stack of their own. A
-//! port carries frames between such a program and the NIC. A session is a program's connection to
-//! the service. A doorbell is an eventfd by which the program and a core (a polling thread of the
+//! Mux ports. Through a mux port, a program with a TCP/IP stack of its own shares the NIC. A port
+//! carries frames between such a program and the NIC. A session is a program's connection to the
+//! service. A doorbell is an eventfd by which the program and a core (a polling thread of the
 //! service) wake each other.
 //!
-//! A program opens a port, maps and seals the port's shared memories, and then claims 3-tuples
+//! A program opens a mux port, maps and seals the port's shared memories, and then claims 3-tuples
 //! (address, protocol, port). The cores get the port only with its first claim, because the service
 //! uses sealed memories only. The demux is the XDP program that redirects the packets of a claim to
 //! the cores. The cores learn of a claim before the demux does, and the demux gives a claim up
@@ -42,7 +42,7 @@ use crate::{
     service_state::ServiceState,
 };
 
-/// A port that a session has opened.
+/// A mux port that a session has opened.
 pub struct OpenPort {
     id: PortId,
     /// Length of each packet ring in bytes.
@@ -51,17 +51,17 @@ pub struct OpenPort {
     doorbells: Vec<Doorbell>,
     /// The doorbell by which the cores wake the program.
     bell: Arc<Doorbell>,
-    /// The owner of the port in the form that the operator's rules use.
+    /// The owner of the mux port in the form that the operator's rules use.
     owner: PortOwner,
     user: Arc<User>,
-    /// The shared memories with the packet rings, for each core. `None` once the cores have the
+    /// The shared memories with the packet rings, for each core. `None` once the cores have the mux
     /// port.
     offered: Option<Vec<(PortRegions, PortMemories)>>,
     _charges: PortCharges,
 }
 
 impl OpenPort {
-    /// Returns the number of the port.
+    /// Returns the number of the mux port.
     pub fn id(&self) -> PortId {
         self.id
     }
@@ -71,8 +71,8 @@ impl OpenPort {
         self.ring_len
     }
 
-    /// Gives the port to the cores, unless they have it. Returns a constant of [`refusal`] if the
-    /// program has not sealed its memories, or if a core cannot have the port.
+    /// Gives the mux port to the cores, unless they have it. Returns a constant of [`refusal`] if
+    /// the program has not sealed its memories, or if a core cannot have the port.
     fn start<P: NicPort>(&mut self, shared: &ServiceState<P>) -> Result<(), u32> {
         let Some(offered) = &self.offered else {
             return Ok(());
@@ -101,7 +101,7 @@ impl OpenPort {
         Ok(())
     }
 
-    /// Applies the rate limits of the port's user to the port.
+    /// Applies the rate limits of the mux port's user to the port.
     pub fn limit<P: NicPort>(&self, shared: &ServiceState<P>) {
         if self.offered.is_some() {
             return;
@@ -111,7 +111,7 @@ impl OpenPort {
         shared.cores.call_each(set);
     }
 
-    /// Returns the rate at which the port may send over each of `cores` cores.
+    /// Returns the rate at which the mux port may send over each of `cores` cores.
     fn rate(&self, cores: usize) -> SendRate {
         let part = |resource| match self.user.limit(resource) {
             u64::MAX => None,
@@ -123,7 +123,7 @@ impl OpenPort {
         }
     }
 
-    /// Ends the port's claims, and then closes the port on all cores.
+    /// Ends the mux port's claims, and then closes the port on all cores.
     pub(super) fn close<P: NicPort>(self, shared: &mut ServiceState<P>) {
         let id = self.id;
         while let Some(claimed) = shared.ports.pop(id) {
@@ -134,7 +134,8 @@ impl OpenPort {
         let closed = shared
             .cores
             .call_each(|_| move |host: &mut Host<P>, _| host.close_port(id));
-        // A core that does not answer may still have the port, so the port's number stays in use.
+        // A core that does not answer may still have the mux port, so the port's number stays in
+        // use.
         if let Some(ends) = closed {
             shared.ports.free(id);
             // Unmapping takes long if the program has filled much memory, so another thread unmaps
@@ -145,7 +146,7 @@ impl OpenPort {
 }
 
 impl Session {
-    /// Handles a message without descriptors on a session with a port.
+    /// Handles a message without descriptors on a session with a mux port.
     pub(super) fn handle_of_port<P: NicPort>(
         &mut self,
         shared: &mut ServiceState<P>,
@@ -157,8 +158,8 @@ impl Session {
         }
     }
 
-    /// Handles OPEN_PORT: opens a port for the program, and sends the descriptors of its memories
-    /// and doorbells.
+    /// Handles OPEN_PORT: opens a mux port for the program, and sends the descriptors of its
+    /// memories and doorbells.
     pub(super) fn open_port<P: NicPort>(
         &mut self,
         shared: &mut ServiceState<P>,
@@ -228,8 +229,8 @@ impl Session {
         sent
     }
 
-    /// Handles CLAIM_TUPLE: claims the 3-tuple of the socket in `proof` for the session's port. If
-    /// another port of the same user has the claim, moves the claim to this port.
+    /// Handles CLAIM_TUPLE: claims the 3-tuple of the socket in `proof` for the session's mux port.
+    /// If another port of the same user has the claim, moves the claim to this port.
     pub(super) fn claim_tuple<P: NicPort>(
         &mut self,
         shared: &mut ServiceState<P>,
@@ -270,7 +271,7 @@ impl Session {
         send_message(self.socket.as_fd(), &answer, &[])
     }
 
-    /// Handles RELEASE_TUPLE: ends the port's claim of a 3-tuple.
+    /// Handles RELEASE_TUPLE: ends the mux port's claim of a 3-tuple.
     fn release_tuple<P: NicPort>(
         &mut self,
         shared: &mut ServiceState<P>,
@@ -305,7 +306,7 @@ fn frame_terms<P: NicPort>(shared: &ServiceState<P>) -> Option<PacketPort> {
     })
 }
 
-/// Creates the memories of a port for each core.
+/// Creates the memories of a mux port for each core.
 fn memories(cores: usize, ring_len: u32) -> io::Result<Vec<(PortRegions, PortMemories)>> {
     let create = |_| {
         pace::rest();
@@ -361,8 +362,8 @@ fn claim<P: NicPort>(
     Ok(())
 }
 
-/// Moves the claim of a socket from port `from` to port `to`, on each core between two packets. The
-/// demux and the reservation stay as they are. Returns a constant of [`refusal`] on failure.
+/// Moves the claim of a socket from mux port `from` to port `to`, on each core between two packets.
+/// The demux and the reservation stay as they are. Returns a constant of [`refusal`] on failure.
 fn take_over<P: NicPort>(
     shared: &mut ServiceState<P>,
     proof: &TupleProof,
@@ -382,8 +383,8 @@ fn take_over<P: NicPort>(
     Ok(())
 }
 
-/// Ends a claim, first in the demux, then on the cores. The reservation of the kernel's port ends
-/// with the claim in the demux.
+/// Ends a claim, first in the demux, then on the cores. The reservation of the TCP or UDP port in
+/// the kernel ends with the claim in the demux.
 fn end_claim<P: NicPort>(shared: &mut ServiceState<P>, port: PortId, claimed: &Claimed) {
     for key in &claimed.keys {
         if let Err(error) = shared.claims.end_claim(*key) {

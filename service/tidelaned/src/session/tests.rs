@@ -1,4 +1,5 @@
-//! Tests of the sessions of registered programs, on the scene of the tests of mux ports.
+//! Tests of the sessions of registered programs, on the scene of the tests of mux ports (packet
+//! rings of programs with TCP/IP stacks of their own).
 
 use tidelane_host::accounts::Resource;
 

@@ -1,6 +1,6 @@
-//! The packets of a hostile program on a port of the mux: valid packets of the program's own
-//! 3-tuples (protocol, local address, local port), and forged packets. A port of the mux is the
-//! pair of packet rings between the mux and a program with its own stack.
+//! The packets of a hostile program on a mux port: valid packets of the program's own 3-tuples
+//! (protocol, local address, local port), and forged packets. A mux port is a pair of packet rings
+//! through which a program with a TCP/IP stack of its own shares the NIC.
 
 use tidelane_mux::SendRefusal;
 use tidelane_netem::Rng;
@@ -20,7 +20,7 @@ use crate::{
 
 /// Smallest segment size of a GSO frame that the mux accepts, in bytes.
 pub const GSO_SEGMENT_MIN: u16 = 512;
-/// Destination port at which no program listens.
+/// Destination TCP or UDP port at which no program listens.
 const CLOSED_PORT: u16 = 9;
 
 /// The environment that a hostile program knows.
@@ -33,8 +33,8 @@ pub struct Surroundings {
     /// Addresses of all hosts, each with the link address of the next hop.
     pub hops: Vec<(IpAddress, MacAddress)>,
     /// TCP ports of the listeners of the host, both of programs on the service and of programs on
-    /// ports of the mux. The latter are left out in a run that is compared with a run without
-    /// hostile programs.
+    /// mux ports. The latter are left out in a run that is compared with a run without hostile
+    /// programs.
     pub listeners: Vec<u16>,
     /// Largest frame of the NIC in bytes.
     pub frame_len_max: u32,
@@ -42,7 +42,7 @@ pub struct Surroundings {
 
 /// Draws the frames of a hostile program.
 pub struct Drafts<'a> {
-    /// The program's port.
+    /// The program's mux port.
     pub key: PortKey,
     /// 3-tuples that the program has claimed.
     pub tuples: &'a [Tuple],
@@ -51,7 +51,7 @@ pub struct Drafts<'a> {
 }
 
 impl Surroundings {
-    /// Returns the environment of the programs on ports of the mux of `host`.
+    /// Returns the environment of the programs on mux ports of `host`.
     pub fn new(scenario: &Scenario, host: usize) -> Self {
         let families = &Family::BOTH[..1 + usize::from(scenario.hosts[host].ipv6)];
         let own = families.iter().map(|family| address(*family, host));
@@ -65,7 +65,7 @@ impl Surroundings {
         let listeners = scenario.listeners.iter();
         // A flood of another program's ring costs that program more than a fair share, as a flood
         // from the link does. If the run is compared with a run without hostile programs, hostile
-        // programs therefore do not know the listeners of programs on ports of the mux.
+        // programs therefore do not know the listeners of programs on mux ports.
         let is_spared = |program: usize| {
             let ports = scenario.ports.as_ref().filter(|ports| ports.is_compared);
             ports.is_some_and(|ports| ports.index_of(program).is_some())

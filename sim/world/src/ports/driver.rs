@@ -1,6 +1,7 @@
-//! The driver of the mux: opens and closes ports, and moves claims of 3-tuples. The driver makes
-//! each call to the mux and to the oracle, which implements the rules of claims a second time. The
-//! results must agree.
+//! The driver of the mux: opens and closes mux ports, and moves claims of 3-tuples. A mux port is a
+//! pair of packet rings through which a program with a TCP/IP stack of its own shares the NIC. The
+//! driver makes each call to the mux and to the oracle, which implements the rules of claims a
+//! second time. The results must agree.
 
 use tidelane_host::MuxPorts;
 use tidelane_mux::{PortCounters, PortId, Tuple};
@@ -11,12 +12,12 @@ use tidelane_time::Instant;
 use super::{forge, oracle::Oracle, owners::PortKey, rings::Rings};
 use crate::ledger::{Violation, violation};
 
-/// A port of the mux, with its number in the run.
+/// A mux port, with its number in the run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PortName {
-    /// Number of the port in the run.
+    /// Number of the mux port in the run.
     pub key: PortKey,
-    /// Number of the port in the mux.
+    /// Number of the mux port in the mux.
     pub id: PortId,
 }
 
@@ -25,7 +26,7 @@ pub struct PortName {
 pub struct Driver {
     /// The oracle.
     pub oracle: Oracle,
-    /// Number of ports that were opened.
+    /// Number of mux ports that were opened.
     pub opened: u32,
 }
 
@@ -34,12 +35,12 @@ fn tuple_of((protocol, local): forge::Tuple) -> Tuple {
 }
 
 impl Driver {
-    /// Creates the driver of a host without ports.
+    /// Creates the driver of a host without mux ports.
     pub fn new(oracle: Oracle) -> Self {
         Self { oracle, opened: 0 }
     }
 
-    /// Opens a port.
+    /// Opens a mux port.
     pub fn open(
         &mut self,
         now: Instant,
@@ -55,7 +56,7 @@ impl Driver {
         Ok(PortName { key, id })
     }
 
-    /// Claims a 3-tuple for a port. Returns true if the 3-tuple was free.
+    /// Claims a 3-tuple for a mux port. Returns true if the 3-tuple was free.
     pub fn claim(
         &mut self,
         now: Instant,
@@ -76,7 +77,7 @@ impl Driver {
         ))
     }
 
-    /// Ends a claim of a port.
+    /// Ends a claim of a mux port.
     pub fn release(
         &mut self,
         now: Instant,
@@ -95,7 +96,7 @@ impl Driver {
         }
     }
 
-    /// Moves all claims of a port to another port.
+    /// Moves all claims of a mux port to another port.
     pub fn hand_over(
         &mut self,
         now: Instant,
@@ -109,7 +110,7 @@ impl Driver {
         self.moved(now, mux.hand_over(from.id, to.id), [from, to])
     }
 
-    /// Moves one claim of a port to another port.
+    /// Moves one claim of a mux port to another port.
     pub fn move_claim(
         &mut self,
         now: Instant,
@@ -138,7 +139,7 @@ impl Driver {
         }
     }
 
-    /// Closes a port. `rings` are the rings of the port, whose program has ended. Returns the
+    /// Closes a mux port. `rings` are the rings of the port, whose program has ended. Returns the
     /// counters of the port.
     pub fn close(
         &mut self,

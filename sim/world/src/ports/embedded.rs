@@ -1,5 +1,6 @@
-//! A program on a port of the mux with the embedded stack (`tidelane-embedded`), which runs TCP
-//! within the program. The program follows its connections' plans.
+//! A program on a mux port with the embedded stack (`tidelane-embedded`), which runs TCP within the
+//! program. The program follows its connections' plans. A mux port is a pair of packet rings
+//! through which a program with a TCP/IP stack of its own shares the NIC.
 
 use std::{
     cell::RefCell,
@@ -166,7 +167,7 @@ impl Pipe for EmbeddedStream {
 }
 
 impl EmbeddedProgram {
-    /// Starts the program on the port `end`.
+    /// Starts the program on the mux port `end`.
     pub fn new(launch: &Launch<'_>, engine: &EngineConfig, end: ProgramEnd) -> Self {
         let mut secret = [0; 16];
         launch.rng.fork(1).fill(&mut secret);

@@ -89,7 +89,7 @@ fn into_udp(frame: &mut [u8], (src, dst): (IpAddress, IpAddress), start: usize) 
     frame[start + 6..start + 8].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// Changes a valid frame with a TCP segment into a frame that no port may send.
+/// Changes a valid frame with a TCP segment into a frame that no mux port may send.
 pub fn spoil(rng: &mut Rng, frame: &mut Vec<u8>) {
     let is_v4 = frame[12] == 8;
     let transport = if is_v4 { 34 } else { 54 };

@@ -1,5 +1,6 @@
-//! The headers of frames, parsed for the oracle, which checks the frames of ports of the mux. The
-//! parser shares no code with the mux.
+//! The headers of frames, parsed for the oracle, which checks the frames of mux ports. The parser
+//! shares no code with the mux. A mux port is a pair of packet rings through which a program with a
+//! TCP/IP stack of its own shares the NIC.
 
 use tidelane_wire::{Endpoint, IpAddress};
 

@@ -1,4 +1,5 @@
-//! A hostile program on a port of the mux, which shares a NIC between stacks.
+//! A hostile program on a mux port, a pair of packet rings through which a program with a TCP/IP
+//! stack of its own shares the NIC.
 //!
 //! The program knows which of its frames the mux must refuse. The number of refused frames can
 //! therefore be checked until the program overwrites its own memory, or until its claims change.
@@ -23,7 +24,7 @@ use super::{
 
 /// Length in bytes of the headers of an IPv4 segment without options, in a frame.
 const HEADERS_V4: usize = 14 + 20 + 20;
-/// Offset of the packets in a port's memory, in bytes.
+/// Offset of the packets in a mux port's memory, in bytes.
 const DATA: u64 = 4096;
 
 /// A kind of misbehaviour.
@@ -53,7 +54,7 @@ pub enum Harm {
     HalfWritten,
     /// Dies with unpublished frames.
     Die,
-    /// Closes its port, and opens a new port.
+    /// Closes its mux port, and opens a new port.
     Reopen,
     /// Moves its claims to another hostile program.
     Move,
@@ -88,7 +89,7 @@ impl Harm {
 /// A request of a hostile program to the driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Demand {
-    /// Close the port, because the program has died or wants a new port.
+    /// Close the mux port, because the program has died or wants a new port.
     Close,
     /// Hand the claims to another program.
     Move,
@@ -109,13 +110,13 @@ enum Fate {
     Refused,
 }
 
-/// A hostile program on an open port.
+/// A hostile program on an open mux port.
 pub struct HostileProgram {
-    /// Number of the port in the run.
+    /// Number of the mux port in the run.
     pub key: PortKey,
-    /// Number of the port in the mux.
+    /// Number of the mux port in the mux.
     pub id: PortId,
-    /// The rings of the port.
+    /// The rings of the mux port.
     pub rings: Rings,
     /// 3-tuples that the program has claimed.
     pub tuples: Vec<Tuple>,
@@ -136,7 +137,7 @@ pub struct HostileProgram {
 }
 
 impl HostileProgram {
-    /// Creates the program of a new port.
+    /// Creates the program of a new mux port.
     pub fn new(key: PortKey, id: PortId, rings: Rings, frame_len_max: u32) -> Self {
         Self {
             key,
@@ -454,8 +455,8 @@ impl HostileProgram {
         });
     }
 
-    /// Draws a 3-tuple to claim: a 3-tuple that a port has claimed, the same with another address,
-    /// or one with a nearby port number if the program's own port has the claim.
+    /// Draws a 3-tuple to claim: a 3-tuple that a mux port has claimed, the same with another
+    /// address, or one with a nearby port number if the program's own port has the claim.
     fn wish(&self, around: &Surroundings, oracle: &Oracle, rng: &mut Rng) -> Option<Tuple> {
         let all: Vec<_> = oracle.owners.all().collect();
         let (owner, protocol, mut local) = *rng.pick(&all)?;

@@ -1,6 +1,7 @@
-//! All hostile programs on ports of the mux. In each of its turns, a program misbehaves once, and
-//! may make a request to the driver, which opens and closes ports and moves the claims of 3-tuples
-//! (protocol, local address, local port).
+//! All hostile programs on mux ports. In each of its turns, a program misbehaves once, and may make
+//! a request to the driver, which opens and closes ports and moves the claims of 3-tuples
+//! (protocol, local address, local port). A mux port is a pair of packet rings through which a
+//! program with a TCP/IP stack of its own shares the NIC.
 
 use tidelane_host::MuxPorts;
 use tidelane_mux::{PortCounters, PortId};
@@ -26,12 +27,12 @@ const TUPLES_FIRST: u16 = 3000;
 /// Number of local ports per hostile program.
 const TUPLES: u16 = 4;
 
-/// A hostile program, with or without a port.
+/// A hostile program, with or without a mux port.
 struct Hostile {
     spec: HostileSpec,
     index: u16,
     program: Option<HostileProgram>,
-    /// True if the program is gone and the driver has yet to close its port.
+    /// True if the program is gone and the driver has yet to close its mux port.
     is_closing: bool,
     /// Time of the next turn.
     next: Option<Instant>,
@@ -48,7 +49,7 @@ pub struct Hostiles {
 }
 
 impl Hostiles {
-    /// Creates the programs. Each program opens its port in its first turn.
+    /// Creates the programs. Each program opens its mux port in its first turn.
     pub fn new(
         specs: &[HostileSpec],
         around: Surroundings,
@@ -78,7 +79,7 @@ impl Hostiles {
         turns.min()
     }
 
-    /// Gives a program a turn, in which it opens its port, misbehaves, or ends. Returns the
+    /// Gives a program a turn, in which it opens its mux port, misbehaves, or ends. Returns the
     /// counters if the port was closed.
     pub fn run(
         &mut self,
@@ -175,7 +176,8 @@ impl Hostiles {
         Ok(())
     }
 
-    /// Closes the port `id` if it belongs to a hostile program. Returns the counters of the port.
+    /// Closes the mux port `id` if it belongs to a hostile program. Returns the counters of the
+    /// port.
     pub fn close_id(
         &mut self,
         now: Instant,
@@ -202,7 +204,7 @@ impl Hostiles {
         hostile.close(now, mux, driver)
     }
 
-    /// Ends all programs. Returns the counters of their ports.
+    /// Ends all programs. Returns the counters of their mux ports.
     pub fn end(
         &mut self,
         now: Instant,

@@ -1,5 +1,5 @@
-//! The start of a well-behaved program on a port of the mux. A port is the pair of packet rings
-//! between the mux and a program with its own stack.
+//! The start of a well-behaved program on a mux port. A mux port is a pair of packet rings through
+//! which a program with a TCP/IP stack of its own shares the NIC.
 
 use std::collections::VecDeque;
 
@@ -23,11 +23,11 @@ const SMOLTCP_PORTS: u16 = 256;
 /// Number of local ports per start of a program with smoltcp.
 const START_PORTS: u16 = 64;
 
-/// Parameters of one start of a program on a port.
+/// Parameters of one start of a program on a mux port.
 pub struct Launch<'a> {
     /// All parameters of the run.
     pub scenario: &'a Scenario,
-    /// Index of the program among the programs on ports.
+    /// Index of the program among the programs on mux ports.
     pub index: usize,
     /// Index of the host.
     pub host: usize,
@@ -51,7 +51,7 @@ pub fn local_port(id: u32) -> u16 {
 }
 
 impl<'a> Launch<'a> {
-    /// Returns the parameters of a start of port program `index`.
+    /// Returns the parameters of a start of the mux port program `index`.
     pub fn new(
         scenario: &'a Scenario,
         (index, earlier): (usize, u16),
@@ -95,8 +95,8 @@ impl<'a> Launch<'a> {
         }
     }
 
-    /// Returns the first local port of active opens with smoltcp. Each start uses other ports,
-    /// because peers may still have connections of an earlier start.
+    /// Returns the first local port of active opens with smoltcp. Each start uses other local
+    /// ports, because peers may still have connections of an earlier start.
     pub fn smoltcp_port(&self) -> u16 {
         let start = self.earlier * START_PORTS % SMOLTCP_PORTS;
         SMOLTCP_FIRST + self.index as u16 * SMOLTCP_PORTS + start

@@ -1,12 +1,12 @@
-//! The rules of ports, checked independently of the mux. The mux shares a NIC between the service
-//! and programs with their own stacks. A port is the pair of packet rings between one program and
-//! the mux.
+//! The rules of mux ports, checked independently of the mux. The mux shares a NIC between the
+//! service and programs with their own stacks. A mux port is the pair of packet rings between one
+//! program and the mux.
 //!
-//! The oracle sees every frame that a program publishes to its port, every frame that the mux
-//! publishes to a program, and every frame on the link. The oracle records the port that owns each
-//! 3-tuple of protocol, local address and local port ([`Owners`]). The owners change only between
-//! two steps of the service, by calls of the driver. A frame that leaves or arrives in a step is
-//! therefore checked against the owners during that step.
+//! The oracle sees every frame that a program publishes to its mux port, every frame that the mux
+//! publishes to a program, and every frame on the link. The oracle records the mux port that owns
+//! each 3-tuple of protocol, local address and local port ([`Owners`]). The owners change only
+//! between two steps of the service, by calls of the driver. A frame that leaves or arrives in a
+//! step is therefore checked against the owners during that step.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::ledger::{Violation, violation};
 
-/// Limit of the time between a frame's arrival at the NIC and its delivery to the port.
+/// Limit of the time between a frame's arrival at the NIC and its delivery to the mux port.
 const WAY_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// The sender of a frame that has left the host.
@@ -27,41 +27,41 @@ const WAY_TIME_MAX: Duration = Duration::from_secs(1);
 pub enum Sender {
     /// The engine of the service.
     Engine,
-    /// The port of a well-behaved program.
+    /// The mux port of a well-behaved program.
     Good(PortKey),
-    /// The port of a hostile program.
+    /// The mux port of a hostile program.
     Hostile,
 }
 
-/// The oracle's record of a port.
+/// The oracle's record of a mux port.
 #[derive(Debug, Default)]
 struct Port {
     is_hostile: bool,
-    /// Frames that have arrived at the NIC and are not yet delivered to the port: time of arrival
-    /// by hash.
+    /// Frames that have arrived at the NIC and are not yet delivered to the mux port: time of
+    /// arrival by hash.
     on_the_way: BTreeMap<u64, Instant>,
     /// Number of frames that were not delivered in time.
     missing: u64,
 }
 
-/// The oracle for the ports of one host.
+/// The oracle for the mux ports of one host.
 #[derive(Debug)]
 pub struct Oracle {
     /// Owners of the 3-tuples.
     pub owners: Owners,
     mac: MacAddress,
     addresses: Vec<IpAddress>,
-    /// Open ports.
+    /// Open mux ports.
     ports: BTreeMap<PortKey, Port>,
-    /// Ports that have published a packet, by the packet's fingerprint.
+    /// Mux ports that have published a packet, by the packet's fingerprint.
     published: BTreeMap<u64, Vec<PortKey>>,
     /// Hashes of published frames that are not a complete TCP or UDP packet.
     garbage: BTreeMap<u64, PortKey>,
-    /// Number of frames of ports that have left the host according to the rules.
+    /// Number of frames of mux ports that have left the host according to the rules.
     pub checked_out: u64,
-    /// Number of frames that ports have received according to the rules.
+    /// Number of frames that mux ports have received according to the rules.
     pub checked_in: u64,
-    /// Number of RST segments of well-behaved ports that have left the host.
+    /// Number of RST segments of well-behaved mux ports that have left the host.
     pub resets: u64,
 }
 
@@ -81,7 +81,7 @@ impl Oracle {
         }
     }
 
-    /// Records a new port.
+    /// Records a new mux port.
     pub fn open(&mut self, key: PortKey, is_hostile: bool) {
         let port = Port {
             is_hostile,
@@ -90,20 +90,20 @@ impl Oracle {
         self.ports.insert(key, port);
     }
 
-    /// Records the close of a port and the end of its claims.
+    /// Records the close of a mux port and the end of its claims.
     pub fn close(&mut self, key: PortKey) {
         self.owners.release_all(key);
         self.ports.remove(&key);
     }
 
-    /// Forgets the frames that are not yet delivered to a port, because its claims change.
+    /// Forgets the frames that are not yet delivered to a mux port, because its claims change.
     pub fn forget_arrivals(&mut self, key: PortKey) {
         if let Some(port) = self.ports.get_mut(&key) {
             port.on_the_way.clear();
         }
     }
 
-    /// Records a frame that a program has published to its port. Returns the number of packets.
+    /// Records a frame that a program has published to its mux port. Returns the number of packets.
     pub fn publishes(&mut self, key: PortKey, frame: &[u8], segment_size: u16) -> u64 {
         let Some(seen) = frame::read(frame) else {
             self.garbage.insert(frame::whole(frame), key);
@@ -159,8 +159,8 @@ impl Oracle {
         let senders = senders.map(Vec::as_slice).unwrap_or_default();
         let broken = |rule| Err(violation(now, rule, describe(seen, owner, senders)));
         let Some(owner) = owner else {
-            // The engine resets the connections of a closed port. Such a RST may equal an earlier
-            // RST of the port.
+            // The engine resets the connections of a closed mux port. Such a RST may equal an
+            // earlier RST of the port.
             let is_open = |key: &PortKey| self.ports.contains_key(key);
             if senders.is_empty() || (seen.is_reset() && !senders.iter().any(is_open)) {
                 return Ok(None);
@@ -181,7 +181,7 @@ impl Oracle {
         Ok(Some(owner))
     }
 
-    /// Checks a frame that the mux has published to a port.
+    /// Checks a frame that the mux has published to a mux port.
     pub fn reaches(&mut self, now: Instant, key: PortKey, frame: &[u8]) -> Result<(), Violation> {
         let (protocol, local, is_error) = match (frame::read(frame), frame::quoted_source(frame)) {
             (Some(seen), _) => {
@@ -230,7 +230,7 @@ impl Oracle {
         }
     }
 
-    /// Checks that the frames for a port were delivered in time, except `overruns` frames.
+    /// Checks that the frames for a mux port were delivered in time, except `overruns` frames.
     pub fn check_arrivals(
         &mut self,
         now: Instant,

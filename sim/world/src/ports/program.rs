@@ -1,4 +1,5 @@
-//! A well-behaved program on a port of the mux, with its own TCP/IP stack and its packet rings.
+//! A well-behaved program on a mux port, the pair of packet rings through which the program, with a
+//! TCP/IP stack of its own, shares the NIC.
 
 use std::sync::Arc;
 
@@ -24,19 +25,19 @@ enum Running {
     Smoltcp(Box<SmoltcpProgram>),
 }
 
-/// A program with smoltcp, which copies frames between the port and smoltcp's device.
+/// A program with smoltcp, which copies frames between the mux port and smoltcp's device.
 struct SmoltcpProgram {
     host: SmoltcpHost,
     end: ProgramEnd,
 }
 
-/// A well-behaved program on an open port.
+/// A well-behaved program on an open mux port.
 pub struct PortProgram {
-    /// Number of the port in the run.
+    /// Number of the mux port in the run.
     pub key: PortKey,
-    /// Number of the port in the mux.
+    /// Number of the mux port in the mux.
     pub id: PortId,
-    /// The rings of the port.
+    /// The rings of the mux port.
     pub rings: Rings,
     /// Time of the next run. `None` while the program sleeps without a timer.
     pub next: Option<Instant>,
@@ -44,7 +45,7 @@ pub struct PortProgram {
     pub published: u64,
     /// Number of packets that found no room in the program's ring, at the last check.
     pub overruns: u64,
-    /// True if the claims have moved to another port, so that the mux refuses the program's
+    /// True if the claims have moved to another mux port, so that the mux refuses the program's
     /// packets.
     pub is_retired: bool,
     running: Running,
@@ -81,7 +82,7 @@ impl SmoltcpProgram {
 }
 
 impl PortProgram {
-    /// Starts the program on a port whose rings are `rings`.
+    /// Starts the program on a mux port whose rings are `rings`.
     pub fn new(
         launch: &Launch<'_>,
         key: PortKey,

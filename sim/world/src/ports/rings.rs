@@ -1,4 +1,5 @@
-//! The packet rings between the mux and a program (a port), with an observer of both rings.
+//! The pair of packet rings of a mux port, through which a program with a TCP/IP stack of its own
+//! shares the NIC, with an observer of both rings.
 //!
 //! The observer reads the rings with its own consumers, which free no room. The world lets the
 //! observer read after each step of the service and each run of a program, so no frame is missed.
@@ -17,7 +18,7 @@ const UNIT: u32 = 16;
 /// skips the end of the ring.
 const NEEDED_MAX: u32 = 2 * 129;
 
-/// The two packet rings of a port.
+/// The two packet rings of a mux port.
 #[derive(Debug)]
 pub struct Rings {
     /// The memories of both rings, as the program maps them.
@@ -33,7 +34,7 @@ pub struct Rings {
 }
 
 impl Rings {
-    /// Creates rings of `ring_len` bytes. Returns the rings and the mux's end of the port.
+    /// Creates rings of `ring_len` bytes. Returns the rings and the mux's end of the mux port.
     pub fn new(
         ring_len: u32,
         doorbell: Option<Arc<Doorbell>>,

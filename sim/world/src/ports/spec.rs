@@ -1,5 +1,5 @@
-//! The parameters of ports of the mux (packet rings of programs with their own stacks), drawn from
-//! a seed.
+//! The parameters of mux ports, drawn from a seed. A mux port is a pair of packet rings through
+//! which a program with a TCP/IP stack of its own shares the NIC.
 
 use std::fmt;
 
@@ -13,9 +13,9 @@ use crate::{
     scenario::{AREA_LEN, Behaviour, ListenerSpec, ProgramSpec, Scenario, SmoltcpSpec, new_host},
 };
 
-/// First TCP port of the listeners on ports.
+/// First TCP port of the listeners on mux ports.
 const LISTENERS_FIRST: u16 = 1000;
-/// Largest MTU of a port in bytes, without the link header.
+/// Largest MTU of a mux port in bytes, without the link header.
 const PORT_MTU_MAX: u32 = 2034;
 /// Largest delay of a link in a compared run: a run that is repeated without its hostile programs.
 const COMPARED_DELAY_MAX: Duration = Duration::from_millis(1);
@@ -24,7 +24,7 @@ const COMPARED_BACKLOG: u32 = 1024;
 /// Smallest packet ring of a well-behaved program in a compared run, in bytes.
 const COMPARED_RING_LEN: u32 = 1 << 19;
 
-/// The TCP/IP stack of a program on a port.
+/// The TCP/IP stack of a program on a mux port.
 #[derive(Clone, Debug)]
 pub enum PortStack {
     /// The embedded stack, with the configuration of its engine.
@@ -33,7 +33,7 @@ pub enum PortStack {
     Smoltcp(SmoltcpSpec),
 }
 
-/// Parameters of a well-behaved program on a port. The program follows the plans of its
+/// Parameters of a well-behaved program on a mux port. The program follows the plans of its
 /// connections.
 #[derive(Clone, Debug)]
 pub struct PortSpec {
@@ -48,7 +48,7 @@ pub struct PortSpec {
     pub claims_all: bool,
 }
 
-/// Parameters of a hostile program on a port.
+/// Parameters of a hostile program on a mux port.
 #[derive(Clone, Debug)]
 pub struct HostileSpec {
     /// Length of each packet ring in bytes.
@@ -63,7 +63,7 @@ pub struct HostileSpec {
     pub harms: Vec<Harm>,
 }
 
-/// A planned end of a well-behaved program on a port.
+/// A planned end of a well-behaved program on a mux port.
 #[derive(Clone, Copy, Debug)]
 pub struct PortChange {
     /// Time of the change.
@@ -74,7 +74,7 @@ pub struct PortChange {
     pub kind: ChangeKind,
 }
 
-/// How a program on a port ends.
+/// How a program on a mux port ends.
 #[derive(Clone, Copy, Debug)]
 pub enum ChangeKind {
     /// The program dies and may start again.
@@ -91,10 +91,10 @@ pub enum ChangeKind {
     },
 }
 
-/// Parameters of the ports of a run.
+/// Parameters of the mux ports of a run.
 #[derive(Clone, Debug)]
 pub struct PortsSpec {
-    /// Index of the host with the ports.
+    /// Index of the host with the mux ports.
     pub host: usize,
     /// Well-behaved programs.
     pub programs: Vec<PortSpec>,
@@ -111,13 +111,13 @@ pub struct PortsSpec {
 }
 
 impl PortsSpec {
-    /// Returns true if a program on a port uses smoltcp, which lacks path MTU discovery.
+    /// Returns true if a program on a mux port uses smoltcp, which lacks path MTU discovery.
     pub fn has_smoltcp(&self) -> bool {
         let is_smoltcp = |port: &PortSpec| matches!(port.stack, PortStack::Smoltcp(_));
         self.programs.iter().any(is_smoltcp)
     }
 
-    /// Returns the index of the port of a program, or `None` for a program on the service.
+    /// Returns the index of the mux port of a program, or `None` for a program on the service.
     pub fn index_of(&self, program: usize) -> Option<usize> {
         self.programs
             .iter()
@@ -148,7 +148,7 @@ impl fmt::Display for PortsSpec {
 }
 
 impl Scenario {
-    /// Adds the programs and listeners of ports to the scenario.
+    /// Adds the programs and listeners of mux ports to the scenario.
     pub(crate) fn add_ports(&mut self, rng: &mut Rng) {
         let host = rng.below(self.hosts.len() as u64) as usize;
         let count = match rng.below(8) {
@@ -223,7 +223,7 @@ impl Scenario {
         }
     }
 
-    /// Draws the planned ends of programs on ports.
+    /// Draws the planned ends of programs on mux ports.
     pub(crate) fn add_port_changes(&mut self, rng: &mut Rng) {
         let last = self.connections.last().map_or(0, |plan| plan.start.0);
         let Some(ports) = &mut self.ports else {

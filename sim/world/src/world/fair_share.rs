@@ -1,5 +1,6 @@
-//! Compares a run that has hostile programs on ports of the mux with the same run without these
-//! programs.
+//! Compares a run that has hostile programs on mux ports with the same run without these programs.
+//! A mux port is a pair of packet rings through which a program with a TCP/IP stack of its own
+//! shares the NIC.
 //!
 //! Each hostile program gets the share of one port. With `n` hostile programs, a connection may
 //! therefore last `n + 1` times as long, plus some slack.

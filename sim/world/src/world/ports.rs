@@ -1,4 +1,5 @@
-//! The events of ports of the mux (packet rings of programs with their own stacks).
+//! The events of mux ports. A mux port is a pair of packet rings through which a program with a
+//! TCP/IP stack of its own shares the NIC.
 
 use tidelane_time::Instant;
 
@@ -27,8 +28,8 @@ impl World {
         Ok(())
     }
 
-    /// Starts program `index` on a new port. `retire` holds the time at which the old version ends,
-    /// and true if all claims of the old version move at once.
+    /// Starts program `index` on a new mux port. `retire` holds the time at which the old version
+    /// ends, and true if all claims of the old version move at once.
     fn launch_port(
         &mut self,
         index: usize,
@@ -49,7 +50,7 @@ impl World {
         ports.launch(self.now, mux, &launch, retire)
     }
 
-    /// Ends a program on a port according to the plan.
+    /// Ends a program on a mux port according to the plan.
     fn change_port(&mut self) -> Result<(), Violation> {
         let (Some(ports), Some(spec)) = (&mut self.ports, &self.scenario.ports) else {
             return Ok(());
@@ -95,7 +96,7 @@ impl World {
         }
     }
 
-    /// Checks the frames that ports have received in a step of `host`.
+    /// Checks the frames that mux ports have received in a step of `host`.
     pub(super) fn after_ports(&mut self, host: usize) -> Result<(), Violation> {
         match self.ports.as_mut().filter(|ports| ports.host == host) {
             Some(ports) => ports.after_step(self.now, self.machines[host].host.mux_ports()),

@@ -1,5 +1,6 @@
 //! Starts the programs of a run. A program uses the service of its host, smoltcp, its own stack on
-//! a port of the mux, or the direct back end of the ring API, which runs TCP within the program.
+//! a mux port (a pair of packet rings), or the direct back end of the ring API, which runs TCP
+//! within the program.
 
 use tidelane_wire::Endpoint;
 

@@ -40,7 +40,7 @@ impl Bell for NoBell {
 /// A host (the stack of one core of a service) with one program.
 struct Machine {
     host: Host<MemPort>,
-    /// The far end of the host's packet port (a NIC in memory).
+    /// The far end of the host's NIC in memory.
     far: MemPort,
     program: Program,
     id: ProgramId,

@@ -1,6 +1,7 @@
 //! HTTP figures, which compare three servers: an example server on the embedded stack, the same
 //! source on the kernel's sockets, and nginx on the kernel. The embedded stack runs TCP inside the
-//! program, and exchanges packets with the service over a port of the mux (`service/mux`).
+//! program, and exchanges packets with the service over a mux port (`service/mux`), a pair of
+//! packet rings through which the program shares the NIC.
 //!
 //! The client is wrk, on the kernel at the other end of a veth. For the measurements in memory, the
 //! client is another program with a mux port of the same service. Each measurement uses a new wire,

@@ -1,12 +1,12 @@
-//! Figures of the mux: packets per second in each direction, by length and number of ports.
+//! Figures of the mux: packets per second in each direction, by length and number of mux ports.
 //!
 //! The mux (`service/mux`) shares one NIC between programs with a network stack of their own. Each
-//! program has a port of the mux.
+//! program has a mux port, a pair of packet rings.
 //!
-//! A case has a direction, a frame length, a number of ports and a number of cores. Its NIC is a
-//! substitute in memory, or an AF_XDP socket on the wire, which is a veth pair between two network
-//! namespaces. On a wire, each round also measures a sender or receiver without a mux, whose rate
-//! is the upper limit of the interface.
+//! A case has a direction, a frame length, a number of mux ports and a number of cores. Its NIC is
+//! a substitute in memory, or an AF_XDP socket on the wire, which is a veth pair between two
+//! network namespaces. On a wire, each round also measures a sender or receiver without a mux,
+//! whose rate is the upper limit of the interface.
 
 use std::{collections::BTreeMap, io::Write, time::Duration};
 
@@ -54,11 +54,11 @@ pub struct Case {
     /// Name of the case.
     pub name: String,
     /// Direction of the packets, as the programs see it: `send` to the NIC, `receive` from the NIC,
-    /// or `between` ports.
+    /// or `between` mux ports.
     pub direction: String,
     /// Length of a frame in bytes, with its frame check sequence of 4 bytes.
     pub bytes: u32,
-    /// Number of ports of each mux.
+    /// Number of mux ports of each mux.
     pub ports: u32,
     /// CPUs of the muxes, one for each, separated by commas.
     pub mux_cpus: String,

@@ -1,6 +1,6 @@
-//! Tests of sessions (connected programs) with ports of the mux, which carry frames between a
-//! program and the NIC. The sessions use sockets of this process. The served interface is loopback.
-//! A stand-in for the demux (the XDP program) only records the claimed 3-tuples.
+//! Tests of sessions (connected programs) with mux ports, which carry frames between a program and
+//! the NIC. The sessions use sockets of this process. The served interface is loopback. A stand-in
+//! for the demux (the XDP program) only records the claimed 3-tuples.
 
 use std::{
     collections::BTreeSet,
@@ -212,7 +212,7 @@ impl Scene {
         answer.expect("the session goes on").0.refusal
     }
 
-    /// Opens a port, and maps and seals its memories.
+    /// Opens a mux port, and maps and seals its memories.
     fn open(&mut self, program: &mut Program) -> Result<PacketPort, u32> {
         let bell = Doorbell::new().expect("a descriptor");
         let answer = self.ask(program, &open_port(PORT_RING_LEN_MIN), &[bell.fd()]);
@@ -228,7 +228,7 @@ impl Scene {
         Ok(answer.packet_port)
     }
 
-    /// Connects a program of user `uid`, and opens a port.
+    /// Connects a program of user `uid`, and opens a mux port.
     fn port(&mut self, uid: u32) -> Program {
         let mut program = self.connect(uid);
         self.open(&mut program).expect("there is room");
@@ -249,7 +249,7 @@ impl Scene {
         self.refusal_of(program, &release, &[])
     }
 
-    /// Returns the port that has claimed a 3-tuple, which is the same on both cores.
+    /// Returns the mux port that has claimed a 3-tuple, which is the same on both cores.
     fn owner(&self, protocol: u8, port: u16) -> Option<PortId> {
         let owner = |link: &Link| {
             let host = link.host();
@@ -262,7 +262,7 @@ impl Scene {
         one
     }
 
-    /// Fails unless there are no ports, no claims and no charges.
+    /// Fails unless there are no mux ports, no claims and no charges.
     fn check_empty(&self) {
         assert!(self.shared.ports.is_empty());
         assert_eq!(self.shared.claims.count(), 0);
@@ -283,8 +283,8 @@ fn open_port(ring_len: u32) -> Message {
     request
 }
 
-/// Returns a socket that is bound to a port of the kernel's choice, or to `port` if it is not 0,
-/// and the port.
+/// Returns a socket that is bound to a TCP or UDP port of the kernel's choice, or to `port` if it
+/// is not 0, and the port.
 fn bound(kind: SocketType, addr: &str, port: u16, reuse: bool) -> (OwnedFd, u16) {
     let fresh = socket(AddressFamily::INET, kind, None).expect("a socket");
     sockopt::set_socket_reuseaddr(&fresh, reuse).expect("allowed");
@@ -340,7 +340,7 @@ fn a_claim_is_on_all_cores_and_ends_with_the_session() {
     }
     scene.end(&mut program);
     scene.check_empty();
-    // The port's number 0 is free again.
+    // The number 0 of the mux port is free again.
     let mut next = scene.connect(BOB);
     assert_eq!(scene.open(&mut next).map(|terms| terms.number), Ok(0));
     scene.end(&mut next);
@@ -407,7 +407,7 @@ fn a_3_tuple_of_another_socket_is_in_use() {
         return;
     };
     let mut program = scene.port(ALICE);
-    // UDP sockets with SO_REUSEADDR share a port, and so do TCP sockets until one listens.
+    // UDP sockets with SO_REUSEADDR share a UDP port, and so do TCP sockets until one listens.
     for kind in [SocketType::DGRAM, SocketType::STREAM] {
         let (mine, port) = bound(kind, "127.0.0.1", 0, true);
         let (theirs, _) = bound(kind, "127.0.0.1", port, true);
@@ -416,7 +416,7 @@ fn a_3_tuple_of_another_socket_is_in_use() {
         }
         assert_eq!(scene.claim(&mut program, &mine), refusal::IN_USE);
     }
-    // A TCP socket that shares the port cannot listen any more.
+    // A TCP socket that shares its port cannot listen any more.
     let (mine, port) = bound(SocketType::STREAM, "127.0.0.1", 0, true);
     let (theirs, _) = bound(SocketType::STREAM, "127.0.0.1", port, true);
     assert_eq!(scene.claim(&mut program, &mine), 0);
@@ -471,7 +471,7 @@ fn a_session_opens_one_port_and_registers_no_program_beside_it() {
     let bell = Doorbell::new().expect("a descriptor");
     let (socket, port) = bound(SocketType::STREAM, "127.0.0.1", 0, false);
     let mut program = scene.connect(ALICE);
-    // A claim fails before the port is open, and also before the port's memories are sealed.
+    // A claim fails before the mux port is open, and also before the port's memories are sealed.
     assert_eq!(scene.claim(&mut program, &socket), refusal::MALFORMED);
     assert_eq!(
         scene.release(&mut program, protocol::TCP, port),
@@ -480,7 +480,7 @@ fn a_session_opens_one_port_and_registers_no_program_beside_it() {
     let open = open_port(PORT_RING_LEN_MIN);
     assert_eq!(scene.refusal_of(&mut program, &open, &[bell.fd()]), 0);
     assert_eq!(scene.claim(&mut program, &socket), refusal::MALFORMED);
-    // A session with an open port refuses each of these requests.
+    // A session with an open mux port refuses each of these requests.
     assert_eq!(
         scene.refusal_of(&mut program, &open, &[bell.fd()]),
         refusal::MALFORMED
@@ -549,7 +549,7 @@ fn ports_memory_and_claims_are_limited() {
     let Some(mut scene) = Scene::new() else {
         return;
     };
-    // Two ports have four memories each.
+    // Two mux ports have four memories each.
     let memory = 8 * (PORT_DATA + u64::from(PORT_RING_LEN_MIN));
     let set = |scene: &mut Scene, limits: &str| {
         let limits: LimitsConfig = toml::from_str(limits).expect("limits");
@@ -578,8 +578,8 @@ fn ports_memory_and_claims_are_limited() {
     scene.check_empty();
 }
 
-/// Ports open with and without rules. The ports of a user share one table of connections, which the
-/// rules use.
+/// Mux ports open with and without rules. The ports of a user share one table of connections, which
+/// the rules use.
 #[test]
 fn ports_open_while_there_are_rules() {
     let Some(mut scene) = Scene::new() else {
@@ -601,7 +601,7 @@ fn ports_open_while_there_are_rules() {
     scene.check_empty();
 }
 
-/// The rates of a user's ports are divided among the cores. New limits apply to open ports.
+/// The rates of a user's mux ports are divided among the cores. New limits apply to open ports.
 #[test]
 fn ports_have_the_rates_of_their_user() {
     let Some(mut scene) = Scene::new() else {

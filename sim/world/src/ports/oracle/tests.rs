@@ -1,4 +1,4 @@
-//! Tests of the oracle with frames of two well-behaved ports, a hostile port and the engine.
+//! Tests of the oracle with frames of two well-behaved mux ports, a hostile port and the engine.
 
 use tidelane_netem::Rng;
 use tidelane_wire::{Endpoint, TcpFlags};
@@ -22,7 +22,7 @@ fn local(port: u16) -> Endpoint {
     Endpoint::new(LOCAL, port)
 }
 
-/// Returns an oracle with three ports, which own the TCP ports 1000, 1001 and 1002.
+/// Returns an oracle with three mux ports, which own the TCP ports 1000, 1001 and 1002.
 fn oracle() -> Oracle {
     let mut oracle = Oracle::new(MAC, vec![LOCAL]);
     for (key, port) in [(GOOD, 1000), (OTHER, 1001), (HOSTILE, 1002)] {
@@ -76,7 +76,7 @@ fn each_frame_leaves_from_the_owner_of_its_source() {
     assert_eq!(rule(oracle.leaves(NOW, &genuine)), own);
     oracle.owners.release_all(OTHER);
     assert_eq!(rule(oracle.leaves(NOW, &genuine)), own);
-    // No port owns the 3-tuples of the engine's frames.
+    // No mux port owns the 3-tuples of the engine's frames.
     assert_eq!(
         oracle.leaves(NOW, &frame(80, TcpFlags::ACK)),
         Ok(Sender::Engine)
@@ -150,7 +150,7 @@ fn each_frame_reaches_the_owner_of_its_destination() {
 }
 
 /// A frame between two ports of the host never leaves through the NIC, so the oracle checks the
-/// sender when the frame reaches the other port.
+/// sender when the frame reaches the other mux port.
 #[test]
 fn a_forged_frame_to_a_port_of_the_host_is_found() {
     let mut oracle = oracle();
@@ -183,7 +183,7 @@ fn a_frame_that_does_not_reach_its_port_is_found() {
     assert_eq!(oracle.check_arrivals(NOW, GOOD, 0), Ok(()));
     assert_eq!(oracle.reaches(NOW, GOOD, &frames[0]), Ok(()));
     assert_eq!(oracle.check_arrivals(late, GOOD, 0), Ok(()));
-    // The other port may have lost one frame due to a full ring.
+    // The other mux port may have lost one frame due to a full ring.
     assert_eq!(oracle.check_arrivals(late, OTHER, 1), Ok(()));
     let missing = oracle.check_arrivals(late, OTHER, 0);
     assert_eq!(rule(missing), "the mux loses no packet for a port");
