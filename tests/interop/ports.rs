@@ -345,7 +345,10 @@ pub fn groups_reach_ports() -> Outcome {
         let answer = format!("answer from {SERVER}:{first}\n");
         ensure!(asked.success()?.stdout == answer, "{group}");
         let other = peer(Side::Client, "ask", group, second).run(SHORT)?;
-        ensure!(other.success()?.stdout.is_empty(), "{group} has no claim");
+        ensure!(
+            other.success()?.stdout.is_empty(),
+            "{group}: an answer without a claim"
+        );
     }
     // Another mux port is asked over memory, and the kernel of the peer over the wire.
     let mut answers = peer(Side::Client, "answer", "224.0.0.77", PEER_GROUP).spawn_ready(SHORT)?;

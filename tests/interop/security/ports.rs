@@ -185,7 +185,7 @@ pub fn each_user_has_the_ports_that_the_kernel_gives() -> Outcome {
         .finish(SHORT)?;
     ensure!(
         !attack.status.success(),
-        "{ATTACKER_ID} bound the port: {attack}"
+        "user {ATTACKER_ID} bound the port: {attack}"
     );
     check_server_of_root(&wire, PRIVILEGED)?;
     check_not_in_kernel(&wire, PRIVILEGED)
@@ -229,7 +229,10 @@ pub fn a_group_of_listeners_belongs_to_its_user() -> Outcome {
         attack.finish(SHORT)
     };
     let joined = join()?;
-    ensure!(!joined.status.success(), "{ATTACKER_ID} joined: {joined}");
+    ensure!(
+        !joined.status.success(),
+        "user {ATTACKER_ID} joined: {joined}"
+    );
     // The workers outlive the killed master.
     let workers = nginx.workers()?;
     drop(nginx);

@@ -1,5 +1,6 @@
 //! The number of copies and allocations that a message costs on a direct context
-//! (`tidelane-direct`), the ring API with TCP in the program's process.
+//! (`tidelane-direct`), the ring API with TCP in the program's process. A port is the packet
+//! interface of a context, here a simulated NIC.
 
 mod counting_unsafe;
 #[allow(dead_code)]

@@ -17,7 +17,7 @@ use crate::sys::{self, Lock};
 
 /// Largest number of channels for threads. A channel has a context, that is, rings in shared
 /// memory. The service limits the contexts of a user, the epoll instances of the user's programs
-/// need contexts, too, and each context costs a core of the service time in each step.
+/// need contexts, too, and a core of the service spends time on each context in each step.
 const CHANNELS_MAX: usize = 16;
 /// Number of channels whose thread `of_this_thread` checks for its end. The checks cost one system
 /// call each.

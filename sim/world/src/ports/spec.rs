@@ -102,7 +102,8 @@ pub struct PortsSpec {
     pub hostile: Vec<HostileSpec>,
     /// Planned ends of well-behaved programs, in the order of time.
     pub changes: Vec<PortChange>,
-    /// Longest delay of the driver's answer to a request of the mux.
+    /// Longest time until the mux's driver (`driver.rs`, not a NIC driver) closes a port that a
+    /// hostile program gives up, or a port in whose rings the mux has found an impossible value.
     pub answer_time_max: Duration,
     /// Number of frames that the host's NIC sends between two steps. `None` means no limit.
     pub nic_rate: Option<u32>,
@@ -130,7 +131,7 @@ impl fmt::Display for PortsSpec {
         let (host, answer) = (self.host, self.answer_time_max);
         write!(
             f,
-            "ports of host {host}: the driver answers within {answer:?}, NIC rate {:?}, \
+            "ports of host {host}: the mux's driver answers within {answer:?}, NIC rate {:?}, \
              compared {}",
             self.nic_rate, self.is_compared
         )?;
