@@ -144,7 +144,7 @@ impl Port {
     ///
     /// The service reserves the local port in the kernel until the claim ends, so the program may
     /// close the socket. If the program passes the socket to another program of the same user, that
-    /// program can move the claim to its own port, without loss of packets.
+    /// program can move the claim to its own mux port, without loss of packets.
     ///
     /// # Errors
     ///

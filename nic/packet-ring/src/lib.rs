@@ -2,7 +2,7 @@
 //!
 //! A mux port lets a program with a TCP/IP stack of its own share a NIC with the service (the
 //! process `tidelaned`). The mux (crate `tidelane-mux`) runs in the service and carries frames
-//! between the ports of programs and the NIC.
+//! between the mux ports of programs and the NIC.
 //!
 //! ```text
 //!   program                                   service (a core's mux)
@@ -12,7 +12,7 @@
 //!
 //! The program may write anything into its own memory at any time. The service copies each frame to
 //! private memory before it reads the frame. A program that writes impossible indices or lengths
-//! corrupts only its own port ([`ServiceEnd::is_corrupt`]).
+//! corrupts only its own mux port ([`ServiceEnd::is_corrupt`]).
 //!
 //! [`PacketIo`]: tidelane_packet_io::PacketIo
 

@@ -83,19 +83,19 @@ impl IpInput {
         self.fragments.counters()
     }
 
-    /// Returns true if frames of other cores or of ports wait for this core.
+    /// Returns true if frames of other cores or of mux ports wait for this core.
     pub(crate) fn has_work(&self) -> bool {
         self.siblings.has_work() || self.mux.ports().has_work()
     }
 
-    /// Returns the time at which the reassembly or a port next needs a step.
+    /// Returns the time at which the reassembly or a mux port next needs a step.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let ports = self.mux.ports().next_timeout();
         ports.into_iter().chain(self.fragments.next_timeout()).min()
     }
 
     /// Receives one burst from each NIC queue, the frames that other cores have handed over, and
-    /// the frames of ports. Returns true if there was a frame.
+    /// the frames of mux ports. Returns true if there was a frame.
     #[inline]
     pub(crate) fn receive<P: PacketIo>(&mut self, now: Instant, stack: &mut Stack<P>) -> bool {
         let mut worked = self.receive_queues(now, stack);
@@ -142,8 +142,8 @@ impl IpInput {
         self.send_batches(stack);
     }
 
-    /// Receives a burst while mux ports are open. Gives each frame to the port that has claimed the
-    /// frame's destination, and the other frames to the engine.
+    /// Receives a burst while mux ports are open. Gives each frame to the mux port that has claimed
+    /// the frame's destination, and the other frames to the engine.
     #[cold]
     #[inline(never)]
     fn receive_beside_ports<P: PacketIo>(
@@ -161,8 +161,8 @@ impl IpInput {
         }
     }
 
-    /// Gives a frame from the wire to the port that has claimed its destination. Returns false if
-    /// no port has claimed the destination.
+    /// Gives a frame from the wire to the mux port that has claimed its destination. Returns false
+    /// if no port has claimed the destination.
     fn receive_for_port<P: PacketIo>(
         &mut self,
         now: Instant,
@@ -207,8 +207,8 @@ impl IpInput {
         any
     }
 
-    /// Sends packets of ports, and publishes the packets that ports received in this step. Returns
-    /// true if a port has sent a packet, or has a packet for the next step.
+    /// Sends packets of mux ports, and publishes the packets that mux ports received in this step.
+    /// Returns true if a port has sent a packet, or has a packet for the next step.
     #[cold]
     #[inline(never)]
     fn serve_mux_ports<P: PacketIo>(&mut self, now: Instant, stack: &mut Stack<P>) -> bool {
@@ -219,7 +219,7 @@ impl IpInput {
         worked
     }
 
-    /// Receives the packets of ports for sockets of the service.
+    /// Receives the packets of mux ports for sockets of the service.
     fn receive_from_mux_ports<P: PacketIo>(&mut self, now: Instant, stack: &mut Stack<P>) {
         let Some(frames) = stack.io.links.mux_link().take(MuxQueue::ToEngine) else {
             return;
@@ -233,7 +233,7 @@ impl IpInput {
         self.send_batches(stack);
     }
 
-    /// Receives a frame that no port has claimed. Hands the frame over if its flow belongs to
+    /// Receives a frame that no mux port has claimed. Hands the frame over if its flow belongs to
     /// another core, and otherwise passes the frame to the engine or to the reassembly.
     #[inline(always)]
     fn receive_frame<P: PacketIo>(

@@ -58,7 +58,7 @@ struct NicQueue<P: PacketIo> {
     burst: Option<P::Burst>,
 }
 
-/// The links that the packets of the mux's ports use.
+/// The links that the packets of mux ports use.
 pub struct MuxWays<'a, P> {
     /// The NIC queue that sends the packets.
     pub queue: &'a mut Tapped<P>,
@@ -174,7 +174,7 @@ impl<P: PacketIo> Links<P> {
         &mut self.mux_link
     }
 
-    /// Returns the links for the packets of the mux's ports. Returns `None` without a NIC queue.
+    /// Returns the links for the packets of mux ports. Returns `None` without a NIC queue.
     #[inline]
     pub fn mux_ways(&mut self) -> Option<MuxWays<'_, P>> {
         Some(MuxWays {

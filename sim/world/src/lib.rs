@@ -3,9 +3,9 @@
 //! A host of Tidelane runs the code of `service/host`, driven as in the service `tidelaned`. The
 //! programs of the host use the client library `app/client`, each with its own region of shared
 //! memory. A run may also have a host with smoltcp, direct hosts (which run TCP within their
-//! programs), and programs with their own stacks on ports of a host's mux. `sim/netem` provides the
-//! links. Only the environment is simulated: time, frames in flight, doorbells, answers of netlink,
-//! and the behaviour of programs.
+//! programs), and programs with their own stacks on mux ports (packet rings) of a host. `sim/netem`
+//! provides the links. Only the environment is simulated: time, frames in flight, doorbells,
+//! answers of netlink, and the behaviour of programs.
 //!
 //! ```text
 //!  Scenario --World::new--> machines (Host + page) <--rings--> processes (Program, workers, ends)

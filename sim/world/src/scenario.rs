@@ -106,8 +106,8 @@ pub enum Theme {
     Smoltcp,
     /// Services have several cores. Programs die, and services restart.
     Cores,
-    /// Programs with their own stacks send and receive over packet rings (ports) of a host's mux,
-    /// which shares the NIC between them and the service. Some programs are hostile.
+    /// Programs with their own stacks send and receive over mux ports, the packet rings of a host's
+    /// mux, which shares the NIC between them and the service. Some programs are hostile.
     Ports,
     /// Hosts run the direct back end of the ring API, and connect to hosts of all kinds.
     Direct,

@@ -49,7 +49,7 @@ struct Received {
     is_question: bool,
 }
 
-/// The stack: UDP over IPv4 on a port.
+/// The stack: UDP over IPv4 on a mux port.
 struct Stack {
     port: Port,
     own: SocketAddrV4,

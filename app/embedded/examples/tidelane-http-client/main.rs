@@ -42,8 +42,8 @@ struct Options {
     /// Address and port of the server
     #[arg(long)]
     connect: SocketAddr,
-    /// Link address of the next hop to the server, such as 02:00:00:00:00:01. A server on a port of
-    /// the same service needs none
+    /// Link address of the next hop to the server, such as 02:00:00:00:00:01. A server on a mux
+    /// port of the same service needs none
     #[arg(long, value_parser = link_address)]
     gateway: Option<MacAddress>,
     /// Number of connections at a time
@@ -89,8 +89,8 @@ fn run(options: &Options) -> io::Result<u64> {
     let config = StackConfig {
         mac: MacAddress(port.mac()),
         shared_addresses: true,
-        // Without `--gateway`, the server is on a port of the same service, and the service ignores
-        // the destination link address.
+        // Without `--gateway`, the server is on a mux port of the same service, and the service
+        // ignores the destination link address.
         gateway: options.gateway.unwrap_or(MacAddress(port.mac())),
         ..StackConfig::new(address_of(options.address), secret)
     };

@@ -101,8 +101,8 @@ pub struct PortCharges {
 }
 
 impl PortCharges {
-    /// Charges one more port with packet rings of `ring_len` bytes for each direction on each of
-    /// `cores` cores.
+    /// Charges one more mux port with packet rings of `ring_len` bytes for each direction on each
+    /// of `cores` cores.
     pub fn take(account: &Arc<Account>, cores: usize, ring_len: u32) -> Result<Self, Refused> {
         let cores = cores as u64;
         let memory = PORT_DATA_OFFSET + u64::from(ring_len);

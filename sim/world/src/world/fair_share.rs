@@ -2,7 +2,7 @@
 //! A mux port is a pair of packet rings through which a program with a TCP/IP stack of its own
 //! shares the NIC.
 //!
-//! Each hostile program gets the share of one port. With `n` hostile programs, a connection may
+//! Each hostile program gets the share of one mux port. With `n` hostile programs, a connection may
 //! therefore last `n + 1` times as long, plus some slack.
 
 use tidelane_time::{Duration, Instant};
@@ -12,8 +12,8 @@ use crate::{
     scenario::Scenario,
 };
 
-/// Time in addition to the fair share. Delayed ACKs and the order in which the mux serves its ports
-/// depend on chance. The slack is shorter than the minimum RTO.
+/// Time in addition to the fair share. Delayed ACKs and the order in which the mux serves its mux
+/// ports depend on chance. The slack is shorter than the minimum RTO.
 const SLACK: Duration = Duration::from_millis(150);
 
 /// Start and end of a connection.

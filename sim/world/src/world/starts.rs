@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl World {
-    /// Starts the programs of the smoltcp host and on services. Programs on ports and on direct
+    /// Starts the programs of the smoltcp host and on services. Programs on mux ports and on direct
     /// hosts start with the first events.
     pub(super) fn start_all(&mut self) -> std::io::Result<()> {
         self.start_smoltcp();
