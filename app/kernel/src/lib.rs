@@ -1,4 +1,4 @@
-//! The ring API over the kernel's own TCP (`tidelane-rings`), through io_uring.
+//! The ring API (`tidelane-rings`) over the kernel's own TCP, through io_uring.
 //!
 //! [`KernelContext`] is a [`Context`] that needs neither the Tidelane service nor privileges. TCP
 //! is the kernel's. One `io_uring_enter` for each [`Context::sync`] sends the data of all

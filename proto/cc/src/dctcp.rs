@@ -62,7 +62,7 @@ impl Dctcp {
         }
     }
 
-    /// Updates alpha at the end of a window (§3.3 steps 5 to 9).
+    /// Updates alpha at the end of a window, and resets the byte counts (§3.3 steps 5, 6 and 8).
     fn end_window(&mut self) {
         let mark = u64::from(self.marked) * u64::from(ALPHA_UNIT) / u64::from(self.acked.max(1));
         // Decay by at least 1, because rounding down would otherwise keep alpha above zero.

@@ -1,4 +1,5 @@
-//! Listeners, and the choice of the context that gets a new connection.
+//! Listeners, and the choice of the context that gets a new connection. A context is the set of
+//! rings of a program's thread.
 //!
 //! A listener is the 3-tuple (protocol, address, port) of one listening kernel socket. Several
 //! programs may hold the socket (fork after listen). The *members* of the listener are the contexts

@@ -246,7 +246,7 @@ impl PathSpec {
                 impairment.name,
                 ours.columns(),
                 theirs.columns(),
-                if within { "" } else { "  larger" }
+                if within { "" } else { "  larger penalty" }
             );
         }
         Ok(passed)

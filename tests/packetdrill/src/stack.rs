@@ -188,7 +188,7 @@ impl Stack {
     }
 
     /// Passes the bytes of the next record to the engine, for each flow that has sent the previous
-    /// record.
+    /// record. A record is the data up to the end of a write with the flag MSG_EOR.
     fn release_all_records(&mut self) {
         let ids: Vec<FlowId> = self.flows.keys().copied().collect();
         for id in ids {
