@@ -96,7 +96,8 @@ fn on_both_stacks(
     Ok(())
 }
 
-/// Runs the clients. Fails unless all connections are opened at the first attempt and served.
+/// Runs the clients. Fails if a call of `connect` fails or a connection is not served. A dropped
+/// SYN is not a failure, because the kernel of the clients sends it again.
 fn serve_all(wire: &Wire, client: Program) -> Outcome {
     let before = failures(wire)?;
     let client = client

@@ -270,7 +270,7 @@ void accept_flags(void)
 	struct sockaddr_in name = {0};
 	socklen_t small = 4;
 	int fd = accept(listener, (void *)&name, &small);
-	say("accepted %d, length %u, family %d, port %d", fd >= 0, small, name.sin_family,
+	say("accepted %d, length %u, family %d, address %d", fd >= 0, small, name.sin_family,
 	    name.sin_addr.s_addr != 0);
 	struct sockaddr_in own = {0};
 	socklen_t len = 8;

@@ -340,7 +340,8 @@ impl fmt::Display for RegisterError {
             }),
             RegisterError::NotPermitted => write!(
                 f,
-                "this user may not use the service: it is not in the group of its socket"
+                "this user may not use the service: the user is not in the group of the \
+                 service's registration socket"
             ),
             RegisterError::Io(error) => write!(f, "cannot register: {error}"),
         }

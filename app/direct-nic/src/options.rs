@@ -20,7 +20,8 @@ pub struct NicOptions {
     /// Number of buffers for the program, at most [`Self::BUFFERS_MAX`]. The frames in the rings of
     /// the queue are not included.
     pub buffers: u32,
-    /// Limit of the buffers of one descriptor that are queued or unacknowledged.
+    /// Limit of the buffers of one connection or UDP socket that are queued for sending or
+    /// unacknowledged.
     pub send_queue_max: usize,
     /// Options of all connections, in place of `setsockopt`: there are no kernel sockets. By
     /// default, segments are sent without delay (TCP_NODELAY).

@@ -12,9 +12,9 @@ use std::collections::VecDeque;
 
 use tidelane_rings::Buffer;
 
-/// Number of queued buffers from which small payloads are copied to the tail of the preceding
-/// buffer. Otherwise, a peer that sends single bytes to a paused connection would occupy a buffer
-/// per byte.
+/// Number of queued buffers at which the chain begins to copy small payloads to the tail of the
+/// preceding buffer. Otherwise, a peer that sends single bytes to a paused connection would occupy
+/// a buffer per byte.
 const PROMPT_BUFFERS: usize = 16;
 /// Limit of the out-of-order buffers. Data beyond the limit is not accepted, and the peer
 /// retransmits it.

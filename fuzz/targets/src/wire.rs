@@ -7,8 +7,9 @@ use tidelane_wire::{
     parse_frame, parse_icmp_error, parse_ipv4, parse_tcp, tcp_checksum_ok,
 };
 
-/// Fuzz target: parses the input as a frame, with its IPv4 packet and its TCP segment or ICMP
-/// message.
+/// Fuzz target: parses the input in turn as an Ethernet frame with an IPv4 or IPv6 packet, as an
+/// IPv4 packet, as a TCP segment and as an ICMP error. The payload of a packet is also parsed as a
+/// TCP segment and as an ICMP error.
 pub fn wire(data: &[u8]) {
     for packet in [parse_frame(data), parse_ipv4(data)].into_iter().flatten() {
         assert!(packet.payload.len() <= data.len());

@@ -2,9 +2,11 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Smallest segment size, in payload bytes, of a GSO frame that its receiver splits in software.
-/// The minimum bounds the number of segments per frame. It is below the default MSS of IPv4 less
-/// the timestamp option (536 - 12 bytes), so that every ordinary connection may use GSO.
+/// Smallest segment size, in payload bytes, of a GSO frame on a link that splits the frame in
+/// software, as the mux of the service does for the frames of a mux port (the shared memory of a
+/// program with a TCP/IP stack of its own). The minimum bounds the number of segments per frame. It
+/// is below the default MSS of IPv4 less the timestamp option (536 - 12 bytes), so that every
+/// ordinary connection may use GSO.
 pub const GSO_SEGMENT_MIN: u16 = 512;
 
 /// Parameters for the segmentation of a GSO frame by the link. Each segment has a copy of the

@@ -239,8 +239,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
         self.charge_pacing_and_prr(self.hot.snd_nxt.distance_from(from));
         let persisted = self.hot.has(flags::PERSIST);
-        // `send_new` starts the timer without regard to backoff, to the least RTO of a flow without
-        // an RTT sample, and to the shorter PTO of a flow with suspected losses.
+        // `send_new` starts the timer without three rules of `arm_rto`: backoff, the least RTO of a
+        // flow without an RTT sample, and the shorter PTO of a flow with suspected losses.
         let slow = self.cold.loss_suspected || self.cold.backoff > 0 || self.hot.srtt == 0;
         if (slow && !timed || persisted) && self.hot.snd_nxt != from {
             // Start the timer again, except a retransmission timer that was running before. A probe

@@ -1,6 +1,7 @@
 //! The programs of a host, with their regions and slots. A *program* is a process that has
 //! registered with the service. The *region* of a program is the memory that the program shares
-//! with the service.
+//! with the service. The *driver* of a host is the daemon or the simulator, which calls
+//! [`Host::step`] in a loop.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -20,7 +21,8 @@ use crate::{
     slots::{self, Publication},
 };
 
-/// Number of a program within a host. Zero stands for the host's own staging area.
+/// Number of a program within a host. Zero stands for the staging area, in which the host keeps the
+/// receive buffers of connections before accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProgramId(pub u32);
 
@@ -70,12 +72,13 @@ pub struct Program {
     pub slots_used: u32,
     /// True once the process has ended or misbehaved. The host then no longer reads the rings.
     pub gone: bool,
-    /// True until the driver has removed the program. The program's number stays in use until then.
+    /// True until the driver has removed the program with [`Host::remove_program`]. The program's
+    /// number stays in use until then.
     pub registered: bool,
     /// Congestion control algorithms that the program may choose.
     pub congestion: AllowedCongestion,
-    /// True if the program may connect within the host, because its loopback is the service's
-    /// loopback (same network namespace).
+    /// True if the program's connections over loopback, and to addresses of other interfaces of the
+    /// machine, may use the service. The program is then in the service's network namespace.
     pub within_host: bool,
 }
 

@@ -49,12 +49,16 @@ impl Notices {
 }
 
 impl Settings {
-    /// Reads the file of a service in the calling thread's namespace.
+    /// Reads the configuration file `path` of a service. The calling thread must be in the
+    /// service's network namespace.
     pub fn load(path: &Path) -> Result<(Self, Notices), String> {
         let config = FileConfig::load(path).map_err(|error| error.to_string())?;
         let in_file = |text: String| format!("{}: {text}", path.display());
-        let names = Names::read().map_err(|error| format!("cannot read names: {error}"))?;
-        let own = NetNs::current().map_err(|error| format!("own network namespace: {error}"))?;
+        let names = Names::read()
+            .map_err(|error| format!("cannot read the names of users and groups: {error}"))?;
+        let own = NetNs::current().map_err(|error| {
+            format!("cannot find the network namespace of the service: {error}")
+        })?;
         let (policy, missing) = AccessPolicy::of(&config.access, &names, own)
             .map_err(|error| in_file(format!("[access]: {error}")))?;
         let mut notices: Vec<String> = missing

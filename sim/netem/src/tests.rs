@@ -29,7 +29,7 @@ fn numbered(number: u32) -> Vec<u8> {
     frame
 }
 
-/// Polls the link at each arrival up to `until`, as a driver does.
+/// Polls the link at each arrival up to `until`, as the simulator does.
 fn drain(link: &mut Link, until: Instant, arrived: &mut Vec<(Instant, u32)>) {
     while let Some(now) = link.next_arrival().filter(|arrival| *arrival <= until) {
         assert!(
@@ -354,8 +354,9 @@ fn one_impairment_does_not_shift_another() {
     assert!(twice.len() > 1_400 && all.iter().all(|arrival| twice.contains(arrival)));
 }
 
-/// The generator's output determines every recorded seed, so it must never change. The expected
-/// numbers for the state 1, 2, 3, 4 are from the published reference implementation.
+/// The generator must give the same numbers for a seed in every later version, because recorded
+/// seeds stand for runs of the simulator. The expected numbers for the state 1, 2, 3, 4 are from
+/// the published reference implementation.
 #[test]
 fn generator_is_the_published_one() {
     let mut rng = Rng::new(0);

@@ -59,7 +59,7 @@ impl Stack {
     fn open(options: &Options) -> io::Result<Self> {
         let mut port = Port::open(&PortConfig::new("tidelane-groups")).map_err(io::Error::other)?;
         let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, options.port);
-        // The service keeps the UDP port, so the socket may close.
+        // The service keeps the UDP port claimed, so the socket that `bind_udp` returns may close.
         port.bind_udp(any.into())?;
         let own = SocketAddrV4::new(options.address, options.port);
         Ok(Self { port, own })

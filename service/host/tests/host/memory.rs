@@ -16,7 +16,8 @@ const TEXT: [u8; 10] = *b"0123456789";
 /// A time longer than the interval between two sweeps of the host.
 const REST: Duration = Duration::from_millis(600);
 
-/// Advances the time by three sweeps. Returns true if the host asks its driver to free idle pages.
+/// Advances the time by three sweeps. Returns true if the host asks the daemon, whose part the test
+/// takes, to free idle pages.
 fn rest(stage: &mut Stage) -> bool {
     for _ in 0..3 {
         stage.now += REST;
@@ -47,7 +48,10 @@ fn pages_of_closed_connections_are_lent_once_and_used_again() {
     assert_eq!(acceptor.text(&accepted[0].1), TEXT);
     stage.core.host.return_idle_pages(taken);
     acceptor.abort(&mut stage, &accepted[0].1);
-    assert!(rest(&mut stage), "the last connection's");
+    assert!(
+        rest(&mut stage),
+        "the pages of the last connection are not asked for"
+    );
     let taken = stage.core.host.take_idle_pages();
     stage.core.host.return_idle_pages(taken);
     assert!(!rest(&mut stage), "all pages are gone");
