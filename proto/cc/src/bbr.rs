@@ -11,10 +11,10 @@
 //! PROBE_RTT  cwnd of four segments for 200 ms, when RTprop is older than ten seconds
 //! ```
 //!
-//! The implementation follows draft-cardwell-iccrg-bbr-congestion-control-00, with two additions of
-//! Linux: packet conservation in the first round of a recovery, and extra window for ACK
-//! aggregation. Unlike Linux, this module does not detect policers (`lt_bw`). ECN has no effect. A
-//! loss affects cwnd during its recovery only, and never affects the model.
+//! The implementation follows draft-cardwell-iccrg-bbr-congestion-control-00, with additions of
+//! Linux: extra window for ACK aggregation, two more segments in the phase with gain 5/4, and a
+//! rate that is 1 % lower. Unlike Linux, this module does not detect policers (`lt_bw`). ECN has no
+//! effect. A loss affects cwnd during its recovery only, and never affects the model.
 
 use tidelane_time::{Duration, Instant};
 

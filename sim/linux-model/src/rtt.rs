@@ -1,7 +1,8 @@
 //! Round-trip estimation and retransmission timeout: RFC 6298 with Linux's constants.
 //!
 //! Linux applies the lower bound of 200 ms to the variance term instead of the timeout. The term
-//! rises at once to the largest deviation of a round trip, and decays by a quarter per round trip.
+//! rises at once to four times the largest smoothed deviation of a round trip. It falls slowly: at
+//! the end of each round trip, by a quarter of its difference from that value.
 
 /// Smallest variance term, in microseconds.
 pub(crate) const RTO_MIN: f64 = 200_000.0;
