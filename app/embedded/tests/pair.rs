@@ -451,7 +451,10 @@ fn a_closed_listener_resets_the_connections_in_its_accept_queue() {
         "{events:?}"
     );
     assert!(pair.server.is_empty());
-    assert!(pair.server.listen(SERVER, 8).is_ok(), "the port is free");
+    assert!(
+        pair.server.listen(SERVER, 8).is_ok(),
+        "the closed listener still has its TCP port"
+    );
 }
 
 #[test]

@@ -28,7 +28,7 @@ pub struct Options {
     /// Address of the interface.
     #[arg(long)]
     address: Ipv4Addr,
-    /// Port to serve.
+    /// TCP port to serve.
     #[arg(long)]
     port: u16,
     /// Spin instead of sleeping between batches.

@@ -3,7 +3,7 @@
 //! ```text
 //!   link      carries
 //!   0         the local path: segments between programs of this host (`links/local_path.rs`)
-//!   1, 2, ..  NIC queues: frames to and from the wire, one port each
+//!   1, 2, ..  NIC queues: frames to and from the wire
 //!   u16::MAX  the link in memory to the mux ports (`links/mux_link.rs`)
 //! ```
 //!
@@ -28,7 +28,7 @@ use crate::counters::HostCounters;
 
 /// Largest length in bytes of the Ethernet, IP and TCP headers of a frame together.
 const HEADERS_LEN_MAX: u32 = (FRAME_HEADERS_LEN_MAX + 60) as u32;
-/// Number of bursts that fill the RX ring of a port, which has 2048 frames.
+/// Number of bursts that fill the RX ring of a NIC queue, which has 2048 frames.
 const RING_BURSTS: usize = 2048 / BURST_MAX;
 
 /// The links of a host with NIC queues of type `P`.
@@ -37,7 +37,7 @@ const RING_BURSTS: usize = 2048 / BURST_MAX;
 /// [`transmit`](Self::transmit) and its variants, [`flush`](Self::flush).
 pub struct Links<P: PacketIo> {
     nic_queues: Vec<NicQueue<P>>,
-    /// Consecutive steps in which a port had a full burst.
+    /// Consecutive steps in which a NIC queue had a full burst.
     full_bursts: usize,
     local_path: LocalPath,
     mux_link: MuxLink,
@@ -47,7 +47,7 @@ pub struct Links<P: PacketIo> {
     queued: bool,
     /// True if a link had no room for a segment. The engine then has to resume sending.
     blocked: bool,
-    /// Payload limit in bytes of a GSO frame on all ports; zero if a port has no GSO.
+    /// Payload limit in bytes of a GSO frame on all NIC queues; zero if one of them has no GSO.
     super_payload_max: u32,
 }
 
@@ -144,9 +144,9 @@ impl<P: PacketIo> Links<P> {
         self.full_bursts = if full { self.full_bursts + 1 } else { 0 };
     }
 
-    /// Returns true if a port's ring may still have frames that arrived before a timer was due. An
-    /// ACK among these frames makes a retransmission needless. A ring that is never empty delays
-    /// timers for at most one pass over the ring.
+    /// Returns true if the RX ring of a NIC queue may still have frames that arrived before a timer
+    /// was due. An ACK among these frames makes a retransmission needless. A ring that is never
+    /// empty delays timers for at most one pass over the ring.
     pub fn frames_wait(&self) -> bool {
         (1..RING_BURSTS).contains(&self.full_bursts)
     }

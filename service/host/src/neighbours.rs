@@ -7,7 +7,8 @@
 //!   ingress.rs   source address checks    peer -> accepted or dropped
 //! ```
 //!
-//! The kernel resolves neighbours. The host asks the kernel by requests to the driver.
+//! The kernel resolves neighbours. The host asks the kernel by requests to its driver, the daemon
+//! or the simulator.
 
 mod hops;
 mod ingress;
@@ -252,8 +253,8 @@ impl Neighbours {
         }
     }
 
-    /// Sets the link addresses of a SYN over a path without a hop. The link address for the peer
-    /// may have changed since the peer's first SYN.
+    /// Sets the link addresses of a SYN-ACK that the host sends over a path without a hop. The link
+    /// address for the peer may have changed since the peer's first SYN.
     pub fn readdress(&self, peer: IpAddress, template: &mut HeaderTemplate) {
         if let Some(to) = self.known_mac(peer).or(self.arrival) {
             template.set_link(self.routes.interface().mac, to);
@@ -385,7 +386,7 @@ impl<P: PacketIo> Host<P> {
     }
 
     /// Sets the interface's MTU in bytes, also for open connections. Limits the value to the
-    /// largest MTU that all ports support.
+    /// largest MTU that all NIC queues support.
     pub fn set_mtu(&mut self, now: Instant, mtu: u32) {
         let mtu = mtu.min(self.stack.io.links.nic_mtu_max());
         if !self.stack.io.neighbours.routes_mut().set_mtu(mtu) {

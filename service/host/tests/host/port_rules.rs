@@ -245,10 +245,10 @@ fn a_port_does_not_reach_a_refused_peer() {
         let header = port.header(25, ACK, 1, 2);
         port.send_gso(stranger(1), &header);
         stage.run();
-        assert!(stage.core.sent().is_empty(), "{action}: a frame left");
+        assert!(stage.core.sent().is_empty(), "{action}: a frame was sent");
         assert!(
             port.received(0).is_empty(),
-            "{action}: the port got an answer"
+            "{action}: the mux port got an answer"
         );
         assert_eq!(port.refused(&stage.core) - before, 7);
         assert_eq!(stage.core.host.rule_hits(), [7, 0]);
@@ -291,7 +291,10 @@ fn a_server_answers_its_clients_over_any_core() {
         assert_eq!(cores[core].answers(NOW).len(), 1);
         let other = port.header(4243, ACK, 51, 8);
         port.send(core, stranger(1), &other);
-        assert!(cores[core].answers(NOW).is_empty(), "another client's port");
+        assert!(
+            cores[core].answers(NOW).is_empty(),
+            "a segment to another TCP port of the client"
+        );
     }
 }
 

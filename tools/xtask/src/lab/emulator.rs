@@ -122,5 +122,5 @@ fn release() -> Result<String, String> {
     let text = fs::read_to_string("/etc/os-release").map_err(|error| error.to_string())?;
     let name = |line: &str| line.strip_prefix("VERSION_CODENAME=").map(str::to_owned);
     let found = text.lines().find_map(name);
-    found.ok_or_else(|| "this machine's release has no name".to_owned())
+    found.ok_or_else(|| "/etc/os-release has no VERSION_CODENAME".to_owned())
 }
