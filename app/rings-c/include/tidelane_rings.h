@@ -25,16 +25,16 @@ extern "C" {
 typedef uint64_t tlr_context;
 
 /* The number of a buffer, never negative. The number is valid for one use of the buffer: from the
- * list or tlr_allocate until the buffer is sent or released, or until the next sync if the program
- * does not hold it. */
+ * ready list or tlr_allocate until the buffer is sent or released, or until the next sync if the
+ * program does not hold it. */
 typedef int64_t tlr_buffer;
 
-/* The index of a buffer, from 0 to TLR_INDEXES - 1. Buffers that the list and the program have
- * at the same time have different indexes. The lowest indexes are used first. */
+/* The index of a buffer, from 0 to TLR_INDEXES - 1. Buffers that the ready list and the program
+ * have at the same time have different indexes. The lowest indexes are used first. */
 #define TLR_INDEX(buffer) ((uint32_t)((buffer) & 0x3ffff))
 #define TLR_INDEXES 0x40000
 
-/* End of a chain of slots, and the listener of a connection that was not accepted. */
+/* End of a chain of slots, and the listener in an entry without TLR_ACCEPTED. */
 #define TLR_NONE (-1)
 
 /* Back ends: the TCP that carries the connections of a context. */

@@ -12,7 +12,7 @@ pub const DIRECT: u32 = 2;
 pub const SERVICE: u32 = 3;
 /// Flag `TLR_STEERED`: the NIC sends the packets of the program's ports to the queue.
 pub const STEERED: u32 = 1;
-/// End of a chain, and the listener of a connection that was not accepted.
+/// `TLR_NONE`: end of a chain of slots, and the listener in an entry without `TLR_ACCEPTED`.
 pub const NONE: i32 = -1;
 
 /// `struct tlr_options`: parameters of a context. Zero stands for the default.

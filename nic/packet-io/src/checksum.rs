@@ -1,4 +1,5 @@
-//! The Internet checksum (RFC 1071), for ports that complete partial checksums in software.
+//! The Internet checksum (RFC 1071), for ports (queues of a NIC, or ends of a link in memory)
+//! that complete partial checksums in software.
 
 /// Sums `bytes` as big-endian 16-bit words without folding, with an odd last byte padded with zero.
 fn sum(bytes: &[u8]) -> u64 {

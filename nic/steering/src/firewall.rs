@@ -46,7 +46,7 @@ impl fmt::Display for Subsystem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Nftables => "nftables",
-            Self::Legacy => "the legacy tables",
+            Self::Legacy => "iptables-legacy tables",
             Self::Filters => "tc filters",
             Self::Tcx => "tcx programs",
             Self::Cgroups => "cgroup programs",

@@ -27,7 +27,7 @@ fn two_hundred_seeds_break_no_rule() {
         sum.over_ipv6 > 300 && sum.over_ipv6 + 300 < sum.complete,
         "{sum}"
     );
-    // The swarm is meaningful only if loss, reordering and refusals occur.
+    // The swarm is meaningful only if loss, reordering, TIME-WAIT and lower path MTUs occur.
     for name in [
         "retrans_segs",
         "timeouts",

@@ -27,7 +27,7 @@ fn exchange(service: &mut FakeService, context: &mut Context, stream: &mut Strea
     service.advance();
 }
 
-/// Returns the word of the receive buffer that the program has confirmed.
+/// Returns the word (offset and size) of the receive buffer that the program confirmed last.
 fn confirmed(service: &FakeService) -> u64 {
     let view = service.region.slot(SLOT).unwrap();
     view.program().rx_buffer_seen.load(Acquire)
