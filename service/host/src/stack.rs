@@ -200,9 +200,9 @@ impl<P: PacketIo> Stack<P> {
         self.engine.accept_queue_removed(id, 1);
     }
 
-    /// Returns a connection that its program never accepted to the accept queue of its listener.
-    /// `program_flags` has the flags that the program has set. Returns false and changes nothing if
-    /// the connection has to end with its program.
+    /// Puts a connection, which its program never accepted, back into the accept queue of its
+    /// listener. `program_flags` has the flags that the program has set. Returns false and changes
+    /// nothing if the connection has to end with its program.
     pub(crate) fn give_back(&mut self, flow: FlowId, program_flags: u32) -> bool {
         let Some(listener) = self.acceptance().take_back(flow, program_flags) else {
             return false;

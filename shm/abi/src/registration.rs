@@ -57,7 +57,8 @@ pub struct Message {
     pub within_host: u32,
     /// Zero.
     pub reserved: u32,
-    /// OPEN_PORT, CLAIM_TUPLE, RELEASE_TUPLE and their answers: the values of a port.
+    /// OPEN_PORT, CLAIM_TUPLE, RELEASE_TUPLE and their answers: the properties of a mux port (see
+    /// [`OPEN_PORT`](message::OPEN_PORT)).
     pub packet_port: crate::port::PacketPort,
 }
 
@@ -231,15 +232,15 @@ pub mod message {
     /// Sent by a program to ask for the figures of its connection in `slot` with `generation`. The
     /// answer is TCP_INFO.
     pub const TCP_INFO: u32 = 12;
-    /// Sent by a program with a stack of its own to open a port. Carries the descriptor of the
-    /// program's doorbell eventfd. A registration socket is used with OPEN_PORT or with REGISTER,
-    /// not with both.
+    /// Sent by a program with a stack of its own to open a mux port: packet rings through which the
+    /// program shares the NIC. Carries the descriptor of the program's doorbell eventfd. A
+    /// registration socket is used with OPEN_PORT or with REGISTER, not with both.
     ///
     /// The answer PORT_OPENED carries these descriptors, in this order: for each core the two
-    /// memories of the port's packet rings, the service page, and for each core the doorbell
+    /// memories of the mux port's rings, the service page, and for each core the doorbell
     /// eventfd that the program rings while the core sleeps. The program maps the memories, and
     /// seals the second memory of each core (F_SEAL_FUTURE_WRITE) before it sends CLAIM_TUPLE. The
-    /// service closes the port when the program closes the registration socket.
+    /// service closes the mux port when the program closes the registration socket.
     pub const OPEN_PORT: u32 = 13;
     /// Answer to OPEN_PORT.
     pub const PORT_OPENED: u32 = 14;
@@ -247,9 +248,9 @@ pub mod message {
     /// Carries a kernel socket that is bound to the 3-tuple, and neither listens nor is connected.
     /// The answer is CLAIM_TUPLE.
     ///
-    /// A port with a claim gets the packets of the 3-tuple. If the socket backs a claim of another
-    /// port of the same user, the claim moves to this port. At all times, one of the two ports has
-    /// the claim.
+    /// The program's mux port gets the packets of the 3-tuple. If the socket backs a claim of
+    /// another mux port of the same user, the claim moves to this mux port. At all times, one of
+    /// the two mux ports has the claim.
     pub const CLAIM_TUPLE: u32 = 15;
     /// Sent by a program to give a 3-tuple back. The address is the address to which the socket of
     /// the claim is bound, and may be the wildcard address. The answer is RELEASE_TUPLE.

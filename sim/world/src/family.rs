@@ -47,8 +47,8 @@ pub enum Bound {
     /// `::`, which accepts connections of both IP versions.
     ToBoth,
     /// Two sockets with the same port, one for each IP version: `0.0.0.0`, and `::` for IPv6 only.
-    /// A direct host listens at its IPv4 and its IPv6 address instead. A program with its own stack
-    /// listens at `::` only.
+    /// A host with the direct back end of the ring API listens at its IPv4 and its IPv6 address
+    /// instead. A program with its own stack on a mux port has one socket at `::`, as in `ToBoth`.
     Twice,
 }
 

@@ -51,7 +51,7 @@ enum Verb {
     Ss(ss::Options),
     /// Show the service's counters
     Stat(stat::Options),
-    /// Show the ports of programs with a network stack of their own
+    /// Show the mux ports: packet rings of programs with a TCP/IP stack of their own
     Port(port::Options),
     /// Write packets to a file that tcpdump and Wireshark read
     Capture(capture::Options),

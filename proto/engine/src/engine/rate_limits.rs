@@ -26,8 +26,9 @@ impl Engine {
         self.resets.refill(second, resets);
     }
 
-    /// Sends a RST, within the limits, in answer to a segment that the driver has refused. The
-    /// segment belongs to no flow of this engine, and only the driver counts it.
+    /// Sends a RST, within the limits, in answer to a segment that the driver (the program that
+    /// runs the engine) has refused. The segment belongs to no flow of this engine, and only the
+    /// driver counts it.
     pub fn answer_refused(
         &mut self,
         now: Instant,

@@ -5,8 +5,9 @@
 //! The oracle sees every frame that a program publishes to its mux port, every frame that the mux
 //! publishes to a program, and every frame on the link. The oracle records the mux port that owns
 //! each 3-tuple of protocol, local address and local port ([`Owners`]). The owners change only
-//! between two steps of the service, by calls of the driver. A frame that leaves or arrives in a
-//! step is therefore checked against the owners during that step.
+//! between two steps of the service, by calls of `driver.rs`, which opens mux ports and moves
+//! claims. A frame that leaves or arrives in a step is therefore checked against the owners during
+//! that step.
 
 use std::collections::BTreeMap;
 

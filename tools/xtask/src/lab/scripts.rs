@@ -117,7 +117,10 @@ fn run_on(name: &str, command: &str, lab: &Path) -> Result<Results, String> {
     }
     let results = reader.finish();
     if results.is_empty() {
-        return Err(format!("no script ran; {}", plan.directory.display()));
+        return Err(format!(
+            "no script ran; the logs are in {}",
+            plan.directory.display()
+        ));
     }
     for (script, verdict) in &results {
         if let ScriptResult::Failed(why) = verdict {
