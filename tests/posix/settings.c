@@ -222,8 +222,8 @@ void send_buffer(void)
 	show(set(fd, SOL_SOCKET, SO_SNDBUF, 20000));
 	fill(fd);
 	must(ioctl(fd, TIOCOUTQ, &unacked) == 0);
-	/* Linux accepts a packet of up to 64 KiB as long as it is below the limit, and may exceed the
-	 * limit by one packet. */
+	/* Linux accepts another packet of up to 64 KiB while the queued data is below the limit, so
+	 * the data may exceed the limit by one packet. */
 	say("bounded %d", unacked <= 120000);
 	say("events%s", events_text(events_now(fd)));
 	shutdown(fd, SHUT_WR);

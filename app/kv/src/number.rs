@@ -46,8 +46,8 @@ fn scan(text: &[u8]) -> Option<Scan> {
     })
 }
 
-/// Parses an unsigned 64-bit number. Like `strtoul`, accepts a negative number if its value modulo
-/// 2^64 is below 2^63.
+/// Parses an unsigned 64-bit number. Like `strtoul`, converts a negative number modulo 2^64. Like
+/// memcached, refuses a value of 2^63 or more if the text contains a minus sign.
 pub fn parse_u64(text: &[u8]) -> Option<u64> {
     let text = until_nul(text);
     let scan = scan(text)?;

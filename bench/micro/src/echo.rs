@@ -1,5 +1,6 @@
-//! Loads of 64-byte requests and replies between two programs with the client library, over one or
-//! two hosts. A host is the TCP/IP stack of one polling thread of the Tidelane service.
+//! The loads `port` and `local`: two programs with the client library exchange 64-byte requests and
+//! replies, over one or two hosts. A host is the TCP/IP stack of one polling thread of the Tidelane
+//! service.
 
 use tidelane_abi::program_flags;
 use tidelane_client::{ClientEvent, Connect, Context, Program, Stream};

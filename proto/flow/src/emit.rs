@@ -1,6 +1,6 @@
 //! Builds the segments of synchronized flows (connections): the fields that all segments have in
-//! common, such as window, ACK and timestamps. A transmission records the ACK and the window that
-//! were sent in the state of the flow.
+//! common, such as window, ACK and timestamps. After a transmission, the flow's state contains the
+//! ACK number and the window of the sent segment.
 
 use tidelane_interface::{Clock, Driver, FlowId, Origin, SegmentOut, TxFull};
 use tidelane_wire::{Ecn, SeqNumber, TcpFlags, TcpOptions, Timestamps};

@@ -91,10 +91,10 @@ impl<P: PacketIo> ActiveOpen<'_, P> {
         }
     }
 
-    /// Returns the route to `peer`, an address of this host that the served interface does not
-    /// have. `None` leaves the connection to the kernel. The driver does not set `within_host` for
-    /// a listener of a SO_REUSEPORT group, because the group may have kernel sockets that the
-    /// service does not know.
+    /// Returns the local path if `peer` is at an address of this host that the served interface
+    /// does not have, and if both programs may connect within the host. Otherwise returns `None`.
+    /// `tidelaned` does not set `within_host` for a listener of a SO_REUSEPORT group, because the
+    /// group may have kernel sockets that the service does not know.
     fn route_within(&self, peer: Endpoint) -> Option<FlowRoute> {
         let Stack { engine, io } = &*self.stack;
         if !io.within.has(peer.addr) {

@@ -17,7 +17,7 @@ pub(crate) struct Sent {
     pub(crate) retrans: bool,
     /// True if the segment was retransmitted at any time.
     pub(crate) ever_retrans: bool,
-    /// True if the segment has PSH. Retransmissions have PSH, too.
+    /// True if the segment has PSH, in its first transmission and in its retransmissions.
     pub(crate) push: bool,
 }
 

@@ -1,4 +1,5 @@
 //! The buffers of a context: how many each kind of data may take, and when each buffer is freed.
+//! The *port* of a context is its queue of the simulated NIC (`nic_unsafe.rs`).
 
 use tidelane_engine::Duration;
 use tidelane_rings::{Buffer, Context, Descriptor, Events};
