@@ -1,4 +1,5 @@
-//! Taps. A tap copies frames of a running port for an observer, for example a capture to a file.
+//! Taps. A tap copies frames of a running port for an observer, for example a capture to a file. A
+//! port is one queue of a NIC, or one end of a link in memory.
 //!
 //! A tap copies each frame that its filter selects to a bounded buffer, as a block of a capture
 //! file (pcapng), and the observer takes the blocks from time to time. While the buffer is full,

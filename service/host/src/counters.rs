@@ -9,7 +9,7 @@ pub struct HostCounters {
     pub in_frames: u64,
     /// Segments that the local path delivered.
     pub memory_segments: u64,
-    /// Segments passed to a port.
+    /// Segments passed to a NIC queue, or to the link in memory to the mux ports.
     pub out_segments: u64,
     /// Requests of an unknown kind.
     pub bad_requests: u64,

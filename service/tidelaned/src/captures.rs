@@ -194,7 +194,7 @@ impl Captures {
             .ok_or("a core (polling thread) does not answer")?;
         let mut all = Captured::default();
         for captured in taken {
-            all.append(captured.ok_or("the port is closed")?);
+            all.append(captured.ok_or("the mux port is closed")?);
         }
         all.blocks = pcapng::sorted_by_time(&all.blocks);
         Ok(all)

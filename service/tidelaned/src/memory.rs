@@ -35,7 +35,7 @@ impl fmt::Display for MemoryError {
         }) = self;
         write!(
             f,
-            "low, pressure and high must not fall: {low}, {pressure}, {high}"
+            "low <= pressure <= high must hold: {low}, {pressure}, {high}"
         )
     }
 }

@@ -104,7 +104,7 @@ impl Host {
 
     fn sync(&mut self) {
         let synced = self.context.sync(&mut self.list, Wait::No);
-        synced.expect("a port");
+        synced.expect("a back end");
     }
 
     fn connect(&mut self) -> Descriptor {
@@ -170,7 +170,7 @@ impl Server {
                     break;
                 }
                 match kept.is_empty() {
-                    true => host.context.resume(descriptor).expect("a port"),
+                    true => host.context.resume(descriptor).expect("a back end"),
                     false => host.context.pause(descriptor),
                 }
             }

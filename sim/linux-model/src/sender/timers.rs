@@ -89,7 +89,7 @@ impl Sender {
         self.rearm();
     }
 
-    /// Handles the expiry of the reordering timer (RFC 8985 §6.3).
+    /// Handles the expiry of the reordering timer (RFC 8985 §6.2 step 5).
     pub(super) fn on_reordering_timer(&mut self) {
         let before = self.scoreboard.in_flight();
         self.run_rack();
