@@ -26,9 +26,9 @@ const ALPHA_UNIT: u64 = 17;
 /// Largest distance from `K` in ms for which the curve is computed. The value is larger than any
 /// `K`, but so small that its cube, divided by 1000, times four segments fits into 64 bits.
 const OFFSET_MS_MAX: u64 = 1 << 18;
-/// Time after the start of congestion avoidance in which RTT samples still belong to the recovery
-/// (as in Linux).
-const RECOVERY_RTTS: Duration = Duration::from_secs(1);
+/// Time after the start of congestion avoidance in which RTT samples are discarded, because they
+/// still belong to the recovery (as in Linux).
+const SAMPLES_DISCARDED_FOR: Duration = Duration::from_secs(1);
 const _: () = assert!(OFFSET_MS_MAX.pow(3) / 1_000 < u64::MAX / (4 * SMSS_MAX as u64));
 
 /// State of CUBIC for one connection.
@@ -230,7 +230,7 @@ impl CongestionControl for Cubic {
 
     fn on_rtt_sample(&mut self, now: Instant, sample: &RttSample) {
         let avoiding = self.epoch_start != Instant::MAX;
-        if avoiding && now - self.epoch_start < RECOVERY_RTTS {
+        if avoiding && now - self.epoch_start < SAMPLES_DISCARDED_FOR {
             return;
         }
         if self.hystart.on_sample(now, sample, &self.window) {

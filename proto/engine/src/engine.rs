@@ -236,7 +236,7 @@ impl Engine {
         driver: &mut impl Driver,
     ) {
         let clock = self.clock;
-        self.refill(clock.now);
+        self.renew_limits(clock.now);
         let segment = &match self.table.get(id) {
             Some(flow) => without_offset(segment, || flow.ts_offset),
             None => return,

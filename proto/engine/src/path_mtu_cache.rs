@@ -60,11 +60,11 @@ mod tests {
 
     fn path(mss: u16, until: u64) -> PathMtu {
         let until = Instant::from_secs(until);
-        let probe_sent = false;
+        let found_by_probe = false;
         PathMtu {
             mss,
             until,
-            probe_sent,
+            found_by_probe,
         }
     }
 

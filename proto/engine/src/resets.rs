@@ -43,7 +43,7 @@ pub struct ResetLimiter {
 }
 
 impl ResetLimiter {
-    /// Creates a limiter that allows no RST before the first [`refill`](Self::refill).
+    /// Creates a limiter that allows no RST before the first [`begin_second`](Self::begin_second).
     pub fn new() -> Self {
         Self {
             left: 0,
@@ -53,7 +53,7 @@ impl ResetLimiter {
     }
 
     /// Starts the second `second`, in which at most `limit` RSTs may be sent to all peers together.
-    pub fn refill(&mut self, second: u64, limit: u32) {
+    pub fn begin_second(&mut self, second: u64, limit: u32) {
         self.second = second as u32;
         self.left = limit;
     }
@@ -85,7 +85,7 @@ impl ResetLimiter {
 /// Returns a value between half of `limit` and one and a half times `limit`. A peer cannot predict
 /// the value without the secret (RFC 5961 §7; Linux varies its limit of challenge ACKs in the same
 /// way). `u32::MAX` means no limit.
-pub fn with_noise(secret: &Secret, second: u64, limit: u32) -> u32 {
+pub fn randomized_limit(secret: &Secret, second: u64, limit: u32) -> u32 {
     if limit == u32::MAX {
         return limit;
     }
@@ -112,14 +112,14 @@ mod tests {
     #[test]
     fn one_peer_has_its_share_and_leaves_the_others_theirs() {
         let mut resets = ResetLimiter::new();
-        resets.refill(1, 100);
+        resets.begin_second(1, 100);
         assert_eq!(taken(&mut resets, peer(1), 30), 30);
         // Each peer gets its full share until the limit of all peers is exhausted, so that a peer
         // learns nothing about the RSTs to other peers.
         assert_eq!(taken(&mut resets, peer(2), 30), 30);
         assert_eq!(taken(&mut resets, peer(3), 30), 30);
         assert_eq!(taken(&mut resets, peer(4), 30), 10);
-        resets.refill(2, 100);
+        resets.begin_second(2, 100);
         assert_eq!(taken(&mut resets, peer(1), 30), 30);
     }
 
@@ -127,7 +127,7 @@ mod tests {
     fn the_secret_spreads_peers_over_the_buckets() {
         let bucket = |secret: &Secret, number| {
             let mut resets = ResetLimiter::new();
-            resets.refill(1, 1);
+            resets.begin_second(1, 1);
             resets.take(secret, peer(number), 1);
             resets.buckets.iter().position(|bucket| bucket.sent > 0)
         };
@@ -139,13 +139,15 @@ mod tests {
 
     #[test]
     fn the_limit_varies_from_second_to_second() {
-        let limits: Vec<u32> = (0..50).map(|n| with_noise(&SECRET, n, 1000)).collect();
+        let limits: Vec<u32> = (0..50)
+            .map(|n| randomized_limit(&SECRET, n, 1000))
+            .collect();
         assert!(limits.iter().all(|limit| (500..1500).contains(limit)));
         let distinct: std::collections::BTreeSet<_> = limits.iter().collect();
         assert!(distinct.len() > 40);
-        assert_eq!(with_noise(&SECRET, 7, u32::MAX), u32::MAX);
-        assert_eq!(with_noise(&SECRET, 7, 0), 0);
+        assert_eq!(randomized_limit(&SECRET, 7, u32::MAX), u32::MAX);
+        assert_eq!(randomized_limit(&SECRET, 7, 0), 0);
         // Even the smallest limit allows one RST in each second.
-        assert!((0..50).all(|n| with_noise(&SECRET, n, 1) == 1));
+        assert!((0..50).all(|n| randomized_limit(&SECRET, n, 1) == 1));
     }
 }

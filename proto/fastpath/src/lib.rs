@@ -244,7 +244,7 @@ impl<'a, E: Driver> FastPath<'a, E> {
         }
         let flow = &mut *self.flow;
         flow.traffic.begin_flight(now_us);
-        flow.flags = now | flow.restart_rto_single(before, self.clock, self.timeouts);
+        flow.flags = now | flow.restart_rto_for_single_segment(before, self.clock, self.timeouts);
         Ok(())
     }
 

@@ -145,14 +145,19 @@ impl FlowState {
 
     /// Restarts the timer like [`restart_rto`](Self::restart_rto), for a single segment in flight.
     /// The caller has checked that SRTT is known and RTTVAR is below
-    /// [`Timeouts::rttvar_rto_min_us`]. `before` is the present value of the flow's flags. Returns
-    /// the flags to set; the caller clears all other flags of [`flags::TIMER`].
+    /// [`Timeouts::rttvar_rto_min_us`]. `flags_now` is the present value of the flow's flags.
+    /// Returns the flags to set; the caller clears all other flags of [`flags::TIMER`].
     #[inline(always)]
-    pub fn restart_rto_single(&mut self, before: u32, clock: &Clock, timeouts: &Timeouts) -> u32 {
+    pub fn restart_rto_for_single_segment(
+        &mut self,
+        flags_now: u32,
+        clock: &Clock,
+        timeouts: &Timeouts,
+    ) -> u32 {
         debug_assert!(self.srtt != 0 && self.rttvar < timeouts.rttvar_rto_min_us);
         let rto = (self.srtt / 8000 + timeouts.rto_min_ms).min(timeouts.rto_max_ms);
         self.rto_deadline = clock.ms.plus(rto + 1);
-        let probe = (before & flags::SACK) << (flags::PTO_SHIFT - flags::SACK_SHIFT);
+        let probe = (flags_now & flags::SACK) << (flags::PTO_SHIFT - flags::SACK_SHIFT);
         flags::RTO_ARMED | probe
     }
 

@@ -170,12 +170,12 @@ impl Traffic {
     #[inline]
     pub fn set_window_limited(&mut self, limited: bool, now_us: u32) {
         if limited != (self.window_limited_since != 0) {
-            self.turn_window_limited(limited, now_us);
+            self.switch_window_limited(limited, now_us);
         }
     }
 
     #[inline(never)]
-    fn turn_window_limited(&mut self, limited: bool, now_us: u32) {
+    fn switch_window_limited(&mut self, limited: bool, now_us: u32) {
         if limited {
             self.begin_busy(now_us);
             self.window_limited_since = now_us;

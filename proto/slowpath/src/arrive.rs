@@ -47,7 +47,7 @@ impl<E: Driver> SlowPath<'_, E> {
         let (next, had_ooo) = (self.hot.rcv_nxt, !self.cold.ooo.is_empty());
         self.process_text(segment, ecn)?;
         self.check_fin(segment)?;
-        self.end_run_with(segment, next, had_ooo);
+        self.end_run_after(segment, next, had_ooo);
         Ok(())
     }
 
@@ -420,7 +420,7 @@ impl<E: Driver> SlowPath<'_, E> {
                     self.send_reset();
                     return Err(self.end(CloseCause::Finished));
                 };
-                self.cold.slow_deadline = Some(self.clock.ms.plus(wait));
+                self.cold.keepalive_deadline = Some(self.clock.ms.plus(wait));
                 Ok(())
             }
             State::TimeWait => Err(self.finish(Outcome::TimeWait)),
@@ -449,7 +449,7 @@ impl<E: Driver> SlowPath<'_, E> {
     /// Handles a segment in SYN-SENT (§3.10.7.3).
     fn arrives_in_syn_sent(&mut self, segment: &Segment<'_>, ecn: Ecn) -> Outcome {
         let has_ack = segment.flags.contains(TcpFlags::ACK);
-        let good_ack = has_ack && self.acks_syn(segment) && !self.echoes_no_syn(segment);
+        let good_ack = has_ack && self.acks_syn(segment) && !self.echoes_foreign_timestamp(segment);
         if has_ack && !good_ack {
             if !segment.flags.contains(TcpFlags::RST) {
                 let key = self.hot.key;

@@ -63,8 +63,9 @@ pub struct Connection {
     pub recovery_point: SeqNumber,
     /// SND.NXT when the congestion window was last reduced.
     pub reduced_until: SeqNumber,
-    /// True if the next retransmission, the first of a recovery, ignores cwnd.
-    pub retransmit_first: bool,
+    /// True if the next retransmission, the first of a recovery, ignores cwnd. The transmission
+    /// resets the value.
+    pub ignore_cwnd_once: bool,
     /// Congestion state to restore if the recovery proves to be spurious.
     pub undo: Option<Undo>,
     /// Proportional rate reduction, in fast recovery and after an ECN echo.
@@ -122,7 +123,7 @@ pub struct Connection {
     pub mtu: MtuSearch,
     /// True if the peer's largest window limits the segment size more than the path and the peer's
     /// MSS do, so that the segment size grows with the window.
-    pub mss_bounded: bool,
+    pub mss_bounded_by_window: bool,
     /// MSS in bytes that the peer's SYN announced, at least 48. The default MSS (RFC 9293 MUST-15)
     /// until the SYN arrives, or if the SYN has no MSS option.
     pub peer_mss: u16,
@@ -137,7 +138,7 @@ pub struct Connection {
     /// Sequence number of a FIN that arrived out of order.
     pub fin_at: Option<SeqNumber>,
     /// Time of the next keepalive probe, or end of FIN-WAIT-2 for an orphan.
-    pub slow_deadline: Option<Millis>,
+    pub keepalive_deadline: Option<Millis>,
     /// Time at which a lowered path MTU expires (RFC 1191 §6.3), or at which an MTU search tries
     /// larger sizes again.
     pub path_deadline: Option<Millis>,

@@ -69,7 +69,7 @@ impl<E: Driver> SlowPath<'_, E> {
             scoreboard.unmark_lost();
         }
         self.cold.ca_state = CaState::Open;
-        self.cold.retransmit_first = false;
+        self.cold.ignore_cwnd_once = false;
         self.cold.ecn.cwr_queued = tidelane_wire::TcpFlags::NONE;
         self.hot.cwnd = self.cold.controller.cwnd();
         self.hot.set(flags::SEND_WANTED);

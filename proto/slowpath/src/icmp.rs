@@ -132,11 +132,11 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Stores the path MTU for later connections to this destination (RFC 1191 §6.2).
-    pub(crate) fn cache_path_mtu(&mut self, probe_sent: bool) {
+    pub(crate) fn cache_path_mtu(&mut self, found_by_probe: bool) {
         let path = PathMtu {
             mss: self.cold.path_mss,
             until: self.clock.now + Duration::from_millis(PATH_MTU_AGE_MS.into()),
-            probe_sent,
+            found_by_probe,
         };
         self.path_mtus.learn(self.hot.key.peer.addr, path);
     }
@@ -163,7 +163,7 @@ impl Connection {
         let left = (path.until - clock.now).as_millis();
         self.path_mss = path.mss;
         self.path_deadline = Some(clock.ms.plus(left.clamp(1, PATH_MTU_AGE_MS.into()) as u32));
-        if path.probe_sent {
+        if path.found_by_probe {
             self.mtu.begin_at(path.mss);
         }
     }

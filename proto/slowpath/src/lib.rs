@@ -113,7 +113,7 @@ impl<E: tidelane_flow::Driver> SlowPath<'_, E> {
             && self.cold.dsack.is_none()
             && self.cold.fin_at.is_none()
             && !self.cold.snd_wl1.after(self.hot.rcv_nxt)
-            && !self.cold.mss_bounded
+            && !self.cold.mss_bounded_by_window
             // DCTCP counts every acknowledged window, with or without ECE (RFC 8257 §3.3).
             && !self.is_dctcp();
         self.hot
@@ -125,7 +125,7 @@ impl<E: tidelane_flow::Driver> SlowPath<'_, E> {
         let plain_data = no_options && !self.is_paced() && !is_searching_mtu;
         self.hot.assign(flags::FAST_SEND, eligible && plain_data);
         self.hot.update_window_edge_moves();
-        let deadline = self.cold.slow_deadline.or(self.cold.path_deadline);
+        let deadline = self.cold.keepalive_deadline.or(self.cold.path_deadline);
         self.hot.assign(flags::SLOW_DEADLINE, deadline.is_some());
     }
 
@@ -142,7 +142,7 @@ impl<E: tidelane_flow::Driver> SlowPath<'_, E> {
                 | flags::FAST_SEND
                 | flags::SEND_WANTED,
         );
-        self.cold.slow_deadline = None;
+        self.cold.keepalive_deadline = None;
         self.cold.path_deadline = None;
         self.cold.reorder_deadline = None;
         self.cold.pacing.deadline = None;

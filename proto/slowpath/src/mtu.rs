@@ -180,7 +180,7 @@ impl<E: Driver> SlowPath<'_, E> {
             && scoreboard
                 .is_none_or(|scoreboard| scoreboard.sacked() == 0 && scoreboard.lost() == 0)
             && !self.hot.has(flags::PERSIST)
-            && !self.cold.mss_bounded
+            && !self.cold.mss_bounded_by_window
             && self.cold.path_mss <= self.cold.peer_mss
             && !self.is_held_back()
     }

@@ -173,7 +173,7 @@ pub fn new_connection(
         dup_acks: 0,
         recovery_point: iss,
         reduced_until: iss,
-        retransmit_first: false,
+        ignore_cwnd_once: false,
         undo: None,
         prr: None,
         pacing: Pacing::new(),
@@ -200,13 +200,13 @@ pub fn new_connection(
         rmss,
         path_mss: rmss,
         mtu: MtuSearch::default(),
-        mss_bounded: false,
+        mss_bounded_by_window: false,
         peer_mss: ip_sizes(hot.key.peer.addr).mss_default,
         offer_wscale: true,
         fast_open: FastOpen::default(),
         cause: None,
         fin_at: None,
-        slow_deadline: None,
+        keepalive_deadline: None,
         unanswered_probes: 0,
         answered_at: Millis(clock.ms.0.wrapping_sub(1 << 30)),
         last_arrival: clock.ms,
@@ -287,6 +287,6 @@ impl Connection {
             self.controller.set_smss(u32::from(mss));
             hot.cwnd = self.controller.cwnd();
         }
-        self.mss_bounded = u32::from(whole) > of_window;
+        self.mss_bounded_by_window = u32::from(whole) > of_window;
     }
 }

@@ -280,12 +280,12 @@ impl<E: Driver> SlowPath<'_, E> {
             else {
                 return Ok(());
             };
-            let full = !self.cold.retransmit_first && self.pipe() + len > self.hot.cwnd;
+            let full = !self.cold.ignore_cwnd_once && self.pipe() + len > self.hot.cwnd;
             if full || self.is_held_back() {
                 return Ok(());
             }
             self.retransmit(start, len)?;
-            self.cold.retransmit_first = false;
+            self.cold.ignore_cwnd_once = false;
             if start == self.hot.snd_una || !self.hot.has(flags::RTO_ARMED) {
                 self.arm_rto();
             }

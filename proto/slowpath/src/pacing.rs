@@ -102,13 +102,13 @@ impl<E: Driver> SlowPath<'_, E> {
         };
         let least = BURST_SEGMENTS * u32::from(self.hot.mss);
         let paced = self.cold.pacing.room(self.clock.now, rate, least);
-        let room = paced.max(self.unpaced_before(0));
+        let room = paced.max(self.initial_burst_left(0));
         cwnd.min(self.hot.flight_size().saturating_add(room))
     }
 
     /// Returns the rest of the unpaced initial burst before the last `len` bytes were sent, in
     /// bytes.
-    fn unpaced_before(&self, len: u32) -> u32 {
+    fn initial_burst_left(&self, len: u32) -> u32 {
         if self.cold.pacing.initial_burst_sent {
             return 0;
         }
@@ -127,8 +127,8 @@ impl<E: Driver> SlowPath<'_, E> {
 
     /// Accounts for `len` bytes that were sent or retransmitted.
     pub(crate) fn note_paced(&mut self, len: u32) {
-        let len = len.saturating_sub(self.unpaced_before(len));
-        self.cold.pacing.initial_burst_sent |= self.unpaced_before(0) == 0;
+        let len = len.saturating_sub(self.initial_burst_left(len));
+        self.cold.pacing.initial_burst_sent |= self.initial_burst_left(0) == 0;
         if len == 0 {
             return;
         }

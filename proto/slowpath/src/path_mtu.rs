@@ -11,8 +11,8 @@ pub struct PathMtu {
     pub mss: u16,
     /// Time at which the entry expires.
     pub until: Instant,
-    /// True if probes found the size, and not an ICMP error.
-    pub probe_sent: bool,
+    /// True if probes (RFC 4821) found the size, and not an ICMP error.
+    pub found_by_probe: bool,
 }
 
 /// The engine's store of path MTUs by destination, which outlives the flows.

@@ -44,7 +44,7 @@ impl<E: Driver> SlowPath<'_, E> {
 
     /// Returns true if the segment echoes a timestamp that none of our SYNs carried. The segment
     /// then belongs to an earlier connection (as in Linux).
-    pub(crate) fn echoes_no_syn(&self, segment: &Segment<'_>) -> bool {
+    pub(crate) fn echoes_foreign_timestamp(&self, segment: &Segment<'_>) -> bool {
         let echo = segment.options.timestamps.filter(|t| t.tsecr != 0);
         let age = |tsecr| self.clock.ms.0.wrapping_sub(tsecr);
         let oldest = age(self.cold.last_arrival.0);

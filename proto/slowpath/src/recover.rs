@@ -186,7 +186,7 @@ impl<E: Driver> SlowPath<'_, E> {
     fn on_partial_ack(&mut self, acked: u32) {
         let mss = u32::from(self.hot.mss);
         self.cold.dup_acks = self.cold.dup_acks.saturating_sub(acked / mss);
-        self.cold.retransmit_first = true;
+        self.cold.ignore_cwnd_once = true;
         self.scoreboard_for_loss().mark_first_lost(mss);
     }
 
@@ -377,7 +377,7 @@ impl<E: Driver> SlowPath<'_, E> {
         self.cold.ca_state = state;
         self.cold.prr = None;
         self.cold.recovery_point = self.hot.snd_nxt;
-        self.cold.retransmit_first = true;
+        self.cold.ignore_cwnd_once = true;
         self.cold.probe_end = None;
         self.hot.set(flags::SEND_WANTED);
     }

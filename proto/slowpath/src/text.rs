@@ -88,7 +88,7 @@ impl<E: Driver> SlowPath<'_, E> {
     /// Ends the run after a segment that filled a hole. Also ends the run after a segment with PSH
     /// that lies after a hole or after another segment of the batch. `next` is RCV.NXT before the
     /// segment. `had_ooo` is true if there was out-of-order data.
-    pub(crate) fn end_run_with(&mut self, segment: &Segment<'_>, next: SeqNumber, had_ooo: bool) {
+    pub(crate) fn end_run_after(&mut self, segment: &Segment<'_>, next: SeqNumber, had_ooo: bool) {
         let filled = had_ooo && self.hot.rcv_nxt != next;
         let behind = !self.cold.ooo.is_empty() || self.hot.has(flags::PENDING);
         if filled || behind && segment.flags.contains(TcpFlags::PSH) {

@@ -100,11 +100,11 @@ impl<E: Driver> SlowPath<'_, E> {
         }
         if self
             .cold
-            .slow_deadline
+            .keepalive_deadline
             .is_some_and(|at| at.is_due(self.clock.ms))
         {
-            self.cold.slow_deadline = None;
-            return self.on_slow_deadline();
+            self.cold.keepalive_deadline = None;
+            return self.on_keepalive_deadline();
         }
         if self
             .cold
@@ -385,8 +385,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Handles the expiry of `slow_deadline`: the end of FIN-WAIT-2, or the keepalive timer.
-    fn on_slow_deadline(&mut self) -> Outcome {
+    /// Handles the expiry of `keepalive_deadline`: the end of FIN-WAIT-2, or the keepalive timer.
+    fn on_keepalive_deadline(&mut self) -> Outcome {
         if self.hot.state == State::FinWait2 && self.cold.is_orphan {
             // Do not move the flow to TIME-WAIT, where RCV.NXT would stay before a late FIN, so
             // that the FIN would never be acknowledged. Without state, the engine answers the FIN
@@ -420,7 +420,7 @@ impl<E: Driver> SlowPath<'_, E> {
             let interval = self.cold.options.keepalive_interval.as_millis();
             interval.clamp(1, DEADLINE_MAX_MS) as u32
         };
-        self.cold.slow_deadline = Some(self.clock.ms.plus(wait));
+        self.cold.keepalive_deadline = Some(self.clock.ms.plus(wait));
         Outcome::Keep
     }
 
@@ -459,12 +459,12 @@ impl<E: Driver> SlowPath<'_, E> {
 
     /// Starts the keepalive timer if SO_KEEPALIVE is set, and stops the timer otherwise.
     pub fn arm_keepalive(&mut self) {
-        // After the application has closed the socket, `slow_deadline` is the end of FIN-WAIT-2.
+        // After the application has closed the socket, the deadline is the end of FIN-WAIT-2.
         if self.cold.is_orphan {
             return;
         }
         let on = self.cold.options.keepalive && self.keepalive_applies();
-        self.cold.slow_deadline = on.then(|| {
+        self.cold.keepalive_deadline = on.then(|| {
             let idle = self.keepalive_idle_ms();
             let left = idle.saturating_sub(self.silent_ms());
             self.clock.ms.plus(left.max(1))

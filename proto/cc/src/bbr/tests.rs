@@ -43,7 +43,7 @@ struct Path {
     delivered_at: Instant,
     /// Largest number of segments in flight for which the application has data; `usize::MAX` if it
     /// always has data.
-    program: usize,
+    app_flight_max: usize,
 }
 
 impl Path {
@@ -58,7 +58,7 @@ impl Path {
             paced_until: Instant::ZERO,
             delivered: 0,
             delivered_at: Instant::from_secs(1),
-            program: usize::MAX,
+            app_flight_max: usize::MAX,
         }
     }
 
@@ -72,7 +72,7 @@ impl Path {
 
     fn send(&mut self) {
         let room = self.in_flight() + SMSS <= self.bbr.window().cwnd();
-        if !room || self.now < self.paced_until || self.flight.len() >= self.program {
+        if !room || self.now < self.paced_until || self.flight.len() >= self.app_flight_max {
             return;
         }
         self.paced_until = self.now + Self::time_at(self.bbr.pacing_rate().unwrap_or(1));
@@ -104,7 +104,7 @@ impl Path {
                 bytes: self.delivered - sent.delivered,
                 span: self.now - sent.delivered_at,
                 prior_delivered: sent.delivered,
-                app_limited: self.program != usize::MAX,
+                app_limited: self.app_flight_max != usize::MAX,
             }),
         };
         self.bbr.on_delivery(self.now, &sample);
@@ -186,7 +186,7 @@ fn bbr_follows_the_rate_up_and_down() {
 fn a_program_with_little_to_send_does_not_lower_the_rate() {
     let mut path = Path::new();
     path.run(Duration::from_secs(2), |_| {});
-    path.program = 4;
+    path.app_flight_max = 4;
     path.run(Duration::from_secs(5), |_| {});
     assert!(near(path.bbr.bandwidth().into(), RATE), "{:?}", path.bbr);
 }

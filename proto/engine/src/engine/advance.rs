@@ -176,7 +176,7 @@ enum Read {
     /// The receive window stays as it is.
     NoChange,
     /// The receive window may grow, or a window update is due.
-    Window,
+    WindowMayChange,
     /// The position is invalid, and was not applied.
     Misuse,
 }
@@ -193,11 +193,11 @@ fn note_read(flow: &mut FlowState, config: &EngineConfig, rx_read: u32) -> Read 
     // AUTOTUNE_STEP.
     let tunes = before ^ rx_read >= AUTOTUNE_STEP && flow.rcv_wnd_limit < config.rx_window_max;
     if tunes {
-        return Read::Window;
+        return Read::WindowMayChange;
     }
     let opens = flow.update_window_edge_moves();
     if flow.window_update_due(opens) {
-        Read::Window
+        Read::WindowMayChange
     } else {
         Read::NoChange
     }

@@ -341,7 +341,7 @@ impl Engine {
             rto,
             delack,
             cold.reorder_deadline,
-            cold.slow_deadline,
+            cold.keepalive_deadline,
             cold.path_deadline,
             cold.pacing.deadline,
         ]

@@ -80,7 +80,7 @@ impl Engine {
     pub fn set_fast_open_keys(&mut self, listener: Option<ListenerId>, keys: FastOpenKeys) {
         match listener {
             Some(id) if self.listeners.get(id).is_none() => {}
-            Some(id) => self.fast_open.queues.of(id).keys = Some(keys),
+            Some(id) => self.fast_open.queues.get_or_insert(id).keys = Some(keys),
             None => self.fast_open.keys = keys,
         }
     }
@@ -89,14 +89,14 @@ impl Engine {
     /// turns Fast Open off at this listener.
     pub fn set_fast_open_qlen_max(&mut self, id: ListenerId, places: u32) {
         if self.listeners.get(id).is_some() {
-            self.fast_open.queues.of(id).set_max(places);
+            self.fast_open.queues.get_or_insert(id).set_max(places);
         }
     }
 
     /// Sets whether a listener accepts data in a SYN without a cookie (TCP_FASTOPEN_NO_COOKIE).
     pub fn set_fast_open_without_cookie(&mut self, id: ListenerId, without: bool) {
         if self.listeners.get(id).is_some() {
-            self.fast_open.queues.of(id).without_cookie = without;
+            self.fast_open.queues.get_or_insert(id).without_cookie = without;
         }
     }
 
@@ -185,7 +185,7 @@ impl Engine {
         slow.cold.fast_open.counts_as_pending = true;
         slow.accept_fast_open(syn, listener);
         self.counters.fast_open_passive += 1;
-        self.fast_open.queues.of(listener).acquire();
+        self.fast_open.queues.get_or_insert(listener).acquire();
         self.half_open = self.half_open.saturating_sub(1);
         if let Some(entry) = self.listeners.get_mut(listener) {
             entry.syn_queue = entry.syn_queue.saturating_sub(1);

@@ -6,7 +6,7 @@ use tidelane_time::Instant;
 use tidelane_wire::{DropReason, Segment};
 
 use super::Engine;
-use crate::resets::with_noise;
+use crate::resets::randomized_limit;
 
 /// Bit that separates the hash input for the RST limit from the hash input for the challenge ACK
 /// limit, so that the two limits vary independently.
@@ -14,16 +14,16 @@ const OF_RESETS: u64 = 1 << 62;
 
 impl Engine {
     /// Renews the limits of challenge ACKs and RSTs if a new second has begun since the last call.
-    pub(super) fn refill(&mut self, now: Instant) {
+    pub(super) fn renew_limits(&mut self, now: Instant) {
         let second = now.0 / 1_000_000_000;
         if second == self.limits_second {
             return;
         }
         self.limits_second = second;
         let config = &self.config;
-        self.challenges = with_noise(&self.secret, second, config.challenge_acks_per_second);
-        let resets = with_noise(&self.secret, second | OF_RESETS, config.resets_per_second);
-        self.resets.refill(second, resets);
+        self.challenges = randomized_limit(&self.secret, second, config.challenge_acks_per_second);
+        let resets = randomized_limit(&self.secret, second | OF_RESETS, config.resets_per_second);
+        self.resets.begin_second(second, resets);
     }
 
     /// Sends a RST, within the limits, in answer to a segment that the driver (the program that
@@ -37,7 +37,7 @@ impl Engine {
         driver: &mut impl Driver,
     ) {
         self.tick(now);
-        self.refill(now);
+        self.renew_limits(now);
         self.reset(arrival, segment, driver);
     }
 

@@ -230,7 +230,7 @@ impl Engine {
                 let Some(wait) = cold.fin_wait_2_ms(flow, &self.timeouts) else {
                     return self.abort(now, id, driver);
                 };
-                cold.slow_deadline = Some(clock.ms.plus(wait));
+                cold.keepalive_deadline = Some(clock.ms.plus(wait));
             }
         }
         self.set_pending(id);

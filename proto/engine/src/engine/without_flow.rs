@@ -21,7 +21,7 @@ impl Engine {
     ) {
         self.counters.in_segs += 1;
         let clock = self.clock;
-        self.refill(clock.now);
+        self.renew_limits(clock.now);
         if !self.passes_filter(arrival, segment, None, driver) {
             return;
         }

@@ -66,8 +66,8 @@ impl Queue {
 pub struct Queues(BTreeMap<ListenerId, Queue>);
 
 impl Queues {
-    /// Returns the requests of a listener, creating the entry if necessary.
-    pub fn of(&mut self, listener: ListenerId) -> &mut Queue {
+    /// Returns the requests of a listener. Creates the entry if there is none.
+    pub fn get_or_insert(&mut self, listener: ListenerId) -> &mut Queue {
         self.0.entry(listener).or_default()
     }
 

@@ -8,7 +8,7 @@
 //! the start of the present round of slow start, in which cwnd grows only if the flight of the
 //! round exceeds half of cwnd.
 //!
-//! A seed that has failed is added to [`KEPT`]. The environment variable
+//! A seed that has failed is added to [`REGRESSION_SEEDS`]. The environment variable
 //! `TIDELANE_DIFFERENTIAL_SEEDS` sets the number of other seeds.
 
 use tidelane_engine::{Algorithm, Duration, EcnPolicy, EngineConfig, SocketOptions, TcpFlags};
@@ -21,8 +21,8 @@ use engine_pair::{EnginePair, Output};
 use peer::{Peer, byte_at};
 use rng::Rng;
 
-/// Seeds that have failed once.
-const KEPT: &[u64] = &[];
+/// Seeds that have failed once. Each run of the tests tries these seeds again.
+const REGRESSION_SEEDS: &[u64] = &[];
 /// Default number of seeds.
 const SEEDS: u64 = 1500;
 /// Largest number of reported differences.
@@ -275,8 +275,8 @@ fn run(seed: u64) -> Result<u64, String> {
 }
 
 #[test]
-fn kept_seeds_show_no_difference() {
-    for seed in KEPT {
+fn regression_seeds_show_no_difference() {
+    for seed in REGRESSION_SEEDS {
         assert_eq!(run(*seed).err(), None);
     }
 }

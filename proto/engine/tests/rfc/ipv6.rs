@@ -65,7 +65,7 @@ fn rfc8201_section_4_packet_too_big_makes_segments_smaller() {
 }
 
 #[test]
-fn rfc8201_section_4_only_errors_with_an_outstanding_quote_count() {
+fn rfc8201_section_4_errors_that_quote_no_segment_in_flight_are_ignored() {
     let mut rig = in_flight();
     let kind = IcmpErrorKind::FragmentationNeeded { mtu: 1400 };
     assert_eq!(rig.icmp(2881, kind), []);

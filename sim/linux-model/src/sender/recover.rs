@@ -4,8 +4,9 @@
 use super::{CaState, Prr, Sender, Timer, ack::AckEffects, output::Next};
 use crate::{cubic::SSTHRESH_INFINITE, rack::WindowInputs};
 
-/// Delay of the reordering timer beyond the computed time, in microseconds.
-const REORDERING_MIN: u64 = 2_000;
+/// Time in microseconds that is added to the computed wait of the reordering timer (Linux:
+/// `TCP_TIMEOUT_MIN`).
+const REORDERING_TIMEOUT_EXTRA: u64 = 2_000;
 
 impl Sender {
     /// Runs loss detection if RACK has advanced since the last run. Returns true if a
@@ -27,7 +28,7 @@ impl Sender {
             .rack
             .detect_loss(&mut self.scoreboard, self.now, window)
         {
-            self.arm(Timer::Reordering, wait + REORDERING_MIN);
+            self.arm(Timer::Reordering, wait + REORDERING_TIMEOUT_EXTRA);
             self.reordering_armed = true;
         }
         self.scoreboard.retrans_out < before
