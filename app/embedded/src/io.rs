@@ -1,5 +1,5 @@
 //! The part of a stack that the engine (`tidelane-engine`, which runs TCP) calls through the trait
-//! `Driver`: buffers, headers and events of all connections, and the port.
+//! `Driver`: buffers, headers and events of all connections, and the port (the packet interface).
 
 use std::collections::VecDeque;
 

@@ -19,7 +19,8 @@ use crate::{
 
 /// Identifier of the only group of provided buffers.
 pub const GROUP: u16 = 0;
-/// Limit of the buffers of one stream send, and of the datagrams of a socket that the kernel has.
+/// Largest number of buffers in one stream send, and of datagrams of one socket whose sends the
+/// kernel has not completed.
 pub const SEND_BUFFERS_MAX: usize = 64;
 /// Bytes before the sender's address in a received datagram (`struct io_uring_recvmsg_out`).
 const DATAGRAM_HEAD: usize = 16;

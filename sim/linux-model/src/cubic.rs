@@ -6,7 +6,7 @@ use crate::{
     ticks::Ticks,
 };
 
-/// The constant C of RFC 9438 §4.1.2.
+/// The constant C of RFC 9438 §4.1.1.
 const C: f64 = 0.4;
 /// Resolution of K, in parts of a second. K is rounded down.
 const K_PARTS: f64 = 1024.0;
@@ -112,7 +112,7 @@ impl Cubic {
             self.update_target(tick, acked);
         }
         self.update_reno_estimate();
-        // The window grows by at most half of its size per round trip (RFC 9438 §4.4).
+        // The window grows by at most half of its size per round trip (RFC 9438 §4.2).
         self.cnt = self.cnt.max(2);
     }
 

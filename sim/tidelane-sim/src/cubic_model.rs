@@ -7,7 +7,7 @@
 
 use tidelane_netem::Rng;
 
-/// The constants C and beta_cubic (RFC 9438 §4.1.2, §4.6).
+/// The constants C and beta_cubic (RFC 9438 §4.1.1, §4.6).
 const C: f64 = 0.4;
 const BETA: f64 = 0.7;
 /// Growth of the Reno-friendly window per round-trip time, in segments (RFC 9438 §4.3).
@@ -54,7 +54,7 @@ impl Sender {
         self.since += rtt;
         let cubic = C * (self.since - self.k).powi(3) + self.w_max;
         self.w_est += if self.w_est < self.w_max { ALPHA } else { 1.0 };
-        // The window grows by at most half of its size per round-trip time (RFC 9438 §4.4).
+        // The window grows by at most half of its size per round-trip time (RFC 9438 §4.2).
         let target = cubic.clamp(self.cwnd, 1.5 * self.cwnd);
         self.cwnd = target.max(self.w_est);
     }
