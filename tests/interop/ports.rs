@@ -102,7 +102,7 @@ pub fn three_stacks_share_an_address() -> Outcome {
     );
     tidelane(&wire, &format!("port stat 0 --name {name}"))?.run(SHORT)?;
     let none = tidelane(&wire, &format!("port stat 1 --name {name}"))?;
-    check_refusal(&none.finish(SHORT)?, "there is no port 1")?;
+    check_refusal(&none.finish(SHORT)?, "there is no mux port 1")?;
     let port = ports(&service)?.into_iter().next().unwrap_or_default();
     ensure!(
         port["received"].as_u64() > Some(1000) && port["sent"].as_u64() > Some(1000),

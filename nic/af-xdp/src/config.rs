@@ -125,7 +125,7 @@ impl XdpConfig {
         let frames_fit = |frames: u32| frames.is_power_of_two() && frames <= FRAMES_MAX;
         if !frames_fit(self.rx_frames) || !frames_fit(self.tx_packets) {
             return Err(XdpError::InvalidConfig(
-                "rx_frames and tx_packets: a power of two each",
+                "rx_frames and tx_packets: a power of two of at most 2^20 each",
             ));
         }
         if self.shared_frames > FRAMES_MAX {

@@ -176,8 +176,8 @@ impl PortMux {
         self.ports.flush();
     }
 
-    /// Publishes the packets that mux ports received. Reports corrupt packet rings to the driver,
-    /// which closes the ports.
+    /// Publishes the packets that mux ports received. Reports corrupt packet rings to the program
+    /// that runs the host (for example the daemon), which closes the mux ports.
     pub(crate) fn flush<P: PacketIo>(&mut self, io: &mut HostIo<P>) {
         self.ports.flush();
         if self.ports.has_corrupt() {
@@ -258,8 +258,9 @@ impl<P: PacketIo> Host<P> {
         self.input.mux().ports()
     }
 
-    /// Returns the mux ports of this core. The driver claims 3-tuples for the ports, after the
-    /// kernel has proved that the ports' programs may use these 3-tuples.
+    /// Returns the mux ports of this core. The driver (the program that runs the host) claims
+    /// 3-tuples for the ports, after the kernel has proved that the ports' programs may use these
+    /// 3-tuples.
     pub fn mux_ports_mut(&mut self) -> &mut MuxPorts {
         self.input.mux_mut().ports_mut()
     }

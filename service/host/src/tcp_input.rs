@@ -199,8 +199,8 @@ pub(crate) fn answer_refused<P: PacketIo>(
         .answer_refused(now, &arrival, &segment, &mut stack.io);
 }
 
-/// Delivers the RST of a closed port to the flow that sent `frame` to a mux port. Ignores a frame
-/// with a RST.
+/// Delivers a RST, as a closed TCP port sends it, to the flow of this host that sent `frame`. The
+/// frame was for a mux port, but no mux port has taken it. Ignores a frame with a RST.
 pub(crate) fn answer_without_port<P: PacketIo>(stack: &mut Stack<P>, now: Instant, frame: &[u8]) {
     let Ok(packet) = parse_frame(frame) else {
         return;

@@ -44,11 +44,11 @@ pub enum Ecn {
 /// Where the XDP program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Xdp {
-    /// In the driver; in the stack where the driver runs no programs
+    /// In the NIC driver, or in the kernel's stack if the driver cannot run XDP programs
     Auto,
-    /// In the driver, or not at all
+    /// In the NIC driver, or not at all
     Native,
-    /// In the stack: works with every driver, and is slower
+    /// In the kernel's stack: works with every driver, and is slower
     Generic,
 }
 

@@ -114,10 +114,10 @@ pub fn port(options: &Options) -> Result<(), Failure> {
 /// Removes all mux ports but port `number` from an answer.
 fn keep_only(answer: &mut serde_json::Value, number: u32) -> Result<(), Failure> {
     let ports = answer["ports"].as_array_mut();
-    let ports = ports.ok_or_else(|| Failure::new("unexpected answer: no ports"))?;
+    let ports = ports.ok_or_else(|| Failure::new("unexpected answer: no mux ports"))?;
     ports.retain(|port| port["number"] == number);
     match ports.is_empty() {
-        true => Err(Failure::new(format!("there is no port {number}"))),
+        true => Err(Failure::new(format!("there is no mux port {number}"))),
         false => Ok(()),
     }
 }
@@ -223,6 +223,6 @@ mod tests {
         keep_only(&mut value, 9).expect("port 9 exists");
         assert_eq!(value["ports"].as_array().map(Vec::len), Some(1));
         let missing = keep_only(&mut value, 5).expect_err("no port 5");
-        assert_eq!(missing.text, "there is no port 5");
+        assert_eq!(missing.text, "there is no mux port 5");
     }
 }

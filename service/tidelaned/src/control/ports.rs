@@ -35,8 +35,8 @@ impl<P: NicPort> Control<P> {
         if let Some(session) = session {
             let (number, name, pid) = (session.number, &session.name, session.peer.pid_number());
             eprintln!(
-                "tidelaned: closed port {} of {name} ({pid}), which wrote an impossible value to \
-                 its packet rings",
+                "tidelaned: closed mux port {} of {name} ({pid}), which wrote an impossible value \
+                 to its packet rings",
                 id.0
             );
             self.end_session(number);

@@ -86,7 +86,7 @@ impl Harm {
     ];
 }
 
-/// A request of a hostile program to the driver.
+/// A request of a hostile program to the driver of the mux, which opens and closes mux ports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Demand {
     /// Close the mux port, because the program has died or wants a new port.
