@@ -4,7 +4,8 @@
 /* Number of signals that a case handles. */
 enum { TICKS = 200 };
 
-/* Number of successful calls of the handler, and the connection that it writes to. */
+/* Number of handled signals (write_here counts only those of which it sent the byte), and the
+ * connection to which write_here writes. */
 static volatile sig_atomic_t ticks, spare = -1;
 /* Number of failed calls in the handler. */
 static volatile sig_atomic_t failures;

@@ -94,7 +94,8 @@ impl<P: PacketIo> DirectContext<P> {
         })
     }
 
-    /// Sets the link address of the next hop to `addr`: a neighbour, or the router to the address.
+    /// Sets the link address `mac` of the next hop for the IP address `addr`. The next hop is a
+    /// neighbour, or the router to `addr`.
     /// Answers to a peer go to the source address of the peer's frame, so a peer that sends first
     /// needs no entry.
     pub fn set_neighbour(&mut self, addr: IpAddress, mac: MacAddress) {

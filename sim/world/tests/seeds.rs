@@ -1,7 +1,8 @@
 //! Seeds that once failed, each with the fault that it found.
 //!
-//! Each seed runs twice: as the plain scenario, with IPv4 alone and without narrow paths, and as
-//! the full scenario. The plain scenario reproduces the failed run to the last frame.
+//! Each seed runs twice: as the plain scenario, with IPv4 alone and without narrow paths (paths
+//! whose MTU is below the MTU of their ends), and as the full scenario. The plain scenario
+//! reproduces the failed run to the last frame.
 
 use tidelane_world::{Scenario, Theme, run};
 
@@ -33,8 +34,8 @@ fn a_connection_that_waits_for_memory_is_not_reset() {
     }
 }
 
-/// A step sent bytes over the local path after a reduction. The checker counted these bytes as in
-/// flight before the reduction.
+/// A step of the service reduced ssthresh, and then sent bytes over the local path. The checker
+/// counted these bytes as in flight before the reduction.
 #[test]
 fn a_second_reduction_may_follow_after_the_first_one_s_round_trip() {
     for seed in [5_001_599, 5_003_340] {
@@ -57,8 +58,8 @@ fn undelivered_connections_do_not_fill_the_backlog() {
     }
 }
 
-/// A program died with more connections than its host's port had frames. The resets that found no
-/// free frame were lost, and peers that had sent all their data waited for ever.
+/// A program died with more connections than the NIC queue of its host had frames. The resets that
+/// found no free frame were lost, and peers that had sent all their data waited for ever.
 #[test]
 fn every_connection_of_a_program_that_dies_is_reset() {
     holds(Theme::Death, 9_005_146);

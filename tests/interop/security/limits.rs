@@ -182,8 +182,8 @@ pub fn limits_are_as_configured() -> Outcome {
     check_load(&client.run(SHORT)?.json()?)
 }
 
-/// The service ends the session of a program that does not read the service's answers, when fewer
-/// than 250 answers are unread.
+/// The service ends the session of a program that does not read the service's answers, before 250
+/// answers are unread.
 pub fn unread_answers_end_a_session() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

@@ -18,7 +18,7 @@ use crate::{
 pub struct Options {
     /// Maximum number of registrations
     count: u32,
-    /// Connects to the control socket, but sends no REGISTER
+    /// Connects to the registration socket, but sends no REGISTER
     #[arg(long)]
     silent: bool,
     /// Seconds to keep the registrations
