@@ -79,9 +79,13 @@ impl fmt::Display for PortError {
                  {theirs}"
             ),
             Self::NotAdmitted => write!(f, "the service does not admit this program"),
-            Self::Limit => write!(f, "the user has as many ports as the service allows"),
-            Self::Refused(why) => write!(f, "the service refused (reason {why})"),
-            Self::Io(error) => write!(f, "cannot open a port: {error}"),
+            Self::Limit => write!(
+                f,
+                "the user has as many mux ports, or as much memory of packet rings, as the service \
+                 allows"
+            ),
+            Self::Refused(why) => write!(f, "the service refused the mux port (reason {why})"),
+            Self::Io(error) => write!(f, "cannot open a mux port: {error}"),
         }
     }
 }

@@ -94,8 +94,8 @@ impl Error {
     );
     pub const NO_DATAGRAM: Self = fixed(
         libc::EOPNOTSUPP,
-        "the slot has data of a connection, which has no sender of its own; getpeername of \
-         tlr_socket returns the peer",
+        "the slot has data of a connection instead of a datagram; on TLR_IO_URING, getpeername of \
+         tlr_socket returns the peer of the connection",
     );
     pub const FULL: Self = fixed(
         libc::EAGAIN,
@@ -117,7 +117,8 @@ impl Error {
     );
     pub const BUFFER_GONE: Self = fixed(
         libc::ESTALE,
-        "the program has sent or released the buffer, or has not held it before the last sync",
+        "the program has sent or released the buffer, or has called a sync without tlr_hold for \
+         the buffer",
     );
     pub const LENGTH: Self = fixed(
         libc::EMSGSIZE,

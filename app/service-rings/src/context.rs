@@ -306,7 +306,7 @@ impl Context for ServiceContext {
     /// Opens a UDP socket of the kernel.
     fn bind(&mut self, local: SocketAddr) -> io::Result<Descriptor> {
         if !self.sleeper.can_sleep() {
-            let message = "a context in memory has no UDP";
+            let message = "a context of a simulation has no UDP";
             return Err(io::Error::new(io::ErrorKind::Unsupported, message));
         }
         let descriptor = self.connections.sockets.next();

@@ -18,7 +18,7 @@ pub enum Request {
 }
 
 /// Requests that wait for room in the control ring, which the program shares with the service. The
-/// program's calls bound their number, because each call adds at most one request.
+/// queue has no limit of its own: each call of the program adds at most one request.
 #[derive(Debug, Default)]
 pub struct Requests(VecDeque<Request>);
 

@@ -46,7 +46,8 @@ enum Command {
         /// Warm-up turns, which are not counted
         #[arg(long, default_value_t = 2000)]
         warmup: u32,
-        /// Number of connections, each with one request per turn; for the mux, the number of ports
+        /// Number of connections, each with one request per turn; for the mux loads, the number of
+        /// mux ports
         #[arg(long, default_value_t = 1)]
         connections: u32,
     },
@@ -61,7 +62,8 @@ pub struct Load {
     pub count: u32,
     /// Number of warm-up turns, which are not counted.
     pub warmup: u32,
-    /// Number of connections, each with one request per turn. For the mux, the number of ports.
+    /// Number of connections, each with one request per turn. For the mux loads, the number of mux
+    /// ports.
     pub connections: u32,
 }
 

@@ -31,7 +31,9 @@ pub fn read<T: DeserializeOwned>(
     }
     let unknown = |name: &&String| !entries.iter().any(|(known, _)| known == *name);
     match names.iter().find(unknown) {
-        Some(name) => Err(Stop::Fail(format!("no entry {name}; --list has them"))),
+        Some(name) => Err(Stop::Fail(format!(
+            "there is no entry {name}; --list prints the names of all entries"
+        ))),
         None => Ok(entries),
     }
 }

@@ -7,9 +7,10 @@ use crate::sys;
 /// Numbers of queues of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueCounts {
-    /// Number of receive queues, each of which needs a port.
+    /// Number of receive queues, each of which needs an AF_XDP port ([`XdpPort`](crate::XdpPort)).
     pub rx: u32,
-    /// Number of transmit queues. A port can transmit only if its queue is below this number.
+    /// Number of transmit queues. An AF_XDP port can transmit only if the index of its queue is
+    /// below this number.
     pub tx: u32,
 }
 

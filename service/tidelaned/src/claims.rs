@@ -60,7 +60,7 @@ pub struct Candidate {
     /// The claim.
     pub key: ClaimKey,
     /// The ids, one per core (polling thread), of the program whose connections need the claim.
-    /// `None` if any connection of the port needs the claim.
+    /// `None` stands for all programs.
     pub program: Option<Vec<ProgramId>>,
 }
 

@@ -63,8 +63,8 @@ impl Peer {
         })
     }
 
-    /// Returns the peer of a socket pair that the service makes for a future child of this process.
-    /// The peer has the data of this process until the child sends its first message.
+    /// Returns the peer of a socket pair that the service makes for a future child of the process
+    /// of `self`. The new peer has the data of `self` until the child sends its first message.
     pub fn successor(&self) -> Self {
         Self {
             pid: self.pid,

@@ -1,8 +1,9 @@
 //! Replacements for the libc functions that packetdrill calls directly instead of through the
 //! interface.
 //!
-//! The functions take effect if the library is preloaded, too. A call on a descriptor that is not a
-//! socket of the stack goes to the kernel.
+//! The functions take effect only if LD_PRELOAD names the library, in addition to packetdrill's
+//! option `--so_filename`. A call on a descriptor that is not a socket of the stack goes to the
+//! kernel.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_void},

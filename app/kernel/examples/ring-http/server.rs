@@ -124,7 +124,7 @@ struct Client {
     request: Vec<u8>,
     /// Answers with bytes that are not yet in a buffer.
     answers: VecDeque<Answer>,
-    /// The buffer that the context has refused, to send before the answers.
+    /// A buffer that the context has refused. The server sends this buffer before the answers.
     refused: Option<Buffer>,
     closes: bool,
 }

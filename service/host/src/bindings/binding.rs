@@ -31,13 +31,15 @@ pub struct Binding {
     pub home: ProgramId,
     /// Number of the connection, unique in this host; 0 until a program has the connection.
     pub connection: u64,
-    /// Slot in the home's region; `u32::MAX` in staging.
+    /// Number of the slot (the connection's record in shared memory) in the home's region;
+    /// `u32::MAX` in staging.
     pub slot: u32,
     /// The same slot as a handle, which saves a look-up of the region. `None` in staging.
     pub home_slot: Option<SlotHandle>,
     /// The slot's generation.
     pub generation: u32,
-    /// Context of the home that gets the events of the connection.
+    /// Number of the home's context (the rings of one thread) on which the events of the connection
+    /// go to the program.
     pub context: u32,
     /// Listener that accepted the connection.
     pub listener: Option<ListenerId>,

@@ -48,7 +48,8 @@ impl CoreLink<MemPort> for Link {
     }
 }
 
-/// Two cores, and the other ends of their links in memory.
+/// Two cores, whose NICs are pairs of ports in memory: each core has one end of a pair, and the
+/// test has the other end in `wires`.
 struct Scene {
     links: Vec<Link>,
     cores: Cores<MemPort>,
