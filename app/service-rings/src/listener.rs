@@ -2,7 +2,7 @@
 //! the right to the port.
 //!
 //! The kernel socket also gets connections over other interfaces, such as loopback. The service
-//! does not carry these connections, so the context resets them.
+//! does not carry these connections, so the context (the sockets of one thread) resets them.
 
 use std::{io, net::SocketAddr, os::fd::AsFd, os::fd::BorrowedFd, os::fd::OwnedFd, time::Duration};
 
