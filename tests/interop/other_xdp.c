@@ -1,5 +1,6 @@
 /*
- * Attaches an XDP program that passes every frame to an interface, as another user of XDP would.
+ * Attaches an XDP program to an interface, as another user of XDP would. The XDP program passes
+ * every frame on to the kernel.
  *
  *   other_xdp INTERFACE native|generic|offloaded NAME
  *

@@ -18,8 +18,9 @@ pub fn headers_len(out: &SegmentOut, template: &HeaderTemplate) -> usize {
 }
 
 /// Writes the headers of `out` to the start of `frame`. The payload already fills the rest of
-/// `frame`. `by_port` is true if the port completes checksums (checksum offload). Returns the state
-/// of the TCP checksum. Returns `None` if `frame` is shorter than the headers.
+/// `frame`. `by_port` is true if the port, the program's packet interface, completes checksums
+/// (checksum offload). Returns the state of the TCP checksum. Returns `None` if `frame` is shorter
+/// than the headers.
 pub fn write_headers(
     frame: &mut [u8],
     out: &SegmentOut,

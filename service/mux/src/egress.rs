@@ -26,8 +26,8 @@ pub trait Egress: Filter {
     /// Gives a packet to the host.
     fn give_to_host(&mut self, frame: &[u8]) -> bool;
 
-    /// Answers a packet between two ports that the filter refused at the receiving mux port. The
-    /// source of the answer is the destination of the packet.
+    /// Answers a packet that one mux port sent to another, and that the filter refused at the
+    /// receiving mux port. The source of the answer is the destination of the packet.
     fn answer_refused(&mut self, _frame: &[u8]) {}
 }
 

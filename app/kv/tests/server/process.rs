@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-/// Time limit for an answer. Without an answer, the server hangs.
+/// Time limit for an answer. The tests assume that a server that takes longer hangs.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
 /// A server process and its address.

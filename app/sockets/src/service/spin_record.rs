@@ -3,8 +3,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Number of polls in a row without an event after which polling counts as useless. The service's
-/// core then probably waits for a CPU, perhaps for the one on which the thread polls.
+/// Number of polls in a row without an event after which polling counts as useless. The thread of
+/// the service then probably waits for a CPU, perhaps for the one on which this thread polls.
 const FAILURES_MAX: u32 = 8;
 /// While polling counts as useless, one in this many waits still polls, to find out whether events
 /// arrive in time again.

@@ -175,7 +175,7 @@ pub const CALLS: &[Group] = &[
         ],
     },
     Group {
-        purpose: "claims: the maps of the demux; programs that connections would bypass",
+        purpose: "claims: the demux's maps; eBPF programs that accelerated connections bypass",
         calls: &[(libc::SYS_bpf, OneOf(0, BPF_COMMANDS))],
     },
     Group {

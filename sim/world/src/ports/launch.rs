@@ -58,7 +58,7 @@ impl<'a> Launch<'a> {
         mut starts: Vec<Start>,
         rng: Rng,
     ) -> Self {
-        let ports = scenario.ports.as_ref().expect("a run with ports");
+        let ports = scenario.ports.as_ref().expect("a run with mux ports");
         let host = ports.host;
         let families = &Family::BOTH[..1 + usize::from(scenario.hosts[host].ipv6)];
         let hop = |family, to| {
@@ -104,7 +104,7 @@ impl<'a> Launch<'a> {
 
     /// Returns the parameters of the program.
     pub fn spec(&self) -> &PortSpec {
-        let ports = self.scenario.ports.as_ref().expect("a run with ports");
+        let ports = self.scenario.ports.as_ref().expect("a run with mux ports");
         &ports.programs[self.index]
     }
 

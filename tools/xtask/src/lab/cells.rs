@@ -224,7 +224,7 @@ fn summary(cells: &[&Cell]) -> String {
             let seconds: f32 = cells.iter().map(|cell| cell.seconds).sum();
             let skipped = match skips {
                 0 => String::new(),
-                _ => format!(", {skips} not"),
+                _ => format!(", {skips} skip"),
             };
             format!("ok {seconds:.0} s{skipped}")
         }
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(summary(&[&skipped]), "skipped");
         assert_eq!(summary(&[&passed("native, copy")]), "native, copy");
         assert_eq!(summary(&[&passed(""), &passed("a note")]), "ok 4 s");
-        assert_eq!(summary(&[&passed(""), &skipped]), "ok 2 s, 1 not");
+        assert_eq!(summary(&[&passed(""), &skipped]), "ok 2 s, 1 skip");
         assert_eq!(summary(&[&passed(""), &failed, &skipped]), "FAILED");
     }
 
