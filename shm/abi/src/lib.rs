@@ -8,7 +8,7 @@
 //!   service validates everything that it reads from memory that the program can write.
 //! * the **service page**: one sealed memfd per service, mapped read-only by every program.
 //! * **registration messages**: fixed-size datagrams over a `SOCK_SEQPACKET` unix socket.
-//! * the **memories of a mux port**: packet rings for a program with its own TCP/IP stack ([`port`]).
+//! * the **memories of a mux port**: packet rings for a program with its own TCP stack ([`port`]).
 //!
 //! ```text
 //! program region

@@ -308,7 +308,11 @@ fn the_end_of_the_service_ends_all() {
         server.record();
     }
     let closed = server.with(Events::CLOSED);
-    assert_eq!(closed.len(), 22, "all connections, and the one being opened");
+    assert_eq!(
+        closed.len(),
+        22,
+        "all connections, and the one being opened"
+    );
     assert!(closed.contains(&opened));
     assert!(
         closed
