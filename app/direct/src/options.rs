@@ -1,4 +1,5 @@
-//! Parameters of a [`DirectContext`](crate::DirectContext).
+//! Parameters of a [`DirectContext`](crate::DirectContext). The port of a context is its packet
+//! interface, such as a queue of a NIC.
 
 use tidelane_embedded::{EngineConfig, IpAddress, SocketOptions, StackConfig};
 
@@ -12,8 +13,8 @@ const RX_WINDOW_MAX: u32 = 256 << 10;
 pub struct DirectOptions {
     /// Addresses, keys and TCP parameters of the context.
     pub stack: StackConfig,
-    /// Number of buffers, at most 32,768. Ignored if the port shares its memory, because the port
-    /// then determines the number.
+    /// Number of buffers, at most 32,768. Ignored if the port (the packet interface of the context)
+    /// shares its memory, because the port then determines the number.
     pub buffers: u32,
     /// Length of each buffer in bytes, including the headroom for headers. Ignored if the port
     /// shares its memory.

@@ -95,8 +95,8 @@ fn each_packet_goes_to_the_owner_of_its_destination() {
         [TestFrame::incoming(1002).bytes()],
         "nobody has claimed it"
     );
-    // Send packets between the two ports, between a mux port and the host, and from a port and the
-    // host to the peer.
+    // Send packets between the two mux ports, between a mux port and the host, and from a mux port
+    // and the host to the peer.
     let between = TestFrame {
         dst: Endpoint::new(LOCAL, 1001),
         ..TestFrame::outgoing(1000)
@@ -304,7 +304,7 @@ fn a_port_that_floods_a_slow_nic_loses_no_packet_and_takes_none_from_others() {
         out.len()
     );
     for at in 0..3 {
-        assert_eq!(net.counters(at).lost, 0, "port {at}");
+        assert_eq!(net.counters(at).lost, 0, "mux port {at}");
     }
     assert_eq!(net.mux.counters().nic_overruns, 0);
 }
@@ -411,7 +411,11 @@ fn claims_move_and_end_under_traffic_and_no_packet_is_misdelivered() {
         net.mux.step();
         for at in 0..3 {
             let count = receive(net.port(at)).len();
-            assert_eq!(count, usize::from(at == owner), "round {round}, port {at}");
+            assert_eq!(
+                count,
+                usize::from(at == owner),
+                "round {round}, mux port {at}"
+            );
             seen += count;
         }
         let next = (owner + 1) % 3;
@@ -512,8 +516,8 @@ fn datagram(mac: MacAddress, src: Endpoint, dst: Endpoint) -> Vec<u8> {
 }
 
 /// A multicast or broadcast datagram goes to the mux port that has claimed its UDP port at all
-/// addresses. A datagram of a port goes to the wire as well, and not back to the port. TCP has no
-/// such packets.
+/// addresses. If a mux port sends such a datagram, the datagram goes to the wire as well, and not
+/// back to the same mux port. TCP has no such packets.
 #[test]
 fn groups_reach_the_owner_of_the_wildcard_address() {
     let mut net = Net::new(3);
