@@ -1,6 +1,6 @@
 //! Installs the packages of a catalogue entry, which describes one program. Packages of Debian are
-//! installed by a call of `scripts/setup.sh programs`. Packages of PyPI and npm go to a folder below
-//! the target directory.
+//! installed by a call of `scripts/setup.sh programs`. Packages of PyPI and npm go to a folder
+//! below the target directory.
 
 use std::fs;
 
