@@ -181,7 +181,7 @@ pub fn the_operator_changes_an_offload() -> Outcome {
         wait_until(
             SHORT,
             "the log line about the offload that was switched on",
-            || Ok(log_of(&service)?.contains("switched on meanwhile")),
+            || Ok(log_of(&service)?.contains("switched on while")),
         )?;
         if killed {
             service.kill()?;

@@ -352,8 +352,8 @@ impl<P: NicPort> Control<P> {
             Ok(texts) => {
                 for text in texts {
                     eprintln!(
-                        "tidelaned: switched on meanwhile: {text}; it is on again when the \
-                         service ends"
+                        "tidelaned: an offload was switched on while the service runs: {text}; \
+                         it is on again when the service ends"
                     );
                 }
             }
@@ -379,7 +379,7 @@ impl<P: NicPort> Control<P> {
     fn sync_network(&mut self) {
         let addresses = self.network.addresses();
         if let Err(error) = self.shared.set_addresses(&addresses) {
-            eprintln!("tidelaned: cannot claim: {error}");
+            eprintln!("tidelaned: cannot change the claims to the new addresses: {error}");
         }
         let shared = &self.shared;
         let ours = self
@@ -420,7 +420,7 @@ impl<P: NicPort> Control<P> {
 
     fn resolve(&mut self, addr: IpAddress) {
         if let Err(error) = self.network.resolve(addr) {
-            eprintln!("tidelaned: cannot ask the kernel about {addr}: {error}");
+            eprintln!("tidelaned: cannot ask the kernel for the link address of {addr}: {error}");
         }
     }
 

@@ -84,7 +84,7 @@ pub struct Ledger {
     pub timeouts: bool,
     /// True if the service may refuse a connection, because a limit is low.
     pub refusals: bool,
-    /// True if a host's clock may jump, which ends the wait for a neighbour or a port.
+    /// True if a host's clock may jump, which ends the wait for a neighbour or a local TCP port.
     pub clock_jumps: bool,
     /// True if no link loses frames, so that every RST arrives.
     pub lossless: bool,
@@ -141,7 +141,7 @@ impl Ledger {
         let end = self.touch(now, id, role);
         if end.stage != Stage::NotYet && !client_is_hostile {
             let text = format!("connection {id}: a second {role:?}");
-            return Err(violation(now, "one end is one", text));
+            return Err(violation(now, "an end opens only once", text));
         }
         end.stage = Stage::Open;
         Ok(())

@@ -8,8 +8,8 @@
 //! has precedence.
 //!
 //! [`TsoPacket::join`] checks only headers and lengths. Its caller, `Wire::finish_batch`, also
-//! checks the position: a packet that ends where an earlier packet or a send buffer ended gets no
-//! further segment.
+//! checks the position: a packet gets no further segment if it ends where an earlier packet or, in
+//! Linux, an skb of the send queue ended.
 
 use tidelane_engine::{FlowInfo, SegmentOut, TcpFlags};
 

@@ -1,5 +1,6 @@
 //! Tests of a stream, the program's access to one connection: its buffers, limits and flags, and
-//! impossible values of the service.
+//! impossible values of the service. The service echoes in the slot (the record of the connection)
+//! which send buffer of the stream it uses.
 
 use std::{
     io::{IoSlice, IoSliceMut},
@@ -112,7 +113,7 @@ fn a_growing_buffer_keeps_wrapped_bytes_and_its_predecessor() {
     assert_eq!(
         s.program.send_buffer_bytes(),
         16384,
-        "the echo frees the old buffers"
+        "the echo of the new buffer frees the old buffers"
     );
 }
 

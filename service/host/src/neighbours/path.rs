@@ -9,7 +9,7 @@ use super::hops::HopId;
 pub enum Path {
     /// Over the local path, to a program of this host.
     Local,
-    /// Through a port, to a neighbour.
+    /// Over the NIC, to a neighbour.
     Port {
         /// The neighbour, which the path holds (a counted reference). `None` during the handshake
         /// of a passive open: segments then go to the link address from which the SYN came.
@@ -17,8 +17,8 @@ pub enum Path {
         /// Ethernet and IP header with the last known link address.
         template: HeaderTemplate,
     },
-    /// Through a port as soon as the kernel has resolved the neighbour. Until then, the host sends
-    /// no segment of the flow.
+    /// Over the NIC as soon as the kernel has resolved the neighbour. Until then, the host sends no
+    /// segment of the flow.
     Waiting {
         /// The neighbour, which the path holds (a counted reference). `None` if there is no route,
         /// or if the table of neighbours is full.

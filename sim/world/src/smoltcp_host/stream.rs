@@ -112,7 +112,8 @@ impl SmoltcpStream {
     }
 
     /// Aborts the closed stream after a long time in FIN-WAIT-2. smoltcp has no timer for this
-    /// state, and a dead peer never sends its FIN. Returns the time of the abort.
+    /// state, and a dead peer never sends its FIN. Returns the time at which the next call has to
+    /// abort the stream. Returns `None` in another state, and after the abort.
     pub fn end_fin_wait_2(&mut self, now: Instant) -> Option<Instant> {
         if self.state() != tcp::State::FinWait2 {
             return None;
