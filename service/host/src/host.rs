@@ -1,7 +1,8 @@
 //! The host: one step of a core, and the requests of programs.
 //!
-//! The functions for the *driver* of the host (the daemon or the simulator) that concern one part
-//! only stand in the file of this part, for example `Host::set_rules` in `rules.rs`.
+//! The *driver* of the host is the daemon or the simulator. A function for the driver that concerns
+//! a single part of the host is in the file of that part, for example `Host::set_rules` in
+//! `rules.rs`.
 
 use tidelane_abi::{ControlRequest, close_cause, control_request, data_request};
 use tidelane_engine::{Engine, EngineConfig, FlowId, SocketOptions};
@@ -46,9 +47,10 @@ pub struct Host<P: PacketIo> {
     pub(crate) input: IpInput,
     /// The connections as programs see them.
     pub(crate) sockets: Sockets,
-    /// Active opens that wait for a port or a neighbour.
+    /// Active opens that wait for a local TCP port or a neighbour.
     pub(crate) parked_opens: ParkedOpens,
-    /// The hold of late timers.
+    /// Delays late timers, so that ACKs that are late for the same reason arrive before a timer
+    /// retransmits.
     timer_hold: TimerHold,
     /// The periodic work.
     sweep: Sweep,

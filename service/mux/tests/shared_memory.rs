@@ -99,7 +99,11 @@ impl Net {
         assert_eq!(out.len(), which.len(), "{genuine} frames left the NIC");
         for at in which {
             let expected = TestFrame::incoming(FIRST + at as u16).bytes();
-            assert_eq!(receive(&mut self.programs[at].end), [expected], "port {at}");
+            assert_eq!(
+                receive(&mut self.programs[at].end),
+                [expected],
+                "program {at}"
+            );
         }
     }
 }
@@ -349,7 +353,8 @@ fn ports_come_and_go_under_traffic() {
     assert_eq!(net.mux.ports().claims().len(), 1);
 }
 
-/// A frame longer than the mux port's room is lost and counted, and the port goes on.
+/// A program sends a frame of the maximum length that is no packet. The mux port still carries the
+/// program's later packets.
 #[test]
 fn a_long_frame_is_lost() {
     let mut net = Net::new(1);

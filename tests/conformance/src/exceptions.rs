@@ -60,8 +60,8 @@ impl Exceptions {
         Ok(Self(all))
     }
 
-    /// Adds each entry to its script as a remark, which makes a run that passes a failure. Returns
-    /// the names of entries without a script in `sources`.
+    /// Adds each entry to its script as a remark. If the script then passes on the embedded stack,
+    /// its verdict is a failure. Returns the names of entries without a script in `sources`.
     pub fn add_to(&self, sources: &mut [Source]) -> Vec<&str> {
         let mut unknown = Vec::new();
         for Exception { name, reason } in &self.0 {
