@@ -9,9 +9,10 @@
 //!   program <── ReadyList: parts of the receive buffers ── sync ── service <── NIC
 //! ```
 //!
-//! * **Received data** is a part of the connection's receive buffer. The part is free again when
-//!   the program has dropped the buffer and all earlier ones of the connection. Data that the
-//!   program holds closes the receive window of its connection, and of no other.
+//! * **Received data** is a part of the connection's receive buffer, which the program gets as a
+//!   `Buffer` of the ring API. The part is free again when the program has dropped this `Buffer`
+//!   and all earlier ones of the connection. Data that the program holds closes the receive window
+//!   of its connection, and of no other.
 //! * **Data to send** is not copied if the program writes it to a buffer of [`Context::allocate`]
 //!   for the same descriptor, and sends the buffers in the order in which it has allocated them.
 //!   Each other buffer is copied once to the send buffer: [`ServiceContext::copies`].

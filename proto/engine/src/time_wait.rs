@@ -14,7 +14,7 @@ const ORDER_SLACK: usize = 1024;
 /// Number of TCP ports.
 const PORTS: usize = 1 << 16;
 
-/// A connection in TIME-WAIT: the state that answers to its peer need.
+/// A connection in TIME-WAIT, with the state from which the engine answers the peer.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     /// 4-tuple.

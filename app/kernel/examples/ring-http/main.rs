@@ -48,8 +48,8 @@ struct Options {
     #[arg(long, default_value_t = 0)]
     zero_copy_min: u32,
     /// TUN device of the direct back end, whose network has the address of the server. Without a
-    /// device and an interface, the direct back end has a mux port of the Tidelane service at
-    /// TIDELANE_SOCKET
+    /// device and an interface, the direct back end shares the NIC through a mux port (packet
+    /// rings) of the Tidelane service at TIDELANE_SOCKET
     #[arg(long, conflicts_with = "interface")]
     device: Option<String>,
     /// Interface of the direct back end, of which the server gets a queue (AF_XDP). Needs root or
@@ -68,7 +68,7 @@ struct Options {
     seconds: u64,
 }
 
-/// The stack and the interface that carry the ring API.
+/// The stack that carries the connections, and the way in which the program uses the stack.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum BackEnd {
     /// The kernel's TCP through io_uring.

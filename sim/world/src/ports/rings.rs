@@ -107,7 +107,8 @@ impl Rings {
         behind + NEEDED_MAX > self.program.ring_len / UNIT
     }
 
-    /// Returns true if the ring may have had no room for a frame in the mux's last step.
+    /// Returns true if the mux's last step may have found no room for a frame in the ring to the
+    /// program.
     pub fn may_overrun(&self) -> bool {
         let produced = index(&self.program.peer, PRODUCED);
         let unread = produced.wrapping_sub(index(&self.program.own, CONSUMED));
