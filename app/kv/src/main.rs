@@ -1,4 +1,7 @@
 //! `tidelane-kv`: a key-value server on the ring API, with the protocol of memcached.
+//!
+//! On a mux port, the server shares the NIC with other programs. A mux port is a pair of packet
+//! rings between the server, which runs TCP in its own process, and the Tidelane service.
 
 use std::{io, net::SocketAddr, process::ExitCode, time::Duration};
 

@@ -165,9 +165,10 @@ pub trait Context {
     /// As those of [`Self::sync`].
     fn tx_sync(&mut self) -> io::Result<()>;
 
-    /// The receiving half of [`Self::sync`]: reports events, and sends no queued data. Opens that
-    /// were started since the last call proceed. The call also returns, perhaps with an empty list,
-    /// when a connection has room for queued data, which the next [`Self::tx_sync`] sends.
+    /// The receiving half of [`Self::sync`]: reports events, and sends no queued data. It also
+    /// starts the handshakes of new connections ([`Self::connect`]). The call also returns, perhaps
+    /// with an empty list, when a connection has room for queued data, which the next
+    /// [`Self::tx_sync`] sends.
     ///
     /// # Errors
     ///

@@ -151,7 +151,7 @@ fn a_blocked_receiver_delays_nobody_else() {
         let took = pair.clock.get() - start;
         assert!(took < Duration::from_millis(1), "round {round}: {took:?}");
     }
-    pair.client.context.resume(blocked).expect("a port");
+    pair.client.context.resume(blocked).expect("the NIC works");
     let mut got = Vec::new();
     pair.run_until("the data", |pair| {
         got.extend(pair.client.data(blocked));
@@ -280,7 +280,7 @@ fn tx_sync_and_rx_sync_together_lose_no_event() {
     let (_, client, peer) = pair.connected(80);
     for part in [b"ab", b"cd", b"ef"] {
         pair.client.queue(client, part);
-        pair.client.context.tx_sync().expect("a port");
+        pair.client.context.tx_sync().expect("the NIC works");
     }
     let mut got = Vec::new();
     pair.run_until("the data", |pair| {
@@ -290,24 +290,24 @@ fn tx_sync_and_rx_sync_together_lose_no_event() {
     // `rx_sync` sends no data.
     pair.client.queue(client, b"gh");
     pair.server.queue(peer, b"1");
-    pair.server.context.tx_sync().expect("a port");
+    pair.server.context.tx_sync().expect("the NIC works");
     pair.clock.set(pair.clock.get() + Duration::from_millis(1));
     let client_end = &mut pair.client;
     let received = client_end.context.rx_sync(&mut client_end.list, Wait::No);
-    received.expect("a port");
+    received.expect("the NIC works");
     assert_eq!(client_end.data(client), b"1");
     pair.clock.set(pair.clock.get() + Duration::from_millis(1));
     pair.server.sync();
     assert!(pair.server.list.is_empty(), "a receive has sent");
     // Events that arrive during a send are in the next list, exactly once.
     pair.client.context.shutdown(client);
-    pair.client.context.tx_sync().expect("a port");
+    pair.client.context.tx_sync().expect("the NIC works");
     pair.clock.set(pair.clock.get() + Duration::from_millis(1));
-    pair.server.context.tx_sync().expect("a port");
-    pair.server.context.tx_sync().expect("a port");
+    pair.server.context.tx_sync().expect("the NIC works");
+    pair.server.context.tx_sync().expect("the NIC works");
     let server_end = &mut pair.server;
     let received = server_end.context.rx_sync(&mut server_end.list, Wait::No);
-    received.expect("a port");
+    received.expect("the NIC works");
     let entry = server_end.list.entry(0);
     let expected = Events::READABLE.union(Events::END);
     assert_eq!((entry.events, entry.bytes), (expected, 2));
@@ -334,12 +334,12 @@ fn an_abort_resets_and_frees_buffers() {
     let error = pair.client.context.send(client, buffer).expect_err("over");
     assert_eq!(error.refusal, SendRefusal::NotConnected);
     drop(error);
-    pair.client.context.tx_sync().expect("a port");
+    pair.client.context.tx_sync().expect("the NIC works");
     pair.run_for(Duration::from_millis(1));
     assert_eq!(pair.client.owned(pair.buffers), 0);
     // After the resume, the paused peer gets the data and the event CLOSED.
     assert!(pair.server.list.is_empty());
-    pair.server.context.resume(peer).expect("a port");
+    pair.server.context.resume(peer).expect("the NIC works");
     pair.server.sync();
     let events = pair.server.events(peer);
     assert!(events.intersects(Events::CLOSED) && events.intersects(Events::READABLE));
@@ -400,10 +400,10 @@ fn a_pause_blocks_the_peer() {
     let (mut got, mut ends, mut cycle) = (Vec::new(), 0, 0);
     while ends == 0 {
         cycle += 1;
-        pair.client.context.resume(client).expect("a port");
+        pair.client.context.resume(client).expect("the NIC works");
         if cycle % 3 == 0 {
             pair.client.context.pause(client);
-            pair.client.context.resume(client).expect("a port");
+            pair.client.context.resume(client).expect("the NIC works");
         }
         pair.step();
         if cycle % 2 == 0 {
@@ -414,7 +414,7 @@ fn a_pause_blocks_the_peer() {
         assert!(cycle < 20_000, "{} bytes", got.len());
     }
     assert!(got == data, "{} of {} bytes", got.len(), data.len());
-    pair.client.context.resume(client).expect("a port");
+    pair.client.context.resume(client).expect("the NIC works");
     pair.client.sync();
     assert!(pair.client.list.is_empty(), "the end is reported once");
     pair.client.context.pause(client);
@@ -441,7 +441,7 @@ fn a_paused_listener_accepts_later() {
     pair.client.queue(client, b"early");
     pair.run_for(Duration::from_millis(50));
     assert!(pair.server.list.is_empty());
-    pair.server.context.resume(listener).expect("a port");
+    pair.server.context.resume(listener).expect("the NIC works");
     pair.server.sync();
     let entry = pair.server.list.entry(0);
     assert!(entry.events.intersects(Events::ACCEPTED));

@@ -107,15 +107,16 @@ impl Associations {
         }
     }
 
-    /// Allocates the memory of the table. Without memory, the table records nothing. The driver
-    /// calls this function on a thread that is not a core, before there are rules.
+    /// Allocates the memory of the table. Without memory, the table records nothing. The driver of
+    /// the host (the daemon) calls this function on a thread that is not a core, before there are
+    /// rules.
     pub fn prepare(&self) {
         self.entries
             .get_or_init(|| (0..ENTRIES).map(|_| AtomicU64::new(0)).collect());
     }
 
-    /// Prepares the table for the rules `new` instead of `old`. The driver calls this function on a
-    /// thread that is not a core, before the cores get the new rules.
+    /// Prepares the table for the rules `new` instead of `old`. The driver of the host calls this
+    /// function on a thread that is not a core, before the cores get the new rules.
     ///
     /// Without rules, the cores record nothing. An entry from earlier rules could then name the
     /// opener of a connection that has ended since. The change from no rules to rules therefore
