@@ -108,8 +108,8 @@ impl Associations {
     }
 
     /// Allocates the memory of the table. Without memory, the table records nothing. The driver of
-    /// the host (the daemon) calls this function on a thread that is not a core, before there are
-    /// rules.
+    /// the host (the daemon) calls this function on a thread that is not a core, before a core
+    /// applies rules to the user's mux ports.
     pub fn prepare(&self) {
         self.entries
             .get_or_init(|| (0..ENTRIES).map(|_| AtomicU64::new(0)).collect());
