@@ -356,7 +356,7 @@ fn ports_come_and_go_under_traffic() {
 /// A program sends a frame of the maximum length that is no packet. The mux port still carries the
 /// program's later packets.
 #[test]
-fn a_long_frame_is_lost() {
+fn a_frame_without_a_packet_stops_no_later_packet() {
     let mut net = Net::new(1);
     let port = &mut net.programs[0].end;
     let room = port.tx_frame().expect("room").len();

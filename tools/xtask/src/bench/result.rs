@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_schema_is_the_targets_documents() {
+    fn a_result_has_the_documented_fields() {
         let plan: Plan = toml::from_str(PLAN).expect("a plan");
         let json = to_json(
             "tas-fig4",
