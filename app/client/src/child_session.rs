@@ -78,8 +78,8 @@ impl ChildSession {
     }
 }
 
-/// Implements [`Program::take`].
-pub(crate) fn take(
+/// Implements [`Program::migrate_here`].
+pub(crate) fn migrate_here(
     session: &Arc<ClientSession>,
     control: &Control,
     connection: u64,

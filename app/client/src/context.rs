@@ -36,9 +36,9 @@ pub struct Context {
     doorbell: Option<Doorbell>,
     /// The rings with each core of the service.
     cores: Vec<Rings>,
-    /// Counter that distributes active opens from ephemeral ports over the cores. It begins at
-    /// `ClientSession::first_core`. Its value modulo the number of cores is the core of the last
-    /// of these active opens.
+    /// Counter that distributes active opens from ephemeral ports over the cores. The counter
+    /// begins at `ClientSession::first_core_rotation`. The counter modulo the number of cores is
+    /// the core of the last of these active opens.
     core_rotation: u32,
     /// One word for each slot (format: `submitted_bits`). The word contains the flush for which
     /// the slot's last ADVANCE request was queued, and the bit `UNTRIMMED`.
@@ -154,7 +154,7 @@ impl Context {
             id,
             doorbell,
             cores: (0..cores).map(rings).collect::<Option<_>>()?,
-            core_rotation: session.first_core(id),
+            core_rotation: session.first_core_rotation(id),
             submitted: Vec::new(),
             flush_count: 1,
             doorbells_rung: 0,

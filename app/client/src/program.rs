@@ -294,10 +294,10 @@ impl Program {
     /// Migrates a connection from another process to `context` of this program. Returns the
     /// connection's stream. This program must share the connection with the other process, because
     /// of a `fork`.
-    pub fn take(&self, connection: u64, context: u32) -> Result<Stream, Refusal> {
+    pub fn migrate_here(&self, connection: u64, context: u32) -> Result<Stream, Refusal> {
         let control = self.session.control.as_ref();
         let control = control.ok_or(Refusal::ServiceGone)?;
-        crate::child_session::take(&self.session, control, connection, context)
+        crate::child_session::migrate_here(&self.session, control, connection, context)
     }
 
     /// Returns the total size in bytes of the send buffers in use.

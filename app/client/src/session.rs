@@ -111,7 +111,7 @@ impl ClientSession {
     /// Returns the first value of the counter by which `context` distributes its active opens over
     /// the cores. The value is the process id, so that programs with one connection each use
     /// different cores. In the simulator, the value must not depend on the process.
-    pub(crate) fn first_core(&self, context: u32) -> u32 {
+    pub(crate) fn first_core_rotation(&self, context: u32) -> u32 {
         match self.doorbell {
             ServiceDoorbells::PerCore(_) => std::process::id(),
             ServiceDoorbells::InMemory(_) => context,

@@ -32,7 +32,7 @@ pub unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> 
     let fd = unsafe { system_call(libc::SYS_socket, args) } as c_int;
     if fd >= 0 {
         connect::on_created(fd, family, kind, protocol);
-        standard_streams_unsafe::follow(fd);
+        standard_streams_unsafe::select_stream(fd);
     }
     fd
 }
@@ -141,7 +141,7 @@ pub unsafe extern "C-unwind" fn accept4(
                 // SAFETY: the caller upholds the safety contract.
                 unsafe { accepted_name(&accepted, addr, len) };
             }
-            standard_streams_unsafe::follow(accepted.fd);
+            standard_streams_unsafe::select_stream(accepted.fd);
             accepted.fd
         }
         Some(Err(error)) => fail_with_errno(error.0) as c_int,

@@ -39,7 +39,7 @@ pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     let result = unsafe {
         handled_or_system_call(handled, libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) as c_int
     };
-    standard_streams_unsafe::follow(fd);
+    standard_streams_unsafe::select_stream(fd);
     result
 }
 
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
     let args = [first as usize, last as usize, flags as usize, 0, 0, 0];
     // SAFETY: the call takes no pointers.
     let result = unsafe { handled_or_system_call(handled, libc::SYS_close_range, args) as c_int };
-    (first..=last.min(2)).for_each(|fd| standard_streams_unsafe::follow(fd as c_int));
+    (first..=last.min(2)).for_each(|fd| standard_streams_unsafe::select_stream(fd as c_int));
     result
 }
 
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
     let to = unsafe { system_call(libc::SYS_dup, [fd as usize, 0, 0, 0, 0, 0]) as c_int };
     if to >= 0 && !descriptors::is_foreign(fd) {
         descriptors::on_duplicated(fd, to);
-        standard_streams_unsafe::follow(to);
+        standard_streams_unsafe::select_stream(to);
     }
     to
 }
@@ -111,7 +111,7 @@ unsafe fn duplicate_to(from: c_int, to: c_int, flags: Option<c_int>) -> c_int {
     // SAFETY: the call takes no pointers.
     let result = unsafe { handled_or_system_call(handled, number, args) as c_int };
     if ours {
-        standard_streams_unsafe::follow(to);
+        standard_streams_unsafe::select_stream(to);
     }
     result
 }
@@ -170,7 +170,7 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, arg: usize) -> 
     let result = unsafe { handled_or_system_call(handled, libc::SYS_fcntl, args) as c_int };
     if result >= 0 && matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
         descriptors::on_duplicated(fd, result);
-        standard_streams_unsafe::follow(result);
+        standard_streams_unsafe::select_stream(result);
     }
     result
 }

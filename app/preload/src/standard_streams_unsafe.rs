@@ -79,14 +79,14 @@ fn variable(fd: c_int) -> *mut *mut FILE {
 /// Selects the stream for the standard descriptor `fd`, after a call has changed the file to which
 /// the descriptor refers. Ignores other descriptors.
 #[inline]
-pub(crate) fn follow(fd: c_int) {
+pub(crate) fn select_stream(fd: c_int) {
     if (0..=LAST).contains(&fd) {
-        follow_standard(fd);
+        select_standard_stream(fd);
     }
 }
 
 #[cold]
-fn follow_standard(fd: c_int) {
+fn select_standard_stream(fd: c_int) {
     let tracked = descriptors::socket(fd).is_some();
     if !tracked && !EVER_REPLACED.load(Ordering::Acquire) {
         return;

@@ -98,7 +98,7 @@ impl Socket {
     /// system call, which returns EBADF for a closed descriptor.
     #[inline]
     pub(crate) fn enter(&'static self, fd: RawFd) -> Option<Guard<'static, Inner>> {
-        let mut inner = self.find(fd)?;
+        let mut inner = self.enter_without_migration(fd)?;
         if inner.shared {
             sharing::migrate_here(self, &mut inner);
         }
@@ -108,7 +108,10 @@ impl Socket {
     /// Takes the socket's lock as `enter` does, but does not migrate the connection to this
     /// process.
     #[inline]
-    pub(crate) fn find(&'static self, fd: RawFd) -> Option<Guard<'static, Inner>> {
+    pub(crate) fn enter_without_migration(
+        &'static self,
+        fd: RawFd,
+    ) -> Option<Guard<'static, Inner>> {
         let inner = self.inner.enter()?;
         if registry::refers(fd, self) {
             Some(inner)

@@ -109,11 +109,11 @@ pub fn set_soft_error(slot: SlotView<'_>, word: u32) {
 }
 
 /// Publishes the last urgent byte, encoded as [`tidelane_abi::ServiceHalf::urgent`], and the
-/// position `before` of the previous urgent byte. The caller then publishes the word of the receive
-/// buffer with the flag [`tidelane_abi::buffer_word::URGENT`].
-pub fn set_urgent(slot: SlotView<'_>, word: u64, before: u32) {
+/// position `previous` of the previous urgent byte. The caller then publishes the word of the
+/// receive buffer with the flag [`tidelane_abi::buffer_word::URGENT`].
+pub fn set_urgent(slot: SlotView<'_>, word: u64, previous: u32) {
     let half = slot.service();
-    half.urgent_before.store(before, Relaxed);
+    half.previous_urgent.store(previous, Relaxed);
     half.urgent.store(word, Release);
 }
 

@@ -13,8 +13,8 @@ use crate::{bindings::Binding, slots};
 pub struct Urgent {
     /// Value of [`tidelane_abi::ServiceHalf::urgent`].
     word: u64,
-    /// Value of [`tidelane_abi::ServiceHalf::urgent_before`].
-    before: u32,
+    /// Value of [`tidelane_abi::ServiceHalf::previous_urgent`].
+    previous_pos: u32,
     /// Last value of [`SlotOptions::tx_urgent_count`], the number of urgent sends of the program.
     tx_urgent_count: u32,
 }
@@ -41,7 +41,7 @@ impl Binding {
     /// Publishes the state of urgent data in a slot, if the peer has announced urgent data.
     fn show_urgent(&self, view: SlotView<'_>) {
         if self.service_flags & service_flags::URGENT != 0 {
-            slots::set_urgent(view, self.urgent.word, self.urgent.before);
+            slots::set_urgent(view, self.urgent.word, self.urgent.previous_pos);
             slots::set_rx_buffer(view, self.rx_word());
         }
     }
@@ -51,7 +51,7 @@ impl Binding {
     pub fn note_urgent(&mut self, pos: u32) {
         let first = self.service_flags & service_flags::URGENT == 0;
         let urgent = &mut self.urgent;
-        urgent.before = if first { pos } else { urgent.pos() };
+        urgent.previous_pos = if first { pos } else { urgent.pos() };
         urgent.word = word_of(pos, urgent_state::ANNOUNCED, 0);
         self.service_flags |= service_flags::URGENT;
         if let Some(home_slot) = &self.home_slot {

@@ -207,7 +207,7 @@ pub struct ServiceHalf {
     pub soft_error: AtomicU32,
     /// Stream position of the previous urgent byte. Equal to the position in `urgent` if there is
     /// no previous urgent byte. Valid with URGENT.
-    pub urgent_before: AtomicU32,
+    pub previous_urgent: AtomicU32,
     /// Last urgent byte, as `position << 32 | state << 8 | byte`, valid with URGENT and stored
     /// before `rx_head`. The state is one of [`urgent_state`]; ARRIVED means that `byte` is valid.
     pub urgent: AtomicU64,

@@ -119,7 +119,7 @@ impl Stream {
     fn load_mark(&mut self) {
         let view = self.shared.view();
         let word = view.service().urgent.load(Acquire);
-        let before = view.service().urgent_before.load(Relaxed);
+        let previous = view.service().previous_urgent.load(Relaxed);
         let (pos, state) = ((word >> 32) as u32, (word >> 8) as u8);
         if state != urgent_state::ANNOUNCED && state != urgent_state::ARRIVED {
             return;
@@ -132,7 +132,7 @@ impl Stream {
             return self.report_passed(pos);
         }
         self.urgent.mark = Some(Mark { pos, byte, taken });
-        if known.is_none() && before != pos && before == self.rx_read {
+        if known.is_none() && previous != pos && previous == self.rx_read {
             self.skip_previous_byte();
         }
     }

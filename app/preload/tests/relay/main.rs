@@ -45,9 +45,9 @@ impl Drop for Scratch {
 }
 
 /// A child process that is killed when dropped.
-struct Killed(Child);
+struct KillOnDrop(Child);
 
-impl Drop for Killed {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -94,7 +94,7 @@ fn library() -> PathBuf {
 
 /// Starts the program `peer`, with which a case exchanges data. Each case has its own peer, so that
 /// cases do not affect each other. `socket` is the path of the peer's Unix socket.
-fn peer(programs: &Scratch, socket: &Path) -> Killed {
+fn peer(programs: &Scratch, socket: &Path) -> KillOnDrop {
     let _ = std::fs::remove_file(socket);
     let peer = Command::new(programs.path("peer"))
         .arg(socket)
@@ -105,7 +105,7 @@ fn peer(programs: &Scratch, socket: &Path) -> Killed {
     while !socket.exists() {
         std::thread::sleep(Duration::from_millis(2));
     }
-    Killed(peer)
+    KillOnDrop(peer)
 }
 
 fn run(case: &str, programs: &Scratch, environment: &[(&str, String)]) -> String {

@@ -86,8 +86,8 @@ pub fn adopt(fd: RawFd) -> Option<&'static Socket> {
 /// Fails `bind` on a socket that has an accelerated connection. The kernel might allow the call,
 /// because the kernel socket of such a connection can be unbound.
 pub fn refuse_bind(socket: &'static Socket, fd: RawFd) -> Handled {
-    match socket.find(fd)?.state {
-        State::Connecting(_) | State::Stream(_) | State::Inherited(_) | State::Forked => {
+    match socket.enter_without_migration(fd)?.state {
+        State::Connecting(_) | State::Stream(_) | State::Inherited(_) | State::LostByFork => {
             fail(libc::EINVAL)
         }
         State::Free | State::Fresh | State::Failed | State::Listening(_) | State::Kernel => {
@@ -122,7 +122,9 @@ pub fn connect(socket: &'static Socket, fd: RawFd, peer: Address) -> Handled {
                 return Some(Err(inner.take_error().unwrap_or(Errno(libc::ECONNABORTED))));
             }
             State::Failed => {}
-            State::Stream(_) | State::Inherited(_) | State::Forked => return fail(libc::EISCONN),
+            State::Stream(_) | State::Inherited(_) | State::LostByFork => {
+                return fail(libc::EISCONN);
+            }
             State::Connecting(connecting) if connecting.syn_room > 0 => {
                 inner.connect_pending = was_pending;
                 return fail(libc::EISCONN);
@@ -310,12 +312,12 @@ fn local_reservation(
 
 /// Returns the channel of the first epoll instance with which the socket is registered. If the
 /// socket is in no epoll instance, returns the channel to which the program's next connection will
-/// probably belong (`channels::expected`).
+/// probably belong (`channels::preferred`).
 fn channel_for(socket: &'static Socket, inner: &Inner) -> Option<&'static Channel> {
     let registered = inner.registrations(socket).next();
     match registered {
         Some(registration) => channels::numbered(registration.channel),
-        None => channels::expected(),
+        None => channels::preferred(),
     }
 }
 
@@ -327,7 +329,7 @@ fn channel_for(socket: &'static Socket, inner: &Inner) -> Option<&'static Channe
 /// the connect request, where perhaps no thread waits. Then the connection can be assigned to
 /// `channel`. The wait is rare, because the request usually goes through `channel`.
 pub(crate) fn await_slot(socket: &'static Socket, fd: RawFd, channel: &'static Channel) {
-    channels::expect(channel);
+    channels::prefer(channel);
     let on_other_channel = socket.enter(fd).is_some_and(|inner| {
         matches!(&inner.state, State::Connecting(connecting) if connecting.connection.is_none())
             && inner
@@ -340,9 +342,9 @@ pub(crate) fn await_slot(socket: &'static Socket, fd: RawFd, channel: &'static C
 }
 
 /// Adds the kernel socket to the kernel's epoll instances with which the program registered it, or
-/// removes it if `in_kernel` is false. The kernel socket of an accelerated connection has to be
-/// removed, because it is unconnected and the kernel would report EPOLLHUP.
-fn change_kernel_epolls(socket: &'static Socket, fd: RawFd, in_kernel: bool) {
+/// removes it if `in_kernel_epoll` is false. The kernel socket of an accelerated connection has to
+/// be removed, because it is unconnected and the kernel would report EPOLLHUP.
+fn change_kernel_epolls(socket: &'static Socket, fd: RawFd, in_kernel_epoll: bool) {
     let Some(inner) = socket.enter(fd) else {
         return;
     };
@@ -352,18 +354,18 @@ fn change_kernel_epolls(socket: &'static Socket, fd: RawFd, in_kernel: bool) {
         let Some(instance) = instance::numbered(registration.channel) else {
             continue;
         };
-        let mut state = instance.state();
+        let mut state = instance.lock_interest();
         let Some(found) = state.find(registration.index, socket) else {
             continue;
         };
-        if std::mem::replace(&mut found.in_kernel, in_kernel) == in_kernel {
+        if std::mem::replace(&mut found.in_kernel_epoll, in_kernel_epoll) == in_kernel_epoll {
             continue;
         }
         let event = libc::epoll_event {
             events: found.events(),
             u64: found.data(),
         };
-        let operation = if in_kernel {
+        let operation = if in_kernel_epoll {
             libc::EPOLL_CTL_ADD
         } else {
             libc::EPOLL_CTL_DEL
@@ -474,7 +476,7 @@ pub fn shutdown(socket: &'static Socket, fd: RawFd, how: i32) -> Handled {
             inner.error = 0;
             return Some(Ok(0));
         }
-        State::Failed | State::Inherited(_) | State::Forked => return fail(libc::ENOTCONN),
+        State::Failed | State::Inherited(_) | State::LostByFork => return fail(libc::ENOTCONN),
         State::Free | State::Fresh | State::Listening(_) | State::Kernel => return TO_KERNEL,
     }
     inner.shut_write |= how != libc::SHUT_RD;

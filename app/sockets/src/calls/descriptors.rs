@@ -117,7 +117,7 @@ fn end(
             session::release_connection(connection);
             None
         }
-        State::Forked => None,
+        State::LostByFork => None,
         State::Free | State::Fresh | State::Failed | State::Kernel => None,
     };
     if let Some(connection) = connection {
@@ -196,7 +196,7 @@ pub(crate) fn leave_to_kernel(socket: &'static Socket, fd: RawFd) {
 /// Records that the kernel made `to` a duplicate of `from`.
 pub fn on_duplicated(from: RawFd, to: RawFd) {
     if let Some(socket) = registry::of(from) {
-        let Some(mut inner) = socket.find(from) else {
+        let Some(mut inner) = socket.enter_without_migration(from) else {
             return;
         };
         if registry::set(to, socket) {
@@ -205,7 +205,7 @@ pub fn on_duplicated(from: RawFd, to: RawFd) {
     } else if let Some(instance) = instance::of(from)
         && instance::set(to, instance)
     {
-        instance.state().descriptors += 1;
+        instance.lock_interest().descriptors += 1;
     }
 }
 
@@ -250,7 +250,7 @@ pub fn set_status_flags(socket: &'static Socket, fd: RawFd, flags: usize) -> Han
         State::Fresh | State::Failed | State::Connecting(_) => sys::fcntl(fd, libc::F_SETFL, flags),
         // Do not set the kernel's flags: the kernel keeps flags per open file description, and the
         // placeholders of all accepted connections share one open file description.
-        State::Stream(_) | State::Inherited(_) | State::Forked => Ok(0),
+        State::Stream(_) | State::Inherited(_) | State::LostByFork => Ok(0),
         State::Free | State::Kernel => return TO_KERNEL,
     };
     if result.is_ok() {

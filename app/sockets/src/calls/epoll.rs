@@ -50,9 +50,9 @@ fn adopt(epfd: RawFd) -> Option<&'static Instance> {
     let channel = channels::take_free()?;
     channel.set_epfd(epfd);
     let instance = Instance::of(channel);
-    instance.state().descriptors = 1;
+    instance.lock_interest().descriptors = 1;
     if instance::set(epfd, instance) {
-        channels::expect(channel);
+        channels::prefer(channel);
         Some(instance)
     } else {
         None
@@ -178,7 +178,7 @@ impl EpollCtl {
         if only_descriptor {
             return here.iter().next();
         }
-        let mut state = self.instance.state();
+        let mut state = self.instance.lock_interest();
         here.iter().find(|registration| {
             let found = state.find(registration.index, self.socket);
             found.is_some_and(|found| found.fd() == self.fd)
@@ -201,10 +201,10 @@ impl EpollCtl {
                 return Err(Errno(libc::ENOSPC));
             }
         }
-        let mut state = self.instance.state();
+        let mut state = self.instance.lock_interest();
         let index = state.add(self.socket, self.fd, event.events, event.u64);
         if let Some(registration) = state.find(index, self.socket) {
-            registration.in_kernel = self.reporter != Reporter::Tidelane;
+            registration.in_kernel_epoll = self.reporter != Reporter::Tidelane;
             self.note_one_shot(event.events);
         }
         let mut inner = self.socket.lock();
@@ -239,7 +239,7 @@ impl EpollCtl {
         let event = self.event.ok_or(Errno(libc::EFAULT))?;
         let registration = self.find().ok_or(MISSING)?;
         self.forward_to_kernel(libc::EPOLL_CTL_MOD)?;
-        let mut state = self.instance.state();
+        let mut state = self.instance.lock_interest();
         let found = state.find(registration.index, self.socket).ok_or(MISSING)?;
         found.modify(self.fd, event.events, event.u64)?;
         self.note_one_shot(event.events);
@@ -252,7 +252,7 @@ impl EpollCtl {
     fn delete(&self) -> Result<usize, Errno> {
         let registration = self.find().ok_or(MISSING)?;
         self.forward_to_kernel(libc::EPOLL_CTL_DEL)?;
-        let mut state = self.instance.state();
+        let mut state = self.instance.lock_interest();
         state.remove(registration.index, self.socket);
         let mut inner = self.socket.lock();
         inner.remove_registration(self.socket, registration);
@@ -283,7 +283,7 @@ pub fn wait(
     if !channel.is_active() {
         return wait_in_kernel(instance, events, deadline, mask);
     }
-    channels::expect(channel);
+    channels::prefer(channel);
     channel.end_batch();
     let mut spun = false;
     loop {
@@ -356,7 +356,7 @@ fn wait_in_kernel(
 #[inline]
 fn collect(instance: &'static Instance, events: &mut [epoll_event]) -> usize {
     let channel = instance.channel();
-    let mut state = instance.state();
+    let mut state = instance.lock_interest();
     instance.drain(&mut state);
     if !state.has_ready() {
         instance.finish(state);
@@ -371,7 +371,7 @@ fn collect(instance: &'static Instance, events: &mut [epoll_event]) -> usize {
         let places = events.len().div_ceil(2);
         let polled = kernel_events(instance, &mut events[..places], 0, Some(0), None);
         from_kernel = polled.unwrap_or(0);
-        state = instance.state();
+        state = instance.lock_interest();
     }
     let mut count = from_kernel;
     let mut has_listener = false;
@@ -387,7 +387,7 @@ fn collect(instance: &'static Instance, events: &mut [epoll_event]) -> usize {
                 };
                 let _ = sys::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, report.fd, Some(none));
             }
-            has_listener |= report.in_kernel;
+            has_listener |= report.in_kernel_epoll;
             events[count] = epoll_event {
                 events: report.bits,
                 u64: report.data,
@@ -416,10 +416,10 @@ fn sleep(
     let channel = instance.channel();
     housekeeping(instance);
     listening::seek_service();
-    instance.report_service_death(&mut instance.state());
+    instance.report_service_death(&mut instance.lock_interest());
     let default = channel.default_to_poll();
     let quiet = channel.arm() & default.is_none_or(|other| channel.arm_default(other));
-    let result = if quiet && !instance.state().has_ready() {
+    let result = if quiet && !instance.lock_interest().has_ready() {
         let bound = BoundedSleep::begin();
         let left_ns = bound.limit(deadline.left_ns());
         sys::epoll_wait(channel.epfd(), events, left_ns, mask).map(Some)
@@ -436,7 +436,7 @@ fn sleep(
     };
     let count = remove_internal(instance, events, 0, found);
     if count < found || count == 0 {
-        instance.report_service_death(&mut instance.state());
+        instance.report_service_death(&mut instance.lock_interest());
     }
     if count == 0 || count == events.len() {
         return Ok(count);
@@ -449,7 +449,7 @@ fn sleep(
 fn housekeeping(instance: &'static Instance) {
     let channel = instance.channel();
     let due = {
-        let mut state = instance.state();
+        let mut state = instance.lock_interest();
         state.sleeps = state.sleeps.wrapping_add(1);
         let now = sys::monotonic_ns();
         let trims = now >= state.trim_at_ns;
@@ -475,7 +475,7 @@ fn housekeeping(instance: &'static Instance) {
             None => true,
         });
         if kept > TRIM_OFTEN_ABOVE {
-            instance.state().trim_at_ns = sys::monotonic_ns() + TRIM_INTERVAL_NS / 8;
+            instance.lock_interest().trim_at_ns = sys::monotonic_ns() + TRIM_INTERVAL_NS / 8;
         }
     }
 }

@@ -43,7 +43,7 @@ fn close(socket: &'static Socket) {
     };
     let channel = inner.channel;
     let abort = inner.options.linger == Some(0);
-    match std::mem::replace(&mut inner.state, State::Forked) {
+    match std::mem::replace(&mut inner.state, State::LostByFork) {
         State::Stream(mut connection) => {
             connection.stream.close(abort, None);
             if let Some(channel) = channel {

@@ -32,7 +32,7 @@ pub fn open(socket: &'static Socket, fd: RawFd, peer: Option<Address>, flags: i3
             inner.connect_pending = false;
             return Some(Ok(()));
         }
-        State::Stream(_) | State::Inherited(_) | State::Forked => return fail(libc::EISCONN),
+        State::Stream(_) | State::Inherited(_) | State::LostByFork => return fail(libc::EISCONN),
         State::Free | State::Listening(_) | State::Kernel => return None,
     }
     // The kernel returns the error for a missing address, and for an address of another family.

@@ -114,7 +114,7 @@ fn is_connection(socket: &'static Socket) -> bool {
     socket.try_lock().is_some_and(|inner| {
         matches!(
             inner.state,
-            State::Stream(_) | State::Connecting(_) | State::Inherited(_) | State::Forked
+            State::Stream(_) | State::Connecting(_) | State::Inherited(_) | State::LostByFork
         )
     })
 }

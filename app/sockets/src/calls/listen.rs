@@ -56,7 +56,7 @@ pub fn listen(socket: &'static Socket, fd: RawFd, backlog: i32) -> Handled {
         State::Fresh | State::Failed => {}
         State::Free | State::Kernel => return TO_KERNEL,
         State::Listening(_) => return Some(listen_again(socket, &mut inner, fd, backlog)),
-        State::Connecting(_) | State::Stream(_) | State::Inherited(_) | State::Forked => {
+        State::Connecting(_) | State::Stream(_) | State::Inherited(_) | State::LostByFork => {
             return fail(libc::EINVAL);
         }
     }
@@ -161,7 +161,7 @@ pub fn accept(socket: &'static Socket, fd: RawFd, flags: i32) -> Handled<Accepte
             _ => return fail(libc::EINVAL),
         };
         if let Some((handle, _)) = listening.handle
-            && let Some(reason) = exceptions::of_served(handle)
+            && let Some(reason) = exceptions::of_attached_listener(handle)
         {
             listening.leave_to_kernel();
             session::report_not_accelerated(fd, reason);

@@ -50,7 +50,7 @@ pub fn set(socket: &'static Socket, fd: RawFd, level: i32, name: i32, value: &[u
         | State::Stream(_)
         | State::Failed
         | State::Inherited(_)
-        | State::Forked => Some(inner.apply(socket, level, name, value).map(|()| 0)),
+        | State::LostByFork => Some(inner.apply(socket, level, name, value).map(|()| 0)),
         State::Free | State::Kernel => TO_KERNEL,
     }
 }

@@ -144,7 +144,7 @@ fn request_connections(fds: &[pollfd]) {
 /// share it (after `fork`) and it has pending events.
 fn ready(entry: &pollfd) -> i16 {
     if let Some(socket) = registry::of(entry.fd) {
-        let Some(mut inner) = socket.find(entry.fd) else {
+        let Some(mut inner) = socket.enter_without_migration(entry.fd) else {
             return 0;
         };
         if inner.shared {
@@ -188,7 +188,7 @@ fn without_doorbells(entry: &pollfd, from_kernel: i16) -> i16 {
 fn watch_all(sleeper: &mut Sleeper, fds: &[pollfd]) {
     for entry in fds {
         if let Some(socket) = registry::of(entry.fd) {
-            let Some(mut inner) = socket.find(entry.fd) else {
+            let Some(mut inner) = socket.enter_without_migration(entry.fd) else {
                 continue;
             };
             if fds.len() <= MOVED_MAX {

@@ -17,7 +17,7 @@ use crate::{
 impl Instance {
     /// Processes the pending events of the service. Returns true if events were pending.
     pub(crate) fn pump(&self) -> bool {
-        let mut state = self.state();
+        let mut state = self.lock_interest();
         let found = self.drain(&mut state);
         self.finish(state);
         found

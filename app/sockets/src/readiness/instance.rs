@@ -53,7 +53,7 @@ pub(crate) struct NestedRegistration {
     /// True if the registration has EPOLLONESHOT and was reported.
     pub(super) disabled: bool,
     /// True if the next wait must report an edge-triggered registration even without a new event.
-    pub(super) fresh: bool,
+    pub(super) report_without_edge: bool,
     /// The event count of the inner instance at the last report of the registration.
     pub(super) seen_events: u32,
 }
@@ -91,7 +91,7 @@ pub(crate) fn reset_after_fork() {
     for instance in all() {
         instance.nested.unlock_after_fork();
         instance.interest.unlock_after_fork();
-        let mut interest = instance.state();
+        let mut interest = instance.lock_interest();
         interest.control_events.clear();
         interest.other_registrations.clear();
     }
@@ -115,7 +115,7 @@ impl Instance {
 
     /// Locks the interest list.
     #[inline]
-    pub(crate) fn state(&self) -> Guard<'_, Interest> {
+    pub(crate) fn lock_interest(&self) -> Guard<'_, Interest> {
         self.interest.lock()
     }
 
@@ -142,7 +142,7 @@ impl Instance {
     /// Drops a descriptor's reference to the epoll instance. Dropping the last reference ends all
     /// registrations and frees the channel.
     pub(crate) fn release(&'static self, fd: RawFd) {
-        let mut state = self.state();
+        let mut state = self.lock_interest();
         state.descriptors = state.descriptors.saturating_sub(1);
         if state.descriptors > 0 {
             drop(state);
@@ -202,7 +202,7 @@ pub(crate) fn forget_descriptor(socket: &'static Socket, fd: RawFd) {
         let Some(instance) = numbered(registration.channel) else {
             continue;
         };
-        let mut state = instance.state();
+        let mut state = instance.lock_interest();
         if state
             .find(registration.index, socket)
             .is_some_and(|found| found.fd() == fd)
@@ -217,7 +217,7 @@ pub(crate) fn forget_descriptor(socket: &'static Socket, fd: RawFd) {
 pub(crate) fn forget_registrations(socket: &'static Socket, registrations: Vec<RegistrationRef>) {
     for registration in registrations {
         if let Some(instance) = numbered(registration.channel) {
-            instance.state().remove(registration.index, socket);
+            instance.lock_interest().remove(registration.index, socket);
         }
     }
 }

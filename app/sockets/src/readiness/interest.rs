@@ -62,8 +62,8 @@ impl Interest {
             data,
             queued: false,
             disabled: false,
-            fresh: true,
-            in_kernel: false,
+            report_without_edge: true,
+            in_kernel_epoll: false,
             seen_received: 0,
             seen_bits: 0,
         };
@@ -103,24 +103,25 @@ impl Interest {
         let Some(registration) = self.find(index, socket) else {
             return false;
         };
-        let in_kernel = registration.in_kernel;
+        let in_kernel_epoll = registration.in_kernel_epoll;
         registration.socket = None;
         self.free.push(index);
-        in_kernel
+        in_kernel_epoll
     }
 
     /// Disables each one-shot registration that the kernel has reported in an event with the user
-    /// data `data`. Several registrations may have the same user data, so `was_it` gets the
-    /// descriptor of a registration, and returns true if the kernel has reported this registration.
-    pub(crate) fn disable_one_shots(&mut self, data: u64, was_it: impl Fn(RawFd) -> bool) {
+    /// data `data`. Several registrations may have the same user data, so `was_reported` gets
+    /// the descriptor of a registration, and returns true if the kernel has reported this
+    /// registration.
+    pub(crate) fn disable_one_shots(&mut self, data: u64, was_reported: impl Fn(RawFd) -> bool) {
         for registration in &mut self.registrations {
-            let once = registration.in_kernel
+            let once = registration.in_kernel_epoll
                 && registration.events & ONE_SHOT != 0
                 && registration.socket.is_some();
             if once
                 && !registration.disabled
                 && registration.data == data
-                && was_it(registration.fd)
+                && was_reported(registration.fd)
             {
                 registration.disabled = true;
             }
@@ -153,7 +154,7 @@ impl Interest {
     /// edge.
     pub(crate) fn push_rearmed(&mut self, index: u32) {
         if let Some(registration) = self.registrations.get_mut(index as usize) {
-            registration.fresh = true;
+            registration.report_without_edge = true;
         }
         self.push_ready(index);
     }
@@ -219,8 +220,8 @@ impl Interest {
                 data: registration.data,
                 fd: registration.fd,
                 socket,
-                disarm_kernel: registration.disabled && registration.in_kernel,
-                in_kernel: registration.in_kernel,
+                disarm_kernel: registration.disabled && registration.in_kernel_epoll,
+                in_kernel_epoll: registration.in_kernel_epoll,
             });
             reported += 1;
             if registration.events & (EDGE | ONE_SHOT) == 0 {

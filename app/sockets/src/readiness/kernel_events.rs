@@ -80,7 +80,7 @@ pub(crate) fn remove_internal(
 /// several registrations have the user data of an event, the kernel has reported the registration
 /// whose listener has a pending connection.
 fn note_one_shots(instance: &Instance, events: &[epoll_event]) {
-    let mut state = instance.state();
+    let mut state = instance.lock_interest();
     for event in events {
         let data = event.u64;
         state.disable_one_shots(data, |fd| {

@@ -45,7 +45,7 @@ impl NestedRegistration {
     /// is ready.
     fn is_due(&self, checked: Checked) -> bool {
         let is_new = self.events & EDGE == 0
-            || self.fresh
+            || self.report_without_edge
             || self.seen_events != checked.registration_events;
         checked.ready && is_new && self.events & IN != 0 && !self.disabled
     }
@@ -74,7 +74,7 @@ impl Instance {
             events: event.events,
             data: event.u64,
             disabled: false,
-            fresh: true,
+            report_without_edge: true,
             seen_events: 0,
         };
         match at {
@@ -126,7 +126,7 @@ impl Instance {
     fn check(&self, depth: u32) -> Checked {
         self.pump_default();
         self.pump();
-        let mut state = self.state();
+        let mut state = self.lock_interest();
         let mut checked = Checked {
             ready: state.has_due(),
             registration_events: state.registration_events,
@@ -190,7 +190,7 @@ impl Instance {
         let Some(nested) = same.find(|n| std::ptr::eq(n.inner, reported.inner)) else {
             return;
         };
-        nested.fresh = false;
+        nested.report_without_edge = false;
         nested.seen_events = registration_events;
         nested.disabled = nested.events & ONE_SHOT != 0;
         let disabled = nested.disabled;

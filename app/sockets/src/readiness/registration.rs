@@ -53,9 +53,9 @@ pub(crate) struct Registration {
     /// True if the registration has EPOLLONESHOT and was reported.
     pub(super) disabled: bool,
     /// True if the next wait must report an edge-triggered registration even without a new edge.
-    pub(super) fresh: bool,
+    pub(super) report_without_edge: bool,
     /// True if the registration is also in the kernel's epoll instance.
-    pub(crate) in_kernel: bool,
+    pub(crate) in_kernel_epoll: bool,
     /// Number of bytes received until the last check of an edge-triggered registration. For a
     /// listener, the number of connections.
     pub(super) seen_received: u64,
@@ -77,7 +77,7 @@ pub(crate) struct Report {
     pub(crate) disarm_kernel: bool,
     /// True if the registration is also in the kernel's epoll instance, which may report the same
     /// socket. Only a listener can be ready in both.
-    pub(crate) in_kernel: bool,
+    pub(crate) in_kernel_epoll: bool,
 }
 
 impl Registration {
@@ -90,7 +90,7 @@ impl Registration {
         self.events = events;
         self.data = data;
         self.disabled = false;
-        self.fresh = true;
+        self.report_without_edge = true;
         Ok(())
     }
 
@@ -164,9 +164,11 @@ impl Registration {
             inner.no_space = false;
         }
         let now = bits | all & ENDS;
-        let changed =
-            self.fresh || room || received != self.seen_received || now & !self.seen_bits != 0;
-        self.fresh = false;
+        let changed = self.report_without_edge
+            || room
+            || received != self.seen_received
+            || now & !self.seen_bits != 0;
+        self.report_without_edge = false;
         self.seen_received = received;
         self.seen_bits = now;
         changed

@@ -71,7 +71,7 @@ pub(crate) fn blocking(
     let mut sleeper = Sleeper::new(deadline);
     loop {
         {
-            let mut inner = match socket.find(fd) {
+            let mut inner = match socket.enter_without_migration(fd) {
                 Some(inner) => inner,
                 None => return Some(Err(Errno(libc::EBADF))),
             };

@@ -109,7 +109,7 @@ pub(crate) fn notify_registrations(socket: &'static Socket) {
     let registrations: Vec<RegistrationRef> = socket.lock().registrations(socket).collect();
     for registration in registrations {
         if let Some(instance) = instance::numbered(registration.channel) {
-            instance.state().push_ready(registration.index);
+            instance.lock_interest().push_ready(registration.index);
             on_armed(instance);
         }
     }

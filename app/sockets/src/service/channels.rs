@@ -23,7 +23,7 @@ static FREE: Pool<Channel> = Pool::new();
 static DEFAULT: StaticCell<Channel> = StaticCell::new();
 /// The channel of the epoll instance that the program last created, waited on, or added an
 /// accelerated socket to.
-static EXPECTED: StaticCell<Channel> = StaticCell::new();
+static PREFERRED: StaticCell<Channel> = StaticCell::new();
 
 /// Returns the channel with this number.
 pub(crate) fn numbered(number: u32) -> Option<&'static Channel> {
@@ -46,9 +46,9 @@ pub(crate) fn free(channel: &'static Channel) {
 }
 
 /// Returns the channel whose epoll instance will probably get the next new connection: the channel
-/// of the last `expect`, or else the default channel.
-pub(crate) fn expected() -> Option<&'static Channel> {
-    EXPECTED.load().or_else(default)
+/// of the last `prefer`, or else the default channel.
+pub(crate) fn preferred() -> Option<&'static Channel> {
+    PREFERRED.load().or_else(default)
 }
 
 /// Returns the default channel. Creates the channel at the first call.
@@ -70,16 +70,16 @@ pub(super) fn existing_default() -> Option<&'static Channel> {
 /// Makes `channel` receive the first events of new connections, because the program will probably
 /// add them to the channel's epoll instance.
 #[inline]
-pub(crate) fn expect(channel: &'static Channel) {
-    if !EXPECTED.is(channel) {
-        EXPECTED.store(Some(channel));
+pub(crate) fn prefer(channel: &'static Channel) {
+    if !PREFERRED.is(channel) {
+        PREFERRED.store(Some(channel));
     }
 }
 
-/// Undoes an earlier `expect` of `channel`.
+/// Undoes an earlier `prefer` of `channel`.
 pub(crate) fn forget(channel: &'static Channel) {
-    if EXPECTED.is(channel) {
-        EXPECTED.store(None);
+    if PREFERRED.is(channel) {
+        PREFERRED.store(None);
     }
 }
 

@@ -131,7 +131,7 @@ fn has(what: u32) -> bool {
 
 /// Returns the [`not_accelerated`] reason if a listener that the service has must be left to the
 /// kernel. Returns `None` if the listener stays in the service.
-pub(crate) fn of_served(listener: ListenerHandle) -> Option<u32> {
+pub(crate) fn of_attached_listener(listener: ListenerHandle) -> Option<u32> {
     if passes_on() {
         return Some(not_accelerated::PASSED_ON);
     }

@@ -152,7 +152,7 @@ fn accepted(channel: &'static Channel, announced: AnnouncedConnection) -> Option
     {
         let connection = announced.into_connection(options)?;
         listening.queue.push_back((connection, channel));
-        listening.accepted_count += 1;
+        listening.queued_count += 1;
         return Some(socket);
     }
     announced.discard(channel);

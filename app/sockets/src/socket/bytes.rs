@@ -85,7 +85,7 @@ impl Inner {
             State::Stream(connection) => (shut || connection.stream.at_end()).then_some(Ok(0)),
             State::Connecting(_) => None,
             State::Failed => Some(Ok(0)),
-            State::Inherited(_) | State::Forked => Some(Err(Errno(libc::ECONNRESET))),
+            State::Inherited(_) | State::LostByFork => Some(Err(Errno(libc::ECONNRESET))),
             _ => Some(Err(Errno(libc::ENOTCONN))),
         }
     }
@@ -101,7 +101,7 @@ impl Inner {
             State::Stream(_) => Ok(()),
             State::Connecting(_) => Err(WOULD_BLOCK),
             State::Failed => Err(BROKEN_PIPE),
-            State::Inherited(_) | State::Forked => Err(Errno(libc::ECONNRESET)),
+            State::Inherited(_) | State::LostByFork => Err(Errno(libc::ECONNRESET)),
             _ => Err(Errno(libc::ENOTCONN)),
         }
     }

@@ -193,7 +193,7 @@ impl Inner {
         let bytes_read = self.bytes_read;
         match &mut self.state {
             State::Stream(connection) => bytes_read + urgent::undelivered(&mut connection.stream),
-            State::Listening(listening) => listening.accepted_count,
+            State::Listening(listening) => listening.queued_count,
             _ => 0,
         }
     }

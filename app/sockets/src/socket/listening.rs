@@ -41,7 +41,7 @@ impl Listening {
             opening,
             joined: SmallVec::new(),
             queue: VecDeque::new(),
-            accepted_count: 0,
+            queued_count: 0,
             retry_at_ns: 0,
         }
     }
@@ -57,7 +57,7 @@ impl Listening {
             opening: self.opening,
             joined: SmallVec::new(),
             queue: VecDeque::new(),
-            accepted_count: 0,
+            queued_count: 0,
             retry_at_ns,
         }
     }

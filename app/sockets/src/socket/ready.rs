@@ -14,7 +14,7 @@ const HUP: u32 = libc::EPOLLHUP as u32;
 const RDHUP: u32 = libc::EPOLLRDHUP as u32;
 /// Readiness of a connection of the parent process that this process cannot use, so that every call
 /// returns at once.
-const FORKED: u32 = ERR | IN | OUT | HUP | RDHUP;
+const LOST: u32 = ERR | IN | OUT | HUP | RDHUP;
 
 impl Inner {
     /// Returns the events that Linux would report, as EPOLL* bits, which equal the POLL* bits.
@@ -26,7 +26,7 @@ impl Inner {
     #[inline(always)]
     pub(crate) fn readiness(&mut self, wanted: u32) -> u32 {
         if self.shared && self.is_migrated() {
-            return if self.has_lost_service() { FORKED } else { 0 };
+            return if self.has_lost_service() { LOST } else { 0 };
         }
         const ENDS: u32 = service_flags::CLOSED
             | service_flags::FIN_RECEIVED
@@ -87,7 +87,7 @@ impl Inner {
             State::Listening(listening) if listening.queue.is_empty() => 0,
             State::Listening(_) => IN,
             State::Inherited(_) => 0,
-            State::Forked => FORKED,
+            State::LostByFork => LOST,
             State::Free | State::Kernel => 0,
         }
     }

@@ -50,10 +50,10 @@ pub(crate) fn inherit(socket: &'static Socket, inherits: bool) {
             std::mem::forget(state);
             match connection.filter(|_| inherits) {
                 Some(connection) => State::Inherited(connection),
-                None => State::Forked,
+                None => State::LostByFork,
             }
         }
-        State::Inherited(_) if !inherits => State::Forked,
+        State::Inherited(_) if !inherits => State::LostByFork,
         other => other,
     };
     inner.shared = matches!(inner.state, State::Inherited(_));
@@ -123,9 +123,9 @@ pub(crate) fn migrate_if_pending(socket: &'static Socket, inner: &mut Inner) {
 }
 
 /// Migrates the connection from another process to this process. If the service refuses, the socket
-/// becomes `Forked`.
+/// becomes `LostByFork`.
 fn take(socket: &'static Socket, inner: &mut Inner) {
-    let old = match std::mem::replace(&mut inner.state, State::Forked) {
+    let old = match std::mem::replace(&mut inner.state, State::LostByFork) {
         State::Inherited(connection) => (connection, None),
         State::Stream(old) => (old.stream.connection(), Some(old)),
         State::Connecting(Connecting {
@@ -184,10 +184,10 @@ fn take_to_channel(
     }
     let registered = inner.registrations(socket).next();
     let registered = registered.and_then(|registration| channels::numbered(registration.channel));
-    let channel = registered.or(inner.channel).or_else(channels::expected)?;
+    let channel = registered.or(inner.channel).or_else(channels::preferred)?;
     channel.activate(session).ok()?;
     let context = channel.with_context(session.generation, |context| context.id())?;
-    let mut stream = session.program()?.take(connection, context).ok()?;
+    let mut stream = session.program()?.migrate_here(connection, context).ok()?;
     stream.set_urgent_inline(inner.options.urgent_inline());
     let taken = Connection {
         stream,

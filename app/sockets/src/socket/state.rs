@@ -29,13 +29,13 @@
 //!                   \ fork without    | the service refuses,
 //!                    \ a session for  | or fork without a session
 //!                     \ the child     v
-//!                      \---------> Forked
+//!                      \---------> LostByFork
 //! ```
 //!
 //! The table shows the effect of each call in each state. "kernel" means that the kernel handles
 //! the call.
 //!
-//! | call | Fresh | Connecting | Stream | Failed | Listening | Kernel | Inherited | Forked |
+//! | call | Fresh | Connecting | Stream | Failed | Listening | Kernel | Inherited | LostByFork |
 //! |---|---|---|---|---|---|---|---|---|
 //! | `bind` | kernel | EINVAL | EINVAL | kernel | kernel | kernel | EINVAL | EINVAL |
 //! | `connect` | open | EALREADY, waits | EISCONN | open | kernel | kernel | migrates | EISCONN |
@@ -86,7 +86,7 @@ pub(crate) enum State {
     /// service's number of the connection.
     Inherited(u64),
     /// A connection of the parent process, which cannot be migrated to this process.
-    Forked,
+    LostByFork,
 }
 
 impl State {
@@ -151,7 +151,7 @@ pub(crate) struct Listening {
     /// that received it.
     pub(crate) queue: VecDeque<(Connection, &'static Channel)>,
     /// Counts all connections that ever entered the accept queue.
-    pub(crate) accepted_count: u64,
+    pub(crate) queued_count: u64,
     /// Time (CLOCK_MONOTONIC, in nanoseconds) before which this process does not ask the service to
     /// listen again, because the service refused or is gone. [`NEVER`](super::listening::NEVER)
     /// leaves the listener to the kernel for good.
@@ -184,7 +184,7 @@ mod tests {
             ("Failed", State::Failed),
             ("Kernel", State::Kernel),
             ("Inherited", State::Inherited(1)),
-            ("Forked", State::Forked),
+            ("LostByFork", State::LostByFork),
         ];
         for call in ["`recv`", "`send`", "`getsockopt`"] {
             let row = row(call);

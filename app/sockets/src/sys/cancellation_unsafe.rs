@@ -138,8 +138,10 @@ unsafe fn call_after_request(
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
     ".pushsection .text.tidelane_cancellable,\"ax\",@progbits",
-    ".globl tidelane_cancellable, tidelane_cancellable_end, tidelane_cancellable_ends",
-    ".hidden tidelane_cancellable, tidelane_cancellable_end, tidelane_cancellable_ends",
+    ".globl tidelane_cancellable, tidelane_cancellable_after_syscall",
+    ".globl tidelane_cancellable_cancelled",
+    ".hidden tidelane_cancellable, tidelane_cancellable_after_syscall",
+    ".hidden tidelane_cancellable_cancelled",
     ".type tidelane_cancellable,@function",
     "tidelane_cancellable:",
     ".cfi_startproc",
@@ -153,11 +155,11 @@ core::arch::global_asm!(
     "movq 32(%rcx), %r8",
     "movq 40(%rcx), %r9",
     "cmpl $0, (%r11)",
-    "jne tidelane_cancellable_ends",
+    "jne tidelane_cancellable_cancelled",
     "syscall",
-    "tidelane_cancellable_end:",
+    "tidelane_cancellable_after_syscall:",
     "ret",
-    "tidelane_cancellable_ends:",
+    "tidelane_cancellable_cancelled:",
     "movq $-4095, %rax",
     "ret",
     ".cfi_endproc",
@@ -170,9 +172,9 @@ core::arch::global_asm!(
 unsafe extern "C" {
     fn tidelane_cancellable(number: usize, args: *const usize, word: *const AtomicU32) -> isize;
     /// Label of the instruction after the system call.
-    fn tidelane_cancellable_end();
+    fn tidelane_cancellable_after_syscall();
     /// Label of the instructions that return -4095.
-    fn tidelane_cancellable_ends();
+    fn tidelane_cancellable_cancelled();
 }
 
 /// # Safety
@@ -240,10 +242,10 @@ pub unsafe fn on_sigcancel(context: *mut libc::c_void) -> bool {
         // SAFETY: the caller guarantees the requirements of this function.
         let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
         let at = &mut registers[libc::REG_RIP as usize];
-        let place =
-            tidelane_cancellable as *const () as i64..tidelane_cancellable_end as *const () as i64;
-        if place.contains(at) {
-            *at = tidelane_cancellable_ends as *const () as i64;
+        let start = tidelane_cancellable as *const () as i64;
+        let end = tidelane_cancellable_after_syscall as *const () as i64;
+        if (start..end).contains(at) {
+            *at = tidelane_cancellable_cancelled as *const () as i64;
             return false;
         }
     }

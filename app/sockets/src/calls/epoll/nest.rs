@@ -37,7 +37,7 @@ pub(super) fn wait(
         }
         listening::seek_service();
         let sleep = AnnouncedSleep::begin(instance);
-        let ready = instance.state().has_ready() || instance.has_nested_events();
+        let ready = instance.lock_interest().has_ready() || instance.has_nested_events();
         let found = if sleep.may_sleep && !ready {
             let bound = BoundedSleep::begin();
             let left_ns = bound.limit(deadline.left_ns());
