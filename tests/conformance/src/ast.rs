@@ -214,19 +214,27 @@ pub enum Term {
     Number(i64),
     /// The name of a field or constant.
     Name(String),
-    /// An operator with one operand: `not a` or `-a`.
-    Unary(Op, Box<Term>),
+    /// An operator with one operand.
+    Unary(UnaryOp, Box<Term>),
     /// An operator with two operands: `a op b`.
-    Binary(Op, Box<Term>, Box<Term>),
+    Binary(BinaryOp, Box<Term>, Box<Term>),
 }
 
-/// An operator of a term.
+/// An operator with one operand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum UnaryOp {
+    /// `not a`.
+    Not,
+    /// `-a`.
+    Negate,
+}
+
+/// An operator with two operands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
-pub enum Op {
+pub enum BinaryOp {
     Or,
     And,
-    Not,
     Equal,
     NotEqual,
     Less,

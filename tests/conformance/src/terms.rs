@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::{
-    ast::{Op, Term},
+    ast::{BinaryOp, Term, UnaryOp},
     tcp_info::TcpInfo,
 };
 
@@ -50,10 +50,9 @@ impl Term {
             }
             Self::Unary(op, inside) => {
                 let value = inside.value(info)?;
-                Ok(if *op == Op::Not {
-                    i64::from(value == 0)
-                } else {
-                    value.wrapping_neg()
+                Ok(match op {
+                    UnaryOp::Not => i64::from(value == 0),
+                    UnaryOp::Negate => value.wrapping_neg(),
                 })
             }
             Self::Binary(op, left, right) => op
@@ -63,12 +62,12 @@ impl Term {
     }
 }
 
-impl Op {
-    /// Applies an operator with two operands. Returns `None` if the divisor is zero.
+impl BinaryOp {
+    /// Applies the operator to `a` and `b`. Returns `None` if the divisor is zero.
     fn apply(self, a: i64, b: i64) -> Option<i64> {
         Some(match self {
             Self::Or => i64::from(a != 0 || b != 0),
-            Self::And | Self::Not => i64::from(a != 0 && b != 0),
+            Self::And => i64::from(a != 0 && b != 0),
             Self::Equal => i64::from(a == b),
             Self::NotEqual => i64::from(a != b),
             Self::Less => i64::from(a < b),
@@ -90,7 +89,6 @@ impl Op {
         match self {
             Self::Or => "or",
             Self::And => "and",
-            Self::Not => "not",
             Self::Equal => "==",
             Self::NotEqual => "!=",
             Self::Less => "<",
@@ -104,6 +102,16 @@ impl Op {
             Self::Times => "*",
             Self::Divide => "/",
             Self::Modulo => "%",
+        }
+    }
+}
+
+impl UnaryOp {
+    /// Returns the operator as scripts write it.
+    fn text(self) -> &'static str {
+        match self {
+            Self::Not => "not",
+            Self::Negate => "-",
         }
     }
 }

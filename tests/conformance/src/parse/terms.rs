@@ -4,16 +4,16 @@
 //! expressions, because scripts use no other expressions.
 
 use super::{Parsed, cursor::Cursor};
-use crate::ast::{Assertion, Op, Term};
+use crate::ast::{Assertion, BinaryOp, Term, UnaryOp};
 
 /// The comparison operators. A longer operator comes before a shorter operator that is its prefix.
-const COMPARISONS: [(&str, Op); 6] = [
-    ("==", Op::Equal),
-    ("!=", Op::NotEqual),
-    ("<=", Op::LessEqual),
-    (">=", Op::GreaterEqual),
-    ("<", Op::Less),
-    (">", Op::Greater),
+const COMPARISONS: [(&str, BinaryOp); 6] = [
+    ("==", BinaryOp::Equal),
+    ("!=", BinaryOp::NotEqual),
+    ("<=", BinaryOp::LessEqual),
+    (">=", BinaryOp::GreaterEqual),
+    ("<", BinaryOp::Less),
+    (">", BinaryOp::Greater),
 ];
 
 /// Parses a block, which starts with `%{`.
@@ -56,7 +56,7 @@ fn assertion(cursor: &mut Cursor<'_>) -> Parsed<Assertion> {
     })
 }
 
-fn binary(op: Op, left: Term, right: Term) -> Term {
+fn binary(op: BinaryOp, left: Term, right: Term) -> Term {
     Term::Binary(op, Box::new(left), Box::new(right))
 }
 
@@ -64,7 +64,7 @@ fn binary(op: Op, left: Term, right: Term) -> Term {
 fn disjunction(cursor: &mut Cursor<'_>) -> Parsed<Term> {
     let mut left = conjunction(cursor)?;
     while cursor.eat_word("or") {
-        left = binary(Op::Or, left, conjunction(cursor)?);
+        left = binary(BinaryOp::Or, left, conjunction(cursor)?);
     }
     Ok(left)
 }
@@ -73,7 +73,7 @@ fn disjunction(cursor: &mut Cursor<'_>) -> Parsed<Term> {
 fn conjunction(cursor: &mut Cursor<'_>) -> Parsed<Term> {
     let mut left = negation(cursor)?;
     while cursor.eat_word("and") {
-        left = binary(Op::And, left, negation(cursor)?);
+        left = binary(BinaryOp::And, left, negation(cursor)?);
     }
     Ok(left)
 }
@@ -81,7 +81,7 @@ fn conjunction(cursor: &mut Cursor<'_>) -> Parsed<Term> {
 /// Parses `not` and its operand, or a comparison.
 fn negation(cursor: &mut Cursor<'_>) -> Parsed<Term> {
     match cursor.eat_word("not") {
-        true => Ok(Term::Unary(Op::Not, Box::new(negation(cursor)?))),
+        true => Ok(Term::Unary(UnaryOp::Not, Box::new(negation(cursor)?))),
         false => comparison(cursor),
     }
 }
@@ -96,7 +96,7 @@ fn comparison(cursor: &mut Cursor<'_>) -> Parsed<Term> {
         let link = binary(*op, left, right.clone());
         chain = Some(match chain {
             None => link,
-            Some(before) => binary(Op::And, before, link),
+            Some(before) => binary(BinaryOp::And, before, link),
         });
         left = right;
     }
@@ -108,8 +108,8 @@ fn bits(cursor: &mut Cursor<'_>) -> Parsed<Term> {
     let mut left = sum(cursor)?;
     loop {
         let op = match cursor.peek() {
-            Some('&') => Op::BitAnd,
-            Some('|') => Op::BitOr,
+            Some('&') => BinaryOp::BitAnd,
+            Some('|') => BinaryOp::BitOr,
             _ => return Ok(left),
         };
         cursor.take(1);
@@ -123,8 +123,8 @@ fn sum(cursor: &mut Cursor<'_>) -> Parsed<Term> {
     let mut left = product(cursor)?;
     loop {
         let op = match cursor.peek() {
-            Some('+') => Op::Plus,
-            Some('-') => Op::Minus,
+            Some('+') => BinaryOp::Plus,
+            Some('-') => BinaryOp::Minus,
             _ => return Ok(left),
         };
         cursor.take(1);
@@ -138,10 +138,10 @@ fn product(cursor: &mut Cursor<'_>) -> Parsed<Term> {
     let mut left = atom(cursor)?;
     loop {
         let (text, op) = match cursor.peek() {
-            Some('*') => ("*", Op::Times),
-            Some('%') => ("%", Op::Modulo),
-            Some('/') if cursor.is_next("//") => ("//", Op::Divide),
-            Some('/') => ("/", Op::Divide),
+            Some('*') => ("*", BinaryOp::Times),
+            Some('%') => ("%", BinaryOp::Modulo),
+            Some('/') if cursor.is_next("//") => ("//", BinaryOp::Divide),
+            Some('/') => ("/", BinaryOp::Divide),
             _ => return Ok(left),
         };
         cursor.take(text.len());
@@ -158,7 +158,7 @@ fn atom(cursor: &mut Cursor<'_>) -> Parsed<Term> {
         return Ok(inside);
     }
     if cursor.eat("-") {
-        return Ok(Term::Unary(Op::Minus, Box::new(atom(cursor)?)));
+        return Ok(Term::Unary(UnaryOp::Negate, Box::new(atom(cursor)?)));
     }
     let what = "a number, a field of tcp_info or (";
     if cursor.peek().is_some_and(|c| c.is_ascii_digit()) {
