@@ -142,7 +142,7 @@ impl<P: PacketIo, K: Kernel> NicContext<P, K> {
     }
 
     /// Releases the claims of a UDP socket.
-    fn end_datagrams(&mut self, descriptor: Descriptor) {
+    fn release_datagram_claims(&mut self, descriptor: Descriptor) {
         if let Some(claims) = self.datagram_claims.remove(&descriptor) {
             self.release_all(Transport::Udp, claims);
         }
@@ -281,12 +281,12 @@ impl<P: PacketIo, K: Kernel> Context for NicContext<P, K> {
     }
 
     fn close(&mut self, descriptor: Descriptor) {
-        self.end_datagrams(descriptor);
+        self.release_datagram_claims(descriptor);
         self.direct.close(descriptor);
     }
 
     fn abort(&mut self, descriptor: Descriptor) {
-        self.end_datagrams(descriptor);
+        self.release_datagram_claims(descriptor);
         self.direct.abort(descriptor);
     }
 

@@ -251,7 +251,7 @@ impl<P: PacketIo> Cycle<P> {
             }
         }
         if is_over {
-            self.io.drop_unsent(flow);
+            self.io.clear_send_chain(flow);
         }
     }
 

@@ -18,8 +18,8 @@ pub struct DatagramOut {
     pub ip_id: u16,
     /// Source port and destination port.
     pub ports: (u16, u16),
-    /// True if the port completes checksums (checksum offload).
-    pub by_port: bool,
+    /// True if the port completes the checksum (checksum offload).
+    pub offloads_checksum: bool,
 }
 
 impl DatagramOut {
@@ -39,7 +39,7 @@ impl DatagramOut {
             .write_before(frame, len, Ecn::NotEct, self.ip_id)?;
         let (header, payload) = datagram.split_first_chunk_mut::<UDP_HEADER_LEN>()?;
         let (pseudo, (from, to)) = (self.template.pseudo_header(len), self.ports);
-        if self.by_port {
+        if self.offloads_checksum {
             *header = partial_udp_header(from, to, len, pseudo);
             return Some(TxChecksum::Partial {
                 start: start as u16,

@@ -143,7 +143,7 @@ impl<P: PacketIo> Io<P> {
     }
 
     /// Drops all queued and unacknowledged data of a connection.
-    pub fn drop_unsent(&mut self, flow: FlowId) {
+    pub fn clear_send_chain(&mut self, flow: FlowId) {
         if let Some(Some(connection)) = self.connections.get_mut(flow.index()) {
             while let Some(buffer) = connection.tx.take() {
                 drop(buffer);
@@ -169,7 +169,7 @@ impl<P: PacketIo> Io<P> {
         template: &mut HeaderTemplate,
         connection: Option<&Connection>,
     ) -> Result<(), TxFull> {
-        let by_port = self.port.capabilities().tx_checksum;
+        let offloads_checksum = self.port.capabilities().tx_checksum;
         let Some(frame) = self.port.tx_frame() else {
             self.is_blocked = true;
             return Err(TxFull);
@@ -181,7 +181,7 @@ impl<P: PacketIo> Io<P> {
                 let room = frame.get_mut(payload_at..)?;
                 connection.tx.copy_to(out.payload_pos, room).then_some(())?;
             }
-            write_headers(frame, out, template, by_port)
+            write_headers(frame, out, template, offloads_checksum)
         });
         let Some(checksum) = written else {
             self.drops[DropReason::TooLong.index()] += 1;
@@ -199,13 +199,13 @@ impl<P: PacketIo> Io<P> {
         out: &SegmentOut,
         connection: &mut Connection,
     ) -> Option<Result<(), TxFull>> {
-        let by_port = self.port.capabilities().tx_checksum;
+        let offloads_checksum = self.port.capabilities().tx_checksum;
         let template = &mut connection.template;
         let headers_len = headers_len(out, template) as u32;
         let found = connection.tx.buffer_with(out.payload_pos, out.payload_len);
         let (buffer, data) = found?;
         let frame = buffer.frame_mut(data.clone(), headers_len)?;
-        let checksum = write_headers(frame, out, template, by_port)?;
+        let checksum = write_headers(frame, out, template, offloads_checksum)?;
         let frame = data.start - headers_len..data.end;
         if buffer.lend(&mut self.port, frame, checksum).is_err() {
             self.is_blocked = true;
@@ -394,7 +394,7 @@ impl<P: PacketIo> Io<P> {
             template,
             ip_id: self.datagram_ip_id,
             ports: (socket.local.port, peer.port),
-            by_port: self.port.capabilities().tx_checksum,
+            offloads_checksum: self.port.capabilities().tx_checksum,
         };
         let packet_len = out.headers_len() - ETHERNET_HEADER_LEN + datagram.buffer.len() as usize;
         if packet_len > self.mtu as usize {
@@ -460,7 +460,7 @@ impl<P: PacketIo> Driver for Io<P> {
                 connection.owes_closed = cause_of(cause).is_some();
             }
             Event::Released => {
-                self.drop_unsent(flow);
+                self.clear_send_chain(flow);
                 self.connections[flow.index()] = None;
                 return;
             }

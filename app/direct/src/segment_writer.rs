@@ -18,14 +18,14 @@ pub fn headers_len(out: &SegmentOut, template: &HeaderTemplate) -> usize {
 }
 
 /// Writes the headers of `out` to the start of `frame`. The payload already fills the rest of
-/// `frame`. `by_port` is true if the port, the program's packet interface, completes checksums
-/// (checksum offload). Returns the state of the TCP checksum. Returns `None` if `frame` is shorter
-/// than the headers.
+/// `frame`. `offloads_checksum` is true if the port, the program's packet interface, completes
+/// checksums (checksum offload). Returns the state of the TCP checksum. Returns `None` if `frame`
+/// is shorter than the headers.
 pub fn write_headers(
     frame: &mut [u8],
     out: &SegmentOut,
     template: &mut HeaderTemplate,
-    by_port: bool,
+    offloads_checksum: bool,
 ) -> Option<TxChecksum> {
     let tcp_start = template.headers_len();
     let header_len = TCP_HEADER_LEN + out.options.len();
@@ -36,7 +36,7 @@ pub fn write_headers(
     emit_tcp(header, &out.segment(&[]).header());
     template.advance_ip_id(1);
     let pseudo = template.pseudo_header(tcp_len as u16);
-    if by_port {
+    if offloads_checksum {
         write_partial_checksum(header, pseudo);
         return Some(TxChecksum::Partial {
             start: tcp_start as u16,

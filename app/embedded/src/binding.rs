@@ -43,7 +43,7 @@ pub struct Binding {
     /// True if a write was cut short, so that an event must report room.
     pub wants_room: bool,
     /// True if the program has closed the connection.
-    pub closed: bool,
+    pub closed_by_program: bool,
 }
 
 impl Binding {
@@ -64,21 +64,21 @@ impl Binding {
             urgent: None,
             readable_reported: false,
             wants_room: false,
-            closed: false,
+            closed_by_program: false,
         }
     }
 
     /// Returns true if `connection` is a handle of this connection, and the program has not closed
     /// the connection.
     pub fn is_of(&self, connection: Connection) -> bool {
-        self.generation == connection.generation && !self.closed
+        self.generation == connection.generation && !self.closed_by_program
     }
 
     /// Returns the handle of the connection, whose flow id is `flow`. Returns `None` if the program
     /// has not accepted the connection, or has closed it.
     pub fn handle(&self, flow: FlowId) -> Option<Connection> {
         let generation = self.generation;
-        let open = !self.closed && self.listener.is_none();
+        let open = !self.closed_by_program && self.listener.is_none();
         open.then_some(Connection { flow, generation })
     }
 

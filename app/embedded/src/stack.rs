@@ -450,7 +450,7 @@ impl<P: PacketIo> Stack<P> {
     /// invalid. The MultiStack paper calls this function `tcp_close`.
     pub fn close(&mut self, connection: Connection) {
         if let Some(binding) = self.binding(connection) {
-            binding.closed = true;
+            binding.closed_by_program = true;
             self.engine.close(self.now, connection.flow, &mut self.io);
         }
     }
@@ -458,7 +458,7 @@ impl<P: PacketIo> Stack<P> {
     /// Resets a connection. The handle becomes invalid.
     pub fn abort(&mut self, connection: Connection) {
         if let Some(binding) = self.binding(connection) {
-            binding.closed = true;
+            binding.closed_by_program = true;
             self.engine.abort(self.now, connection.flow, &mut self.io);
         }
     }

@@ -19,7 +19,7 @@ use crate::{
 
 /// Time for which a load runs before the service is killed. If a check runs instead of a load, the
 /// service is killed after a third of this time, because a check is shorter.
-const RUN_BEFORE_KILL: Duration = Duration::from_millis(300);
+const TIME_BEFORE_KILL: Duration = Duration::from_millis(300);
 /// Time limit for a client to end after the service was killed. The client's connections may fail.
 const END_MAX: Duration = Duration::from_secs(20);
 /// Time limit for a killed service to end, and for the new service to learn of a listener.
@@ -34,7 +34,7 @@ const NO_RESET: &str = "the client hangs: it was at work when the service died, 
 /// Kills the server's service and starts it again. The clients are on the kernel.
 pub fn of_server(testbed: &mut Testbed<'_>) -> Result<Checked, Stop> {
     let client = start_load(testbed)?;
-    thread::sleep(RUN_BEFORE_KILL);
+    thread::sleep(TIME_BEFORE_KILL);
     kill_server(testbed)?;
     let ended = wait_for_end(client);
     let during = check::transfer(testbed, &testbed.output(), None);
@@ -56,7 +56,7 @@ pub fn of_clients(testbed: &mut Testbed<'_>, service: Service) -> Result<Checked
     let mut shell = CheckShell::new(testbed, &service)?;
     shell.check(testbed).map_err(|stop| named("before", stop))?;
     shell.start()?;
-    thread::sleep(RUN_BEFORE_KILL / 3);
+    thread::sleep(TIME_BEFORE_KILL / 3);
     service.kill()?;
     kill_server(testbed)?;
     let timed_out = shell.end(testbed)? == TIMED_OUT_STATUS;

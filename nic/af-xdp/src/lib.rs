@@ -54,4 +54,4 @@ pub use error::XdpError;
 pub use port::{XdpCounters, XdpMode, XdpPort, XdpStatistics};
 pub use queues::{QueueCounts, queue_counts};
 pub use rx_unsafe::XdpBurst;
-pub use umem_unsafe::UmemMemory;
+pub use umem_unsafe::UmemPages;

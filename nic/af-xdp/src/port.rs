@@ -20,7 +20,7 @@ use crate::{
     shared_unsafe::SharedMemory,
     sys::{self, XskSocket},
     tx_unsafe::TxQueue,
-    umem_unsafe::{Umem, UmemMemory},
+    umem_unsafe::{Umem, UmemPages},
 };
 
 /// Least frame size in bytes with zero-copy. Some drivers (igb, igc) use only whole KiB of the
@@ -89,7 +89,7 @@ pub struct XdpPort {
     shares_frames: bool,
     /// The socket that sends GSO frames. `None` if the port cannot send GSO frames.
     gso: Option<GsoSocket>,
-    memory: UmemMemory,
+    umem_pages: UmemPages,
     mode: XdpMode,
     /// True if one `sendto` can send the whole TX ring in copy mode.
     long_batches: bool,
@@ -184,7 +184,7 @@ impl XdpPort {
             long_batches,
             mode,
         } = binding.bind_best()?;
-        let memory = umem.memory();
+        let umem_pages = umem.pages();
         let shares_frames = layout.shared_frames > 0;
         Ok(Self {
             shared_memory: shares_frames.then(|| SharedMemory::new(Arc::clone(&umem), layout)),
@@ -194,7 +194,7 @@ impl XdpPort {
             gso: (config.gso && config.tx_checksum && mode == XdpMode::Copy)
                 .then(|| GsoSocket::open(ifindex).ok())
                 .flatten(),
-            memory,
+            umem_pages,
             mode,
             long_batches,
             busy_poll: config.busy_poll.is_some(),
@@ -246,8 +246,8 @@ impl XdpPort {
     }
 
     /// Returns the kind of pages of the UMEM.
-    pub fn memory(&self) -> UmemMemory {
-        self.memory
+    pub fn umem_pages(&self) -> UmemPages {
+        self.umem_pages
     }
 
     /// Returns the number of descriptors that the kernel has not taken from the TX ring. If the

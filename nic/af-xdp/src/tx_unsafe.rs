@@ -24,7 +24,7 @@ const _: () = assert!(size_of::<libc::xsk_tx_metadata>() == TX_METADATA_LEN as u
 const _: () = assert!(TX_METADATA_LEN <= TX_HEADROOM);
 /// Length of an Ethernet header in bytes. The kernel transmits nothing that is shorter than the
 /// header.
-const FRAME_LEN_MIN: usize = 14;
+const PACKET_LEN_MIN: usize = 14;
 
 /// The transmit half of a port.
 pub(crate) struct TxQueue {
@@ -119,7 +119,7 @@ impl TxQueue {
     /// Queues the packet that [`Self::packet`] returned, with `len` bytes of data.
     pub(crate) fn commit(&mut self, len: usize, checksum: TxChecksum) {
         assert!(
-            len >= FRAME_LEN_MIN && len <= self.packet_len_max as usize,
+            len >= PACKET_LEN_MIN && len <= self.packet_len_max as usize,
             "packet of {len} bytes"
         );
         let addr = self.free.pop().expect("`packet` returned a packet");
@@ -157,7 +157,7 @@ impl TxQueue {
         let is_frame =
             data.number < self.layout.frames() && data.range.end <= self.layout.frame_size;
         assert!(
-            is_frame && len >= FRAME_LEN_MIN && start >= TX_METADATA_LEN,
+            is_frame && len >= PACKET_LEN_MIN && start >= TX_METADATA_LEN,
             "{data:?}"
         );
         let addr = u64::from(data.number) * u64::from(self.layout.frame_size) + u64::from(start);

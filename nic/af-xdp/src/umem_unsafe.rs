@@ -9,21 +9,21 @@ const HUGE_PAGE: usize = 2 << 20;
 
 /// Kind of pages of a UMEM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UmemMemory {
+pub enum UmemPages {
     /// Huge pages of 2 MiB.
-    HugePages,
+    Huge,
     /// Normal pages, because huge pages were not requested.
-    Pages,
+    Normal,
     /// Normal pages, because the kernel did not map huge pages. Usually too few huge pages are free
     /// (see `sysctl vm.nr_hugepages`).
-    PagesForLackOfHugePages,
+    NormalForLackOfHuge,
 }
 
 /// The mapping of a UMEM: the receive frames, then the transmit frames, then the shared frames
 /// (`XdpConfig::shared_frames`).
 pub(crate) struct Umem {
     mapping: Mapping,
-    memory: UmemMemory,
+    pages: UmemPages,
 }
 
 impl Umem {
@@ -33,23 +33,23 @@ impl Umem {
             if let Ok(mapping) = Mapping::anonymous(len.next_multiple_of(HUGE_PAGE), true) {
                 return Ok(Self {
                     mapping,
-                    memory: UmemMemory::HugePages,
+                    pages: UmemPages::Huge,
                 });
             }
             let mapping = Mapping::anonymous(len, false)?;
             return Ok(Self {
                 mapping,
-                memory: UmemMemory::PagesForLackOfHugePages,
+                pages: UmemPages::NormalForLackOfHuge,
             });
         }
         Ok(Self {
             mapping: Mapping::anonymous(len, false)?,
-            memory: UmemMemory::Pages,
+            pages: UmemPages::Normal,
         })
     }
 
-    pub(crate) fn memory(&self) -> UmemMemory {
-        self.memory
+    pub(crate) fn pages(&self) -> UmemPages {
+        self.pages
     }
 
     pub(crate) fn start(&self) -> *mut u8 {

@@ -205,7 +205,7 @@ impl<P: NicPort> Control<P> {
         add(self.network.kernel_tables().fd(), KERNEL_TABLES)?;
         add(self.notify.as_fd(), NOTIFY)?;
         add(self.signals.as_fd(), SIGNAL)?;
-        add(self.guard.due().as_fd(), FIREWALL)?;
+        add(self.guard.recheck_timer().as_fd(), FIREWALL)?;
         add(self.shared.descriptors.bell(), CHECKED)?;
         Ok(())
     }

@@ -56,8 +56,8 @@ pub struct Guard {
     hooks: Vec<Hook>,
     /// True if the last check failed and the failure was logged.
     failed: bool,
-    /// Readable when the next check is due.
-    due: OwnedFd,
+    /// A timer descriptor, which is readable when the next check is due.
+    recheck_timer: OwnedFd,
 }
 
 impl Guard {
@@ -83,18 +83,18 @@ impl Guard {
             mode,
             hooks,
             failed: false,
-            due: timer().map_err(|error| format!("cannot make a timer: {error}"))?,
+            recheck_timer: timer().map_err(|error| format!("cannot make a timer: {error}"))?,
         })
     }
 
     /// Returns a descriptor that is readable when [`recheck`](Self::recheck) is due.
-    pub fn due(&self) -> BorrowedFd<'_> {
-        self.due.as_fd()
+    pub fn recheck_timer(&self) -> BorrowedFd<'_> {
+        self.recheck_timer.as_fd()
     }
 
     /// Checks the host again, and logs new and removed hooks.
     pub fn recheck(&mut self) {
-        let _ = rustix::io::read(&self.due, &mut [0u8; 8]);
+        let _ = rustix::io::read(&self.recheck_timer, &mut [0u8; 8]);
         match self.firewall.hooks() {
             Ok(hooks) => {
                 for hook in hooks.iter().filter(|hook| !self.hooks.contains(hook)) {

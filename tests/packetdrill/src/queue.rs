@@ -91,7 +91,7 @@ impl PacketEnds {
     }
 
     /// Removes all positions up to and including `acked`.
-    pub fn forget_before(&mut self, acked: u32) {
+    pub fn forget_up_to(&mut self, acked: u32) {
         for packet_ends in [&mut self.ends, &mut self.pushes, &mut self.records] {
             while packet_ends.front().is_some_and(|at| !before(acked, *at)) {
                 packet_ends.pop_front();
@@ -135,7 +135,7 @@ impl Stack {
 
     /// Grows SO_SNDBUF if the flow has less than a congestion window in flight, as Linux's
     /// `tcp_sndbuf_expand` does. Does nothing if the program set SO_SNDBUF.
-    pub(crate) fn expand_buffer(&mut self, fd: Fd, id: FlowId) {
+    pub(crate) fn expand_sndbuf(&mut self, fd: Fd, id: FlowId) {
         let most = self.settings.sndbuf_max();
         let Some(info) = self.flow_info(id) else {
             return;
@@ -210,7 +210,7 @@ mod tests {
         }
         packet_ends.push(300);
         assert_eq!(packet_ends.ends, [100, 200, 300]);
-        packet_ends.forget_before(200);
+        packet_ends.forget_up_to(200);
         assert!(!packet_ends.is_end(200) && packet_ends.is_end(300) && packet_ends.is_push(300));
     }
 }

@@ -180,7 +180,7 @@ impl Stack {
         let Some(fd) = owner.filter(|_| self.blocked_writers.contains(&id)) else {
             return;
         };
-        self.expand_buffer(fd, id);
+        self.expand_sndbuf(fd, id);
         if self.is_writable(fd, id) {
             self.blocked_writers.remove(&id);
             self.mark_pending(fd);
@@ -302,7 +302,7 @@ impl Stack {
                 if writable && let Some(acked) = self.flow(id).map(FlowState::tx_acked) {
                     let streams = self.wire.streams(id);
                     streams.tx.drop_before(acked);
-                    streams.packet_ends.forget_before(acked);
+                    streams.packet_ends.forget_up_to(acked);
                 }
                 // `wake_blocked_writer` handles write space.
                 if !readable {

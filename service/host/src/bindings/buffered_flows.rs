@@ -3,13 +3,13 @@
 
 use tidelane_engine::FlowId;
 
-/// Largest number of flows in the set at which an empty receive buffer stays until the scan frees
-/// it.
+/// Number of flows above which the set is crowded. In a set that is not crowded, an empty receive
+/// buffer stays until the scan frees it.
 ///
-/// If the set has more flows, the host frees a buffer as soon as the program has read all data in
+/// If the set is crowded, the host frees a buffer as soon as the program has read all data in
 /// it. The next connection that receives data then gets the freed pages while these pages are still
 /// in the CPU cache.
-const IDLE_BUFFERS_MAX: usize = 1024;
+const CROWDED_ABOVE: usize = 1024;
 
 /// The set of flows that have a receive buffer, scanned round-robin.
 #[derive(Debug, Default)]
@@ -51,11 +51,11 @@ impl BufferedFlows {
         self.count == 0
     }
 
-    /// Returns true if the set has more than `IDLE_BUFFERS_MAX` flows, so that the host frees empty
+    /// Returns true if the set has more than `CROWDED_ABOVE` flows, so that the host frees empty
     /// buffers at once.
     #[inline(always)]
     pub fn is_crowded(&self) -> bool {
-        self.count > IDLE_BUFFERS_MAX
+        self.count > CROWDED_ABOVE
     }
 
     /// Returns the next flow of the scan. Returns `None` if the set is empty.
@@ -113,9 +113,9 @@ mod tests {
     #[test]
     fn a_crowd_is_more_than_its_bound() {
         let mut buffered_flows = BufferedFlows::default();
-        (0..IDLE_BUFFERS_MAX as u32).for_each(|flow| buffered_flows.add(FlowId(flow)));
+        (0..CROWDED_ABOVE as u32).for_each(|flow| buffered_flows.add(FlowId(flow)));
         assert!(!buffered_flows.is_crowded());
-        buffered_flows.add(FlowId(IDLE_BUFFERS_MAX as u32));
+        buffered_flows.add(FlowId(CROWDED_ABOVE as u32));
         assert!(buffered_flows.is_crowded());
     }
 }

@@ -90,7 +90,8 @@ impl Sent {
 /// Returns a frame with an IPv4 header and `len` zero bytes.
 fn ip_frame(src: IpAddress, dst: IpAddress, len: usize) -> Vec<u8> {
     let macs = [MacAddress([2; 6]), MacAddress([4; 6])];
-    let template = HeaderTemplate::new(macs[0], macs[1], src, dst).expect("one version");
+    let template = HeaderTemplate::new(macs[0], macs[1], src, dst)
+        .expect("both addresses have one IP version");
     let mut frame = vec![0; template.headers_len() + len];
     template.write(&mut frame, len as u16, Ecn::NotEct, 0);
     frame

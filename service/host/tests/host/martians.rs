@@ -67,7 +67,8 @@ fn core() -> Core {
 }
 
 fn frame(from: IpAddress, to: IpAddress, header: &SegmentHeader) -> Vec<u8> {
-    let template = HeaderTemplate::new(ATTACKER, OUR_MAC, from, to).expect("one version");
+    let template = HeaderTemplate::new(ATTACKER, OUR_MAC, from, to)
+        .expect("both addresses have one IP version");
     let (start, len) = (template.headers_len(), header.len());
     let mut frame = vec![0; start + len];
     template.write(&mut frame, len as u16, Ecn::NotEct, 0);
@@ -161,7 +162,8 @@ fn icmp_error(from: IpAddress, local: [u8; 4], quoted: [u8; 4]) -> Vec<u8> {
     let sum = checksum::sum(&icmp).checksum();
     icmp[2..4].copy_from_slice(&sum.to_be_bytes());
     let to = IpAddress::from_v4(local);
-    let template = HeaderTemplate::new(ATTACKER, OUR_MAC, from, to).expect("one version");
+    let template = HeaderTemplate::new(ATTACKER, OUR_MAC, from, to)
+        .expect("both addresses have one IP version");
     let mut frame = vec![0; template.headers_len()];
     template.write(&mut frame, icmp.len() as u16, Ecn::NotEct, 0);
     let ip = &mut frame[14..];

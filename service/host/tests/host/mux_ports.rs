@@ -91,7 +91,8 @@ impl Program {
 
 /// Returns a frame between two sockets of the host's own address.
 fn frame(from: MacAddress, header: &SegmentHeader) -> Vec<u8> {
-    let template = HeaderTemplate::new(from, OUR_MAC, LOCAL, LOCAL).expect("one version");
+    let template = HeaderTemplate::new(from, OUR_MAC, LOCAL, LOCAL)
+        .expect("both addresses have one IP version");
     let (start, len) = (template.headers_len(), header.len());
     let mut frame = vec![0; start + len];
     template.write(&mut frame, len as u16, Ecn::NotEct, 0);
@@ -234,7 +235,7 @@ fn a_program_of_the_service_connects_to_a_port() {
 /// Returns a segment of the mux port to a peer on the link.
 fn frame_out() -> Vec<u8> {
     let template = HeaderTemplate::new(OUR_MAC, THEIR_MAC, LOCAL, stranger(1));
-    let template = template.expect("one version");
+    let template = template.expect("both addresses have one IP version");
     let header = from_port(TcpFlags::ACK, 7, 7);
     let (start, len) = (template.headers_len(), header.len());
     let mut frame = vec![0; start + len];

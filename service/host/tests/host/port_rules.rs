@@ -146,7 +146,8 @@ fn credentials(uid: u32) -> Credentials {
 }
 
 fn frame(mac: MacAddress, ends: (IpAddress, IpAddress), header: &SegmentHeader) -> Vec<u8> {
-    let template = HeaderTemplate::new(mac, OUR_MAC, ends.0, ends.1).expect("one version");
+    let template = HeaderTemplate::new(mac, OUR_MAC, ends.0, ends.1)
+        .expect("both addresses have one IP version");
     let (start, len) = (template.headers_len(), header.len());
     let mut frame = vec![0; start + len];
     template.write(&mut frame, len as u16, Ecn::NotEct, 0);

@@ -103,7 +103,8 @@ impl Stage {
 
     /// Puts a segment of `from` with the payload `text` into the host's receive queue.
     pub fn send(&mut self, from: IpAddress, header: SegmentHeader, text: &[u8]) {
-        let template = HeaderTemplate::new(self.router, OUR_MAC, from, LOCAL).expect("one version");
+        let template = HeaderTemplate::new(self.router, OUR_MAC, from, LOCAL)
+            .expect("both addresses have one IP version");
         let (start, len) = (template.headers_len(), header.len());
         let tcp_len = (len + text.len()) as u16;
         let mut frame = vec![0; start + len];

@@ -219,7 +219,8 @@ mod tests {
 
     fn frame(src: Endpoint, dst: Endpoint, seq: u32, payload: &[u8]) -> Vec<u8> {
         let mac = MacAddress::default();
-        let template = HeaderTemplate::new(mac, mac, src.addr, dst.addr).expect("one version");
+        let template = HeaderTemplate::new(mac, mac, src.addr, dst.addr)
+            .expect("both endpoints have one IP version");
         let tcp_len = TCP_HEADER_LEN + payload.len();
         let mut frame = vec![0; template.headers_len() + tcp_len];
         let start = template.write(&mut frame, tcp_len as u16, Ecn::NotEct, 7);

@@ -43,7 +43,7 @@ fn frame(port: u16, flags: TcpFlags) -> Vec<u8> {
     };
     draft
         .frame(&mut Rng::new(u64::from(port)))
-        .expect("one version")
+        .expect("both endpoints have one IP version")
 }
 
 fn frame_to(port: u16) -> Vec<u8> {
@@ -57,7 +57,7 @@ fn frame_to(port: u16) -> Vec<u8> {
     };
     draft
         .frame(&mut Rng::new(u64::from(port)))
-        .expect("one version")
+        .expect("both endpoints have one IP version")
 }
 
 fn rule<T: std::fmt::Debug>(result: Result<T, Violation>) -> &'static str {
@@ -164,7 +164,9 @@ fn a_forged_frame_to_a_port_of_the_host_is_found() {
     };
     assert!(oracle.owners.claim(GOOD, UDP, local(1000)));
     assert!(oracle.owners.claim(OTHER, UDP, local(1001)));
-    let frame = draft.frame(&mut Rng::new(1)).expect("one version");
+    let frame = draft
+        .frame(&mut Rng::new(1))
+        .expect("both endpoints have one IP version");
     oracle.publishes(HOSTILE, &frame, 0);
     assert_eq!(
         rule(oracle.reaches(NOW, OTHER, &frame)),
