@@ -108,7 +108,8 @@ impl<'a> GsoFrame<'a> {
         }
     }
 
-    /// Sends the whole frame through the NIC's `port`, which must support GSO frames of this length.
+    /// Sends the whole frame through the port of the NIC, which must support GSO frames of this
+    /// length.
     pub fn send<P: PacketIo>(&self, port: &mut P) -> Result<(), LinkFull> {
         let headers = port.tx_gso_headers();
         let headers = headers.get_mut(..self.headers.len()).ok_or(LinkFull)?;

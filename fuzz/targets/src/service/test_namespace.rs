@@ -72,8 +72,8 @@ pub fn bound(address: &str) -> Bound {
     }
 }
 
-/// Moves the calling thread to a new network namespace. The namespace ends when the thread has ended
-/// and the thread's last socket is closed.
+/// Moves the calling thread to a new network namespace. The namespace ends when the thread has
+/// ended and the thread's last socket is closed.
 fn enter_new_namespace() {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
