@@ -392,7 +392,7 @@ impl TestHalf<'_> {
         let count = |name: &str| counters[name].as_u64().unwrap_or(0);
         ensure!(
             count(opens) >= least,
-            "{opens} is {}, not {least}: {counters}",
+            "{opens} is {}, less than {least}: {counters}",
             count(opens)
         );
         ensure!(

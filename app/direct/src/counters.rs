@@ -1,8 +1,8 @@
 //! Counters of a [`DirectContext`](crate::DirectContext).
 
 /// Counters of a [`DirectContext`](crate::DirectContext). The counters report the copies of
-/// payloads between the port's frames and the program's buffers, the payloads that moved without a
-/// copy, and the waits.
+/// payloads between the program's buffers and the frames of the port (the packet interface of the
+/// context), the payloads that moved without a copy, and the waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectCounters {
     /// Number of copies of received payloads to a buffer. A payload counts once for each buffer

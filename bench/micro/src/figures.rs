@@ -183,7 +183,8 @@ fn write(rows: Vec<Value>) -> Result<(), String> {
         "commit": commit(),
         "machine": machine(),
         "command": "make bench FIGURE=instructions",
-        "placement": "callgrind, one thread; the port leaves checksums partial, as veth does",
+        "placement": "callgrind, one thread; the service's NIC leaves checksums partial, \
+                      as veth does",
         "rows": rows,
     });
     let folder = target_dir().join("bench");

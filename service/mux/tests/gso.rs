@@ -203,8 +203,8 @@ impl Stream {
         }
     }
 
-    /// Returns a frame with `payload`, and the length of the frame's headers. `before` is the
-    /// number of bytes of the stream before the frame, and `segments` the number of segments.
+    /// Returns a frame with `payload`, and the length of the frame's headers. `before` and
+    /// `segments` are the numbers of bytes and of segments of the stream before the frame.
     fn frame(self, payload: &[u8], before: usize, segments: u16) -> (Vec<u8>, usize) {
         let template = HeaderTemplate::new(LOCAL_MAC, PEER_MAC, self.src, self.dst).unwrap();
         let header = SegmentHeader {

@@ -28,7 +28,7 @@ struct Need {
 /// The features, in the order of their versions.
 const NEEDS: [Need; 3] = [
     Need {
-        name: "F_SEAL_FUTURE_WRITE, which keeps programs from memory that the service writes",
+        name: "F_SEAL_FUTURE_WRITE, which keeps programs from writing to the service's memory",
         since: "5.1",
         present: has_future_write_seal,
     },
@@ -106,8 +106,8 @@ pub fn missing_features(interface: &str, demux: &Demux, ports: &[XdpPort]) -> Ve
     if any(|port| !port.leaves_partial_checksums()) {
         texts.push(format!(
             "the service computes the checksums of all segments that it sends: {interface} has no \
-             tx-checksumming, or AF_XDP no transmit metadata (Linux 6.11, for virtio-net 7.3; none \
-             with zero-copy)"
+             tx-checksumming, or AF_XDP no transmit metadata (needs copy mode and Linux 6.11, or \
+             7.3 for virtio-net)"
         ));
     }
     if any(|port| !port.has_gso()) {

@@ -43,7 +43,7 @@ fn any(port: u16) -> SocketAddr {
     ([0; 4], port).into()
 }
 
-/// Waits until the ports have returned the sent buffers, and asserts that all buffers are free.
+/// Waits until the NICs have returned the sent buffers, and asserts that all buffers are free.
 fn assert_no_owners(pair: &mut Pair) {
     pair.run_for(Duration::from_millis(10));
     pair.step();
@@ -51,7 +51,7 @@ fn assert_no_owners(pair: &mut Pair) {
     assert_eq!(owned, [0, 0], "buffers with owners");
 }
 
-/// On ports that share their frames, datagrams are delivered in both directions without a copy.
+/// On NICs that share their frames, datagrams are delivered in both directions without a copy.
 #[test]
 fn datagrams_are_answered() {
     for is_shared in [true, false] {

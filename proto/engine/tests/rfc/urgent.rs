@@ -62,7 +62,7 @@ fn must_31_urgent_data_may_be_longer_than_the_pointer_reaches() {
     for out in &sent {
         let ahead = 70_001 - out.seq;
         assert_eq!(out.urgent, Some(ahead.min(65_535) as u16), "{out:?}");
-        assert_eq!(out.len, 1000, "not in one burst");
+        assert_eq!(out.len, 1000, "a single segment, not a burst");
     }
 }
 

@@ -49,7 +49,7 @@ impl Driver {
         is_hostile: bool,
     ) -> Result<PortName, Violation> {
         let opened = mux.open(Tapped::of_program(end));
-        let id = opened.map_err(|_| violation(now, "there is room for a port", "no room"))?;
+        let id = opened.map_err(|_| violation(now, "there is room for a mux port", "no room"))?;
         let key = PortKey(self.opened);
         self.opened += 1;
         self.oracle.open(key, is_hostile);
@@ -134,7 +134,7 @@ impl Driver {
             true => Ok(()),
             false => {
                 let text = format!("{ports:?}");
-                Err(violation(now, "claims move between open ports", text))
+                Err(violation(now, "claims move between open mux ports", text))
             }
         }
     }
@@ -153,7 +153,11 @@ impl Driver {
         self.oracle.close(port.key);
         let Some(counters) = counters.filter(|_| closed.is_some()) else {
             let text = format!("{port:?} is not open");
-            return Err(violation(now, "a port is open until it is closed", text));
+            return Err(violation(
+                now,
+                "a mux port is open until it is closed",
+                text,
+            ));
         };
         drop(closed);
         if !rings.are_free() || mux.claims().tuples(port.id).next().is_some() {

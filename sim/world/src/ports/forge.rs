@@ -1,4 +1,5 @@
-//! The frames of hostile programs: valid, forged and random frames.
+//! The frames that hostile programs send through their mux ports (pairs of packet rings, by which
+//! programs share the NIC): valid, forged and random frames.
 
 use tidelane_netem::Rng;
 use tidelane_wire::{
