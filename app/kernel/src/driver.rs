@@ -136,8 +136,8 @@ impl Driver {
         Ok(is_any)
     }
 
-    /// Performs a shutdown or close of the program once all data is sent. Returns true if a request
-    /// was started.
+    /// Performs the shutdown or close that the program has requested, once all data is sent.
+    /// Returns true if a request was started.
     fn finish_output(&mut self, descriptor: Descriptor) -> io::Result<bool> {
         let Some(socket) = self.sockets.get_mut(descriptor) else {
             return Ok(false);

@@ -36,7 +36,8 @@ pub fn tidelane_micro_library(program: &mut EchoProgram) {
     program.handle_wakeup();
 }
 
-/// Runs one step of the mux, which passes packets between a NIC and the ports of many programs.
+/// Runs one step of the mux, which passes packets between a NIC and the packet rings of many
+/// programs.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub fn tidelane_micro_mux(mux: &mut MemoryMux) {

@@ -32,7 +32,8 @@ pub use moving::{Take, TakeError, Taken};
 pub enum Holder {
     /// A registered program.
     Program(ProgramId),
-    /// A forked child that has not registered yet. The driver gives each child a number.
+    /// A forked child that has not registered yet. The caller of [`Host::inherit`] numbers the
+    /// children.
     Child(u64),
 }
 

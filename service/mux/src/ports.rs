@@ -186,7 +186,7 @@ impl<P: PortEnd> Ports<P> {
         Some(self.table.get(id)?.rate())
     }
 
-    /// Returns the earliest time at which a mux port that waits for its rate may send. The driver
+    /// Returns the earliest time at which a mux port that waits for its rate may send. The core
     /// calls [`take_turns`](Self::take_turns) at this time.
     pub fn next_timeout(&self) -> Option<Instant> {
         self.turns.next_timeout()

@@ -48,7 +48,7 @@ struct Hostile {
 
 impl Hostile {
     fn new() -> Self {
-        // The host computes the checksums, and sends no segment that the port has to cut.
+        // The host computes the checksums, and sends no segment that the memory link has to cut.
         let mut stage = Stage::with_core(Core::with_port(MemConfig {
             partial_checksums: false,
             ..MemConfig::default()

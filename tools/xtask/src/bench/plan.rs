@@ -44,7 +44,7 @@ pub struct Series {
     /// Name within the figure. The name may be empty if the figure has only one series.
     #[serde(default)]
     pub name: String,
-    /// The load of the client and the server that answers it.
+    /// The client's load, and the server that answers it.
     pub workload: Workload,
     /// Numbers of connections.
     pub connections: Vec<u32>,
@@ -58,7 +58,7 @@ pub struct Series {
     pub limit: bool,
 }
 
-/// The load of the client and the server that answers it.
+/// The client's load, and the server that answers it.
 #[derive(Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Workload {
