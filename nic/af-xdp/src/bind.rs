@@ -26,8 +26,8 @@ const BIND_PAUSE: Duration = Duration::from_millis(10);
 pub(crate) struct Bound {
     pub(crate) socket: XskSocket,
     pub(crate) rings: Rings,
-    /// True if the UMEM has transmit metadata, by which the port leaves partial checksums to the
-    /// kernel or the device.
+    /// True if the UMEM has transmit metadata, by which the [`XdpPort`](crate::XdpPort) leaves
+    /// partial checksums to the kernel or the device.
     pub(crate) metadata: bool,
     /// True if one `sendto` can send the whole TX ring in copy mode.
     pub(crate) long_batches: bool,
@@ -196,7 +196,7 @@ impl Binding<'_> {
         }
         let rings = Rings::map(&socket, layout)?;
         // An older kernel may refuse the budget, and a process without CAP_NET_ADMIN gets a smaller
-        // send buffer. The port then transmits in smaller batches.
+        // send buffer. The socket then transmits in smaller batches.
         let send_buffer = layout.tx_ring_len() as usize * SEND_BUFFER_PER_FRAME;
         let _ = socket.set_send_buffer(send_buffer);
         let budget = layout.tx_ring_len().max(TX_BUDGET_MIN);

@@ -448,8 +448,8 @@ impl DirectHost {
         let context = self.context.borrow();
         let (free, timeout) = (context.pool().free_count(), context.next_timeout());
         let mut lines = vec![format!(
-            "direct: next run {:?}, timeout {timeout:?}, {free} of {} buffers free, NIC complete: \
-             {}, {} to open",
+            "direct: next run {:?}, timeout {timeout:?}, {free} of {} buffers free, NIC without \
+             pending frames: {}, {} connections to open",
             self.next,
             self.buffers,
             self.wire.is_complete(),

@@ -8,8 +8,9 @@
 //!          ---- segments that the RFCs make harmless, to verified flows ---> victim
 //! ```
 //!
-//! The drivers of victim and friend check promises of the engine: the engine places payload only
-//! within the largest receive window, and sends only bytes that the program has written.
+//! The code that runs the engines of victim and friend (`tidelane_engine::Driver`) checks promises
+//! of the engine: the engine places payload only within the largest receive window, and sends only
+//! bytes that the program has written.
 #![forbid(unsafe_code)]
 
 pub mod attack;

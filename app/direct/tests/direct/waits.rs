@@ -1,4 +1,5 @@
-//! The wait of a sync for events: timers, time limits, full ports, and packets.
+//! The wait of a sync for events: timers, time limits, packets, and a packet port (`PacketIo`)
+//! without free frames.
 
 use std::{rc::Rc, time};
 
@@ -64,7 +65,7 @@ fn a_wait_sends_when_the_port_has_frames_again() {
     assert!(pair.client.context.tcp_counters().tx_full > 0);
 }
 
-/// A wait on the port's descriptor ends when another thread sends a packet.
+/// A wait on the packet port's descriptor ends when another thread sends a packet.
 #[test]
 fn a_wait_for_a_descriptor_ends_with_a_packet() {
     use std::os::unix::net::UnixDatagram;

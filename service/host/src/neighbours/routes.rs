@@ -41,7 +41,7 @@ pub struct Routes {
     by_prefix: Prefixes<Route>,
     /// Source address checks of received packets.
     ingress: IngressPolicy,
-    /// True if the driver has set `ingress`.
+    /// True if the caller has set `ingress`.
     has_policy: bool,
     /// Filter for the interface's addresses: bit `n` is set if the last byte of an address is `n`
     /// modulo 64.
@@ -84,7 +84,7 @@ impl Routes {
         std::mem::replace(&mut self.interface.addresses, addresses)
     }
 
-    /// Replaces all routes. Returns true if the routes have changed. Until the driver sets the
+    /// Replaces all routes. Returns true if the routes have changed. Until the caller sets the
     /// source address checks, the checks use these routes, as if the host had no other interface.
     pub fn set_routes(&mut self, routes: Vec<Route>) -> bool {
         let differ = routes != self.routes;
