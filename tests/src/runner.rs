@@ -252,7 +252,8 @@ fn run_child(case: &Case, show: bool) -> std::io::Result<(End, String)> {
         match child.try_wait()? {
             Some(status) => break End::Status(status),
             None if Instant::now() > deadline => {
-                // The guardians of the case's wires clean up after the killed process.
+                // Each wire (test network) of the case has a guardian, a process that removes the
+                // wire's namespaces and files once the killed process is gone.
                 child.kill()?;
                 child.wait()?;
                 break End::Timeout;

@@ -415,7 +415,8 @@ fn a_wait_does_not_hold_data_back() {
     }
 }
 
-/// A sync closes a connection after its data before the sync waits for the next event.
+/// If the program has closed or shut down a connection with queued data, the next sync sends the
+/// data, and then closes or shuts down the socket. Only then does the sync wait for events.
 #[test]
 fn a_wait_does_not_hold_a_close_back() {
     for closes in [true, false] {

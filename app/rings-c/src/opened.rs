@@ -95,7 +95,7 @@ impl Thread {
 impl Drop for Thread {
     fn drop(&mut self) {
         // After `fork`, a child process has copies of its parent's contexts. Leak the copies,
-        // because their drop would act on requests of the parent.
+        // because their drop would close the parent's connections or cancel its I/O requests.
         for (handle, session) in self.contexts.get_mut().drain(..) {
             if (handle >> 32) as u32 != self.number.get() {
                 std::mem::forget(session);

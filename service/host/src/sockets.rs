@@ -32,6 +32,9 @@ use crate::{
 
 /// The connections of the programs of one core.
 ///
+/// A *holder* of a connection is a process that has a descriptor of it. After a fork, a connection
+/// may have several holders. Its slot lies in the memory of one program, the *home*.
+///
 /// Input: [`advance`](Self::advance) processes the program's half of a slot.
 /// [`inherit`](Self::inherit), [`take`](Self::take) and [`leave`](Self::leave) process a fork, a
 /// move to a child, and a close by one of several processes. [`end_program`](Self::end_program)

@@ -149,8 +149,8 @@ pub fn errno_name(number: i32) -> String {
     found.map_or_else(|| format!("errno {number}"), |(name, _)| (*name).to_owned())
 }
 
-/// Returns the value of an expression: a number, a constant, or numbers and constants joined by `
-/// `.
+/// Returns the value of an expression: a number, a constant, or numbers and constants joined by
+/// `|`.
 pub fn number(expr: &Expr) -> Result<i64, String> {
     match expr {
         Expr::Number(number) => Ok(*number),

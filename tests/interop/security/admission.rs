@@ -168,7 +168,10 @@ pub fn a_namespace_is_left_to_the_kernel() -> Outcome {
         "the admitted namespace: {there}"
     );
     let found = probe(&wire, &service, Origin::Container)?;
-    ensure!(found.contains("refused"), "another answer: {found}");
+    ensure!(
+        found.contains("refused"),
+        "a container, after the reload: {found}"
+    );
     Ok(())
 }
 

@@ -57,7 +57,7 @@ impl Site {
         let before = self.wire.borrow().sent;
         self.stack.poll(self.clock.get());
         let served = self.server.cycle(&mut self.end.context, Wait::No);
-        served.expect("a port");
+        served.expect("packet I/O works");
         if self.wire.borrow().sent > before {
             return;
         }
@@ -146,7 +146,7 @@ fn a_client_that_has_sent_its_fin_receives_the_page() {
 }
 
 /// The context copies neither a request nor a small page. The frame of a request becomes a buffer,
-/// and the port sends the page directly from a buffer.
+/// and the context's packet interface sends the page directly from a buffer.
 #[test]
 fn a_small_page_is_not_copied() {
     let mut site = Site::new(Quality::default(), &options(1));

@@ -65,7 +65,7 @@ impl<P: PacketIo> End<P> {
 
     pub fn sync(&mut self) {
         let synced = self.context.sync(&mut self.list, Wait::No);
-        synced.expect("a port");
+        synced.expect("packet I/O works");
     }
 
     /// Returns the union of all events of a descriptor in the present list.
@@ -267,7 +267,7 @@ impl Echo {
                 }
             }
             if entry.events.intersects(Events::WRITABLE) && !self.kept.contains_key(&descriptor) {
-                context.resume(descriptor).expect("a port");
+                context.resume(descriptor).expect("packet I/O works");
             }
             if entry.events.intersects(Events::END) {
                 self.ended.push(descriptor);

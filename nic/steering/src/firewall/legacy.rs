@@ -1,6 +1,6 @@
 //! Tables of `iptables-legacy`. A hook is a part of the kernel's firewall that packets of the
-//! service do not pass. A table is a hook if it has a rule, or a policy other than ACCEPT. A table
-//! that accepts everything is no hook, because even `iptables-legacy -L` creates this table.
+//! service bypass. A table is a hook if it has a rule, or a policy other than ACCEPT. A table that
+//! accepts everything is no hook, because even `iptables-legacy -L` creates this table.
 
 use std::io;
 

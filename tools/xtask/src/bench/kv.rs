@@ -1,5 +1,5 @@
-//! Figures of key-value servers. They compare the server on the ring API (`app/kv`) with each of
-//! its back ends, and memcached on the service, with memcached on the kernel.
+//! Figures of key-value servers. The baseline is memcached on the kernel. The figures compare it
+//! with memcached on the service, and with the server of `app/kv` on each back end of the ring API.
 //!
 //! The client is `tidelane-load kv-client`, which compares each answer with the stored value. Each
 //! measurement uses a new wire, which is a veth pair between two network namespaces. The field
