@@ -205,7 +205,7 @@ void waiters_beside_epoll(void)
 	say("all messages arrived");
 }
 
-/* The only thread of a child waits for a connection that a thread of the parent has waited for. */
+/* A thread of a child waits for a connection that a thread of the parent has waited for. */
 void fork_beside_waiters(void)
 {
 	struct receiver reader = {.messages = 2}, beside = {.messages = 2};

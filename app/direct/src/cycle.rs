@@ -15,8 +15,9 @@ use crate::{
     time::TimeSource,
 };
 
-/// Limit of a wait while a segment waits for a free frame, or while the port has frames to send.
-/// Neither ends a wait on the port by itself.
+/// Limit of a wait while a segment waits for a free frame, or while the port (the packet interface)
+/// has frames to send. A wait ends when packets arrive, but not when a frame becomes free or can be
+/// sent.
 const BLOCKED_WAIT: time::Duration = time::Duration::from_millis(1);
 /// Limit of the bursts in one cycle, so that a call returns while frames keep arriving.
 const BURSTS_MAX: usize = 16;

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A buffer keeps the stream, and so the mapping of its memory, alive. The connection keeps its
-//! slot until all parts are returned, because the service then reuses the memory.
+//! slot until all parts are returned, because the service reuses the memory once the slot is free.
 
 use std::{
     cell::{Cell, RefCell},

@@ -16,7 +16,7 @@ pub struct ScenarioOptions {
     /// Topic of the runs; by default, the seed decides
     #[arg(long, value_enum)]
     theme: Option<ThemeName>,
-    /// Scenarios without IPv6 and narrow paths, as older versions drew them
+    /// Scenarios without IPv6 and without narrow paths, as older versions drew them
     #[arg(long)]
     plain: bool,
 }

@@ -52,7 +52,7 @@ fn shld_21_headers_of_a_live_connection_change() {
     assert_eq!(rig.driver.headers, []);
     assert_eq!(rig.set_options(marked()), []);
     assert_eq!(rig.driver.headers, [(0, FIELDS)]);
-    // Setting the same value again is not reported to the driver.
+    // The engine does not report the same value again to its driver (here the rig).
     rig.set_options(marked());
     assert_eq!(rig.driver.headers.len(), 1);
 }
