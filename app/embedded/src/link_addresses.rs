@@ -40,8 +40,8 @@ impl LinkAddresses {
         }
     }
 
-    /// Sets the link address of the next hop to `addr`: a neighbour, or the router to the address.
-    /// Existing connections keep their link addresses.
+    /// Sets the link address `mac` of the next hop for the IP address `addr`. The next hop is a
+    /// neighbour, or the router to `addr`. Existing connections keep their link addresses.
     pub fn set_neighbour(&mut self, addr: IpAddress, mac: MacAddress) {
         self.neighbours.insert(addr, mac);
     }

@@ -256,7 +256,7 @@ impl Firewall {
 }
 
 /// Returns the kernel's security modules that control connections (`connect`, `listen`).
-/// Connections of the service do not pass these modules.
+/// Connections of the service bypass these modules.
 pub fn network_security_modules() -> Vec<String> {
     const WITH_SOCKET_HOOKS: [&str; 5] = ["selinux", "apparmor", "smack", "tomoyo", "bpf"];
     let list = std::fs::read_to_string("/sys/kernel/security/lsm").unwrap_or_default();

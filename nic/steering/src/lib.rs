@@ -9,7 +9,7 @@
 //! * [`kernel_tables::KernelTables`] copies the kernel's links, addresses, routes and neighbors
 //!   over netlink. The copy can also ask the kernel to resolve a neighbor, because the service has
 //!   no ARP of its own.
-//! * [`firewall::Firewall`] lists the hooks of the kernel that packets of the service do not pass.
+//! * [`firewall::Firewall`] lists the hooks of the kernel that packets of the service bypass.
 //! * [`PortReservation`] holds a port in the kernel, so that no other program can bind the port.
 //! * [`features::Features`] reads and changes the features that `ethtool -k` shows.
 //! * [`Heartbeats`] let the demux (the XDP program of [`Demux`]) leave packets to the kernel when a

@@ -29,7 +29,7 @@ const LOOK_EVERY: Timespec = Timespec {
 };
 
 /// The action if the kernel has hooks (firewall rules or BPF programs) that packets of the service
-/// do not pass.
+/// bypass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -48,7 +48,7 @@ pub struct FirewallConfig {
     pub mode: Mode,
 }
 
-/// Watches for hooks of the kernel (rules and programs) that packets of the service do not pass.
+/// Watches for hooks of the kernel (rules and programs) that packets of the service bypass.
 #[derive(Debug)]
 pub struct Guard {
     firewall: Firewall,

@@ -15,7 +15,7 @@ struct Command {
     /// Name of the service
     #[arg(long, default_value = "default")]
     service: String,
-    /// Path of the control socket, if not that of the service's name
+    /// Path of the registration socket, if not that of the service's name
     #[arg(long)]
     socket: Option<PathBuf>,
     #[command(subcommand)]

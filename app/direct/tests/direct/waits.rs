@@ -24,7 +24,7 @@ fn a_wait_runs_timers_and_ends_at_its_limit() {
     let calls = pair.client.context.system_calls();
     let (context, list) = (&mut pair.client.context, &mut pair.client.list);
     let wait = Wait::For(time::Duration::from_millis(3500));
-    context.sync(list, wait).expect("a port");
+    context.sync(list, wait).expect("packet I/O works");
     assert!(list.is_empty());
     assert_eq!(pair.clock.get() - start, Duration::from_millis(3500));
     // The first SYN, and a retransmission after each second.
@@ -42,7 +42,7 @@ fn a_wait_ends_with_an_event() {
     });
     let opened = pair.client.context.connect(server(80)).expect("a port");
     let (context, list) = (&mut pair.client.context, &mut pair.client.list);
-    context.sync(list, Wait::Forever).expect("a port");
+    context.sync(list, Wait::Forever).expect("packet I/O works");
     assert!(pair.client.events(opened).intersects(Events::CLOSED));
 }
 
@@ -60,7 +60,7 @@ fn a_wait_sends_when_the_port_has_frames_again() {
     }
     let (context, list) = (&mut pair.client.context, &mut pair.client.list);
     let wait = Wait::For(time::Duration::from_millis(20));
-    context.sync(list, wait).expect("a port");
+    context.sync(list, wait).expect("packet I/O works");
     assert_eq!(pair.wire.borrow().sent, 300);
     assert!(pair.client.context.tcp_counters().tx_full > 0);
 }
@@ -91,7 +91,7 @@ fn a_wait_for_a_descriptor_ends_with_a_packet() {
         let options = ListenOptions::default();
         context.listen(server(80), &options).expect("a free port");
         loop {
-            context.sync(&mut list, Wait::Forever).expect("a port");
+            context.sync(&mut list, Wait::Forever).expect("packet I/O works");
             for at in 0..list.len() {
                 let entry = list.entry(at);
                 while let Some(buffer) = list.take_next(at) {
@@ -99,7 +99,7 @@ fn a_wait_for_a_descriptor_ends_with_a_packet() {
                 }
                 if entry.events.intersects(Events::END) {
                     context.close(entry.descriptor);
-                    return context.tx_sync().expect("a port");
+                    return context.tx_sync().expect("packet I/O works");
                 }
             }
         }
@@ -109,7 +109,7 @@ fn a_wait_for_a_descriptor_ends_with_a_packet() {
     let client = context.connect(server(80)).expect("a port");
     let mut got = Vec::new();
     while got.len() < 5 {
-        context.sync(&mut list, Wait::Forever).expect("a port");
+        context.sync(&mut list, Wait::Forever).expect("packet I/O works");
         for at in 0..list.len() {
             if list.entry(at).events.intersects(Events::CONNECTED) {
                 let mut buffer = context.pool().allocate().expect("free");
@@ -124,6 +124,6 @@ fn a_wait_for_a_descriptor_ends_with_a_packet() {
     assert_eq!(got, b"hello");
     assert!(context.counters().waits > 0);
     context.close(client);
-    context.tx_sync().expect("a port");
+    context.tx_sync().expect("packet I/O works");
     peer.join().expect("the peer succeeds");
 }

@@ -1,5 +1,5 @@
 //! Netlink dumps as bytes. The callers search the messages for hooks: parts of the kernel's
-//! firewall that packets of the service do not pass.
+//! firewall that packets of the service bypass.
 //!
 //! An operator may rely on a hook, and would not learn about a hook that the search misses. A
 //! message that cannot be parsed is therefore an error, and never skipped.
