@@ -325,7 +325,10 @@ pub fn listeners_of_an_outage_find_the_service() -> Outcome {
         let clients = echo_clients.program(&wire, 20, 3).run(SHORT)?;
         ClientResults::parse(&clients.stdout)?.check_all_served(20)?;
         let opened = service.counters()?["passive_opens"].as_u64();
-        ensure!(opened >= Some(20), "{opened:?} connections came to it");
+        ensure!(
+            opened >= Some(20),
+            "the new service accepted {opened:?} connections"
+        );
         reopens.check_alive()?;
         drop(echo);
     }

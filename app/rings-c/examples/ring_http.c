@@ -35,7 +35,7 @@
 #define ANSWERS_MAX 64
 /* Nanoseconds of a wait, so that the server sees SIGTERM. */
 #define WAIT_NS 200000000
-/* Waits without an event after SIGTERM. Then the server ends, although clients are present. */
+/* Number of waits without an event after SIGTERM, until the server ends despite present clients. */
 #define LAST_WAITS 20
 
 /* An answer that waits. */
@@ -251,8 +251,8 @@ static void run(int listener) {
     }
 }
 
-/* Sets an option of the listener's socket, which accepted connections inherit, if the kernel has
- * one. Returns the port. */
+/* Sets an option that accepted connections inherit, if the listener has a kernel socket. Returns
+ * the port. */
 static int prepare(int listener, struct sockaddr_in address) {
     int fd = tlr_socket(context, listener), stall = STALL_MAX_MS;
     socklen_t len = sizeof address;

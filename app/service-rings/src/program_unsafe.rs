@@ -48,9 +48,9 @@ impl ServiceProgram {
 ///
 /// # Safety
 ///
-/// The service and all other code of this process obey the rules of the shared memory. This code
-/// does not write received bytes before the program has read the bytes, and does not access the
-/// room to send.
+/// The service and all other code of this process obey the rules of the shared memory: they do not
+/// overwrite received bytes before the program has read the bytes, and do not access the free part
+/// of a send buffer, to which the program writes.
 pub unsafe fn context_in_memory(
     program: Program,
     options: &ServiceOptions,

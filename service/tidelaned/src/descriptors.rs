@@ -1,6 +1,6 @@
 //! Threads of the Tidelane service that check descriptors which programs sent.
 //!
-//! A program chooses the descriptor, and can thus make the service's calls on the descriptor block:
+//! A program chooses the descriptor, so that the service's calls on the descriptor may block:
 //! `close` waits for the unsent data of a socket with SO_LINGER. `getsockname` and `bind` wait for
 //! the socket lock, whose holder may wait for a page of a user's file system (FUSE). Therefore
 //! neither a core (a polling thread that handles packets) nor the control thread makes these calls.

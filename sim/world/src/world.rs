@@ -1,5 +1,5 @@
 //! The event loop of the simulator. The loop takes the earliest event in virtual time and runs its
-//! handler.
+//! handler. A port is a mux port, through which a program with its own stack shares a host's NIC.
 
 mod checks;
 mod direct;
@@ -76,7 +76,7 @@ pub struct World {
     /// Direct hosts. Their indices follow those of all other hosts.
     direct: Vec<DirectHost>,
     network: Network,
-    /// Frame that arrived while the host's port was full, by host.
+    /// Frame that arrived while the host's NIC had no room, by host.
     held: Vec<Option<Vec<u8>>>,
     wire_rules: WireRules,
     cwnd_rules: CwndRules,
@@ -333,7 +333,7 @@ impl World {
         }
     }
 
-    /// Delivers a frame to `host`, or holds the frame until the port has room.
+    /// Delivers a frame to `host`, or holds the frame until the host's NIC has room.
     fn deliver(&mut self, host: usize, frame: Vec<u8>) {
         // A NIC accepts only frames to its own address, so it drops a frame with a corrupt address.
         if frame.first_chunk() != Some(&mac(host).0) {
@@ -375,7 +375,7 @@ impl World {
         Ok(())
     }
 
-    /// Delivers the held frame to the port of host `index`.
+    /// Delivers the held frame to the NIC of host `index`.
     fn deliver_held(&mut self, index: usize) {
         if let Some(frame) = self.held[index].take() {
             self.deliver(index, frame);

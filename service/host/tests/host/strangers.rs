@@ -195,7 +195,10 @@ fn the_kernel_gets_segments_without_a_flow_for_a_listeners_port() {
         let packet = parse_frame(&stray.frame).expect("a packet");
         assert_eq!(stray.key.peer.addr, packet.src);
         let whole = tcp_checksum_ok(packet.src, packet.dst, packet.payload, false);
-        assert!(whole, "the kernel takes the checksum for one of the link");
+        assert!(
+            whole,
+            "the TCP checksum of a frame for the kernel is not complete"
+        );
         parse_tcp(packet.payload).expect("a segment").payload
     });
     assert_eq!(
@@ -211,16 +214,16 @@ fn the_kernel_gets_segments_without_a_flow_for_a_listeners_port() {
     stage.run();
     assert_eq!(stage.core.host.take_strays().len(), 1);
     assert_eq!(stage.answers(stranger(1)).len(), 1, "the service's SYN,ACK");
-    // The host resets a segment to a port without a listener, because the demux has already asked
-    // the kernel for a socket.
+    // The host resets a segment to a port without a listener, because the demux (the XDP program)
+    // has already looked for a socket in the kernel.
     let mut elsewhere = segment(TcpFlags::ACK, 7, 9);
     elsewhere.dst_port += 1;
     assert_eq!(stage.exchange(stranger(2), elsewhere).len(), 1);
     assert!(stage.core.host.take_strays().is_empty());
 }
 
-/// The host keeps at most 256 frames for the kernel until its driver takes them. The host answers
-/// further segments with a RST itself.
+/// The host keeps at most 256 frames for the kernel, until the daemon takes them by `take_strays`.
+/// The host answers further segments with a RST itself.
 #[test]
 fn segments_beyond_the_queue_for_the_kernel_are_reset() {
     let mut stage = Stage::listening();
