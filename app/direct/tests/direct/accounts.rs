@@ -182,7 +182,10 @@ fn paused_connections_leave_buffers_to_others() {
     let expected: usize = 12 * 5000;
     let mut received = vec![0; blocked.len()];
     for (sender, receiver) in &blocked {
-        pair.server.context.resume(*receiver).expect("packet I/O works");
+        pair.server
+            .context
+            .resume(*receiver)
+            .expect("packet I/O works");
         pair.client.context.shutdown(*sender);
     }
     let mut ends = 0;

@@ -91,7 +91,9 @@ fn a_wait_for_a_descriptor_ends_with_a_packet() {
         let options = ListenOptions::default();
         context.listen(server(80), &options).expect("a free port");
         loop {
-            context.sync(&mut list, Wait::Forever).expect("packet I/O works");
+            context
+                .sync(&mut list, Wait::Forever)
+                .expect("packet I/O works");
             for at in 0..list.len() {
                 let entry = list.entry(at);
                 while let Some(buffer) = list.take_next(at) {
@@ -109,7 +111,9 @@ fn a_wait_for_a_descriptor_ends_with_a_packet() {
     let client = context.connect(server(80)).expect("a port");
     let mut got = Vec::new();
     while got.len() < 5 {
-        context.sync(&mut list, Wait::Forever).expect("packet I/O works");
+        context
+            .sync(&mut list, Wait::Forever)
+            .expect("packet I/O works");
         for at in 0..list.len() {
             if list.entry(at).events.intersects(Events::CONNECTED) {
                 let mut buffer = context.pool().allocate().expect("free");
