@@ -106,7 +106,8 @@ impl fmt::Display for NicError {
             Self::SeveralQueues(name, queues) => write!(
                 f,
                 "{name} has {queues} queues, and packets may arrive on each; use: ethtool -L \
-                 {name} combined 1, or name the queue to which `ethtool -N` sends the ports"
+                 {name} combined 1, or name the queue to which `ethtool -N` steers the packets of \
+                 the program's TCP and UDP ports"
             ),
             Self::LongPackets {
                 interface,

@@ -201,7 +201,7 @@ fn open_ports(
         let (service, program) = PortRegions::heap(options.ring_len)?;
         let id = ports
             .open(ServiceEnd::new(&service, None))
-            .map_err(|_| io::Error::other("too many ports"))?;
+            .map_err(|_| io::Error::other("too many mux ports"))?;
         let local = Endpoint::new(address, FIRST_PORT + number);
         let claimed = ports.claim(Tuple { protocol: 6, local }, id);
         claimed.map_err(|_| io::Error::other("a claim failed"))?;

@@ -12,8 +12,9 @@ struct Sample {
     value: u32,
 }
 
-/// Windowed maximum. `best[0]` is the largest sample of the span, `best[1]` the largest after
-/// `best[0]`, and `best[2]` the largest after `best[1]`.
+/// Windowed maximum. `best[0]` is the largest sample of the span. `best[1]` is the largest stored
+/// sample of a later round, and `best[2]` that of a round later still. Until such a sample is
+/// stored, an element repeats the one before it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct MaxFilter {
     best: [Sample; 3],

@@ -40,7 +40,7 @@ const DUE: u16 = (SLOTS * LEVELS) as u16;
 const FREE: u16 = DUE + 1;
 /// Index that ends a list.
 const NIL: u32 = u32::MAX;
-/// Number of entries in the earliest slot from which a poll takes the start of the slot for the
+/// If the earliest slot has at least this many entries, a poll uses the start of the slot as the
 /// next deadline, instead of searching for the earliest entry.
 const EXACT_SCAN_MAX: usize = 8;
 

@@ -35,9 +35,9 @@ fn transfers_pass_a_black_hole_at_nearly_the_full_rate() {
             goodput.counter("mtu_probes")
         );
         assert_eq!(goodput.counter("mtu_black_holes"), 3, "{congestion}");
-        // Each flow raises its MTU from 1024 bytes to 1234 bytes in five steps.
+        // Each flow raises its MSS from 1024 bytes to 1234 bytes in five steps.
         assert_eq!(goodput.counter("mtu_raised"), 15, "{congestion}");
-        // Headers take 5.2 % of packets of this size.
+        // Headers take 5.1 % of frames of this size.
         assert!(goodput.rate() > 0.9 * RATE as f64, "{congestion}");
     }
 }

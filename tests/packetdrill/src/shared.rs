@@ -45,11 +45,12 @@ struct Locked {
     waiters: Vec<Waiter>,
 }
 
-/// A stack that several threads share. The interface's `userdata` points to it.
+/// A stack that several threads share. The `userdata` pointer of packetdrill's interface (its table
+/// of functions for a stack under test) points to it.
 #[derive(Debug)]
 pub struct Shared {
-    /// The thread that made the interface. Only this thread advances the clock to a timer or by a
-    /// sleep. Each reading of the clock, by any thread, advances the clock by a microsecond.
+    /// The thread that made packetdrill's interface. Only this thread advances the clock to a timer
+    /// or by a sleep. Each reading of the clock, by any thread, advances the clock by a microsecond.
     clock_thread: ThreadId,
     locked: Mutex<Locked>,
     /// Signalled at the start of a round.

@@ -1,5 +1,6 @@
-//! Tests of the receive half and the transmit half of a port whose user has frames. The tests act
-//! as the kernel, which has the other sides of the rings.
+//! Tests of the receive half and the transmit half of an [`XdpPort`] that shares frames of its
+//! UMEM with its user, a TCP/IP stack. The tests act as the kernel, which has the other sides of
+//! the rings.
 
 use std::{collections::BTreeSet, ops::Range};
 

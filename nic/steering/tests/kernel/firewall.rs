@@ -145,7 +145,7 @@ fn cgroups_are_found_where_none_is_mounted() {
     assert_eq!(looked.join().expect("the hooks"), here);
 }
 
-/// A cgroup with a program, removed on drop.
+/// The directory of a cgroup. Dropping the value removes the cgroup.
 struct Cgroup(String);
 
 impl Drop for Cgroup {
