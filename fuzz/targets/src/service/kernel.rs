@@ -19,7 +19,8 @@ pub fn pair() -> (OwnedFd, OwnedFd) {
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("descriptors")
 }
 
-/// Returns a registration socket whose other end is closed.
+/// Returns a registration socket whose other end is closed, for a placeholder of the victim's
+/// program that has no session with the service.
 pub fn spare() -> Service {
     Service::over(pair().0).expect("a socket")
 }
