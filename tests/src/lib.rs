@@ -10,6 +10,7 @@
 pub mod guardian;
 pub mod impair;
 pub mod machine;
+pub mod napi;
 pub mod nginx;
 pub mod nics;
 pub mod program;

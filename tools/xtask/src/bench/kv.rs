@@ -70,10 +70,11 @@ pub struct KvPlan {
 }
 
 /// The path between the client and the server.
-#[derive(Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub enum Path {
     /// A veth pair. The client uses the kernel's stack.
+    #[default]
     Veth,
     /// Within the host: the loopback interface if the server is on the kernel, or else the memory
     /// of the service.

@@ -15,6 +15,7 @@ use serde::Deserialize;
 use tidelane_tests::{Side, Stop, Wire, machine::median, tools};
 
 use super::{
+    kv::Path,
     plan::Heading,
     plot,
     rings::{self, LIMIT, Server},
@@ -114,7 +115,13 @@ fn measure(plan: &LayersPlan, server: Server) -> Result<Sample, Stop> {
     let wire = Wire::new()?;
     let seconds = Duration::from_secs(plan.seconds.into());
     let whole = seconds + 2 * MARGIN;
-    let _programs = rings::start(&wire, server, whole, &plan.server_cpu.to_string())?;
+    let _programs = rings::start(
+        &wire,
+        server,
+        Path::Veth,
+        whole,
+        &plan.server_cpu.to_string(),
+    )?;
     let load = rings::Load {
         length: plan.length,
         connections: plan.connections,

@@ -5,37 +5,43 @@
 //! service back end uses the TCP of the service, and the direct back end runs TCP in the program,
 //! on an AF_XDP queue.
 //!
-//! The client is on the kernel at the other end of a veth: wrk in a closed loop, or
-//! `tidelane-load http-client` at a fixed rate. The server answers `GET /counters`
-//! with its counts. Each measurement uses a new wire, which is a veth pair between two network
-//! namespaces.
+//! The client is wrk in a closed loop, or `tidelane-load http-client` at a fixed rate. The `path`
+//! of the plan places the client:
+//!
+//! - `veth`: the client is on the kernel at the other end of a veth.
+//! - `memory`: the client runs in the server's namespace. If the server is on the kernel, the
+//!   client uses the kernel's loopback path to it. Otherwise the client uses the same service,
+//!   which joins the two ends in memory.
+//!
+//! The server answers `GET /counters` with its counts. Each measurement uses a new wire, which is a
+//! veth pair between two network namespaces.
 
 use std::{collections::BTreeMap, io::Write, time::Duration};
 
 use serde::Deserialize;
-use serde_json::Value;
-use tidelane_tests::{
-    Program, Side, Stop, Wire,
-    machine::median,
-    tools,
-    wire::{INTERFACE, SERVER},
-    wrk::WrkReport,
-};
+use tidelane_tests::{Service, Side, Stop, Wire, machine::median, napi::NapiThread, tools};
 
 use super::{
+    kv::Path,
     plan::{Heading, Target},
     plot,
-    programs::Programs,
     rows::{Row, pair_row, value_row},
 };
+
+mod client;
+mod server;
+
+pub use client::{ClientReport, Counts, Load};
+pub use server::{Server, start};
 
 /// Port of the server.
 pub const PORT: u16 = 8080;
 /// Time that a measurement may take longer than the plan's seconds, and time limit for the start of
 /// a server.
 pub const LIMIT: Duration = Duration::from_secs(30);
-/// Least share of the offered load that a server must answer for its measurement to count.
-const LEAST_PART: f64 = 0.98;
+/// Limit of the attempts to measure a server at a fixed rate. Another virtual machine may take the
+/// CPU during an attempt, so that the server does not reach the rate.
+const ATTEMPTS_MAX: u32 = 4;
 
 /// The plan of a figure of the ring API.
 #[derive(Deserialize, Debug, Clone)]
@@ -58,6 +64,14 @@ pub struct RingsPlan {
     pub connections: Vec<u32>,
     /// The servers on the ring API, each compared with its baseline, a server with epoll.
     pub servers: Vec<Server>,
+    /// Path between the client and the server.
+    #[serde(default)]
+    pub path: Path,
+    /// True if a NAPI thread at each end of the veth receives the packets, on the CPU of this end.
+    /// The thread's time counts for this end. Otherwise a packet is received in the softirq of its
+    /// sender, and the time counts for the sender.
+    #[serde(default)]
+    pub napi_threads: bool,
     /// CPU of the client.
     pub client_cpus: String,
     /// CPU of the server.
@@ -67,72 +81,15 @@ pub struct RingsPlan {
     pub targets: Vec<Target>,
 }
 
-/// A variant of the HTTP server: the interface by which it uses TCP, and how it waits for work.
-#[derive(Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[serde(rename_all = "kebab-case")]
-pub enum Server {
-    /// The kernel's sockets with epoll. The server sleeps when there is nothing to do.
-    Epoll,
-    /// The kernel's sockets with epoll. The server polls without a sleep.
-    EpollPoll,
-    /// The kernel back end of the ring API. The server sleeps when there is nothing to do.
-    IoUring,
-    /// The kernel back end of the ring API. The server polls without a sleep.
-    IoUringPoll,
-    /// The service back end. The service has the CPU of the server.
-    Service,
-    /// The direct back end on the queue of the interface. The server sleeps when there is nothing
-    /// to do.
-    Direct,
-    /// The direct back end on the queue of the interface. The server polls without a sleep.
-    DirectPoll,
-}
-
-impl Server {
-    /// Returns the name in the results.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Epoll => "epoll",
-            Self::EpollPoll => "polling epoll",
-            Self::IoUring => "io_uring",
-            Self::IoUringPoll => "polling io_uring",
-            Self::Service => "service",
-            Self::Direct => "direct",
-            Self::DirectPoll => "polling direct",
-        }
-    }
-
-    /// Returns the example and its arguments.
-    fn command(self) -> (&'static str, String) {
-        let on_queue = format!("--back-end direct --interface {INTERFACE}");
-        match self {
-            Self::Epoll => ("ring-http", "--back-end epoll".to_owned()),
-            Self::EpollPoll => ("ring-http", "--back-end epoll --poll".to_owned()),
-            Self::IoUring => ("ring-http", "--back-end io-uring".to_owned()),
-            Self::IoUringPoll => ("ring-http", "--back-end io-uring --poll".to_owned()),
-            Self::Service => ("ring-http", "--back-end service".to_owned()),
-            Self::Direct => ("ring-http", on_queue),
-            Self::DirectPoll => ("ring-http", on_queue + " --poll"),
-        }
-    }
-
-    /// Returns the baseline, which is the server with epoll that waits in the same way.
-    fn baseline(self) -> Self {
-        match self {
-            Self::Epoll | Self::IoUring | Self::Service | Self::Direct => Self::Epoll,
-            Self::EpollPoll | Self::IoUringPoll | Self::DirectPoll => Self::EpollPoll,
-        }
-    }
-}
-
 /// One measurement of a server.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sample {
     requests_per_second: f64,
-    /// Mean and 99th percentile of the latency in µs.
-    mean_us: f64,
-    p99_us: f64,
-    /// CPU time of the server's process and of its service, in µs per request.
+    /// Mean and 99th percentile of the latency in µs. `None` if the client does not measure it.
+    latency_us: Option<(f64, f64)>,
+    /// CPU time of the server's process, of its service, and of the NAPI thread of the server's
+    /// interface, in µs per request. With [`Path::Local`], the service also carries the client's
+    /// end of the connections.
     cpu_us: f64,
     /// System calls per request.
     calls: f64,
@@ -158,13 +115,18 @@ impl RingsPlan {
             paper: self.paper.clone(),
             rounds: self.rounds,
             placement: format!(
-                "{} on CPU {}; server on CPU {}; keep-alive",
+                "{} on CPU {}; server on CPU {}{}; keep-alive",
                 self.rate.map_or_else(
                     || "wrk".to_owned(),
                     |rate| format!("http-client with {rate} requests/s"),
                 ),
                 self.client_cpus,
-                self.server_cpus
+                self.server_cpus,
+                match (self.path, self.napi_threads) {
+                    (Path::Local, _) => "; in memory",
+                    (Path::Veth, true) => "; a NAPI thread at each end",
+                    (Path::Veth, false) => "",
+                }
             ),
             targets: self.targets.clone(),
         }
@@ -200,7 +162,7 @@ pub fn run(plan: &RingsPlan) -> Result<Results, Stop> {
                 }
                 for server in servers {
                     let case = (*length, *connections, server);
-                    let sample = measure(plan, case)?;
+                    let sample = measure_repeatedly(plan, case)?;
                     print_sample(case, &sample);
                     results.samples.entry(case).or_default().push(sample);
                 }
@@ -211,13 +173,16 @@ pub fn run(plan: &RingsPlan) -> Result<Results, Stop> {
 }
 
 fn print_sample((length, connections, server): Case, sample: &Sample) {
+    let latency = sample
+        .latency_us
+        .map_or(String::new(), |(mean_us, p99_us)| {
+            format!("  mean {mean_us:>7.1} us  p99 {p99_us:>8.1} us")
+        });
     println!(
-        "  {length:>5} B, {connections:>3} connections, {:<17} {:>8.0} requests/s  mean {:>7.1} \
-         us  p99 {:>8.1} us  CPU {:>5.2} us  {:>5.3} calls  {:>5.1} ready",
+        "  {length:>5} B, {connections:>3} connections, {:<23} {:>8.0} requests/s{latency}  CPU \
+         {:>5.2} us  {:>5.3} calls  {:>5.1} ready",
         server.name(),
         sample.requests_per_second,
-        sample.mean_us,
-        sample.p99_us,
         sample.cpu_us,
         sample.calls,
         sample.ready.0,
@@ -225,180 +190,122 @@ fn print_sample((length, connections, server): Case, sample: &Sample) {
     let _ = std::io::stdout().flush();
 }
 
-/// The rate and latency that a client has measured.
-pub struct ClientReport {
-    /// Requests per second.
-    pub requests_per_second: f64,
-    mean_us: f64,
-    p99_us: f64,
-}
-
-impl ClientReport {
-    /// Reads the report of a client at a fixed rate. Fails if the server did not answer this rate.
-    pub fn at_rate(line: &Value, rate: f64) -> Result<Self, Stop> {
-        let number = |value: &Value, name: &str| {
-            let number = value[name].as_f64();
-            number.ok_or_else(|| Stop::Fail(format!("no {name}: {line}")))
-        };
-        let report = Self {
-            requests_per_second: number(line, "rps")?,
-            mean_us: number(&line["latency_us"], "mean")?,
-            p99_us: number(&line["latency_us"], "p99")?,
-        };
-        if report.requests_per_second < LEAST_PART * rate {
-            return Err(Stop::Fail(format!("the rate was not reached: {line}")));
+/// Measures a server. At a fixed rate, measures again after a failure, such as a server that did
+/// not reach the rate.
+fn measure_repeatedly(plan: &RingsPlan, case: Case) -> Result<Sample, Stop> {
+    let mut attempt = 1;
+    loop {
+        match measure(plan, case) {
+            Err(Stop::Fail(text)) if plan.rate.is_some() && attempt < ATTEMPTS_MAX => {
+                println!("  attempt {attempt} failed: {text}");
+                attempt += 1;
+            }
+            ended => return ended,
         }
-        Ok(report)
     }
-}
-
-/// The load of a client at a fixed rate.
-pub struct Load {
-    /// Length of the response bodies in bytes.
-    pub length: u64,
-    /// Number of connections.
-    pub connections: u32,
-    /// Seconds of load.
-    pub seconds: u32,
-    /// CPU of the client.
-    pub cpus: String,
-}
-
-impl Load {
-    /// Returns the client, which offers `rate` requests per second.
-    pub fn client_at(&self, wire: &Wire, rate: f64) -> Result<Program, Stop> {
-        let client = wire.load_tool(Side::Client, "http-client")?;
-        Ok(client.cpus(&self.cpus).args(&format!(
-            "--connect {SERVER}:{PORT} --path /{} --connections {} --seconds {} --rate {rate}",
-            self.length, self.connections, self.seconds
-        )))
-    }
-}
-
-/// The counts of a server.
-pub struct Counts {
-    /// Number of answered requests, at least 1.
-    pub requests: f64,
-    /// System calls per request.
-    pub calls: f64,
-    /// Mean and standard deviation of the ready descriptors per cycle.
-    pub ready: (f64, f64),
-}
-
-impl Counts {
-    /// Asks the server for its counts.
-    pub fn read(wire: &Wire) -> Result<Self, Stop> {
-        let curl = wire.program(Side::Client, "curl").args("-sS --max-time 10");
-        let curl = curl.arg(format!("http://{SERVER}:{PORT}/counters"));
-        let counts = curl.run(LIMIT)?.success()?.json()?;
-        let number = |name: &str| {
-            let found = counts[name].as_f64();
-            found.ok_or_else(|| Stop::Fail(format!("no {name} in {counts}")))
-        };
-        let requests = number("requests")?.max(1.0);
-        Ok(Self {
-            requests,
-            calls: number("system_calls")? / requests,
-            ready: (number("ready_mean")?, number("ready_deviation")?),
-        })
-    }
-}
-
-/// Runs the client in a closed loop.
-fn run_wrk(
-    plan: &RingsPlan,
-    wire: &Wire,
-    url: &str,
-    connections: u32,
-) -> Result<ClientReport, Stop> {
-    let wrk = wire.program(Side::Client, "wrk").cpus(&plan.client_cpus);
-    let wrk = wrk.args("-t 1 --timeout 10s --latency");
-    let wrk = wrk.arg("-c").arg(connections);
-    let wrk = wrk.arg("-d").arg(format!("{}s", plan.seconds)).arg(url);
-    let output = wrk.run(plan.limit())?.success()?.stdout;
-    let report = WrkReport::parse(&output).map_err(Stop::Fail)?;
-    let missing = || Stop::Fail(format!("no latency in {output}"));
-    Ok(ClientReport {
-        requests_per_second: report.requests_per_second,
-        mean_us: report.mean_us.ok_or_else(missing)?,
-        p99_us: report.p99_us.ok_or_else(missing)?,
-    })
 }
 
 /// Measures a server once.
 fn measure(plan: &RingsPlan, (length, connections, server): Case) -> Result<Sample, Stop> {
     let wire = Wire::new()?;
+    let napi = NapiThreads::start(plan, &wire)?;
     let time = Duration::from_secs(plan.seconds.into());
-    let programs = start(&wire, server, time, &plan.server_cpus)?;
-    let before = programs.cpu_time()?;
-    let report = match plan.rate {
-        None => {
-            let url = format!("http://{SERVER}:{PORT}/{length}");
-            run_wrk(plan, &wire, &url, connections)
-        }
-        Some(rate) => {
-            let load = Load {
-                length,
-                connections,
-                seconds: plan.seconds,
-                cpus: plan.client_cpus.clone(),
-            };
-            let line = load.client_at(&wire, rate)?.run(plan.limit())?.success()?;
-            ClientReport::at_rate(&line.json()?, rate)
-        }
+    let programs = start(&wire, server, plan.path, time, &plan.server_cpus)?;
+    let load = Load {
+        length,
+        connections,
+        seconds: plan.seconds,
+        cpus: plan.client_cpus.clone(),
     };
+    let used = || Ok::<_, Stop>(programs.cpu_time()? + napi.of_server()?);
+    let before = used()?;
+    let service = programs.service.as_ref();
+    let report = run_client(plan, &wire, server, &load, service);
     let report = report.map_err(|stop| Stop::Fail(format!("{}: {stop:?}", server.name())))?;
-    let used = programs.cpu_time()? - before;
+    let used = used()? - before;
     let counts = Counts::read(&wire)?;
     Ok(Sample {
         requests_per_second: report.requests_per_second,
-        mean_us: report.mean_us,
-        p99_us: report.p99_us,
+        latency_us: report.latency_us,
         cpu_us: used.as_secs_f64() * 1e6 / counts.requests,
         calls: counts.calls,
         ready: counts.ready,
     })
 }
 
-/// Starts a server on these CPUs for a measurement of this time, and its service if the server
-/// needs one.
-pub fn start(wire: &Wire, server: Server, time: Duration, cpus: &str) -> Result<Programs, Stop> {
-    let (example, arguments) = server.command();
-    let path = tools::binary(example)?;
-    let program = wire.program(Side::Server, &path.to_string_lossy());
-    let seconds = (time + LIMIT).as_secs();
-    let program = program.cpus(cpus).args(&format!(
-        "--listen {SERVER}:{PORT} --seconds {seconds} {arguments}"
-    ));
-    let (program, service) = match server {
-        Server::Service => {
-            let service = wire.service_on_cores(Side::Server, cpus, &[])?;
-            (program.registering_at(&service), Some(service))
-        }
-        _ => (program, None),
+/// Runs the client of a measurement. `service` is the service of the server, if any.
+fn run_client(
+    plan: &RingsPlan,
+    wire: &Wire,
+    server: Server,
+    load: &Load,
+    service: Option<&Service>,
+) -> Result<ClientReport, Stop> {
+    let end = match plan.path {
+        Path::Veth => (Side::Client, None),
+        Path::Local => (Side::Server, service),
     };
-    Ok(Programs {
-        server: program.spawn_ready(LIMIT)?,
-        service,
-    })
+    let limit = plan.limit();
+    match (plan.rate, service) {
+        (Some(rate), _) => {
+            let line = load.client_on(wire, end, rate)?.run(limit)?.success()?;
+            ClientReport::at_rate(&line.json()?, rate)
+        }
+        (None, Some(service)) if server == Server::DirectEmbedded => {
+            load.run_embedded(wire, service, limit)
+        }
+        (None, _) => load.run_wrk(wire, end, limit),
+    }
+}
+
+/// The NAPI threads of a wire. Empty if the plan has none.
+struct NapiThreads {
+    server: Option<NapiThread>,
+    _client: Option<NapiThread>,
+}
+
+impl NapiThreads {
+    fn start(plan: &RingsPlan, wire: &Wire) -> Result<Self, Stop> {
+        let start = |side, cpus: &str| {
+            let threads = plan
+                .napi_threads
+                .then(|| NapiThread::start(wire, side, cpus));
+            threads.transpose()
+        };
+        Ok(Self {
+            server: start(Side::Server, &plan.server_cpus)?,
+            _client: start(Side::Client, &plan.client_cpus)?,
+        })
+    }
+
+    /// Returns the CPU time of the server's NAPI thread.
+    fn of_server(&self) -> Result<Duration, Stop> {
+        let time = self.server.as_ref().map(NapiThread::cpu_time).transpose()?;
+        Ok(time.unwrap_or_default())
+    }
 }
 
 impl Results {
-    fn values(&self, case: Case, value: impl Fn(&Sample) -> f64) -> Option<Vec<f64>> {
-        let samples = self.samples.get(&case)?;
-        Some(samples.iter().map(value).collect())
+    /// Returns one value of each sample of a case, in the order of the rounds. Returns `None` if
+    /// there is no sample, or a sample without the value.
+    fn values(&self, case: Case, value: impl Fn(&Sample) -> Option<f64>) -> Option<Vec<f64>> {
+        self.samples.get(&case)?.iter().map(value).collect()
     }
 
     /// Returns the rows of the result: each back end beside epoll, in each metric.
     pub fn rows(&self, plan: &RingsPlan) -> Vec<Row> {
-        type Metric = (&'static str, bool, fn(&Sample) -> f64);
+        type Metric = (&'static str, bool, fn(&Sample) -> Option<f64>);
         const METRICS: [Metric; 4] = [
             ("requests_per_second", true, |sample| {
-                sample.requests_per_second
+                Some(sample.requests_per_second)
             }),
-            ("latency_mean_us", false, |sample| sample.mean_us),
-            ("latency_p99_us", false, |sample| sample.p99_us),
-            ("server_cpu_us_per_request", false, |sample| sample.cpu_us),
+            ("latency_mean_us", false, |sample| {
+                Some(sample.latency_us?.0)
+            }),
+            ("latency_p99_us", false, |sample| Some(sample.latency_us?.1)),
+            ("server_cpu_us_per_request", false, |sample| {
+                Some(sample.cpu_us)
+            }),
         ];
         let heading = plan.heading();
         let mut rows = Vec::new();
@@ -437,7 +344,7 @@ impl Results {
         metrics
             .iter()
             .filter_map(|(metric, value)| {
-                let values = self.values(case, value)?;
+                let values = self.values(case, |sample| Some(value(sample)))?;
                 Some(value_row(heading, &name, metric, &values))
             })
             .collect()
@@ -467,7 +374,7 @@ impl Results {
                 let of = |server: &Server| {
                     median(
                         &self
-                            .values((*length, *count, *server), shown.1)
+                            .values((*length, *count, *server), |sample| Some(shown.1(sample)))
                             .unwrap_or_default(),
                     )
                 };

@@ -1,0 +1,153 @@
+//! The clients of the figures of the ring API, and their reports.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use tidelane_tests::{Program, Service, Side, Stop, Wire, tools, wire::SERVER, wrk::WrkReport};
+
+use super::{LIMIT, PORT};
+
+/// Least share of the offered load that a server must answer for its measurement to count.
+const LEAST_PART: f64 = 0.98;
+
+/// The rate and latency that a client has measured.
+pub struct ClientReport {
+    /// Requests per second.
+    pub requests_per_second: f64,
+    /// Mean and 99th percentile of the latency in µs. `None` if the client does not measure it.
+    pub latency_us: Option<(f64, f64)>,
+}
+
+impl ClientReport {
+    /// Reads the report of a client at a fixed rate. Fails if the server did not answer this rate.
+    pub fn at_rate(line: &Value, rate: f64) -> Result<Self, Stop> {
+        let number = |value: &Value, name: &str| {
+            let number = value[name].as_f64();
+            number.ok_or_else(|| Stop::Fail(format!("no {name}: {line}")))
+        };
+        let report = Self {
+            requests_per_second: number(line, "rps")?,
+            latency_us: Some((
+                number(&line["latency_us"], "mean")?,
+                number(&line["latency_us"], "p99")?,
+            )),
+        };
+        if report.requests_per_second < LEAST_PART * rate {
+            return Err(Stop::Fail(format!("the rate was not reached: {line}")));
+        }
+        Ok(report)
+    }
+}
+
+/// The end of the wire at which a client runs, and the service that carries its connections.
+/// Without a service, the client is on the kernel.
+type End<'a> = (Side, Option<&'a Service>);
+
+/// The load of a client.
+pub struct Load {
+    /// Length of the response bodies in bytes.
+    pub length: u64,
+    /// Number of connections.
+    pub connections: u32,
+    /// Seconds of load.
+    pub seconds: u32,
+    /// CPU of the client.
+    pub cpus: String,
+}
+
+impl Load {
+    /// Returns the client at a fixed rate, on the kernel at the client's end of the wire. The
+    /// client offers `rate` requests per second.
+    pub fn client_at(&self, wire: &Wire, rate: f64) -> Result<Program, Stop> {
+        self.client_on(wire, (Side::Client, None), rate)
+    }
+
+    /// Returns the client at a fixed rate.
+    pub fn client_on(
+        &self,
+        wire: &Wire,
+        (side, service): End<'_>,
+        rate: f64,
+    ) -> Result<Program, Stop> {
+        let client = wire.load_tool(side, "http-client")?.on(service);
+        Ok(client.cpus(&self.cpus).args(&format!(
+            "--connect {SERVER}:{PORT} --path /{} --connections {} --seconds {} --rate {rate}",
+            self.length, self.connections, self.seconds
+        )))
+    }
+
+    /// Runs wrk, which is the client in a closed loop.
+    pub fn run_wrk(
+        &self,
+        wire: &Wire,
+        (side, service): End<'_>,
+        limit: Duration,
+    ) -> Result<ClientReport, Stop> {
+        let wrk = wire.program(side, "wrk").on(service).cpus(&self.cpus);
+        let wrk = wrk.args("-t 1 --timeout 10s --latency");
+        let wrk = wrk.arg("-c").arg(self.connections);
+        let wrk = wrk.arg("-d").arg(format!("{}s", self.seconds));
+        let wrk = wrk.arg(format!("http://{SERVER}:{PORT}/{}", self.length));
+        let output = wrk.run(limit)?.success()?.stdout;
+        let report = WrkReport::parse(&output).map_err(Stop::Fail)?;
+        let missing = || Stop::Fail(format!("no latency in {output}"));
+        let mean_us = report.mean_us.ok_or_else(missing)?;
+        let p99_us = report.p99_us.ok_or_else(missing)?;
+        Ok(ClientReport {
+            requests_per_second: report.requests_per_second,
+            latency_us: Some((mean_us, p99_us)),
+        })
+    }
+
+    /// Runs the embedded client, a closed loop on a port of `service`. The client has the address
+    /// of the server.
+    pub fn run_embedded(
+        &self,
+        wire: &Wire,
+        service: &Service,
+        limit: Duration,
+    ) -> Result<ClientReport, Stop> {
+        let path = tools::binary("tidelane-http-client")?;
+        let client = wire.program(Side::Server, &path.to_string_lossy());
+        let client = client.registering_at(service).cpus(&self.cpus);
+        let client = client.args(&format!(
+            "--address {SERVER} --connect {SERVER}:{PORT} --connections {} --bytes {} --seconds {}",
+            self.connections, self.length, self.seconds
+        ));
+        let output = client.run(limit)?.success()?.stdout;
+        let requests: f64 = output.split(' ').next().unwrap_or_default().parse()?;
+        Ok(ClientReport {
+            requests_per_second: requests / f64::from(self.seconds),
+            latency_us: None,
+        })
+    }
+}
+
+/// The counts of a server.
+pub struct Counts {
+    /// Number of answered requests, at least 1.
+    pub requests: f64,
+    /// System calls per request.
+    pub calls: f64,
+    /// Mean and standard deviation of the ready descriptors per cycle.
+    pub ready: (f64, f64),
+}
+
+impl Counts {
+    /// Asks the server for its counts.
+    pub fn read(wire: &Wire) -> Result<Self, Stop> {
+        let curl = wire.program(Side::Client, "curl").args("-sS --max-time 10");
+        let curl = curl.arg(format!("http://{SERVER}:{PORT}/counters"));
+        let counts = curl.run(LIMIT)?.success()?.json()?;
+        let number = |name: &str| {
+            let found = counts[name].as_f64();
+            found.ok_or_else(|| Stop::Fail(format!("no {name} in {counts}")))
+        };
+        let requests = number("requests")?.max(1.0);
+        Ok(Self {
+            requests,
+            calls: number("system_calls")? / requests,
+            ready: (number("ready_mean")?, number("ready_deviation")?),
+        })
+    }
+}
