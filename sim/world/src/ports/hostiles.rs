@@ -293,8 +293,9 @@ impl Hostile {
         let (Some(name), Some(program)) = (self.name(), &mut self.program) else {
             return Ok(());
         };
-        // A 3-tuple of another program is claimed only while that program owns the tuple, which the
-        // mux must refuse. A restarted program therefore finds its own 3-tuple free.
+        // A 3-tuple of a well-behaved program is claimed only while its owner holds it, so that the
+        // mux must refuse the claim. A restarted program therefore finds its own 3-tuple free. The
+        // 3-tuples of all hostile programs may be claimed at any time.
         let is_hostile = (TUPLES_FIRST..2 * TUPLES_FIRST).contains(&tuple.1.port);
         let is_owned = driver.oracle.owners.overlaps(tuple.0, tuple.1);
         if !is_hostile && !is_owned {
