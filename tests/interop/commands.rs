@@ -299,8 +299,9 @@ pub fn strict_refuses_a_fall_back() -> Outcome {
     Ok(())
 }
 
-/// Starts `program`, which cannot load the preload library, from other programs by several calls of
-/// the exec family. Fails unless each of these runs prints one line, which contains `words`.
+/// Runs programs, such as a shell, that start `program` by several calls of the exec family.
+/// `program` cannot load the preload library. Fails unless each `tidelane run` prints exactly one
+/// line that contains `words`, even if several calls start `program` in this run.
 fn check_named_as_child(wire: &Wire, service: &str, program: &Path, words: &str) -> Outcome {
     let (folder, file) = (program.parent().unwrap_or(program), program.display());
     let name = program.file_name().unwrap_or_default().display();
