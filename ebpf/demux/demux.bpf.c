@@ -417,7 +417,8 @@ static __always_inline void make_pair_key(struct fragmented_key *key, __u8 proto
 }
 
 /* Stores whether the datagram of this first fragment is claimed. The entry replaces the entry of an
- * earlier datagram with the same identification. */
+ * earlier datagram with the same identification. The time of an unclaimed first fragment is stored
+ * only if the pair of hosts has an entry, so that other hosts fill no entries of the map. */
 static __always_inline void record_first_fragment(struct fragmented_key *key, __u8 proto,
 						  int claimed)
 {
