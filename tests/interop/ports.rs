@@ -373,7 +373,7 @@ pub fn groups_reach_ports() -> Outcome {
     tools::wait_until(SHORT, "the end of the ports", || {
         Ok(ports(&service)?.is_empty())
     })?;
-    // The kernel has the UDP port again, with its group.
+    // The kernel has the UDP port again: a kernel socket binds it, joins the group and answers.
     let mut answers = peer(Side::Server, "answer", "224.0.0.77", first).spawn_ready(SHORT)?;
     let asked = peer(Side::Client, "ask", "224.0.0.77", first).run(SHORT)?;
     let answer = format!("answer from {SERVER}:{first}\n");
