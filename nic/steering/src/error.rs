@@ -1,6 +1,6 @@
 //! Errors of loading the demux (the XDP program that redirects claimed packets to the service) and
-//! of copying the kernel's tables. The text of each error except [`SteeringError::System`] says what
-//! the user can do, in most cases with a command that resolves the error or shows its cause.
+//! of copying the kernel's tables. The text of each error except [`SteeringError::System`] says
+//! what the user can do, in most cases with a command that resolves the error or shows its cause.
 
 use std::{error::Error, fmt, io};
 
