@@ -167,7 +167,7 @@ pub(crate) fn answer_refused_ports<P: PacketIo>(stack: &mut Stack<P>, now: Insta
     mux_link.recycle(MuxQueue::Refused, frames);
 }
 
-/// Answers a segment that the operator's rules have refused with a RST, as a closed port does.
+/// Answers a segment that the operator's rules have refused with a RST, as a closed TCP port does.
 /// Ignores a packet that is not a valid segment.
 #[cold]
 pub(crate) fn answer_refused<P: PacketIo>(
@@ -233,7 +233,7 @@ pub(crate) fn icmp_error(packet: &Packet<'_>) -> Result<IcmpError, DropReason> {
     }
 }
 
-/// Returns the RST of a closed port for `segment` (RFC 9293 §3.10.7.1).
+/// Returns the RST of a closed TCP port for `segment` (RFC 9293 §3.10.7.1).
 fn reset_for<'a>(segment: &Segment<'_>) -> Segment<'a> {
     let (seq, ack, flags) = if segment.flags.contains(TcpFlags::ACK) {
         (segment.ack, SeqNumber(0), TcpFlags::RST)
