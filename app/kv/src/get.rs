@@ -89,8 +89,8 @@ pub fn process_keys(turn: &mut Turn<'_, impl Output>, get: Get, input: &[u8]) ->
     }
 }
 
-/// Writes an error as the answer to a complete line that contains a key of more than 250 bytes. Like
-/// memcached, looks up the keys before the long key.
+/// Writes an error as the answer to a complete line that contains a key of more than 250 bytes.
+/// Like memcached, looks up the keys before the long key.
 pub fn refuse_keys(turn: &mut Turn<'_, impl Output>, get: Get, keys: &[u8]) {
     let words = keys.split(|byte| *byte == b' ');
     let words = words.filter(|key| !key.is_empty());
