@@ -178,9 +178,10 @@ pub trait Context {
     /// Stops receiving on a connection or a UDP socket, or accepting on a listener. Data that the
     /// context has already received is still in the next list. Further data of a connection stays
     /// with TCP, whose receive window closes, so that the peer waits. A paused UDP socket keeps a
-    /// limited number of datagrams, and loses the others. The end of a paused connection is reported only after
-    /// [`Self::resume`], with one exception: if the program waits for WRITABLE after a
-    /// [`SendRefusal::Full`], CLOSED is reported at once, with the data that has arrived before.
+    /// limited number of datagrams, and loses the others. The end of a paused connection is
+    /// reported only after [`Self::resume`], with one exception: if the program waits for WRITABLE
+    /// after a [`SendRefusal::Full`], CLOSED is reported at once, with the data that has arrived
+    /// before.
     fn pause(&mut self, descriptor: Descriptor);
 
     /// Receives or accepts again after [`Self::pause`].

@@ -50,7 +50,8 @@ struct Locked {
 #[derive(Debug)]
 pub struct Shared {
     /// The thread that made packetdrill's interface. Only this thread advances the clock to a timer
-    /// or by a sleep. Each reading of the clock, by any thread, advances the clock by a microsecond.
+    /// or by a sleep. Each reading of the clock, by any thread, advances the clock by a
+    /// microsecond.
     clock_thread: ThreadId,
     locked: Mutex<Locked>,
     /// Signalled at the start of a round.
