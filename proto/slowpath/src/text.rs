@@ -110,8 +110,9 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Records that the driver has stored the payload `[start, end)`. `duplicate` is the part that
-    /// had arrived before, if any.
+    /// Records that the driver has stored the payload `[start, end)`. `duplicate` is a range of the
+    /// segment that had arrived before, if any: the bytes before `start`, or else the first part of
+    /// `[start, end)` that is in the out-of-order data.
     fn record_placed(
         &mut self,
         start: SeqNumber,
