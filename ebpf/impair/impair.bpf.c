@@ -118,13 +118,15 @@ static __always_inline __u16 fold(__u64 total)
 	return total;
 }
 
-/* Writes the complete checksum of an unfragmented TCP or UDP packet. */
+/* Writes the complete checksum of an unfragmented TCP or UDP packet. A packet that is longer than
+ * `sum` can add up, or truncated, does not change. */
 static __always_inline void finish_checksum(struct iphdr *ip, void *end)
 {
 	__u32 header_len = ip->ihl * 4;
 	__u32 len = bpf_ntohs(ip->tot_len) - header_len;
 	void *transport = (void *)ip + header_len;
 	__u16 *field;
+	__u16 original;
 	__s64 payload;
 
 	if (header_len < sizeof(*ip) || (ip->frag_off & bpf_htons(FRAGMENT_BITS)))
@@ -139,10 +141,13 @@ static __always_inline void finish_checksum(struct iphdr *ip, void *end)
 		return;
 	if (ip->protocol == IPPROTO_UDP && !*field)
 		return;
+	original = *field;
 	*field = 0;
 	payload = sum(transport, len, end);
-	if (payload < 0)
+	if (payload < 0) {
+		*field = original;
 		return;
+	}
 	payload += (__u64)ip->saddr + ip->daddr + bpf_htons(ip->protocol) + bpf_htons(len);
 	*field = ~fold(payload);
 	if (ip->protocol == IPPROTO_UDP && !*field)
