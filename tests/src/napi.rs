@@ -45,7 +45,10 @@ impl NapiThread {
         ])?;
         let started: Vec<u32> = threads().difference(&before).copied().collect();
         let &[pid] = &started[..] else {
-            return Err(Stop::Fail(format!("{} NAPI threads", started.len())));
+            return Err(Stop::Fail(format!(
+                "{} NAPI threads have started, instead of one",
+                started.len()
+            )));
         };
         command(&["taskset", "-p", "-c", cpus, &pid.to_string()])?;
         command(&["chrt", "-f", "-p", "1", &pid.to_string()])?;

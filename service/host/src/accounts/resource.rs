@@ -29,7 +29,8 @@ resources! {
     /// Registered programs and mux ports, each with memory shared with the service. A mux port is a
     /// pair of packet rings through which a program with a TCP/IP stack of its own shares the NIC.
     Programs = "programs",
-    /// Contexts of programs: a set of rings on each core, which each step reads.
+    /// Contexts of programs. A context serves one thread of a program, has a set of rings on each
+    /// core of the service, and counts once. Each core reads its rings in each step of its loop.
     Contexts = "contexts",
     /// Listening sockets.
     Listeners = "listeners",
