@@ -120,13 +120,17 @@ impl FragmentQueue {
         self.distance
     }
 
-    /// Adds a fragment. Returns an error if the fragment is dropped.
+    /// Adds a fragment. `checked` is the result of [`check`](Self::check) for this fragment.
+    /// Returns an error if the fragment is dropped.
     ///
     /// A fragment that overlaps earlier fragments, or that contradicts the known end, marks the
     /// packet as invalid and frees its data. An exact duplicate has no effect on the packet.
-    pub fn insert(&mut self, fragment: &Fragment<'_>) -> Result<(), DropReason> {
-        let inserted = self.check(fragment).map(|at| self.store(at, fragment));
-        if let Err(reason) = inserted
+    pub fn insert(
+        &mut self,
+        fragment: &Fragment<'_>,
+        checked: Result<usize, DropReason>,
+    ) -> Result<(), DropReason> {
+        if let Err(reason) = checked
             && reason != DropReason::FragmentDuplicate
         {
             self.invalid = Some(reason);
@@ -135,7 +139,7 @@ impl FragmentQueue {
             self.end = None;
             self.len = 0;
         }
-        inserted
+        checked.map(|at| self.store(at, fragment))
     }
 
     /// Checks a fragment. Returns the index at which the fragment will be stored, or the reason why

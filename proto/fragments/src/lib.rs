@@ -94,17 +94,21 @@ impl Reassembler {
             Some(at) => at,
             None => self.create_queue(now, fragment.packet_id),
         };
+        let Some(queue) = self.queues.get(at) else {
+            return Err(DropReason::FragmentLimit);
+        };
+        let checked = queue.check(fragment);
         // Only a fragment that will be stored may replace other packets.
-        let stored_cost = match self.queues.get(at).map(|queue| queue.check(fragment)) {
-            Some(Ok(_)) => FRAGMENT_COST + fragment.payload.len(),
-            _ => 0,
+        let stored_cost = match checked {
+            Ok(_) => FRAGMENT_COST + fragment.payload.len(),
+            Err(_) => 0,
         };
         let at = self.make_room(at, stored_cost);
         let Some(queue) = self.queues.get_mut(at) else {
             return Err(DropReason::FragmentLimit);
         };
         let (cost, was_invalid) = (queue.cost(), queue.is_invalid());
-        let inserted = queue.insert(fragment);
+        let inserted = queue.insert(fragment, checked);
         let complete = queue.is_complete();
         self.bytes = self.bytes - cost + queue.cost();
         self.counters.fails += u64::from(queue.is_invalid() && !was_invalid);
