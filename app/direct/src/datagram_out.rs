@@ -30,7 +30,7 @@ impl DatagramOut {
 
     /// Writes the headers to the start of `frame`. The payload already fills the rest of `frame`.
     /// Returns the state of the UDP checksum. Returns `None` if `frame` is shorter than the
-    /// headers.
+    /// headers, or if UDP header and payload have more than 65,535 bytes.
     pub fn write_headers(&self, frame: &mut [u8]) -> Option<TxChecksum> {
         let start = self.template.headers_len();
         let len = u16::try_from(frame.len().checked_sub(start)?).ok()?;
