@@ -122,7 +122,7 @@ impl fmt::Display for NicError {
             Self::Demux(error) => error.fmt(f),
             Self::PortInUse(address, port) => write!(
                 f,
-                "a socket has port {port} of {address} (`ss -tanp`); end its program or choose \
+                "a socket has port {port} of {address} (`ss -tuanp`); end its program or choose \
                  another port"
             ),
             Self::NoRoute(name, peer) => write!(
@@ -187,7 +187,7 @@ mod tests {
             (long, ErrorKind::Unsupported, "ip link set eth7 mtu 3822"),
             (queue, ErrorKind::PermissionDenied, "setcap"),
             (demux, ErrorKind::PermissionDenied, "setcap"),
-            (PortInUse(peer, 80), ErrorKind::AddrInUse, "ss -tanp"),
+            (PortInUse(peer, 80), ErrorKind::AddrInUse, "ss -tuanp"),
             (
                 NoRoute(name(), peer),
                 ErrorKind::NetworkUnreachable,
