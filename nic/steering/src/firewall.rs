@@ -189,6 +189,19 @@ impl fmt::Display for Hook {
     }
 }
 
+/// Returns the hooks `found`. A hook that is among the hooks `known` has the name of `known`,
+/// because a process may have lost the right to look up the names of BPF programs.
+pub fn with_known_names(found: Vec<Hook>, known: &[Hook]) -> Vec<Hook> {
+    let named = |hook: Hook| {
+        known
+            .iter()
+            .find(|known| **known == hook)
+            .cloned()
+            .unwrap_or(hook)
+    };
+    found.into_iter().map(named).collect()
+}
+
 /// Error of the search for hooks.
 #[derive(Debug)]
 pub struct HookQueryError {
@@ -265,4 +278,29 @@ pub fn network_security_modules() -> Vec<String> {
         .filter(|name| WITH_SOCKET_HOOKS.contains(name))
         .map(str::to_owned)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_known_hook_keeps_its_name() {
+        let hook = |program| Hook::Tcx {
+            interface: "eth7".to_owned(),
+            side: Direction::Ingress,
+            program,
+        };
+        let known = [hook(Program::named(5, "filter"))];
+        let numbered = |id| hook(Program { id, name: None });
+        let hooks = with_known_names(vec![numbered(4), numbered(5)], &known);
+        let shown: Vec<String> = hooks.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            shown,
+            [
+                "BPF program id 4 on eth7 (tcx ingress)",
+                "BPF program filter (id 5) on eth7 (tcx ingress)"
+            ]
+        );
+    }
 }

@@ -18,7 +18,7 @@ use rustix::{
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tidelane_steering::firewall::{Firewall, Hook, network_security_modules};
+use tidelane_steering::firewall::{Firewall, Hook, network_security_modules, with_known_names};
 
 /// Document that explains the choice to operators.
 const PAGE: &str = "docs/operating.md";
@@ -106,7 +106,7 @@ impl Guard {
                 for hook in self.hooks.iter().filter(|hook| !hooks.contains(hook)) {
                     eprintln!("tidelaned: rules removed: {hook}");
                 }
-                self.hooks = hooks;
+                self.hooks = with_known_names(hooks, &self.hooks);
                 self.failed = false;
             }
             Err(error) if !self.failed => {
