@@ -37,7 +37,8 @@ pub struct EngineConfig {
     /// segment in each short exchange. A flow is in quick-ack mode, in which ACKs are not delayed,
     /// at its start and after a loss.
     pub eager_acks: bool,
-    /// Lower bound of the retransmission timeout (RFC 6298 (2.4) wants 1 s; Linux: 200 ms).
+    /// Lower bound of the retransmission timeout (RFC 6298 (2.4) wants 1 s; Linux: 200 ms), at
+    /// least [`CLOCK_GRANULARITY`](Self::CLOCK_GRANULARITY).
     pub rto_min: Duration,
     /// Upper bound of the retransmission timeout.
     pub rto_max: Duration,
@@ -179,6 +180,8 @@ pub enum ConfigError {
     /// `msl`, `delayed_ack`, `rto_min`, `rto_initial` or `fin_wait_2` is zero, or `rto_min` is
     /// above `rto_max`.
     Duration,
+    /// `rto_min` is below [`EngineConfig::CLOCK_GRANULARITY`].
+    RtoMin,
 }
 
 impl fmt::Display for ConfigError {
@@ -190,6 +193,7 @@ impl fmt::Display for ConfigError {
             }
             Self::Flows => "flows_max is zero or above 2^24",
             Self::Duration => "a duration is zero, or rto_min is above rto_max",
+            Self::RtoMin => "rto_min is below 1 ms, the granularity of the engine's clock",
         })
     }
 }
@@ -201,6 +205,9 @@ impl EngineConfig {
     pub const FLOWS_MAX: u32 = 1 << 24;
     /// Largest window or send limit (RFC 7323 §2.3).
     pub const WINDOW_MAX: u32 = 1 << 30;
+    /// Granularity of the engine's clock: G of RFC 6298 (2.3), below which the variance term of the
+    /// retransmission timeout must not be.
+    pub const CLOCK_GRANULARITY: Duration = Duration::from_millis(1);
 
     /// Checks the fields that have limits. Returns the first error.
     pub fn check(&self) -> Result<(), ConfigError> {
@@ -224,6 +231,9 @@ impl EngineConfig {
         ];
         if spans.iter().any(|d| d.is_zero()) || self.rto_min > self.rto_max {
             return Err(ConfigError::Duration);
+        }
+        if self.rto_min < Self::CLOCK_GRANULARITY {
+            return Err(ConfigError::RtoMin);
         }
         Ok(())
     }
@@ -296,5 +306,24 @@ impl Default for SocketOptions {
             fin_wait_2: FinWait2::default(),
             window: WindowOptions::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rfc6298_section_2_the_least_rto_is_at_least_the_clock_granularity() {
+        let checked = |rto_min| {
+            let default = EngineConfig::default();
+            EngineConfig { rto_min, ..default }.check()
+        };
+        assert_eq!(checked(Duration::from_millis(1)), Ok(()));
+        assert_eq!(
+            checked(Duration::from_micros(999)),
+            Err(ConfigError::RtoMin)
+        );
+        assert_eq!(checked(Duration::ZERO), Err(ConfigError::Duration));
     }
 }
