@@ -67,7 +67,8 @@ void tle_free(struct tle_stack *stack);
  * otherwise. All other functions use the time of the last poll. */
 int tle_poll(struct tle_stack *stack, uint64_t now_ns);
 
-/* Returns the time of the next timer; UINT64_MAX if no timer runs. */
+/* Returns the time at which tle_poll has to be called even if no packet arrives: at the next timer,
+ * or soon if the port has not taken all packets. UINT64_MAX if neither applies. */
 uint64_t tle_next_timeout(const struct tle_stack *stack);
 
 /* Sends the data, ACKs and SYNs that TCP allows to send now. The MultiStack paper ("Rekindling

@@ -100,7 +100,8 @@ pub unsafe extern "C" fn tle_poll(stack: *mut TleStack, now_ns: u64) -> i32 {
     unsafe { &mut *stack }.0.poll(Instant(now_ns)).into()
 }
 
-/// Returns the time of the next timer in nanoseconds, or `u64::MAX` if no timer runs.
+/// Returns the time in nanoseconds at which `tle_poll` has to be called even if no packet arrives,
+/// or `u64::MAX` if there is no such time.
 ///
 /// # Safety
 ///

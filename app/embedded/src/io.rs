@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 
 use tidelane_engine::{
-    CloseCause, Driver, Event as EngineEvent, FlowId, FlowKey, FlowRoute, IpChange, LinkId,
-    ListenerId, NewFlow, Origin, SegmentOut, TxFull,
+    CloseCause, Driver, Duration, Event as EngineEvent, FlowId, FlowKey, FlowRoute, Instant,
+    IpChange, LinkId, ListenerId, NewFlow, Origin, SegmentOut, TxFull,
 };
 use tidelane_packet_io::{GSO_SEGMENT_MIN, GsoParameters, GsoPayload, PacketIo, TxChecksum};
 use tidelane_wire::{
@@ -32,6 +32,8 @@ const DATA_OFFSET_AT: usize = 12;
 const NO_OPERATION: u8 = 1;
 /// Limit of the RST segments that wait for a free frame. Further RST segments are not sent.
 const LATE_RESETS_MAX: usize = 1024;
+/// Time after which the program polls again if the port has not taken all frames.
+const FULL_PORT_RETRY: Duration = Duration::from_millis(1);
 
 /// Number of dropped packets, by [`DropReason::index`].
 pub type Drops = [u64; DropReason::COUNT];
@@ -72,6 +74,9 @@ pub struct Io<P> {
     pub generations: u32,
     /// True if the port had no free frame, so that the engine must resume sending later.
     pub blocked: bool,
+    /// True if frames waited after the last flush: because the port was full (`blocked`), or within
+    /// the port, whose link did not take them.
+    frames_wait: bool,
     /// Handler of the program's TCP options, if any.
     pub options: Option<Box<dyn OptionHandler>>,
     /// RST segments of deleted connections that wait for a free frame.
@@ -93,6 +98,7 @@ impl<P: PacketIo> Io<P> {
             accept_queue: AcceptQueue::default(),
             generations: 0,
             blocked: false,
+            frames_wait: false,
             options: None,
             late_resets: VecDeque::new(),
             drops: [0; DropReason::COUNT],
@@ -163,6 +169,20 @@ impl<P: PacketIo> Io<P> {
                 return;
             }
         }
+    }
+
+    /// Hands all queued frames to the link.
+    pub fn flush_port(&mut self) {
+        self.port.tx_flush();
+        self.frames_wait = self.blocked || self.port.tx_pending();
+    }
+
+    /// Returns the time at which the program has to poll the stack even if no packet arrives.
+    /// `timer` is the time of the engine's next timer. Frames that wait need a time of their own,
+    /// because the engine starts no timer for a segment that was not sent.
+    pub fn next_poll(&self, now: Instant, timer: Option<Instant>) -> Option<Instant> {
+        let retry = self.frames_wait.then(|| now + FULL_PORT_RETRY);
+        timer.into_iter().chain(retry).min()
     }
 
     /// Writes the segment `out` to a frame of the port, and queues the frame. `payload` is the

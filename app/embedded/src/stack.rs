@@ -245,12 +245,12 @@ impl<P: PacketIo> Stack<P> {
             self.engine.resume_transmit();
         }
         self.engine.batch_end(self.now, &mut self.io);
-        self.io.port.tx_flush();
+        self.io.flush_port();
     }
 
-    /// Returns the time at which the next timer expires, or `None` if no timer runs.
+    /// Returns the time of the next poll without input: at the next timer, or soon if frames wait.
     pub fn next_timeout(&self) -> Option<Instant> {
-        self.engine.next_timeout()
+        self.io.next_poll(self.now, self.engine.next_timeout())
     }
 
     fn receive_burst(&mut self) -> bool {

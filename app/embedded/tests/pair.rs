@@ -3,6 +3,7 @@
 use std::{cell::RefCell, collections::VecDeque, rc::Rc};
 
 use tidelane_embedded::*;
+use tidelane_packet_io::{Capabilities, GsoParameters, GsoPayload, LinkFull, TxChecksum};
 
 /// Addresses of the two ends.
 const ADDRESSES: [IpAddress; 2] = [
@@ -654,4 +655,94 @@ fn a_peer_without_the_option_ignores_it() {
     }
     assert_eq!(pair.server.received(server).concat(), b"hello");
     assert!(seen.borrow().is_empty());
+}
+
+/// A memory port with GSO frames, which the link takes only while `takes` is true.
+struct GsoPort {
+    inner: MemPort,
+    headers: [u8; 256],
+    takes: Rc<RefCell<bool>>,
+    /// Payload bytes of the GSO frames that the link has taken.
+    sent: Rc<RefCell<usize>>,
+}
+
+impl PacketIo for GsoPort {
+    type Burst = <MemPort as PacketIo>::Burst;
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            tx_gso_len_max: 65_535,
+            ..self.inner.capabilities()
+        }
+    }
+
+    fn new_burst(&self) -> Self::Burst {
+        self.inner.new_burst()
+    }
+
+    fn rx_burst(&mut self, burst: &mut Self::Burst, max: usize) -> usize {
+        self.inner.rx_burst(burst, max)
+    }
+
+    fn rx_release(&mut self, burst: &mut Self::Burst) {
+        self.inner.rx_release(burst);
+    }
+
+    fn tx_frame(&mut self) -> Option<&mut [u8]> {
+        self.inner.tx_frame()
+    }
+
+    fn tx_commit(&mut self, len: usize, checksum: TxChecksum) {
+        self.inner.tx_commit(len, checksum);
+    }
+
+    fn tx_gso_headers(&mut self) -> &mut [u8] {
+        &mut self.headers
+    }
+
+    fn tx_gso_send(&mut self, payload: GsoPayload<'_>, _: GsoParameters) -> Result<(), LinkFull> {
+        if !*self.takes.borrow() {
+            return Err(LinkFull);
+        }
+        *self.sent.borrow_mut() += payload.len();
+        Ok(())
+    }
+
+    fn tx_flush(&mut self) {
+        self.inner.tx_flush();
+    }
+}
+
+/// A program that sleeps until `next_timeout` sends data that the port refused, although no timer
+/// of TCP runs.
+#[test]
+fn a_refused_gso_frame_is_sent_at_the_next_timeout() {
+    let (near, far) = MemPort::pair(MemConfig::default());
+    let (takes, sent) = <(Rc<RefCell<bool>>, Rc<RefCell<usize>>)>::default();
+    let port = GsoPort {
+        inner: near,
+        headers: [0; 256],
+        takes: takes.clone(),
+        sent: sent.clone(),
+    };
+    let mut client = Stack::new(StackConfig::new(ADDRESSES[0], [1; 16]), port);
+    let mut server = Stack::new(StackConfig::new(ADDRESSES[1], [2; 16]), far);
+    server.listen(SERVER, 8).unwrap();
+    let local = Endpoint::new(ADDRESSES[0], 0);
+    let connection = client.connect(local, SERVER).unwrap();
+    let mut now = Instant::from_secs(1);
+    for _ in 0..5 {
+        now += Duration::from_millis(1);
+        client.poll(now);
+        server.poll(now);
+    }
+    client.write(connection, &[7; 10_000]);
+    client.flush();
+    let next = client.next_timeout().expect("a refused frame waits");
+    assert!(next > now && next <= now + Duration::from_millis(10));
+    client.poll(next);
+    assert_eq!(*sent.borrow(), 0);
+    *takes.borrow_mut() = true;
+    client.poll(client.next_timeout().expect("the frame still waits"));
+    assert!(*sent.borrow() > 0);
 }
