@@ -603,3 +603,35 @@ void fork_by_other_names(void)
 		    status_of(child));
 	}
 }
+
+/* Returns tcpi_bytes_received, which the struct in <netinet/tcp.h> may lack. */
+static unsigned long long bytes_received(int fd)
+{
+	uint64_t info[236 / 8];
+	socklen_t len = sizeof info;
+	must(getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &len) == 0);
+	return info[128 / 8];
+}
+
+/* tcpi_bytes_received counts the bytes that the other process has read, too. */
+void fork_counts_received(void)
+{
+	int other, there[2], fd = accepted(0, &other);
+	char bytes[1000];
+	must(pipe(there) == 0);
+	peer_sends(other, 1000, 1);
+	wait_readable(fd);
+	pid_t child = fork();
+	if (child == 0) {
+		wait_byte(there[0]);
+		say("child reads %zd", recv(fd, bytes, 600, MSG_WAITALL));
+		say("received %llu", bytes_received(fd));
+		CHILD_ENDS(4);
+	}
+	say("parent reads %zd", recv(fd, bytes, 400, MSG_WAITALL));
+	signal_byte(there[1]);
+	say("child %d", status_of(child));
+	peer_sends(other, 10, 1);
+	say("parent reads %zd", recv(fd, bytes, 10, MSG_WAITALL));
+	say("received %llu", bytes_received(fd));
+}

@@ -92,7 +92,7 @@ pub struct FlowInfo {
     pub ooo_ranges: u32,
     /// Bytes acknowledged since the connection was established.
     pub bytes_acked: u64,
-    /// Bytes received in order since the connection was established, modulo 2^32.
+    /// Bytes received in order since the connection was established.
     pub bytes_received: u64,
     /// Segments retransmitted since the connection was opened.
     pub retrans: u32,

@@ -10,7 +10,7 @@ use tidelane_wire::SeqNumber;
 
 use crate::{
     delivered_data::DeliveredData, ecn::EcnSender, fast_open::FastOpen, frto::Frto, mtu::MtuSearch,
-    pacing::Pacing, prr::Prr, ranges::Ranges, reorder::Reordering, rtt_min::RttMin,
+    pacing::Pacing, prr::Prr, ranges::Ranges, reads::Reads, reorder::Reordering, rtt_min::RttMin,
     sack_blocks::SackReport, scoreboard::Scoreboard, send_times::SendTimes,
     ts_recent_age::TsRecentAge, undo::Undo, urgent::Urgent,
 };
@@ -162,8 +162,8 @@ pub struct Connection {
     /// Time of the last segment, with more bits than in the hot state, which determines whether
     /// TS.Recent has expired.
     pub ts_recent_age: TsRecentAge,
-    /// Stream position at which the next measurement for receive-buffer autotuning begins.
-    pub autotune_from: u32,
+    /// Record of the application's reads.
+    pub reads: Reads,
     /// Range that arrived twice. The next pure ACK reports the range (DSACK, RFC 2883).
     pub dsack: Option<(SeqNumber, SeqNumber)>,
     /// Entry in the timer wheel.

@@ -26,6 +26,7 @@ mod path_mtu;
 mod paws;
 mod prr;
 pub mod ranges;
+mod reads;
 mod recover;
 mod reorder;
 mod report;
@@ -51,6 +52,7 @@ pub use open::{
     window_max, window_scale,
 };
 pub use path_mtu::{PathMtu, PathMtuStore};
+pub use reads::Reads;
 pub use sack_blocks::WithSackBlocks;
 pub use ts_recent_age::TS_RECENT_CHECK_INTERVAL;
 pub use urgent::Urgent;

@@ -56,7 +56,8 @@ impl Connection {
             ooo_segs_in: self.sack_report.segments,
             ooo_ranges: self.ooo.len() as u32,
             bytes_acked: flow.traffic.acked(flow.tx_acked()),
-            bytes_received: u64::from(flow.rx_head()),
+            bytes_received: self.reads.total(flow.rx_read)
+                + u64::from(flow.rx_head().wrapping_sub(flow.rx_read)),
             retrans: self.retrans.segments,
             retrans_bytes: self.retrans.bytes,
             traffic: flow.traffic,

@@ -181,7 +181,8 @@ impl<P: PacketIo> Host<P> {
         };
         let is_current = io.bindings.get(flow)?.generation == generation;
         let info = engine.info(flow).filter(|_| is_current);
-        info.map(|info| tcp_info_of(now, &info))
+        let ato = engine.config().delayed_ack;
+        info.map(|info| tcp_info_of(now, &info, ato))
     }
 }
 
@@ -209,7 +210,8 @@ fn micros(duration: Duration) -> u32 {
     u32::try_from(duration.as_micros()).unwrap_or(u32::MAX)
 }
 
-fn tcp_info_of(now: Instant, info: &FlowInfo) -> TcpInfo {
+/// Converts the statistics of a connection. `ato` is the longest delay of an ACK.
+fn tcp_info_of(now: Instant, info: &FlowInfo, ato: Duration) -> TcpInfo {
     let (clock, traffic) = (Clock::at(now), &info.traffic);
     let feature = |on: bool, bit| if on { bit } else { 0 };
     TcpInfo {
@@ -270,6 +272,10 @@ fn tcp_info_of(now: Instant, info: &FlowInfo) -> TcpInfo {
             CaState::Loss => 4,
         },
         details: cc_info_words(info.cc_info),
-        reserved: 0,
+        ato_us: if traffic.data_segs_in > 0 {
+            micros(ato)
+        } else {
+            0
+        },
     }
 }

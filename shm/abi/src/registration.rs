@@ -69,7 +69,7 @@ pub struct Message {
 pub struct TcpInfo {
     /// Bytes that the peer has acknowledged.
     pub bytes_acked: u64,
-    /// Bytes received in order, modulo 2^32.
+    /// Bytes received in order.
     pub bytes_received: u64,
     /// Payload bytes sent. Each retransmission counts again.
     pub bytes_sent: u64,
@@ -166,8 +166,9 @@ pub struct TcpInfo {
     /// microseconds (all ones before the first sample), and the gains of pacing rate and window in
     /// units of 1/256.
     pub details: [u32; 6],
-    /// Zero.
-    pub reserved: u32,
+    /// Longest time in microseconds for which an ACK is delayed. 0 before the first payload has
+    /// arrived.
+    pub ato_us: u32,
 }
 
 /// Bits of [`TcpInfo::features`].

@@ -34,8 +34,9 @@ impl Inner {
     /// Returns `tcp_info`. Unsupported fields are 0 (`docs/socket-calls.md` lists them).
     pub(crate) fn tcp_info(&mut self) -> [u8; TCP_INFO_LEN] {
         let mut info = [0; TCP_INFO_LEN];
-        if let Some(tcp_info) = self.service_tcp_info() {
-            fill(&mut info, &tcp_info, self.headers_len());
+        let tcp_info = self.service_tcp_info();
+        if let Some(tcp_info) = &tcp_info {
+            fill(&mut info, tcp_info, self.headers_len());
         }
         info[0] = self.tcp_state();
         let bytes_read = self.bytes_read;
@@ -48,7 +49,10 @@ impl Inner {
             put(&mut info, 24, stream.unacked().div_ceil(mss.max(1)));
             put(&mut info, 84, mss);
             put(&mut info, 96, stream.rx_window());
-            let received = bytes_read + urgent::undelivered(stream);
+            // Before or after a fork, another process may have read from the connection. Only the
+            // service then knows all received bytes.
+            let counted = tcp_info.map_or(0, |tcp_info| tcp_info.bytes_received);
+            let received = counted.max(bytes_read + urgent::undelivered(stream));
             info[128..136].copy_from_slice(&received.to_ne_bytes());
         }
         info
@@ -154,6 +158,7 @@ fn fill(info: &mut [u8; TCP_INFO_LEN], tcp_info: &TcpInfo, headers_len: u32) {
     let options_len = if timestamps == 0 { 0 } else { TIMESTAMPS_LEN };
     let words = [
         (8, tcp_info.rto_us),
+        (12, tcp_info.ato_us),
         (20, tcp_info.rcv_mss),
         (28, segments(tcp_info.sacked)),
         (32, segments(tcp_info.lost)),

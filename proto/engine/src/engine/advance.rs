@@ -2,7 +2,7 @@
 //! and send buffer.
 
 use tidelane_flow::{EngineConfig, FlowId, FlowState, Misuse, State, flags};
-use tidelane_slowpath::window_max;
+use tidelane_slowpath::{Reads, window_max};
 
 use super::Engine;
 
@@ -134,9 +134,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Autotunes the receive window, and schedules an ACK with the new window (a window update) if
-    /// one is due.
+    /// Counts the read bytes in 64 bits, autotunes the receive window, and schedules an ACK with
+    /// the new window (a window update) if one is due.
     fn update_receive_window(&mut self, id: FlowId) {
+        if let (Some(flow), Some(Some(cold))) =
+            (self.table.get(id), self.connections.get_mut(id.index()))
+        {
+            cold.reads.update(flow.rx_read);
+        }
         let may_grow = |flow: &FlowState| flow.rcv_wnd_limit < self.config.rx_window_max;
         if self.table.get(id).is_some_and(may_grow) {
             self.autotune_window(id);
@@ -160,9 +165,10 @@ impl Engine {
             return;
         };
         let window = &cold.options.window;
-        if window.is_tuned() && flow.rx_read.wrapping_sub(cold.autotune_from) >= flow.rcv_wnd_limit
+        if window.is_tuned()
+            && flow.rx_read.wrapping_sub(cold.reads.autotune_from) >= flow.rcv_wnd_limit
         {
-            cold.autotune_from = flow.rx_read;
+            cold.reads.autotune_from = flow.rx_read;
             let most = window_max(&self.config, flow);
             flow.rcv_wnd_limit = window.size(flow.rcv_wnd_limit * 2, most);
             flow.update_window_edge_moves();
@@ -175,7 +181,7 @@ impl Engine {
 enum Read {
     /// The receive window stays as it is.
     NoChange,
-    /// The receive window may grow, or a window update is due.
+    /// The receive window may grow, a window update is due, or [`Reads`] has to be updated.
     WindowMayChange,
     /// The position is invalid, and was not applied.
     Misuse,
@@ -191,8 +197,10 @@ fn note_read(flow: &mut FlowState, config: &EngineConfig, rx_read: u32) -> Read 
     flow.rx_read = rx_read;
     // The XOR is at least AUTOTUNE_STEP if and only if the read crossed a multiple of
     // AUTOTUNE_STEP.
-    let tunes = before ^ rx_read >= AUTOTUNE_STEP && flow.rcv_wnd_limit < config.rx_window_max;
-    if tunes {
+    let crossed = before ^ rx_read;
+    if crossed >= AUTOTUNE_STEP
+        && (flow.rcv_wnd_limit < config.rx_window_max || crossed >= Reads::STEP)
+    {
         return Read::WindowMayChange;
     }
     let opens = flow.update_window_edge_moves();

@@ -399,3 +399,31 @@ fn shld_17_a_shrunk_window_does_not_end_the_connection() {
     rig.wait_ms(1_000_000);
     assert!(rig.events().contains(&Event::Closed(CloseCause::TimedOut)));
 }
+
+/// The counts of bytes are exact beyond 4 GiB, where sequence numbers and stream positions wrap.
+#[test]
+fn section_3_4_byte_counts_continue_where_sequence_numbers_wrap() {
+    const LEN: usize = 60_000;
+    let config = EngineConfig {
+        rx_window_initial: 1 << 20,
+        rx_window_max: 1 << 20,
+        ..EngineConfig::default()
+    };
+    let peer = TcpOptions {
+        wscale: Some(7),
+        ..TcpOptions::NONE
+    };
+    let mut rig = Rig::established_with(config, SocketOptions::default(), peer);
+    let mut received = 0_u64;
+    while received < 9 << 30 {
+        rig.push(data(received as u32 + 1, 1, LEN));
+        received += LEN as u64;
+        // The application is sometimes behind.
+        if received.is_multiple_of(7 * LEN as u64) {
+            rig.read(received as u32);
+        }
+    }
+    assert_eq!(rig.info().bytes_received, received);
+    rig.read(received as u32);
+    assert_eq!(rig.info().bytes_received, received);
+}
