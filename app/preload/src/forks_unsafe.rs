@@ -119,36 +119,29 @@ pub unsafe extern "C" fn clone(
     pid
 }
 
-/// Makes a system call that creates a child process, for `syscall(2)`. Returns `None` for other
-/// system calls, and for a `clone` or `clone3` with CLONE_VM or a new stack.
+/// Makes a system call that creates a child process with a copy of the parent's memory and stack.
 ///
 /// # Safety
 ///
 /// The arguments must be valid for the system call.
-pub(crate) unsafe fn fork_by_number(number: c_long, args: [usize; 6]) -> Option<c_long> {
-    let number = match number {
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_fork => number,
-        // The child of a `vfork` shares the parent's stack and must not return from this function.
-        // The child of a `fork` has its own copy of the stack.
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_vfork => libc::SYS_fork,
-        libc::SYS_clone if args[1] == 0 && args[0] & libc::CLONE_VM as usize == 0 => number,
-        // SAFETY: the caller upholds the safety contract.
-        libc::SYS_clone3 if unsafe { copies_memory(args) } => number,
-        _ => return None,
-    };
+pub(crate) unsafe fn fork_by_number(number: c_long, args: [usize; 6]) -> c_long {
     // SAFETY: the caller upholds the safety contract.
-    Some(with_fork_handlers(|| unsafe { system_call(number, args) } as i64) as c_long)
+    with_fork_handlers(|| unsafe { system_call(number, args) } as i64) as c_long
 }
 
-/// Returns true if the child of a `clone3` gets a copy of the parent's memory and stack, because
-/// the call has neither CLONE_VM nor a new stack.
+/// Returns true if the child of a `clone` with these arguments gets a copy of the parent's memory
+/// and stack, because the call has neither CLONE_VM nor a new stack.
+pub(crate) fn clone_copies_memory(args: [usize; 6]) -> bool {
+    args[1] == 0 && args[0] & libc::CLONE_VM as usize == 0
+}
+
+/// Returns true if the child of a `clone3` with these arguments gets a copy of the parent's memory
+/// and stack, because the call has neither CLONE_VM nor a new stack.
 ///
 /// # Safety
 ///
 /// The arguments must be valid for the system call.
-unsafe fn copies_memory(args: [usize; 6]) -> bool {
+pub(crate) unsafe fn clone3_copies_memory(args: [usize; 6]) -> bool {
     /// Index of the field `stack` in `struct clone_args`, in 64-bit words.
     const STACK: usize = 5;
     let words = args[0] as *const u64;
