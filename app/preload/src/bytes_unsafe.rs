@@ -306,10 +306,13 @@ pub(crate) unsafe fn receive_message(fd: c_int, msg: *mut msghdr, flags: c_int) 
     let handled = transfer::recv_vectored(socket, fd, into.all(), flags);
     if let Some(Ok(_)) = handled {
         // A read from a TCP stream returns no address and no ancillary data, and truncates nothing.
-        // Linux only sets MSG_OOB in `msg_flags` if the call has returned the urgent byte.
-        msg.msg_namelen = 0;
+        // Linux only sets MSG_OOB in `msg_flags` if the call has returned the urgent byte, and
+        // repeats MSG_CMSG_CLOEXEC.
+        if !msg.msg_name.is_null() {
+            msg.msg_namelen = 0;
+        }
         msg.msg_controllen = 0;
-        msg.msg_flags = flags & libc::MSG_OOB;
+        msg.msg_flags = flags & (libc::MSG_OOB | libc::MSG_CMSG_CLOEXEC);
     }
     handled
 }

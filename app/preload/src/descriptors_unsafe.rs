@@ -11,7 +11,7 @@ use tidelane_sockets::{Handled, descriptors, exit, transfer, urgent};
 
 use crate::{
     cancellation_unsafe::cancellation_point,
-    libc_abi_unsafe::{handled_or_system_call, system_call},
+    libc_abi_unsafe::{cancellable_system_call, handled_or_system_call, system_call},
     standard_streams_unsafe,
 };
 
@@ -146,8 +146,34 @@ pub unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     unsafe { duplicate_to(from, to, Some(flags)) }
 }
 
+/// The owner of a descriptor: the kernel's `struct f_owner_ex`.
+#[repr(C)]
+struct Owner {
+    kind: c_int,
+    pid: libc::pid_t,
+}
+
+/// Implements `fcntl` F_GETOWN. Returns the owner's process id, or the negative id of a process
+/// group. As in glibc, asks the kernel with F_GETOWN_EX, because the result of F_GETOWN is an error
+/// number if the id of the process group is small.
+fn owner(fd: c_int) -> c_int {
+    /// The command F_GETOWN_EX of `fcntl`.
+    const F_GETOWN_EX: c_int = 16;
+    /// The kind of owner F_OWNER_PGRP.
+    const PROCESS_GROUP: c_int = 2;
+    let mut owner = Owner { kind: 0, pid: 0 };
+    let pointer = &raw mut owner as usize;
+    let args = [fd as usize, F_GETOWN_EX as usize, pointer, 0, 0, 0];
+    // SAFETY: `owner` is live during the call.
+    match unsafe { system_call(libc::SYS_fcntl, args) } {
+        0 if owner.kind == PROCESS_GROUP => -owner.pid,
+        0 => owner.pid,
+        _ => -1,
+    }
+}
+
 /// Interposes libc's `fcntl(2)`, which is variadic in C. `arg` is wide enough for the argument of
-/// every command.
+/// every command. With F_SETLKW and F_OFD_SETLKW, the function is a cancellation point.
 ///
 /// # Safety
 ///
@@ -155,6 +181,15 @@ pub unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, arg: usize) -> c_int {
     let args = [fd as usize, command as usize, arg, 0, 0, 0];
+    match command {
+        libc::F_SETLKW | libc::F_OFD_SETLKW => {
+            cancellation_point();
+            // SAFETY: the caller upholds the safety contract.
+            return unsafe { cancellable_system_call(libc::SYS_fcntl, args) as c_int };
+        }
+        libc::F_GETOWN => return owner(fd),
+        _ => {}
+    }
     if descriptors::is_foreign(fd) {
         // SAFETY: the caller upholds the safety contract.
         return unsafe { system_call(libc::SYS_fcntl, args) as c_int };

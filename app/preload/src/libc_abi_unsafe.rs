@@ -82,7 +82,9 @@ const fn is_cancellation_point(number: i64) -> bool {
             | libc::SYS_epoll_pwait
             | libc::SYS_epoll_pwait2
             | libc::SYS_ppoll
+            | libc::SYS_preadv2
             | libc::SYS_pselect6
+            | libc::SYS_pwritev2
             | libc::SYS_read
             | libc::SYS_readv
             | libc::SYS_recvfrom
@@ -249,7 +251,7 @@ unsafe fn check_iovecs<'a>(iovecs: *const iovec, count: usize) -> IovecCheck<'a>
     }
 }
 
-/// Largest number of buffers in a vectored call.
-const IOV_MAX: usize = 1024;
+/// Largest number of buffers in a vectored call, and of messages in `sendmmsg`.
+pub const IOV_MAX: usize = 1024;
 /// Largest number of bytes that Linux transfers in one call.
 const MAX_RW_COUNT: usize = 0x7fff_f000;

@@ -10,7 +10,7 @@ use crate::{
     bytes_unsafe::{receive_message, send_message},
     cancellation_unsafe::cancellation_point,
     hand_over_unsafe::check_all_rights,
-    libc_abi_unsafe::{fail_with_errno, handled_or_system_call},
+    libc_abi_unsafe::{IOV_MAX, fail_with_errno, handled_or_system_call},
     readiness_unsafe::timeout_ns,
 };
 
@@ -110,6 +110,8 @@ pub unsafe extern "C-unwind" fn sendmmsg(
     flags: c_int,
 ) -> c_int {
     cancellation_point();
+    // As in Linux, further messages are not sent.
+    let count = count.min(IOV_MAX as c_uint);
     let args = [
         fd as usize,
         messages as usize,
