@@ -7,13 +7,13 @@
 
 use std::{
     ffi::{c_int, c_void},
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
 use libc::{sighandler_t, siginfo_t};
 use tidelane_sockets::{process, sys::section_unsafe};
 
-use crate::libc_abi_unsafe::fail_with_errno;
+use crate::{hand_over_unsafe::next_symbol, libc_abi_unsafe::fail_with_errno};
 
 /// One more than the highest signal number.
 const SIGNALS: usize = 65;
@@ -33,6 +33,10 @@ static PROGRAM: [ProgramHandler; SIGNALS] = [const {
         with_info: AtomicBool::new(false),
     }
 }; SIGNALS];
+
+/// The signals for which `siginterrupt` has chosen that their handlers end system calls: bit
+/// `signal - 1` for each signal.
+static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
 
 unsafe extern "C" {
     /// libc's `sigaction`, under a name that this library does not interpose.
@@ -140,8 +144,44 @@ pub unsafe extern "C" fn sigaction(
     result
 }
 
+/// Returns the bit of a signal in `INTERRUPTING`, or 0 for an invalid number.
+fn interrupting_bit(signal: c_int) -> u64 {
+    let shift = u32::try_from(signal)
+        .ok()
+        .and_then(|number| number.checked_sub(1));
+    shift
+        .and_then(|shift| 1_u64.checked_shl(shift))
+        .unwrap_or(0)
+}
+
+/// Interposes libc's `siginterrupt(3)`, which also affects later calls of `signal`.
+///
+/// # Safety
+///
+/// None: the call takes no pointers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn siginterrupt(number: c_int, interrupts: c_int) -> c_int {
+    let Some(function) = next_symbol(c"siginterrupt") else {
+        return fail_with_errno(libc::ENOSYS) as c_int;
+    };
+    // SAFETY: libc's function of this name has this type.
+    let result = unsafe {
+        let function: unsafe extern "C" fn(c_int, c_int) -> c_int = std::mem::transmute(function);
+        function(number, interrupts)
+    };
+    if result == 0 {
+        let bit = interrupting_bit(number);
+        if interrupts != 0 {
+            INTERRUPTING.fetch_or(bit, Ordering::Relaxed);
+        } else {
+            INTERRUPTING.fetch_and(!bit, Ordering::Relaxed);
+        }
+    }
+    result
+}
+
 /// Interposes libc's `signal(2)` with glibc's semantics: the handler stays installed, and
-/// interrupted system calls are restarted.
+/// interrupted system calls are restarted, unless the program has called `siginterrupt`.
 ///
 /// # Safety
 ///
@@ -157,7 +197,9 @@ pub unsafe extern "C" fn signal(number: c_int, handler: sighandler_t) -> sighand
         let mut act: libc::sigaction = std::mem::zeroed();
         let mut old: libc::sigaction = std::mem::zeroed();
         act.sa_sigaction = handler;
-        act.sa_flags = libc::SA_RESTART;
+        if INTERRUPTING.load(Ordering::Relaxed) & interrupting_bit(number) == 0 {
+            act.sa_flags = libc::SA_RESTART;
+        }
         libc::sigemptyset(&mut act.sa_mask);
         if libc::sigaddset(&mut act.sa_mask, number) != 0 || sigaction(number, &act, &mut old) != 0
         {
