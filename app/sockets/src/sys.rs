@@ -24,7 +24,9 @@ mod threads;
 pub use address::Address;
 pub use errno::{Errno, Handled, TO_KERNEL};
 pub(crate) use errno::{fail, from_cause};
-pub(crate) use files_unsafe::{pread, pread_shared, seek};
+pub(crate) use files_unsafe::{
+    is_empty_pipe, pread, pread_shared, read_waiting, seek, write_waiting,
+};
 pub(crate) use handlers_unsafe::handlers_restart;
 pub(crate) use line::line;
 pub(crate) use lock_unsafe::{Guard, Lock};
@@ -180,6 +182,11 @@ pub(crate) fn tcp_socket(inet6: bool) -> Result<RawFd, Errno> {
 /// Makes `fd` a listener with `listen`.
 pub(crate) fn listen(fd: RawFd, backlog: i32) -> Result<usize, Errno> {
     call3(libc::SYS_listen, fd as usize, backlog as usize, 0)
+}
+
+/// Shuts down the directions `how` of a kernel socket with `shutdown`.
+pub(crate) fn shutdown(fd: RawFd, how: i32) -> Result<usize, Errno> {
+    call3(libc::SYS_shutdown, fd as usize, how as usize, 0)
 }
 
 /// Rings a doorbell: adds 1 to the eventfd `fd`, which becomes readable.

@@ -7,7 +7,7 @@ use std::{os::fd::RawFd, sync::atomic::AtomicU8};
 use super::{bounce::Bounce, transfer};
 use crate::{
     socket::Socket,
-    sys::{self, Handled, TO_KERNEL, fail},
+    sys::{self, Errno, Handled, TO_KERNEL, cancellation_unsafe::without_cancellation, fail},
 };
 
 /// Largest number of bytes in one read of a file. The bound limits the time for which other threads
@@ -113,29 +113,40 @@ pub fn splice_in(
         inner.room().unwrap_or(0)
     };
     let waits = flags & libc::SPLICE_F_NONBLOCK == 0;
-    if room == 0 && !(waits && socket.blocks()) {
+    let room = match room {
+        0 if waits && socket.blocks() => match transfer::await_room(socket, fd)? {
+            Ok(room) => room,
+            Err(error) => return Some(Err(error)),
+        },
         // An empty send fails if the connection was shut down or reset. Otherwise the send buffer
         // is full.
-        return match transfer::send(socket, fd, &[0; 0], libc::MSG_DONTWAIT)? {
-            Ok(_) => fail(libc::EAGAIN),
-            Err(error) => Some(Err(error)),
-        };
-    }
+        0 => match transfer::send(socket, fd, &[0; 0], libc::MSG_DONTWAIT)? {
+            Ok(_) => return fail(libc::EAGAIN),
+            Err(error) => return Some(Err(error)),
+        },
+        room => room,
+    };
     if !waits && !is_ready(pipe, libc::POLLIN) {
         return fail(libc::EAGAIN);
     }
     let mut bounce = Bounce::new();
-    let len = len.min(room.max(1)).min(bounce.0.len());
-    let got = match sys::read_bytes(pipe, &mut bounce.0[..len]) {
+    let len = len.min(room).min(bounce.0.len());
+    let got = match sys::read_waiting(pipe, &mut bounce.0[..len]) {
         Ok(got) => got,
         Err(error) => return Some(Err(error)),
     };
+    without_cancellation(|| send_all(socket, fd, &bounce.0[..got]))
+}
+
+/// Sends bytes that were taken from a pipe. The bytes cannot go back into the pipe. If another
+/// thread has used the room in the send buffer, the call therefore waits for room, even if the
+/// socket is non-blocking or a signal arrives.
+fn send_all(socket: &'static Socket, fd: RawFd, bytes: &[u8]) -> Handled {
     let mut sent = 0;
-    while sent < got {
-        // The bytes cannot go back into the pipe, so wait for room even if the socket is
-        // non-blocking.
-        match transfer::send_waiting(socket, fd, &bounce.0[sent..got])? {
+    while sent < bytes.len() {
+        match transfer::send_waiting(socket, fd, &bytes[sent..])? {
             Ok(taken) => sent += taken,
+            Err(Errno(libc::EINTR | libc::EAGAIN)) => {}
             Err(error) if sent == 0 => return Some(Err(error)),
             Err(_) => break,
         }
@@ -154,6 +165,10 @@ pub fn splice_out(
     if socket.enter(fd)?.state.is_in_kernel() {
         return TO_KERNEL;
     }
+    let Ok(capacity) = sys::fcntl(pipe, libc::F_GETPIPE_SZ, 0) else {
+        // The descriptor is no pipe.
+        return fail(libc::EINVAL);
+    };
     let waits = flags & libc::SPLICE_F_NONBLOCK == 0;
     if !waits && !is_ready(pipe, libc::POLLOUT) {
         return fail(libc::EAGAIN);
@@ -166,11 +181,30 @@ pub fn splice_out(
         Ok(got) => got,
         Err(error) => return Some(Err(error)),
     };
-    let moved = match sys::write_bytes(pipe, &bounce.0[..got]) {
-        Ok(moved) => moved,
-        Err(error) => return Some(Err(error)),
-    };
-    transfer::skip(socket, fd, moved, libc::MSG_DONTWAIT)
+    match fill_pipe(pipe, capacity, &bounce.0[..got]) {
+        Ok(moved) => transfer::skip(socket, fd, moved, libc::MSG_DONTWAIT),
+        Err(error) => Some(Err(error)),
+    }
+}
+
+/// Writes as many bytes as a pipe of `capacity` bytes has room for. If the pipe is full, first
+/// waits for room, unless the pipe is non-blocking. Returns the number of bytes, at least one.
+fn fill_pipe(pipe: RawFd, capacity: usize, bytes: &[u8]) -> Result<usize, Errno> {
+    if sys::is_empty_pipe(pipe) {
+        return sys::write_waiting(pipe, &bytes[..bytes.len().min(capacity)]);
+    }
+    // A pipe that is ready for writing has room for a page, although the pages that it holds may be
+    // filled in part only.
+    let mut done = 0;
+    while done < bytes.len() && (done == 0 || is_ready(pipe, libc::POLLOUT)) {
+        let end = bytes.len().min(done + libc::PIPE_BUF);
+        match sys::write_waiting(pipe, &bytes[done..end]) {
+            Ok(count) => done += count,
+            Err(_) if done > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
 }
 
 fn is_ready(fd: RawFd, events: i16) -> bool {

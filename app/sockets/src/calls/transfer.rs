@@ -423,6 +423,27 @@ pub(crate) fn send_waiting(socket: &'static Socket, fd: RawFd, from: &[u8]) -> H
     send_slow(socket, fd, from, mode)
 }
 
+/// Waits until the send buffer has room, as a blocking `send` does. Returns the number of bytes
+/// that a write would accept.
+pub(crate) fn await_room(socket: &'static Socket, fd: RawFd) -> Handled {
+    let timeout = socket.enter(fd)?.options.send_timeout_ns;
+    let attempt = |inner: &mut Inner| {
+        inner.check_writable()?;
+        let room = inner.room().unwrap_or(0);
+        inner.no_space = room == 0;
+        if room == 0 {
+            Err(WOULD_BLOCK)
+        } else {
+            Ok(room)
+        }
+    };
+    let result = attempt_or_wait(socket, fd, true, timeout, attempt);
+    if result == Some(Err(BROKEN_PIPE)) {
+        sys::raise(libc::SIGPIPE);
+    }
+    result
+}
+
 /// Carries out `ioctl` SIOCOUTQ: returns the number of bytes that are written but not acknowledged.
 pub fn unacknowledged(socket: &'static Socket, fd: RawFd) -> Handled {
     let mut inner = socket.enter(fd)?;

@@ -2,7 +2,7 @@
 
 use std::{os::fd::RawFd, sync::atomic::AtomicU8};
 
-use super::{Errno, call, call3};
+use super::{Errno, call, call3, cancellation_unsafe};
 
 /// Sets the file position with `lseek`. Returns the new position in bytes.
 pub(crate) fn seek(fd: RawFd, offset: i64, whence: i32) -> Result<usize, Errno> {
@@ -48,4 +48,34 @@ pub(crate) fn pread(fd: RawFd, into: &mut [u8], offset: i64) -> Result<usize, Er
     ];
     // SAFETY: `into` is live and has the given length.
     unsafe { call(libc::SYS_pread64, args) }
+}
+
+/// Reads from a pipe with `read`, and waits for bytes unless the pipe is non-blocking. The call is
+/// a cancellation point. Returns the number of bytes, 0 at the end of the stream.
+pub(crate) fn read_waiting(pipe: RawFd, into: &mut [u8]) -> Result<usize, Errno> {
+    let pointer = into.as_mut_ptr() as usize;
+    let args = [pipe as usize, pointer, into.len(), 0, 0, 0];
+    // SAFETY: `into` is live and has the given length.
+    unsafe { cancellation_unsafe::call(libc::SYS_read, args) }
+}
+
+/// Writes to a pipe with `write`, and waits for room unless the pipe is non-blocking. The call is a
+/// cancellation point. Returns the number of bytes.
+pub(crate) fn write_waiting(pipe: RawFd, bytes: &[u8]) -> Result<usize, Errno> {
+    let args = [pipe as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0];
+    // SAFETY: `bytes` is live and has the given length.
+    unsafe { cancellation_unsafe::call(libc::SYS_write, args) }
+}
+
+/// Returns true if a pipe holds no bytes.
+pub(crate) fn is_empty_pipe(pipe: RawFd) -> bool {
+    let mut unread: i32 = 0;
+    let pointer = &raw mut unread as usize;
+    let asked = call3(
+        libc::SYS_ioctl,
+        pipe as usize,
+        libc::FIONREAD as usize,
+        pointer,
+    );
+    asked.is_ok() && unread == 0
 }
