@@ -207,7 +207,11 @@ impl EpollCtl {
             registration.in_kernel_epoll = self.reporter != Reporter::Tidelane;
             self.note_one_shot(event.events);
         }
-        let mut inner = self.socket.lock();
+        let Some(mut inner) = self.socket.enter_without_migration(self.fd) else {
+            // Another thread has closed the descriptor meanwhile. The socket may have a new use.
+            state.remove(index, self.socket);
+            return Err(Errno(libc::EBADF));
+        };
         inner.add_registration(
             self.socket,
             RegistrationRef {
