@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_void};
 
 use libc::{sockaddr, socklen_t};
 use tidelane_sockets::{
-    Address, Errno, Handled, Socket, connect, descriptors, listen, names, options,
+    Address, Errno, Handled, Socket, connect, descriptors, disconnect, listen, names, options,
 };
 
 use crate::{
@@ -205,14 +205,20 @@ unsafe fn put_address(address: Address, addr: *mut sockaddr, len: *mut socklen_t
 pub unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     cancellation_point();
     // SAFETY: the caller upholds the safety contract.
-    let peer = Address::read(unsafe { bytes(addr.cast(), len as usize) });
-    let handled = peer.and_then(|peer| {
-        // `adopt` starts tracking a TCP socket whose creation this library has not seen, for
-        // example because another program created it. Most untracked sockets here are UDP sockets
-        // of a resolver, which `adopt` rejects.
-        let socket = descriptors::socket(fd).or_else(|| connect::adopt(fd));
-        socket.and_then(|socket| connect::connect(socket, fd, peer))
-    });
+    let name = unsafe { bytes(addr.cast(), len as usize) };
+    let handled = match Address::read(name) {
+        Some(peer) => {
+            // `adopt` starts tracking a TCP socket whose creation this library has not seen, for
+            // example because another program created it. Most untracked sockets here are UDP
+            // sockets of a resolver, which `adopt` rejects.
+            let socket = descriptors::socket(fd).or_else(|| connect::adopt(fd));
+            socket.and_then(|socket| connect::connect(socket, fd, peer))
+        }
+        None if Address::is_unspecified_family(name) => {
+            descriptors::socket(fd).and_then(|socket| disconnect::disconnect(socket, fd))
+        }
+        None => None,
+    };
     let args = [fd as usize, addr as usize, len as usize, 0, 0, 0];
     // SAFETY: the caller upholds the safety contract.
     unsafe { handled_or_system_call(handled, libc::SYS_connect, args) as c_int }

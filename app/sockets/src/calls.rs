@@ -9,6 +9,7 @@
 //! | `connect` | `socket`, `bind`, `connect`, `shutdown` |
 //! | `names` | `getsockname`, `getpeername` |
 //! | `listen` | `listen`, `accept` |
+//! | `disconnect` | `shutdown` of a listener, `connect` to no address (AF_UNSPEC) |
 //! | `fast_open` | active opens with TCP Fast Open (MSG_FASTOPEN) |
 //! | `transfer`, `urgent`, `file` | payload, urgent data, `sendfile` and `splice` |
 //! | `options` | `setsockopt`, `getsockopt` |
@@ -22,6 +23,7 @@
 mod bounce;
 pub mod connect;
 pub mod descriptors;
+pub mod disconnect;
 pub mod epoll;
 pub mod exit;
 pub mod fast_open;

@@ -46,8 +46,8 @@ pub mod sys;
 mod table;
 
 pub use calls::{
-    connect, descriptors, epoll, exit, fast_open, file, hand_over, io_uring, listen, names,
-    options, poll, process, programs, transfer, urgent,
+    connect, descriptors, disconnect, epoll, exit, fast_open, file, hand_over, io_uring, listen,
+    names, options, poll, process, programs, transfer, urgent,
 };
 pub use readiness::Instance;
 pub use socket::Socket;

@@ -9,7 +9,7 @@ use std::os::fd::RawFd;
 use tidelane_abi::{ROUTE_ACCELERATED, ROUTE_KERNEL, ROUTE_WITHIN_HOST, not_accelerated};
 use tidelane_client::{Connect, Program, Refusal};
 
-use super::{descriptors, process};
+use super::{descriptors, disconnect::shut_listener_down, process};
 use crate::{
     readiness::{
         instance,
@@ -451,15 +451,15 @@ fn wait_connected(socket: &'static Socket, fd: RawFd, timeout_ns: Option<u64>) -
 /// Carries out `shutdown`.
 pub fn shutdown(socket: &'static Socket, fd: RawFd, how: i32) -> Handled {
     let mut inner = socket.enter(fd)?;
+    if !(libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how) {
+        return fail(libc::EINVAL);
+    }
     inner.refresh();
     let channel = inner.channel;
     let over = inner.cause_reported;
     match &mut inner.state {
         State::Stream(_) if over => return fail(libc::ENOTCONN),
         State::Stream(connection) => {
-            if !(libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how) {
-                return fail(libc::EINVAL);
-            }
             if how != libc::SHUT_RD {
                 connection.stream.shutdown_write();
             }
@@ -477,7 +477,8 @@ pub fn shutdown(socket: &'static Socket, fd: RawFd, how: i32) -> Handled {
             return Some(Ok(0));
         }
         State::Failed | State::Inherited(_) | State::LostByFork => return fail(libc::ENOTCONN),
-        State::Free | State::Fresh | State::Listening(_) | State::Kernel => return TO_KERNEL,
+        State::Listening(_) => return Some(shut_listener_down(socket, inner, fd, how)),
+        State::Free | State::Fresh | State::Kernel => return TO_KERNEL,
     }
     inner.shut_write |= how != libc::SHUT_RD;
     inner.shut_read |= how != libc::SHUT_WR;

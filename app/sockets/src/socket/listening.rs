@@ -334,3 +334,10 @@ pub(crate) fn set_kernel_nonblocking(fd: RawFd) {
         let _ = sys::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK as usize);
     }
 }
+
+/// Makes the kernel socket blocking again, because it does not listen any more.
+pub(crate) fn set_kernel_blocking(fd: RawFd) {
+    if let Ok(flags) = sys::fcntl(fd, libc::F_GETFL, 0) {
+        let _ = sys::fcntl(fd, libc::F_SETFL, flags & !(libc::O_NONBLOCK as usize));
+    }
+}

@@ -15,7 +15,7 @@
 //!  |                |      Kernel <----------------/
 //!  |                v             left to the kernel
 //!  |            Listening --------- accept ------------> Stream (of another socket)
-//!  |          (both stacks)
+//!  |          (both stacks) -- shutdown --> Fresh
 //!  \------------------------------ last close, from every state
 //! ```
 //!
@@ -43,7 +43,7 @@
 //! | `accept` | kernel | EINVAL | EINVAL | EINVAL | a connection | kernel | EINVAL | EINVAL |
 //! | `recv` | kernel | waits | bytes | error, end | kernel | kernel | migrates | ECONNRESET |
 //! | `send` | kernel | waits, SYN | bytes | EPIPE | kernel | kernel | migrates | ECONNRESET |
-//! | `shutdown` | kernel | aborts | FIN, end | ENOTCONN | kernel | kernel | migrates | ENOTCONN |
+//! | `shutdown` | kernel | aborts | FIN, end | ENOTCONN | ends | kernel | migrates | ENOTCONN |
 //! | `setsockopt` | both | applied | applied | applied | both | kernel | migrates | applied |
 //! | `getsockopt` | kernel | value | value | value | kernel | kernel | migrates | value |
 //! | `poll`, epoll | kernel | reported | reported | reported | both | kernel | reported | HUP |

@@ -43,6 +43,12 @@ impl Address {
         Some(Self { addr, port, inet6 })
     }
 
+    /// Returns true for a `sockaddr` of the family AF_UNSPEC.
+    pub fn is_unspecified_family(name: &[u8]) -> bool {
+        let family = name.first_chunk().copied().map(u16::from_ne_bytes);
+        family == Some(libc::AF_UNSPEC as u16)
+    }
+
     /// Writes a `sockaddr_in` or `sockaddr_in6` to the start of the array. Returns the array and
     /// the length of the address.
     pub fn write(self) -> ([u8; SOCKADDR_IN6_LEN], usize) {

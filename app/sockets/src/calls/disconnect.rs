@@ -1,0 +1,61 @@
+//! Calls that end a listener or an active open, and leave the descriptor open: `shutdown` of a
+//! listener, and `connect` to an address of the family AF_UNSPEC.
+//!
+//! A listener listens in two stacks: in the service (the process `tidelaned`) and in the kernel.
+
+use std::os::fd::RawFd;
+
+use crate::{
+    readiness::wake,
+    socket::{Inner, Socket, listening::set_kernel_blocking, state::State},
+    sys::{self, Errno, Guard, Handled, Section, TO_KERNEL, fail},
+};
+
+/// Carries out `connect` to an address of the family AF_UNSPEC, which ends a listener or an active
+/// open. Fails with EOPNOTSUPP if the service carries an established connection.
+pub fn disconnect(socket: &'static Socket, fd: RawFd) -> Handled {
+    let _section = Section::enter();
+    let mut inner = socket.enter(fd)?;
+    inner.refresh();
+    match inner.state {
+        State::Listening(_) => Some(shut_listener_down(socket, inner, fd, libc::SHUT_RD)),
+        State::Connecting(_) => {
+            inner.fail_connect(tidelane_abi::close_cause::RESET);
+            inner.error = 0;
+            inner.connect_pending = false;
+            Some(Ok(0))
+        }
+        State::Stream(_) | State::Inherited(_) | State::LostByFork => fail(libc::EOPNOTSUPP),
+        State::Free | State::Fresh | State::Failed | State::Kernel => TO_KERNEL,
+    }
+}
+
+/// Carries out `shutdown` of a listener. After SHUT_RD, the socket listens in neither stack, and
+/// the connections in the accept queue are reset. The program may call `listen` again.
+pub(super) fn shut_listener_down(
+    socket: &'static Socket,
+    mut inner: Guard<'static, Inner>,
+    fd: RawFd,
+    how: i32,
+) -> Result<usize, Errno> {
+    let _section = Section::enter();
+    let result = sys::shutdown(fd, how)?;
+    if how == libc::SHUT_WR {
+        return Ok(result);
+    }
+    // The kernel has released a port that it chose itself.
+    inner.bound = sys::local_name(fd).is_ok_and(|local| local.port != 0);
+    let channels = inner.channels();
+    let State::Listening(listening) = std::mem::replace(&mut inner.state, State::Fresh) else {
+        return Ok(result);
+    };
+    if socket.blocks() {
+        set_kernel_blocking(fd);
+    }
+    drop(inner);
+    listening.close();
+    for channel in channels.iter() {
+        wake::wake_waiters(socket, Some(channel));
+    }
+    Ok(result)
+}
