@@ -102,6 +102,13 @@ static void in_epoll(struct waiter *waiter)
 	epoll_wait(waiter->epfd, &event, 1, -1);
 }
 
+static void in_preadv2(struct waiter *waiter)
+{
+	char bytes[100];
+	struct iovec part = {bytes, sizeof bytes};
+	preadv2(waiter->fd, &part, 1, -1, 0);
+}
+
 static void in_accept(struct waiter *waiter)
 {
 	accept(waiter->fd, NULL, NULL);
@@ -120,7 +127,7 @@ static const struct {
 	const char *name;
 	void (*call)(struct waiter *);
 } reads[] = {CALL(read), CALL(recv), CALL(readv), CALL(recvmsg), CALL(poll), CALL(ppoll),
-	     CALL(select), CALL(epoll)};
+	     CALL(select), CALL(epoll), CALL(preadv2)};
 
 /* Starts the thread and cancels it when it sleeps in its call. */
 static void cancel_asleep(const char *name, struct waiter *waiter)
@@ -165,6 +172,38 @@ void cancelled_asleep(void)
 		waiter.call = reads[i].call;
 		cancel_asleep(reads[i].name, &waiter);
 	}
+}
+
+static void in_setlkw(struct waiter *waiter)
+{
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+	fcntl(waiter->fd, F_SETLKW, &lock);
+}
+
+static void in_ofd_setlkw(struct waiter *waiter)
+{
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+	fcntl(waiter->fd, F_OFD_SETLKW, &lock);
+}
+
+/* A thread is cancelled while it waits for a lock of a file, which another open file description
+ * has. fcntl is a cancellation point with the commands that wait, and with no other command. */
+void cancelled_in_lock(void)
+{
+	char name[] = "/tmp/posix-lock-XXXXXX";
+	int holder = mkstemp(name);
+	must(holder >= 0);
+	struct waiter waiter = {.fd = open(name, O_RDWR), .call = in_setlkw};
+	must(waiter.fd >= 0 && unlink(name) == 0);
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+	must(fcntl(holder, F_OFD_SETLK, &lock) == 0);
+	cancel_asleep("F_SETLKW", &waiter);
+	waiter.call = in_ofd_setlkw;
+	cancel_asleep("F_OFD_SETLKW", &waiter);
+	lock.l_type = F_UNLCK;
+	must(fcntl(holder, F_OFD_SETLK, &lock) == 0);
+	lock.l_type = F_WRLCK;
+	show(fcntl(waiter.fd, F_OFD_SETLK, &lock));
 }
 
 /* Set to let the thread of cancelled_before continue. */

@@ -159,6 +159,7 @@ void info_numbers(void)
 	say("round trip %d, timeout %d", info.tcpi_rtt > 0, info.tcpi_rto >= 200000);
 	say("segments %d %d", info.tcpi_snd_mss > 500, info.tcpi_pmtu > info.tcpi_snd_mss);
 	say("window %d", info.tcpi_snd_cwnd >= 2);
+	say("delay of ACKs %d", info.tcpi_ato >= 10000 && info.tcpi_ato <= 500000);
 	say("scale of the peer %d", info.tcpi_snd_wscale > 0);
 	/* tcpi_reordering grows if delayed threads of the path reorder segments. Linux caches the
 	 * value for the next connection to the same peer, so tcpi_reord_seen does not explain it. */
@@ -512,4 +513,152 @@ void peer_closes_all(void)
 	write_exactly(fd, 10, 1);
 	struct answer got = peer_receives(other, 10, 1);
 	say("peer got %ld %ld", got.first, got.second);
+}
+
+/* recvmsg stores the length of the name only if there is a name, and repeats MSG_CMSG_CLOEXEC in
+ * the flags. sendmmsg sends at most 1024 messages. */
+void message_headers(void)
+{
+	static struct mmsghdr many[1100];
+	int other, fd = accepted(0, &other);
+	char byte = 'x';
+	struct iovec part = {&byte, 1};
+	struct sockaddr_storage name;
+	peer_sends(other, 10, 1);
+	for (int named = 0; named < 2; named++) {
+		struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_namelen = 77};
+		if (named)
+			message.msg_name = &name;
+		show(recvmsg(fd, &message, MSG_CMSG_CLOEXEC));
+		say("name %u, flags %x, control %zu", message.msg_namelen, message.msg_flags,
+		    message.msg_controllen);
+	}
+	for (int i = 0; i < 1100; i++)
+		many[i].msg_hdr = (struct msghdr){.msg_iov = &part, .msg_iovlen = 1};
+	show(sendmmsg(fd, many, 1100, 0));
+}
+
+/* fcntl F_GETOWN returns the negative id of a process group, however small the id is. */
+void owner_of_group(void)
+{
+	int other, ends[2], fd = accepted(0, &other);
+	must(unshare(CLONE_NEWPID) == 0);
+	pid_t child = fork();
+	if (child == 0) {
+		must(setpgid(0, 0) == 0 && pipe(ends) == 0);
+		show(fcntl(ends[0], F_SETOWN, -getpgrp()));
+		show(fcntl(ends[0], F_GETOWN));
+		show(fcntl(fd, F_SETOWN, -getpgrp()));
+		show(fcntl(fd, F_GETOWN));
+		show(fcntl(fd, F_SETOWN, getpid()));
+		show(fcntl(fd, F_GETOWN));
+		_exit(0);
+	}
+	int status;
+	must(waitpid(child, &status, 0) == child);
+	show(fcntl(12345, F_GETOWN));
+}
+
+/* shutdown with an invalid argument fails with EINVAL in every state, and changes nothing. */
+void shutdown_arguments(void)
+{
+	int port, other, fd = socket(AF_INET, SOCK_STREAM, 0);
+	show(shutdown(fd, 3));
+	show(shutdown(open_listener(0, &port), -1));
+	fd = connected(&other);
+	show(shutdown(fd, 3));
+	write_exactly(fd, 10, 1);
+	say("peer got %ld", peer_receives(other, 10, 1).first);
+	peer_must("close %d", other);
+	show(shutdown(fd, SHUT_RDWR));
+	await(state_of(fd) == TCP_CLOSE);
+	show(shutdown(fd, 3));
+	show(shutdown(fd, SHUT_RDWR));
+}
+
+static int shut_read(int fd)
+{
+	return shutdown(fd, SHUT_RD);
+}
+
+static int shut_both(int fd)
+{
+	return shutdown(fd, SHUT_RDWR);
+}
+
+static int disconnect(int fd)
+{
+	struct sockaddr none = {.sa_family = AF_UNSPEC};
+	return connect(fd, &none, sizeof none);
+}
+
+/* shutdown of a listener, and connect to no address, end accept. Connections are refused until the
+ * next listen. */
+void listener_shut_down(void)
+{
+	/* Bind to a port number, because the kernel releases a port that it chose itself. */
+	int port, on = 1;
+	close(open_listener(0, &port));
+	int listener = socket(AF_INET, SOCK_STREAM, 0);
+	struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons(port)};
+	must(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0);
+	must(bind(listener, (void *)&name, sizeof name) == 0 && listen(listener, 5) == 0);
+	want_connections(listener);
+	int other = peer_connects(port);
+	close(accept(listener, NULL, NULL));
+	peer_must("close %d", other);
+	show(shutdown(listener, SHUT_WR));
+	other = peer_connects(port);
+	close(accept(listener, NULL, NULL));
+	peer_must("close %d", other);
+	int (*const ways[])(int) = {shut_read, shut_both, disconnect};
+	for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+		show(ways[i](listener));
+		show(accept(listener, NULL, NULL));
+		say_poll(listener);
+		say("peer connects: %d", peer_tries(port).ok);
+		show(listen(listener, 5));
+		want_connections(listener);
+		other = peer_connects(port);
+		int fd = accept(listener, NULL, NULL);
+		say("accepted %d, blocking %d", fd >= 0, !(fcntl(listener, F_GETFL) & O_NONBLOCK));
+		close(fd);
+		peer_must("close %d", other);
+	}
+}
+
+/* Shuts the listener down when the main thread sleeps. */
+static void *shut_listener_later(void *arg)
+{
+	await_asleep(getpid());
+	pause_briefly();
+	must(shutdown(*(int *)arg, SHUT_RDWR) == 0);
+	return NULL;
+}
+
+/* shutdown of a listener wakes a thread that sleeps in accept, poll or epoll_wait. */
+void listener_shut_down_wakes(void)
+{
+	for (int how = 0; how < 3; how++) {
+		int port, listener = open_listener(0, &port);
+		pthread_t thread;
+		struct pollfd entry = {.fd = listener, .events = POLLIN};
+		struct epoll_event event = {.events = EPOLLIN}, got = {0};
+		int epfd = epoll_create1(0);
+		must(epoll_ctl(epfd, EPOLL_CTL_ADD, listener, &event) == 0);
+		want_connections(listener);
+		must(pthread_create(&thread, NULL, shut_listener_later, &listener) == 0);
+		if (how == 0) {
+			show(accept(listener, NULL, NULL));
+		} else if (how == 1) {
+			show(poll(&entry, 1, TIMEOUT_MS));
+			say("events%s", events_text(entry.revents));
+		} else {
+			show(epoll_wait(epfd, &got, 1, TIMEOUT_MS));
+			say("events%s", events_text(got.events));
+		}
+		must(pthread_join(thread, NULL) == 0);
+		close(listener);
+		close(epfd);
+	}
 }

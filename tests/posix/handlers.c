@@ -138,3 +138,48 @@ void handler_jumps_out(void)
 	sent = peer_receives(other, 30, 2).first;
 	say("left %d times, then sent %ld", TICKS, sent);
 }
+
+static void count_tick(int signal)
+{
+	(void)signal;
+	ticks++;
+}
+
+/* Sends SIGUSR1 to the main thread when it sleeps, and later a byte if the signal does not end the
+ * call. `arg` is the peer's descriptor. */
+static void *interrupt_later(void *arg)
+{
+	int before = ticks;
+	await_asleep(getpid());
+	pause_briefly();
+	must(kill(getpid(), SIGUSR1) == 0);
+	await(ticks > before);
+	pause_briefly();
+	peer_sends(*(int *)arg, 1, 1);
+	return NULL;
+}
+
+/* A handler that signal installs after siginterrupt ends calls, or not, as siginterrupt says. */
+void interrupting_signals(void)
+{
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+	int other, fd = accepted(0, &other);
+	show(siginterrupt(99, 1));
+	for (int interrupts = 1; interrupts >= 0; interrupts--) {
+		pthread_t thread;
+		sigset_t set;
+		char byte;
+		show(siginterrupt(SIGUSR1, interrupts));
+		must(signal(SIGUSR1, count_tick) != SIG_ERR);
+		/* Only the main thread handles the signal. */
+		sigemptyset(&set);
+		sigaddset(&set, SIGUSR1);
+		must(pthread_sigmask(SIG_BLOCK, &set, NULL) == 0);
+		must(pthread_create(&thread, NULL, interrupt_later, &other) == 0);
+		must(pthread_sigmask(SIG_UNBLOCK, &set, NULL) == 0);
+		show(read(fd, &byte, 1));
+		must(pthread_join(thread, NULL) == 0);
+		if (interrupts)
+			show(read(fd, &byte, 1));
+	}
+}

@@ -42,6 +42,10 @@
 	X(resets_after_data) X(connects_at_once) X(killed_listener)                               \
 	X(cancelled_asleep) X(cancelled_before) X(cancelled_disabled) X(cancelled_at_any_moment)  \
 	X(cancelled_and_signalled) X(cancelled_in_syscall) X(message_array_error)                 \
+	X(cancelled_in_lock) X(spliced_into_full_pipe) X(spliced_and_interrupted)                  \
+	X(message_headers) X(owner_of_group) X(shutdown_arguments) X(listener_shut_down)           \
+	X(listener_shut_down_wakes) X(interrupting_signals)                                        \
+	X(fork_counts_received)                                                                    \
 	X(waiters_of_connections) X(waiters_take_turns) X(waiters_by_the_hundred)                 \
 	X(waiters_of_one_connection) X(waiters_beside_epoll) X(fork_beside_waiters)
 

@@ -92,6 +92,8 @@ struct answer peer_receives(int fd, long count, unsigned seed);
 /* Returns a new listener of this program at all IPv4 addresses. `flags` are flags of `socket`, such
  * as SOCK_NONBLOCK. Stores the listener's port in `port`. */
 int open_listener(int flags, int *port);
+/* Makes the peer try to connect to `port` of this program. Returns the peer's answer. */
+struct answer peer_tries(int port);
 /* Makes the peer connect to `port` of this program. Returns the peer's descriptor. */
 int peer_connects(int port);
 /* Returns a new connection that the peer has opened. `flags` are flags of `accept4`. Stores the

@@ -443,6 +443,76 @@ void files(void)
 	close(fd);
 }
 
+/* splice into a pipe that has room for a part of the data moves this part and does not wait. */
+void spliced_into_full_pipe(void)
+{
+	static char bytes[1 << 16];
+	int ends[2], other, unread = 0, fd = accepted(0, &other);
+	must(pipe(ends) == 0);
+	peer_sends(other, 20000, 1);
+	await(ioctl(fd, FIONREAD, &unread) == 0 && unread == 20000);
+	must(write(ends[1], bytes, 60000) == 60000);
+	/* End the case if splice waits for room. */
+	alarm(20);
+	ssize_t moved = splice(fd, NULL, ends[1], NULL, 20000, 0);
+	say("moved: %d", moved > 0 && moved <= 20000);
+	must(ioctl(ends[0], FIONREAD, &unread) == 0);
+	say("in the pipe: %d", unread == 60000 + moved);
+	while (unread > 0) {
+		ssize_t got = read(ends[0], bytes, sizeof bytes);
+		must(got > 0);
+		unread -= got;
+	}
+	long total = moved;
+	while (total < 20000) {
+		must((moved = splice(fd, NULL, ends[1], NULL, 20000, SPLICE_F_NONBLOCK)) > 0);
+		must(read(ends[0], bytes, sizeof bytes) == moved);
+		total += moved;
+	}
+	say("total %ld", total);
+}
+
+static void on_timer(int signal)
+{
+	(void)signal;
+}
+
+/* Writes until neither this program nor the peer, which does not read, takes more bytes. */
+static void write_until_full(int fd)
+{
+	static char bytes[1 << 16];
+	int progress;
+	do {
+		ssize_t sent;
+		progress = 0;
+		while ((sent = send(fd, bytes, sizeof bytes, MSG_DONTWAIT)) > 0)
+			progress = 1;
+		must(errno == EAGAIN);
+		pause_briefly();
+	} while (progress);
+}
+
+/* A signal ends a splice that waits for room in the send buffer. The bytes stay in the pipe. */
+void spliced_and_interrupted(void)
+{
+	int ends[2], other, unread = 0, fd = accepted(0, &other);
+	struct sigaction action = {.sa_handler = on_timer};
+	struct itimerval often = {{0, 20000}, {0, 20000}}, never = {0};
+	must(sigaction(SIGALRM, &action, NULL) == 0);
+	must(pipe(ends) == 0 && write(ends[1], "0123456789", 10) == 10);
+	write_until_full(fd);
+	must(setitimer(ITIMER_REAL, &often, NULL) == 0);
+	show(splice(ends[0], NULL, fd, NULL, 10, 0));
+	must(setitimer(ITIMER_REAL, &never, NULL) == 0);
+	must(ioctl(ends[0], FIONREAD, &unread) == 0);
+	say("in the pipe: %d", unread);
+	struct timeval time = {0, 20000};
+	must(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof time) == 0);
+	show(splice(ends[0], NULL, fd, NULL, 10, 0));
+	must(ioctl(ends[0], FIONREAD, &unread) == 0);
+	say("in the pipe: %d", unread);
+}
+
 /* splice moves data from a connection to a pipe and back, as in HAProxy. */
 void spliced(void)
 {

@@ -85,12 +85,19 @@ int open_listener(int flags, int *port)
 	return fd;
 }
 
-int peer_connects(int port)
+struct answer peer_tries(int port)
 {
 	/* The service (`tidelaned`) may listen on another port than the socket. The number in
 	 * POSIX_PORT_SHIFT is the difference of the two ports. */
 	const char *shift = getenv("POSIX_PORT_SHIFT");
-	return peer_must("connect %s %d", getenv("POSIX_OWN_ADDRESS"), port + (shift ? atoi(shift) : 0));
+	return peer("connect %s %d", getenv("POSIX_OWN_ADDRESS"), port + (shift ? atoi(shift) : 0));
+}
+
+int peer_connects(int port)
+{
+	struct answer answer = peer_tries(port);
+	must(answer.ok);
+	return answer.first;
 }
 
 void want_connections(int listener)
