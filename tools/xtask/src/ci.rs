@@ -25,7 +25,7 @@ use count::Counts;
 /// Number of output lines that the terminal shows for a failed step.
 const SHOWN_LINES: usize = 80;
 /// Time limit of all steps together.
-const ALL_MAX: Duration = Duration::from_secs(43 * 60);
+const ALL_MAX: Duration = Duration::from_secs(44 * 60);
 
 /// Options of `ci`.
 #[derive(Args, Debug)]
