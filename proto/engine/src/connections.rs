@@ -59,15 +59,22 @@ impl Connections {
         chunk.states[at] = Some(cold);
     }
 
-    /// Removes and returns the state of a flow.
-    pub fn remove(&mut self, id: FlowId) -> Option<Connection> {
-        let chunk = self.chunks.get_mut(id.index() / CHUNK)?;
-        let cold = chunk.states.get_mut(id.index() % CHUNK)?.take()?;
+    /// Removes the state of a flow.
+    pub fn remove(&mut self, id: FlowId) {
+        let Some(chunk) = self.chunks.get_mut(id.index() / CHUNK) else {
+            return;
+        };
+        let Some(place) = chunk.states.get_mut(id.index() % CHUNK) else {
+            return;
+        };
+        if place.is_none() {
+            return;
+        }
+        *place = None;
         chunk.count -= 1;
         if chunk.count == 0 {
             self.spare = std::mem::take(&mut chunk.states);
         }
-        Some(cold)
     }
 
     /// Iterates over all states.

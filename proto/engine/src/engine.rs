@@ -331,15 +331,18 @@ impl Engine {
     }
 
     /// Frees a flow, and reports the event `Released` to the driver.
+    #[inline(never)]
     fn release(&mut self, id: FlowId, driver: &mut impl Driver) {
         self.update_fast_open(self.clock.now, id, true);
         let half_open = self.is_half_open(id);
-        let Some(cold) = self.connections.remove(id) else {
+        let Some(Some(cold)) = self.connections.get(id.index()) else {
             return;
         };
+        let listener = cold.listener;
         self.wheel.cancel(cold.timer);
+        self.connections.remove(id);
         if half_open {
-            self.leave_syn_queue(cold.listener, false);
+            self.leave_syn_queue(listener, false);
         }
         driver.event(id, Event::Released);
         self.table.remove(id);

@@ -1,7 +1,7 @@
 //! The secret of an engine, and the values that are derived from it: keyed hashes, initial sequence
 //! numbers and timestamp offsets.
 
-use core::{fmt, hash::Hasher};
+use core::fmt;
 
 use siphasher::sip::SipHasher24;
 use tidelane_interface::EngineConfig;
@@ -32,21 +32,19 @@ impl Secret {
     /// Returns a keyed hash of `number`. Modules use separate ranges of numbers, so that their
     /// hashes are independent.
     pub fn hash(&self, number: u64) -> u64 {
-        let mut hasher = SipHasher24::new_with_key(&self.0);
-        hasher.write_u64(number);
-        hasher.finish()
+        self.hash_of(&number.to_le_bytes())
     }
 
     /// Returns the initial sequence number (ISS) of a connection with the 4-tuple `key` that is
     /// opened at `now`. The ISS is the sum of a clock with a tick of 4 µs and a keyed hash of the
     /// 4-tuple (RFC 9293 §3.4.1, MUST-8, MUST-9, SHLD-1; RFC 6528 §3).
     pub fn initial_seq(&self, key: &FlowKey, now: Instant) -> SeqNumber {
-        let mut hasher = SipHasher24::new_with_key(&self.0);
-        hasher.write(&key.local.addr.0);
-        hasher.write_u16(key.local.port);
-        hasher.write(&key.peer.addr.0);
-        hasher.write_u16(key.peer.port);
-        SeqNumber((now.0 / 4000) as u32).add(hasher.finish() as u32)
+        let mut bytes = [0; 36];
+        bytes[..16].copy_from_slice(&key.local.addr.0);
+        bytes[16..18].copy_from_slice(&key.local.port.to_le_bytes());
+        bytes[18..34].copy_from_slice(&key.peer.addr.0);
+        bytes[34..].copy_from_slice(&key.peer.port.to_le_bytes());
+        SeqNumber((now.0 / 4000) as u32).add(self.hash_of(&bytes) as u32)
     }
 
     /// Returns the number that is added to TSval between the addresses of `key` (RFC 7323 §7.1), as
@@ -58,11 +56,16 @@ impl Secret {
         if !config.timestamp_offsets {
             return 0;
         }
-        let mut hasher = SipHasher24::new_with_key(&self.0);
-        hasher.write(b"timestamps");
-        hasher.write(&key.local.addr.0);
-        hasher.write(&key.peer.addr.0);
-        hasher.finish() as u32
+        let mut bytes = *b"timestamps________________________________";
+        bytes[10..26].copy_from_slice(&key.local.addr.0);
+        bytes[26..].copy_from_slice(&key.peer.addr.0);
+        self.hash_of(&bytes) as u32
+    }
+
+    /// Returns a keyed hash of `bytes`. To hash all bytes in one call costs half as much as to hash
+    /// their parts one after another.
+    fn hash_of(&self, bytes: &[u8]) -> u64 {
+        SipHasher24::new_with_key(&self.0).hash(bytes)
     }
 }
 

@@ -25,9 +25,16 @@ impl Engine {
         if !self.passes_filter(arrival, segment, None, driver) {
             return;
         }
-        let segment = &without_offset(segment, || self.timestamp_offset(&arrival.key));
         let control = TcpFlags::SYN | TcpFlags::ACK | TcpFlags::RST | TcpFlags::FIN;
         let pure_syn = segment.flags.0 & control.0 == TcpFlags::SYN.0;
+        let converted;
+        let segment = if pure_syn {
+            // The TSecr of a SYN has no meaning (RFC 7323 §3.2), so do not compute the offset.
+            segment
+        } else {
+            converted = without_offset(segment, || self.timestamp_offset(&arrival.key));
+            &converted
+        };
         if let Some(entry) = self.time_wait.find(&arrival.key).copied()
             && !(pure_syn && entry.may_be_reused(segment))
         {
