@@ -5,7 +5,7 @@ use tidelane_engine::{CloseCause, FlowId, ListenerId};
 use tidelane_wire::HeaderTemplate;
 
 use crate::{
-    buffer::StreamBuffer,
+    buffer::{BufferPool, StreamBuffer},
     handles::Connection,
     status::{Status, Urgent},
 };
@@ -94,13 +94,18 @@ impl Binding {
         limit.saturating_sub(self.tx_head.wrapping_sub(acked))
     }
 
-    /// Copies `data` to the send buffer until it is full. Returns the number of bytes. The caller
-    /// then advances `tx_head`.
-    pub fn copy_to_send(&mut self, acked: u32, limit: u32, data: &[u8]) -> u32 {
+    /// Copies `data` to the send buffer until it is full. `acked` and `limit` are the arguments of
+    /// [`room`](Self::room). Returns the number of bytes. The caller then advances `tx_head`.
+    pub fn copy_to_send(
+        &mut self,
+        (acked, limit): (u32, u32),
+        data: &[u8],
+        buffers: &mut BufferPool,
+    ) -> u32 {
         let len = data.len().min(self.room(acked, limit) as usize);
         self.wants_room = len < data.len();
         let used = self.tx_head.wrapping_sub(acked);
-        self.tx.reserve(acked, used + len as u32);
+        self.tx.reserve(acked, used + len as u32, buffers);
         self.tx.write(self.tx_head, &data[..len]);
         len as u32
     }

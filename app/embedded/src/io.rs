@@ -7,29 +7,23 @@ use tidelane_engine::{
     CloseCause, Driver, Duration, Event as EngineEvent, FlowId, FlowKey, FlowRoute, Instant,
     IpChange, LinkId, ListenerId, NewFlow, Origin, SegmentOut, TxFull,
 };
-use tidelane_packet_io::{GSO_SEGMENT_MIN, GsoParameters, GsoPayload, PacketIo, TxChecksum};
+use tidelane_packet_io::{GSO_SEGMENT_MIN, PacketIo};
 use tidelane_wire::{
-    DropReason, ETHERNET_HEADER_LEN, FRAME_HEADERS_LEN_MAX, HeaderTemplate, TCP_HEADER_LEN,
-    TCP_HEADER_LEN_MAX, checksum, emit_tcp, write_partial_checksum, write_tcp_checksum,
+    DropReason, ETHERNET_HEADER_LEN, FRAME_HEADERS_LEN_MAX, HeaderTemplate, TCP_HEADER_LEN_MAX,
 };
 
 use crate::{
     accept_queue::AcceptQueue,
     binding::Binding,
-    buffer::StreamBuffer,
+    buffer::BufferPool,
+    frame_writer::FrameWriter,
     handles::{Connection, Event, Listener},
     link_addresses::LinkAddresses,
-    options::{OPTION_LEN_MAX, OptionHandler},
+    options::OptionHandler,
 };
 
 /// Length in bytes of the Ethernet, IP and TCP headers with all options.
 const HEADERS_LEN_MAX: u32 = (FRAME_HEADERS_LEN_MAX + TCP_HEADER_LEN_MAX) as u32;
-/// Offset of the checksum in the TCP header, in bytes.
-const TCP_CHECKSUM_AT: u16 = 16;
-/// Offset of the data offset in the TCP header, in bytes.
-const DATA_OFFSET_AT: usize = 12;
-/// Kind of the TCP option "no operation".
-const NO_OPERATION: u8 = 1;
 /// Limit of the RST segments that wait for a free frame. Further RST segments are not sent.
 const LATE_RESETS_MAX: usize = 1024;
 /// Time after which the program polls again if the port has not taken all frames.
@@ -65,6 +59,8 @@ pub struct Io<P> {
     pub mtu: u32,
     /// Connections by flow number.
     pub bindings: Vec<Option<Binding>>,
+    /// Buffers of ended connections, for new connections.
+    buffers: BufferPool,
     /// Reports that the program has not yet taken.
     reports: VecDeque<Report>,
     /// Connections that the program has not yet accepted.
@@ -94,6 +90,7 @@ impl<P: PacketIo> Io<P> {
             link,
             mtu,
             bindings: Vec::new(),
+            buffers: BufferPool::default(),
             reports: VecDeque::new(),
             accept_queue: AcceptQueue::default(),
             generations: 0,
@@ -164,7 +161,8 @@ impl<P: PacketIo> Io<P> {
     /// Sends waiting RST segments while the port has free frames.
     pub fn send_late_resets(&mut self) {
         while let Some((out, mut template)) = self.late_resets.pop_front() {
-            if self.write_frame(&out, &mut template, None).is_err() {
+            let (mut writer, _) = self.frame_writer();
+            if writer.write_frame(&out, &mut template, None).is_err() {
                 self.late_resets.push_front((out, template));
                 return;
             }
@@ -185,119 +183,46 @@ impl<P: PacketIo> Io<P> {
         timer.into_iter().chain(retry).min()
     }
 
-    /// Writes the segment `out` to a frame of the port, and queues the frame. `payload` is the
-    /// buffer that holds the segment's payload.
-    fn write_frame(
-        &mut self,
-        out: &SegmentOut,
-        template: &mut HeaderTemplate,
-        payload: Option<&StreamBuffer>,
-    ) -> Result<(), TxFull> {
-        let checksum_by_port = self.port.capabilities().tx_checksum;
-        let Some(frame) = self.port.tx_frame() else {
-            self.blocked = true;
-            return Err(TxFull);
+    /// Returns the writer of frames to the port, and the connections by flow number.
+    fn frame_writer(&mut self) -> (FrameWriter<'_, P>, &mut [Option<Binding>]) {
+        let writer = FrameWriter {
+            port: &mut self.port,
+            options: &mut self.options,
+            blocked: &mut self.blocked,
+            drops: &mut self.drops,
         };
-        let own_len = TCP_HEADER_LEN + out.options.len();
-        let handler = self.options.as_mut();
-        let extra = handler.map(|handler| (usize::from(handler.len_max()), handler));
-        let extra = extra.filter(|(len, _)| own_len + len <= TCP_HEADER_LEN_MAX);
-        let header_len = own_len + extra.as_ref().map_or(0, |(len, _)| *len);
-        let tcp_len = header_len + out.payload_len as usize;
-        let ip_id = template.ip_id();
-        let segment = template.write_before(frame, tcp_len as u16, out.ecn, ip_id);
-        let Some(segment) = segment.and_then(|segment| segment.get_mut(..tcp_len)) else {
-            self.drops[DropReason::TooLong.index()] += 1;
-            return Ok(());
-        };
-        let (header, mut room) = segment.split_at_mut(header_len);
-        emit_tcp(header, &out.segment(&[]).header());
-        if let Some((len, handler)) = extra {
-            let mut room = [NO_OPERATION; OPTION_LEN_MAX as usize];
-            handler.write(&out.key, out.flags, &mut room[..len]);
-            header[own_len..].copy_from_slice(&room[..len]);
-            // The data offset is in the upper four bits, in units of four bytes.
-            header[DATA_OFFSET_AT] = (header_len as u8 / 4) << 4;
-        }
-        if let Some(buffer) = payload {
-            for part in buffer.slices(out.payload_pos, out.payload_len) {
-                let (here, rest) = room.split_at_mut(part.len());
-                here.copy_from_slice(part);
-                room = rest;
-            }
-        }
-        let tcp_start = template.headers_len();
-        let pseudo = template.pseudo_header(tcp_len as u16);
-        let (header, payload) = segment.split_at_mut(header_len);
-        let checksum = if checksum_by_port {
-            write_partial_checksum(header, pseudo);
-            TxChecksum::Partial {
-                start: tcp_start as u16,
-                offset: TCP_CHECKSUM_AT,
-            }
-        } else {
-            write_tcp_checksum(header, pseudo, checksum::sum(payload));
-            TxChecksum::Done
-        };
-        self.port.tx_commit(tcp_start + tcp_len, checksum);
-        template.advance_ip_id(1);
-        Ok(())
-    }
-
-    /// Sends `out` as a GSO frame, which the link splits into segments. `buffer` holds the payload.
-    fn write_gso_frame(
-        &mut self,
-        out: &SegmentOut,
-        template: &mut HeaderTemplate,
-        buffer: &StreamBuffer,
-    ) -> Result<(), TxFull> {
-        let header_len = TCP_HEADER_LEN + out.options.len();
-        let tcp_len = header_len + out.payload_len as usize;
-        let headers = self.port.tx_gso_headers();
-        let ip_id = template.ip_id();
-        let header = template.write_before(headers, tcp_len as u16, out.ecn, ip_id);
-        let Some(header) = header.and_then(|header| header.get_mut(..header_len)) else {
-            self.drops[DropReason::TooLong.index()] += 1;
-            return Ok(());
-        };
-        emit_tcp(header, &out.segment(&[]).header());
-        write_partial_checksum(header, template.pseudo_header(tcp_len as u16));
-        let tcp_start = template.headers_len();
-        let gso = GsoParameters {
-            headers_len: (tcp_start + header_len) as u16,
-            segment_size: out.segment_size,
-            tcp_start: tcp_start as u16,
-            is_v6: template.is_v6(),
-        };
-        let payload = buffer.slices(out.payload_pos, out.payload_len);
-        if self
-            .port
-            .tx_gso_send(GsoPayload::Private(payload), gso)
-            .is_err()
-        {
-            self.blocked = true;
-            return Err(TxFull);
-        }
-        let segments = out.payload_len.div_ceil(u32::from(out.segment_size.max(1)));
-        template.advance_ip_id(segments as u16);
-        Ok(())
+        (writer, &mut self.bindings)
     }
 
     /// Sends a segment of a connection.
     fn transmit_of(&mut self, flow: FlowId, out: &SegmentOut) -> Result<(), TxFull> {
-        // Take the binding out of the table, because the callees borrow all of `self`.
-        let place = self.bindings.get_mut(flow.index());
-        let Some(mut binding) = place.and_then(Option::take) else {
+        let (mut writer, bindings) = self.frame_writer();
+        let Some(Some(binding)) = bindings.get_mut(flow.index()) else {
             return Ok(());
         };
-        let sent = if out.payload_len > u32::from(out.segment_size) {
-            self.write_gso_frame(out, &mut binding.template, &binding.tx)
-        } else {
-            let payload = (out.payload_len > 0).then_some(&binding.tx);
-            self.write_frame(out, &mut binding.template, payload)
-        };
-        self.bindings[flow.index()] = Some(binding);
-        sent
+        if out.payload_len > u32::from(out.segment_size) {
+            return writer.write_gso_frame(out, &mut binding.template, &binding.tx);
+        }
+        let payload = (out.payload_len > 0).then_some(&binding.tx);
+        writer.write_frame(out, &mut binding.template, payload)
+    }
+
+    /// Copies `data` to the send buffer of a connection until it is full, up to `limit` bytes that
+    /// the peer has not acknowledged. `acked` is the stream position up to which the peer has
+    /// acknowledged. Returns the number of bytes, and the stream position after these bytes.
+    /// Returns `None` if the program may not write.
+    pub fn copy_to_send(
+        &mut self,
+        connection: Connection,
+        (acked, limit): (u32, u32),
+        data: &[u8],
+    ) -> Option<(usize, u32)> {
+        let binding = self.bindings.get_mut(connection.flow.index())?.as_mut()?;
+        if !binding.is_of(connection) || !binding.may_write() {
+            return None;
+        }
+        let len = binding.copy_to_send((acked, limit), data, &mut self.buffers);
+        Some((len as usize, binding.tx_head.wrapping_add(len)))
     }
 }
 
@@ -319,19 +244,19 @@ impl<P: PacketIo> Driver for Io<P> {
                     return Ok(());
                 };
                 template.set_fields(fields);
-                self.write_frame(out, &mut template, None)
+                self.frame_writer().0.write_frame(out, &mut template, None)
             }
         }
     }
 
     fn place(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
-        let Some(binding) = self.binding(flow) else {
+        let Some(Some(binding)) = self.bindings.get_mut(flow.index()) else {
             return false;
         };
+        let start = binding.rx_read;
         let end = pos.wrapping_add(payload.len() as u32);
-        binding
-            .rx
-            .reserve(binding.rx_read, end.wrapping_sub(binding.rx_read));
+        let len = end.wrapping_sub(start);
+        binding.rx.reserve(start, len, &mut self.buffers);
         binding.rx.write(pos, payload);
         true
     }
@@ -380,7 +305,10 @@ impl<P: PacketIo> Driver for Io<P> {
                 Report::Closed(flow, cause)
             }
             EngineEvent::Released => {
-                self.bindings[flow.index()] = None;
+                if let Some(binding) = self.bindings[flow.index()].take() {
+                    self.buffers.give(binding.rx);
+                    self.buffers.give(binding.tx);
+                }
                 return;
             }
             EngineEvent::FinAcked | EngineEvent::NegativeAdvice => return,

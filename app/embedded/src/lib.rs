@@ -1,9 +1,10 @@
 //! A TCP stack that a program links, like UTCP in the paper MultiStack (§4).
 //!
 //! [`Stack`] runs the engine in the program's thread, on one port: a NIC queue, a memory link, or
-//! functions of the program that move packets ([`FnPort`]). The program calls [`Stack::poll`] in
-//! its event loop. A call receives packets, runs TCP and the timers, and sends. The stack has no
-//! thread, no lock, and no system call except in the port, so its state changes only in calls.
+//! functions of the program that move packets ([`FnPort`]). The program calls [`Stack::poll`] (or
+//! [`Stack::poll_input`] and then [`Stack::flush`]) in its event loop. The call receives packets,
+//! runs TCP and the timers, and sends. The stack has no thread, no lock, and no system call except
+//! in the port, so its state changes only in calls.
 //!
 //! ```text
 //!   program ── listen, connect, read, write, events ──> Stack
@@ -22,6 +23,7 @@ mod binding;
 mod buffer;
 mod ephemeral_ports;
 mod fn_port;
+mod frame_writer;
 mod handles;
 mod io;
 mod link_addresses;

@@ -227,12 +227,19 @@ impl<P: PacketIo> Stack<P> {
     ///
     /// `now` is the time of a monotonic clock. All other functions use the time of the last poll.
     pub fn poll(&mut self, now: Instant) -> bool {
+        let received = self.poll_input(now);
+        self.flush();
+        received
+    }
+
+    /// Does the same as [`poll`](Self::poll), but does not send. A program that handles the events
+    /// and then calls [`flush`](Self::flush) sends fewer packets: data and FINs carry the ACKs.
+    pub fn poll_input(&mut self, now: Instant) -> bool {
         self.now = self.now.max(now);
         let received = self.receive_burst();
         if self.engine.is_due(self.now) {
             self.engine.advance_time(self.now, &mut self.io);
         }
-        self.flush();
         received
     }
 
@@ -388,13 +395,9 @@ impl<P: PacketIo> Stack<P> {
         len
     }
 
-    /// Returns true at the end of the stream: the program has read all data, and the peer has sent
-    /// a FIN or the connection has ended. Also returns true for an invalid handle.
+    /// Returns true at the end of the stream ([`Status::is_end`]), and for an invalid handle.
     pub fn is_end(&self, connection: Connection) -> bool {
-        let status = self.status(connection);
-        status.is_none_or(|status| {
-            status.readable == 0 && (status.peer_closed || status.cause.is_some())
-        })
+        self.status(connection).is_none_or(|status| status.is_end())
     }
 
     /// Copies `data` to the send buffer until it is full. Returns the number of bytes. If this
@@ -402,20 +405,17 @@ impl<P: PacketIo> Stack<P> {
     /// event if the sending direction is closed ([`Status::writable`] is then `None`).
     pub fn write(&mut self, connection: Connection, data: &[u8]) -> usize {
         let limit = self.engine.config().tx_limit;
-        let Some(acked) = self.lookup(connection).map(|(_, flow)| flow.tx_acked()) else {
+        let acked = self.lookup(connection).map(|(_, flow)| flow.tx_acked());
+        let copied = acked.and_then(|acked| self.io.copy_to_send(connection, (acked, limit), data));
+        let Some((len, tx_head)) = copied else {
             return 0;
         };
-        let Some(binding) = self.binding(connection).filter(|b| b.may_write()) else {
-            return 0;
-        };
-        let len = binding.copy_to_send(acked, limit, data);
-        let tx_head = binding.tx_head.wrapping_add(len);
         match self.engine.tx_advance(connection.flow, tx_head) {
             Ok(()) => {
                 if let Some(binding) = self.binding(connection) {
                     binding.tx_head = tx_head;
                 }
-                len as usize
+                len
             }
             // The connection or its sending direction is closed.
             Err(_) => 0,

@@ -32,3 +32,11 @@ pub struct Urgent {
     /// Value of the urgent byte. `None` until the byte has arrived.
     pub byte: Option<u8>,
 }
+
+impl Status {
+    /// Returns true if the program has read all data, and the peer has sent a FIN or the connection
+    /// has ended.
+    pub fn is_end(&self) -> bool {
+        self.readable == 0 && (self.peer_closed || self.cause.is_some())
+    }
+}

@@ -84,6 +84,11 @@ impl Pair {
         self.server.poll(self.now);
     }
 
+    /// Returns the number of packets that neither side has received.
+    fn in_flight(&self) -> usize {
+        self.queues.iter().map(|queue| queue.borrow().len()).sum()
+    }
+
     /// Returns the events of the client and of the server after one step.
     fn events(&mut self) -> [Vec<Event>; 2] {
         self.step();
@@ -175,6 +180,51 @@ fn a_hundred_connections_echo() {
 fn one_packet_in_twenty_is_lost() {
     echo(1, 1_000_000, 20);
     echo(50, 20_000, 20);
+}
+
+#[test]
+fn data_and_fins_carry_the_acks_of_a_program_that_sends_after_its_events() {
+    let mut pair = Pair::new(0);
+    let listener = pair.server.listen(SERVER, 8).unwrap();
+    let local = Endpoint::new(ADDRESSES[0], 4000);
+    let client = pair.client.connect(local, SERVER).unwrap();
+    pair.client.flush();
+    let mut sent = pair.in_flight();
+    for _ in 0..4 {
+        pair.now += Duration::from_micros(50);
+        pair.server.poll_input(pair.now);
+        while let Some(event) = pair.server.next_event() {
+            let accepted = pair.server.accept(listener);
+            let connection = match (event, accepted) {
+                (Event::Readable(connection), _) | (_, Some(connection)) => connection,
+                other => panic!("unexpected: {other:?}"),
+            };
+            if pair.server.read(connection, &mut [0; 8]) > 0 {
+                pair.server.write(connection, b"response");
+                pair.server.close(connection);
+            }
+        }
+        pair.server.flush();
+        sent += pair.in_flight();
+        pair.client.poll_input(pair.now);
+        while let Some(event) = pair.client.next_event() {
+            match event {
+                Event::Connected(_) => assert_eq!(pair.client.write(client, b"request"), 7),
+                Event::Readable(_) => {
+                    let mut response = [0; 8];
+                    pair.client.read(client, &mut response);
+                    assert_eq!(&response, b"response");
+                    pair.client.close(client);
+                }
+                other => panic!("unexpected: {other:?}"),
+            }
+        }
+        pair.client.flush();
+        sent += pair.in_flight();
+    }
+    assert!(pair.client.is_empty() && pair.server.is_empty());
+    // The client sends SYN, request and FIN. The server sends SYN-ACK, response with FIN, and ACK.
+    assert_eq!(sent, 6);
 }
 
 #[test]

@@ -177,7 +177,7 @@ impl Client {
         }
         let mut buffer = vec![0; READ_LEN];
         while now() < end {
-            let received = self.stack.poll(now());
+            let received = self.stack.poll_input(now());
             while let Some(event) = self.stack.next_event() {
                 match event {
                     Event::Connected(connection) => self.send(connection),

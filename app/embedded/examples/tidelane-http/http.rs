@@ -59,6 +59,8 @@ pub struct Server<S: Sockets> {
     clients: HashMap<S::Connection, Client>,
     /// Buffer into which each read copies received data.
     read_buffer: Box<[u8]>,
+    /// Empty memory for the responses of the next client.
+    spare_response: Vec<u8>,
     pub responses: u64,
 }
 
@@ -69,6 +71,7 @@ impl<S: Sockets> Server<S> {
             sockets,
             clients: HashMap::new(),
             read_buffer: vec![0; READ_LEN].into_boxed_slice(),
+            spare_response: Vec::new(),
             responses: 0,
         }
     }
@@ -98,6 +101,9 @@ impl<S: Sockets> Server<S> {
                 break;
             }
         }
+        if client.response.is_empty() {
+            client.response = std::mem::take(&mut self.spare_response);
+        }
         // Pipelined requests are answered in turn: the next response begins when the send buffer
         // has accepted the previous response.
         loop {
@@ -110,6 +116,9 @@ impl<S: Sockets> Server<S> {
         }
         let bad = client.request.len() > REQUEST_LEN_MAX;
         let over = client.response.is_empty() && (client.closes || self.sockets.is_end(connection));
+        if client.response.is_empty() {
+            self.spare_response = std::mem::take(&mut client.response);
+        }
         if bad || over {
             self.close(connection);
         }

@@ -137,7 +137,7 @@ fn serve<P: PacketIo>(
     let now = || Instant::from_secs(1) + Duration::from_nanos(start.elapsed().as_nanos() as u64);
     let end = Instant::from_secs(1 + options.seconds);
     while now() < end {
-        let received = server.sockets.stack.poll(now());
+        let received = server.sockets.stack.poll_input(now());
         while let Some(event) = server.sockets.stack.next_event() {
             match event {
                 Event::Incoming(_) => server.accept(),
