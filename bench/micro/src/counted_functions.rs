@@ -6,7 +6,7 @@
 use tidelane_engine::Segment;
 use tidelane_time::Instant;
 
-use crate::{echo::EchoProgram, engine::OneFlow, mux::MemoryMux, rig::Machine};
+use crate::{echo::EchoProgram, embedded::Server, engine::OneFlow, mux::MemoryMux, rig::Machine};
 
 /// Passes a segment to the TCP engine and ends the batch, so that the engine sends an ACK.
 #[unsafe(no_mangle)]
@@ -49,4 +49,11 @@ pub fn tidelane_micro_mux(mux: &mut MemoryMux) {
 #[inline(never)]
 pub fn tidelane_micro_write_requests(program: &mut EchoProgram) {
     program.write_requests();
+}
+
+/// Handles one wake-up of a server on the embedded stack.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub fn tidelane_micro_embedded(server: &mut Server, now: Instant) {
+    server.handle_wakeup(now);
 }

@@ -11,6 +11,7 @@ use crate::callgrind::{self, Measurement};
 const SERVICE: &[&str] = &["tidelane_micro_service"];
 const LIBRARY: &[&str] = &["tidelane_micro_library"];
 const BOTH: &[&str] = &["tidelane_micro_service", "tidelane_micro_library"];
+const EMBEDDED: &[&str] = &["tidelane_micro_embedded"];
 const MUX: &[&str] = &["tidelane_micro_mux"];
 const LOCAL: &[&str] = &[
     "tidelane_micro_service",
@@ -69,14 +70,14 @@ const FIGURES: &[Figure] = &[
         ("port", 1),
         BOTH,
         Some(2500),
-        2498,
+        2470,
     ),
     figure(
         "request and reply, service alone",
         ("port", 1),
         SERVICE,
         None,
-        2088,
+        2060,
     ),
     figure(
         "request and reply, library alone",
@@ -90,22 +91,36 @@ const FIGURES: &[Figure] = &[
         ("port", 16),
         BOTH,
         Some(2500),
-        1650,
+        1626,
     ),
     figure(
         "64 at once, service and library",
         ("port", 64),
         BOTH,
         Some(2500),
-        1607,
+        1583,
     ),
-    figure("local path, both ends", ("local", 1), LOCAL, None, 4590),
+    figure("local path, both ends", ("local", 1), LOCAL, None, 4537),
     figure(
         "local path, both ends, 64 at once",
         ("local", 64),
         LOCAL,
         None,
-        3015,
+        2970,
+    ),
+    figure(
+        "embedded: connection with request and response",
+        ("embedded", 1),
+        EMBEDDED,
+        None,
+        15_450,
+    ),
+    figure(
+        "embedded: 16 connections at once",
+        ("embedded", 16),
+        EMBEDDED,
+        None,
+        14_500,
     ),
     figure("mux: 1 port sends 60 B", ("mux-send", 1), MUX, None, 726),
     figure(
@@ -127,7 +142,7 @@ const FIGURES: &[Figure] = &[
         ("mux-receive", 1024),
         MUX,
         None,
-        397,
+        392,
     ),
 ];
 

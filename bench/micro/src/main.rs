@@ -11,6 +11,7 @@ mod allocations_unsafe;
 mod callgrind;
 mod counted_functions;
 mod echo;
+mod embedded;
 mod engine;
 mod figures;
 mod mux;
@@ -38,7 +39,7 @@ struct Arguments {
 enum Command {
     /// Run one load, and print the number of segments or requests and of allocations
     Load {
-        /// Name of the load: receive, send, port, local, mux-send or mux-receive
+        /// Name of the load: receive, send, port, local, embedded, mux-send or mux-receive
         name: String,
         /// Turns to count
         #[arg(long, default_value_t = 1000)]
@@ -109,11 +110,12 @@ fn run_load(name: &str, load: Load) -> Result<(), String> {
         "send" => engine::send(load),
         "port" => echo::two_hosts(load),
         "local" => echo::one_host(load),
+        "embedded" => embedded::connections(load),
         "mux-send" => mux::send_to_nic(load),
         "mux-receive" => mux::receive_from_nic(load),
         _ => {
             return Err(format!(
-                "no load {name:?}: receive, send, port, local, mux-send or mux-receive"
+                "no load {name:?}: receive, send, port, local, embedded, mux-send or mux-receive"
             ));
         }
     };
