@@ -6,6 +6,9 @@
 //! The client is wrk, on the kernel at the other end of a veth. For the measurements in memory, the
 //! client is another program with a mux port of the same service. Each measurement uses a new wire,
 //! which is a veth pair between two network namespaces.
+//!
+//! A veth passes the kernel's long TSO packets on as they are. [`Link`] has the offloads that make
+//! the veth carry frames as a NIC does.
 
 use std::{collections::BTreeMap, io::Write, time::Duration};
 
@@ -16,7 +19,7 @@ use tidelane_tests::{
     nginx::{Nginx, NginxOptions},
     service::cpu_time_of,
     tools,
-    wire::{SERVER, write_random_file},
+    wire::{INTERFACE, SERVER, write_random_file},
     wrk::WrkReport,
 };
 
@@ -47,6 +50,13 @@ pub struct HttpPlan {
     pub seconds: u32,
     /// Lengths of the response bodies in bytes.
     pub lengths: Vec<u64>,
+    /// Lengths of the response bodies on a veth with GRO at the client.
+    #[serde(default)]
+    pub lengths_with_gro: Vec<u64>,
+    /// Lengths of the response bodies on a veth without TSO at the server, and with GRO at the
+    /// client.
+    #[serde(default)]
+    pub lengths_without_tso: Vec<u64>,
     /// Number of connections at a time.
     pub connections: u32,
     /// True if each connection has one request.
@@ -87,7 +97,60 @@ impl Server {
     }
 }
 
+/// Offloads of the veth between client and server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Link {
+    /// The defaults: TSO, and no GRO.
+    Plain,
+    /// TSO at the server and GRO at the client.
+    Gro,
+    /// No TSO at the server, so that each frame has at most 1,514 bytes, and GRO at the client.
+    Frames,
+}
+
+impl Link {
+    /// Returns the text for the case of a row.
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::Plain => "",
+            Self::Gro => ", GRO at the client",
+            Self::Frames => ", GRO at the client, no TSO",
+        }
+    }
+
+    /// Returns a new wire with these offloads.
+    fn wire(self) -> Result<Wire, Stop> {
+        let wire = Wire::new()?;
+        let set = |side, offload: &str| {
+            let ethtool = wire.program(side, "ethtool");
+            let ethtool = ethtool.args(&format!("-K {INTERFACE} {offload}"));
+            ethtool.run(LIMIT)?.success().map(drop)
+        };
+        if self != Self::Plain {
+            set(Side::Client, "gro on")?;
+        }
+        if self == Self::Frames {
+            set(Side::Server, "tso off")?;
+        }
+        Ok(wire)
+    }
+}
+
+/// A measurement over a veth: its offloads, the server, and the length of the bodies.
+type OverVeth = (Link, Server, u64);
+
 impl HttpPlan {
+    /// Returns the links and lengths of the measurements over a veth, in the order of the rows.
+    fn cases(&self) -> Vec<(Link, u64)> {
+        let of = |link, lengths: &[u64]| lengths.iter().map(move |len| (link, *len)).collect();
+        let cases: [Vec<(Link, u64)>; 3] = [
+            of(Link::Plain, &self.lengths),
+            of(Link::Gro, &self.lengths_with_gro),
+            of(Link::Frames, &self.lengths_without_tso),
+        ];
+        cases.concat()
+    }
+
     /// Returns the fields that the plans of all kinds of figures have in common.
     pub fn heading(&self) -> Heading {
         let kind = if self.close {
@@ -112,8 +175,8 @@ impl HttpPlan {
 /// The results, in the order of the rounds.
 #[derive(Debug, Default)]
 pub struct Results {
-    /// Requests per second of each server and length over the veth.
-    over_veth: BTreeMap<(Server, u64), Vec<f64>>,
+    /// Requests per second of each measurement over a veth.
+    over_veth: BTreeMap<OverVeth, Vec<f64>>,
     /// Rates of each length between two mux ports, in memory.
     in_memory: BTreeMap<u64, Vec<MemoryRates>>,
 }
@@ -129,26 +192,27 @@ struct MemoryRates {
 
 /// Runs all rounds of a plan.
 pub fn run(plan: &HttpPlan) -> Result<Results, Stop> {
-    tools::require_tools(&["wrk", "nginx"])?;
+    tools::require_tools(&["wrk", "nginx", "ethtool"])?;
     let heading = plan.heading();
     heading.print();
     let mut results = Results::default();
     for round in 0..plan.rounds {
         println!("round {} of {}", round + 1, plan.rounds);
-        for length in &plan.lengths {
+        for (link, length) in plan.cases() {
             let mut servers = SERVERS;
             if round % 2 == 1 {
                 servers.reverse();
             }
             for server in servers {
-                let rate = measure(plan, server, *length)?;
+                let case = (link, server, length);
+                let rate = measure(plan, case)?;
                 println!(
-                    "  {length:>6} B, {:<26} {rate:>9.0} requests/s",
-                    server.name()
+                    "  {length:>6} B, {:<26} {rate:>9.0} requests/s{}",
+                    server.name(),
+                    link.suffix()
                 );
                 let _ = std::io::stdout().flush();
-                let rates = results.over_veth.entry((server, *length)).or_default();
-                rates.push(rate);
+                results.over_veth.entry(case).or_default().push(rate);
             }
         }
         for length in &plan.lengths_in_memory {
@@ -201,8 +265,8 @@ fn measure_in_memory(plan: &HttpPlan, length: u64) -> Result<MemoryRates, Stop> 
 }
 
 /// Measures a server once. Returns the requests per second.
-fn measure(plan: &HttpPlan, server: Server, length: u64) -> Result<f64, Stop> {
-    let wire = Wire::new()?;
+fn measure(plan: &HttpPlan, (link, server, length): OverVeth) -> Result<f64, Stop> {
+    let wire = link.wire()?;
     let placed = Placement {
         service: &plan.server_cpus,
         server: &plan.server_cpus,
@@ -273,8 +337,8 @@ fn start(
 }
 
 impl Results {
-    fn values(&self, server: Server, length: u64) -> Option<Vec<f64>> {
-        self.over_veth.get(&(server, length)).cloned()
+    fn values(&self, case: OverVeth) -> Option<Vec<f64>> {
+        self.over_veth.get(&case).cloned()
     }
 
     /// Returns the rows of the result: the embedded stack compared with each of the other servers,
@@ -282,24 +346,25 @@ impl Results {
     pub fn rows(&self, plan: &HttpPlan) -> Vec<Row> {
         let heading = plan.heading();
         let mut rows = Vec::new();
-        for length in &plan.lengths {
+        for (link, length) in plan.cases() {
             for (server, beside) in [
                 (Server::Kernel, "beside the same source"),
                 (Server::Nginx, "beside nginx"),
             ] {
-                let case = format!("{length} B, {beside}");
+                let case = format!("{length} B{}, {beside}", link.suffix());
                 let pair = (
-                    self.values(server, *length),
-                    self.values(Server::Embedded, *length),
+                    self.values((link, server, length)),
+                    self.values((link, Server::Embedded, length)),
                 );
                 let metric = ("requests_per_second", true);
                 rows.extend(pair_row(&heading, &case, metric, pair.0, pair.1));
             }
-            let case = format!("{length} B");
-            let rates = self.values(Server::Embedded, *length).unwrap_or_default();
+            let case = format!("{length} B{}", link.suffix());
+            let rates = self.values((link, Server::Embedded, length));
+            let rates = rates.unwrap_or_default();
             let bits: Vec<f64> = rates
                 .iter()
-                .map(|rate| rate * *length as f64 * 8.0)
+                .map(|rate| rate * length as f64 * 8.0)
                 .collect();
             rows.push(value_row(&heading, &case, "body_bits_per_second", &bits));
         }
@@ -322,8 +387,10 @@ impl Results {
             .iter()
             .zip(&lengths)
             .map(|(length, name)| {
-                let of =
-                    |server: &Server| median(&self.values(*server, *length).unwrap_or_default());
+                let of = |server: &Server| {
+                    let rates = self.values((Link::Plain, *server, *length));
+                    median(&rates.unwrap_or_default())
+                };
                 (name.as_str(), SERVERS.iter().map(of).collect())
             })
             .collect();
