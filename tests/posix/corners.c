@@ -593,7 +593,7 @@ static int disconnect(int fd)
 }
 
 /* shutdown of a listener, and connect to no address, end accept. Connections are refused until the
- * next listen. The service ends its listener shortly after the call has returned. */
+ * next listen. */
 void listener_shut_down(void)
 {
 	/* Bind to a port number, because the kernel releases a port that it chose itself. */
@@ -616,7 +616,6 @@ void listener_shut_down(void)
 		show(ways[i](listener));
 		show(accept(listener, NULL, NULL));
 		say_poll(listener);
-		pause_briefly();
 		say("peer connects: %d", peer_tries(port).ok);
 		show(listen(listener, 5));
 		want_connections(listener);

@@ -256,6 +256,7 @@ impl Session {
             }
             message::UNLISTEN => {
                 self.listeners[request.listener as usize] = None;
+                close_unused_listeners(&mut LISTENERS.lock().unwrap());
                 Some(answer)
             }
             message::RESERVE => {
@@ -443,12 +444,17 @@ fn port_of(socket: &OwnedFd) -> u16 {
     rustix::net::SocketAddrV4::try_from(name).unwrap().port()
 }
 
+/// Closes the listeners that no process uses any more.
+fn close_unused_listeners(listeners: &mut Vec<(u64, Arc<SharedListener>)>) {
+    listeners.retain(|(_, shared)| Arc::strong_count(shared) > 1);
+}
+
 /// Returns the relay's listener for the program's listening socket. Creates the listener, unless
 /// another process has already asked for it.
 fn shared_listener(socket: &OwnedFd) -> Arc<SharedListener> {
     let inode = rustix::fs::fstat(socket).unwrap().st_ino;
     let mut listeners = LISTENERS.lock().unwrap();
-    listeners.retain(|(_, shared)| Arc::strong_count(shared) > 1);
+    close_unused_listeners(&mut listeners);
     if let Some((_, shared)) = listeners.iter().find(|(known, _)| *known == inode) {
         return shared.clone();
     }
