@@ -7,9 +7,9 @@ use crate::{
     get::{self, Get},
     meta_commands,
     number::{parse_i32, parse_u32, parse_u64},
+    outcome::Outcome,
     output::Output,
     receive::{self, Command, Mode},
-    session::Outcome,
     stats,
     store::New,
     tokens::Tokens,
@@ -114,7 +114,7 @@ fn store(turn: &mut Turn<'_, impl Output>, tokens: &Tokens<'_>, mode: Mode) -> O
         is_quiet,
         meta: None,
     };
-    receive::start(turn, &new, command)
+    Outcome::of_store(receive::start(turn, &new, command))
 }
 
 /// Reads the arguments of a store command: the properties of the item, and the CAS number.

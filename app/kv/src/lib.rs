@@ -41,6 +41,7 @@ mod lingering;
 mod meta;
 mod meta_commands;
 mod number;
+mod outcome;
 mod output;
 mod receive;
 mod ring_output;

@@ -8,9 +8,9 @@ use crate::{
     kv::Kv,
     meta::{BAD_FORMAT, Flags, Key, check_words},
     number::Decimal,
+    outcome::Outcome,
     output::Output,
     receive::{self, Command, MetaCommand, Mode, write_key},
-    session::Outcome,
     store::{Item, Mark, New, Store},
     tokens::Tokens,
     turn::Turn,
@@ -264,7 +264,7 @@ fn set(turn: &mut Turn<'_, impl Output>, tokens: &Tokens<'_>) -> Result<Outcome,
                 expiry: flags.ttl.unwrap_or(Expiry::NEVER),
                 has_binary_key: flags.key.is_binary(),
             };
-            Ok(receive::start(turn, &new, command))
+            Ok(Outcome::of_store(receive::start(turn, &new, command)))
         }
         Err(text) => {
             turn.out.line(text);

@@ -6,7 +6,6 @@ use crate::{
     kv::Kv,
     number::{Decimal, parse_i32},
     output::Output,
-    session::Outcome,
     store::{Item, Mark, New, OutOfMemory, Store, Upload},
     turn::Turn,
 };
@@ -71,6 +70,13 @@ pub struct Receiving {
     tail_len: usize,
 }
 
+/// A command that the server does not execute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Number of bytes to skip: the rest of the value, and the CRLF after the value.
+    pub to_skip: u64,
+}
+
 /// Parses the length of a value.
 pub fn value_len(text: &[u8]) -> Option<usize> {
     let len = parse_i32(text)?;
@@ -91,14 +97,18 @@ pub enum Arrived {
 
 /// Starts to receive the value of an item. Refuses the command if the value is too large or no
 /// memory is left.
-pub fn start(turn: &mut Turn<'_, impl Output>, new: &New<'_>, command: Command) -> Outcome {
+pub fn start(
+    turn: &mut Turn<'_, impl Output>,
+    new: &New<'_>,
+    command: Command,
+) -> Result<Box<Receiving>, Refused> {
     let is_allowed = Store::is_size_allowed(new.key, new.value_len, new.client_flags);
     let upload = match is_allowed {
         true => turn.kv.store.begin(new).ok(),
         false => None,
     };
     match upload {
-        Some(upload) => Outcome::Receive(Box::new(Receiving {
+        Some(upload) => Ok(Box::new(Receiving {
             command,
             upload,
             tail: [0; 2],
@@ -106,7 +116,9 @@ pub fn start(turn: &mut Turn<'_, impl Output>, new: &New<'_>, command: Command) 
         })),
         None => {
             command.refuse(turn, new.key, !is_allowed);
-            Outcome::Swallow(new.value_len as u64 + 2)
+            Err(Refused {
+                to_skip: new.value_len as u64 + 2,
+            })
         }
     }
 }
@@ -235,12 +247,14 @@ impl Receiving {
     }
 
     /// Refuses the command for lack of memory. `missing` bytes of the value are still to arrive.
-    pub fn run_out(self, turn: &mut Turn<'_, impl Output>, missing: usize) -> Outcome {
+    pub fn run_out(self, turn: &mut Turn<'_, impl Output>, missing: usize) -> Refused {
         let mut buffer = [0; KEY_LEN_MAX];
         let key = turn.kv.store.copy_key(self.upload.item(), &mut buffer);
         turn.kv.store.abandon(self.upload);
         self.command.refuse(turn, key, false);
-        Outcome::Swallow(missing as u64 + 2)
+        Refused {
+            to_skip: missing as u64 + 2,
+        }
     }
 
     /// Frees the memory of an incomplete value.
@@ -249,13 +263,13 @@ impl Receiving {
     }
 
     /// Executes the command after its value has arrived, and answers.
-    pub fn finish(self, turn: &mut Turn<'_, impl Output>) -> Outcome {
+    pub fn finish(self, turn: &mut Turn<'_, impl Output>) {
         turn.kv.counts.cmd_set += 1;
         if self.tail != *b"\r\n" {
             turn.kv.store.abandon(self.upload);
             let is_quiet = self.command.is_quiet && self.command.meta.is_none();
             turn.answer(is_quiet, "CLIENT_ERROR bad data chunk");
-            return Outcome::Done;
+            return;
         }
         let mut buffer = [0; KEY_LEN_MAX];
         let item = self.upload.item();
@@ -271,10 +285,10 @@ impl Receiving {
                 Stored::NotFound => "NOT_FOUND",
             };
             turn.answer(is_quiet, text);
-            return Outcome::Done;
+            return;
         };
         let (code, cas) = match stored {
-            Stored::Yes(_) if is_quiet => return Outcome::Done,
+            Stored::Yes(_) if is_quiet => return,
             Stored::Yes(cas) => ("HD", cas),
             Stored::No => ("NS", 0),
             Stored::OtherCas => ("EX", 0),
@@ -286,7 +300,6 @@ impl Receiving {
         meta.write_reply((key, has_binary_key), cas, answer);
         answer.extend_from_slice(b"\r\n");
         turn.out.write(answer);
-        Outcome::Done
     }
 }
 

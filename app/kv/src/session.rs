@@ -8,6 +8,7 @@ use crate::{
     classic,
     get::{Get, Left, continue_value, has_long_key, process_keys, refuse_keys},
     kv::Kv,
+    outcome::Outcome,
     output::{COMMAND_ROOM, Output},
     receive::{Arrived, Receiving},
     store::Reader,
@@ -42,23 +43,6 @@ pub struct Fed {
     pub progress: Progress,
     /// Work that is left in the budget.
     pub budget: usize,
-}
-
-/// Result of a command line.
-#[derive(Debug)]
-pub enum Outcome {
-    /// The command is answered.
-    Done,
-    /// Keys of a `get` follow, from this offset in the line.
-    Keys(Get, usize),
-    /// The value of an item follows the line.
-    Receive(Box<Receiving>),
-    /// A block of this length in bytes follows the line and is skipped.
-    Swallow(u64),
-    /// The answer continues with the rest of a value.
-    Value(Reader),
-    /// The connection is to be closed.
-    Close,
 }
 
 /// State of the protocol: the part of the input that comes next.
@@ -234,8 +218,13 @@ impl Session {
         let state = std::mem::replace(&mut self.state, State::Command);
         if let State::Receive(receiving) = state {
             let outcome = match arrived {
-                Arrived::WithoutMemory(missing) => receiving.run_out(turn, missing),
-                _ => receiving.finish(turn),
+                Arrived::WithoutMemory(missing) => {
+                    Outcome::Swallow(receiving.run_out(turn, missing).to_skip)
+                }
+                _ => {
+                    receiving.finish(turn);
+                    Outcome::Done
+                }
             };
             self.enter(outcome);
         }

@@ -1,0 +1,35 @@
+//! [`Outcome`]: the result of a command line.
+
+use crate::{
+    get::Get,
+    receive::{Receiving, Refused},
+    store::Reader,
+};
+
+/// Result of a command line.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The command is answered.
+    Done,
+    /// Keys of a `get` follow, from this offset in the line.
+    Keys(Get, usize),
+    /// The value of an item follows the line.
+    Receive(Box<Receiving>),
+    /// A block of this length in bytes follows the line and is skipped.
+    Swallow(u64),
+    /// The answer continues with the rest of a value.
+    Value(Reader),
+    /// The connection is to be closed.
+    Close,
+}
+
+impl Outcome {
+    /// Returns the outcome of a store command, from the result of
+    /// [`receive::start`](crate::receive::start).
+    pub fn of_store(started: Result<Box<Receiving>, Refused>) -> Self {
+        match started {
+            Ok(receiving) => Self::Receive(receiving),
+            Err(refused) => Self::Swallow(refused.to_skip),
+        }
+    }
+}
