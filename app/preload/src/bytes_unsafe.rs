@@ -11,7 +11,7 @@ use tidelane_sockets::{Handled, Socket, descriptors, transfer};
 
 use crate::{
     cancellation_unsafe::cancellation_point,
-    fast_open_unsafe::{prepare, sendto},
+    fast_open_unsafe::prepare,
     hand_over_unsafe::check_rights,
     libc_abi_unsafe::{
         bytes, bytes_mut, fail_with_errno, handled_or_system_call, iovecs, iovecs_mut, system_call,
@@ -228,6 +228,46 @@ pub unsafe extern "C-unwind" fn send(
         },
         // SAFETY: the caller upholds the safety contract.
         Some(socket) => unsafe { transmit(socket, fd, buf, len, flags, libc::SYS_sendto) },
+        // SAFETY: the caller upholds the safety contract.
+        None => unsafe { system_call(libc::SYS_sendto, args) },
+    }
+}
+
+/// Interposes libc's `sendto(2)`. With MSG_FASTOPEN, first connects the socket to the address. For
+/// a connected socket, ignores the address, as Linux does.
+///
+/// # Safety
+///
+/// The arguments must be valid as in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn sendto(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    flags: c_int,
+    addr: *const sockaddr,
+    addrlen: socklen_t,
+) -> ssize_t {
+    cancellation_point();
+    let args = [
+        fd as usize,
+        buf as usize,
+        len,
+        flags as usize,
+        addr as usize,
+        addrlen as usize,
+    ];
+    let prepared = descriptors::socket(fd).and_then(|socket| {
+        // SAFETY: the caller upholds the safety contract.
+        let prepared = unsafe { prepare(socket, fd, (addr.cast(), addrlen), flags) };
+        Some((socket, prepared?))
+    });
+    match prepared {
+        // SAFETY: the caller upholds the safety contract.
+        Some((socket, Ok(()))) => unsafe {
+            transmit(socket, fd, buf, len, flags, libc::SYS_sendto)
+        },
+        Some((_, Err(error))) => fail_with_errno(error.0),
         // SAFETY: the caller upholds the safety contract.
         None => unsafe { system_call(libc::SYS_sendto, args) },
     }

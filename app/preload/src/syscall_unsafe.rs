@@ -9,8 +9,7 @@ use tidelane_sockets::{
 };
 
 use crate::{
-    bytes_unsafe, control_unsafe, descriptors_unsafe, fast_open_unsafe, files_unsafe, forks_unsafe,
-    hand_over_unsafe,
+    bytes_unsafe, control_unsafe, descriptors_unsafe, files_unsafe, forks_unsafe, hand_over_unsafe,
     libc_abi_unsafe::{fail_with_errno, libc_result},
     message_arrays_unsafe, readiness_unsafe, select_unsafe, vectors_unsafe,
 };
@@ -100,7 +99,7 @@ fn bytes_handler(number: c_long) -> Option<Handler> {
         libc::SYS_recvfrom => handler!([fd, b, c, d, e, f] => bytes_unsafe::recvfrom(
             fd as _, b as _, c, d as _, e as _, f as _
         )),
-        libc::SYS_sendto => handler!([fd, b, c, d, e, f] => fast_open_unsafe::sendto(
+        libc::SYS_sendto => handler!([fd, b, c, d, e, f] => bytes_unsafe::sendto(
             fd as _, b as _, c, d as _, e as _, f as _
         )),
         libc::SYS_recvmsg => {
