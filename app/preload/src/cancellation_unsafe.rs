@@ -18,7 +18,7 @@ use tidelane_sockets::sys::{
     cancellation_unsafe::{self as cancellation, SIGCANCEL},
 };
 
-use crate::hand_over_unsafe::next_symbol;
+use crate::next_symbol_unsafe::next_symbol;
 
 unsafe extern "C-unwind" {
     /// Ends the thread if a cancellation is pending and enabled.

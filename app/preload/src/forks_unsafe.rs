@@ -11,8 +11,8 @@ use std::ffi::{c_int, c_long, c_void};
 use tidelane_sockets::process;
 
 use crate::{
-    hand_over_unsafe::next_symbol,
     libc_abi_unsafe::{fail_with_errno, system_call},
+    next_symbol_unsafe::next_symbol,
 };
 
 /// Calls `fork` between the library's fork handlers. `fork` returns the child's process id in the

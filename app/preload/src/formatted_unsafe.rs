@@ -14,7 +14,7 @@ use std::{
 use tidelane_sockets::descriptors;
 
 use crate::{
-    hand_over_unsafe::next_symbol, libc_abi_unsafe::fail_with_errno, stdio_unsafe::write_all,
+    libc_abi_unsafe::fail_with_errno, next_symbol_unsafe::next_symbol, stdio_unsafe::write_all,
 };
 
 /// The address of a `va_list`. The calling conventions of x86-64 and aarch64 pass a `va_list` in

@@ -11,7 +11,10 @@ use std::{
 use libc::{mmsghdr, msghdr};
 use tidelane_sockets::{Errno, descriptors, hand_over, programs, sys};
 
-use crate::libc_abi_unsafe::{fail_with_errno, system_call};
+use crate::{
+    libc_abi_unsafe::{fail_with_errno, system_call},
+    next_symbol_unsafe::next_symbol,
+};
 
 /// Type of `execv` and `execvp`.
 type Exec = unsafe extern "C" fn(*const c_char, *const *const c_char) -> c_int;
@@ -33,13 +36,6 @@ static LOADED: extern "C" fn() = loaded;
 /// the memory in which this process and its forked children note the programs already reported.
 extern "C" fn loaded() {
     programs::prepare();
-}
-
-/// Returns the address of libc's own definition of a function that this library interposes.
-pub(crate) fn next_symbol(name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: the name is a C string.
-    let function = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-    (!function.is_null()).then_some(function)
 }
 
 /// Checks the program `file` before libc's function `name` executes or spawns it. Reports

@@ -4,17 +4,11 @@
 //! By default, the exported functions therefore return -ENOSYS, as on a kernel without io_uring. If
 //! the user allows io_uring (`tidelane run --io-uring`), they call the functions of liburing.
 
-use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 
 use tidelane_sockets::io_uring;
 
-/// Returns the address of the definition of a function in the libraries that were loaded after this
-/// library.
-fn next_symbol(name: &CStr) -> Option<*const c_void> {
-    // SAFETY: the name is a C string. The result is null if there is no such function.
-    let address = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-    (!address.is_null()).then_some(address.cast_const())
-}
+use crate::next_symbol_unsafe::next_symbol;
 
 /// Exports a function of liburing.
 macro_rules! export_liburing {

@@ -5,7 +5,7 @@
 //! exported function asks [`tidelane_sockets`] whether the descriptor is tracked, at the cost of a
 //! load and a branch. For any other descriptor, the function makes the same system call as libc.
 //! Where libc's own definition of an interposed function is needed, the library finds it with
-//! `dlsym` (`next_symbol` of `hand_over_unsafe` and `io_uring_unsafe`).
+//! `dlsym` (`next_symbol_unsafe`).
 //!
 //! The library does not intercept the system calls that a program makes without libc (Go, static
 //! binaries).
@@ -22,6 +22,7 @@ mod hand_over_unsafe;
 mod io_uring_unsafe;
 mod libc_abi_unsafe;
 mod message_arrays_unsafe;
+mod next_symbol_unsafe;
 mod readiness_unsafe;
 mod select_unsafe;
 mod signals_unsafe;

@@ -13,7 +13,7 @@ use std::{
 use libc::{sighandler_t, siginfo_t};
 use tidelane_sockets::{process, sys::section_unsafe};
 
-use crate::{hand_over_unsafe::next_symbol, libc_abi_unsafe::fail_with_errno};
+use crate::{libc_abi_unsafe::fail_with_errno, next_symbol_unsafe::next_symbol};
 
 /// One more than the highest signal number.
 const SIGNALS: usize = 65;

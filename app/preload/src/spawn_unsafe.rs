@@ -10,7 +10,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use tidelane_sockets::hand_over;
 
-use crate::hand_over_unsafe::{checked_symbol, next_symbol};
+use crate::{hand_over_unsafe::checked_symbol, next_symbol_unsafe::next_symbol};
 
 /// Interposes libc's `posix_spawn_file_actions_adddup2(3)`.
 ///

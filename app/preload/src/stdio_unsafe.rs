@@ -19,8 +19,8 @@ use tidelane_sockets::descriptors;
 use crate::{
     bytes_unsafe::{read, write},
     descriptors_unsafe::close,
-    hand_over_unsafe::next_symbol,
     libc_abi_unsafe::fail_with_errno,
+    next_symbol_unsafe::next_symbol,
     standard_streams_unsafe,
 };
 
