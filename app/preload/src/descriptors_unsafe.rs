@@ -1,5 +1,4 @@
-//! Calls that duplicate and close descriptors, or get and set their flags, and the end of the
-//! process.
+//! Calls that duplicate and close descriptors, or get and set their flags.
 //!
 //! This library (`libtidelane.so`) tracks the program's TCP sockets and epoll instances. A foreign
 //! descriptor is neither tracked nor the library's own. The kernel handles calls on foreign
@@ -7,10 +6,11 @@
 
 use std::ffi::{c_int, c_uint, c_ulong};
 
-use tidelane_sockets::{Handled, descriptors, exit, transfer, urgent};
+use tidelane_sockets::{Handled, descriptors, transfer, urgent};
 
 use crate::{
     cancellation_unsafe::cancellation_point,
+    close_unsafe::close_descriptor,
     libc_abi_unsafe::{cancellable_system_call, handled_or_system_call, system_call},
     standard_streams_unsafe,
 };
@@ -30,15 +30,7 @@ const SIOCATMARK: c_ulong = 0x8905;
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     cancellation_point();
-    let handled = if descriptors::is_foreign(fd) {
-        None
-    } else {
-        descriptors::close(fd)
-    };
-    // SAFETY: the call takes no pointers.
-    let result = unsafe {
-        handled_or_system_call(handled, libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) as c_int
-    };
+    let result = close_descriptor(fd);
     standard_streams_unsafe::select_stream(fd);
     result
 }
@@ -275,43 +267,3 @@ unsafe fn store(into: *mut c_int, handled: Handled) -> Handled {
         other => other,
     }
 }
-
-/// Interposes libc's `_exit(2)`. First closes the accelerated connections, which the service (the
-/// process `tidelaned`) carries, so that the service sends the unsent payload and a FIN instead of
-/// a RST.
-///
-/// # Safety
-///
-/// The arguments must be valid as in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn _exit(status: c_int) -> ! {
-    exit::at_exit();
-    loop {
-        // SAFETY: the call takes no pointers and does not return.
-        unsafe { system_call(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]) };
-    }
-}
-
-/// Interposes libc's `_Exit(3)`.
-///
-/// # Safety
-///
-/// The arguments must be valid as in C.
-#[allow(non_snake_case)]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
-    // SAFETY: the call takes no pointers.
-    unsafe { _exit(status) }
-}
-
-/// Flushes the stdio streams if one of them is or was on a tracked socket, and then closes the
-/// accelerated connections.
-extern "C" fn finish() {
-    crate::stdio_unsafe::flush();
-    exit::at_exit();
-}
-
-/// Makes `exit` call `finish` after the program's own handlers.
-#[used]
-#[unsafe(link_section = ".fini_array")]
-static FINISH: extern "C" fn() = finish;

@@ -77,7 +77,7 @@ unsafe extern "C" fn child_entry(child: *mut c_void) -> c_int {
     // Do not return: libc's `clone` would end the child by a direct system call, without the
     // library's `_exit`.
     // SAFETY: the call takes no pointers.
-    unsafe { crate::descriptors_unsafe::_exit(status) }
+    unsafe { crate::exit_unsafe::_exit(status) }
 }
 
 /// Interposes libc's `clone(2)`, with all optional arguments.

@@ -14,7 +14,8 @@ use std::{
 use tidelane_sockets::descriptors;
 
 use crate::{
-    libc_abi_unsafe::fail_with_errno, next_symbol_unsafe::next_symbol, stdio_unsafe::write_all,
+    cookie_stream_unsafe::write_all, libc_abi_unsafe::fail_with_errno,
+    next_symbol_unsafe::next_symbol,
 };
 
 /// The address of a `va_list`. The calling conventions of x86-64 and aarch64 pass a `va_list` in

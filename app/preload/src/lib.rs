@@ -12,8 +12,11 @@
 
 mod bytes_unsafe;
 mod cancellation_unsafe;
+mod close_unsafe;
 mod control_unsafe;
+mod cookie_stream_unsafe;
 mod descriptors_unsafe;
+mod exit_unsafe;
 mod fast_open_unsafe;
 mod files_unsafe;
 mod forks_unsafe;

@@ -20,7 +20,10 @@ use std::{
 use libc::FILE;
 use tidelane_sockets::descriptors;
 
-use crate::{descriptors_unsafe::close, stdio_unsafe};
+use crate::{
+    cancellation_unsafe::cancellation_point, close_unsafe::close_descriptor,
+    cookie_stream_unsafe::open,
+};
 
 /// Descriptor of `stderr`, the last standard stream.
 const LAST: c_int = 2;
@@ -121,7 +124,7 @@ fn open_substitute(fd: c_int) -> Option<Streams> {
     // new stream has no bytes in its buffer.
     unsafe {
         let own = *variable(fd);
-        let substitute = stdio_unsafe::open(fd, mode.as_ptr(), close_substitute);
+        let substitute = open(fd, mode.as_ptr(), close_substitute);
         if own.is_null() || substitute.is_null() {
             return None;
         }
@@ -179,8 +182,10 @@ unsafe extern "C-unwind" fn close_substitute(cookie: *mut c_void) -> c_int {
             }
         }
     }
-    // SAFETY: the call takes no pointers.
-    unsafe { close(fd) }
+    cancellation_point();
+    let result = close_descriptor(fd);
+    select_stream(fd);
+    result
 }
 
 /// Returns the descriptor of a stream that is a substitute, or `None` for any other stream.

@@ -9,7 +9,8 @@ use tidelane_sockets::{
 };
 
 use crate::{
-    bytes_unsafe, control_unsafe, descriptors_unsafe, files_unsafe, forks_unsafe, hand_over_unsafe,
+    bytes_unsafe, control_unsafe, descriptors_unsafe, exit_unsafe, files_unsafe, forks_unsafe,
+    hand_over_unsafe,
     libc_abi_unsafe::{fail_with_errno, libc_result},
     message_arrays_unsafe, readiness_unsafe, select_unsafe, vectors_unsafe,
 };
@@ -193,7 +194,7 @@ fn descriptors_handler(number: c_long) -> Option<Handler> {
 /// The arguments must be valid for the system call.
 unsafe fn exit_group([status, ..]: Args) -> c_long {
     // SAFETY: the caller upholds the safety contract.
-    unsafe { descriptors_unsafe::_exit(status as c_int) }
+    unsafe { exit_unsafe::_exit(status as c_int) }
 }
 
 /// Returns the function for a call that waits for events.
