@@ -14,7 +14,6 @@ use crate::{
     error::ServiceError,
     listener::Listener,
     options::ServiceOptions,
-    program_unsafe::ServiceProgram,
     requests::{Request, Requests},
     sleeper::{Sleeper, Woken, now},
     sockets::Socket,
@@ -54,13 +53,14 @@ pub struct ServiceContext {
 
 impl ServiceContext {
     /// Registers the program with the service, and opens a context. A program with several threads
-    /// registers once by [`ServiceProgram`].
+    /// registers once by [`ServiceProgram`](crate::ServiceProgram).
     ///
     /// # Errors
     ///
     /// A [`ServiceError`] inside the [`io::Error`] gives the reason and a remedy.
     pub fn open(options: &ServiceOptions) -> io::Result<Self> {
-        ServiceProgram::register(options)?.context()
+        let program = Program::register(&options.socket, &options.name);
+        Self::of_program(program.map_err(ServiceError::from)?, options)
     }
 
     /// Opens a context of a registered program.
