@@ -9,6 +9,7 @@ use tidelane_tests::Stop;
 use crate::{
     catalog::Suite,
     output_format::{Cases, Verdict},
+    pair::Pair,
     prepare::Place,
     results::Row,
     testbed::{RunResult, Stack, Testbed},
@@ -19,16 +20,6 @@ const REPEATS: usize = 3;
 /// Largest number of cases that are repeated singly if the repetition command accepts only one
 /// case. For more cases, the whole part is repeated.
 const SINGLE_MAX: usize = 12;
-
-/// The verdicts on one case, on the kernel and on Tidelane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pair {
-    /// The last verdict on the kernel, and the last verdict on Tidelane.
-    pub verdicts: [Verdict; 2],
-    /// The number of the repetition in which the case passed, on the kernel and on Tidelane. 0 if
-    /// the case was not repeated, or passed in no repetition.
-    pub repeats: [usize; 2],
-}
 
 /// Runs the parts on the kernel alone, and prints the cases that do not pass.
 pub fn try_kernel(suite: &Suite, place: &Place, parts: &[String]) -> Result<(), Stop> {

@@ -18,6 +18,7 @@ use tidelane_tests::{
 mod catalog;
 mod compare;
 mod output_format;
+mod pair;
 mod prepare;
 mod results;
 mod testbed;

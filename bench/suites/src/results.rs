@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tidelane_tests::{Stop, machine};
 
 use crate::{
-    catalog::Suite, compare::Pair, output_format::Verdict, prepare::suites_dir, testbed::Opens,
+    catalog::Suite, output_format::Verdict, pair::Pair, prepare::suites_dir, testbed::Opens,
 };
 
 mod table;
