@@ -9,7 +9,7 @@ use tidelane_packet_io::{MemConfig, MemPort};
 use tidelane_wire::Endpoint;
 
 use crate::{
-    Load, Tally, allocations_unsafe, counted_functions,
+    Load, Tally, allocations_unsafe,
     rig::{Machine, address},
 };
 
@@ -128,6 +128,27 @@ impl EchoProgram {
     }
 }
 
+/// Runs one step of a host, the TCP/IP stack of one polling thread of the Tidelane service.
+#[unsafe(no_mangle)]
+#[inline(never)]
+fn tidelane_micro_service(machine: &mut Machine, now: Instant) {
+    machine.host.step(now);
+}
+
+/// Handles one wake-up of a program with the client library.
+#[unsafe(no_mangle)]
+#[inline(never)]
+fn tidelane_micro_library(program: &mut EchoProgram) {
+    program.handle_wakeup();
+}
+
+/// Writes one request of the client on each connection.
+#[unsafe(no_mangle)]
+#[inline(never)]
+fn tidelane_micro_write_requests(program: &mut EchoProgram) {
+    program.write_requests();
+}
+
 /// The virtual clock of a load, and its counters.
 struct Meter {
     now: Instant,
@@ -142,7 +163,7 @@ impl Meter {
         self.now += STEP;
         if self.counting {
             let before = allocations_unsafe::count();
-            counted_functions::tidelane_micro_service(machine, self.now);
+            tidelane_micro_service(machine, self.now);
             self.tally.allocations += allocations_unsafe::count() - before;
         } else {
             machine.step(self.now);
@@ -154,7 +175,7 @@ impl Meter {
     fn library(&mut self, program: &mut EchoProgram) {
         if self.counting {
             let before = allocations_unsafe::count();
-            counted_functions::tidelane_micro_library(program);
+            tidelane_micro_library(program);
             self.tally.allocations += allocations_unsafe::count() - before;
         } else {
             program.handle_wakeup();
@@ -252,7 +273,7 @@ impl Meter {
     fn write_requests(&mut self, client: &mut EchoProgram) {
         if self.counting {
             let before = allocations_unsafe::count();
-            counted_functions::tidelane_micro_write_requests(client);
+            tidelane_micro_write_requests(client);
             self.tally.allocations += allocations_unsafe::count() - before;
         } else {
             client.write_requests();

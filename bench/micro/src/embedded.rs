@@ -13,7 +13,7 @@ use tidelane_packet_io::{BURST_MAX, Burst, PacketIo};
 use tidelane_packet_ring::{ProgramEnd, ServiceEnd};
 use tidelane_ring::PortRegions;
 
-use crate::{Load, Tally, allocations_unsafe, counted_functions};
+use crate::{Load, Tally, allocations_unsafe};
 
 /// Length of a packet ring in bytes.
 const RING_LEN: u32 = 1 << 20;
@@ -129,6 +129,13 @@ fn forward(from: &mut ServiceEnd, to: &mut ServiceEnd) {
     to.tx_flush();
 }
 
+/// Handles one wake-up of a server on the embedded stack.
+#[unsafe(no_mangle)]
+#[inline(never)]
+fn tidelane_micro_embedded(server: &mut Server, now: Instant) {
+    server.handle_wakeup(now);
+}
+
 /// Runs the load `embedded`: each turn opens `connections` connections at once, and ends when each
 /// of them has its response. The load counts connections, not turns.
 pub fn connections(load: Load) -> Tally {
@@ -163,7 +170,7 @@ pub fn connections(load: Load) -> Tally {
             forward(&mut port_2, &mut port_1);
             if counts {
                 let before = allocations_unsafe::count();
-                counted_functions::tidelane_micro_embedded(&mut server, now);
+                tidelane_micro_embedded(&mut server, now);
                 tally.allocations += allocations_unsafe::count() - before;
             } else {
                 server.handle_wakeup(now);

@@ -10,7 +10,7 @@ use tidelane_engine::{
     TcpFlags, TcpOptions, Timestamps, TxFull,
 };
 
-use crate::{Load, Tally, allocations_unsafe, counted_functions};
+use crate::{Load, Tally, allocations_unsafe};
 
 /// Payload of every data segment.
 static PAYLOAD: [u8; 64] = [0x5a; 64];
@@ -234,6 +234,20 @@ fn check(sent: &Sent) {
     assert_eq!(sent.ecn, Ecn::NotEct, "ECN is not in use");
 }
 
+/// Passes a segment to the TCP engine and ends the batch, so that the engine sends an ACK.
+#[unsafe(no_mangle)]
+#[inline(never)]
+fn tidelane_micro_receive(one: &mut OneFlow, segment: &Segment<'_>) {
+    one.receive(segment);
+}
+
+/// Tells the TCP engine that the program has written bytes, so that the engine sends a segment.
+#[unsafe(no_mangle)]
+#[inline(never)]
+fn tidelane_micro_send(one: &mut OneFlow) {
+    one.send();
+}
+
 /// Runs the load `receive`: in-order segments of 64 bytes, each acknowledged at the end of its
 /// batch.
 pub fn receive(load: Load) -> Tally {
@@ -252,7 +266,7 @@ pub fn receive(load: Load) -> Tally {
             one.receive(&segment);
         } else {
             let before = allocations_unsafe::count();
-            counted_functions::tidelane_micro_receive(&mut one, &segment);
+            tidelane_micro_receive(&mut one, &segment);
             tally.allocations += allocations_unsafe::count() - before;
             tally.count += 1;
         }
@@ -287,7 +301,7 @@ pub fn send(load: Load) -> Tally {
             one.send();
         } else {
             let before = allocations_unsafe::count();
-            counted_functions::tidelane_micro_send(&mut one);
+            tidelane_micro_send(&mut one);
             tally.allocations += allocations_unsafe::count() - before;
             tally.count += 1;
         }

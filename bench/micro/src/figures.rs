@@ -7,7 +7,7 @@ use tidelane_tests::tools::{source_root, target_dir};
 
 use crate::callgrind::{self, Measurement};
 
-// The functions of `counted_functions` that a case counts.
+// The functions whose instructions a case counts.
 const SERVICE: &[&str] = &["tidelane_micro_service"];
 const LIBRARY: &[&str] = &["tidelane_micro_library"];
 const BOTH: &[&str] = &["tidelane_micro_service", "tidelane_micro_library"];

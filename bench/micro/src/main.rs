@@ -3,13 +3,13 @@
 //!
 //! Instruction counts are reproducible, unlike times on a shared machine. The program runs itself
 //! under callgrind once for each case, as a *load*: a sequence of equal turns, such as one request
-//! on each connection. Callgrind counts only within the functions of [`counted_functions`]. The
-//! results go to `target/bench/instructions.json`. Each load also counts allocations, and `--check`
-//! fails if a load allocates.
+//! on each connection. Callgrind counts only within the functions whose names start with
+//! `tidelane_micro_`, from entry to return. Callgrind finds these functions by their symbols, so
+//! they are neither mangled nor inlined. The results go to `target/bench/instructions.json`. Each
+//! load also counts allocations, and `--check` fails if a load allocates.
 
 mod allocations_unsafe;
 mod callgrind;
-mod counted_functions;
 mod echo;
 mod embedded;
 mod engine;

@@ -12,7 +12,7 @@ use tidelane_wire::{
     TcpFlags, TcpOptions, checksum, emit_tcp, write_tcp_checksum,
 };
 
-use crate::{Load, Tally, allocations_unsafe, counted_functions};
+use crate::{Load, Tally, allocations_unsafe};
 
 /// Packets of one turn, over all mux ports.
 const PACKETS: u32 = 1024;
@@ -163,6 +163,14 @@ pub fn receive_from_nic(load: Load) -> Tally {
     })
 }
 
+/// Runs one step of the mux, which passes packets between a NIC and the packet rings of many
+/// programs.
+#[unsafe(no_mangle)]
+#[inline(never)]
+fn tidelane_micro_mux(mux: &mut MemoryMux) {
+    mux.step();
+}
+
 /// Runs the turns of a load. `turn` gets a function that runs one step of the mux.
 fn run(load: Load, mut turn: impl FnMut(&mut Net, &mut dyn FnMut(&mut MemoryMux))) -> Tally {
     let mut net = Net::new(load.connections);
@@ -175,7 +183,7 @@ fn run(load: Load, mut turn: impl FnMut(&mut Net, &mut dyn FnMut(&mut MemoryMux)
     for _ in 0..load.count / PER_TURN {
         turn(&mut net, &mut |mux| {
             let before = allocations_unsafe::count();
-            counted_functions::tidelane_micro_mux(mux);
+            tidelane_micro_mux(mux);
             tally.allocations += allocations_unsafe::count() - before;
         });
         tally.count += u64::from(PACKETS);
