@@ -4,7 +4,10 @@
 
 use std::io;
 
-use super::{Hook, sys};
+use super::{
+    Hook,
+    sys::{self, SocketFamily, Table},
+};
 
 /// Parameters of an IP version.
 #[derive(Clone, Copy, Debug)]
@@ -13,10 +16,7 @@ pub(super) struct Version {
     list: &'static str,
     /// `iptables` or `ip6tables`.
     command: &'static str,
-    /// `IPPROTO_IP`, `IPPROTO_IPV6`.
-    pub(super) level: i32,
-    /// `AF_INET`, `AF_INET6`.
-    pub(super) domain: i32,
+    sockets: SocketFamily,
     /// Offset in bytes of the field `target_offset` in a rule (a `struct ipt_entry` or
     /// `struct ip6t_entry`).
     target_offset_at: usize,
@@ -26,15 +26,19 @@ const VERSIONS: [Version; 2] = [
     Version {
         list: "/proc/thread-self/net/ip_tables_names",
         command: "iptables",
-        level: libc::IPPROTO_IP,
-        domain: libc::AF_INET,
+        sockets: SocketFamily {
+            domain: libc::AF_INET,
+            level: libc::IPPROTO_IP,
+        },
         target_offset_at: 88,
     },
     Version {
         list: "/proc/thread-self/net/ip6_tables_names",
         command: "ip6tables",
-        level: libc::IPPROTO_IPV6,
-        domain: libc::AF_INET6,
+        sockets: SocketFamily {
+            domain: libc::AF_INET6,
+            level: libc::IPPROTO_IPV6,
+        },
         target_offset_at: 140,
     },
 ];
@@ -48,10 +52,10 @@ pub(super) fn tables() -> io::Result<Vec<Hook>> {
             list => list?,
         };
         for name in list.lines() {
-            let Some((table, rules)) = sys::legacy_table(&version, name)? else {
+            let Some((table, rules)) = sys::legacy_table(version.sockets, name)? else {
                 continue;
             };
-            if !table.only_accepts(&version, &rules) {
+            if !only_accepts(&table, &version, &rules) {
                 hooks.push(Hook::Table {
                     command: version.command,
                     table: name.to_owned(),
@@ -62,27 +66,14 @@ pub(super) fn tables() -> io::Result<Vec<Hook>> {
     Ok(hooks)
 }
 
-/// The kernel's description of a table (`struct ipt_getinfo` without the name).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Table {
-    /// Bit set of the netfilter hooks that use the table (bit `n` for hook `n`).
-    pub(super) valid_hooks: u32,
-    /// Byte offset of each hook's policy rule in the rule set.
-    pub(super) underflow: [u32; 5],
-    /// Number of rules, including the policies and the final error rule.
-    pub(super) entries: u32,
-}
-
-impl Table {
-    /// Returns true if the table has only its policies, and all of them accept.
-    fn only_accepts(&self, version: &Version, rules: &[u8]) -> bool {
-        let hooks = (0..5).filter(|hook| self.valid_hooks & 1 << hook != 0);
-        self.entries == self.valid_hooks.count_ones() + 1
-            && hooks.into_iter().all(|hook| {
-                let at = self.underflow[hook] as usize;
-                verdict(version, rules.get(at..).unwrap_or_default()) == Some(ACCEPT)
-            })
-    }
+/// Returns true if the table has only its policies, and all of them accept.
+fn only_accepts(table: &Table, version: &Version, rules: &[u8]) -> bool {
+    let hooks = (0..5).filter(|hook| table.valid_hooks & 1 << hook != 0);
+    table.entries == table.valid_hooks.count_ones() + 1
+        && hooks.into_iter().all(|hook| {
+            let at = table.underflow[hook] as usize;
+            verdict(version, rules.get(at..).unwrap_or_default()) == Some(ACCEPT)
+        })
 }
 
 /// Value of the verdict field that means ACCEPT: a standard target stores `-verdict - 1`, and
@@ -121,7 +112,7 @@ mod tests {
             underflow: [0; 5],
             entries: 2,
         };
-        let accepts = |table: &Table, rules: &[u8]| table.only_accepts(&VERSIONS[0], rules);
+        let accepts = |table: &Table, rules: &[u8]| only_accepts(table, &VERSIONS[0], rules);
         assert!(accepts(&table, &rules(ACCEPT, 0)));
         let drop = -1;
         assert!(!accepts(&table, &rules(drop, 0)), "policy DROP");

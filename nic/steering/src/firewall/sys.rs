@@ -7,8 +7,6 @@ use std::{
     os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
-use super::legacy::{Table, Version};
-
 /// Object to which programs are attached.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Target<'a> {
@@ -104,6 +102,26 @@ pub(super) fn mount_cgroup2() -> io::Result<OwnedFd> {
     owned(unsafe { libc::syscall(libc::SYS_fsmount, fd, FSMOUNT_CLOEXEC, MOUNT_ATTR_RDONLY) })
 }
 
+/// The constants of an IP version for sockets.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SocketFamily {
+    /// `AF_INET`, `AF_INET6`.
+    pub(super) domain: i32,
+    /// `IPPROTO_IP`, `IPPROTO_IPV6`.
+    pub(super) level: i32,
+}
+
+/// The kernel's description of a table (`struct ipt_getinfo` without the name).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Table {
+    /// Bit set of the netfilter hooks that use the table (bit `n` for hook `n`).
+    pub(super) valid_hooks: u32,
+    /// Byte offset of each hook's policy rule in the rule set.
+    pub(super) underflow: [u32; 5],
+    /// Number of rules, including the policies and the final error rule.
+    pub(super) entries: u32,
+}
+
 /// `struct ipt_getinfo` and `struct ip6t_getinfo`.
 #[repr(C)]
 #[derive(Default)]
@@ -129,15 +147,18 @@ const ENTRIES_AT: usize = 40;
 const RULES_LEN_MAX: usize = 16 << 20;
 
 /// Returns table `name` and its rules; `None` if the table has been removed meanwhile.
-pub(super) fn legacy_table(version: &Version, name: &str) -> io::Result<Option<(Table, Vec<u8>)>> {
+pub(super) fn legacy_table(
+    family: SocketFamily,
+    name: &str,
+) -> io::Result<Option<(Table, Vec<u8>)>> {
     let mut info = TableInfo::default();
     let len = name.len().min(info.name.len() - 1);
     info.name[..len].copy_from_slice(&name.as_bytes()[..len]);
-    let socket = option_socket(version.domain)?;
+    let socket = option_socket(family.domain)?;
     let size = size_of::<TableInfo>();
     let into = (&raw mut info).cast();
     // SAFETY: `into` points to `size` writable bytes, and any bytes are a `TableInfo`.
-    if let Err(error) = unsafe { option(&socket, version, SO_GET_INFO, into, size) } {
+    if let Err(error) = unsafe { option(&socket, family.level, SO_GET_INFO, into, size) } {
         return gone(error);
     }
     let table = Table {
@@ -154,7 +175,7 @@ pub(super) fn legacy_table(version: &Version, name: &str) -> io::Result<Option<(
     bytes[32..36].copy_from_slice(&info.size.to_ne_bytes());
     let (into, size) = (bytes.as_mut_ptr().cast(), bytes.len());
     // SAFETY: `into` points to `size` writable bytes.
-    match unsafe { option(&socket, version, SO_GET_ENTRIES, into, size) } {
+    match unsafe { option(&socket, family.level, SO_GET_ENTRIES, into, size) } {
         Ok(()) => Ok(Some((table, bytes.split_off(ENTRIES_AT)))),
         // The rules are being replaced, so the table has rules.
         Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => Ok(Some((table, Vec::new()))),
@@ -188,15 +209,14 @@ fn option_socket(domain: i32) -> io::Result<OwnedFd> {
 /// `into` points to `len` writable bytes.
 unsafe fn option(
     socket: &OwnedFd,
-    version: &Version,
+    level: i32,
     name: i32,
     into: *mut libc::c_void,
     len: usize,
 ) -> io::Result<()> {
     let mut len = len as libc::socklen_t;
     // SAFETY: the caller guarantees `into` and `len`. The kernel writes the length to a live local.
-    let result =
-        unsafe { libc::getsockopt(socket.as_raw_fd(), version.level, name, into, &raw mut len) };
+    let result = unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, into, &raw mut len) };
     if result == 0 {
         Ok(())
     } else {
