@@ -4,7 +4,7 @@
 use std::{io, thread, time::Duration};
 
 use crate::{
-    XdpError, XdpMode,
+    XdpError,
     config::{UmemLayout, XdpConfig},
     queues::queue_counts,
     ring_unsafe::{Descriptor, Ring},
@@ -21,6 +21,15 @@ const TX_BUDGET_MIN: u32 = 32;
 /// ample for the kernel to free the queue of a socket that was just closed.
 const BIND_TRIES_MAX: u32 = 50;
 const BIND_PAUSE: Duration = Duration::from_millis(10);
+
+/// Path of frames between the NIC and the UMEM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XdpMode {
+    /// The NIC reads and writes the UMEM directly.
+    ZeroCopy,
+    /// The kernel copies each frame, and transmits only within a system call.
+    Copy,
+}
 
 /// A bound AF_XDP socket, its rings, and the features that the kernel granted.
 pub(crate) struct Bound {

@@ -44,14 +44,16 @@ mod port;
 mod queues;
 mod ring_unsafe;
 mod rx_unsafe;
+mod shared_memory;
 mod shared_unsafe;
 mod sys;
 mod tx_unsafe;
 mod umem_unsafe;
 
+pub use bind::XdpMode;
 pub use config::{BusyPoll, MTU_MAX, XdpConfig};
 pub use error::XdpError;
-pub use port::{XdpCounters, XdpMode, XdpPort, XdpStatistics};
+pub use port::{XdpCounters, XdpPort, XdpStatistics};
 pub use queues::{QueueCounts, queue_counts};
 pub use rx_unsafe::XdpBurst;
 pub use umem_unsafe::UmemPages;

@@ -13,11 +13,11 @@ use tidelane_packet_io::{
 
 use crate::{
     XdpError,
-    bind::{Binding, Bound},
+    bind::{Binding, Bound, XdpMode},
     config::{MTU_MAX, UmemLayout, XdpConfig},
     gso::GsoSocket,
     rx_unsafe::{RxQueue, XdpBurst},
-    shared_unsafe::SharedMemory,
+    shared_memory::SharedMemory,
     sys::{self, XskSocket},
     tx_unsafe::TxQueue,
     umem_unsafe::{Umem, UmemPages},
@@ -27,15 +27,6 @@ use crate::{
 /// space behind the headroom. In a frame of 2048 bytes, these drivers would use one KiB and
 /// truncate longer packets.
 const ZERO_COPY_FRAME_SIZE: u32 = 4096;
-
-/// Path of frames between the NIC and the UMEM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum XdpMode {
-    /// The NIC reads and writes the UMEM directly.
-    ZeroCopy,
-    /// The kernel copies each frame, and transmits only within a system call.
-    Copy,
-}
 
 /// The kernel's counters of a socket (`XDP_STATISTICS`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,34 +1,8 @@
 //! The frames that a port shares with its user, the TCP/IP stack that opened the port.
 
-use std::{ptr::NonNull, sync::Arc};
-
 use tidelane_packet_io::{FrameData, FrameMemory, LinkFull, SharedFrames, TxChecksum};
 
-use crate::{XdpBurst, XdpPort, config::UmemLayout, tx_unsafe::TX_METADATA_LEN, umem_unsafe::Umem};
-
-/// The memory of a port, before the user takes it.
-pub(crate) struct SharedMemory {
-    umem: Arc<Umem>,
-    layout: UmemLayout,
-}
-
-impl SharedMemory {
-    pub(crate) fn new(umem: Arc<Umem>, layout: UmemLayout) -> Self {
-        Self { umem, layout }
-    }
-
-    /// Returns the memory in the form that the user takes. `None` if the UMEM starts at address 0.
-    fn into_frames(self) -> Option<FrameMemory> {
-        Some(FrameMemory {
-            start: NonNull::new(self.umem.start())?,
-            owner: Box::new(self.umem),
-            count: self.layout.frames(),
-            frame_len: self.layout.frame_size,
-            free: self.layout.user_frames(),
-            tx_headroom: TX_METADATA_LEN,
-        })
-    }
-}
+use crate::{XdpBurst, XdpPort};
 
 // SAFETY: the owner of the memory keeps the UMEM, which is mapped as zeros. The port gives the
 // kernel only frames of the receive half, frames of the transmit half, and lent frames. The kernel

@@ -2,16 +2,18 @@
 //! UMEM with its user, a TCP/IP stack. The tests act as the kernel, which has the other sides of
 //! the rings.
 
-use std::{collections::BTreeSet, ops::Range};
+use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
 use tidelane_packet_io::{BURST_MAX, Burst};
 
 use super::*;
 use crate::{
-    config::XdpConfig,
+    config::{UmemLayout, XdpConfig},
     ring_unsafe::{Descriptor, Ring},
     rx_unsafe::RxQueue,
+    shared_memory::SharedMemory,
     tx_unsafe::TxQueue,
+    umem_unsafe::Umem,
 };
 
 /// Number of receive frames, of transmit frames, and of frames of the user.
