@@ -7,11 +7,9 @@ use crate::{
     address::{IpAddress, MacAddress},
     checksum,
     drop_reason::DropReason,
-    ipv4::{
-        ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ecn, FLAG_MF, FRAGMENT_OFFSET, VERSION_AND_IHL, ipv4_parts,
-        protocol,
-    },
+    ipv4::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, FLAG_MF, FRAGMENT_OFFSET, VERSION_AND_IHL, ipv4_parts},
     ipv6,
+    packet::{Ecn, protocol},
     tcp::TCP_HEADER_LEN,
     template::{
         ETHERNET_HEADER_LEN, FRAME_HEADERS_LEN_MAX, FRAME_HEADERS_LEN_V4, FRAME_HEADERS_LEN_V6,

@@ -7,7 +7,7 @@ use crate::{
     drop_reason::DropReason,
     flow_key::FlowKey,
     icmpv6,
-    ipv4::{Packet, protocol},
+    packet::{Packet, protocol},
     sequence::SeqNumber,
     template::IPV4_HEADER_LEN,
 };

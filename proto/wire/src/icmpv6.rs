@@ -4,8 +4,8 @@ use crate::{
     checksum,
     drop_reason::DropReason,
     icmp::{ICMP_HEADER_LEN, IcmpError, IcmpErrorKind, QuotedPacket},
-    ipv4::{Packet, protocol},
     ipv6,
+    packet::{Packet, protocol},
     template::IPV6_HEADER_LEN,
 };
 

@@ -3,7 +3,7 @@
 use crate::{
     address::{IpAddress, MacAddress},
     drop_reason::DropReason,
-    ipv4::{Ecn, Packet},
+    packet::{Ecn, Packet},
     template::{ETHERNET_HEADER_LEN, IPV6_HEADER_LEN},
 };
 

@@ -28,6 +28,7 @@ mod icmpv6;
 mod ipv4;
 mod ipv6;
 mod options;
+mod packet;
 mod sequence;
 mod tcp;
 mod template;
@@ -42,9 +43,10 @@ pub use crate::{
     fragment::{Fragment, FrameHeaders, PacketId, parse_fragment},
     icmp::{IcmpError, IcmpErrorKind, QuotedPacket, parse_icmp_error},
     icmpv6::parse_icmpv6_error,
-    ipv4::{Ecn, Packet, parse_frame, parse_frame_v4, parse_ipv4, protocol},
+    ipv4::{parse_frame, parse_frame_v4, parse_ipv4},
     ipv6::parse_ipv6,
     options::{OPTIONS_LEN_MAX, SACK_BLOCKS_MAX, SackBlocks, TcpOptions, Timestamps},
+    packet::{Ecn, Packet, protocol},
     sequence::SeqNumber,
     tcp::{
         RawSegment, Segment, SegmentHeader, SegmentView, TCP_HEADER_LEN, TCP_HEADER_LEN_MAX,

@@ -9,8 +9,8 @@ use crate::{
     address::IpAddress,
     checksum::{self, Sum},
     drop_reason::DropReason,
-    ipv4::protocol,
     options::{self, OPTIONS_LEN_MAX, TcpOptions, Timestamps},
+    packet::protocol,
     sequence::SeqNumber,
 };
 

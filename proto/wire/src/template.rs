@@ -4,7 +4,7 @@
 use crate::{
     address::{IpAddress, MacAddress},
     checksum::{self, SmallSum, Sum},
-    ipv4::{Ecn, protocol},
+    packet::{Ecn, protocol},
 };
 
 /// Length of an Ethernet header, in bytes.

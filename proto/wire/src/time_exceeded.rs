@@ -5,7 +5,7 @@ use crate::{
     fragment::FrameHeaders,
     icmp::{ICMP_HEADER_LEN, TYPE_TIME_EXCEEDED},
     icmpv6,
-    ipv4::{Ecn, protocol},
+    packet::{Ecn, protocol},
     template::{ETHERNET_HEADER_LEN, FRAME_HEADERS_LEN_MAX, IPV4_HEADER_LEN, IPV6_HEADER_LEN},
 };
 

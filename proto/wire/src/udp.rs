@@ -3,7 +3,7 @@
 use crate::{
     checksum::{self, Sum},
     drop_reason::DropReason,
-    ipv4::{Packet, protocol},
+    packet::{Packet, protocol},
 };
 
 /// Length of a UDP header, in bytes.
