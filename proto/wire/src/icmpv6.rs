@@ -3,7 +3,7 @@
 use crate::{
     checksum,
     drop_reason::DropReason,
-    icmp::{ICMP_HEADER_LEN, IcmpError, IcmpErrorKind, QuotedPacket},
+    icmp_error::{ICMP_HEADER_LEN, IcmpError, IcmpErrorKind, QuotedPacket},
     ipv6,
     packet::{Packet, protocol},
     template::IPV6_HEADER_LEN,

@@ -24,6 +24,7 @@ mod fast_open;
 mod flow_key;
 mod fragment;
 mod icmp;
+mod icmp_error;
 mod icmpv6;
 mod ipv4;
 mod ipv6;
@@ -41,7 +42,8 @@ pub use crate::{
     fast_open::{FastOpenCookie, FastOpenOption},
     flow_key::FlowKey,
     fragment::{Fragment, FrameHeaders, PacketId, parse_fragment},
-    icmp::{IcmpError, IcmpErrorKind, QuotedPacket, parse_icmp_error},
+    icmp::{parse_icmp_error, parse_quoted_packet},
+    icmp_error::{IcmpError, IcmpErrorKind, QuotedPacket},
     icmpv6::parse_icmpv6_error,
     ipv4::{parse_frame, parse_frame_v4, parse_ipv4},
     ipv6::parse_ipv6,

@@ -3,7 +3,8 @@
 use crate::{
     checksum::{self, Sum},
     fragment::FrameHeaders,
-    icmp::{ICMP_HEADER_LEN, TYPE_TIME_EXCEEDED},
+    icmp::TYPE_TIME_EXCEEDED,
+    icmp_error::ICMP_HEADER_LEN,
     icmpv6,
     packet::{Ecn, protocol},
     template::{ETHERNET_HEADER_LEN, FRAME_HEADERS_LEN_MAX, IPV4_HEADER_LEN, IPV6_HEADER_LEN},

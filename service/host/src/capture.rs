@@ -11,7 +11,7 @@
 
 use tidelane_mux::PortId;
 use tidelane_packet_io::{Captured, PacketIo, Tap, TapOptions};
-use tidelane_wire::{IpAddress, QuotedPacket, parse_frame, protocol};
+use tidelane_wire::{IpAddress, parse_frame, parse_quoted_packet, protocol};
 
 use crate::Host;
 
@@ -67,11 +67,9 @@ impl CaptureFilter {
                 };
                 number(0) == Some(wanted) || number(2) == Some(wanted)
             }
-            protocol::ICMP | protocol::ICMPV6 => {
-                QuotedPacket::of_error(&packet).is_ok_and(|quoted| {
-                    quoted.key.local.port == wanted || quoted.key.peer.port == wanted
-                })
-            }
+            protocol::ICMP | protocol::ICMPV6 => parse_quoted_packet(&packet).is_ok_and(|quoted| {
+                quoted.key.local.port == wanted || quoted.key.peer.port == wanted
+            }),
             _ => false,
         }
     }

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use tidelane_mux::{Filter, PortId, Verdict, Way};
 use tidelane_time::Instant;
 use tidelane_wire::{
-    DropReason, Endpoint, Packet, QuotedPacket, Segment, SeqNumber, TcpFlags, parse_frame,
+    DropReason, Endpoint, Packet, Segment, SeqNumber, TcpFlags, parse_frame, parse_quoted_packet,
     parse_tcp, protocol,
 };
 
@@ -187,7 +187,7 @@ impl<'a> Judge<'a> {
                 self.judge_datagram(&case)
             }
             _ => {
-                let Ok(quoted) = QuotedPacket::of_error(packet) else {
+                let Ok(quoted) = parse_quoted_packet(packet) else {
                     return Action::Drop;
                 };
                 let five_tuple = FiveTuple {

@@ -3,7 +3,7 @@
 //! program with a TCP/IP stack of its own shares the NIC. The *host* is the stack that gets all
 //! packets that no mux port has claimed.
 
-use tidelane_wire::{IpAddress, MacAddress, Packet, QuotedPacket, parse_frame, protocol};
+use tidelane_wire::{IpAddress, MacAddress, Packet, parse_frame, parse_quoted_packet, protocol};
 
 use crate::{
     check::{Ends, SendCheck, ends, is_to_many},
@@ -127,7 +127,7 @@ impl Directory {
             return self.receiver_of_many(&packet);
         }
         if matches!(packet.protocol, protocol::ICMP | protocol::ICMPV6) {
-            let quoted = QuotedPacket::of_error(&packet).ok()?;
+            let quoted = parse_quoted_packet(&packet).ok()?;
             return self.claims.owner(quoted.protocol, quoted.key.local);
         }
         let ends = ends(&packet).ok()?;
