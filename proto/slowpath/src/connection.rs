@@ -9,10 +9,23 @@ use tidelane_flow::{
 use tidelane_wire::SeqNumber;
 
 use crate::{
-    delivered_data::DeliveredData, ecn::EcnSender, fast_open::FastOpen, frto::Frto, mtu::MtuSearch,
-    pacing::Pacing, prr::Prr, ranges::Ranges, reads::Reads, reorder::Reordering, rtt_min::RttMin,
-    sack_blocks::SackReport, scoreboard::Scoreboard, send_times::SendTimes,
-    ts_recent_age::TsRecentAge, undo::Undo, urgent::Urgent,
+    delivered_data::DeliveredData,
+    ecn::EcnSender,
+    fast_open::FastOpen,
+    frto::Frto,
+    mtu::MtuSearch,
+    pacing::{Pacing, pacing_rate},
+    prr::Prr,
+    ranges::Ranges,
+    reads::Reads,
+    reorder::Reordering,
+    rtt_min::RttMin,
+    sack_blocks::SackReport,
+    scoreboard::Scoreboard,
+    send_times::SendTimes,
+    ts_recent_age::TsRecentAge,
+    undo::Undo,
+    urgent::Urgent,
 };
 
 /// Recent values of FlightSize in bytes, from which follow the growth and the reductions of cwnd.
@@ -200,6 +213,11 @@ impl Connection {
     /// Returns the congestion control that the application chose, or the engine's default.
     pub fn algorithm(&self, config: &EngineConfig) -> Algorithm {
         self.options.congestion.unwrap_or(config.congestion)
+    }
+
+    /// Returns the rate in bytes per second at which the flow sends if it is paced.
+    pub(crate) fn pacing_rate(&self, hot: &FlowState) -> u64 {
+        pacing_rate(&self.controller, hot, self.options.pacing_rate_max)
     }
 
     /// Returns the time in ms that an orphan stays in FIN-WAIT-2. The time is the configured time

@@ -3,23 +3,13 @@
 //! window of data. With DCTCP (RFC 8257 §3.2), ECE reports the CE state of each segment instead.
 
 use tidelane_cc::{CongestionControl, EcnFeedback};
-use tidelane_flow::{CaState, Driver, EcnPolicy, EngineConfig, SocketOptions, State, flags};
+use tidelane_flow::{CaState, Driver, EcnPolicy, State, flags};
 use tidelane_wire::{Ecn, Segment, TcpFlags};
 
-use crate::{PeerSyn, SlowPath, prr::Prr};
+use crate::{SlowPath, prr::Prr};
 
 /// Number of ACKs that are sent without delay after the first CE, so that the sender reacts soon.
 const QUICK_ACKS: u32 = 2;
-
-impl PeerSyn {
-    /// Returns true if this end agrees to ECN. A SYN must not be ECT according to RFC 3168, so only
-    /// a DCTCP listener agrees to ECN after such a SYN (as in Linux).
-    pub fn agrees_to_ecn(&self, config: &EngineConfig, options: &SocketOptions) -> bool {
-        let algorithm = options.congestion.unwrap_or(config.congestion);
-        let allowed = config.ecn != EcnPolicy::Off && !self.ect;
-        self.ecn && (allowed || algorithm.needs_ecn())
-    }
-}
 
 /// ECN state of a flow as the sender of data.
 #[derive(Clone, Copy, Debug)]

@@ -6,7 +6,7 @@ use tidelane_flow::{
 };
 use tidelane_wire::{Ecn, FastOpenOption, IpAddress, Segment, SeqNumber, TcpFlags};
 
-use crate::{Outcome, SlowPath, delivered_data::DeliveredData, open::rmss};
+use crate::{Outcome, SlowPath, delivered_data::DeliveredData, rmss::rmss};
 
 /// Bytes of a SYN with data that stay free for TCP options (as in Linux). A middlebox may add
 /// options, and the packet must not exceed the path MTU.

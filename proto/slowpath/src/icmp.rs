@@ -5,7 +5,7 @@ use tidelane_flow::{Clock, CloseCause, Driver, Event, IpChange, State};
 use tidelane_time::Duration;
 use tidelane_wire::{DropReason, IcmpError, IcmpErrorKind};
 
-use crate::{Connection, Outcome, PathMtu, SlowPath, ip_sizes::ip_sizes, open::rmss};
+use crate::{Connection, Outcome, PathMtu, SlowPath, ip_sizes::ip_sizes, rmss::rmss};
 
 /// Time in ms after which a lowered path MTU expires (RFC 1191 §6.3: ten minutes, at least five).
 const PATH_MTU_AGE_MS: u32 = 600_000;

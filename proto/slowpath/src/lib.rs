@@ -24,12 +24,14 @@ mod output;
 mod pacing;
 mod path_mtu;
 mod paws;
+mod peer_syn;
 mod prr;
 pub mod ranges;
 mod reads;
 mod recover;
 mod reorder;
 mod report;
+mod rmss;
 mod rtt_min;
 mod rtt_sample;
 mod sack_blocks;
@@ -48,11 +50,12 @@ pub use connection::Connection;
 pub use fast_open::{FastOpen, FastOpenAnswer, syn_room};
 pub use ip_sizes::ip_sizes;
 pub use open::{
-    PeerSyn, has_invalid_wscale, initial_window, new_connection, rmss, set_option_flags,
-    window_max, window_scale,
+    has_invalid_wscale, initial_window, new_connection, set_option_flags, window_max, window_scale,
 };
 pub use path_mtu::{PathMtu, PathMtuStore};
+pub use peer_syn::PeerSyn;
 pub use reads::Reads;
+pub use rmss::rmss;
 pub use sack_blocks::WithSackBlocks;
 pub use ts_recent_age::TS_RECENT_CHECK_INTERVAL;
 pub use urgent::Urgent;

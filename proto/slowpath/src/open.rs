@@ -3,7 +3,7 @@
 use tidelane_cc::Controller;
 use tidelane_flow::{CaState, Clock, EngineConfig, FlowState, Millis, SocketOptions, flags};
 use tidelane_time::TimerHandle;
-use tidelane_wire::{Ecn, IpAddress, Segment, SeqNumber, TcpFlags, TcpOptions};
+use tidelane_wire::{Segment, SeqNumber};
 
 use crate::{
     connection::{Connection, Flight, Retransmitted},
@@ -14,9 +14,11 @@ use crate::{
     ip_sizes::ip_sizes,
     mtu::MtuSearch,
     pacing::Pacing,
+    peer_syn::PeerSyn,
     ranges::Ranges,
     reads::Reads,
     reorder::Reordering,
+    rmss::rmss,
     rtt_min::RttMin,
     sack_blocks::SackReport,
     send_times::SendTimes,
@@ -44,39 +46,6 @@ pub fn has_invalid_wscale(segment: &Segment<'_>) -> bool {
         .is_some_and(|shift| shift > WSCALE_MAX)
 }
 
-/// Contents of the peer's SYN or SYN,ACK, for the new flow.
-#[derive(Clone, Copy, Debug)]
-pub struct PeerSyn {
-    /// IRS: sequence number of the SYN.
-    pub irs: SeqNumber,
-    /// Options of the SYN.
-    pub options: TcpOptions,
-    /// Window field of the SYN, which is never scaled.
-    pub wnd: u16,
-    /// True if the SYN requests ECN, or if the SYN,ACK agrees to ECN (RFC 3168 §6.1.1).
-    pub ecn: bool,
-    /// True if the packet of a SYN without ACK was ECT or CE.
-    pub ect: bool,
-}
-
-impl PeerSyn {
-    /// Reads a SYN or SYN,ACK. A SYN,ACK with both ECE and CWR does not agree to ECN: it comes from
-    /// a peer that merely reflects the bits.
-    pub fn of(segment: &Segment<'_>, ecn: Ecn) -> Self {
-        let both = TcpFlags::ECE | TcpFlags::CWR;
-        let set = segment.flags.0 & both.0;
-        let answer = segment.flags.contains(TcpFlags::ACK);
-        let wanted = if answer { TcpFlags::ECE } else { both };
-        Self {
-            irs: segment.seq,
-            options: segment.options,
-            wnd: segment.wnd,
-            ecn: set == wanted.0,
-            ect: !answer && ecn != Ecn::NotEct,
-        }
-    }
-}
-
 /// Returns the receive window of a new flow in bytes.
 pub fn initial_window(config: &EngineConfig, rmss: u16, options: &SocketOptions) -> u32 {
     let least = 2 * u32::from(rmss);
@@ -94,19 +63,6 @@ pub fn initial_window(config: &EngineConfig, rmss: u16, options: &SocketOptions)
 pub fn window_scale(config: &EngineConfig, options: &SocketOptions) -> u8 {
     let largest = options.window.size_max(config.rx_window_max);
     (32 - (largest >> 16).leading_zeros()).min(WSCALE_MAX.into()) as u8
-}
-
-/// Returns the MSS in bytes to announce to `peer` on a link with this MTU (RFC 9293 §3.7.1,
-/// MUST-67, SHLD-6). The MSS of a link counts as at least 88 bytes (Linux: `TCP_MIN_MSS`).
-pub fn rmss(config: &EngineConfig, peer: IpAddress, mtu: u32, options: &SocketOptions) -> u16 {
-    let headers = u32::from(ip_sizes(peer).headers);
-    let of_path = mtu.saturating_sub(headers).clamp(88, 65_535 - headers) as u16;
-    let wanted = if options.mss_max == 0 {
-        u16::MAX
-    } else {
-        options.mss_max
-    };
-    of_path.min(config.segment_max).min(wanted)
 }
 
 /// Initializes the hot state (the state that the fast path uses) of a flow that is being opened.

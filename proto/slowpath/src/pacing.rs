@@ -4,11 +4,11 @@
 //! rate (SO_MAX_PACING_RATE), as in Linux without the fq qdisc. Only the slow path sends the data
 //! of a paced flow, so flows without pacing have no cost.
 
-use tidelane_cc::CongestionControl;
+use tidelane_cc::{CongestionControl, Controller};
 use tidelane_flow::{Clock, Driver, FlowState, Millis, PACING_RATE_UNLIMITED, flags};
 use tidelane_time::{Duration, Instant};
 
-use crate::{Connection, SlowPath, delivery_rate::Sampler};
+use crate::{SlowPath, delivery_rate::Sampler};
 
 /// Time that one burst takes at the pacing rate: one tick of the timer. If the timer is late, the
 /// burst may be up to twice as large.
@@ -152,33 +152,30 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 }
 
-impl Connection {
-    /// Returns the rate in bytes per second at which a paced flow sends: the rate of the congestion
-    /// control if it has one (BBR), and otherwise a rate that follows from the window. The
-    /// application's limit bounds both rates.
-    pub(crate) fn pacing_rate(&self, hot: &FlowState) -> u64 {
-        let own = self.controller.pacing_rate();
-        let rate = own.unwrap_or_else(|| self.window_rate(hot));
-        rate.min(self.options.pacing_rate_max)
-    }
+/// Returns the rate in bytes per second at which a paced flow sends: the rate of the congestion
+/// control if it has one (BBR), and otherwise a rate that follows from the window. The
+/// application's limit `max` bounds both rates.
+pub(crate) fn pacing_rate(controller: &Controller, hot: &FlowState, max: u64) -> u64 {
+    let own = controller.pacing_rate();
+    own.unwrap_or_else(|| window_rate(controller, hot)).min(max)
+}
 
-    /// Returns the rate of one window per round trip, times [`SLOW_START_PERCENT`] or
-    /// [`AVOIDANCE_PERCENT`] (Linux: `tcp_update_pacing_rate`). Returns `u64::MAX` before the first
-    /// RTT sample.
-    fn window_rate(&self, hot: &FlowState) -> u64 {
-        let srtt_us = u64::from(hot.srtt >> 3);
-        if srtt_us == 0 {
-            return u64::MAX;
-        }
-        let doubles = hot.cwnd < self.controller.ssthresh() / 2;
-        let percent = if doubles {
-            SLOW_START_PERCENT
-        } else {
-            AVOIDANCE_PERCENT
-        };
-        let window = u64::from(hot.cwnd.max(hot.flight_size()));
-        window * percent * 10_000 / srtt_us
+/// Returns the rate of one window per round trip, times [`SLOW_START_PERCENT`] or
+/// [`AVOIDANCE_PERCENT`] (Linux: `tcp_update_pacing_rate`). Returns `u64::MAX` before the first RTT
+/// sample.
+fn window_rate(controller: &Controller, hot: &FlowState) -> u64 {
+    let srtt_us = u64::from(hot.srtt >> 3);
+    if srtt_us == 0 {
+        return u64::MAX;
     }
+    let doubles = hot.cwnd < controller.ssthresh() / 2;
+    let percent = if doubles {
+        SLOW_START_PERCENT
+    } else {
+        AVOIDANCE_PERCENT
+    };
+    let window = u64::from(hot.cwnd.max(hot.flight_size()));
+    window * percent * 10_000 / srtt_us
 }
 
 #[cfg(test)]
