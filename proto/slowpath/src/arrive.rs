@@ -4,8 +4,8 @@ use tidelane_flow::{CaState, CloseCause, Driver, Event, State, StateEvent, flags
 use tidelane_wire::{DropReason, Ecn, Segment, TcpFlags};
 
 use crate::{
-    Outcome, PeerSyn, SlowPath, delivered_data::DeliveredData, open::has_invalid_wscale,
-    recover::AckEffects,
+    Outcome, PeerSyn, SlowPath, ack_effects::AckEffects, delivered_data::DeliveredData,
+    open::has_invalid_wscale,
 };
 
 /// Result of one check: continue with the next check, or stop with this outcome.

@@ -6,7 +6,7 @@
 use tidelane_flow::{CaState, Driver, flags};
 use tidelane_wire::Segment;
 
-use crate::{SlowPath, recover::AckEffects};
+use crate::{SlowPath, ack_effects::AckEffects};
 
 /// Step of F-RTO after a timeout (RFC 5682 §2.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -8,6 +8,7 @@
 //! losses, `output` builds the segments to send, and `timeout` handles expired timers.
 #![forbid(unsafe_code)]
 
+mod ack_effects;
 mod answer;
 mod arrive;
 mod connection;

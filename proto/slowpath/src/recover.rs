@@ -17,19 +17,6 @@ use crate::{
 /// DupThresh: number of duplicate ACKs that start fast retransmit (RFC 5681 §3.2).
 pub const DUP_THRESH: u32 = 3;
 
-/// Effects of one ACK, from the ACK check to loss detection and window growth.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct AckEffects {
-    /// Bytes by which the ACK advanced SND.UNA.
-    pub acked: u32,
-    /// True if the SACK blocks of the ACK cover data that no earlier SACK block has covered.
-    pub newly_sacked: bool,
-    /// True if the ACK is a duplicate ACK.
-    pub duplicate: bool,
-    /// True if cwnd may grow, unless the ACK signals congestion.
-    pub may_grow: bool,
-}
-
 impl<E: Driver> SlowPath<'_, E> {
     /// Returns true while the sender is in Recovery or Loss.
     pub fn is_recovering(&self) -> bool {
