@@ -17,8 +17,7 @@ use tidelane_abi::{message, not_accelerated, refusal};
 use tidelane_ring::{StreamBuffer, registration::new_message};
 
 use crate::{
-    ListenerHandle, Program, Refusal, RegisterError, Stream, control::Control,
-    session::ClientSession,
+    Refusal, Stream, control::Control, listener_handle::ListenerHandle, session::ClientSession,
 };
 
 /// Largest number of repeated requests for a busy connection, whose bytes another process is
@@ -72,13 +71,13 @@ impl ChildSession {
         self.control.release_connection(connection);
     }
 
-    /// Registers the child as a program, to which the inherited connections can then be migrated.
-    pub fn register(self, name: &str) -> Result<Program, RegisterError> {
-        Program::register_over(self.control, name)
+    /// Returns the registration socket, over which the child can register as a program.
+    pub(crate) fn into_control(self) -> Control {
+        self.control
     }
 }
 
-/// Implements [`Program::migrate_here`].
+/// Implements [`Program::migrate_here`](crate::Program::migrate_here).
 pub(crate) fn migrate_here(
     session: &Arc<ClientSession>,
     control: &Control,

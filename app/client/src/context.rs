@@ -18,7 +18,9 @@ use tidelane_ring::{
 };
 
 use crate::{
-    ListenerHandle, Stream,
+    Stream,
+    client_event::ClientEvent,
+    listener_handle::ListenerHandle,
     rings::{Rings, submitted_bits},
     session::ClientSession,
 };
@@ -50,62 +52,6 @@ pub struct Context {
     /// Slots whose bit `UNTRIMMED` is set in `submitted`. Each of these slots may have a send
     /// buffer, because it was submitted since `trim` last freed its send buffer.
     untrimmed: Vec<u32>,
-}
-
-/// An event that `Context::poll` reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClientEvent {
-    /// The service opens the connection. Create its stream with `Program::stream`.
-    ConnectStarted {
-        /// Cookie of the connect request.
-        cookie: u64,
-        /// Slot of the connection.
-        slot: u32,
-        /// Generation of the slot.
-        generation: u32,
-        /// Number of payload bytes that the SYN can carry (TCP Fast Open). If the number is not 0,
-        /// the service sends the SYN when the program writes payload or sets the flag `OPEN_NOW`.
-        syn_room: u32,
-    },
-    /// The active open failed.
-    ConnectFailed {
-        /// Cookie of the connect request.
-        cookie: u64,
-        /// One of [`tidelane_abi::close_cause`].
-        cause: u32,
-    },
-    /// The service does not run TCP for this connection. The program has to connect through the
-    /// kernel.
-    ConnectKernel {
-        /// Cookie of the connect request.
-        cookie: u64,
-        /// The reason: one of [`tidelane_abi::not_accelerated`].
-        reason: u32,
-    },
-    /// A listener has a new established connection.
-    ///
-    /// Create its stream with `Program::stream` and put it into the accept queue. When `accept`
-    /// returns the connection, set the stream's flag `TAKEN` and call `Context::accept_taken`.
-    Accepted {
-        /// Cookie of the listener.
-        cookie: u64,
-        /// Handle of the listener.
-        listener: ListenerHandle,
-        /// Slot of the connection.
-        slot: u32,
-        /// Generation of the slot.
-        generation: u32,
-    },
-    /// The slot has changed. The program has to check the slot's stream.
-    Ready {
-        /// Slot of the connection.
-        slot: u32,
-    },
-    /// The slot of a closed stream is free. The stream's send buffers have been freed.
-    Released {
-        /// Slot of the closed stream.
-        slot: u32,
-    },
 }
 
 /// The parameters of an active open ([`Context::connect`]).

@@ -23,7 +23,7 @@ use tidelane_ring::{
     registration::{RecvError, new_message, recv_message, send_message},
 };
 
-use crate::ListenerHandle;
+use crate::listener_handle::ListenerHandle;
 
 /// Longest wait for an answer of the service, after which the session ends.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);

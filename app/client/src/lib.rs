@@ -20,16 +20,20 @@
 #![forbid(unsafe_code)]
 
 mod child_session;
+mod client_event;
 mod context;
 mod control;
 pub mod exceptions;
+mod listener_handle;
 mod program;
 mod rings;
 mod session;
 mod stream;
 
 pub use child_session::ChildSession;
-pub use context::{ClientEvent, Connect, Context, QueueError};
+pub use client_event::ClientEvent;
+pub use context::{Connect, Context, QueueError};
 pub use control::{NotAdmitted, Refusal, RegisterError};
-pub use program::{Listen, ListenerHandle, Program};
+pub use listener_handle::ListenerHandle;
+pub use program::{Listen, Program};
 pub use stream::{Run, SendLimits, Stream, StreamOptions, UrgentByte};

@@ -21,6 +21,7 @@ use crate::{
     Context, Refusal, RegisterError, Stream,
     child_session::ChildSession,
     control::{Control, move_to_high_number},
+    listener_handle::ListenerHandle,
     session::{ClientSession, ServiceDoorbells},
 };
 
@@ -33,10 +34,6 @@ pub struct Program {
     /// user's choice for this program takes precedence.
     within_host: bool,
 }
-
-/// The number by which the service and its programs identify a listener.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ListenerHandle(pub u32);
 
 /// The parameters of [`Program::listen`].
 #[derive(Clone, Copy, Debug)]
@@ -57,9 +54,15 @@ impl Program {
         Self::register_over(Control::connect(socket_path)?, name)
     }
 
+    /// Registers a forked child as a program, to which the inherited connections can then be
+    /// migrated.
+    pub fn register_child(child: ChildSession, name: &str) -> Result<Program, RegisterError> {
+        Self::register_over(child.into_control(), name)
+    }
+
     /// Registers over a connected registration socket, and maps the memory that the service shares
     /// with this program.
-    pub(crate) fn register_over(control: Control, name: &str) -> Result<Program, RegisterError> {
+    fn register_over(control: Control, name: &str) -> Result<Program, RegisterError> {
         let (answer, descriptors) = match control.register(name) {
             Ok(registered) => registered,
             Err(error) => return Err(control.keep_if_not_admitted(error)),

@@ -9,7 +9,7 @@ use tidelane_ring::{
     ProgramRegion, PushError, words::DataWord,
 };
 
-use crate::{ClientEvent, ListenerHandle, session::ClientSession};
+use crate::{client_event::ClientEvent, listener_handle::ListenerHandle, session::ClientSession};
 
 /// The format of the words in the table `Context::submitted`, which has one word per slot (the
 /// record of a connection in shared memory).

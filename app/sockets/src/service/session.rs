@@ -203,7 +203,7 @@ fn register() -> Option<&'static ProcessSession> {
     let name = CStr::from_bytes_until_nul(&name).map_or(&b"?"[..], CStr::to_bytes);
     let name = String::from_utf8_lossy(name);
     let registered = match take_child_session() {
-        Some(child) => child.register(&name),
+        Some(child) => Program::register_child(child, &name),
         None => Program::register(Path::new(&settings().socket_path), &name),
     };
     match registered {
