@@ -11,7 +11,7 @@ use rustix::net::{
     AddressFamily, SocketFlags, SocketType, bind, getsockname, ipproto, socket_with, sockopt,
 };
 
-use crate::Protocol;
+use crate::protocol::Protocol;
 
 /// Opens a kernel socket and binds it to `addr`. If the port of `addr` is 0, the kernel chooses a
 /// port. An IPv6 socket has IPV6_V6ONLY. A TCP socket has SO_REUSEADDR only if `bind` fails without

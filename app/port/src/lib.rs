@@ -37,9 +37,11 @@ mod error;
 mod kernel_socket;
 mod packets;
 mod port;
+mod protocol;
 
 pub use crate::{
     error::PortError,
     packets::PortBurst,
-    port::{Port, PortConfig, Protocol},
+    port::{Port, PortConfig},
+    protocol::Protocol,
 };

@@ -7,8 +7,6 @@ use tidelane_packet_io::{
 };
 use tidelane_packet_ring::{ProgramBurst, ProgramEnd};
 
-use crate::Port;
-
 /// Received frames of a mux port, in memory that the service shares with the program.
 #[derive(Debug)]
 pub struct PortBurst {
@@ -82,15 +80,15 @@ impl Ends {
     }
 }
 
-impl PacketIo for Port {
+impl PacketIo for Ends {
     type Burst = PortBurst;
 
     fn capabilities(&self) -> Capabilities {
-        self.ends.ends[0].capabilities()
+        self.ends[0].capabilities()
     }
 
     fn new_burst(&self) -> PortBurst {
-        let ends = self.ends.ends.iter();
+        let ends = self.ends.iter();
         PortBurst {
             parts: ends.map(ProgramEnd::new_burst).collect(),
         }
@@ -101,7 +99,7 @@ impl PacketIo for Port {
     fn rx_burst(&mut self, burst: &mut PortBurst, max: usize) -> usize {
         let Ends {
             ends, first, last, ..
-        } = &mut self.ends;
+        } = self;
         let mut count = 0;
         for step in 0..ends.len() {
             let core = (*first + step) % ends.len();
@@ -116,7 +114,7 @@ impl PacketIo for Port {
     }
 
     fn rx_release(&mut self, burst: &mut PortBurst) {
-        for (end, part) in self.ends.ends.iter_mut().zip(&mut burst.parts) {
+        for (end, part) in self.ends.iter_mut().zip(&mut burst.parts) {
             end.rx_release(part);
         }
     }
@@ -128,7 +126,7 @@ impl PacketIo for Port {
             last,
             filling,
             ..
-        } = &mut self.ends;
+        } = self;
         let core = *filling.get_or_insert(*last);
         let frame = ends[core].tx_frame();
         if frame.is_none() {
@@ -139,24 +137,24 @@ impl PacketIo for Port {
 
     #[inline]
     fn tx_commit(&mut self, len: usize, checksum: TxChecksum) {
-        let core = self.ends.filling.take().unwrap_or(self.ends.last);
-        self.ends.ends[core].tx_commit(len, checksum);
+        let core = self.filling.take().unwrap_or(self.last);
+        self.ends[core].tx_commit(len, checksum);
     }
 
     /// Returns the buffer for the headers of a GSO frame, which the core of the last received frame
     /// sends.
     fn tx_gso_headers(&mut self) -> &mut [u8] {
-        let core = self.ends.last;
-        self.ends.ends[core].tx_gso_headers()
+        let core = self.last;
+        self.ends[core].tx_gso_headers()
     }
 
     fn tx_gso_send(&mut self, payload: GsoPayload<'_>, gso: GsoParameters) -> Result<(), LinkFull> {
-        let core = self.ends.last;
-        self.ends.ends[core].tx_gso_send(payload, gso)
+        let core = self.last;
+        self.ends[core].tx_gso_send(payload, gso)
     }
 
+    /// Publishes the frames in the rings. The port then wakes the cores.
     fn tx_flush(&mut self) {
-        self.ends.ends.iter_mut().for_each(PacketIo::tx_flush);
-        self.wake_cores();
+        self.ends.iter_mut().for_each(PacketIo::tx_flush);
     }
 }

@@ -18,10 +18,17 @@ use tidelane_abi::{
     message,
     port::{PacketPort, RX_CHECKSUM_MAY_BE_PARTIAL},
 };
+use tidelane_packet_io::{Capabilities, GsoParameters, GsoPayload, LinkFull, PacketIo, TxChecksum};
 use tidelane_packet_ring::ProgramEnd;
 use tidelane_ring::{Doorbell, PortRegions, ServicePageMap, registration::new_message, sleep};
 
-use crate::{control::Control, error::PortError, kernel_socket, packets::Ends};
+use crate::{
+    control::Control,
+    error::PortError,
+    kernel_socket,
+    packets::{Ends, PortBurst},
+    protocol::Protocol,
+};
 
 /// Default path of the service's socket. The environment variable TIDELANE_SOCKET overrides it.
 const SOCKET_PATH: &str = "/run/tidelane/default/control.sock";
@@ -49,31 +56,12 @@ impl PortConfig {
     }
 }
 
-/// The protocol of a 3-tuple: protocol, local address and local port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Protocol {
-    /// TCP.
-    Tcp,
-    /// UDP.
-    Udp,
-}
-
-impl Protocol {
-    /// Returns the protocol number in the IP header.
-    pub fn number(self) -> u8 {
-        match self {
-            Self::Tcp => 6,
-            Self::Udp => 17,
-        }
-    }
-}
-
 /// An open mux port of the service. Dropping the value closes the port and ends its claims.
 pub struct Port {
     control: Control,
     /// The parameters of the mux port in the service's answer, such as the number of cores.
     terms: PacketPort,
-    pub(crate) ends: Ends,
+    ends: Ends,
     /// The page on which the service's cores (polling threads) announce their sleep.
     page: ServicePageMap,
     /// The doorbells of the service's cores.
@@ -252,7 +240,7 @@ impl Port {
 
     /// Rings the doorbell of each sleeping core for which the program has published frames since
     /// the last call.
-    pub(crate) fn wake_cores(&mut self) {
+    fn wake_cores(&mut self) {
         for (core, bell) in self.doorbells.iter().enumerate() {
             if !self.ends.take_published(core) {
                 continue;
@@ -263,6 +251,50 @@ impl Port {
                 bell.ring();
             }
         }
+    }
+}
+
+impl PacketIo for Port {
+    type Burst = PortBurst;
+
+    fn capabilities(&self) -> Capabilities {
+        self.ends.capabilities()
+    }
+
+    fn new_burst(&self) -> PortBurst {
+        self.ends.new_burst()
+    }
+
+    #[inline]
+    fn rx_burst(&mut self, burst: &mut PortBurst, max: usize) -> usize {
+        self.ends.rx_burst(burst, max)
+    }
+
+    fn rx_release(&mut self, burst: &mut PortBurst) {
+        self.ends.rx_release(burst);
+    }
+
+    #[inline]
+    fn tx_frame(&mut self) -> Option<&mut [u8]> {
+        self.ends.tx_frame()
+    }
+
+    #[inline]
+    fn tx_commit(&mut self, len: usize, checksum: TxChecksum) {
+        self.ends.tx_commit(len, checksum);
+    }
+
+    fn tx_gso_headers(&mut self) -> &mut [u8] {
+        self.ends.tx_gso_headers()
+    }
+
+    fn tx_gso_send(&mut self, payload: GsoPayload<'_>, gso: GsoParameters) -> Result<(), LinkFull> {
+        self.ends.tx_gso_send(payload, gso)
+    }
+
+    fn tx_flush(&mut self) {
+        self.ends.tx_flush();
+        self.wake_cores();
     }
 }
 

@@ -1,0 +1,20 @@
+//! The protocol of a 3-tuple.
+
+/// The protocol of a 3-tuple: protocol, local address and local port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+impl Protocol {
+    /// Returns the protocol number in the IP header.
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Tcp => 6,
+            Self::Udp => 17,
+        }
+    }
+}
