@@ -2,12 +2,7 @@
 
 use std::{fmt, io, net::SocketAddr, os::fd::BorrowedFd, time::Duration};
 
-use crate::{Buffer, Pool, ReadyList};
-
-/// A socket of a context, by number: a listener, a connection or a UDP socket. After
-/// [`Context::close`], the context reuses the number.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct Descriptor(pub u32);
+use crate::{Buffer, Pool, ReadyList, descriptor::Descriptor};
 
 /// Options of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

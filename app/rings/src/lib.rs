@@ -36,12 +36,14 @@
 
 mod buffer_unsafe;
 mod context;
+mod descriptor;
 mod pool_unsafe;
 mod ready;
 
 pub use crate::{
     buffer_unsafe::{Buffer, Lender, Loan},
-    context::{Context, Descriptor, ListenOptions, SendError, SendRefusal, Wait},
+    context::{Context, ListenOptions, SendError, SendRefusal, Wait},
+    descriptor::Descriptor,
     pool_unsafe::{BackEndMemory, Pool},
     ready::{Arrival, Cause, Entry, Events, ReadyList},
 };

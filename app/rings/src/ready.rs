@@ -6,7 +6,7 @@
 
 use std::net::SocketAddr;
 
-use crate::{Buffer, Descriptor};
+use crate::{Buffer, descriptor::Descriptor};
 
 /// End of a chain of slots.
 const NONE: u32 = u32::MAX;
