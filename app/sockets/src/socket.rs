@@ -6,10 +6,10 @@
 //! | `state` | the state machine, and the effect of each call in each state |
 //! | `inner` | the data that the socket's lock protects |
 //! | `registry` | lookup of sockets by descriptor, slot and number |
-//! | `registrations` | the epoll instances with which the socket is registered |
+//! | `registrations`, `registration_ref` | the epoll instances that the socket is registered with |
 //! | `ready` | the readiness of the socket |
 //! | `bytes`, `urgent`, `syn_data` | payload that the program reads and writes |
-//! | `options`, `option_values`, `kernel_options` | socket options |
+//! | `options`, `option_calls`, `option_values`, `kernel_options` | socket options |
 //! | `tcp_info`, `cc_info` | TCP_INFO and TCP_CC_INFO |
 //! | `listening`, `groups` | listeners of service and kernel; SO_REUSEPORT groups of the kernel |
 //! | `arrive` | events about new connections |
@@ -23,9 +23,11 @@ pub(crate) mod groups;
 pub(crate) mod inner;
 pub(crate) mod kernel_options;
 pub(crate) mod listening;
+pub(crate) mod option_calls;
 pub(crate) mod option_values;
 pub(crate) mod options;
 pub(crate) mod ready;
+pub(crate) mod registration_ref;
 pub(crate) mod registrations;
 pub(crate) mod registry;
 pub(crate) mod sharing;
@@ -41,7 +43,7 @@ use std::{
 };
 
 pub(crate) use inner::Inner;
-use registrations::RegistrationRef;
+use registration_ref::RegistrationRef;
 use state::State;
 
 use crate::{

@@ -247,6 +247,12 @@ impl Stream {
         self.received_head().wrapping_sub(self.rx_read) as usize
     }
 
+    /// Returns the number of received bytes that no read has returned, including skipped urgent
+    /// bytes. An edge-triggered registration has an edge when this number grows.
+    pub fn undelivered(&mut self) -> u64 {
+        self.unread() as u64 + u64::from(self.urgent.skipped)
+    }
+
     /// Returns the number of unread bytes (FIONREAD). Without SO_OOBINLINE, the count ends at the
     /// mark.
     pub fn unread_to_mark(&mut self) -> usize {

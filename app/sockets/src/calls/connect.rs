@@ -19,7 +19,7 @@ use crate::{
     service::{Channel, channels, exceptions, report, session, within_host},
     socket::{
         Inner, Socket,
-        registrations::RegistrationRef,
+        registration_ref::RegistrationRef,
         registry,
         state::{Connecting, State},
     },

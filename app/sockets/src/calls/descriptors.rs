@@ -17,7 +17,7 @@ use crate::{
         wake,
     },
     service::{Channel, Connection, session},
-    socket::{Inner, Socket, registrations::RegistrationRef, registry, state::State},
+    socket::{Inner, Socket, registration_ref::RegistrationRef, registry, state::State},
     sys::{self, Errno, Handled, Section, TO_KERNEL},
     table::{self, CloseRangeStep},
 };

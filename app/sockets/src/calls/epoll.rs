@@ -20,7 +20,7 @@ use crate::{
         wake,
     },
     service::{channels, outage::BoundedSleep, session},
-    socket::{Socket, listening, registrations::RegistrationRef, registry, state::State},
+    socket::{Socket, listening, registration_ref::RegistrationRef, registry, state::State},
     sys::{self, Errno, Handled, Section, SignalMask, SmallVec, TO_KERNEL},
 };
 

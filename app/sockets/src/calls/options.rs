@@ -8,8 +8,8 @@ use tidelane_abi::congestion;
 
 use crate::{
     socket::{
-        Socket, cc_info::cc_info, groups, kernel_options, listening, option_values::fast_open_key,
-        options::CONGESTION_LEN, state::State,
+        Socket, cc_info::cc_info, groups, kernel_options, listening, option_calls::CONGESTION_LEN,
+        option_values::fast_open_key, state::State,
     },
     sys::{self, Handled, TO_KERNEL, fail},
 };

@@ -14,7 +14,7 @@ use std::{
 use super::interest::Interest;
 use crate::{
     service::{Channel, channels},
-    socket::{Socket, listening, registrations::RegistrationRef},
+    socket::{Socket, listening, registration_ref::RegistrationRef},
     sys::{Guard, Lock, Rank},
     table::{DescriptorTable, NumberTable},
 };

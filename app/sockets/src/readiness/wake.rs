@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     service::Channel,
-    socket::{Socket, registrations::RegistrationRef},
+    socket::{Socket, registration_ref::RegistrationRef},
     sys::{Guard, SmallVec},
 };
 

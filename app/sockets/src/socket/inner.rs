@@ -6,9 +6,8 @@ use tidelane_abi::{close_cause, service_flags};
 
 use super::{
     options::Options,
-    registrations::RegistrationRef,
+    registration_ref::RegistrationRef,
     state::{Connecting, State},
-    urgent,
 };
 use crate::{
     service::{Channel, Connection},
@@ -192,7 +191,7 @@ impl Inner {
     pub(crate) fn bytes_received(&mut self) -> u64 {
         let bytes_read = self.bytes_read;
         match &mut self.state {
-            State::Stream(connection) => bytes_read + urgent::undelivered(&mut connection.stream),
+            State::Stream(connection) => bytes_read + connection.stream.undelivered(),
             State::Listening(listening) => listening.queued_count,
             _ => 0,
         }

@@ -8,7 +8,7 @@ use std::net::Ipv6Addr;
 
 use tidelane_abi::{TcpInfo, service_flags, tcp_info_features};
 
-use super::{Inner, state::State, urgent};
+use super::{Inner, state::State};
 use crate::service::session;
 
 /// Length in bytes of the supported part of `tcp_info`, which ends with `tcpi_rcv_wnd`.
@@ -52,7 +52,7 @@ impl Inner {
             // Before or after a fork, another process may have read from the connection. Only the
             // service then knows all received bytes.
             let counted = tcp_info.map_or(0, |tcp_info| tcp_info.bytes_received);
-            let received = counted.max(bytes_read + urgent::undelivered(stream));
+            let received = counted.max(bytes_read + stream.undelivered());
             info[128..136].copy_from_slice(&received.to_ne_bytes());
         }
         info

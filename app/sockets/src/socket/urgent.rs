@@ -65,12 +65,6 @@ impl Inner {
     }
 }
 
-/// Returns the number of received bytes that no read has returned, including skipped urgent bytes.
-/// An edge-triggered registration has an edge when this number grows.
-pub(crate) fn undelivered(stream: &mut Stream) -> u64 {
-    stream.unread() as u64 + u64::from(stream.skipped())
-}
-
 /// Copies received bytes without consuming them. Skips an urgent byte that a read would skip.
 pub(crate) fn peek(stream: &mut Stream, into: &mut [u8]) -> usize {
     match stream.peek(into) {
