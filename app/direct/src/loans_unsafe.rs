@@ -96,7 +96,7 @@ impl Loans {
         at: usize,
         spare: Buffer,
     ) -> Result<Buffer, Buffer> {
-        let Some(port) = port.shared_frames().filter(|_| spare.is_of(&self.pool)) else {
+        let Some(port) = port.shared_frames().filter(|_| self.pool.owns(&spare)) else {
             return Err(spare);
         };
         let range = spare.range();
@@ -157,7 +157,7 @@ impl SentBuffer {
     /// Wraps a buffer for the context that owns `loans`.
     pub fn new(buffer: Buffer, loans: &Rc<Loans>) -> Self {
         Self {
-            is_shared: loans.is_shared() && buffer.is_of(&loans.pool),
+            is_shared: loans.is_shared() && loans.pool.owns(&buffer),
             buffer: ManuallyDrop::new(buffer),
             loans: Rc::clone(loans),
         }

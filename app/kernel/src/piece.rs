@@ -60,7 +60,7 @@ impl Piece {
             Self::Shared(buffer, _) => Rc::into_inner(buffer),
         };
         match buffer {
-            Some(buffer) if buffer.is_of(pool) => _ = buffer.into_index(),
+            Some(buffer) if pool.owns(&buffer) => _ = buffer.into_index(),
             other => std::mem::forget(other),
         }
     }

@@ -1,16 +1,17 @@
 //! A buffer: memory with one owner at a time, and the range of its payload.
 //!
-//! The memory is a piece of a [`Pool`], or memory that a back end lends ([`Lender`]), such as a
-//! part of a connection's stream buffer. A [`Buffer`] is the only access to its memory. The owner
-//! may be the program, the context, or a ready list, in which a context passes received data to the
-//! program. When its last owner drops the buffer, the memory returns to the pool or to the lender.
+//! The memory is a piece of a [`Pool`](crate::Pool), or memory that a back end lends ([`Lender`]),
+//! such as a part of a connection's stream buffer. A [`Buffer`] is the only access to its memory.
+//! The owner may be the program, the context, or a ready list, in which a context passes received
+//! data to the program. When its last owner drops the buffer, the memory returns to the pool or to
+//! the lender.
 //!
 //! A buffer stores the address of its memory, so that an access costs the same for pool memory and
 //! lent memory.
 
 use std::{cell::UnsafeCell, fmt, mem::ManuallyDrop, ops::Range, ptr::NonNull, rc::Rc, slice};
 
-use crate::Pool;
+use crate::pieces_unsafe::Pieces;
 
 /// Owner of memory that a back end lends as buffers.
 pub trait Lender {
@@ -34,7 +35,7 @@ pub struct Loan {
 /// Owner of a buffer's memory, to which the memory returns when the buffer is dropped.
 enum MemoryOwner {
     /// A piece of a pool.
-    Pool(Pool),
+    Pool(Rc<Pieces>),
     /// Memory that the owner of the buffer may write.
     Lent(Rc<dyn Lender>),
     /// Memory that the owner of the buffer may only read.
@@ -46,7 +47,7 @@ impl MemoryOwner {
     #[inline]
     fn take_back(&self, number: u32) {
         match self {
-            Self::Pool(pool) => pool.free(number),
+            Self::Pool(pieces) => pieces.free(number),
             Self::Lent(lender) | Self::ReadOnly(lender) => lender.take_back(number),
         }
     }
@@ -71,13 +72,13 @@ pub struct Buffer {
 
 impl Buffer {
     /// Returns the buffer of a pool's piece.
-    pub(crate) fn of_pool(pool: Pool, index: u32, payload: Range<u32>) -> Self {
+    pub(crate) fn of_pool(pieces: Rc<Pieces>, index: u32, payload: Range<u32>) -> Self {
         Self {
-            start: pool.address(index),
-            len: pool.buffer_len(),
+            start: pieces.address(index),
+            len: pieces.buffer_len,
             number: index,
             payload,
-            owner: MemoryOwner::Pool(pool),
+            owner: MemoryOwner::Pool(pieces),
         }
     }
 
@@ -222,9 +223,9 @@ impl Buffer {
         self.number
     }
 
-    /// Returns true if the buffer belongs to `pool`.
-    pub fn is_of(&self, pool: &Pool) -> bool {
-        matches!(&self.owner, MemoryOwner::Pool(own) if own.is(pool))
+    /// Returns true if the buffer is one of the `pieces`.
+    pub(crate) fn is_of(&self, pieces: &Rc<Pieces>) -> bool {
+        matches!(&self.owner, MemoryOwner::Pool(own) if Rc::ptr_eq(own, pieces))
     }
 
     /// Returns true if `lender` has lent the memory as writable.
@@ -237,8 +238,8 @@ impl Buffer {
     }
 
     /// Converts the buffer to its number, for a back end or a program in C. A piece of a pool stays
-    /// in use until [`Pool::adopt`] converts the number to a buffer again. For lent memory,
-    /// [`Lender::take_back`] is not called.
+    /// in use until [`Pool::adopt`](crate::Pool::adopt) converts the number to a buffer again. For
+    /// lent memory, [`Lender::take_back`] is not called.
     pub fn into_index(self) -> u32 {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: the value is not dropped, so its reference to the memory is dropped here once.
@@ -268,6 +269,7 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
+    use crate::Pool;
 
     /// A lender of parts of one allocation, which records the numbers of the returned parts.
     struct Parts {

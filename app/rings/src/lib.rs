@@ -37,6 +37,7 @@
 mod buffer_unsafe;
 mod context;
 mod descriptor;
+mod pieces_unsafe;
 mod pool_unsafe;
 mod ready;
 

@@ -6,9 +6,9 @@
 
 use std::{any::Any, cell::RefCell, fmt, io, ops::Range, ptr::NonNull, rc::Rc};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
-use crate::Buffer;
+use crate::{Buffer, pieces_unsafe::Pieces};
 
 /// Limit of the buffers of a pool, so that a buffer's number fits into 16 bits.
 const BUFFERS_MAX: u32 = 1 << 15;
@@ -30,38 +30,9 @@ pub struct BackEndMemory {
     pub free: Range<u32>,
 }
 
-/// The memory, and the numbers of free pieces.
-struct Memory {
-    start: NonNull<u8>,
-    count: u32,
-    buffer_len: u32,
-    /// Bytes before the payload of an allocated buffer.
-    headroom: u32,
-    free: RefCell<Vec<u32>>,
-    /// Owner of the memory of a back end. `None` if the pool has mapped the memory itself.
-    owner: Option<Box<dyn Any>>,
-}
-
-impl Memory {
-    fn len(&self) -> usize {
-        self.count as usize * self.buffer_len as usize
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        if self.owner.is_some() {
-            return;
-        }
-        // SAFETY: the mapping was made with this length. Every buffer holds a reference to this
-        // value, so no buffer is left.
-        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len()) };
-    }
-}
-
 /// A pool of buffers of equal length. Clones refer to the same pool. A pool belongs to one thread.
 #[derive(Clone)]
-pub struct Pool(Rc<Memory>);
+pub struct Pool(Rc<Pieces>);
 
 impl Pool {
     /// Creates a pool of `count` buffers of `buffer_len` bytes.
@@ -94,7 +65,7 @@ impl Pool {
             )
         }?;
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self(Rc::new(Memory {
+        Ok(Self(Rc::new(Pieces {
             start,
             count,
             buffer_len,
@@ -121,7 +92,7 @@ impl Pool {
         if memory.free.start > memory.free.end || memory.free.end > memory.count {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        Ok(Self(Rc::new(Memory {
+        Ok(Self(Rc::new(Pieces {
             start: memory.start,
             count: memory.count,
             buffer_len: memory.buffer_len,
@@ -140,17 +111,12 @@ impl Pool {
 
     /// Returns the buffer of a piece that has no other owner.
     fn buffer(&self, index: u32, payload: Range<u32>) -> Buffer {
-        Buffer::of_pool(self.clone(), index, payload)
+        Buffer::of_pool(self.0.clone(), index, payload)
     }
 
-    /// Makes the piece of a dropped buffer free.
-    pub(crate) fn free(&self, index: u32) {
-        self.0.free.borrow_mut().push(index);
-    }
-
-    /// Returns true if both values refer to the same pool.
-    pub(crate) fn is(&self, other: &Self) -> bool {
-        Rc::ptr_eq(&self.0, &other.0)
+    /// Returns true if the buffer is a piece of this pool.
+    pub fn owns(&self, buffer: &Buffer) -> bool {
+        buffer.is_of(&self.0)
     }
 
     /// Returns the number of free buffers.
@@ -182,13 +148,7 @@ impl Pool {
     ///
     /// If the pool has no buffer with this number.
     pub fn address(&self, index: u32) -> NonNull<u8> {
-        assert!(index < self.0.count, "no buffer of the pool");
-        // SAFETY: the piece is within the mapping.
-        unsafe {
-            self.0
-                .start
-                .add(index as usize * self.0.buffer_len as usize)
-        }
+        self.0.address(index)
     }
 
     /// Converts a number of [`Buffer::into_index`] back to a buffer, with `payload` as the range of

@@ -1,0 +1,50 @@
+//! The memory of a pool: pieces of equal length, and the numbers of the free pieces.
+
+use std::{any::Any, cell::RefCell, ptr::NonNull};
+
+use rustix::mm::munmap;
+
+/// The memory, and the numbers of free pieces.
+pub(crate) struct Pieces {
+    pub(crate) start: NonNull<u8>,
+    pub(crate) count: u32,
+    pub(crate) buffer_len: u32,
+    /// Bytes before the payload of an allocated buffer.
+    pub(crate) headroom: u32,
+    pub(crate) free: RefCell<Vec<u32>>,
+    /// Owner of the memory of a back end. `None` if the pool has mapped the memory itself.
+    pub(crate) owner: Option<Box<dyn Any>>,
+}
+
+impl Pieces {
+    fn len(&self) -> usize {
+        self.count as usize * self.buffer_len as usize
+    }
+
+    /// Returns the address of a piece.
+    ///
+    /// # Panics
+    ///
+    /// If there is no piece with this number.
+    pub(crate) fn address(&self, index: u32) -> NonNull<u8> {
+        assert!(index < self.count, "no buffer of the pool");
+        // SAFETY: the piece is within the mapping.
+        unsafe { self.start.add(index as usize * self.buffer_len as usize) }
+    }
+
+    /// Makes the piece of a dropped buffer free.
+    pub(crate) fn free(&self, index: u32) {
+        self.free.borrow_mut().push(index);
+    }
+}
+
+impl Drop for Pieces {
+    fn drop(&mut self) {
+        if self.owner.is_some() {
+            return;
+        }
+        // SAFETY: the mapping was made with this length. Every buffer holds a reference to this
+        // value, so no buffer is left.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len()) };
+    }
+}
