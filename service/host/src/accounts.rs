@@ -20,6 +20,7 @@
 mod account;
 mod charge;
 mod ledger;
+mod pools;
 mod resource;
 mod user;
 

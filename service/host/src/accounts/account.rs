@@ -10,7 +10,7 @@ use std::{
 
 use tidelane_abi::not_accelerated;
 
-use super::{Charge, Resource, User, UserId, ledger::Pools};
+use super::{Resource, User, UserId, pools::Pools};
 
 /// The refusal of a request that exceeds the user's limit, or the user's share of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,28 +77,6 @@ impl Account {
     /// Returns the units of a resource that the account holds.
     pub fn used(&self, resource: Resource) -> u64 {
         self.used[resource.index()].load(Relaxed)
-    }
-
-    /// Charges the user for `units` of a resource until the charge is dropped. Counts a refusal in
-    /// the user's statistics.
-    pub fn charge(self: &Arc<Self>, resource: Resource, units: u64) -> Result<Charge, Refused> {
-        match self.add(resource, units) {
-            Ok(()) => Ok(Charge::new(self.clone(), resource, units)),
-            Err(limit) => {
-                self.user.note_refused(resource);
-                Err(Refused {
-                    user: self.user.id(),
-                    resource,
-                    limit,
-                })
-            }
-        }
-    }
-
-    /// Returns true if a charge of one unit would succeed now. Counts a refusal in the user's
-    /// statistics.
-    pub fn has_room(self: &Arc<Self>, resource: Resource) -> bool {
-        self.charge(resource, 1).is_ok()
     }
 
     /// Adds `units` to the usage of the user, of the account and of the pool. On failure, changes

@@ -12,8 +12,32 @@ pub struct Charge {
     units: u64,
 }
 
+impl Account {
+    /// Charges the user for `units` of a resource until the charge is dropped. Counts a refusal in
+    /// the user's statistics.
+    pub fn charge(self: &Arc<Self>, resource: Resource, units: u64) -> Result<Charge, Refused> {
+        match self.add(resource, units) {
+            Ok(()) => Ok(Charge::new(self.clone(), resource, units)),
+            Err(limit) => {
+                self.user().note_refused(resource);
+                Err(Refused {
+                    user: self.user().id(),
+                    resource,
+                    limit,
+                })
+            }
+        }
+    }
+
+    /// Returns true if a charge of one unit would succeed now. Counts a refusal in the user's
+    /// statistics.
+    pub fn has_room(self: &Arc<Self>, resource: Resource) -> bool {
+        self.charge(resource, 1).is_ok()
+    }
+}
+
 impl Charge {
-    pub(super) fn new(account: Arc<Account>, resource: Resource, units: u64) -> Self {
+    fn new(account: Arc<Account>, resource: Resource, units: u64) -> Self {
         Self {
             account,
             resource,
