@@ -18,7 +18,7 @@ use tidelane_host::{
 
 use crate::{
     confine::Confinement,
-    core::NicPort,
+    core_link::NicPort,
     kernel_sockets::{ProcNetSocket, SocketTables, tables_of_process},
     rules,
     service_state::ServiceState,

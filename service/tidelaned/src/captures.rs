@@ -15,7 +15,7 @@ use tidelane_mux::PortId;
 use tidelane_packet_io::{Captured, TapOptions, pcapng};
 use tidelane_time::{Duration, Instant};
 
-use crate::{core::NicPort, cores::Cores};
+use crate::{core_link::NicPort, cores::Cores};
 
 /// Largest number of captures at a time.
 const CAPTURES_MAX: usize = 8;

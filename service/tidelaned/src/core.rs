@@ -29,13 +29,14 @@ use std::{
 
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use tidelane_host::Host;
-use tidelane_packet_io::PacketIo;
 use tidelane_ring::{ServicePageMap, sleep};
 use tidelane_steering::{Heartbeat, Heartbeats};
 use tidelane_time::{Duration, Instant};
 
 use crate::{
     boost::{Boost, CpuWaits},
+    clock::now,
+    core_link::{Call, CoreLink, NicPort},
     cores::ring,
     sys::{self, Class},
     watchdog::{self, Pulse, StallClock, ThreadTime},
@@ -52,43 +53,6 @@ const EVENTS_MAX: usize = 64;
 /// Epoll flags of doorbells. Doorbells are edge-triggered because no thread reads their counters: a
 /// level-triggered doorbell would stay readable after its first ring.
 const EDGE: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
-
-/// A packet interface, such as the AF_XDP socket of a NIC queue, that a core's thread can own.
-pub trait NicPort: PacketIo<Burst: Send> + Send + 'static {}
-
-impl<P: PacketIo<Burst: Send> + Send + 'static> NicPort for P {}
-
-/// A closure that the core's thread runs on its host between two calls of `Host::step`.
-pub type Call<P> = Box<dyn FnOnce(&mut Host<P>, Instant) + Send>;
-
-/// The control thread's access to a core. [`CoreHandle`] implements it for a core with a thread of
-/// its own. A test may run the calls on a host that the test drives.
-pub trait CoreLink<P: NicPort>: Send + Sync {
-    /// Runs `call` on the core, between two steps. Returns without waiting for the call.
-    fn send(&self, call: Call<P>);
-
-    /// Makes the core wake up when a program rings `doorbell`.
-    fn watch(&self, doorbell: BorrowedFd<'_>) -> io::Result<()>;
-
-    /// Reverts [`watch`](Self::watch).
-    fn unwatch(&self, doorbell: BorrowedFd<'_>);
-
-    /// Returns true if the core is awake and the CPU on which it last ran is the calling thread's
-    /// CPU.
-    fn is_beside(&self) -> bool;
-
-    /// Makes the core stop after its current step.
-    fn stop(&self);
-
-    /// Returns the number of times that the watchdog moved the starved core to the real-time class.
-    fn boosts(&self) -> u32;
-}
-
-/// Returns the time of the monotonic clock, the only clock of the service.
-pub fn now() -> Instant {
-    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    Instant(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
-}
 
 /// Returns the CPU time of the calling thread.
 fn used_cpu() -> Duration {

@@ -12,7 +12,7 @@ use tidelane_host::{Bell, CoreIndex, Host};
 use tidelane_ring::{Doorbell, ServicePageMap, sleep};
 use tidelane_time::Instant;
 
-use crate::core::{CoreLink, NicPort};
+use crate::core_link::{CoreLink, NicPort};
 
 /// Longest time that the control thread waits for a core's answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! The control plane ([`control`], [`session`], [`claims`]) does not depend on AF_XDP or eBPF. It
-//! reaches the cores through the trait [`core::CoreLink`], and the demux (the XDP program that
+//! reaches the cores through the trait [`core_link::CoreLink`], and the demux (the XDP program that
 //! chooses the stack of a packet) through the trait [`tidelane_steering::Steering`]. The daemon
 //! supplies the implementations with AF_XDP and eBPF.
 
@@ -23,11 +23,13 @@ pub mod agenda;
 pub mod boost;
 pub mod captures;
 pub mod claims;
+pub mod clock;
 pub mod config;
 pub mod confine;
 pub mod congestion;
 pub mod control;
 pub mod core;
+pub mod core_link;
 pub mod cores;
 pub mod descriptors;
 pub mod fast_open;

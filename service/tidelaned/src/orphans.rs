@@ -37,7 +37,7 @@ use tidelane_wire::{
     write_tcp_checksum,
 };
 
-use crate::{core, sys};
+use crate::{clock, sys};
 
 /// Number of segments between two pauses.
 const BURST: usize = 64;
@@ -134,7 +134,7 @@ fn write_packet<'f>(frame: &'f mut [u8; FRAME_MAX], entry: &JournalEntry) -> Opt
     let JournalEntry { key, .. } = entry;
     let nobody = MacAddress::default();
     let template = HeaderTemplate::new(nobody, nobody, key.local.addr, key.peer.addr)?;
-    let now_ms = (core::now().0 / 1_000_000) as u32;
+    let now_ms = (clock::now().0 / 1_000_000) as u32;
     // RFC 7323 §3.2: peers may drop a segment without timestamps.
     let timestamps = entry.timestamp_offset.map(|offset| Timestamps {
         tsval: now_ms.wrapping_add(offset),

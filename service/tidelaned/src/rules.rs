@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tidelane_host::{Action, Direction, Prefix, Rule, RuleSet};
 
 use crate::{
-    core::NicPort,
+    core_link::NicPort,
     cores::Cores,
     names::{Ids, Names, Principal, UnknownName},
 };

@@ -19,9 +19,10 @@ use crate::{
     access::AccessControl,
     accounts::{Accounts, LimitsConfig},
     claims::{Candidate, ClaimKey, Claims, Owner, Question},
+    clock,
     confine::Confinement,
     congestion::Congestion,
-    core::{self, NicPort},
+    core_link::NicPort,
     cores::Cores,
     descriptors::DescriptorThreads,
     fast_open::FastOpen,
@@ -395,7 +396,7 @@ impl<P: NicPort> ServiceState<P> {
         let listener = self.listeners.get(&cookie);
         if listener.is_some_and(|listener| listener.holders == 0) {
             self.listeners.remove(&cookie);
-            self.unclaim_all(Owner::Listener(cookie), core::now());
+            self.unclaim_all(Owner::Listener(cookie), clock::now());
         }
     }
 

@@ -21,12 +21,8 @@ use tidelane_ring::{
 use tidelane_time::Instant;
 
 use crate::{
-    claims::Owner,
-    core::{NicPort, now},
-    descriptors, pace,
-    peer::Peer,
-    service_state::ServiceState,
-    sys,
+    claims::Owner, clock::now, core_link::NicPort, descriptors, pace, peer::Peer,
+    service_state::ServiceState, sys,
 };
 
 mod admission;

@@ -20,7 +20,7 @@ use std::{
 use tidelane_steering::{Heartbeat, Heartbeats};
 use tidelane_time::{Duration, Instant};
 
-use crate::{boost::CpuWaits, core, sys};
+use crate::{boost::CpuWaits, clock, sys};
 
 /// Time without a step after which a core with work counts as hanging.
 const CORE_HUNG: Duration = Duration::from_millis(500);
@@ -185,7 +185,7 @@ impl Progress {
     /// Marks the start of the work on an event, by the calling thread.
     pub fn begin(&self) {
         self.thread.store(sys::thread_id(), Ordering::Relaxed);
-        self.busy_since.store(core::now().0, Ordering::Release);
+        self.busy_since.store(clock::now().0, Ordering::Release);
     }
 
     /// Marks the end of the work on the events.
@@ -198,10 +198,10 @@ impl Progress {
 pub fn watch_control(progress: Arc<Progress>, heartbeats: Arc<Heartbeats>) -> io::Result<()> {
     let watch = move || {
         let mut stall: Option<(u64, StallClock)> = None;
-        let mut last_check = core::now();
+        let mut last_check = clock::now();
         loop {
             std::thread::sleep(CONTROL_INTERVAL);
-            let now = core::now();
+            let now = clock::now();
             let interval = answerable(last_check, now, CONTROL_INTERVAL);
             last_check = now;
             let since = progress.busy_since.load(Ordering::Acquire);

@@ -16,7 +16,7 @@ use tidelane_packet_io::{BURST_MAX, Burst, MemConfig, MemPort, PacketIo, TxCheck
 use tidelane_steering::{Claim, DemuxCounters, Scope, StackId, Steering, SteeringError};
 use tidelane_time::Instant;
 use tidelane_wire::{IpAddress, MacAddress};
-use tidelaned::core::{Call, CoreLink};
+use tidelaned::core_link::{Call, CoreLink};
 
 /// Number of frames of one direction of a NIC in memory, whether free or in use.
 const FRAMES: u32 = 64;

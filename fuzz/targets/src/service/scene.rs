@@ -22,7 +22,7 @@ use tidelane_time::{Duration, Instant};
 use tidelane_wire::IpAddress;
 use tidelaned::{
     claims::{Claims, Owner},
-    core::now,
+    clock::now,
     cores::Cores,
     descriptors::DescriptorThreads,
     service_state::ServiceState,

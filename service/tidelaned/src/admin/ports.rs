@@ -9,7 +9,7 @@ use tidelane_mux::{PortCounters, SendRefusal};
 use tidelane_wire::protocol;
 
 use crate::{
-    core::NicPort,
+    core_link::NicPort,
     port_book::Claimed,
     service_state::ServiceState,
     session::{OpenPort, Session},

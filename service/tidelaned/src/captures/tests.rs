@@ -16,7 +16,7 @@ use tidelane_wire::{IpAddress, MacAddress};
 
 use super::{CAPTURES_MAX, Captures, IDLE_MAX};
 use crate::{
-    core::{Call, CoreLink},
+    core_link::{Call, CoreLink},
     cores::Cores,
 };
 

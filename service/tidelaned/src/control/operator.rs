@@ -10,7 +10,8 @@ use tidelane_host::{Host, RuleSet};
 use super::Control;
 use crate::{
     admin,
-    core::{NicPort, now},
+    clock::now,
+    core_link::NicPort,
     pace,
     session::{Admission, Session},
     settings::Settings,

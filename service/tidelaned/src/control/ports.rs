@@ -7,7 +7,7 @@ use tidelane_host::Host;
 use tidelane_mux::PortId;
 
 use super::Control;
-use crate::{core::NicPort, pace};
+use crate::{core_link::NicPort, pace};
 
 impl<P: NicPort> Control<P> {
     /// Ends the sessions of mux ports whose programs have written impossible values into their

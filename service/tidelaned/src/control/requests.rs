@@ -7,10 +7,7 @@ use tidelane_host::{Host, HostRequest, PORTS_PER_REQUEST, ProgramId};
 use tidelane_wire::Endpoint;
 
 use super::Control;
-use crate::{
-    claims::Owner,
-    core::{NicPort, now},
-};
+use crate::{claims::Owner, clock::now, core_link::NicPort};
 
 impl<P: NicPort> Control<P> {
     /// Handles the requests of the hosts.

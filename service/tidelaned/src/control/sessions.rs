@@ -9,7 +9,8 @@ use tidelane_time::Instant;
 
 use super::{ACCEPTS_PER_TURN, Control, SESSIONS};
 use crate::{
-    core::{NicPort, now},
+    clock::now,
+    core_link::NicPort,
     pace,
     session::{NextStep, Session},
 };

@@ -7,7 +7,7 @@ use tidelane_abi::{Message, message};
 
 use super::Session;
 use crate::{
-    access::Denial, core::NicPort, netns::NetView, peer::Peer, service_state::ServiceState,
+    access::Denial, core_link::NicPort, netns::NetView, peer::Peer, service_state::ServiceState,
 };
 
 /// Maximum number of reasons that a session keeps for `tidelane ss`.

@@ -9,10 +9,7 @@ use tidelane_host::{Take, TakeError, accounts::Refused};
 use tidelane_ring::registration::{new_message, send_message};
 
 use super::{Session, SessionCharges};
-use crate::{
-    core::{NicPort, now},
-    service_state::ServiceState,
-};
+use crate::{clock::now, core_link::NicPort, service_state::ServiceState};
 
 impl Session {
     /// Handles INHERIT: a future child becomes a holder of all connections of this process.

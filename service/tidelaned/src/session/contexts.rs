@@ -11,7 +11,7 @@ use tidelane_ring::{
 };
 
 use super::Session;
-use crate::{core::NicPort, service_state::ServiceState};
+use crate::{core_link::NicPort, service_state::ServiceState};
 
 impl Session {
     /// Handles CONTEXT: gives the program one more context, which is the set of rings of a thread.

@@ -17,7 +17,8 @@ use tidelane_steering::{PortReservation, SteeringError};
 use super::{Registered, Session};
 use crate::{
     claims::{Owner, Terms},
-    core::{NicPort, now},
+    clock::now,
+    core_link::NicPort,
     descriptors::Entitled,
     service_state::ServiceState,
     sockets::KernelSocket,

@@ -34,12 +34,8 @@ use tidelane_wire::{Endpoint, IpAddress};
 
 use super::{Session, charges::PortCharges};
 use crate::{
-    claims::Terms,
-    core::{NicPort, now},
-    descriptors::TupleProof,
-    pace,
-    port_book::Claimed,
-    service_state::ServiceState,
+    claims::Terms, clock::now, core_link::NicPort, descriptors::TupleProof, pace,
+    port_book::Claimed, service_state::ServiceState,
 };
 
 /// A mux port that a session has opened.

@@ -12,7 +12,8 @@ use tidelane_wire::{Endpoint, IpAddress};
 use super::Session;
 use crate::{
     claims::{Owner, Terms},
-    core::{NicPort, now},
+    clock::now,
+    core_link::NicPort,
     descriptors::Entitled,
     service_state::ServiceState,
 };

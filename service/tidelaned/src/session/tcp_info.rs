@@ -7,7 +7,7 @@ use tidelane_abi::{Message, message, refusal};
 use tidelane_ring::registration::{new_message, send_message};
 
 use super::Session;
-use crate::{core::NicPort, service_state::ServiceState};
+use crate::{core_link::NicPort, service_state::ServiceState};
 
 impl Session {
     /// Handles TCP_INFO: answers with the counts and times (TCP_INFO) of a connection.

@@ -7,7 +7,7 @@ use tidelane_abi::{Message, message, refusal};
 
 use super::{NextStep, Session};
 use crate::{
-    core::NicPort,
+    core_link::NicPort,
     descriptors::{CheckResult, CheckedMessage, MessageWithDescriptors},
     service_state::ServiceState,
 };

@@ -24,7 +24,7 @@ use super::*;
 use crate::{
     accounts::LimitsConfig,
     claims::Claims,
-    core::{Call, CoreLink},
+    core_link::{Call, CoreLink},
     cores::Cores,
     descriptors::DescriptorThreads,
     peer::Peer,
