@@ -5,7 +5,7 @@
 //! the service runs, the service logs the change, switches the offload off, and switches it on
 //! again at its end. The service does not change an offload that is never on.
 
-use std::{io, thread, time::Duration};
+use std::io;
 
 use tidelane_steering::{
     features::{Feature, FeatureNumber, Features},
@@ -13,12 +13,7 @@ use tidelane_steering::{
     links,
 };
 
-use crate::restorer::Restorer;
-
-/// Number of attempts to switch a feature on, and the pause between two attempts. A driver may
-/// refuse while an XDP program is attached.
-const TRIES_MAX: u32 = 100;
-const TRY_PAUSE: Duration = Duration::from_millis(20);
+use crate::restorer::{Restorer, switch_on};
 
 /// A network feature (`ethtool -k`) that must be off while the service runs.
 #[derive(Clone, Copy, Debug)]
@@ -194,28 +189,10 @@ impl Drop for Offloads {
     /// drivers refuse a feature while an XDP program is attached.
     fn drop(&mut self) {
         for disabled in self.disabled.iter().filter(|disabled| disabled.switched) {
-            if let Err(error) = put_back(&self.interfaces[disabled.interface], disabled.number) {
+            if let Err(error) = switch_on(&self.interfaces[disabled.interface], disabled.number) {
                 let Offload { shown, .. } = disabled.offload;
                 eprintln!("tidelaned: cannot switch {shown} on again: {error}");
             }
         }
     }
-}
-
-/// Switches on a feature that a service switched off. Returns false if there is nothing to do: the
-/// feature is on, or the interface is gone.
-pub fn put_back(features: &Features, number: FeatureNumber) -> io::Result<bool> {
-    for at in 0..TRIES_MAX {
-        let Ok(Some(found)) = features.state(number) else {
-            return Ok(false);
-        };
-        if found.active {
-            return Ok(at > 0);
-        }
-        if at > 0 {
-            thread::sleep(TRY_PAUSE);
-        }
-        features.request(number, true)?;
-    }
-    Err(io::Error::other("the driver does not switch it on"))
 }

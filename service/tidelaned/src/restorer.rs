@@ -25,7 +25,7 @@ use rustix::{
 use tidelane_host::JournalMemory;
 use tidelane_steering::features::{FeatureNumber, Features};
 
-use crate::{confine, offloads, orphans::Orphans, sys};
+use crate::{confine, orphans::Orphans, sys};
 
 /// Length of a message in bytes: four bytes for the index of an interface, and four bytes for the
 /// number of a feature.
@@ -36,6 +36,10 @@ const CHANGES_MAX: usize = 64;
 /// Time limit for the exit of the service's process after the service has closed its side of the
 /// socket pair.
 const END_MAX: Duration = Duration::from_secs(10);
+/// Number of attempts to switch a feature on, and the pause between two attempts. A driver may
+/// refuse while an XDP program is attached.
+const TRIES_MAX: u32 = 100;
+const TRY_PAUSE: Duration = Duration::from_millis(20);
 /// Pauses in seconds before the peers are notified again, because the ACK to the peer or the RST
 /// may be lost.
 const PAUSES_S: [u64; 4] = [1, 2, 4, 8];
@@ -122,7 +126,7 @@ fn take_messages(messages: &OwnedFd) -> Result<Vec<(Features, FeatureNumber)>, S
 fn put_back(changes: &[(Features, FeatureNumber)]) {
     for (features, number) in changes {
         let interface = features.interface().unwrap_or_default();
-        match offloads::put_back(features, *number) {
+        match switch_on(features, *number) {
             Ok(false) => {}
             Ok(true) => {
                 let names = features.names().unwrap_or_default();
@@ -132,6 +136,24 @@ fn put_back(changes: &[(Features, FeatureNumber)]) {
             Err(error) => eprintln!("tidelaned: cannot restore {interface}: {error}"),
         }
     }
+}
+
+/// Switches on a feature that a service switched off. Returns false if there is nothing to do: the
+/// feature is on, or the interface is gone.
+pub fn switch_on(features: &Features, number: FeatureNumber) -> io::Result<bool> {
+    for at in 0..TRIES_MAX {
+        let Ok(Some(found)) = features.state(number) else {
+            return Ok(false);
+        };
+        if found.active {
+            return Ok(at > 0);
+        }
+        if at > 0 {
+            thread::sleep(TRY_PAUSE);
+        }
+        features.request(number, true)?;
+    }
+    Err(io::Error::other("the driver does not switch it on"))
 }
 
 /// Waits for the end of the service's process, for up to [`END_MAX`]. The kernel detaches the
