@@ -31,7 +31,6 @@ use crate::{
     port_book::PortBook,
     reclaimer::MemoryReclaimer,
     runtime,
-    session::Session,
     short_lived::ShortLived,
     somaxconn::SomaxConn,
 };
@@ -68,8 +67,6 @@ pub struct ServiceState<P: NicPort> {
     pub congestion: Congestion,
     /// Threads that check descriptors of programs.
     pub descriptors: DescriptorThreads,
-    /// Sessions of children that are about to be forked.
-    pub children: Vec<Session>,
     /// Rights that the process has given up. `None` in tests.
     pub confinement: Option<Confinement>,
     /// Features that the kernel or the driver lacks, each with the effect of the lack.
@@ -131,7 +128,6 @@ impl<P: NicPort> ServiceState<P> {
             fast_open: FastOpen::open(),
             congestion: Congestion::open(),
             descriptors,
-            children: Vec::new(),
             confinement: None,
             missing_features: Vec::new(),
             addresses_within: AddressesWithin::default(),

@@ -103,6 +103,8 @@ pub struct Session {
     pub name: String,
     /// Inodes of sockets that the kernel handles instead of the service, each with the reason.
     pub not_accelerated: Vec<(u64, u32)>,
+    /// Sessions of children that are about to be forked, until the control thread watches them.
+    pub children: Vec<Session>,
     charges: SessionCharges,
     /// For a child: the SO_COOKIE of the listener whose connection the child first took over, and
     /// the time of this takeover.
@@ -146,6 +148,7 @@ impl Session {
             name: peer.name(),
             peer,
             not_accelerated: Vec::new(),
+            children: Vec::new(),
             charges,
             first_takeover: None,
         })
@@ -186,6 +189,7 @@ impl Session {
             admission: parent.admission,
             name: parent.name.clone(),
             not_accelerated: Vec::new(),
+            children: Vec::new(),
             charges,
             first_takeover: None,
         };

@@ -391,7 +391,7 @@ impl<'g> Scene<'g> {
                 next = session.receive(&mut self.shared);
             }
         }
-        for child in std::mem::take(&mut self.shared.children) {
+        for child in std::mem::take(&mut session.children) {
             self.sessions.insert(child.number, child);
         }
         if next == NextStep::End {

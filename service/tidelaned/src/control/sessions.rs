@@ -57,7 +57,7 @@ impl<P: NicPort> Control<P> {
         } else {
             session.receive(&mut self.shared)
         };
-        for child in std::mem::take(&mut self.shared.children) {
+        for child in std::mem::take(&mut session.children) {
             self.watch_session(child);
         }
         self.go_on(number, next);

@@ -37,7 +37,7 @@ impl Session {
             child.end(shared);
             return self.refuse(message::INHERIT, refused);
         }
-        shared.children.push(child);
+        self.children.push(child);
         let registered = self.registered.as_ref();
         let given_up = registered.and_then(|registered| registered.listener_to_give_up(shared));
         let answer = Message {

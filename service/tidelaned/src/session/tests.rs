@@ -76,7 +76,11 @@ fn a_forked_child_is_alive_after_its_first_message() {
     let (answer, mut descriptors) = answer.expect("the session goes on");
     assert_eq!((answer.refusal, descriptors.len()), (0, 1));
     // This process stands for the child, too.
-    let session = scene.shared.children.pop().expect("a child");
+    let session = program
+        .session
+        .as_mut()
+        .and_then(|session| session.children.pop());
+    let session = session.expect("a child");
     assert!(!session.peer.is_alive(), "no message has shown the child");
     let mut child = Program {
         socket: descriptors.remove(0),
