@@ -15,13 +15,15 @@
 mod config;
 mod link;
 mod network;
+mod node;
 mod packets;
 mod rng;
 
 pub use crate::{
     config::{BurstLoss, LinkConfig, Ppm},
     link::{Link, LinkCounters},
-    network::{Cable, Network, Node, NodeKind},
+    network::{Cable, Network},
+    node::{Node, NodeKind},
     rng::Rng,
 };
 

@@ -18,31 +18,10 @@ use tidelane_wire::{ETHERNET_HEADER_LEN, IpAddress, MacAddress, parse_frame};
 use crate::{
     config::LinkConfig,
     link::{Link, LinkCounters},
+    node::{Node, NodeKind},
     packets::{decrement_ttl, too_big},
     rng::Rng,
 };
-
-/// Kind of a node of a network.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum NodeKind {
-    /// Sends and receives frames.
-    Host,
-    /// Forwards by link address.
-    Switch,
-    /// Forwards by the packet's destination.
-    Router,
-}
-
-/// A node of a network: a host, switch or router.
-#[derive(Clone, Copy, Debug)]
-pub struct Node {
-    /// Kind of the node.
-    pub kind: NodeKind,
-    /// Link address. Unused for a switch.
-    pub mac: MacAddress,
-    /// IPv4 address and IPv6 address. Unused for a switch.
-    pub addrs: [IpAddress; 2],
-}
 
 /// A cable between two nodes, with a link in each direction.
 #[derive(Clone, Copy, Debug)]

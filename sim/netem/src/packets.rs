@@ -5,7 +5,7 @@ use tidelane_wire::{
     protocol,
 };
 
-use crate::network::Node;
+use crate::node::Node;
 
 const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
