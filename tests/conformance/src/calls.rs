@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use crate::{
     ast::{CallSpec, Expr},
-    stack::CallResult,
+    call_result::CallResult,
 };
 
 /// A file descriptor of the stack under test.

@@ -21,9 +21,10 @@ use std::{
 };
 
 use crate::{
+    call_result::CallResult,
     calls::{Call, Fd},
     ip::Version,
-    stack::{CallResult, Micros, Returned, Sent, Stack},
+    stack::{Micros, Returned, Sent, Stack},
 };
 
 mod sys;

@@ -6,6 +6,7 @@
 //! stack and the [`kernel`]. `docs/design/conformance.md` describes the notation and the stacks.
 
 pub mod ast;
+pub mod call_result;
 pub mod calls;
 pub mod embedded;
 pub mod engine;

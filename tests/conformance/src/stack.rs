@@ -1,6 +1,6 @@
 //! The interface between the runner of scripts ([`crate::run`]) and a stack under test.
 
-use crate::calls::Call;
+use crate::{call_result::CallResult, calls::Call};
 
 /// Microseconds since the start of the script.
 pub type Micros = u64;
@@ -12,25 +12,6 @@ pub struct Sent {
     pub at: Micros,
     /// Bytes of the packet.
     pub bytes: Vec<u8>,
-}
-
-/// The result of a system call.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct CallResult {
-    /// Return value, or the error number (errno).
-    pub result: Result<i64, i32>,
-    /// Output of the call: received bytes, the value of an option, or the events of `poll`.
-    pub output: Vec<u8>,
-}
-
-impl CallResult {
-    /// Returns a result without output.
-    pub fn of(result: Result<i64, i32>) -> Self {
-        Self {
-            result,
-            output: Vec::new(),
-        }
-    }
 }
 
 /// The end of a system call.

@@ -10,10 +10,11 @@ use tidelane_engine::{Duration, Endpoint, Instant, IpAddress};
 use tidelane_packetdrill::{clock, errno::Errno, settings::Settings, socket::Shutdown};
 
 use crate::{
+    call_result::CallResult,
     calls::{Call, Fd, SIOCATMARK},
     ip::Version,
     sockets::Sockets,
-    stack::{CallResult, Micros, Returned, Sent, Stack},
+    stack::{Micros, Returned, Sent, Stack},
 };
 
 /// First descriptor number.

@@ -12,9 +12,9 @@ use tidelane_engine::{Endpoint, IpAddress};
 use tidelane_packetdrill::address;
 
 use crate::{
+    call_result::CallResult,
     calls::{Call, Fd},
     ip::Version,
-    stack::CallResult,
 };
 
 /// Request that attaches a descriptor to a tun device (`linux/if_tun.h`).
