@@ -8,7 +8,8 @@ use tidelane_wire::{Endpoint, FlowKey};
 use crate::{
     accounts::{Account, Charge, Resource},
     bindings::Binding,
-    rules::{Action, Credentials, Direction, Opening, RuleSet},
+    credentials::Credentials,
+    rules::{Action, Direction, Opening, RuleSet},
 };
 
 /// The charges for a passive open, from [`Driver::admit`](tidelane_engine::Driver::admit) until

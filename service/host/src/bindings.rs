@@ -3,7 +3,7 @@
 //! The bindings also record the work that a step leaves to its end, in publication order: accepted
 //! flows that need a context, changed flows, and released flows.
 
-mod binding;
+pub(crate) mod binding;
 mod buffered_flows;
 
 use tidelane_abi::{data_event, service_flags};
@@ -14,8 +14,9 @@ pub use self::binding::{Binding, FormerSlot, STAGING, SlotUse, cause_or_finished
 use self::buffered_flows::BufferedFlows;
 use crate::{
     contexts::Contexts,
+    ids::SlotId,
     memory::{Buffers, Staging},
-    program::{Programs, SlotId, TakenSlot},
+    program::{Programs, TakenSlot},
     siblings::{ConnectionNumbers, CoreIndex},
     slots::{self, ProgramView, Publication},
 };

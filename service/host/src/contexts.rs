@@ -11,7 +11,7 @@ use tidelane_ring::{
     ProgramRegion, PushError, sleep, words::DataWord,
 };
 
-use crate::program::ProgramId;
+use crate::ids::ProgramId;
 
 /// Limit of the control events of a context that wait for room in the ring, together with the
 /// answers that the service still owes. At the limit, the service reads no control request of the

@@ -17,12 +17,9 @@ use std::{
 };
 
 use siphasher::sip::SipHasher13;
-use tidelane_packet_io::PacketIo;
-use tidelane_time::Instant;
 use tidelane_wire::{Endpoint, FlowKey, IpAddress};
 
 use crate::{
-    Host,
     accounts::{User, UserId, Weight},
     hash::{FixedState, label_seed},
 };
@@ -193,26 +190,6 @@ impl EphemeralPorts {
         hasher.write(&peer.addr.0);
         hasher.write_u16(peer.port);
         hasher.finish()
-    }
-}
-
-impl<P: PacketIo> Host<P> {
-    /// Adds ports that the driver reserved for [`MorePorts`](crate::HostRequest::MorePorts). An
-    /// empty list means that the driver can reserve no more ports.
-    pub fn add_ports(&mut self, now: Instant, addr: IpAddress, ports: &[u16]) {
-        self.stack.io.now = now;
-        self.stack.io.ephemeral_ports.add(addr, ports);
-        self.retry_parked(now);
-    }
-
-    /// Removes `ends` from the pool of ephemeral ports. Returns true for each port that no
-    /// connection of this core uses, so that the driver may return the port to the kernel.
-    /// Afterwards, the driver has to [add](Self::add_ports) the ports that it keeps.
-    pub fn retire_ports(&mut self, ends: &[Endpoint]) -> Vec<bool> {
-        let removed = ends.iter().copied().collect();
-        self.stack.io.ephemeral_ports.remove(&removed);
-        let ports = &self.stack.io.local_ports;
-        ends.iter().map(|end| !ports.is_used(end.port)).collect()
     }
 }
 

@@ -8,14 +8,13 @@
 //! `docs/design/claims.md`.
 
 use tidelane_engine::SegmentOut;
-use tidelane_packet_io::PacketIo;
 use tidelane_wire::{
     Endpoint, FlowKey, RawSegment, TcpFlags, checksum, parse_frame, protocol, tcp_checksum_ok,
     write_tcp_checksum,
 };
 
 use crate::{
-    Host, HostRequest,
+    HostRequest,
     driver_requests::DriverRequests,
     links::{LOCAL_PATH_LINK, MUX_LINK},
     listeners::Listeners,
@@ -65,6 +64,16 @@ impl HandBack {
             self.keys.push(out.key);
         }
         takes
+    }
+
+    /// Allows the host to keep frames for the driver.
+    pub fn enable(&mut self) {
+        self.enabled = true;
+    }
+
+    /// Takes the frames for the driver.
+    pub fn take(&mut self) -> Vec<Stray> {
+        std::mem::take(&mut self.frames)
     }
 
     /// Returns true if the host has to keep frames of the present burst for the driver.
@@ -127,19 +136,5 @@ impl Stray {
             );
         }
         Some(Self { key, frame: whole })
-    }
-}
-
-impl<P: PacketIo> Host<P> {
-    /// Enables the hand-back. The driver has to inject the frames that
-    /// [`take_strays`](Self::take_strays) returns into the kernel.
-    pub fn enable_hand_back(&mut self) {
-        self.stack.io.hand_back.enabled = true;
-    }
-
-    /// Takes the frames that the driver has to inject into the kernel, because their segments have
-    /// no flow.
-    pub fn take_strays(&mut self) -> Vec<Stray> {
-        std::mem::take(&mut self.stack.io.hand_back.frames)
     }
 }

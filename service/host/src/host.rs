@@ -1,26 +1,34 @@
 //! The host: one step of a core, and the requests of programs.
 //!
 //! The *driver* of the host is the daemon or the simulator. A function for the driver that concerns
-//! a single part of the host is in the file of that part, for example `Host::set_rules` in
-//! `rules.rs`.
+//! a single part of the host is in a submodule, for example `Host::set_rules` in `host/rules.rs`.
+
+mod addresses;
+mod holders;
+mod local_ports;
+mod programs;
+mod rules;
 
 use tidelane_abi::{ControlRequest, close_cause, control_request, data_request};
 use tidelane_engine::{Engine, EngineConfig, FlowId, SocketOptions};
-use tidelane_packet_io::PacketIo;
+use tidelane_mux::PortId;
+use tidelane_packet_io::{PacketIo, Tapped};
+use tidelane_packet_ring::ServiceEnd;
 use tidelane_ring::{Corrupt, words::DataWord};
 use tidelane_time::{Duration, Instant};
 
 use crate::{
-    HostRequest, Interface, ProgramId, Siblings, StreamMemory,
+    FlowJournal, HostRequest, Interface, MuxPorts, PortOwner, ProgramId, Siblings, Stray,
+    StreamMemory,
     accounts::Resource,
     active_open::{ActiveOpen, Unopened},
     contexts::{failed_event, kernel_event},
+    ids::SlotId,
     io::HostIo,
     ip_input::IpInput,
     listeners::Acceptor,
     mux_ports::PortMux,
     parked_opens::{PARKED_MAX, Parked, ParkedOpens},
-    program::SlotId,
     shared::HOLDS_MAX,
     sockets::Sockets,
     stack::Stack,
@@ -402,5 +410,45 @@ impl<P: PacketIo> Host<P> {
                 self.connect(now, &asked);
             }
         }
+    }
+
+    /// Returns the mux ports of this core.
+    pub fn mux_ports(&self) -> &MuxPorts {
+        self.input.mux().ports()
+    }
+
+    /// Returns the mux ports of this core. The driver (the program that runs the host) claims
+    /// 3-tuples for the ports, after the kernel has proved that the ports' programs may use these
+    /// 3-tuples.
+    pub fn mux_ports_mut(&mut self) -> &mut MuxPorts {
+        self.input.mux_mut().ports_mut()
+    }
+
+    /// Opens a mux port of the program `owner`. Returns false if a port has the number `id`, or if
+    /// the number is too large.
+    pub fn open_port(&mut self, id: PortId, end: ServiceEnd, owner: PortOwner) -> bool {
+        self.input.mux_mut().open(id, end, owner)
+    }
+
+    /// Closes a mux port. Returns the mux's end of the port's packet rings.
+    pub fn close_port(&mut self, id: PortId) -> Option<Tapped<ServiceEnd>> {
+        self.input.mux_mut().close(id)
+    }
+
+    /// Enables the hand-back. The driver has to inject the frames that
+    /// [`take_strays`](Self::take_strays) returns into the kernel.
+    pub fn enable_hand_back(&mut self) {
+        self.stack.io.hand_back.enable();
+    }
+
+    /// Takes the frames that the driver has to inject into the kernel, because their segments have
+    /// no flow.
+    pub fn take_strays(&mut self) -> Vec<Stray> {
+        self.stack.io.hand_back.take()
+    }
+
+    /// Sets the journal of a new host.
+    pub fn set_journal(&mut self, journal: FlowJournal) {
+        self.stack.io.journal.set(journal);
     }
 }

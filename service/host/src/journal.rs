@@ -12,7 +12,7 @@
 //! ```
 //!
 //! The host writes an entry when a connection is established, and clears the entry when the flow
-//! ends. [`Host::sweep`] updates the sequence numbers at intervals. If the peer waits, the
+//! ends. `Host::sweep` updates the sequence numbers at intervals. If the peer waits, the
 //! connection is idle, so the next update makes its entry exact. The host returns pages without
 //! entries to the system.
 
@@ -26,11 +26,10 @@ use std::{
 };
 
 use tidelane_engine::{Engine, Event, FlowId};
-use tidelane_packet_io::PacketIo;
 use tidelane_ring::Region;
 use tidelane_wire::{Endpoint, FlowKey, IpAddress, SeqNumber};
 
-use crate::{Host, bindings::Bindings, neighbours::Path};
+use crate::{bindings::Bindings, neighbours::Path};
 
 /// Size of an entry in bytes.
 const ENTRY: u64 = 64;
@@ -326,7 +325,7 @@ pub(crate) struct JournalWriter {
 
 impl JournalWriter {
     /// Sets the journal of a new host.
-    fn set(&mut self, journal: FlowJournal) {
+    pub fn set(&mut self, journal: FlowJournal) {
         self.journal = Some(journal);
     }
 
@@ -400,13 +399,6 @@ impl JournalWriter {
         let moved = round.left > 0 || round.in_frames != in_frames;
         let stale = |journal: &FlowJournal| journal.has_empty_pages() || moved && journal.used > 0;
         journal.as_ref().is_some_and(stale)
-    }
-}
-
-impl<P: PacketIo> Host<P> {
-    /// Sets the journal of a new host.
-    pub fn set_journal(&mut self, journal: FlowJournal) {
-        self.stack.io.journal.set(journal);
     }
 }
 

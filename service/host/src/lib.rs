@@ -27,13 +27,16 @@ mod capture;
 mod congestion;
 mod contexts;
 mod counters;
+mod credentials;
 mod driver_requests;
 mod ephemeral_ports;
 mod fragments;
 mod hand_back;
 mod hash;
 mod host;
+mod icmp_error;
 mod idle_pages;
+mod ids;
 mod io;
 mod ip_input;
 mod journal;
@@ -59,18 +62,19 @@ mod strays;
 mod sweep;
 mod tcp_input;
 mod timer_hold;
-mod urgent;
 mod within_host;
 
 pub use crate::{
     capture::{CaptureFilter, CapturePoint},
     congestion::AllowedCongestion,
     contexts::Bell,
+    credentials::Credentials,
     driver_requests::HostRequest,
     ephemeral_ports::PORTS_PER_REQUEST,
     hand_back::Stray,
     host::Host,
     idle_pages::IdlePages,
+    ids::ProgramId,
     journal::{FlowJournal, JournalEntry, JournalMemory},
     links::LOCAL_PATH_LINK,
     listen::{Listen, ListenError, ListenerFastOpen},
@@ -80,9 +84,8 @@ pub use crate::{
         IngressPolicy, Interface, KernelRoute, ReversePathFilter, Route, SourceChecks, Way,
     },
     port_rules::{Associations, PortOwner},
-    program::ProgramId,
     report::{SocketReport, SocketState},
-    rules::{Action, BadPrefix, Credentials, Direction, Opening, Prefix, Rule, RuleSet},
+    rules::{Action, BadPrefix, Direction, Opening, Prefix, Rule, RuleSet},
     shared::{Holder, Take, TakeError, Taken},
     siblings::{CoreIndex, Siblings},
     within_host::AddressesWithin,

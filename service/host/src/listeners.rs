@@ -16,9 +16,10 @@ use tidelane_wire::Endpoint;
 
 use crate::{
     accounts::{Account, Charge, Resource},
+    credentials::Credentials,
     hash::FixedState,
-    program::{ProgramId, Programs},
-    rules::Credentials,
+    ids::ProgramId,
+    program::Programs,
 };
 
 /// A context that accepts connections of a listener.

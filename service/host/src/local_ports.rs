@@ -7,10 +7,9 @@
 
 use std::collections::HashMap;
 
-use tidelane_packet_io::PacketIo;
 use tidelane_wire::Endpoint;
 
-use crate::{Host, hash::FixedState, program::ProgramId};
+use crate::{hash::FixedState, ids::ProgramId};
 
 /// Number of TCP ports.
 const PORTS: usize = 1 << 16;
@@ -98,38 +97,6 @@ impl LocalPorts {
     /// Removes all reservations of a program.
     pub fn forget(&mut self, program: ProgramId) {
         self.reserved.remove(&program);
-    }
-}
-
-impl<P: PacketIo> Host<P> {
-    /// Records that a program reserved a local port with a kernel socket. Returns false if the
-    /// program does not exist or has ended.
-    pub fn reserve(&mut self, id: ProgramId, endpoint: Endpoint) -> bool {
-        let known = self
-            .stack
-            .io
-            .programs
-            .get(id)
-            .is_some_and(|program| !program.gone);
-        if known {
-            self.stack.io.local_ports.reserve(id, endpoint);
-        }
-        known
-    }
-
-    /// Returns true for each port of `ends` that no connection of this core needs, and ends the
-    /// program's reservation of the port. A connection that the program opened from its reserved
-    /// port needs the port, also in TIME-WAIT, so that the kernel does not choose the port for
-    /// another `bind`. Without a program, each connection at the port needs the port.
-    pub fn give_up(&mut self, ends: &[(Option<ProgramId>, Endpoint)]) -> Vec<bool> {
-        let (ports, engine) = (&mut self.stack.io.local_ports, &self.stack.engine);
-        let unused = |(program, end): &(Option<ProgramId>, Endpoint)| match program {
-            Some(program) => {
-                !engine.is_port_in_time_wait(end.port) && ports.give_up(*program, *end)
-            }
-            None => !ports.is_used(end.port),
-        };
-        ends.iter().map(unused).collect()
     }
 }
 

@@ -13,7 +13,7 @@ use tidelane_time::{Duration, Instant};
 use tidelane_wire::{Endpoint, protocol};
 
 use crate::{
-    Host, HostRequest,
+    HostRequest,
     io::HostIo,
     links::{MuxLink, MuxQueue, MuxWays},
     neighbours::Routes,
@@ -249,30 +249,5 @@ impl<P: PacketIo> Egress for Ways<'_, P> {
     /// Queues the packet for an answer. If the queue has no room, the packet gets no answer.
     fn answer_refused(&mut self, frame: &[u8]) {
         self.mux_link.push(MuxQueue::Refused, frame);
-    }
-}
-
-impl<P: PacketIo> Host<P> {
-    /// Returns the mux ports of this core.
-    pub fn mux_ports(&self) -> &MuxPorts {
-        self.input.mux().ports()
-    }
-
-    /// Returns the mux ports of this core. The driver (the program that runs the host) claims
-    /// 3-tuples for the ports, after the kernel has proved that the ports' programs may use these
-    /// 3-tuples.
-    pub fn mux_ports_mut(&mut self) -> &mut MuxPorts {
-        self.input.mux_mut().ports_mut()
-    }
-
-    /// Opens a mux port of the program `owner`. Returns false if a port has the number `id`, or if
-    /// the number is too large.
-    pub fn open_port(&mut self, id: PortId, end: ServiceEnd, owner: PortOwner) -> bool {
-        self.input.mux_mut().open(id, end, owner)
-    }
-
-    /// Closes a mux port. Returns the mux's end of the port's packet rings.
-    pub fn close_port(&mut self, id: PortId) -> Option<Tapped<ServiceEnd>> {
-        self.input.mux_mut().close(id)
     }
 }

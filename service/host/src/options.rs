@@ -11,13 +11,9 @@ use tidelane_engine::{
     Algorithm, CaState, CcInfo, Clock, FinWait2, FlowInfo, IpFields, IpOptions, SocketOptions,
     WindowOptions,
 };
-use tidelane_packet_io::PacketIo;
 use tidelane_time::{Duration, Instant};
 
-use crate::{
-    AllowedCongestion, Host, ProgramId, bindings::SlotUse, congestion::number_of, program::SlotId,
-    stack::Stack,
-};
+use crate::congestion::number_of;
 
 /// The bits of [`program_flags`] that [`options_of`] reads.
 pub(crate) const FLAG_BITS: u32 = program_flags::NODELAY
@@ -154,38 +150,6 @@ fn algorithm_of(number: u16) -> Option<Algorithm> {
     }
 }
 
-impl<P: PacketIo> Host<P> {
-    /// Sets the congestion control algorithms that a program may choose.
-    pub fn set_allowed_congestion(&mut self, id: ProgramId, allowed: AllowedCongestion) {
-        if let Some(program) = self.stack.io.programs.get_mut(id) {
-            program.congestion = allowed;
-        }
-    }
-
-    /// Returns the statistics (TCP_INFO) of the connection in a program's slot. Returns `None` if
-    /// the slot has no open connection, or another generation.
-    pub fn tcp_info(
-        &mut self,
-        now: Instant,
-        id: ProgramId,
-        slot: u32,
-        generation: u32,
-    ) -> Option<TcpInfo> {
-        // Apply the changes that the program made to the slot before its request.
-        self.stack.io.now = now;
-        let slot = SlotId { program: id, slot };
-        self.sockets.advance(now, slot, &mut self.stack);
-        let Stack { engine, io } = &mut self.stack;
-        let SlotUse::Live(flow) = *io.programs.slot_use(slot)? else {
-            return None;
-        };
-        let is_current = io.bindings.get(flow)?.generation == generation;
-        let info = engine.info(flow).filter(|_| is_current);
-        let ato = engine.config().delayed_ack;
-        info.map(|info| tcp_info_of(now, &info, ato))
-    }
-}
-
 fn cc_info_words(cc_info: CcInfo) -> [u32; 6] {
     match cc_info {
         CcInfo::None => [0; 6],
@@ -211,7 +175,7 @@ fn micros(duration: Duration) -> u32 {
 }
 
 /// Converts the statistics of a connection. `ato` is the longest delay of an ACK.
-fn tcp_info_of(now: Instant, info: &FlowInfo, ato: Duration) -> TcpInfo {
+pub(crate) fn tcp_info_of(now: Instant, info: &FlowInfo, ato: Duration) -> TcpInfo {
     let (clock, traffic) = (Clock::at(now), &info.traffic);
     let feature = |on: bool, bit| if on { bit } else { 0 };
     TcpInfo {

@@ -7,7 +7,8 @@ use tidelane_time::{Duration, Instant};
 
 use crate::{
     accounts::{Charge, Refused, Resource},
-    program::{ProgramId, Programs},
+    ids::ProgramId,
+    program::Programs,
 };
 
 /// Limit of parked active opens of all users.

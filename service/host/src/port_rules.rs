@@ -35,8 +35,9 @@ use self::{
 };
 use crate::{
     counters::HostCounters,
-    rules::{Action, Credentials, Direction, Opening, RuleSet},
-    tcp_input::icmp_error,
+    credentials::Credentials,
+    icmp_error::icmp_error,
+    rules::{Action, Direction, Opening, RuleSet},
 };
 
 /// The program of a mux port, as the rules see the program.

@@ -1,40 +1,23 @@
 //! The programs of a host, with their regions and slots. A *program* is a process that has
 //! registered with the service. The *region* of a program is the memory that the program shares
 //! with the service. The *driver* of a host is the daemon or the simulator, which calls
-//! [`Host::step`] in a loop.
+//! [`Host::step`](crate::Host::step) in a loop.
 
 use std::{collections::VecDeque, sync::Arc};
 
 use tidelane_abi::{data_event, service_flags};
-use tidelane_packet_io::PacketIo;
 use tidelane_ring::{BufferAllocator, CoreShare, ProgramRegion};
-use tidelane_time::Instant;
 
 use crate::{
-    Bell, Host,
-    accounts::{Account, User},
-    bindings::SlotUse,
+    accounts::Account,
+    bindings::binding::SlotUse,
     congestion::AllowedCongestion,
-    contexts::{Context, Contexts},
+    contexts::Contexts,
+    credentials::Credentials,
+    ids::{ProgramId, SlotId},
     memory::{RxBuffers, StreamMemory},
-    rules::Credentials,
     slots::{self, Publication},
 };
-
-/// Number of a program within a host. Zero stands for the staging area, in which the host keeps the
-/// receive buffers of connections before accept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ProgramId(pub u32);
-
-/// A slot, with the program in whose region the slot lies. A *slot* is the record of one connection
-/// that the program and the service share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SlotId {
-    /// The program.
-    pub program: ProgramId,
-    /// Number of the slot in the region.
-    pub slot: u32,
-}
 
 /// A slot that the host has taken for a connection.
 #[derive(Clone, Copy, Debug)]
@@ -72,8 +55,9 @@ pub struct Program {
     pub slots_used: u32,
     /// True once the process has ended or misbehaved. The host then no longer reads the rings.
     pub gone: bool,
-    /// True until the driver has removed the program with [`Host::remove_program`]. The program's
-    /// number stays in use until then.
+    /// True until the driver has removed the program with
+    /// [`Host::remove_program`](crate::Host::remove_program). The program's number stays in use
+    /// until then.
     pub registered: bool,
     /// Congestion control algorithms that the program may choose.
     pub congestion: AllowedCongestion,
@@ -326,76 +310,5 @@ impl Programs {
             .iter()
             .enumerate()
             .filter_map(move |(index, entry)| Some(numbered((index, entry.as_ref()?))))
-    }
-}
-
-impl<P: PacketIo> Host<P> {
-    /// Registers a program of a user without limits. Returns the program's number.
-    pub fn add_program(&mut self, name: String, pid: u32, region: Arc<ProgramRegion>) -> ProgramId {
-        self.add_program_of(&Arc::new(User::unlimited()), (name, pid), region)
-    }
-
-    /// Registers a program of `user`. `named` is the program's name and pid.
-    pub fn add_program_of(
-        &mut self,
-        user: &Arc<User>,
-        named: (String, u32),
-        region: Arc<ProgramRegion>,
-    ) -> ProgramId {
-        let core_index = self.input.core_index();
-        let (core, cores) = (core_index.core, core_index.cores);
-        let share = region.layout().share(core, cores);
-        let account = self.stack.io.ledger.account(user);
-        let memory = self.stack.io.staging.memory().clone();
-        self.stack
-            .io
-            .programs
-            .insert(Program::new(named, account, region, share, memory))
-    }
-
-    /// Sets the credentials of a newly added program.
-    pub fn set_credentials(&mut self, id: ProgramId, credentials: Credentials) {
-        if let Some(program) = self.stack.io.programs.get_mut(id) {
-            program.credentials = Arc::new(credentials);
-        }
-    }
-
-    /// Adds context `number` of a program, which `bell` wakes. Returns false if the program has
-    /// ended, if the context exists, or if `number` is too large.
-    pub fn add_context(&mut self, id: ProgramId, number: u32, bell: Box<dyn Bell>) -> bool {
-        let Some(program) = self.stack.io.programs.get_mut(id) else {
-            return false;
-        };
-        if program.gone {
-            return false;
-        }
-        let rings = program.share.ring_set(number);
-        let context = rings.and_then(|rings| Context::new(program.region.clone(), rings, bell));
-        context.is_some_and(|context| self.stack.io.programs.contexts.insert(id, number, context))
-    }
-
-    /// Removes a program, ends its listeners, and resets its connections. Connections that the
-    /// program has closed go on. The region stays mapped, and the program's number stays in use,
-    /// until the last of these connections ends.
-    pub fn remove_program(&mut self, now: Instant, id: ProgramId) {
-        if let Some(program) = self.stack.io.programs.get_mut(id) {
-            program.registered = false;
-        }
-        self.disconnect_program(now, id);
-        self.stack.io.programs.remove_unused(id);
-    }
-
-    /// Ends a program's listeners, contexts and connections. The program's number stays in use.
-    pub(crate) fn disconnect_program(&mut self, now: Instant, id: ProgramId) {
-        self.stack.io.now = now;
-        for listener in self.stack.io.listeners.held_by(id) {
-            self.stack.drop_listener_holder(now, id, listener);
-        }
-        self.stack.io.local_ports.forget(id);
-        self.parked_opens.forget(id);
-        let program = self.stack.io.programs.get(id);
-        if program.is_some_and(|program| !program.gone) {
-            self.sockets.end_program(now, id, &mut self.stack);
-        }
     }
 }

@@ -15,7 +15,7 @@ use tidelane_engine::LinkId;
 use tidelane_ring::core_of;
 use tidelane_wire::{Packet, parse_frame, protocol};
 
-use crate::{Bell, tcp_input::icmp_error};
+use crate::{Bell, icmp_error::icmp_error};
 
 /// Limit of the batches that wait between two cores. A batch has the frames of at most one burst,
 /// so the batches hold about as many frames as a NIC queue.

@@ -14,9 +14,9 @@ use crate::{
     HostRequest, ProgramId,
     accept::{Acceptance, Assignment},
     bindings::{SlotUse, cause_or_finished},
+    ids::SlotId,
     io::HostIo,
     listeners::Acceptor,
-    program::SlotId,
     shared::{Move, Take},
 };
 

@@ -8,12 +8,12 @@ use tidelane_engine::{Arrival, LinkId};
 use tidelane_packet_io::{Burst, PacketIo};
 use tidelane_time::Instant;
 use tidelane_wire::{
-    DropReason, Ecn, Endpoint, FlowKey, IcmpError, IpAddress, Packet, RawSegment, Segment,
-    SeqNumber, TcpFlags, TcpOptions, parse_frame, parse_frame_v4, parse_icmp_error,
-    parse_icmpv6_error, parse_tcp, protocol, tcp_checksum_ok,
+    DropReason, Ecn, Endpoint, FlowKey, IpAddress, Packet, RawSegment, Segment, SeqNumber,
+    TcpFlags, TcpOptions, parse_frame, parse_frame_v4, parse_tcp, protocol, tcp_checksum_ok,
 };
 
 use crate::{
+    icmp_error::icmp_error,
     links::{LOCAL_PATH_LINK, MUX_LINK, MuxQueue},
     stack::Stack,
 };
@@ -222,15 +222,6 @@ pub(crate) fn answer_without_port<P: PacketIo>(stack: &mut Stack<P>, now: Instan
     stack
         .engine
         .segment_arrives(now, &arrival, &reset_for(&segment), &mut stack.io);
-}
-
-/// Returns the error that an ICMP or ICMPv6 packet reports.
-pub(crate) fn icmp_error(packet: &Packet<'_>) -> Result<IcmpError, DropReason> {
-    match (packet.protocol, packet.dst.is_v4()) {
-        (protocol::ICMP, true) => parse_icmp_error(packet.payload),
-        (protocol::ICMPV6, false) => parse_icmpv6_error(packet),
-        _ => Err(DropReason::UnsupportedProtocol),
-    }
 }
 
 /// Returns the RST of a closed TCP port for `segment` (RFC 9293 §3.10.7.1).

@@ -7,12 +7,9 @@
 //! neither end of the connection has an address of this interface.
 
 use tidelane_engine::IpAddress;
-use tidelane_packet_io::PacketIo;
-
-use crate::{Host, ProgramId};
 
 /// Source address of connections to `127.0.0.0/8`.
-const LOCALHOST_V4: IpAddress = IpAddress::from_v4([127, 0, 0, 1]);
+pub(crate) const LOCALHOST_V4: IpAddress = IpAddress::from_v4([127, 0, 0, 1]);
 
 /// The host's addresses that the served interface does not have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,7 +44,7 @@ impl AddressesWithin {
 
     /// Returns true if `addr` needs a pool of ephemeral ports, because the kernel chooses `addr` as
     /// a source address.
-    fn has_pool(&self, addr: IpAddress) -> bool {
+    pub fn has_pool(&self, addr: IpAddress) -> bool {
         self.source_for(addr) == Some(addr)
     }
 
@@ -64,29 +61,6 @@ impl AddressesWithin {
 
     fn has_localnet(&self, addr: IpAddress) -> bool {
         self.localnet && addr.is_v4() && addr.is_loopback()
-    }
-}
-
-impl<P: PacketIo> Host<P> {
-    /// Replaces the host's addresses that the served interface does not have.
-    pub fn set_addresses_within(&mut self, addresses: AddressesWithin) {
-        let before = std::mem::replace(&mut self.stack.io.within, addresses);
-        let sources = before.single.into_iter().chain([LOCALHOST_V4]);
-        for addr in sources {
-            if !self.stack.io.within.has_pool(addr)
-                && !self.stack.io.neighbours.routes().is_local(addr)
-            {
-                self.stack.io.ephemeral_ports.remove_address(addr);
-            }
-        }
-    }
-
-    /// Allows or forbids a program to connect within this host. The daemon allows only a program in
-    /// the network namespace of the service, whose loopback is the loopback of the listeners.
-    pub fn allow_within_host(&mut self, id: ProgramId, allowed: bool) {
-        if let Some(program) = self.stack.io.programs.get_mut(id) {
-            program.within_host = allowed;
-        }
     }
 }
 

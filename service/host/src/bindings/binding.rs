@@ -1,5 +1,7 @@
 //! The binding of a flow to its program: slot, buffers, next hop.
 
+mod urgent;
+
 use std::sync::Arc;
 
 use tidelane_abi::{BufferWord, close_cause, service_flags};
@@ -7,14 +9,14 @@ use tidelane_engine::{Advance, CloseCause, Engine, FlowId, ListenerId, Misuse};
 use tidelane_ring::{Region, SlotHandle, SlotView, StreamBuffer};
 use tidelane_wire::Endpoint;
 
+use self::urgent::Urgent;
 use crate::{
     accounts::Charge,
+    credentials::Credentials,
+    ids::{ProgramId, SlotId},
     memory::Buffers,
     neighbours::Path,
-    program::{ProgramId, SlotId},
-    rules::Credentials,
     slots::{self, ProgramView},
-    urgent::Urgent,
 };
 
 /// The home of a connection before accept. The number stands for the staging area, which is the

@@ -11,9 +11,10 @@ use crate::{
     ProgramId,
     bindings::{Binding, Bindings, SlotUse},
     buffer_copy::BufferIn,
+    ids::SlotId,
     listeners::Listeners,
     memory::Buffers,
-    program::{Programs, SlotId, TakenSlot},
+    program::{Programs, TakenSlot},
     slots::{self, Publication, ResumedState},
 };
 

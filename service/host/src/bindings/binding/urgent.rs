@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use tidelane_abi::{BufferWord, SlotOptions, buffer_word, service_flags, urgent_state};
 use tidelane_ring::{SlotView, StreamBuffer};
 
-use crate::{bindings::Binding, slots};
+use super::Binding;
+use crate::slots;
 
 /// State of urgent data of a connection: received urgent data as published in the slot, and the
 /// last values that the host read from the slot.

@@ -1,0 +1,10 @@
+//! The user and the groups of a program.
+
+/// The user and the groups of a program, for the conditions of rules.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Credentials {
+    /// User id.
+    pub uid: u32,
+    /// Group ids, including the primary group id.
+    pub groups: Vec<u32>,
+}

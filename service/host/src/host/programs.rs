@@ -1,0 +1,130 @@
+//! The calls of the driver about the programs of a host.
+
+use std::sync::Arc;
+
+use tidelane_abi::TcpInfo;
+use tidelane_packet_io::PacketIo;
+use tidelane_ring::ProgramRegion;
+use tidelane_time::Instant;
+
+use super::Host;
+use crate::{
+    accounts::User,
+    bindings::SlotUse,
+    congestion::AllowedCongestion,
+    contexts::{Bell, Context},
+    credentials::Credentials,
+    ids::{ProgramId, SlotId},
+    options::tcp_info_of,
+    program::Program,
+    stack::Stack,
+};
+
+impl<P: PacketIo> Host<P> {
+    /// Registers a program of a user without limits. Returns the program's number.
+    pub fn add_program(&mut self, name: String, pid: u32, region: Arc<ProgramRegion>) -> ProgramId {
+        self.add_program_of(&Arc::new(User::unlimited()), (name, pid), region)
+    }
+
+    /// Registers a program of `user`. `named` is the program's name and pid.
+    pub fn add_program_of(
+        &mut self,
+        user: &Arc<User>,
+        named: (String, u32),
+        region: Arc<ProgramRegion>,
+    ) -> ProgramId {
+        let core_index = self.input.core_index();
+        let (core, cores) = (core_index.core, core_index.cores);
+        let share = region.layout().share(core, cores);
+        let account = self.stack.io.ledger.account(user);
+        let memory = self.stack.io.staging.memory().clone();
+        self.stack
+            .io
+            .programs
+            .insert(Program::new(named, account, region, share, memory))
+    }
+
+    /// Sets the credentials of a newly added program.
+    pub fn set_credentials(&mut self, id: ProgramId, credentials: Credentials) {
+        if let Some(program) = self.stack.io.programs.get_mut(id) {
+            program.credentials = Arc::new(credentials);
+        }
+    }
+
+    /// Adds context `number` of a program, which `bell` wakes. Returns false if the program has
+    /// ended, if the context exists, or if `number` is too large.
+    pub fn add_context(&mut self, id: ProgramId, number: u32, bell: Box<dyn Bell>) -> bool {
+        let Some(program) = self.stack.io.programs.get_mut(id) else {
+            return false;
+        };
+        if program.gone {
+            return false;
+        }
+        let rings = program.share.ring_set(number);
+        let context = rings.and_then(|rings| Context::new(program.region.clone(), rings, bell));
+        context.is_some_and(|context| self.stack.io.programs.contexts.insert(id, number, context))
+    }
+
+    /// Removes a program, ends its listeners, and resets its connections. Connections that the
+    /// program has closed go on. The region stays mapped, and the program's number stays in use,
+    /// until the last of these connections ends.
+    pub fn remove_program(&mut self, now: Instant, id: ProgramId) {
+        if let Some(program) = self.stack.io.programs.get_mut(id) {
+            program.registered = false;
+        }
+        self.disconnect_program(now, id);
+        self.stack.io.programs.remove_unused(id);
+    }
+
+    /// Ends a program's listeners, contexts and connections. The program's number stays in use.
+    pub(crate) fn disconnect_program(&mut self, now: Instant, id: ProgramId) {
+        self.stack.io.now = now;
+        for listener in self.stack.io.listeners.held_by(id) {
+            self.stack.drop_listener_holder(now, id, listener);
+        }
+        self.stack.io.local_ports.forget(id);
+        self.parked_opens.forget(id);
+        let program = self.stack.io.programs.get(id);
+        if program.is_some_and(|program| !program.gone) {
+            self.sockets.end_program(now, id, &mut self.stack);
+        }
+    }
+
+    /// Allows or forbids a program to connect within this host. The daemon allows only a program in
+    /// the network namespace of the service, whose loopback is the loopback of the listeners.
+    pub fn allow_within_host(&mut self, id: ProgramId, allowed: bool) {
+        if let Some(program) = self.stack.io.programs.get_mut(id) {
+            program.within_host = allowed;
+        }
+    }
+
+    /// Sets the congestion control algorithms that a program may choose.
+    pub fn set_allowed_congestion(&mut self, id: ProgramId, allowed: AllowedCongestion) {
+        if let Some(program) = self.stack.io.programs.get_mut(id) {
+            program.congestion = allowed;
+        }
+    }
+
+    /// Returns the statistics (TCP_INFO) of the connection in a program's slot. Returns `None` if
+    /// the slot has no open connection, or another generation.
+    pub fn tcp_info(
+        &mut self,
+        now: Instant,
+        id: ProgramId,
+        slot: u32,
+        generation: u32,
+    ) -> Option<TcpInfo> {
+        // Apply the changes that the program made to the slot before its request.
+        self.stack.io.now = now;
+        let slot = SlotId { program: id, slot };
+        self.sockets.advance(now, slot, &mut self.stack);
+        let Stack { engine, io } = &mut self.stack;
+        let SlotUse::Live(flow) = *io.programs.slot_use(slot)? else {
+            return None;
+        };
+        let is_current = io.bindings.get(flow)?.generation == generation;
+        let info = engine.info(flow).filter(|_| is_current);
+        let ato = engine.config().delayed_ack;
+        info.map(|info| tcp_info_of(now, &info, ato))
+    }
+}

@@ -1,0 +1,16 @@
+//! The numbers by which a host knows programs and slots.
+
+/// Number of a program within a host. Zero stands for the staging area, in which the host keeps the
+/// receive buffers of connections before accept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ProgramId(pub u32);
+
+/// A slot, with the program in whose region the slot lies. A *slot* is the record of one connection
+/// that the program and the service share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotId {
+    /// The program.
+    pub program: ProgramId,
+    /// Number of the slot in the region.
+    pub slot: u32,
+}
