@@ -15,7 +15,9 @@ use tidelane_tests::{
     tools::{require_root, source_root, target_dir},
 };
 
+mod any_plan;
 mod bulk;
+mod heading;
 mod http;
 mod idle;
 mod kv;
@@ -34,7 +36,8 @@ pub use machine::CpuTimes;
 
 use crate::package::run_package;
 
-use plan::{AnyPlan, Heading};
+use any_plan::AnyPlan;
+use heading::Heading;
 use rows::Row;
 
 /// Options of `bench`.

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, io::Write};
 use tidelane_tests::{Stop, machine::median};
 
 use super::{
-    plan::Heading,
+    heading::Heading,
     plot,
     rows::{Row, pair_row, value_row},
 };

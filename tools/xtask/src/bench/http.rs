@@ -24,7 +24,7 @@ use tidelane_tests::{
 };
 
 use super::{
-    plan::{Heading, Target},
+    heading::{Heading, Target},
     plot,
     programs::Programs,
     rows::{Row, pair_row, value_row},

@@ -17,7 +17,7 @@ use tidelane_tests::{
 };
 
 use super::{
-    plan::{Heading, Target},
+    heading::{Heading, Target},
     plot,
     programs::number,
     rows::{Row, pair_row, value_row},

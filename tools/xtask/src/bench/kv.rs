@@ -27,7 +27,7 @@ use tidelane_tests::{
 };
 
 use super::{
-    plan::{Heading, Target},
+    heading::{Heading, Target},
     plot,
     programs::{Programs, number},
     rows::{Row, pair_row},

@@ -15,8 +15,8 @@ use serde::Deserialize;
 use tidelane_tests::{Side, Stop, Wire, machine::median, tools};
 
 use super::{
+    heading::Heading,
     kv::Path,
-    plan::Heading,
     plot,
     rings::{self, LIMIT, Server},
     rows::{Row, value_row},

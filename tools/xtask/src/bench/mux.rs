@@ -18,7 +18,7 @@ use tidelane_tests::{
 };
 
 use super::{
-    plan::{Heading, Target},
+    heading::{Heading, Target},
     plot,
     programs::number,
     rows::{Row, value_row},

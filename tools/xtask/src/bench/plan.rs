@@ -1,14 +1,8 @@
-//! The plan of a figure, from `bench/figures/NAME/plan.toml`. A figure is an experiment, and most
-//! figures compare Tidelane with the kernel's stack.
-
-use std::{fs, path::Path};
+//! The plan of a request figure.
 
 use serde::Deserialize;
 
-use super::{
-    bulk::BulkPlan, http::HttpPlan, idle::IdlePlan, kv::KvPlan, layers::LayersPlan, mux::MuxPlan,
-    rings::RingsPlan,
-};
+use super::heading::{Heading, Target};
 
 /// The plan of a request figure: closed-loop clients that send requests to a server.
 #[derive(Deserialize, Debug, Clone)]
@@ -70,90 +64,6 @@ pub enum Workload {
     NginxClose,
 }
 
-/// The target of one row of the result.
-#[derive(Deserialize, Debug, Clone)]
-#[serde(deny_unknown_fields)]
-pub struct Target {
-    /// Case of the row.
-    pub case: String,
-    /// Metric of the row.
-    pub metric: String,
-    /// Target for the ratio of Tidelane to the kernel, or for the value of a row without a
-    /// comparison.
-    pub target: f64,
-}
-
-/// A plan of any kind. The field `kind` of the file names the kind.
-#[derive(Deserialize, Debug, Clone)]
-#[serde(tag = "kind", rename_all = "kebab-case")]
-pub enum AnyPlan {
-    /// A figure of requests and replies.
-    Requests(Plan),
-    /// A figure of one-way streams.
-    Bulk(BulkPlan),
-    /// A figure of idle connections.
-    Idle(IdlePlan),
-    /// A figure of HTTP servers.
-    Http(HttpPlan),
-    /// A figure of the mux, which shares a NIC between programs with a network stack of their own.
-    Mux(MuxPlan),
-    /// A figure of the ring API.
-    Rings(RingsPlan),
-    /// A figure of the layers of a request.
-    Layers(LayersPlan),
-    /// A figure of key-value servers.
-    Kv(KvPlan),
-}
-
-impl AnyPlan {
-    /// Reads and checks a plan.
-    pub fn read(path: &Path) -> Result<Self, String> {
-        let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
-        toml::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))
-    }
-
-    /// Returns the value of the field `kind` of the file.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Requests(_) => "requests",
-            Self::Bulk(_) => "bulk",
-            Self::Idle(_) => "idle",
-            Self::Http(_) => "http",
-            Self::Mux(_) => "mux",
-            Self::Rings(_) => "rings",
-            Self::Layers(_) => "layers",
-            Self::Kv(_) => "kv",
-        }
-    }
-
-    /// Returns true if the command line may give the numbers of connections.
-    pub fn has_connections(&self) -> bool {
-        match self {
-            Self::Requests(_) | Self::Idle(_) | Self::Rings(_) | Self::Kv(_) => true,
-            Self::Bulk(_) | Self::Http(_) | Self::Mux(_) | Self::Layers(_) => false,
-        }
-    }
-
-    /// Returns true if the figure can be measured without Tidelane.
-    pub fn can_omit_tidelane(&self) -> bool {
-        matches!(self, Self::Requests(_))
-    }
-
-    /// Returns the title, one line.
-    pub fn title(&self) -> &str {
-        match self {
-            Self::Requests(plan) => &plan.title,
-            Self::Bulk(plan) => &plan.title,
-            Self::Idle(plan) => &plan.title,
-            Self::Http(plan) => &plan.title,
-            Self::Mux(plan) => &plan.title,
-            Self::Rings(plan) => &plan.title,
-            Self::Layers(plan) => &plan.title,
-            Self::Kv(plan) => &plan.title,
-        }
-    }
-}
-
 impl Plan {
     /// Applies the command-line options: the number of rounds, and the numbers of connections to
     /// measure. An empty list selects all numbers of the plan. Numbers that the plan does not have
@@ -188,37 +98,6 @@ impl Plan {
             placement,
             targets: self.targets.clone(),
         }
-    }
-}
-
-/// The fields that the plans of all kinds of figures have in common.
-#[derive(Debug, Clone)]
-pub struct Heading {
-    /// Title of the table, one line.
-    pub title: String,
-    /// Source in the literature, and its result.
-    pub paper: String,
-    /// Number of rounds.
-    pub rounds: u32,
-    /// Description of the placement: the CPUs of the programs, and the congestion control.
-    pub placement: String,
-    /// Targets for single rows.
-    pub targets: Vec<Target>,
-}
-
-impl Heading {
-    /// Prints the title, the source and the placement.
-    pub fn print(&self) {
-        println!("{}\n{}\n{}\n", self.title, self.paper, self.placement);
-    }
-
-    /// Returns the target of a row, if it has one.
-    pub fn target(&self, case: &str, metric: &str) -> Option<f64> {
-        let found = self
-            .targets
-            .iter()
-            .find(|t| t.case == case && t.metric == metric);
-        found.map(|target| target.target)
     }
 }
 

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use tidelane_tests::machine::median;
 
 use super::{
-    plan::{Heading, Plan, Series},
+    heading::Heading,
+    plan::{Plan, Series},
     rows::{Row, pair_row, value_row},
 };
 

@@ -22,8 +22,8 @@ use serde::Deserialize;
 use tidelane_tests::{Service, Side, Stop, Wire, machine::median, napi::NapiThread, tools};
 
 use super::{
+    heading::{Heading, Target},
     kv::Path,
-    plan::{Heading, Target},
     plot,
     rows::{Row, pair_row, value_row},
 };

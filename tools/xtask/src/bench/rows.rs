@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 use tidelane_tests::machine::{commit, describe, median};
 
-use super::plan::Heading;
+use super::heading::Heading;
 
 /// One row of the result.
 #[derive(Clone, Debug)]

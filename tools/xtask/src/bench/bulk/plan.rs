@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::bench::plan::{Heading, Target};
+use crate::bench::heading::{Heading, Target};
 
 /// The plan of a bulk figure.
 #[derive(Deserialize, Debug, Clone)]
