@@ -4,7 +4,9 @@
 use crate::{
     direct::DirectSpec,
     fault::Fault,
-    scenario::{HostSpec, ListenerSpec, Scenario, Theme},
+    host_spec::HostSpec,
+    program_spec::ListenerSpec,
+    scenario::{Scenario, Theme},
 };
 
 impl Scenario {

@@ -6,9 +6,11 @@ use tidelane_time::{Duration, Instant};
 
 use crate::{
     family::{Bound, Family, IPV6_MTU_MIN},
+    host_spec::HostSpec,
     ledger::Violation,
     plan::{ConnectionPlan, Role, Round, steady_end},
-    scenario::{AREA_LEN, Behaviour, HostSpec, ListenerSpec, ProgramSpec, Scenario, Theme},
+    program_spec::{AREA_LEN, Behaviour, ListenerSpec, ProgramSpec},
+    scenario::{Scenario, Theme},
     topology::{Middle, Topology},
     world::World,
 };

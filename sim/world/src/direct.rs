@@ -12,7 +12,7 @@
 
 mod parked;
 mod setup;
-mod spec;
+pub(crate) mod spec;
 mod stream;
 
 use std::{

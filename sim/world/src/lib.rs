@@ -38,6 +38,7 @@ mod direct;
 mod family;
 mod fault;
 mod foreign_bytes;
+mod host_spec;
 mod latency_under_load;
 mod ledger;
 mod linux_bulk;
@@ -47,13 +48,14 @@ mod pipe;
 mod plan;
 mod ports;
 mod program;
+mod program_spec;
 mod region_fuzzer;
 mod report;
 mod scenario;
 mod service;
 mod smoltcp_host;
+mod smoltcp_spec;
 mod topology;
-mod users;
 mod wire_rules;
 mod worker;
 mod world;
@@ -65,15 +67,18 @@ pub use crate::{
     direct::DirectSpec,
     family::{Bound, Family},
     fault::Fault,
+    host_spec::HostSpec,
     latency_under_load::{LatencyUnderLoad, RoundTrips},
     ledger::Violation,
     linux_bulk::LinuxBulk,
     pattern::Content,
     plan::{ConnectionPlan, EndPlan, Ending, Role, Round, Traffic},
     ports::{ChangeKind, Harm, HostileSpec, PortChange, PortSpec, PortStack, PortsSpec},
+    program_spec::{Behaviour, ListenerSpec, ProgramSpec},
     region_fuzzer::RegionFuzzer,
     report::Report,
-    scenario::{Behaviour, HostSpec, ListenerSpec, ProgramSpec, Scenario, SmoltcpSpec, Theme},
+    scenario::{Scenario, Theme},
+    smoltcp_spec::SmoltcpSpec,
     topology::{Middle, Topology},
     world::World,
 };

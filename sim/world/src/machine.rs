@@ -27,7 +27,7 @@ use tidelane_wire::IpAddress;
 use crate::{
     cwnd_rules::SenderFigures,
     family::Family,
-    scenario::HostSpec,
+    host_spec::HostSpec,
     service::{ProgramIds, Service},
     topology::{Topology, address, mac, mac_of},
 };

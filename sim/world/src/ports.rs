@@ -18,6 +18,7 @@ mod driver;
 mod embedded;
 mod forge;
 mod frame;
+pub(crate) mod harm;
 mod hostile;
 mod hostiles;
 mod launch;
@@ -25,7 +26,7 @@ mod oracle;
 mod owners;
 mod program;
 mod rings;
-mod spec;
+pub(crate) mod spec;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -39,7 +40,7 @@ use tidelane_ring::Doorbell;
 use tidelane_time::{Duration, Instant};
 
 pub use self::{
-    hostile::Harm,
+    harm::Harm,
     spec::{ChangeKind, HostileSpec, PortChange, PortSpec, PortStack, PortsSpec},
 };
 use crate::{

@@ -15,8 +15,8 @@ use tidelane_wire::{Endpoint, IpAddress};
 use crate::{
     family::{Bound, Family},
     machine::Machine,
+    program_spec::{AREA_LEN, Behaviour, ListenerSpec, ProgramSpec},
     region_fuzzer::RegionFuzzer,
-    scenario::{AREA_LEN, Behaviour, ListenerSpec, ProgramSpec},
     service::ProgramIds,
     topology::address,
     worker::{Accepting, Worker},

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fmt};
 use tidelane_netem::LinkCounters;
 use tidelane_time::Instant;
 
-use crate::{family::Family, ledger::Entry, world::Spans};
+use crate::{family::Family, ledger::Entry, world::fair_share::Spans};
 
 /// Figures of one run, or their sums over several runs. Times are summed, too.
 #[derive(Clone, Debug, Default)]

@@ -1,91 +1,29 @@
 //! The parameters of a run, which derive from its seed.
 
+mod direct;
+mod families;
+mod ports;
+mod users;
+
 use std::fmt;
 
-use tidelane_engine::{Algorithm, EcnPolicy, EngineConfig};
 use tidelane_netem::{LinkConfig, Rng};
 use tidelane_time::{Duration, Instant};
 
 use crate::{
-    direct::DirectSpec,
+    direct::spec::DirectSpec,
     family::Bound,
     fault::Fault,
+    host_spec::{HostSpec, PORTS, new_host},
     plan::{ConnectionPlan, Role, Traffic},
-    ports::PortsSpec,
+    ports::spec::PortsSpec,
+    program_spec::{AREA_LEN, Behaviour, ListenerSpec, ProgramSpec},
+    smoltcp_spec::{SmoltcpSpec, new_smoltcp},
     topology::Topology,
 };
 
-/// Length of an area of stream buffers in bytes, enough for all connections of a run.
-pub const AREA_LEN: u64 = 256 << 20;
 /// Smallest length of an area of stream buffers in runs with little memory, in bytes.
 const AREA_LEN_LOW: u64 = 64 << 10;
-/// Number of local ports of a host, unless the scenario makes ports scarce.
-const PORTS: u32 = 4096;
-
-/// Parameters of a host.
-#[derive(Clone, Debug)]
-pub struct HostSpec {
-    /// Number of fast-path cores of the host's service.
-    pub cores: u32,
-    /// MTU of the host's interface, in bytes.
-    pub mtu: u32,
-    /// True if the host has an IPv6 address in addition to its IPv4 address.
-    pub ipv6: bool,
-    /// Number of frames in the NIC queue of each core, for each direction.
-    pub frames: u32,
-    /// Longest duration of a step of the service.
-    pub step_time_max: Duration,
-    /// Longest delay until a sleeping service notices a frame or a doorbell.
-    pub wake_time_max: Duration,
-    /// Number of local ports for active opens.
-    pub ports: u32,
-    /// Configuration of the engine.
-    pub engine: EngineConfig,
-}
-
-/// Behaviour of a program.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Behaviour {
-    /// The program follows the plans of its connections.
-    Good,
-    /// The program also writes random values to its shared memory.
-    Bad {
-        /// Mean time between two bursts of writes.
-        every: Duration,
-    },
-}
-
-/// Parameters of a program.
-#[derive(Clone, Debug)]
-pub struct ProgramSpec {
-    /// Index of the program's host.
-    pub host: usize,
-    /// Number of the program's user.
-    pub user: u32,
-    /// Number of the program's threads.
-    pub workers: u32,
-    /// Longest delay from a doorbell to the run of its thread.
-    pub wake_time_max: Duration,
-    /// Behaviour of the program.
-    pub behaviour: Behaviour,
-    /// Length of each of the program's two areas of stream buffers, in bytes.
-    pub area_len: u64,
-}
-
-/// Parameters of a listening socket.
-#[derive(Clone, Debug)]
-pub struct ListenerSpec {
-    /// Port number of the listener.
-    pub port: u16,
-    /// Addresses to which the listener is bound.
-    pub bound: Bound,
-    /// Largest length of the accept queue.
-    pub backlog: u32,
-    /// Programs that hold the listener: several programs after a fork.
-    pub programs: Vec<usize>,
-    /// Longest time that a connection waits in the accept queue.
-    pub accept_delay: Duration,
-}
 
 /// Theme of a run: the kind of problem on which its scenario concentrates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,24 +49,6 @@ pub enum Theme {
     Ports,
     /// Hosts run the direct back end of the ring API, and connect to hosts of all kinds.
     Direct,
-}
-
-/// Parameters of a smoltcp host, which has its own programs. Its index follows the indices of
-/// Tidelane's hosts.
-#[derive(Clone, Copy, Debug)]
-pub struct SmoltcpSpec {
-    /// MTU of the host's interface, in bytes.
-    pub mtu: u32,
-    /// Length of a socket's receive buffer, in bytes.
-    pub rx_len: u32,
-    /// Length of a socket's send buffer, in bytes.
-    pub tx_len: u32,
-    /// Longest delay of an ACK. Zero disables delayed ACKs.
-    pub ack_delay: Duration,
-    /// True if the host uses Nagle's algorithm.
-    pub nagle: bool,
-    /// True if the host uses CUBIC. False if it has no congestion control.
-    pub cubic: bool,
 }
 
 /// All parameters of a run.
@@ -413,46 +333,6 @@ impl Scenario {
         self.listeners
             .iter()
             .position(|listener| listener.programs.contains(&program))
-    }
-}
-
-pub(crate) fn new_host(rng: &mut Rng) -> HostSpec {
-    let mtu = [1500, 1500, 1500, 576, 1280, 9000][rng.below(6) as usize];
-    let rx_window_max = 1 << rng.between(14, 22);
-    let rx_window_initial = (1 << rng.between(12, 17)).min(rx_window_max);
-    let algorithms = Algorithm::ALL;
-    HostSpec {
-        cores: 1,
-        mtu,
-        ipv6: false,
-        frames: [16, 64, 256, 256][rng.below(4) as usize],
-        step_time_max: Duration::from_nanos(1 << rng.between(8, 14)),
-        wake_time_max: Duration::from_nanos(1 << rng.between(0, 16)),
-        ports: if rng.chance_ppm(100_000) { 16 } else { PORTS },
-        engine: EngineConfig {
-            rx_window_max,
-            rx_window_initial,
-            tx_limit: 1 << rng.between(12, 20),
-            flows_max: 4096,
-            congestion: algorithms[rng.below(algorithms.len() as u64) as usize],
-            msl: Duration::from_millis(rng.between(100, 30_000)),
-            timestamps: rng.chance_ppm(800_000),
-            sack: rng.chance_ppm(800_000),
-            ecn: [EcnPolicy::Off, EcnPolicy::Accept, EcnPolicy::Request][rng.below(3) as usize],
-            ..EngineConfig::default()
-        },
-    }
-}
-
-fn new_smoltcp(rng: &mut Rng) -> SmoltcpSpec {
-    let delays = [0, 10_000, 10_000, 200_000];
-    SmoltcpSpec {
-        mtu: [1500, 1500, 576, 9000][rng.below(4) as usize],
-        rx_len: 1 << rng.between(10, 18),
-        tx_len: 1 << rng.between(10, 18),
-        ack_delay: Duration::from_micros(delays[rng.below(4) as usize]),
-        nagle: rng.chance_ppm(500_000),
-        cubic: rng.chance_ppm(700_000),
     }
 }
 

@@ -22,7 +22,7 @@ use crate::{
     family::{Family, IPV6_MTU_MIN},
     ledger::Violation,
     plan::Role,
-    scenario::SmoltcpSpec,
+    smoltcp_spec::SmoltcpSpec,
     topology::{Topology, address},
     worker::Start,
 };

@@ -3,12 +3,11 @@
 
 mod checks;
 mod direct;
-mod fair_share;
+pub(crate) mod fair_share;
 mod faults;
 mod ports;
 mod starts;
 
-pub use fair_share::Spans;
 use std::{collections::VecDeque, io::Write};
 
 use tidelane_netem::{Network, Rng};
@@ -25,8 +24,9 @@ use crate::{
     machine::Machine,
     ports::{PortEvent, Ports},
     program::Process,
+    program_spec::Behaviour,
     report::Report,
-    scenario::{Behaviour, Scenario},
+    scenario::Scenario,
     smoltcp_host::SmoltcpHost,
     topology::mac,
     wire_rules::WireRules,

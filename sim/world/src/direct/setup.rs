@@ -12,7 +12,7 @@ use tidelane_wire::{Endpoint, IpAddress};
 use super::spec::DirectSpec;
 use crate::{
     family::{Bound, Family},
-    scenario::ListenerSpec,
+    program_spec::ListenerSpec,
     topology::{Topology, address, mac},
 };
 

@@ -17,6 +17,7 @@ use super::{
     drafts::{Drafts, GSO_SEGMENT_MIN, Surroundings},
     forge::{Draft, Tuple, spoil},
     frame::TCP,
+    harm::Harm,
     oracle::Oracle,
     owners::PortKey,
     rings::Rings,
@@ -26,65 +27,6 @@ use super::{
 const HEADERS_V4: usize = 14 + 20 + 20;
 /// Offset of the packets in a mux port's memory, in bytes.
 const DATA: u64 = 4096;
-
-/// A kind of misbehaviour.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Harm {
-    /// Sends valid packets until the ring is full.
-    Flood,
-    /// Sends from foreign addresses, 3-tuples and link addresses, or to impossible destinations.
-    Forge,
-    /// Sends frames with invalid headers or checksums, and random bytes.
-    Garbage,
-    /// Sends valid GSO frames.
-    Gso,
-    /// Sends GSO frames that cannot be split, or from foreign 3-tuples.
-    GsoGarbage,
-    /// Does not read for a while.
-    StopsReading,
-    /// Writes invalid ring indices.
-    Indices,
-    /// Writes invalid lengths and segment sizes.
-    Lengths,
-    /// Overwrites published frames.
-    Change,
-    /// Fills its memory with zeros, as a hole in a file would.
-    Zeros,
-    /// Publishes entries without writing them, and dies.
-    HalfWritten,
-    /// Dies with unpublished frames.
-    Die,
-    /// Closes its mux port, and opens a new port.
-    Reopen,
-    /// Moves its claims to another hostile program.
-    Move,
-    /// Claims 3-tuples, including foreign ones.
-    Claim,
-    /// Releases a claim.
-    Release,
-}
-
-impl Harm {
-    /// All kinds of misbehaviour.
-    pub const ALL: [Self; 16] = [
-        Self::Flood,
-        Self::Forge,
-        Self::Garbage,
-        Self::Gso,
-        Self::GsoGarbage,
-        Self::StopsReading,
-        Self::Indices,
-        Self::Lengths,
-        Self::Change,
-        Self::Zeros,
-        Self::HalfWritten,
-        Self::Die,
-        Self::Reopen,
-        Self::Move,
-        Self::Claim,
-        Self::Release,
-    ];
-}
 
 /// A request of a hostile program to the driver of the mux, which opens and closes mux ports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -9,7 +9,7 @@ use crate::{
     ledger::Violation,
     machine::Machine,
     plan::{ConnectionPlan, Role},
-    scenario::Behaviour,
+    program_spec::Behaviour,
     topology::address,
 };
 

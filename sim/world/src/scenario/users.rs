@@ -3,7 +3,8 @@
 
 use tidelane_netem::Rng;
 
-use crate::scenario::{Behaviour, Scenario};
+use super::Scenario;
+use crate::program_spec::Behaviour;
 
 /// Number of the first user of well-behaved programs.
 const USERS_MIN: u32 = 1000;
