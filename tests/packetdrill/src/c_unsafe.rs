@@ -142,3 +142,15 @@ pub fn close_descriptor(fd: Fd) -> CallResult<()> {
     // SAFETY: closing touches no memory, and the caller owns the descriptor.
     kernel(unsafe { libc::close(fd) } as isize).map(|_| ())
 }
+
+/// Opens a descriptor and calls `make` with it. Closes the descriptor if `make` fails.
+pub(crate) fn new_descriptor(make: impl FnOnce(Fd) -> CallResult<()>) -> CallResult<usize> {
+    let fd = open_descriptor()?;
+    match make(fd) {
+        Ok(()) => Ok(fd as usize),
+        Err(error) => {
+            close_descriptor(fd)?;
+            Err(error)
+        }
+    }
+}

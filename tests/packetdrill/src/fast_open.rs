@@ -9,7 +9,7 @@ use tidelane_engine::{
 use crate::{
     address::Address,
     errno::{CallResult, Errno},
-    packet::LINK,
+    inbound::LINK,
     settings::{Reading, Settings},
     socket::Role,
     stack::{Fd, Stack},

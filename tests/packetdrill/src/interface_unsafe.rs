@@ -17,10 +17,10 @@ use crate::{
     address::{self, Address},
     bytes_unsafe,
     c_unsafe::{
-        bytes, bytes_mut, close_descriptor, copy_out, load, open_descriptor, return_status,
-        return_value, stack, unload,
+        bytes, bytes_mut, close_descriptor, copy_out, load, new_descriptor, open_descriptor,
+        return_status, return_value, stack, unload,
     },
-    errno::{CallResult, Errno},
+    errno::Errno,
     ready_unsafe,
     settings::{Reading, Settings},
     shared::Shared,
@@ -168,18 +168,6 @@ fn table(userdata: User) -> Interface {
         epoll_wait: ready_unsafe::epoll_wait,
         pipe: ready_unsafe::pipe,
         splice: ready_unsafe::splice,
-    }
-}
-
-/// Opens a descriptor and calls `make` with it. Closes the descriptor if `make` fails.
-pub(crate) fn new_descriptor(make: impl FnOnce(Fd) -> CallResult<()>) -> CallResult<usize> {
-    let fd = open_descriptor()?;
-    match make(fd) {
-        Ok(()) => Ok(fd as usize),
-        Err(error) => {
-            close_descriptor(fd)?;
-            Err(error)
-        }
     }
 }
 

@@ -9,7 +9,7 @@ use tidelane_wire::{
     tcp_checksum_ok, write_tcp_checksum,
 };
 
-use crate::packet::{Inbound, LINK};
+use crate::inbound::{Inbound, LINK};
 
 /// Length of the IPv6 header in bytes.
 const HEADER_LEN: usize = 40;

@@ -15,6 +15,7 @@ pub mod epoll;
 pub mod errno;
 pub mod error_queue;
 pub mod fast_open;
+pub mod inbound;
 pub mod info;
 mod interface_unsafe;
 pub mod ip6;

@@ -162,7 +162,7 @@ mod tests {
     use tidelane_engine::{Ecn, Endpoint, FlowId, FlowKey, Origin, SeqNumber, TcpOptions};
 
     use super::*;
-    use crate::packet::LINK;
+    use crate::inbound::LINK;
 
     fn segment(seq: u32, len: usize, flags: TcpFlags) -> TsoPacket {
         let out = SegmentOut {

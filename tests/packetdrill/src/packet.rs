@@ -1,32 +1,22 @@
 //! Conversion of raw IP packets to the engine's segments and ICMP errors, and of segments back to
 //! packets.
 
-use tidelane_engine::{
-    Arrival, Endpoint, FlowKey, IcmpError, IpFields, LinkId, Segment, SegmentOut,
-};
+use tidelane_engine::{Arrival, Endpoint, FlowKey, IpFields, SegmentOut};
 use tidelane_wire::{
     DropReason, HeaderTemplate, MacAddress, TCP_HEADER_LEN_MAX, checksum, emit_tcp,
     parse_icmp_error, parse_ipv4, parse_tcp, protocol, tcp_checksum_ok, write_tcp_checksum,
 };
 
-use crate::ip6;
+use crate::{
+    inbound::{Inbound, LINK},
+    ip6,
+};
 
 /// Length of the Ethernet header in bytes. [`HeaderTemplate`] writes one, and [`emit_with`] cuts it
 /// off.
 const ETHERNET_HEADER_LEN: usize = 14;
 /// Length of the Ethernet and IPv4 headers, in bytes.
 const BELOW_TCP: usize = 34;
-/// The id of the only link: packetdrill's tun device.
-pub const LINK: LinkId = LinkId(0);
-
-/// Content of a received packet.
-#[derive(Debug)]
-pub enum Inbound<'a> {
-    /// A TCP segment, with its 4-tuple and ECN field.
-    Segment(Arrival, Segment<'a>),
-    /// An ICMP error about a segment of this stack.
-    Error(IcmpError),
-}
 
 /// Parses an IPv4 or IPv6 packet. Checks lengths and checksums as the kernel does.
 pub fn parse(bytes: &[u8]) -> Result<Inbound<'_>, DropReason> {

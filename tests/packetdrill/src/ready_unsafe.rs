@@ -9,11 +9,10 @@ use std::{
 use libc::{epoll_event, loff_t, nfds_t, pollfd, size_t, ssize_t};
 
 use crate::{
-    c_unsafe::{bytes_mut, kernel, return_status, return_value, stack},
+    c_unsafe::{bytes_mut, kernel, new_descriptor, return_status, return_value, stack},
     calls::Polled,
     epoll::Ready,
     errno::{CallResult, Errno},
-    interface_unsafe::new_descriptor,
     shared::Shared,
     stack::Fd,
 };

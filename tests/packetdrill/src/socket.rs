@@ -10,8 +10,8 @@ use crate::{
     errno::{CallResult, Errno},
     error_queue::ErrorQueue,
     fast_open::FastOpen,
+    inbound::LINK,
     options::Options,
-    packet::LINK,
     settings::Reading,
     stack::{Fd, Flow, Object, Stack},
 };

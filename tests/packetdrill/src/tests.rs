@@ -12,7 +12,8 @@ use tidelane_wire::{SackBlocks, Timestamps};
 use crate::{
     calls::Polled,
     errno::Errno,
-    packet::{self, Inbound, LINK},
+    inbound::{Inbound, LINK},
+    packet,
     settings::{Reading, Settings},
     shared::Shared,
     stack::{Fd, Stack},
