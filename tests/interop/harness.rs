@@ -10,7 +10,7 @@ use std::{
 
 use rustix::process::Signal;
 use tidelane_tests::{
-    Outcome, Side, Wire, WireOptions, command, ensure, fail, program, tools, wire::SERVER,
+    Outcome, Side, Wire, WireOptions, command, ensure, fail, running, tools, wire::SERVER,
 };
 
 use crate::support::{SHORT, check_load, echo_client, echo_server};
@@ -56,7 +56,7 @@ pub fn a_killed_owner_leaves_nothing() -> Outcome {
     };
     tools::wait_until(SHORT, "the owner's namespaces", || Ok(count()? == 2))?;
     // The process may still be setting up the wire when it is killed.
-    program::send_signal(child.id(), Signal::KILL)?;
+    running::send_signal(child.id(), Signal::KILL)?;
     child.wait_with_output()?;
     tools::wait_until(SHORT, "the namespaces to go", || Ok(count()? == 0))?;
     // The guardian removes the directory after the namespaces.

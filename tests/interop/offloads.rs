@@ -86,7 +86,7 @@ pub fn settings_are_as_before() -> Outcome {
                     let now = features(&wire, name)?;
                     ensure!(now == before, "after down: {before}, then {now}");
                 }
-                "TERM" => tidelane_tests::program::send_signal(
+                "TERM" => tidelane_tests::running::send_signal(
                     service.pid(),
                     rustix::process::Signal::TERM,
                 )?,

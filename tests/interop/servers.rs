@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use tidelane_tests::{
     Nginx, Outcome, Program, Service, Side, Stop, Wire, ensure,
     nginx::{FILES, NginxOptions},
-    program::send_signal,
+    running::send_signal,
     tools::{env_number, require_tools, source_root, wait_until},
     wire::{SERVER, write_random_file},
 };

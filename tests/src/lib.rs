@@ -15,6 +15,7 @@ pub mod nginx;
 pub mod nics;
 pub mod program;
 pub mod runner;
+pub mod running;
 pub mod service;
 pub mod tasks;
 pub mod tools;
@@ -25,8 +26,9 @@ pub mod wrk;
 use std::process::{Command, Stdio};
 
 pub use nginx::Nginx;
-pub use program::{Finished, Program, Running};
+pub use program::Program;
 pub use runner::Case;
+pub use running::{Finished, Running};
 pub use service::Service;
 pub use two_machines::PairRole;
 pub use wire::{Side, Wire, WireOptions};

@@ -10,7 +10,8 @@ use std::{
 
 use crate::{
     Service, Stop,
-    program::{Program, Running},
+    program::Program,
+    running::Running,
     tools::{require_tools, wait_until},
     wire::{Side, Wire, write_random_file},
 };

@@ -11,7 +11,6 @@ use std::{env, fs, path::Path, time::Duration};
 use crate::{
     Outcome, Stop, command,
     tools::{require_tools, wait_until},
-    wire::INTERFACE,
 };
 
 /// Time limit for a NIC to return from the namespace of an earlier wire.
@@ -66,9 +65,9 @@ fn name_of(address: &str) -> Result<Option<String>, Stop> {
 
 /// Waits for the carrier of the wire's interface in the namespace `space`. Some NICs need seconds
 /// to get one.
-pub fn wait_for_carrier(space: &str) -> Outcome {
+pub fn wait_for_carrier(space: &str, interface: &str) -> Outcome {
     wait_until(CARRIER_MAX, "the carrier", || {
-        let link = command(&["ip", "-n", space, "link", "show", "dev", INTERFACE])?;
+        let link = command(&["ip", "-n", space, "link", "show", "dev", interface])?;
         Ok(link.contains("LOWER_UP"))
     })
 }

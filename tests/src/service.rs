@@ -14,7 +14,9 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::{
-    Running, Stop, program, tools,
+    Stop,
+    running::{Running, send_signal},
+    tools,
     wire::{INTERFACE, Side, Wire},
 };
 
@@ -169,7 +171,7 @@ impl Service {
     /// logs the result.
     pub fn hang_up(&self, config: &str) -> Result<(), Stop> {
         fs::write(&self.config, config)?;
-        program::send_signal(self.pid, Signal::HUP)
+        send_signal(self.pid, Signal::HUP)
     }
 
     /// Returns the process id of the service, in the PID namespace of the tests.
@@ -245,7 +247,7 @@ impl Service {
 
     /// Kills the service process with SIGKILL.
     pub fn kill(&self) -> Result<(), Stop> {
-        program::send_signal(self.pid, Signal::KILL)
+        send_signal(self.pid, Signal::KILL)
     }
 
     /// Runs `tidelane down`. Fails with the command's standard error.

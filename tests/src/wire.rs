@@ -12,21 +12,21 @@
 //! the frames and impair them. Two NICs of this machine can replace the veth pair at the server
 //! ([`nics`]).
 
+mod programs;
+
 use std::{
     cell::RefCell,
     fs, io,
     net::{Ipv4Addr, Ipv6Addr},
     path::{Path, PathBuf},
     sync::atomic::{AtomicU32, Ordering},
-    time::{Duration, SystemTime},
+    time::SystemTime,
 };
 
 use crate::{
     Outcome, Stop, command, command_with,
     guardian::Guardian,
     nics,
-    program::{Program, Running},
-    service::Service,
     tools::{self, require_root, require_tools},
 };
 
@@ -136,7 +136,7 @@ impl Wire {
             _ => (CLIENT, CLIENT_V6),
         };
         wire.set_up_end(&space, v4, v6)?;
-        nics::wait_for_carrier(&space)?;
+        nics::wait_for_carrier(&space, INTERFACE)?;
         Ok(wire)
     }
 
@@ -189,8 +189,8 @@ impl Wire {
         }
         self.set_up_end(&server, SERVER, SERVER_V6)?;
         self.set_up_end(&client, CLIENT, CLIENT_V6)?;
-        nics::wait_for_carrier(&server)?;
-        nics::wait_for_carrier(&client)
+        nics::wait_for_carrier(&server, INTERFACE)?;
+        nics::wait_for_carrier(&client, INTERFACE)
     }
 
     /// Adds the interfaces of a bottleneck: a veth pair, a bridge between `outer` and `left`, and a
@@ -352,118 +352,10 @@ impl Wire {
         chosen
     }
 
-    /// Starts a service on the server's interface and waits until it is ready. All functions of
-    /// this type start services that admit all users, except where the documentation says
-    /// otherwise.
-    pub fn service(&self) -> Result<Service, Stop> {
-        self.service_with(Side::Server, &[])
-    }
-
-    /// Starts a service on the server's interface under the name of `dead`, a service that has
-    /// ended, so that the programs of `dead` find the new service.
-    pub fn service_again(&self, dead: &Service) -> Result<Service, Stop> {
-        Service::up(self, (Side::Server, INTERFACE), dead.name(), &[], None)
-    }
-
-    /// Starts a service on the client's interface under the name of `dead`, a service that has
-    /// ended.
-    pub fn client_service_again(&self, dead: &Service) -> Result<Service, Stop> {
-        Service::up(self, (Side::Client, INTERFACE), dead.name(), &[], None)
-    }
-
-    /// Starts a service on the interface of `side`, with one core on each CPU of the list `cores`
-    /// and all other threads on the same CPUs. `options` are options of `tidelane up`.
-    pub fn service_on_cores(
-        &self,
-        side: Side,
-        cores: &str,
-        options: &[&str],
-    ) -> Result<Service, Stop> {
-        let options = [&["--cores", cores], options].concat();
-        self.start_service((side, INTERFACE), &options, Some(cores))
-    }
-
     /// Registers a resource with the guardian, which removes the resource at the end. The caller
     /// makes the resource afterwards. `kind` is a word of `cleanup.sh`, such as `cgroup`.
     pub fn register(&self, kind: &str, name: &str) -> Result<(), Stop> {
         Ok(self.guardian.borrow_mut().register(kind, name)?)
-    }
-
-    /// Starts a service on the server's interface with the configuration `config`, the text of a
-    /// file that decides whom the service admits. `options` are further options of `tidelane up`.
-    pub fn configured_service(&self, config: &str, options: &[&str]) -> Result<Service, Stop> {
-        let path = self
-            .scratch
-            .join(format!("config-{}.toml", self.services.borrow()));
-        fs::write(&path, config)?;
-        let path = path.to_string_lossy();
-        self.service_with(Side::Server, &[&["--config", &path], options].concat())
-    }
-
-    /// Starts a service on the interface of `side`. `options` are options of `tidelane up`.
-    pub fn service_with(&self, side: Side, options: &[&str]) -> Result<Service, Stop> {
-        self.start_service((side, INTERFACE), options, None)
-    }
-
-    /// Starts a service on the interface `interface` of the server's namespace. `options` are
-    /// options of `tidelane up`.
-    pub fn service_on_interface(&self, interface: &str, options: &[&str]) -> Result<Service, Stop> {
-        self.start_service((Side::Server, interface), options, None)
-    }
-
-    /// Starts a service on the server's interface, in a new PID namespace.
-    pub fn service_in_pid_namespace(&self) -> Result<Service, Stop> {
-        Service::up_in_pid_namespace(self, Side::Server, &self.name_service()?)
-    }
-
-    /// Starts a service on the server's interface with an empty configuration. The service reads
-    /// `groups`, the text of a file, as its `/etc/group`.
-    pub fn service_with_groups(&self, groups: &str) -> Result<Service, Stop> {
-        let path = self.scratch.join("group");
-        fs::write(&path, groups)?;
-        Service::up_with_groups(self, Side::Server, &self.name_service()?, &path)
-    }
-
-    /// Returns a new name for a service, and registers the service's files with the guardian.
-    fn name_service(&self) -> Result<String, Stop> {
-        let name = {
-            let mut services = self.services.borrow_mut();
-            *services += 1;
-            format!("{}-{services}", self.id)
-        };
-        self.guardian.borrow_mut().register("run", &name)?;
-        Ok(name)
-    }
-
-    /// Starts a service on the interface `end`, bound to `cpus` if given. Adds `--cores` if
-    /// TIDELANE_CORES is more than 1 and `options` do not contain `--cores`.
-    fn start_service(
-        &self,
-        end: (Side, &str),
-        options: &[&str],
-        cpus: Option<&str>,
-    ) -> Result<Service, Stop> {
-        let name = self.name_service()?;
-        let all = format!("0-{}", cores() - 1);
-        let as_told = cores() == 1 || options.contains(&"--cores");
-        let added = if as_told { &[][..] } else { &["--cores", &all] };
-        let service = Service::up(self, end, &name, &[options, added].concat(), cpus)?;
-        if nics::are_named() && end.1 == INTERFACE {
-            // Some NICs lose the carrier while the driver sets up the rings of AF_XDP.
-            nics::wait_for_carrier(&self.namespace(end.0))?;
-        }
-        Ok(service)
-    }
-
-    /// Returns the program `name`, a path or a tool's name, to start in the namespace of `side`.
-    pub fn program(&self, side: Side, name: &str) -> Program {
-        Program::new(self, side, name)
-    }
-
-    /// Returns the subcommand `tool` of `tidelane-load`, to start in the namespace of `side`.
-    pub fn load_tool(&self, side: Side, tool: &str) -> Result<Program, Stop> {
-        let path = tools::binary("tidelane-load")?;
-        Ok(self.program(side, &path.to_string_lossy()).arg(tool))
     }
 
     /// Returns true if a kernel socket in the namespace of `side` listens on `port`.
@@ -472,41 +364,6 @@ impl Wire {
         let filter = format!("sport = :{port}");
         let arguments = ["ip", "netns", "exec", &space, "ss", "-Hltn", &filter];
         Ok(!command(&arguments)?.trim().is_empty())
-    }
-
-    /// Starts `program` on `service` if given, or else on the kernel. Waits until the program
-    /// listens on `port` in the server's namespace. Fails with the program's output if it ends.
-    pub fn start_server(
-        &self,
-        program: Program,
-        service: Option<&Service>,
-        port: u16,
-    ) -> Result<Running, Stop> {
-        let mut server = program.on(service).spawn()?;
-        tools::wait_until(
-            Duration::from_secs(10),
-            &format!("port {port} to listen"),
-            || {
-                server.check_alive()?;
-                self.listens(Side::Server, port)
-            },
-        )?;
-        let Some(service) = service else {
-            return Ok(server);
-        };
-        let what = format!("an accelerated listener on port {port}");
-        let accelerated = tools::wait_until(Duration::from_secs(10), &what, || {
-            server.check_alive()?;
-            service.has_listener(port)
-        });
-        match accelerated {
-            Ok(()) => Ok(server),
-            Err(Stop::Fail(text)) => Err(Stop::Fail(format!(
-                "{text}; there are {:#?}",
-                service.sockets()?
-            ))),
-            Err(other) => Err(other),
-        }
     }
 
     /// Counts the established kernel connections in the namespace of `side` whose local or peer

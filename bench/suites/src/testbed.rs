@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use tidelane_programs::{counters::kernel_count, packages::search_path};
 use tidelane_tests::{
     Service, Side, Stop, Wire, WireOptions, command,
-    program::send_signal,
+    running::send_signal,
     tools::{patience, wait_until},
 };
 

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tidelane_tests::{
     Nginx, Outcome, Running, Service, Side, Stop, Wire, ensure,
     nginx::NginxOptions,
-    program, tools,
+    running, tools,
     wire::{CLIENT, SERVER},
 };
 
@@ -237,7 +237,7 @@ pub fn a_group_of_listeners_belongs_to_its_user() -> Outcome {
     let workers = nginx.workers()?;
     drop(nginx);
     for worker in workers {
-        program::send_signal(worker, Signal::TERM)?;
+        running::send_signal(worker, Signal::TERM)?;
     }
     tools::wait_until(SHORT, "the port", || Ok(join()?.status.success()))
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use rustix::process::Signal;
-use tidelane_tests::{Outcome, Side, Stop, Wire, ensure, program::send_signal, tools};
+use tidelane_tests::{Outcome, Side, Stop, Wire, ensure, running::send_signal, tools};
 
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
