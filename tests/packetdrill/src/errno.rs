@@ -1,6 +1,6 @@
 //! Error numbers that the socket calls return.
 
-use tidelane_engine::CloseCause;
+use tidelane_engine::{CloseCause, OpenError};
 
 /// An error number of the operating system, such as EAGAIN. The number is positive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,4 +29,13 @@ pub fn of_cause(cause: CloseCause) -> Option<Errno> {
         CloseCause::NetUnreachable => libc::ENETUNREACH,
         CloseCause::Reset | CloseCause::Aborted => libc::ECONNRESET,
     }))
+}
+
+/// Returns the error with which Linux's `connect` fails if the engine cannot send a SYN.
+pub const fn errno_of_open(error: OpenError) -> Errno {
+    Errno(match error {
+        OpenError::InUse => libc::EADDRNOTAVAIL,
+        OpenError::Full => libc::ENOBUFS,
+        OpenError::BadEndpoint => libc::EINVAL,
+    })
 }

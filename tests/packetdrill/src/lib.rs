@@ -11,31 +11,25 @@ mod bytes_unsafe;
 mod c_unsafe;
 pub mod calls;
 pub mod clock;
-pub mod epoll;
 pub mod errno;
-pub mod error_queue;
-pub mod fast_open;
 pub mod inbound;
-pub mod info;
 mod interface_unsafe;
 pub mod ip6;
 pub mod offload;
-pub mod options;
 pub mod packet;
 mod preload_unsafe;
 pub mod queue;
 mod ready_unsafe;
 pub mod records;
+pub mod role;
 pub mod rtt;
 pub mod settings;
 pub mod shared;
-pub mod socket;
 pub mod stack;
-pub mod stats;
 pub mod streams;
-pub mod transfer;
-pub mod urgent;
 pub mod wire;
+
+pub use stack::{epoll, error_queue, fast_open, info, options, socket, stats, transfer, urgent};
 
 #[cfg(test)]
 mod tests;

@@ -7,22 +7,8 @@
 
 use std::collections::VecDeque;
 
-use tidelane_engine::FlowId;
-
-use crate::{
-    errno::{CallResult, Errno},
-    stack::{Fd, Stack},
-};
-
-/// Bytes that Linux accounts for a buffer of the send queue in addition to its payload.
-const BUFFER_OVERHEAD: u32 = 896;
 /// Largest payload of a buffer in bytes: the limit of segmentation offload without headers.
 const BUFFER_MAX: u32 = 65_536 - 320;
-/// Assumed number of segments in a buffer that is in flight, from which the number of these buffers
-/// is estimated. Linux splits a buffer when a part of it leaves in a packet. The value is about an
-/// initial window.
-const BURST_SEGMENTS: u32 = 10;
-
 /// The positions in the send stream of a flow at which Linux ends packets or sets PSH.
 #[derive(Debug, Default)]
 pub struct PacketEnds {
@@ -34,19 +20,19 @@ pub struct PacketEnds {
     /// Positions at which a segment that ends there has PSH.
     pushes: VecDeque<u32>,
     /// The newest position in `pushes`.
-    last_push: u32,
+    pub(crate) last_push: u32,
     /// Stream position at which the last buffer starts.
-    tail: u32,
+    pub(crate) tail: u32,
 }
 
 /// Returns true if the stream position `a` is before `b`, modulo 2^32.
-const fn before(a: u32, b: u32) -> bool {
+pub(crate) const fn before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
 
 /// Returns the payload of a full buffer in bytes: as many whole segments as fit into half of the
 /// largest window that the peer has offered and into [`BUFFER_MAX`], and at least one segment.
-fn buffer_len(mss: u32, snd_wnd_max: u32) -> u32 {
+pub(crate) fn buffer_len(mss: u32, snd_wnd_max: u32) -> u32 {
     let room = BUFFER_MAX.min(snd_wnd_max / 2);
     (room - room % mss).max(mss)
 }
@@ -97,92 +83,6 @@ impl PacketEnds {
                 packet_ends.pop_front();
             }
         }
-    }
-}
-
-impl Stack {
-    /// Returns the bytes that the next write may append to one buffer, or 0 if the queue is full.
-    ///
-    /// A write first fills the last buffer. If that buffer is full or ends a record, a write starts
-    /// a new buffer, unless the queue has reached SO_SNDBUF or TCP_NOTSENT_LOWAT.
-    pub(crate) fn room(&mut self, fd: Fd, id: FlowId) -> CallResult<u32> {
-        let flow = self.flow(id).ok_or(Errno(libc::EPIPE))?;
-        let (sent, known) = (flow.tx_pos(flow.snd_nxt), flow.tx_head());
-        let goal = self.buffer_goal(id);
-        let options = &self.socket(fd)?.options;
-        let (sndbuf, unsent_max) = (options.sndbuf, options.unsent_max());
-        let full = self.queued(id) >= sndbuf || self.unsent_of(id) >= unsent_max;
-        let streams = self.wire.streams(id);
-        let written = streams.written.unwrap_or(known);
-        let begin = match before(streams.packet_ends.tail, sent) {
-            true => sent,
-            false => streams.packet_ends.tail,
-        };
-        let tail = written.wrapping_sub(begin);
-        let ended = streams.record_ends.back() == Some(&written);
-        if tail > 0 && tail < goal && !ended {
-            return Ok(goal - tail);
-        }
-        if full {
-            return Ok(0);
-        }
-        streams.packet_ends.tail = written;
-        if tail > 0 {
-            streams.packet_ends.end(written);
-        }
-        Ok(goal)
-    }
-
-    /// Grows SO_SNDBUF if the flow has less than a congestion window in flight, as Linux's
-    /// `tcp_sndbuf_expand` does. Does nothing if the program set SO_SNDBUF.
-    pub(crate) fn expand_sndbuf(&mut self, fd: Fd, id: FlowId) {
-        let most = self.settings.sndbuf_max();
-        let Some(info) = self.flow_info(id) else {
-            return;
-        };
-        let window = info.cwnd / info.mss.max(1);
-        let each = (info.mss + 640).next_power_of_two() + 256;
-        let wanted = (2 * window.max(10)).saturating_mul(each).min(most);
-        if info.flight_size < info.cwnd
-            && let Ok(socket) = self.socket_mut(fd)
-            && !socket.options.sndbuf_fixed
-        {
-            socket.options.sndbuf = socket.options.sndbuf.max(wanted);
-        }
-    }
-
-    /// Decides whether the segment that ends at `end`, the end of a part of a write, has PSH.
-    ///
-    /// A part has PSH if `last` is true, which is the case for the last part of a write without
-    /// MSG_MORE. Any other part has PSH if it ends more than half the largest offered window after
-    /// the last PSH.
-    pub(crate) fn mark_push(&mut self, id: FlowId, end: u32, last: bool) {
-        let window = self.flow_info(id).map_or(0, |info| info.snd_wnd_max);
-        let packet_ends = &mut self.wire.streams(id).packet_ends;
-        let forced = end.wrapping_sub(packet_ends.last_push) > window / 2;
-        if last || forced {
-            packet_ends.push(end);
-        }
-    }
-
-    /// Returns the payload of a full buffer of a flow in bytes.
-    fn buffer_goal(&self, id: FlowId) -> u32 {
-        let info = self.flow_info(id);
-        let (mss, wnd) = info.map_or((1, 0), |info| (info.mss.max(1), info.snd_wnd_max));
-        buffer_len(mss, wnd)
-    }
-
-    /// Returns the bytes that Linux would account for the send queue: the payload and an estimate
-    /// of the buffers' overhead.
-    pub(crate) fn queued(&self, id: FlowId) -> u32 {
-        let Some(info) = self.flow_info(id) else {
-            return 0;
-        };
-        let burst = BURST_SEGMENTS * info.mss.max(1);
-        let in_flight = info.flight_size.div_ceil(burst);
-        let unsent = self.unsent_of(id);
-        let waiting = unsent.div_ceil(self.buffer_goal(id));
-        info.flight_size + unsent + (in_flight + waiting) * BUFFER_OVERHEAD
     }
 }
 

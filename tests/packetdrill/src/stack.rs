@@ -1,6 +1,17 @@
 //! The stack under test, single-threaded: the engine, the virtual clock, the packet queues, and the
 //! sockets and epoll instances of the program.
 
+pub mod epoll;
+pub mod error_queue;
+pub mod fast_open;
+pub mod info;
+pub mod options;
+mod send_queue;
+pub mod socket;
+pub mod stats;
+pub mod transfer;
+pub mod urgent;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use tidelane_engine::{
@@ -14,8 +25,9 @@ use crate::{
     errno::{CallResult, Errno, of_cause},
     inbound::Inbound,
     packet,
+    role::Role,
     settings::{Reading, Settings},
-    socket::{Role, Socket},
+    socket::Socket,
     stats::Stats,
     urgent::UrgentMark,
     wire::{Sent, Wire},

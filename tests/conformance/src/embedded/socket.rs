@@ -5,10 +5,10 @@ use tidelane_embedded::{
     CloseCause, Connection, Endpoint, Event, ListenError, Listener, State, Status,
 };
 use tidelane_packetdrill::{
-    errno::{CallResult, Errno, of_cause},
+    errno::{CallResult, Errno, errno_of_open, of_cause},
     info::tcp_info_unconnected,
     options::Options,
-    socket::{Shutdown, errno_of_open},
+    socket::Shutdown,
 };
 
 use super::{

@@ -9,8 +9,8 @@ use tidelane_engine::{
 use crate::{
     errno::{CallResult, Errno},
     info,
+    role::Role,
     settings::Settings,
-    socket::Role,
     stack::{Fd, Stack},
 };
 

@@ -71,7 +71,7 @@ impl Stack {
         if socket.fast_open.deferred.is_some() {
             return Err(Errno::AGAIN);
         }
-        let never = matches!(socket.role, crate::socket::Role::Unconnected);
+        let never = matches!(socket.role, crate::role::Role::Unconnected);
         if never {
             return Err(Errno(libc::ENOTCONN));
         }

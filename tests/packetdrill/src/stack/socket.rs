@@ -2,37 +2,18 @@
 
 use std::collections::VecDeque;
 
-use tidelane_engine::{
-    Endpoint, FlowId, FlowRoute, IpAddress, ListenError, ListenerId, OpenError, State,
-};
+use tidelane_engine::{Endpoint, FlowId, FlowRoute, IpAddress, ListenError, State};
 
 use crate::{
-    errno::{CallResult, Errno},
+    errno::{CallResult, Errno, errno_of_open},
     error_queue::ErrorQueue,
     fast_open::FastOpen,
     inbound::LINK,
     options::Options,
+    role::Role,
     settings::Reading,
     stack::{Fd, Flow, Object, Stack},
 };
-
-/// The object of the engine that a socket refers to.
-#[derive(Debug)]
-pub enum Role {
-    /// No object: the socket is new or disconnected, neither listening nor connected.
-    Unconnected,
-    /// A listener with its accept queue.
-    Listener {
-        /// The engine's id of the listener.
-        id: ListenerId,
-        /// The accept queue: connections that no `accept` has returned yet.
-        queue: VecDeque<FlowId>,
-    },
-    /// A connection.
-    Flow(FlowId),
-    /// A connection that the engine has already released.
-    Released,
-}
 
 /// A TCP socket. The stack owns it while the program's descriptor is open.
 #[derive(Debug)]
@@ -81,15 +62,6 @@ impl Socket {
             write_shut: false,
         }
     }
-}
-
-/// Returns the error with which Linux's `connect` fails if the engine cannot send a SYN.
-pub const fn errno_of_open(error: OpenError) -> Errno {
-    Errno(match error {
-        OpenError::InUse => libc::EADDRNOTAVAIL,
-        OpenError::Full => libc::ENOBUFS,
-        OpenError::BadEndpoint => libc::EINVAL,
-    })
 }
 
 /// The argument `how` of `shutdown(2)`.

@@ -6,7 +6,7 @@ use tidelane_engine::State;
 
 use crate::{
     errno::{CallResult, Errno},
-    socket::Role,
+    role::Role,
     stack::{Fd, Object, Stack},
 };
 

@@ -8,10 +8,10 @@ use tidelane_engine::{
 
 use crate::{
     address::Address,
-    errno::{CallResult, Errno},
+    errno::{CallResult, Errno, errno_of_open},
     inbound::LINK,
+    role::Role,
     settings::{Reading, Settings},
-    socket::Role,
     stack::{Fd, Stack},
 };
 
@@ -210,7 +210,7 @@ impl Stack {
         let how = (socket.options.engine, socket.fast_open.request(more));
         let id = self
             .call_in_batch(|engine, now, wire| engine.open_fast(now, (local, to), route, how, wire))
-            .map_err(crate::socket::errno_of_open)?;
+            .map_err(errno_of_open)?;
         self.become_flow(fd, id, local, to)?;
         match data {
             [] => self.drive(|_, _, _| ()),
