@@ -30,8 +30,8 @@ struct Command {
 enum Task {
     /// Run all checks and tests, as `make test` does
     Ci(ci::Options),
-    /// Check the lengths of files and functions, where unsafe code and clocks occur, the openings
-    /// of comments, and the subjects of commits
+    /// Check the lengths of files and functions, cycles of imports, where unsafe code and clocks
+    /// occur, the openings of comments, and the subjects of commits
     Tidy(tidy::Options),
     /// Run one experiment of bench/figures, as `make bench FIGURE=...` does
     Bench(bench::Options),
