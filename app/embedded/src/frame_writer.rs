@@ -9,7 +9,7 @@ use tidelane_wire::{
 
 use crate::{
     buffer::StreamBuffer,
-    io::Drops,
+    drops::Drops,
     options::{OPTION_LEN_MAX, OptionHandler},
 };
 

@@ -16,6 +16,7 @@ use crate::{
     accept_queue::AcceptQueue,
     binding::Binding,
     buffer::BufferPool,
+    drops::Drops,
     frame_writer::FrameWriter,
     handles::{Connection, Event, Listener},
     link_addresses::LinkAddresses,
@@ -28,9 +29,6 @@ const HEADERS_LEN_MAX: u32 = (FRAME_HEADERS_LEN_MAX + TCP_HEADER_LEN_MAX) as u32
 const LATE_RESETS_MAX: usize = 1024;
 /// Time after which the program polls again if the port has not taken all frames.
 const FULL_PORT_RETRY: Duration = Duration::from_millis(1);
-
-/// Number of dropped packets, by [`DropReason::index`].
-pub type Drops = [u64; DropReason::COUNT];
 
 /// An event for the program, with the ids of the engine. [`Io::next_event`] converts it to an
 /// [`Event`], whose handles become invalid when the program closes them.

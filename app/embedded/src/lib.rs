@@ -21,6 +21,7 @@ mod accept_queue;
 mod addresses;
 mod binding;
 mod buffer;
+mod drops;
 mod ephemeral_ports;
 mod fn_port;
 mod frame_writer;
@@ -41,10 +42,10 @@ pub use tidelane_wire::{DropReason, FlowKey, MacAddress, TcpFlags};
 
 pub use crate::{
     addresses::Addresses,
+    drops::Drops,
     ephemeral_ports::EphemeralPorts,
     fn_port::{FnBurst, FnPort},
     handles::{Connection, Event, Listener, StackConfig},
-    io::Drops,
     link_addresses::LinkAddresses,
     options::{OPTION_LEN_MAX, OptionHandler, find_option},
     stack::Stack,

@@ -17,7 +17,7 @@ use crate::{
     ephemeral_ports::EphemeralPorts,
     fn_port::ether_type,
     handles::{Connection, Event, Listener, StackConfig},
-    io::{Drops, Io},
+    io::Io,
     link_addresses::LinkAddresses,
     options::{OPTION_LEN_MAX, OptionHandler},
     status::Status,
@@ -489,7 +489,7 @@ impl<P: PacketIo> Stack<P> {
     }
 
     /// Returns the numbers of dropped packets, indexed by [`DropReason::index`].
-    pub fn drops(&self) -> &Drops {
+    pub fn drops(&self) -> &crate::Drops {
         &self.io.drops
     }
 
