@@ -9,8 +9,6 @@ use tidelane_wire::{
 
 /// Length in bytes of the Ethernet, IP and TCP headers with all options.
 pub const HEADERS_LEN_MAX: usize = FRAME_HEADERS_LEN_MAX + TCP_HEADER_LEN_MAX;
-/// Offset of the checksum in the TCP header, in bytes.
-const TCP_CHECKSUM_AT: u16 = 16;
 
 /// Returns the length of all headers of `out` in bytes.
 pub fn headers_len(out: &SegmentOut, template: &HeaderTemplate) -> usize {
@@ -38,10 +36,7 @@ pub fn write_headers(
     let pseudo = template.pseudo_header(tcp_len as u16);
     if offloads_checksum {
         write_partial_checksum(header, pseudo);
-        return Some(TxChecksum::Partial {
-            start: tcp_start as u16,
-            offset: TCP_CHECKSUM_AT,
-        });
+        return Some(TxChecksum::partial_tcp(tcp_start));
     }
     write_tcp_checksum(header, pseudo, checksum::sum(payload));
     Some(TxChecksum::Done)

@@ -13,8 +13,6 @@ use crate::{
     options::{OPTION_LEN_MAX, OptionHandler},
 };
 
-/// Offset of the checksum in the TCP header, in bytes.
-const TCP_CHECKSUM_AT: u16 = 16;
 /// Offset of the data offset in the TCP header, in bytes.
 const DATA_OFFSET_AT: usize = 12;
 /// Kind of the TCP option "no operation".
@@ -79,10 +77,7 @@ impl<P: PacketIo> FrameWriter<'_, P> {
         let (header, payload) = segment.split_at_mut(header_len);
         let checksum = if checksum_by_port {
             write_partial_checksum(header, pseudo);
-            TxChecksum::Partial {
-                start: tcp_start as u16,
-                offset: TCP_CHECKSUM_AT,
-            }
+            TxChecksum::partial_tcp(tcp_start)
         } else {
             write_tcp_checksum(header, pseudo, checksum::sum(payload));
             TxChecksum::Done

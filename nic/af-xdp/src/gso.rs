@@ -14,7 +14,7 @@
 
 use std::io;
 
-use tidelane_packet_io::{GsoParameters, GsoPayload, LinkFull};
+use tidelane_packet_io::{GsoParameters, GsoPayload, LinkFull, TCP_CHECKSUM_AT};
 
 use crate::sys::PacketSocket;
 
@@ -32,8 +32,6 @@ const NEEDS_CHECKSUM: u8 = 1;
 /// Values of the field `gso_type` (`VIRTIO_NET_HDR_GSO_*`).
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
-/// Offset of the checksum field in a TCP header, in bytes.
-const TCP_CHECKSUM_AT: u16 = 16;
 
 /// The packet socket that sends GSO frames, with the buffer for their headers.
 pub(crate) struct GsoSocket {

@@ -26,6 +26,9 @@ pub use tap::{Captured, Tap, TapOptions, Tapped};
 /// may hold more frames.
 pub const BURST_MAX: usize = 64;
 
+/// Offset of the checksum field in a TCP header, in bytes (RFC 9293 §3.1).
+pub const TCP_CHECKSUM_AT: u16 = 16;
+
 /// Received frames that a port has lent out, oldest first, from [`PacketIo::rx_burst`] to
 /// [`PacketIo::rx_release`]. A burst is not a part of the port, so that the caller can read its
 /// frames while the port sends. The port loses the frames of a burst that is dropped without a
@@ -72,6 +75,18 @@ pub enum TxChecksum {
         /// Offset of the checksum field from `start`.
         offset: u16,
     },
+}
+
+impl TxChecksum {
+    /// Returns the partial checksum of a TCP segment whose header starts at byte `tcp_start` of the
+    /// frame.
+    #[inline(always)]
+    pub const fn partial_tcp(tcp_start: usize) -> Self {
+        Self::Partial {
+            start: tcp_start as u16,
+            offset: TCP_CHECKSUM_AT,
+        }
+    }
 }
 
 /// Capabilities of a port, which do not change.

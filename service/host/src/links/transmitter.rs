@@ -10,9 +10,6 @@ use tidelane_wire::{
 
 use crate::counters::HostCounters;
 
-/// Offset of the checksum in a TCP header.
-const TCP_CHECKSUM_AT: u16 = 16;
-
 /// The parts of the links that a transmission over a port borrows.
 pub struct Transmitter<'a, P> {
     /// The port that sends the segment.
@@ -96,10 +93,7 @@ impl<P: PacketIo> Transmitter<'_, P> {
         let pseudo = template.pseudo_header(tcp_len as u16);
         let checksum = if checksum_by_port {
             write_partial_checksum(tcp_header, pseudo);
-            TxChecksum::Partial {
-                start: tcp_start as u16,
-                offset: TCP_CHECKSUM_AT,
-            }
+            TxChecksum::partial_tcp(tcp_start)
         } else {
             write_tcp_checksum(tcp_header, pseudo, checksum::sum(payload));
             TxChecksum::Done
