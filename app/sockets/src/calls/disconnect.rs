@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 
 use crate::{
     readiness::wake,
-    socket::{Inner, Socket, listening::set_kernel_blocking, state::State},
+    socket::{Inner, Socket, listening::set_kernel_nonblocking, state::State},
     sys::{self, Errno, Guard, Handled, Section, TO_KERNEL, fail},
 };
 
@@ -50,7 +50,7 @@ pub(super) fn shut_listener_down(
         return Ok(result);
     };
     if socket.blocks() {
-        set_kernel_blocking(fd);
+        set_kernel_nonblocking(fd, false);
     }
     drop(inner);
     listening.close();

@@ -111,7 +111,7 @@ fn listen_in_both(
 ) -> usize {
     // No thread may block in the kernel's `accept` while a connection of the service is pending.
     // The program's setting of O_NONBLOCK stays in `socket`.
-    set_kernel_nonblocking(fd);
+    set_kernel_nonblocking(fd, true);
     inner.state = State::Listening(listening);
     drop(inner);
     join_watching_channels(socket, fd);

@@ -86,7 +86,7 @@ impl Listening {
         };
         self.handle = Some(handle);
         self.want_service();
-        set_kernel_nonblocking(fd);
+        set_kernel_nonblocking(fd, true);
         for channel in self.joined.iter() {
             self.send_join(cookie, channel);
         }
@@ -327,17 +327,16 @@ pub(crate) fn attach(
     }
 }
 
-/// Makes the kernel socket non-blocking, so that no thread blocks in the kernel's `accept` while a
-/// connection of the service is pending.
-pub(crate) fn set_kernel_nonblocking(fd: RawFd) {
+/// Makes the kernel socket non-blocking or blocking. The kernel socket of a listener in both stacks
+/// is non-blocking, so that no thread blocks in the kernel's `accept` while a connection of the
+/// service is pending.
+pub(crate) fn set_kernel_nonblocking(fd: RawFd, nonblocking: bool) {
+    const O_NONBLOCK: usize = libc::O_NONBLOCK as usize;
     if let Ok(flags) = sys::fcntl(fd, libc::F_GETFL, 0) {
-        let _ = sys::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK as usize);
-    }
-}
-
-/// Makes the kernel socket blocking again, because it does not listen any more.
-pub(crate) fn set_kernel_blocking(fd: RawFd) {
-    if let Ok(flags) = sys::fcntl(fd, libc::F_GETFL, 0) {
-        let _ = sys::fcntl(fd, libc::F_SETFL, flags & !(libc::O_NONBLOCK as usize));
+        let flags = match nonblocking {
+            true => flags | O_NONBLOCK,
+            false => flags & !O_NONBLOCK,
+        };
+        let _ = sys::fcntl(fd, libc::F_SETFL, flags);
     }
 }
