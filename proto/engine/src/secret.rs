@@ -56,7 +56,8 @@ impl Secret {
         if !config.timestamp_offsets {
             return 0;
         }
-        let mut bytes = *b"timestamps________________________________";
+        let mut bytes = [0; 42];
+        bytes[..10].copy_from_slice(b"timestamps");
         bytes[10..26].copy_from_slice(&key.local.addr.0);
         bytes[26..].copy_from_slice(&key.peer.addr.0);
         self.hash_of(&bytes) as u32

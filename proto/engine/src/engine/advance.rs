@@ -2,7 +2,7 @@
 //! and send buffer.
 
 use tidelane_flow::{EngineConfig, FlowId, FlowState, Misuse, State, flags};
-use tidelane_slowpath::{Reads, window_max};
+use tidelane_slowpath::{Connection, Reads, window_max};
 
 use super::Engine;
 
@@ -137,42 +137,33 @@ impl Engine {
     /// Counts the read bytes in 64 bits, autotunes the receive window, and schedules an ACK with
     /// the new window (a window update) if one is due.
     fn update_receive_window(&mut self, id: FlowId) {
-        if let (Some(flow), Some(Some(cold))) =
-            (self.table.get(id), self.connections.get_mut(id.index()))
-        {
-            cold.reads.update(flow.rx_read);
-        }
-        let may_grow = |flow: &FlowState| flow.rcv_wnd_limit < self.config.rx_window_max;
-        if self.table.get(id).is_some_and(may_grow) {
-            self.autotune_window(id);
-        }
         let Some(flow) = self.table.get_mut(id) else {
             return;
         };
+        if let Some(Some(cold)) = self.connections.get_mut(id.index()) {
+            cold.reads.update(flow.rx_read);
+            autotune_window(flow, cold, &self.config);
+        }
         let opens = flow.update_window_edge_moves();
         if flow.window_update_due(opens) && flow.state.receives() {
             flow.flags |= flags::ACK_OWED | flags::ACK_NOW;
             self.set_pending(id);
         }
     }
+}
 
-    /// Doubles `rcv_wnd_limit` if the application has read a full window since the last doubling
-    /// (receive-buffer autotuning). A window that the application set stays as it is.
-    fn autotune_window(&mut self, id: FlowId) {
-        let (Some(flow), Some(Some(cold))) =
-            (self.table.get_mut(id), self.connections.get_mut(id.index()))
-        else {
-            return;
-        };
-        let window = &cold.options.window;
-        if window.is_tuned()
-            && flow.rx_read.wrapping_sub(cold.reads.autotune_from) >= flow.rcv_wnd_limit
-        {
-            cold.reads.autotune_from = flow.rx_read;
-            let most = window_max(&self.config, flow);
-            flow.rcv_wnd_limit = window.size(flow.rcv_wnd_limit * 2, most);
-            flow.update_window_edge_moves();
-        }
+/// Doubles `rcv_wnd_limit` if the application has read a full window since the last doubling
+/// (receive-buffer autotuning). A window that the application set stays as it is.
+fn autotune_window(flow: &mut FlowState, cold: &mut Connection, config: &EngineConfig) {
+    let window = &cold.options.window;
+    if flow.rcv_wnd_limit < config.rx_window_max
+        && window.is_tuned()
+        && flow.rx_read.wrapping_sub(cold.reads.autotune_from) >= flow.rcv_wnd_limit
+    {
+        cold.reads.autotune_from = flow.rx_read;
+        let most = window_max(config, flow);
+        flow.rcv_wnd_limit = window.size(flow.rcv_wnd_limit * 2, most);
+        flow.update_window_edge_moves();
     }
 }
 
