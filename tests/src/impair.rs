@@ -46,9 +46,7 @@ pub fn impaired_wire(
     let mut ends = vec![(Side::Server, INTERFACE), (Side::Client, INTERFACE)];
     ends.extend(options.bottleneck.map(|_| (Side::Middle, BOTTLENECK.1)));
     for (side, interface) in ends {
-        wire.program(side, "ethtool")
-            .args(&format!("-K {interface} gro on"))
-            .run(Duration::from_secs(5))?;
+        wire.set_offloads(side, interface, "gro on")?;
     }
     Ok((wire, impair))
 }

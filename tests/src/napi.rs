@@ -31,8 +31,8 @@ impl NapiThread {
         lock.lock()?;
         let before = threads();
         // A veth with GRO has a NAPI instance, but packets of a peer with TSO bypass the instance.
-        set_feature(wire, peer, "tso", "off")?;
-        set_feature(wire, side, "gro", "on")?;
+        wire.set_offloads(peer, INTERFACE, "tso off")?;
+        wire.set_offloads(side, INTERFACE, "gro on")?;
         let switch = format!("echo 1 > /sys/class/net/{INTERFACE}/threaded");
         command(&[
             "ip",
@@ -59,13 +59,6 @@ impl NapiThread {
     pub fn cpu_time(&self) -> Result<Duration, Stop> {
         cpu_time_of(self.pid)
     }
-}
-
-/// Sets a feature of the interface at `side`.
-fn set_feature(wire: &Wire, side: Side, name: &str, value: &str) -> Result<(), Stop> {
-    let space = wire.namespace(side);
-    let exec = ["ip", "netns", "exec", &space];
-    command(&[&exec[..], &["ethtool", "-K", INTERFACE, name, value]].concat()).map(drop)
 }
 
 /// Returns the process ids of all NAPI threads of interfaces called [`INTERFACE`].

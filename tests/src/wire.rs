@@ -328,6 +328,15 @@ impl Wire {
         command(&["ip", "netns", "exec", &space, "sysctl", "-qw", &assignment]).map(drop)
     }
 
+    /// Sets offloads of an interface in the namespace of `side` with `ethtool -K`. `offloads` has
+    /// the arguments after the name of the interface, as in `tso off gso off`.
+    pub fn set_offloads(&self, side: Side, interface: &str, offloads: &str) -> Result<(), Stop> {
+        let space = self.namespace(side);
+        let ethtool = ["ip", "netns", "exec", &space, "ethtool", "-K", interface];
+        let offloads: Vec<&str> = offloads.split_whitespace().collect();
+        command(&[&ethtool[..], &offloads].concat()).map(drop)
+    }
+
     /// Sets the kernel's congestion control in the server's and in the client's namespace.
     ///
     /// A namespace may choose only an algorithm from the machine's list of allowed algorithms. The

@@ -7,7 +7,7 @@ use std::{thread, time::Duration};
 use tidelane_tests::{
     Program, Running, Service, Side, Stop, Wire, WireOptions, command,
     impair::{Impairment, impaired_wire},
-    wire::SERVER,
+    wire::{INTERFACE, SERVER},
 };
 
 use super::plan::{BulkPlan, Case, Pairing};
@@ -160,9 +160,7 @@ fn make_wire(plan: &BulkPlan, case: &Case) -> Result<(Wire, Option<Running>), St
     };
     if !plan.offloads {
         for side in [SENDER, RECEIVER] {
-            let ethtool = wire.program(side, "ethtool");
-            let ethtool = ethtool.args("-K eth1 tso off gso off");
-            ethtool.run(Duration::from_secs(5))?;
+            wire.set_offloads(side, INTERFACE, "tso off gso off")?;
         }
     }
     Ok((wire, impair))
