@@ -26,7 +26,7 @@ use tidelane_tests::{
 use super::{
     heading::{Heading, Target},
     plot,
-    programs::Programs,
+    programs::{Programs, answered_requests, embedded_client},
     rows::{Row, pair_row, value_row},
 };
 
@@ -121,16 +121,11 @@ impl Link {
     /// Returns a new wire with these offloads.
     fn wire(self) -> Result<Wire, Stop> {
         let wire = Wire::new()?;
-        let set = |side, offload: &str| {
-            let ethtool = wire.program(side, "ethtool");
-            let ethtool = ethtool.args(&format!("-K {INTERFACE} {offload}"));
-            ethtool.run(LIMIT)?.success().map(drop)
-        };
         if self != Self::Plain {
-            set(Side::Client, "gro on")?;
+            wire.set_offloads(Side::Client, INTERFACE, "gro on")?;
         }
         if self == Self::Frames {
-            set(Side::Server, "tso off")?;
+            wire.set_offloads(Side::Server, INTERFACE, "tso off")?;
         }
         Ok(wire)
     }
@@ -240,11 +235,9 @@ fn measure_in_memory(plan: &HttpPlan, length: u64) -> Result<MemoryRates, Stop> 
     let Some(service) = &programs.service else {
         return Err(Stop::Fail("no service".to_owned()));
     };
-    let path = tools::binary("tidelane-http-client")?;
-    let client = wire.program(Side::Server, &path.to_string_lossy());
-    let client = client.registering_at(service);
-    let client = client.cpus(&plan.client_cpus).args(&format!(
-        "--address {SERVER} --connect {SERVER}:{PORT} --connections {} --bytes {length}",
+    let client = embedded_client(&wire, service, PORT)?.cpus(&plan.client_cpus);
+    let client = client.args(&format!(
+        "--connections {} --bytes {length}",
         plan.connections
     ));
     let client = client.arg("--seconds").arg(plan.seconds);
@@ -256,8 +249,7 @@ fn measure_in_memory(plan: &HttpPlan, length: u64) -> Result<MemoryRates, Stop> 
     let limit = LIMIT + Duration::from_secs(plan.seconds.into());
     let output = client.run(limit)?.success()?.stdout;
     let used = cpu_time_of(programs.server.pid())? - before;
-    let requests = output.split(' ').next().unwrap_or_default();
-    let requests: f64 = requests.parse()?;
+    let requests = answered_requests(&output)?;
     Ok(MemoryRates {
         requests: requests / f64::from(plan.seconds),
         per_server_core: requests / used.as_secs_f64().max(0.01),

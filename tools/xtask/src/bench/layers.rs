@@ -128,7 +128,9 @@ fn measure(plan: &LayersPlan, server: Server) -> Result<Sample, Stop> {
         seconds: whole.as_secs() as u32,
         cpus: plan.client_cpu.to_string(),
     };
-    let client = load.client_at(&wire, plan.rate)?.spawn()?;
+    let client = load
+        .client_at(&wire, (Side::Client, None), plan.rate)?
+        .spawn()?;
     thread::sleep(MARGIN);
     let record = wire.scratch().join("perf.data");
     let perf = wire.program(Side::Server, "perf").args(&format!(

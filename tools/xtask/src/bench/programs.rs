@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use tidelane_tests::{Running, Service, Stop, service::cpu_time_of};
+use tidelane_tests::{
+    Program, Running, Service, Side, Stop, Wire, service::cpu_time_of, tools, wire::SERVER,
+};
 
 /// A running server, and the Tidelane service that it uses, if any.
 pub struct Programs {
@@ -19,6 +21,20 @@ impl Programs {
         let of_service = self.service.as_ref().map(Service::cpu_time).transpose()?;
         Ok(cpu_time_of(self.server.pid())? + of_service.unwrap_or_default())
     }
+}
+
+/// Returns the HTTP client on the embedded stack. The client registers a mux port at `service`,
+/// which carries the server's address, and connects to `port` of that address.
+pub fn embedded_client(wire: &Wire, service: &Service, port: u16) -> Result<Program, Stop> {
+    let path = tools::binary("tidelane-http-client")?;
+    let client = wire.program(Side::Server, &path.to_string_lossy());
+    let addresses = format!("--address {SERVER} --connect {SERVER}:{port}");
+    Ok(client.registering_at(service).args(&addresses))
+}
+
+/// Returns the number of answered requests, the first word of the output of [`embedded_client`].
+pub fn answered_requests(output: &str) -> Result<f64, Stop> {
+    Ok(output.split(' ').next().unwrap_or_default().parse()?)
 }
 
 /// Returns the field `name` of a program's line of JSON. Fails if the field is not a number.

@@ -248,7 +248,7 @@ fn run_client(
     let limit = plan.limit();
     match (plan.rate, service) {
         (Some(rate), _) => {
-            let line = load.client_on(wire, end, rate)?.run(limit)?.success()?;
+            let line = load.client_at(wire, end, rate)?.run(limit)?.success()?;
             ClientReport::at_rate(&line.json()?, rate)
         }
         (None, Some(service)) if server == Server::DirectEmbedded => {

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use tidelane_tests::{Program, Service, Side, Stop, Wire, tools, wire::SERVER, wrk::WrkReport};
+use tidelane_tests::{Program, Service, Side, Stop, Wire, wire::SERVER, wrk::WrkReport};
 
 use super::{LIMIT, PORT};
+use crate::bench::programs::{answered_requests, embedded_client, number};
 
 /// Least share of the offered load that a server must answer for its measurement to count.
 const LEAST_PART: f64 = 0.98;
@@ -21,10 +22,6 @@ pub struct ClientReport {
 impl ClientReport {
     /// Reads the report of a client at a fixed rate. Fails if the server did not answer this rate.
     pub fn at_rate(line: &Value, rate: f64) -> Result<Self, Stop> {
-        let number = |value: &Value, name: &str| {
-            let number = value[name].as_f64();
-            number.ok_or_else(|| Stop::Fail(format!("no {name}: {line}")))
-        };
         let report = Self {
             requests_per_second: number(line, "rps")?,
             latency_us: Some((
@@ -56,14 +53,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// Returns the client at a fixed rate, on the kernel at the client's end of the wire. The
-    /// client offers `rate` requests per second.
-    pub fn client_at(&self, wire: &Wire, rate: f64) -> Result<Program, Stop> {
-        self.client_on(wire, (Side::Client, None), rate)
-    }
-
-    /// Returns the client at a fixed rate.
-    pub fn client_on(
+    /// Returns the client at a fixed rate: the client offers `rate` requests per second.
+    pub fn client_at(
         &self,
         wire: &Wire,
         (side, service): End<'_>,
@@ -107,15 +98,12 @@ impl Load {
         service: &Service,
         limit: Duration,
     ) -> Result<ClientReport, Stop> {
-        let path = tools::binary("tidelane-http-client")?;
-        let client = wire.program(Side::Server, &path.to_string_lossy());
-        let client = client.registering_at(service).cpus(&self.cpus);
+        let client = embedded_client(wire, service, PORT)?.cpus(&self.cpus);
         let client = client.args(&format!(
-            "--address {SERVER} --connect {SERVER}:{PORT} --connections {} --bytes {} --seconds {}",
+            "--connections {} --bytes {} --seconds {}",
             self.connections, self.length, self.seconds
         ));
-        let output = client.run(limit)?.success()?.stdout;
-        let requests: f64 = output.split(' ').next().unwrap_or_default().parse()?;
+        let requests = answered_requests(&client.run(limit)?.success()?.stdout)?;
         Ok(ClientReport {
             requests_per_second: requests / f64::from(self.seconds),
             latency_us: None,
@@ -139,10 +127,7 @@ impl Counts {
         let curl = wire.program(Side::Client, "curl").args("-sS --max-time 10");
         let curl = curl.arg(format!("http://{SERVER}:{PORT}/counters"));
         let counts = curl.run(LIMIT)?.success()?.json()?;
-        let number = |name: &str| {
-            let found = counts[name].as_f64();
-            found.ok_or_else(|| Stop::Fail(format!("no {name} in {counts}")))
-        };
+        let number = |name| number(&counts, name);
         let requests = number("requests")?.max(1.0);
         Ok(Self {
             requests,
