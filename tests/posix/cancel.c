@@ -1,12 +1,13 @@
 /* pthread_cancel of threads that make calls on sockets. */
 #include "posix.h"
 
-/* A thread that makes one call on `fd` or `epfd`. */
+/* A thread that runs `call`, which makes calls on `fd` or `epfd`. For `waits_disabled`, `fd` is the
+ * ID of a child process. */
 struct waiter {
 	pthread_t thread;
 	volatile pid_t tid;
-	/* The thread's cleanup handler sets `cleaned`. `reads` is the number of reads that have
-	 * returned. */
+	/* The thread's cleanup handler sets `cleaned`. `reads` is the number of
+	 * threads whose first read in `reads_disabled` has returned. */
 	volatile int cleaned, reads;
 	int fd, epfd;
 	void (*call)(struct waiter *);

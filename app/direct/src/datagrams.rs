@@ -68,9 +68,10 @@ impl Senders {
 pub struct DatagramSocket {
     /// Local address and port. The address may be unspecified.
     pub local: Endpoint,
-    /// The program's descriptor. `None` after the close.
+    /// The program's descriptor. `None` until the caller of `DatagramSockets::open` sets it, and
+    /// after the close.
     pub descriptor: Option<Descriptor>,
-    /// True while the program has paused receiving.
+    /// True while the program takes no datagrams. Datagrams that arrive stay in the receive queue.
     pub is_paused: bool,
     /// Received datagrams that the program has not taken, oldest first.
     received: VecDeque<(SocketAddr, Buffer)>,
@@ -81,7 +82,7 @@ pub struct DatagramSocket {
     /// Cause of the last failed send. `None` after an event has reported the cause.
     failure: Option<Cause>,
     /// True if a datagram was refused because the send queue was full. The socket then reports
-    /// WRITABLE as soon as the queue has room.
+    /// WRITABLE after its send queue is empty, or in an earlier report if the queue then has room.
     owes_writable: bool,
     /// True if the socket is in `DatagramSockets::ready`.
     is_ready: bool,
@@ -129,8 +130,8 @@ impl DatagramSocket {
         self.senders.get(address)
     }
 
-    /// Returns true if the send queue has `limit` datagrams or more. The socket then reports
-    /// WRITABLE as soon as the queue has room.
+    /// Returns true if the send queue has `limit` datagrams or more. If so, the socket reports
+    /// WRITABLE after its send queue is empty, or in an earlier report if the queue then has room.
     pub fn refuses_send(&mut self, limit: usize) -> bool {
         let is_full = self.queue.len() >= limit;
         self.owes_writable |= is_full;
@@ -268,7 +269,8 @@ impl DatagramSockets {
         }
     }
 
-    /// Returns true if a socket has received datagrams or events to report.
+    /// Returns true if the next [`report`](Self::report) has sockets to visit. A paused socket that
+    /// the report visits may have nothing to report.
     pub fn has_events(&self) -> bool {
         !self.ready.is_empty()
     }
@@ -358,8 +360,8 @@ impl DatagramSockets {
         }
     }
 
-    /// Moves received datagrams and events of all sockets to `list`. `send_queue_max` is the limit
-    /// of each send queue.
+    /// Moves received datagrams and events of all sockets to `list`. A paused socket keeps its
+    /// datagrams. `send_queue_max` is the limit of each send queue.
     pub fn report(&mut self, list: &mut ReadyList, send_queue_max: usize) {
         let mut ready = mem::take(&mut self.ready);
         for id in ready.drain(..) {

@@ -4,8 +4,8 @@
 //! it shares the NIC. A mux port receives and sends only packets of the 3-tuples (protocol, local
 //! address, local port) that it has claimed. The *host* is the stack that gets all other packets of
 //! the local addresses. The mux copies each packet between mux ports, the NIC and the host. A mux
-//! port therefore never sees a packet of another mux port, and a packet that the mux has checked
-//! does not change afterwards.
+//! port therefore never sees a packet that is not for its 3-tuples, and a packet that the mux has
+//! checked does not change afterwards.
 //!
 //! ```text
 //!   port ──┐ check the source                         ┌── port, if it claims the destination
@@ -14,10 +14,10 @@
 //!   host ──┘
 //! ```
 //!
-//! [`Ports`] is the set of mux ports without a NIC. The service uses this type: its host owns the
-//! NIC, passes received frames to the ports, and sends the frames of the ports. [`Mux`] joins a set
-//! of ports with a NIC and a link to the host. Both types are deterministic and do no I/O of their
-//! own: ports, NIC and the link to the host are [`PacketIo`]s.
+//! [`Ports`] is a set of mux ports, which does not own the NIC. The service uses this type: its
+//! host owns the NIC, passes received frames to the ports, and sends the frames of the ports.
+//! [`Mux`] joins a set of ports with a NIC and a link to the host. Both types are deterministic and
+//! do no I/O of their own: ports, NIC and the link to the host are [`PacketIo`]s.
 //!
 //! [`PacketIo`]: tidelane_packet_io::PacketIo
 #![forbid(unsafe_code)]

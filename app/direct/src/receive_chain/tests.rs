@@ -61,8 +61,8 @@ fn data_beyond_a_hole_appears_when_the_hole_closes() {
     assert_eq!(pool.free_count(), 1024);
 }
 
-/// A payload takes two buffers. The first buffer fills a gap, and the data after the gap repeats
-/// bytes of the second buffer.
+/// A payload in two buffers fills a gap and repeats the data after the gap. The test tries each
+/// split of the payload.
 #[test]
 fn a_second_buffer_may_repeat_bytes_beyond_a_filled_gap() {
     for first in 1..60 {
@@ -79,8 +79,9 @@ fn a_second_buffer_may_repeat_bytes_beyond_a_filled_gap() {
     }
 }
 
-/// Random overlapping segments arrive in random order. The chain yields each byte once, and keeps
-/// no buffer. A model of the received positions determines which data is in order.
+/// Random overlapping segments arrive in random order. The chain yields each byte once. After the
+/// drop of the chain, all buffers are free. A model of the received positions determines which data
+/// is in order.
 #[test]
 fn overlaps_are_trimmed() {
     for seed in 1..400_u64 {

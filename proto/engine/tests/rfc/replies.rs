@@ -1,6 +1,6 @@
-//! Tests of the IP fields of segments that belong to no flow (connection): RSTs, answers in
-//! TIME-WAIT, and SYN cookies. The fields are those of Linux. A rig is one TCP engine, with the
-//! test as its peer.
+//! Tests of the IP fields of segments that the engine sends without a flow (its full state of a
+//! connection): RSTs for unknown connections, ACKs in TIME-WAIT, and SYN cookies. The engine
+//! chooses the fields by the rules of Linux. A rig is one TCP engine, with the test as its peer.
 
 use tidelane_engine::{EngineConfig, IpFields, IpOptions, SocketOptions, TcpFlags, TcpOptions};
 
@@ -51,7 +51,11 @@ fn time_wait_keeps_the_diffserv_field_of_its_connection() {
     rig.close();
     rig.push(ack(1, 2).with(ACK | FIN));
     assert!(rig.flow_id().is_none());
-    assert_eq!(rig.driver.replies, [], "no answer without a flow");
+    assert_eq!(
+        rig.driver.replies,
+        [],
+        "the flow itself answers the first FIN"
+    );
     let again = rig.push(ack(1, 2).with(ACK | FIN));
     assert_eq!((again[0].flags, again[0].ack), (ACK, 2));
     assert_eq!(rig.driver.replies, [fields(0x48, 55)]);
@@ -65,7 +69,11 @@ fn a_cookie_has_the_header_of_its_listener() {
     };
     let mut rig = Rig::listening(one, chosen());
     assert_eq!(rig.push(syn(TcpOptions::NONE))[0].flags, SYN | ACK);
-    assert_eq!(rig.driver.replies, [], "a half-open connection");
+    assert_eq!(
+        rig.driver.replies,
+        [],
+        "the first SYN makes a half-open connection, not a cookie"
+    );
     rig.key.peer.port += 1;
     assert_eq!(rig.push(syn(TcpOptions::NONE))[0].flags, SYN | ACK);
     assert_eq!(rig.driver.replies, [fields(0x48, 9)]);

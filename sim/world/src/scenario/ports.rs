@@ -103,7 +103,7 @@ impl Scenario {
         }
     }
 
-    /// Draws the planned ends of programs on mux ports.
+    /// Draws the planned deaths and handovers of programs on mux ports.
     pub(crate) fn add_port_changes(&mut self, rng: &mut Rng) {
         let last = self.connections.last().map_or(0, |plan| plan.start.0);
         let Some(ports) = &mut self.ports else {
@@ -136,8 +136,9 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Removes random causes of long delays from a compared run: loss, short queues and rings,
-    /// pauses, Nagle's algorithm, faults, and ends of programs.
+    /// Removes random causes of long delays from a compared run: loss, long links, short queues and
+    /// rings, pauses, slow accepts, delayed ACKs, Nagle's algorithm, faults, and deaths and
+    /// handovers of programs.
     pub(crate) fn remove_random_delays(&mut self) {
         let Some(ports) = self.ports.as_mut().filter(|ports| ports.is_compared) else {
             return;
