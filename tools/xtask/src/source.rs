@@ -15,6 +15,11 @@ pub struct SourceFile {
     pub text: String,
 }
 
+/// Returns true if `c` may stand in a name (identifier) of Rust or C.
+pub fn is_name_char(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
 /// Returns the text files of the tree that git tracks or does not ignore, sorted by path.
 pub fn source_files(root: &Path) -> Result<Vec<SourceFile>, String> {
     let output = Command::new("git")

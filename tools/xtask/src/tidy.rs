@@ -16,7 +16,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 use clap::Args;
 use tidelane_tests::tools::source_root;
 
-use crate::source::{SourceFile, code_only, source_files};
+use crate::source::{SourceFile, code_only, is_name_char, source_files};
 
 /// Largest number of lines of a function.
 const FUNCTION_LINES_MAX: usize = 70;
@@ -175,9 +175,10 @@ fn tests_start(code: &str) -> usize {
     for line in code.split_inclusive('\n') {
         let rest = &code[at + line.len()..];
         let next = rest.trim_start();
-        let is_test =
-            ["#[cfg(test)]", "#[cfg(all(test,"].map(|start| line.trim().starts_with(start));
-        if is_test.contains(&true) && next.starts_with("mod ") {
+        let is_test = ["#[cfg(test)]", "#[cfg(all(test,"]
+            .iter()
+            .any(|start| line.trim().starts_with(start));
+        if is_test && next.starts_with("mod ") {
             return at;
         }
         at += line.len();
@@ -239,7 +240,7 @@ fn functions(code: &str) -> Vec<Function> {
         }
         let name: String = code[at + 3..]
             .chars()
-            .take_while(|c| c.is_alphanumeric() || *c == '_')
+            .take_while(|c| is_name_char(*c))
             .collect();
         let Some(len) = body_end(&code[at..]).filter(|_| !name.is_empty()) else {
             continue;
@@ -328,10 +329,8 @@ fn check_words(file: &SourceFile, code: &str) -> Vec<Offence> {
 /// Counts the occurrences of `word` in the code of a file, except at the start of an attribute.
 /// `why` is the rule that forbids the word.
 fn count_word(path: &str, code: &str, word: &str, why: &str) -> Option<Offence> {
-    let is_word_char = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     let is_whole_word = |at: usize| {
-        !is_word_char(code[..at].chars().next_back())
-            && !is_word_char(code[at + word.len()..].chars().next())
+        !code[..at].ends_with(is_name_char) && !code[at + word.len()..].starts_with(is_name_char)
     };
     // An attribute such as `#[unsafe(no_mangle)]` (edition 2024) is not an unsafe block.
     let is_attribute = |at: usize| code[..at].ends_with("#[") || code[..at].ends_with("#![");

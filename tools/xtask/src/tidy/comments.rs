@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use super::Offence;
-use crate::source::SourceFile;
+use crate::source::{SourceFile, is_name_char};
 
 /// Openings of comments that do not name their subject, such as a segment, a flow or a program.
 const BANNED: [&str; 5] = ["What", "Who", "Those", "One that", "As before"];
@@ -49,7 +49,7 @@ fn banned_opening(line: &str) -> Option<&'static str> {
     let text = comment.strip_prefix([' ', '\t'])?.trim_start();
     let opens = |words: &&&str| {
         let rest = text.strip_prefix(**words);
-        rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
+        rest.is_some_and(|rest| !rest.starts_with(is_name_char))
     };
     BANNED.iter().find(opens).copied()
 }

@@ -129,17 +129,19 @@ fn offence(modules: &Modules, imports: &Imports, cycle: &BTreeSet<&ModulePath>) 
 mod tests {
     use super::*;
 
-    /// Returns the keys and sizes of the offences in files with these paths and texts.
-    fn cycles(files: &[(&str, &str)]) -> Vec<(String, usize)> {
+    /// Returns the offences in files with these paths and texts.
+    fn offences(files: &[(&str, &str)]) -> Vec<Offence> {
         let file = |(path, text): &(&str, &str)| SourceFile {
             path: (*path).to_owned(),
             text: (*text).to_owned(),
         };
-        let files: Vec<SourceFile> = files.iter().map(file).collect();
-        let offences = check(&files).into_iter();
-        offences
-            .map(|offence| (offence.key, offence.size))
-            .collect()
+        check(&files.iter().map(file).collect::<Vec<_>>())
+    }
+
+    /// Returns the keys and sizes of the offences in files with these paths and texts.
+    fn cycles(files: &[(&str, &str)]) -> Vec<(String, usize)> {
+        let found = offences(files).into_iter();
+        found.map(|offence| (offence.key, offence.size)).collect()
     }
 
     #[test]
@@ -156,13 +158,9 @@ mod tests {
 
     #[test]
     fn the_text_names_each_import() {
-        let file = |path: &str, text: &str| SourceFile {
-            path: path.to_owned(),
-            text: text.to_owned(),
-        };
-        let found = check(&[
-            file("x/src/a.rs", "use crate::b::{B, C};\npub struct A;"),
-            file(
+        let found = offences(&[
+            ("x/src/a.rs", "use crate::b::{B, C};\npub struct A;"),
+            (
                 "x/src/b.rs",
                 "use crate::a::A;\npub struct B; pub struct C;",
             ),

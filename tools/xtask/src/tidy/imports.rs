@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::source::is_name_char;
+
 /// The names of the modules from the crate's root to a module, or to an item in the module.
 pub type ModulePath = Vec<String>;
 
@@ -233,10 +235,6 @@ fn is_name(token: &str) -> bool {
     token.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
-fn is_name_char(c: char) -> bool {
-    c.is_alphanumeric() || c == '_'
-}
-
 /// Returns the token at the start of `code`, and its length: a name, `::`, or one character.
 fn next_token(code: &str) -> (&str, usize) {
     let len = if code.starts_with("::") {
@@ -259,7 +257,7 @@ fn path_len(code: &str) -> usize {
             .find(|c| !is_name_char(c))
             .unwrap_or(code.len() - len);
         match code[len..].strip_prefix("::") {
-            Some(rest) if rest.starts_with(|c: char| is_name_char(c)) => len += 2,
+            Some(rest) if rest.starts_with(is_name_char) => len += 2,
             _ => return len,
         }
     }
