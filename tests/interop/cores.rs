@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use tidelane_tests::{
-    Outcome, Service, Side, Stop, Wire, command, ensure,
+    Outcome, Service, Side, Stop, Wire, command_in, ensure,
     service::run_dir,
     tools::require_tools,
     wire::{INTERFACE, SERVER, WireOptions},
@@ -133,8 +133,6 @@ pub fn too_few_queues() -> Outcome {
     let advice = format!("ethtool -L {INTERFACE} rx 2 tx 2");
     check_refusal(&tidelane(&wire, &up)?.finish(SHORT)?, &advice)?;
     ensure!(!run_dir(&space).exists(), "the run directory is left");
-    let enter = ["ip", "netns", "exec", &space];
-    let advised: Vec<&str> = enter.into_iter().chain(advice.split(' ')).collect();
-    command(&advised)?;
+    command_in(&space, &advice.split(' ').collect::<Vec<_>>())?;
     wire.service_on_cores(Side::Server, "0,1", &[]).map(drop)
 }

@@ -17,7 +17,7 @@ use std::{net::IpAddr, thread, time::Duration};
 use rustix::process::Signal;
 use serde_json::Value;
 use tidelane_tests::{
-    Outcome, Program, Running, Service, Side, Stop, Wire, command, ensure,
+    Outcome, Program, Running, Service, Side, Stop, Wire, command, command_in, ensure,
     tools::{self, env_number},
     wire::{CLIENT, INTERFACE, SERVER, SERVER_V6, WireOptions},
 };
@@ -178,7 +178,7 @@ fn start_flood(
 ) -> Result<Running, Stop> {
     let space = wire.namespace(Side::Server);
     let path = format!("/sys/class/net/{INTERFACE}/address");
-    let mac = command(&["ip", "netns", "exec", &space, "cat", &path])?;
+    let mac = command_in(&space, &["cat", &path])?;
     let (to, from, hosts): (IpAddr, _, _) = match direction {
         Direction::Upload => (SERVER.into(), "10.77.0.3", 250),
         Direction::Download => (SERVER_V6.into(), "fd77::1:0", 1_000_000),

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use rustix::process::Signal;
 use serde_json::Value;
 use tidelane_tests::{
-    Outcome, Program, Running, Service, Side, Stop, Wire, WireOptions, command, ensure,
+    Outcome, Program, Running, Service, Side, Stop, Wire, WireOptions, command, command_in, ensure,
     tools::{self, require_tools, wait_until},
     wire::{CLIENT, INTERFACE, MIDDLE, SERVER, SERVER_V6},
 };
@@ -55,7 +55,7 @@ fn counter(counters: &Value, name: &str) -> u64 {
 fn of_kernel(wire: &Wire, file: &str, name: &str) -> Result<u64, Stop> {
     let space = wire.namespace(Side::Server);
     let path = format!("/proc/net/{file}");
-    let text = command(&["ip", "netns", "exec", &space, "cat", &path])?;
+    let text = command_in(&space, &["cat", &path])?;
     if file == "snmp6" {
         let mut lines = text
             .lines()
@@ -137,7 +137,7 @@ pub fn a_router_cuts_segments() -> Outcome {
 /// packets of these connections with RSTs.
 fn of_kernel_tcp_resets(wire: &Wire) -> Result<u64, Stop> {
     let space = wire.namespace(Side::Server);
-    let text = command(&["ip", "netns", "exec", &space, "cat", "/proc/net/snmp"])?;
+    let text = command_in(&space, &["cat", "/proc/net/snmp"])?;
     let mut lines = text.lines().filter(|line| line.starts_with("Tcp: "));
     let (names, values) = (lines.next().unwrap_or(""), lines.next().unwrap_or(""));
     let mut pairs = names.split(' ').zip(values.split(' '));

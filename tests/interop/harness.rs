@@ -10,7 +10,8 @@ use std::{
 
 use rustix::process::Signal;
 use tidelane_tests::{
-    Outcome, Side, Wire, WireOptions, command, ensure, fail, running, tools, wire::SERVER,
+    Outcome, Side, Wire, WireOptions, command, command_in, ensure, fail, running, tools,
+    wire::SERVER,
 };
 
 use crate::support::{SHORT, check_load, echo_client, echo_server};
@@ -31,7 +32,7 @@ pub fn kernel_echo_over_the_wire() -> Outcome {
     check_load(&client.run(SHORT)?.json()?)?;
     let space = wire.namespace(Side::Client);
     let name = "net.ipv4.tcp_congestion_control";
-    let chosen = command(&["ip", "netns", "exec", &space, "sysctl", "-n", name])?;
+    let chosen = command_in(&space, &["sysctl", "-n", name])?;
     ensure!(chosen.trim() == "cubic", "congestion control is {chosen}");
     Ok(())
 }

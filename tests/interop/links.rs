@@ -10,7 +10,7 @@ use std::{fs, time::Duration};
 use rustix::process::Signal;
 use serde_json::Value;
 use tidelane_tests::{
-    Nginx, Outcome, Running, Service, Side, Stop, Wire, command, ensure,
+    Nginx, Outcome, Running, Service, Side, Stop, Wire, command, command_in, ensure,
     nginx::NginxOptions,
     tools::{self, require_tools, wait_until},
     wire::{INTERFACE, SERVER, write_random_file},
@@ -175,7 +175,7 @@ pub fn a_port_of_a_bridge_ends_the_service() -> Outcome {
 fn mac_address(wire: &Wire, side: Side) -> Result<String, Stop> {
     let space = wire.namespace(side);
     let file = format!("/sys/class/net/{INTERFACE}/address");
-    let text = command(&["ip", "netns", "exec", &space, "cat", &file])?;
+    let text = command_in(&space, &["cat", &file])?;
     Ok(text.trim().to_owned())
 }
 

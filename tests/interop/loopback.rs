@@ -10,7 +10,7 @@ use std::{path::PathBuf, time::Duration};
 use rustix::process::Signal;
 use serde_json::Value;
 use tidelane_tests::{
-    Nginx, Outcome, Program, Running, Service, Side, Stop, Wire, command, ensure,
+    Nginx, Outcome, Program, Running, Service, Side, Stop, Wire, command, command_in, ensure,
     nginx::NginxOptions,
     tools::{self, require_tools, wait_until},
     wire::{INTERFACE, SERVER},
@@ -254,7 +254,7 @@ pub fn no_frame_with_a_loopback_address_is_accepted() -> Outcome {
     let load = load.accelerated(&service);
     let load = load.run_options("--loopback --strict").spawn()?;
     let file = format!("/sys/class/net/{INTERFACE}/address");
-    let mac = command(&["ip", "netns", "exec", &space, "cat", &file])?;
+    let mac = command_in(&space, &["cat", &file])?;
     let attacker = tools::binary("tidelane-attacker")?;
     for (from, to) in [
         ("10.77.0.2", "127.0.0.1"),

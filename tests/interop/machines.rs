@@ -10,7 +10,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use tidelane_tests::{
-    Nginx, Outcome, Program, Running, Service, Side, Stop, Wire, command, ensure, fail,
+    Nginx, Outcome, Program, Running, Service, Side, Stop, Wire, command, command_in, ensure, fail,
     nginx::{FILES, NginxOptions},
     tools::{binary, env_number, require_tools, wait_until},
     two_machines::{ControlConnection, PairRole},
@@ -148,10 +148,7 @@ fn lose_frames(wire: &Wire, side: Side) -> Outcome {
     // With segmentation offload, netem would drop whole GSO frames, and few of them.
     let line = format!("-K {INTERFACE} tso off gso off gro off");
     wire.program(side, "ethtool").args(&line).run(SHORT)?;
-    let inside = |line: &str| {
-        let words = ["ip", "netns", "exec", &space].into_iter();
-        command(&words.chain(line.split(' ')).collect::<Vec<_>>()).map(drop)
-    };
+    let inside = |line: &str| command_in(&space, &line.split(' ').collect::<Vec<_>>()).map(drop);
     inside("ip link add ifb0 type ifb")?;
     inside("ip link set ifb0 up")?;
     inside(&format!("tc qdisc add dev {INTERFACE} ingress"))?;

@@ -6,7 +6,7 @@
 use std::{fs, path::PathBuf, time::Duration};
 
 use tidelane_tests::{
-    Finished, Outcome, Running, Service, Side, Stop, Wire, command, ensure,
+    Finished, Outcome, Running, Service, Side, Stop, Wire, command, command_in, ensure,
     tools::{self, wait_until},
     wire::{CLIENT, INTERFACE},
 };
@@ -107,7 +107,7 @@ impl Ends {
     /// received.
     fn ecn_packets(&self) -> Result<u64, Stop> {
         let space = self.wire.namespace(Side::Client);
-        let text = command(&["ip", "netns", "exec", &space, "cat", "/proc/net/netstat"])?;
+        let text = command_in(&space, &["cat", "/proc/net/netstat"])?;
         let mut lines = text.lines().filter_map(|line| line.strip_prefix("IpExt: "));
         let (names, values) = (lines.next(), lines.next());
         let names = names.unwrap_or_default().split_whitespace();

@@ -8,7 +8,7 @@ use std::{fs, net::Ipv4Addr, time::Duration};
 use rustix::process::Signal;
 use serde_json::Value;
 use tidelane_tests::{
-    Outcome, Program, Running, Service, Side, Stop, Wire, command, ensure, tools,
+    Outcome, Program, Running, Service, Side, Stop, Wire, command_in, ensure, tools,
     wire::{CLIENT, INTERFACE, SERVER},
 };
 
@@ -121,7 +121,7 @@ pub fn three_stacks_share_an_address() -> Outcome {
 fn sent_packets(wire: &Wire) -> Result<u64, Stop> {
     let file = format!("/sys/class/net/{INTERFACE}/statistics/tx_packets");
     let space = wire.namespace(Side::Server);
-    let text = command(&["ip", "netns", "exec", &space, "cat", &file])?;
+    let text = command_in(&space, &["cat", &file])?;
     Ok(text.trim().parse()?)
 }
 

@@ -77,6 +77,11 @@ pub fn command(arguments: &[&str]) -> Result<String, Stop> {
     command_with(arguments, Stdio::null())
 }
 
+/// Runs a command like [`command`], in the network namespace `space`.
+pub fn command_in(space: &str, arguments: &[&str]) -> Result<String, Stop> {
+    command(&[&["ip", "netns", "exec", space], arguments].concat())
+}
+
 /// Runs a command like [`command`], with `input` as its standard input.
 pub fn command_with(arguments: &[&str], input: Stdio) -> Result<String, Stop> {
     let program = tools::find_tool(arguments[0]).unwrap_or_else(|| arguments[0].into());

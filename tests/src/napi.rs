@@ -7,7 +7,8 @@
 use std::{collections::BTreeSet, fs, time::Duration};
 
 use crate::{
-    Side, Stop, Wire, command, service::cpu_time_of, tools::require_tools, wire::INTERFACE,
+    Side, Stop, Wire, command, command_in, service::cpu_time_of, tools::require_tools,
+    wire::INTERFACE,
 };
 
 /// The NAPI thread of one end of a wire. The thread ends with the wire.
@@ -34,15 +35,7 @@ impl NapiThread {
         wire.set_offloads(peer, INTERFACE, "tso off")?;
         wire.set_offloads(side, INTERFACE, "gro on")?;
         let switch = format!("echo 1 > /sys/class/net/{INTERFACE}/threaded");
-        command(&[
-            "ip",
-            "netns",
-            "exec",
-            &wire.namespace(side),
-            "sh",
-            "-c",
-            &switch,
-        ])?;
+        command_in(&wire.namespace(side), &["sh", "-c", &switch])?;
         let started: Vec<u32> = threads().difference(&before).copied().collect();
         let &[pid] = &started[..] else {
             return Err(Stop::Fail(format!(

@@ -9,7 +9,7 @@
 use std::{env, fs, path::Path, time::Duration};
 
 use crate::{
-    Outcome, Stop, command,
+    Outcome, Stop, command, command_in,
     tools::{require_tools, wait_until},
 };
 
@@ -82,10 +82,7 @@ pub fn set_queues(ends: [(&str, &str); 2], count: u64) -> Outcome {
 
 /// Sets the number of queues of one NIC, unless it has this number already.
 fn set_queues_of(space: &str, interface: &str, count: u64) -> Outcome {
-    let ethtool = |arguments: &[&str]| {
-        let enter = ["ip", "netns", "exec", space, "ethtool"];
-        command(&[&enter[..], arguments].concat())
-    };
+    let ethtool = |arguments: &[&str]| command_in(space, &[&["ethtool"], arguments].concat());
     // A driver that does not support `ethtool -l` has one queue.
     let told = ethtool(&["-l", interface]).ok();
     let present = told.and_then(|text| present_queues(&text)).unwrap_or(1);

@@ -24,7 +24,7 @@ use std::{
 };
 
 use crate::{
-    Outcome, Stop, command, command_with,
+    Outcome, Stop, command, command_in, command_with,
     guardian::Guardian,
     nics,
     tools::{self, require_root, require_tools},
@@ -325,16 +325,15 @@ impl Wire {
     pub fn sysctl(&self, side: Side, name: &str, value: &str) -> Result<(), Stop> {
         let assignment = format!("{name}={value}");
         let space = self.namespace(side);
-        command(&["ip", "netns", "exec", &space, "sysctl", "-qw", &assignment]).map(drop)
+        command_in(&space, &["sysctl", "-qw", &assignment]).map(drop)
     }
 
     /// Sets offloads of an interface in the namespace of `side` with `ethtool -K`. `offloads` has
     /// the arguments after the name of the interface, as in `tso off gso off`.
     pub fn set_offloads(&self, side: Side, interface: &str, offloads: &str) -> Result<(), Stop> {
-        let space = self.namespace(side);
-        let ethtool = ["ip", "netns", "exec", &space, "ethtool", "-K", interface];
         let offloads: Vec<&str> = offloads.split_whitespace().collect();
-        command(&[&ethtool[..], &offloads].concat()).map(drop)
+        let ethtool = [&["ethtool", "-K", interface], &offloads[..]].concat();
+        command_in(&self.namespace(side), &ethtool).map(drop)
     }
 
     /// Sets the kernel's congestion control in the server's and in the client's namespace.
@@ -371,8 +370,8 @@ impl Wire {
     pub fn listens(&self, side: Side, port: u16) -> Result<bool, Stop> {
         let space = self.namespace(side);
         let filter = format!("sport = :{port}");
-        let arguments = ["ip", "netns", "exec", &space, "ss", "-Hltn", &filter];
-        Ok(!command(&arguments)?.trim().is_empty())
+        let sockets = command_in(&space, &["ss", "-Hltn", &filter])?;
+        Ok(!sockets.trim().is_empty())
     }
 
     /// Counts the established kernel connections in the namespace of `side` whose local or peer
@@ -380,18 +379,8 @@ impl Wire {
     pub fn kernel_connections(&self, side: Side, port: u16) -> Result<usize, Stop> {
         let space = self.namespace(side);
         let filter = format!("( sport = :{port} or dport = :{port} )");
-        let arguments = [
-            "ip",
-            "netns",
-            "exec",
-            &space,
-            "ss",
-            "-Htn",
-            "state",
-            "established",
-            &filter,
-        ];
-        Ok(command(&arguments)?.lines().count())
+        let sockets = command_in(&space, &["ss", "-Htn", "state", "established", &filter])?;
+        Ok(sockets.lines().count())
     }
 }
 

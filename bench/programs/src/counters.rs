@@ -1,12 +1,12 @@
 //! Reads the counters of the kernel's TCP in a network namespace of a test wire. A wire is a veth
 //! pair between two namespaces.
 
-use tidelane_tests::{Side, Stop, Wire, command};
+use tidelane_tests::{Side, Stop, Wire, command_in};
 
 /// Returns a counter of the kernel's TCP, such as `ActiveOpens`, in the namespace of one side.
 pub fn kernel_count(wire: &Wire, side: Side, name: &str) -> Result<u64, Stop> {
     let space = wire.namespace(side);
-    let text = command(&["ip", "netns", "exec", &space, "cat", "/proc/net/snmp"])?;
+    let text = command_in(&space, &["cat", "/proc/net/snmp"])?;
     counter(&text, name).ok_or_else(|| Stop::Fail(format!("no {name}")))
 }
 

@@ -7,7 +7,7 @@
 
 use serde_json::Value;
 use tidelane_tests::{
-    Outcome, Service, Side, Stop, Wire, command, ensure, tools,
+    Outcome, Service, Side, Stop, Wire, command, command_in, ensure, tools,
     wire::{INTERFACE, SERVER, SERVER_V6},
 };
 
@@ -75,7 +75,7 @@ impl Scene {
         }
         let service = wire.service()?;
         let file = format!("/sys/class/net/{INTERFACE}/address");
-        let server_mac = command(&["ip", "netns", "exec", &space, "cat", &file])?;
+        let server_mac = command_in(&space, &["cat", &file])?;
         Ok(Self {
             wire,
             service,

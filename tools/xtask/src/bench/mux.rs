@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, io::Write, time::Duration};
 
 use serde::Deserialize;
 use tidelane_tests::{
-    Side, Stop, Wire, command,
+    Side, Stop, Wire, command_in,
     machine::median,
     wire::{CLIENT, INTERFACE, SERVER},
 };
@@ -194,7 +194,7 @@ fn link_address(wire: &Wire, side: Side) -> Result<String, Stop> {
         wire.namespace(side),
         format!("/sys/class/net/{INTERFACE}/address"),
     );
-    let text = command(&["ip", "netns", "exec", &space, "cat", &file])?;
+    let text = command_in(&space, &["cat", &file])?;
     Ok(text.trim().to_owned())
 }
 

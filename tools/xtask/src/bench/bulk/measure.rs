@@ -5,7 +5,7 @@
 use std::{thread, time::Duration};
 
 use tidelane_tests::{
-    Program, Running, Service, Side, Stop, Wire, WireOptions, command,
+    Program, Running, Service, Side, Stop, Wire, WireOptions, command_in,
     impair::{Impairment, impaired_wire},
     wire::{INTERFACE, SERVER},
 };
@@ -132,7 +132,7 @@ impl Testbed {
             return Ok((segments, number(&counters, "dsack_recv")?));
         }
         let space = self.wire.namespace(SENDER);
-        let read = |file: &str| command(&["ip", "netns", "exec", &space, "cat", file]);
+        let read = |file: &str| command_in(&space, &["cat", file]);
         kernel_retransmissions(&read("/proc/net/snmp")?, &read("/proc/net/netstat")?)
     }
 }
