@@ -242,6 +242,14 @@ impl Program {
         let _ = self.ask(&request, &[]);
     }
 
+    /// Suspends the service's listener of the kernel socket `fd`, which does not listen, for all
+    /// programs that hold the listener. [`listen`](Self::listen) by any program
+    /// with the socket ends the suspension for all programs that hold the listener.
+    pub fn suspend_listener(&self, fd: BorrowedFd<'_>) {
+        // A service that does not answer is gone, together with the listener.
+        let _ = self.ask(&new_message(message::SUSPEND_LISTENER), &[fd]);
+    }
+
     /// Reserves the port of the bound kernel socket `fd` for connections of this program. Returns
     /// the port. If `within` is an address, the connections stay within the host and have this
     /// source address.

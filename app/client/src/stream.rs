@@ -302,6 +302,11 @@ impl Stream {
         self.service_flags() & SPECIAL != 0
     }
 
+    /// Returns true if the peer has sent a FIN, so that no more bytes will arrive.
+    pub fn has_received_fin(&self) -> bool {
+        self.service_flags() & service_flags::FIN_RECEIVED != 0
+    }
+
     /// Returns true at the end of file: all bytes are read, and no more bytes will arrive.
     pub fn at_end(&mut self) -> bool {
         // The service stores the last bytes before the flags, so load the flags before the

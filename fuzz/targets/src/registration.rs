@@ -79,7 +79,7 @@ fn any_kinds(bytes: &mut Bytes<'_>) -> Vec<Kind> {
 /// valid messages.
 fn any_message(bytes: &mut Bytes<'_>) -> Message {
     let kind = bytes.u8();
-    let mut request = new_message(u32::from(kind % (message::RELEASE_TUPLE as u8 + 2)));
+    let mut request = new_message(u32::from(kind % (message::SUSPEND_LISTENER as u8 + 2)));
     let shape = bytes.u8();
     let number = |bytes: &mut Bytes<'_>| match shape & 1 {
         0 => u32::from(bytes.u8()),

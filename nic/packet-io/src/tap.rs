@@ -111,7 +111,8 @@ pub struct Tapped<P> {
 }
 
 impl<P> Tapped<P> {
-    /// Adds taps to a port of a NIC. The frames that the port receives are inbound.
+    /// Wraps a port of a NIC, so that taps can be opened on the port. The frames that the port
+    /// receives are inbound. No tap is open yet.
     pub fn of_nic(port: P) -> Self {
         Self {
             port,
@@ -120,9 +121,9 @@ impl<P> Tapped<P> {
         }
     }
 
-    /// Adds taps to the service's end of a link to a program. The directions are those of the
-    /// program: the program has sent the frames that this end receives, so these frames are
-    /// outbound.
+    /// Wraps the service's end of a link to a program, so that taps can be opened on this end. The
+    /// directions are those of the program: the program has sent the frames that this end receives,
+    /// so these frames are outbound. No tap is open yet.
     pub fn of_program(port: P) -> Self {
         Self {
             received: Direction::Outbound,

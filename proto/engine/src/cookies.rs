@@ -31,8 +31,8 @@ use crate::secret::Secret;
 const EPOCH: Duration = Duration::from_secs(64);
 /// MSS values in bytes that a cookie can encode.
 const MSS: [u16; 8] = [48, 536, 1200, 1300, 1400, 1440, 1460, 8960];
-/// Window shifts that a cookie can encode. Entry 0 means that the peer did not offer window
-/// scaling.
+/// Window shifts that a cookie can encode. The entry at index 0 means that the peer did not offer
+/// window scaling.
 const WSCALE: [u8; 8] = [0, 0, 2, 4, 6, 7, 8, 10];
 /// Bit that is set if the peer's SYN permitted SACK.
 const SACK_BIT: u32 = 1 << 6;
@@ -53,7 +53,8 @@ fn epoch(now: Instant) -> u64 {
     now.0 / EPOCH.0
 }
 
-/// Returns the keyed hash of a cookie. `low` holds the bits of the cookie that encode the options.
+/// Returns the keyed hash of a cookie. `low` holds the bits of the cookie that encode the options
+/// and the epoch.
 fn hash(secret: &Secret, key: &FlowKey, irs: SeqNumber, epoch: u64, low: u32) -> u32 {
     let mut hasher = SipHasher24::new_with_key(secret.bytes());
     hasher.write(&key.local.addr.0);
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_is_invalid_for_another_flow_number_secret_or_time() {
+    fn a_cookie_is_invalid_for_another_flow_or_irs_or_secret_or_time() {
         let now = Instant(5_000_000_000_000);
         let asked = options(1460, Some(7), true);
         let cookie = make(&SECRET, &key(5), IRS, &asked, now);

@@ -93,9 +93,12 @@ impl Listeners {
     }
 
     /// Adds a listener with empty queues. Returns an error if the port is zero, if the address is
-    /// multicast or broadcast, or if the set is full. Also returns an error if a listener outside
-    /// of the group has the same port and either the same address or an overlapping wildcard
-    /// address.
+    /// multicast or broadcast, or if the set is full.
+    ///
+    /// Also returns an error if a listener outside of the group has the same port and the same
+    /// address, or the same port and a wildcard address that overlaps a wildcard `local`: `::`
+    /// without IPV6_V6ONLY overlaps `0.0.0.0`. A wildcard address and a specific address do not
+    /// conflict.
     pub fn insert(
         &mut self,
         local: Endpoint,

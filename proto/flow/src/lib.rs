@@ -1,8 +1,8 @@
 //! State that the fast path and the slow path of the TCP engine share.
 //!
-//! The fast path handles in-order data, ACKs and new data of established flows (connections). The
-//! slow path handles everything else, such as setup, teardown and loss recovery. Neither path
-//! depends on the other path.
+//! On established flows (connections), the fast path receives in-order data and ACKs, and sends new
+//! data. The slow path handles everything else, such as setup, teardown and loss recovery. Neither
+//! path depends on the other path.
 //!
 //! [`FlowState`] is the hot state of a flow, the 192 bytes that the fast path uses, and
 //! [`FlowTable`] finds it. The crate `tidelane-slowpath` defines the state that only the slow path

@@ -28,11 +28,11 @@ impl<E: Driver> SlowPath<'_, E> {
     /// must be outstanding (RFC 5927 §4.1); otherwise the error is forged or too late to matter.
     ///
     /// Fragmentation Needed lowers the path MTU. Any other error ends a connection in SYN-SENT, and
-    /// a passive open in SYN-RECEIVED if the error shows that the peer is unreachable. All other
-    /// errors are soft (RFC 9293 MUST-54, MUST-56): the application may read the error, which
-    /// becomes the cause if the connection then times out. Against RFC 9293 SHLD-26, codes 2 to 4
-    /// of type 3 do not abort an established connection, because an attacker could otherwise end it
-    /// by guessing 32 bits (RFC 5927 §5.2).
+    /// a passive open in SYN-RECEIVED if the error shows that the peer is unreachable. In all other
+    /// cases the error is soft (RFC 9293 MUST-54, MUST-56): the application may read the error,
+    /// which becomes the cause if the connection then times out. Against RFC 9293 SHLD-26, codes 2
+    /// to 4 of type 3 do not abort an established connection, because an attacker could otherwise
+    /// end it by guessing 32 bits (RFC 5927 §5.2).
     pub fn icmp_error(&mut self, error: &IcmpError) -> Outcome {
         // With Fast Open, SND.UNA is beyond an unacknowledged SYN,ACK.
         let oldest = match self.is_fast_open_pending() {

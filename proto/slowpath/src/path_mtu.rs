@@ -11,7 +11,7 @@ pub struct PathMtu {
     pub mss: u16,
     /// Time at which the entry expires.
     pub until: Instant,
-    /// True if probes (RFC 4821) found the size, and not an ICMP error.
+    /// True if probes (RFC 4821) found the size. False if an ICMP error reported the size.
     pub found_by_probe: bool,
 }
 

@@ -11,9 +11,11 @@ use crate::{
     template::IPV4_HEADER_LEN,
 };
 
-const TYPE_UNREACHABLE: u8 = 3;
+pub(crate) const TYPE_UNREACHABLE: u8 = 3;
 pub(crate) const TYPE_TIME_EXCEEDED: u8 = 11;
 const TYPE_PARAMETER_PROBLEM: u8 = 12;
+/// Code of "fragmentation needed and DF set".
+pub(crate) const CODE_FRAGMENTATION_NEEDED: u8 = 4;
 /// Mask of the fragment offset in the 16-bit word at byte 6 of an IPv4 header.
 const FRAGMENT_OFFSET: u16 = 0x1fff;
 
@@ -61,7 +63,7 @@ fn error_kind(kind: u8, code: u8, mtu: u16) -> Option<IcmpErrorKind> {
         (TYPE_UNREACHABLE, 1 | 7 | 12) => IcmpErrorKind::HostUnreachable,
         (TYPE_UNREACHABLE, 2) => IcmpErrorKind::ProtocolUnreachable,
         (TYPE_UNREACHABLE, 3) => IcmpErrorKind::PortUnreachable,
-        (TYPE_UNREACHABLE, 4) => IcmpErrorKind::FragmentationNeeded { mtu },
+        (TYPE_UNREACHABLE, CODE_FRAGMENTATION_NEEDED) => IcmpErrorKind::FragmentationNeeded { mtu },
         (TYPE_UNREACHABLE, 9 | 10 | 13) => IcmpErrorKind::Prohibited,
         (TYPE_TIME_EXCEEDED, _) => IcmpErrorKind::TimeExceeded,
         (TYPE_PARAMETER_PROBLEM, _) => IcmpErrorKind::ParameterProblem,

@@ -10,7 +10,7 @@ use crate::{
 };
 
 const TYPE_UNREACHABLE: u8 = 1;
-const TYPE_TOO_BIG: u8 = 2;
+pub(crate) const TYPE_TOO_BIG: u8 = 2;
 pub(crate) const TYPE_TIME_EXCEEDED: u8 = 3;
 const TYPE_PARAMETER_PROBLEM: u8 = 4;
 

@@ -25,6 +25,7 @@ mod flow_key;
 mod fragment;
 mod icmp;
 mod icmp_error;
+mod icmp_output;
 mod icmpv6;
 mod ipv4;
 mod ipv6;
@@ -33,7 +34,6 @@ mod packet;
 mod sequence;
 mod tcp;
 mod template;
-mod time_exceeded;
 mod udp;
 
 pub use crate::{
@@ -44,6 +44,7 @@ pub use crate::{
     fragment::{Fragment, FrameHeaders, PacketId, parse_fragment},
     icmp::{parse_icmp_error, parse_quoted_packet},
     icmp_error::{IcmpError, IcmpErrorKind, QuotedPacket},
+    icmp_output::{ICMP_ERROR_LEN_MAX, emit_packet_too_big, emit_time_exceeded},
     icmpv6::parse_icmpv6_error,
     ipv4::{parse_frame, parse_frame_v4, parse_ipv4},
     ipv6::parse_ipv6,
@@ -59,7 +60,6 @@ pub use crate::{
         ETHERNET_HEADER_LEN, FRAME_HEADERS_LEN_MAX, FRAME_HEADERS_LEN_V4, FRAME_HEADERS_LEN_V6,
         HeaderTemplate, IPV4_HEADER_LEN, IPV6_HEADER_LEN, IpFields,
     },
-    time_exceeded::{TIME_EXCEEDED_LEN_MAX, emit_time_exceeded},
     udp::{
         UDP_CHECKSUM_AT, UDP_HEADER_LEN, UdpDatagram, parse_udp, partial_udp_header, udp_header,
     },

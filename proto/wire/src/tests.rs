@@ -394,6 +394,58 @@ fn icmp(kind: u8, code: u8, mtu: u16, edit: impl Fn(&mut [u8])) -> Vec<u8> {
 }
 
 #[test]
+fn an_error_about_a_too_long_packet_has_the_mtu() {
+    let v6 = |last| IpAddress([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]);
+    let v4 = |last| IpAddress::from_v4([10, 0, 0, last]);
+    for (src, dst, most) in [(v4(1), v4(2), 576), (v6(1), v6(2), 1280)] {
+        let (src_mac, dst_mac) = (
+            MacAddress([2, 0, 0, 0, 0, 1]),
+            MacAddress([2, 0, 0, 0, 0, 2]),
+        );
+        let template = HeaderTemplate::new(src_mac, dst_mac, src, dst).unwrap();
+        let tcp_len = TCP_HEADER_LEN + 1400;
+        let mut frame = vec![0; template.headers_len() + tcp_len];
+        let start = template.write(&mut frame, tcp_len as u16, Ecn::NotEct, 1);
+        let header = SegmentHeader {
+            src_port: 1000,
+            dst_port: 9,
+            seq: SeqNumber(5),
+            ack: SeqNumber(6),
+            flags: TcpFlags::ACK,
+            wnd: 100,
+            urgent: 0,
+            options: TcpOptions::NONE,
+        };
+        emit_tcp(&mut frame[start..], &header);
+        let headers = FrameHeaders {
+            src_mac,
+            dst_mac,
+            src,
+            dst,
+            ttl: 64,
+            next: protocol::TCP,
+        };
+        let mut out = [0; ICMP_ERROR_LEN_MAX];
+        let len = emit_packet_too_big(&mut out, &headers, &frame[14..], 1300, (64, 0)).unwrap();
+        assert_eq!(len, 14 + most);
+        let error = parse_frame(&out[..len]).unwrap();
+        assert_eq!((error.src_mac, error.dst_mac), (dst_mac, src_mac));
+        assert_eq!((error.src, error.dst), (dst, src));
+        let parsed = match src.is_v4() {
+            true => parse_icmp_error(error.payload),
+            false => parse_icmpv6_error(&error),
+        };
+        let parsed = parsed.unwrap();
+        assert_eq!(
+            parsed.kind,
+            IcmpErrorKind::FragmentationNeeded { mtu: 1300 }
+        );
+        assert_eq!(parsed.key.local, Endpoint::new(src, 1000));
+        assert_eq!(parsed.seq, SeqNumber(5));
+    }
+}
+
+#[test]
 fn icmp_kinds() {
     for (kind, code, expected) in [
         (3, 0, IcmpErrorKind::NetUnreachable),

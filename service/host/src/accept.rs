@@ -155,7 +155,8 @@ impl Acceptance<'_> {
     /// written data, or is the only program with the listener, or if there is no memory.
     pub(crate) fn take_back(&mut self, flow: FlowId, program_flags: u32) -> Option<ListenerId> {
         let binding = self.bindings.get_mut(flow)?;
-        let (listener, home) = (binding.listener?, binding.home);
+        let (reference, home) = (binding.listener?, binding.home);
+        let listener = self.listeners.id_of(reference)?;
         let untaken = program_flags & program_flags::TAKEN == 0 && binding.cause == 0;
         // Another program would miss the data that this program has read. The data that this
         // program has written is only in the memory of this program.
@@ -182,7 +183,7 @@ impl Acceptance<'_> {
         self.programs
             .release_slot(binding.slot_id(), binding.context);
         *binding = Binding {
-            listener: Some(listener),
+            listener: Some(reference),
             rx: staged,
             rx_head: binding.rx_head,
             service_flags: binding.service_flags,

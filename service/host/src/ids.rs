@@ -1,4 +1,6 @@
-//! The numbers by which a host knows programs and slots.
+//! The numbers by which a host knows programs, slots and listeners.
+
+use tidelane_engine::ListenerId;
 
 /// Number of a program within a host. Zero stands for the staging area, in which the host keeps the
 /// receive buffers of connections before accept.
@@ -13,4 +15,14 @@ pub struct SlotId {
     pub program: ProgramId,
     /// Number of the slot in the region.
     pub slot: u32,
+}
+
+/// The listener of an accepted connection. The number tells the listener from a later listener for
+/// which the engine uses the same id.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ListenerOfFlow {
+    /// The engine's id of the listener.
+    pub id: ListenerId,
+    /// Number by which programs refer to the listener.
+    pub number: u32,
 }

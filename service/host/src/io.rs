@@ -258,9 +258,8 @@ impl<P: PacketIo> HostIo<P> {
             let programs = &mut self.programs;
             return self.bindings.place_with_room(flow, pos, payload, programs);
         }
-        let longest = self
-            .listeners
-            .longest_buffer(binding.listener, &self.programs);
+        let listener = binding.listener.and_then(|of| self.listeners.id_of(of));
+        let longest = self.listeners.longest_buffer(listener, &self.programs);
         let (held_max, staging) = (longest / STAGED_SHARE, &mut self.staging);
         self.bindings
             .place_staged(flow, (pos, payload), held_max, staging)
@@ -368,7 +367,7 @@ impl<P: PacketIo> HostIo<P> {
             Event::Connected => binding.service_flags |= service_flags::ESTABLISHED,
             Event::Accepted(listener) => {
                 binding.service_flags |= service_flags::ESTABLISHED;
-                binding.listener = Some(listener);
+                binding.listener = self.listeners.reference(listener);
                 binding.half_open = None;
                 let (path, requests) = (&mut binding.path, &mut self.requests);
                 self.neighbours.join(self.now, path, requests);

@@ -57,7 +57,8 @@ pub struct ListenerFastOpen {
 
 impl<P: PacketIo> Host<P> {
     /// Adds a listener for a kernel socket of a program. A second program with the same socket gets
-    /// the same listener.
+    /// the same listener. If the socket has another port than before, the caller suspends the
+    /// listener first.
     pub fn listen(&mut self, id: ProgramId, listen: &Listen) -> Result<ListenerId, ListenError> {
         let &Listen {
             number,
@@ -81,10 +82,7 @@ impl<P: PacketIo> Host<P> {
         if let Some(known) = self.stack.io.listeners.find(key) {
             self.stack.engine.set_backlog(known, backlog);
             if let Some(entry) = self.stack.io.listeners.get_mut(known) {
-                entry.within_host |= within_host;
-                if !entry.holders.contains(&id) {
-                    entry.holders.push(id);
-                }
+                entry.hold(id, within_host);
             }
             return Ok(known);
         }
@@ -101,30 +99,45 @@ impl<P: PacketIo> Host<P> {
             Err(tidelane_engine::ListenError::InUse) => return Err(ListenError::InUse),
             Err(_) => return Err(ListenError::Limit),
         };
-        let entry = Listener {
+        let suspended = self.stack.io.listeners.take_suspended(key);
+        let mut entry = suspended.unwrap_or_else(|| Listener {
             number,
             key,
             local,
             within_host,
             owner,
-            holders: vec![id],
+            holders: Vec::new(),
             members: Vec::new(),
             waiting: VecDeque::new(),
-        };
+        });
+        (entry.local, entry.within_host) = (local, within_host);
+        entry.hold(id, within_host);
         self.stack.io.listeners.insert(listener, entry);
         Ok(listener)
     }
 
-    /// Releases a program's hold of a listener. The listener ends with its last holder.
-    pub fn unlisten(&mut self, now: Instant, id: ProgramId, listener: ListenerId) {
+    /// Releases a program's hold of the listener of the kernel socket with cookie `key`. The
+    /// listener ends with its last holder.
+    pub fn unlisten(&mut self, now: Instant, id: ProgramId, key: u64) {
         self.stack.io.now = now;
-        self.stack.drop_listener_holder(now, id, listener);
+        match self.stack.io.listeners.find(key) {
+            Some(listener) => self.stack.drop_listener_holder(now, id, listener),
+            None => {
+                let listeners = &mut self.stack.io.listeners;
+                listeners.drop_suspended_holder(id, |listener| listener.key == key);
+            }
+        }
     }
 
-    /// Calls [`unlisten`](Self::unlisten) for the listener of the kernel socket with cookie `key`.
-    pub fn unlisten_key(&mut self, now: Instant, id: ProgramId, key: u64) {
+    /// Suspends the listener of the kernel socket with cookie `key`: resets the connections that
+    /// wait for a context, and refuses further connections. Programs and contexts keep the
+    /// listener, and get its connections again after the next [`listen`](Self::listen) with the
+    /// socket, also by a program that does not hold the listener.
+    pub fn suspend_listener(&mut self, now: Instant, key: u64) {
+        self.stack.io.now = now;
         if let Some(listener) = self.stack.io.listeners.find(key) {
-            self.unlisten(now, id, listener);
+            let waiting = self.stack.io.listeners.suspend(listener);
+            self.stack.end_listener(now, listener, waiting);
         }
     }
 

@@ -18,7 +18,7 @@ use crate::{
     accounts::{Account, Charge, Resource},
     credentials::Credentials,
     hash::FixedState,
-    ids::ProgramId,
+    ids::{ListenerOfFlow, ProgramId},
     program::Programs,
 };
 
@@ -101,6 +101,33 @@ impl Listener {
         });
     }
 
+    /// Records that `program` holds the socket. `within_host` is true if the program wants the
+    /// connections within the host, too.
+    pub fn hold(&mut self, program: ProgramId, within_host: bool) {
+        self.within_host |= within_host;
+        if !self.holders.contains(&program) {
+            self.holders.push(program);
+        }
+    }
+
+    /// Makes a context a member, unless it is one already, and charges the program's user for the
+    /// membership. Returns `None` if the program does not hold the listener, or if the user has
+    /// reached a limit.
+    fn admit(&mut self, acceptor: Acceptor, programs: &Programs) -> Option<()> {
+        let Acceptor {
+            program, context, ..
+        } = acceptor;
+        let account = &programs.get(program)?.account;
+        if !self.holders.contains(&program) {
+            return None;
+        }
+        if self.member(program, context).is_none() {
+            let place = account.charge(Resource::Holds, 1).ok()?;
+            self.join(acceptor, place);
+        }
+        Some(())
+    }
+
     /// Removes a member. Returns the number of connections that the member had not accepted.
     pub fn leave(&mut self, program: ProgramId, context: u32) -> u32 {
         self.remove_members(|member| {
@@ -149,6 +176,9 @@ impl Listener {
 #[derive(Default)]
 pub struct Listeners {
     entries: Vec<Option<Listener>>,
+    /// Listeners whose kernel socket was shut down, by their numbers. The engine does not have
+    /// them.
+    suspended: HashMap<u32, Listener, FixedState>,
     by_number: HashMap<u32, ListenerId, FixedState>,
     /// True if an accept queue has connections that wait only for room in a context or a program.
     has_unassigned: bool,
@@ -183,7 +213,19 @@ impl Listeners {
         lengths.min().unwrap_or(u32::MAX)
     }
 
-    /// Returns the listener of the kernel socket with cookie `key`.
+    /// Returns the value by which the connections of listener `id` refer to it.
+    pub fn reference(&self, id: ListenerId) -> Option<ListenerOfFlow> {
+        let number = self.get(id)?.number;
+        Some(ListenerOfFlow { id, number })
+    }
+
+    /// Returns the id of a connection's listener. Returns `None` if the listener has ended.
+    pub fn id_of(&self, listener: ListenerOfFlow) -> Option<ListenerId> {
+        let current = self.get(listener.id)?;
+        (current.number == listener.number).then_some(listener.id)
+    }
+
+    /// Returns the listener of the kernel socket with cookie `key`, unless it is suspended.
     pub fn find(&self, key: u64) -> Option<ListenerId> {
         let of_key = |entry: &Option<Listener>| entry.as_ref().is_some_and(|l| l.key == key);
         self.entries
@@ -206,19 +248,50 @@ impl Listeners {
         acceptor: Acceptor,
         programs: &Programs,
     ) -> Option<(ListenerId, VecDeque<FlowId>)> {
-        let (id, listener) = self.numbered_mut(number)?;
-        let Acceptor {
-            program, context, ..
-        } = acceptor;
-        let account = &programs.get(program)?.account;
-        if !listener.holders.contains(&program) {
+        let Some(id) = self.by_number.get(&number).copied() else {
+            self.suspended_mut(number)?.admit(acceptor, programs)?;
             return None;
-        }
-        if listener.member(program, context).is_none() {
-            let place = account.charge(Resource::Holds, 1).ok()?;
-            listener.join(acceptor, place);
-        }
+        };
+        let listener = self.get_mut(id)?;
+        listener.admit(acceptor, programs)?;
         Some((id, std::mem::take(&mut listener.waiting)))
+    }
+
+    /// Returns the suspended listener for which programs use `number`.
+    pub fn suspended_mut(&mut self, number: u32) -> Option<&mut Listener> {
+        self.suspended.get_mut(&number)
+    }
+
+    /// Suspends listener `id`. Returns the connections that waited for a member.
+    pub fn suspend(&mut self, id: ListenerId) -> VecDeque<FlowId> {
+        let Some(mut listener) = self.remove(id) else {
+            return VecDeque::new();
+        };
+        // The caller ends the engine's accept queue, which counts the untaken connections.
+        for member in &mut listener.members {
+            member.untaken = 0;
+        }
+        let waiting = std::mem::take(&mut listener.waiting);
+        self.suspended.insert(listener.number, listener);
+        waiting
+    }
+
+    /// Takes the suspended listener of the kernel socket with cookie `key`.
+    pub fn take_suspended(&mut self, key: u64) -> Option<Listener> {
+        let mut suspended = self.suspended.values();
+        let number = suspended.find(|listener| listener.key == key)?.number;
+        self.suspended.remove(&number)
+    }
+
+    /// Releases a program's holds of the suspended listeners for which `is_released` returns true.
+    /// A listener ends with its last holder.
+    pub fn drop_suspended_holder(
+        &mut self,
+        program: ProgramId,
+        is_released: impl Fn(&Listener) -> bool,
+    ) {
+        self.suspended
+            .retain(|_, listener| !(is_released(listener) && listener.drop_holder(program).0));
     }
 
     /// Adds a listener with the engine's number `id`.
@@ -290,7 +363,7 @@ impl Listeners {
         self.get(id)?.waiting.front().copied()
     }
 
-    /// Returns the listeners that `program` holds.
+    /// Returns the listeners that `program` holds and that are not suspended.
     pub fn held_by(&self, program: ProgramId) -> Vec<ListenerId> {
         self.iter()
             .filter(|(_, l)| l.holders.contains(&program))

@@ -46,10 +46,12 @@ impl PortMux {
     /// Returns a mux without mux ports for the interface of `routes`.
     pub(crate) fn new(routes: &Routes) -> Self {
         let interface = routes.interface();
-        Self {
+        let mut mux = Self {
             ports: MuxPorts::new(interface.mac, interface.addresses.clone(), MUX_PORTS_MAX),
             owners: PortOwners::default(),
-        }
+        };
+        mux.set_link(routes);
+        mux
     }
 
     /// Returns the mux ports.
@@ -84,13 +86,15 @@ impl PortMux {
         self.owners.rules_have_changed();
     }
 
-    /// Sets the link address, the IP addresses from which mux ports may send, and the broadcast
-    /// addresses.
+    /// Sets the link address, the MTU, the IP addresses from which mux ports may send, and the
+    /// broadcast addresses.
     pub(crate) fn set_link(&mut self, routes: &Routes) {
         let interface = routes.interface();
         self.ports
             .set_link(interface.mac, interface.addresses.clone());
         self.ports.set_broadcasts(routes.broadcasts());
+        self.ports
+            .set_mtu(interface.mtu.try_into().unwrap_or(u16::MAX));
     }
 
     /// Returns true if a mux port has claimed the TCP endpoint `end`.

@@ -10,6 +10,8 @@
 //!   SYN                        the sender: the rules decide
 //!   acknowledges a SYN         the receiver, which sent the SYN
 //!   acknowledges a SYN-ACK     the sender: the table records the opener
+//!   RST after its own SYN      the sender of the SYN
+//!   RST after its own SYN-ACK  the receiver, which sent the SYN
 //!   any other                  the recorded opener; without a record, the rules must accept both
 //! ```
 //!
@@ -252,7 +254,7 @@ impl<'a> Judge<'a> {
             true => None,
             false => case.accepted_opener(),
         };
-        if known.is_some() || case.continues_handshake(segment) {
+        if known.is_some() || case.continues_handshake(segment) || case.resets_handshake(segment) {
             return Action::Accept;
         }
         self.judge_unknown(case)
@@ -382,6 +384,24 @@ impl Case<'_> {
             }
         }
         false
+    }
+
+    /// Returns true if a segment is a RST without ACK that follows a SYN or a SYN-ACK of its
+    /// sender, in a connection that the rules accept. By this RST, a sender that has restarted
+    /// answers the acknowledgment of its earlier SYN (RFC 9293 §3.10.7.1).
+    fn resets_handshake(&self, segment: &Segment<'_>) -> bool {
+        let flags = segment.flags;
+        if !flags.contains(TcpFlags::RST) || flags.contains(TcpFlags::ACK) {
+            return false;
+        }
+        [Direction::In, Direction::Out].into_iter().any(|opener| {
+            let expected = Expected {
+                opener,
+                waits: self.sender,
+                ack: segment.seq,
+            };
+            self.accepts(opener) && self.table.expects(self.hash, &expected, self.now)
+        })
     }
 
     /// Records the progress of a handshake: the segment has acknowledged the SYN of `opener`, or

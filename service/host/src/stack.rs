@@ -5,6 +5,8 @@
 //! connection in the memory of a program. The *binding* of a flow is the host's record of the slot,
 //! the buffers and the path.
 
+use std::collections::VecDeque;
+
 use tidelane_abi::service_flags;
 use tidelane_engine::{Engine, FlowId, ListenerId};
 use tidelane_packet_io::PacketIo;
@@ -109,8 +111,8 @@ impl<P: PacketIo> Stack<P> {
         let (id, context) = (binding.slot_id(), binding.context);
         let Some(program) = io.programs.get_mut(id.program) else {
             binding.free_rx(&mut io.staging.of(None).1);
-            if let Some(listener) = binding.listener {
-                self.forget_waiting(flow, listener);
+            if let Some(id) = binding.listener.and_then(|of| io.listeners.id_of(of)) {
+                self.forget_waiting(flow, id);
             }
             return None;
         };
@@ -156,7 +158,10 @@ impl<P: PacketIo> Stack<P> {
     /// the accept queue.
     #[inline(never)]
     pub(crate) fn hand_out(&mut self, now: Instant, flow: FlowId, id: ListenerId) {
-        let Some(listener) = self.io.listeners.get(id) else {
+        let of = self.io.bindings.get(flow).and_then(|flow| flow.listener);
+        let id_now = of.and_then(|of| self.io.listeners.id_of(of));
+        let Some(listener) = self.io.listeners.get(id).filter(|_| id_now == Some(id)) else {
+            // The listener has ended. The engine may use its id for another listener.
             self.engine.abort(now, flow, &mut self.io);
             return;
         };
@@ -216,6 +221,8 @@ impl<P: PacketIo> Stack<P> {
         if let Some((id, listener)) = self.io.listeners.numbered_mut(number) {
             let untaken = listener.leave(program, context);
             self.engine.accept_queue_removed(id, untaken);
+        } else if let Some(listener) = self.io.listeners.suspended_mut(number) {
+            listener.leave(program, context);
         }
     }
 
@@ -253,13 +260,15 @@ impl<P: PacketIo> Stack<P> {
         if !last {
             return;
         }
-        let waiting = self
-            .io
-            .listeners
-            .remove(listener)
-            .map(|entry| entry.waiting);
-        self.engine.unlisten(now, listener, &mut self.io);
-        for flow in waiting.into_iter().flatten() {
+        let ended = self.io.listeners.remove(listener);
+        let waiting = ended.map_or(VecDeque::new(), |entry| entry.waiting);
+        self.end_listener(now, listener, waiting);
+    }
+
+    /// Ends the engine's listener `id`, and resets the connections that wait in its accept queue.
+    pub(crate) fn end_listener(&mut self, now: Instant, id: ListenerId, waiting: VecDeque<FlowId>) {
+        self.engine.unlisten(now, id, &mut self.io);
+        for flow in waiting {
             self.engine.abort(now, flow, &mut self.io);
         }
     }

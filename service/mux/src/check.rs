@@ -4,11 +4,13 @@
 //! valid.
 
 use tidelane_wire::{
-    DropReason, Endpoint, IpAddress, MacAddress, Packet, RawSegment, checksum, parse_frame,
-    tcp_checksum_ok,
+    DropReason, Endpoint, IpAddress, MacAddress, Packet, RawSegment,
+    checksum::{self, Sum},
+    parse_frame,
 };
 
 use crate::{
+    address::Address,
     claims::{Claims, PROTOCOLS, PortId},
     gso::GsoFrame,
 };
@@ -36,30 +38,52 @@ pub enum SendRefusal {
     Segmentation,
     /// The [`Filter`](crate::Filter) does not pass the packet.
     Rule,
+    /// The frame, or a segment of the GSO frame, is longer than a frame with a packet of the
+    /// interface's MTU. Unless the destination is a group, the mux port gets an ICMP error with the
+    /// MTU.
+    TooLong,
 }
 
 /// The 5-tuple of a TCP or UDP packet.
 #[derive(Clone, Copy, Debug)]
-pub struct Ends {
+pub struct Ends<A> {
     /// Protocol number.
     pub protocol: u8,
-    /// Source address and port.
-    pub src: Endpoint,
-    /// Destination address and port.
-    pub dst: Endpoint,
+    /// Source address.
+    pub src: A,
+    /// Source port.
+    pub src_port: u16,
+    /// Destination address.
+    pub dst: A,
+    /// Destination port.
+    pub dst_port: u16,
+}
+
+impl<A: Address> Ends<A> {
+    /// Returns the source address and port.
+    #[inline(always)]
+    pub fn source(&self) -> Endpoint {
+        Endpoint::new(self.src.into(), self.src_port)
+    }
+
+    /// Returns the destination address and port.
+    #[inline(always)]
+    pub fn destination(&self) -> Endpoint {
+        Endpoint::new(self.dst.into(), self.dst_port)
+    }
 }
 
 /// Returns true if packets to `addr` are for several hosts. `broadcasts` are the broadcast
 /// addresses of the interface's networks.
-#[inline]
-pub fn is_to_many(addr: IpAddress, broadcasts: &[IpAddress]) -> bool {
-    addr.is_multicast_or_broadcast() || broadcasts.contains(&addr)
+#[inline(always)]
+pub fn is_to_many(addr: impl Address, broadcasts: &[IpAddress]) -> bool {
+    addr.is_multicast_or_broadcast() || addr.is_one_of(broadcasts)
 }
 
 /// Returns the 5-tuple of a TCP or UDP packet. Checks the lengths in the transport header, but not
 /// the checksum.
-#[inline]
-pub fn ends(packet: &Packet<'_>) -> Result<Ends, DropReason> {
+#[inline(always)]
+pub fn ends<A: Address>(packet: &Packet<'_, A>) -> Result<Ends<A>, DropReason> {
     let (src_port, dst_port) = match packet.protocol {
         TCP => RawSegment::new_checked(packet.payload)?.ports(),
         UDP => udp_ports(packet.payload)?,
@@ -67,8 +91,10 @@ pub fn ends(packet: &Packet<'_>) -> Result<Ends, DropReason> {
     };
     Ok(Ends {
         protocol: packet.protocol,
-        src: Endpoint::new(packet.src, src_port),
-        dst: Endpoint::new(packet.dst, dst_port),
+        src: packet.src,
+        src_port,
+        dst: packet.dst,
+        dst_port,
     })
 }
 
@@ -99,14 +125,18 @@ pub struct SendCheck<'a> {
 }
 
 impl SendCheck<'_> {
-    /// Checks a frame that the mux port sends, including the transport checksum.
+    /// Checks a packet that the mux port sends, including the transport checksum.
     #[inline(always)]
-    pub fn check(&self, frame: &[u8]) -> Result<Ends, SendRefusal> {
-        let packet = parse_frame(frame).map_err(SendRefusal::Malformed)?;
-        let ends = self.check_ends(&packet)?;
-        let is_right = match ends.protocol {
-            TCP => tcp_checksum_ok(packet.src, packet.dst, packet.payload, false),
-            _ => is_udp_checksum_right(&packet),
+    pub fn check<A: Address>(&self, packet: &Packet<'_, A>) -> Result<Ends<A>, SendRefusal> {
+        let ends = self.check_ends(packet)?;
+        let (payload, protocol) = (packet.payload, ends.protocol);
+        let pseudo = packet
+            .src
+            .pseudo_header(packet.dst, protocol, payload.len() as u32);
+        let is_right = match protocol {
+            // `ends` has checked that the payload has a whole TCP header.
+            TCP => pseudo.plus(checksum::sum(payload)).is_valid(),
+            _ => is_udp_checksum_right(payload, pseudo, packet.src.into().is_v4()),
         };
         match is_right {
             true => Ok(ends),
@@ -122,7 +152,7 @@ impl SendCheck<'_> {
         frame: &'f [u8],
         segment_size: u16,
         frame_len_max: usize,
-    ) -> Result<(Ends, GsoFrame<'f>), SendRefusal> {
+    ) -> Result<(Ends<IpAddress>, GsoFrame<'f>), SendRefusal> {
         let packet = parse_frame(frame).map_err(SendRefusal::Malformed)?;
         let ends = self.check_ends(&packet)?;
         let gso = GsoFrame::new(frame, &packet, segment_size, frame_len_max);
@@ -131,37 +161,31 @@ impl SendCheck<'_> {
 
     /// Checks the link address, addresses and ports of a packet.
     #[inline(always)]
-    fn check_ends(&self, packet: &Packet<'_>) -> Result<Ends, SendRefusal> {
+    fn check_ends<A: Address>(&self, packet: &Packet<'_, A>) -> Result<Ends<A>, SendRefusal> {
         if packet.src_mac != self.mac {
             return Err(SendRefusal::SourceMac);
         }
         let ends = ends(packet).map_err(SendRefusal::Malformed)?;
-        if !self.addresses.contains(&ends.src.addr) {
+        if !ends.src.is_one_of(self.addresses) {
             return Err(SendRefusal::SourceAddress);
         }
-        if self.claims.owner(ends.protocol, ends.src) != Some(self.port) {
+        if self.claims.owner(ends.protocol, ends.source()) != Some(self.port) {
             return Err(SendRefusal::SourcePort);
         }
-        let dst = ends.dst.addr;
-        let is_no_peer = match dst.as_v4() {
-            // "This network" (0.0.0.0/8) contains the unspecified address.
-            Some([first, ..]) => first == 0 || first == 127,
-            None => dst.is_unspecified() || dst.is_loopback(),
-        };
-        if is_no_peer || (ends.protocol == TCP && is_to_many(dst, self.broadcasts)) {
+        let to_many = || ends.protocol == TCP && is_to_many(ends.dst, self.broadcasts);
+        if ends.dst.is_no_peer() || to_many() {
             return Err(SendRefusal::Destination);
         }
         Ok(ends)
     }
 }
 
-/// Returns true if the checksum of a UDP datagram is right. A checksum field of zero means "no
-/// checksum" in IPv4 (RFC 768) and is invalid in IPv6 (RFC 8200 §8.1).
-fn is_udp_checksum_right(packet: &Packet<'_>) -> bool {
-    let datagram = packet.payload;
-    if packet.src.is_v4() && datagram.get(6..8) == Some(&[0, 0]) {
-        return true;
+/// Returns true if the checksum of a UDP datagram is right. `pseudo` is the sum of the
+/// pseudo-header. A checksum field of zero means "no checksum" in IPv4 (RFC 768) and is invalid in
+/// IPv6 (RFC 8200 §8.1).
+fn is_udp_checksum_right(datagram: &[u8], pseudo: Sum, is_v4: bool) -> bool {
+    match datagram.get(6..8) {
+        Some(&[0, 0]) => is_v4,
+        _ => pseudo.plus(checksum::sum(datagram)).is_valid(),
     }
-    let pseudo = checksum::pseudo_header(packet.src, packet.dst, UDP, datagram.len() as u32);
-    datagram.get(6..8) != Some(&[0, 0]) && pseudo.plus(checksum::sum(datagram)).is_valid()
 }

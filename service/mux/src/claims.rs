@@ -6,6 +6,8 @@
 
 use tidelane_wire::{Endpoint, IpAddress};
 
+use crate::address::Address as _;
+
 /// Number of a mux port. A new mux port may reuse the number of a closed mux port.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PortId(pub u32);
@@ -51,7 +53,7 @@ struct Claim {
 impl Claim {
     /// Returns true if packets to `addr` belong to this claim.
     fn covers(&self, addr: IpAddress) -> bool {
-        self.tuple.local.addr == addr || self.tuple.local.addr.is_unspecified()
+        addr.is_one_of(&[self.tuple.local.addr]) || self.tuple.local.addr.is_unspecified()
     }
 }
 

@@ -3,10 +3,15 @@
 //! program with a TCP/IP stack of its own shares the NIC. The *host* is the stack that gets all
 //! packets that no mux port has claimed.
 
-use tidelane_wire::{IpAddress, MacAddress, Packet, parse_frame, parse_quoted_packet, protocol};
+use tidelane_wire::{
+    DropReason, ETHERNET_HEADER_LEN, Endpoint, FrameHeaders, ICMP_ERROR_LEN_MAX, IpAddress,
+    IpFields, MacAddress, Packet, emit_packet_too_big, parse_frame, parse_frame_v4,
+    parse_quoted_packet, protocol,
+};
 
 use crate::{
-    check::{Ends, SendCheck, ends, is_to_many},
+    address::Address,
+    check::{Ends, SendCheck, SendRefusal, ends, is_to_many},
     claims::{Claims, PortId},
 };
 
@@ -37,17 +42,21 @@ pub struct Directory {
     addresses: Vec<IpAddress>,
     /// Broadcast addresses of the interface's IPv4 networks.
     broadcasts: Vec<IpAddress>,
+    /// MTU of the interface in bytes.
+    mtu: u16,
     /// The 3-tuples that mux ports have claimed.
     pub claims: Claims,
 }
 
 impl Directory {
-    /// Makes a directory without claims. `mac` and `addresses` belong to the interface.
+    /// Makes a directory without claims. `mac` and `addresses` belong to the interface. The MTU is
+    /// the largest packet of IP.
     pub fn new(mac: MacAddress, addresses: Vec<IpAddress>) -> Self {
         Self {
             mac,
             addresses,
             broadcasts: Vec::new(),
+            mtu: u16::MAX,
             claims: Claims::default(),
         }
     }
@@ -63,11 +72,53 @@ impl Directory {
         self.broadcasts = broadcasts;
     }
 
+    /// Sets the MTU of the interface in bytes.
+    pub fn set_mtu(&mut self, mtu: u16) {
+        self.mtu = mtu;
+    }
+
+    /// Returns the length of the longest frame that the NIC may send, in bytes.
+    #[inline(always)]
+    pub fn nic_frame_len_max(&self) -> usize {
+        ETHERNET_HEADER_LEN + usize::from(self.mtu)
+    }
+
+    /// Returns the frame of the ICMP error about a frame that a mux port has sent and that is
+    /// longer than the MTU. The source of the error is the destination of the frame. Returns `None`
+    /// if the destination is a multicast or broadcast address, which cannot be the source of a
+    /// packet (RFC 1122 §3.2.2, RFC 4291 §2.7).
+    #[cold]
+    pub fn too_big(&self, frame: &[u8]) -> Option<Vec<u8>> {
+        let packet = parse_frame(frame).ok()?;
+        if self.is_group(packet.dst) {
+            return None;
+        }
+        let headers = FrameHeaders {
+            src_mac: packet.src_mac,
+            dst_mac: packet.dst_mac,
+            src: packet.src,
+            dst: packet.dst,
+            ttl: packet.ttl,
+            next: packet.protocol,
+        };
+        let mut error = vec![0; ICMP_ERROR_LEN_MAX];
+        let quoted = &frame[ETHERNET_HEADER_LEN..];
+        let ttl = IpFields::default().hop_limit;
+        let len = emit_packet_too_big(&mut error, &headers, quoted, self.mtu, (ttl, 0))?;
+        error.truncate(len);
+        Some(error)
+    }
+
     /// Returns true for a UDP packet to a multicast or broadcast address.
+    #[inline(always)]
+    fn is_group_datagram(&self, number: u8, dst: impl Address) -> bool {
+        number == protocol::UDP && self.is_group(dst.into())
+    }
+
     #[cold]
     #[inline(never)]
-    fn is_group_datagram(&self, number: u8, dst: IpAddress) -> bool {
-        number == protocol::UDP && is_to_many(dst, &self.broadcasts)
+    fn is_group(&self, dst: IpAddress) -> bool {
+        is_to_many(dst, &self.broadcasts)
     }
 
     /// Returns the check for the packets that `port` sends.
@@ -81,28 +132,56 @@ impl Directory {
         }
     }
 
+    /// Checks a frame that mux port `from` sends, and returns its destination.
+    #[inline(always)]
+    pub fn check_sent(&self, from: PortId, frame: &[u8]) -> Result<Destination, SendRefusal> {
+        match parse_frame_v4(frame) {
+            Some(packet) => self.check_packet(from, packet),
+            None => self.check_other(from, frame),
+        }
+    }
+
+    /// Checks a frame that [`parse_frame_v4`] does not handle. Any other frame has the same result
+    /// as in [`check_sent`](Self::check_sent).
+    #[inline(never)]
+    fn check_other(&self, from: PortId, frame: &[u8]) -> Result<Destination, SendRefusal> {
+        self.check_packet(from, parse_frame(frame))
+    }
+
+    #[inline(always)]
+    fn check_packet<A: Address>(
+        &self,
+        from: PortId,
+        packet: Result<Packet<'_, A>, DropReason>,
+    ) -> Result<Destination, SendRefusal> {
+        let packet = packet.map_err(SendRefusal::Malformed)?;
+        let ends = self.send_check(from).check(&packet)?;
+        Ok(self.destination(from, &ends))
+    }
+
     /// Returns the destination of a packet that mux port `from` sends. The packet goes to the NIC
     /// unless its destination is an address of the interface. The sender of a multicast or
     /// broadcast datagram gets no copy, as on an Ethernet link.
-    #[inline]
-    pub fn destination(&self, from: PortId, ends: &Ends) -> Destination {
-        if !self.addresses.contains(&ends.dst.addr) {
-            return match self.is_group_datagram(ends.protocol, ends.dst.addr) {
-                true => self.destination_of_many(from, ends),
+    #[inline(always)]
+    pub fn destination<A: Address>(&self, from: PortId, ends: &Ends<A>) -> Destination {
+        if !ends.dst.is_one_of(&self.addresses) {
+            return match self.is_group_datagram(ends.protocol, ends.dst) {
+                true => self.destination_of_many(from, ends.destination()),
                 false => Destination::Nic,
             };
         }
-        match self.claims.owner(ends.protocol, ends.dst) {
+        match self.claims.owner(ends.protocol, ends.destination()) {
             Some(port) => Destination::Port(port),
             None => Destination::Host,
         }
     }
 
-    /// Returns the destination of a multicast or broadcast datagram that mux port `from` sends.
+    /// Returns the destination of a datagram that mux port `from` sends to `group`, a multicast or
+    /// broadcast address.
     #[cold]
     #[inline(never)]
-    fn destination_of_many(&self, from: PortId, ends: &Ends) -> Destination {
-        let receiver = self.claims.owner(ends.protocol, ends.dst);
+    fn destination_of_many(&self, from: PortId, group: Endpoint) -> Destination {
+        let receiver = self.claims.owner(protocol::UDP, group);
         let other = receiver.filter(|receiver| *receiver != from);
         other.map_or(Destination::Nic, Destination::NicAndPort)
     }
@@ -118,21 +197,46 @@ impl Directory {
     /// a forged packet. The host counts and drops the packet.
     #[inline]
     pub fn receiver(&self, frame: &[u8], from_wire: bool) -> Option<PortId> {
-        let packet = parse_frame(frame).ok()?;
-        let is_forged = from_wire && self.addresses.contains(&packet.src);
+        match parse_frame_v4(frame) {
+            Some(packet) => self.receiver_of_packet(&packet.ok()?, from_wire),
+            None => self.receiver_of_other(frame, from_wire),
+        }
+    }
+
+    /// Returns the mux port for a frame that [`parse_frame_v4`] does not handle.
+    #[inline(never)]
+    fn receiver_of_other(&self, frame: &[u8], from_wire: bool) -> Option<PortId> {
+        self.receiver_of_packet(&parse_frame(frame).ok()?, from_wire)
+    }
+
+    #[inline(always)]
+    fn receiver_of_packet<A: Address>(
+        &self,
+        packet: &Packet<'_, A>,
+        from_wire: bool,
+    ) -> Option<PortId> {
+        let is_forged = from_wire && packet.src.is_one_of(&self.addresses);
         if is_forged {
             return None;
         }
-        if !self.addresses.contains(&packet.dst) {
-            return self.receiver_of_many(&packet);
+        if !packet.dst.is_one_of(&self.addresses) {
+            return self.receiver_of_many(&packet.widen());
         }
         if matches!(packet.protocol, protocol::ICMP | protocol::ICMPV6) {
-            let quoted = parse_quoted_packet(&packet).ok()?;
-            return self.claims.owner(quoted.protocol, quoted.key.local);
+            return self.receiver_of_error(&packet.widen());
         }
-        let ends = ends(&packet).ok()?;
-        self.claims.owner(ends.protocol, ends.dst)
+        let ends = ends(packet).ok()?;
+        self.claims.owner(ends.protocol, ends.destination())
     }
+
+    /// Returns the mux port for an ICMP error. Returns `None` for another ICMP message.
+    #[cold]
+    #[inline(never)]
+    fn receiver_of_error(&self, packet: &Packet<'_>) -> Option<PortId> {
+        let quoted = parse_quoted_packet(packet).ok()?;
+        self.claims.owner(quoted.protocol, quoted.key.local)
+    }
+
     /// Returns the mux port for a multicast or broadcast datagram. Returns `None` for another
     /// packet.
     #[cold]
@@ -142,6 +246,9 @@ impl Directory {
             return None;
         }
         let ends = ends(packet).ok()?;
-        self.claims.owner(ends.protocol, ends.dst)
+        self.claims.owner(ends.protocol, ends.destination())
     }
 }
+
+#[cfg(test)]
+mod tests;

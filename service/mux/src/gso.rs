@@ -92,6 +92,11 @@ impl<'a> GsoFrame<'a> {
         false
     }
 
+    /// Returns the length of the longest segment with its headers, in bytes.
+    pub(crate) fn segment_len_max(&self) -> usize {
+        self.headers.len() + usize::from(self.parameters.segment_size)
+    }
+
     /// Returns the number of segments.
     pub fn segments(&self) -> usize {
         self.payload

@@ -8,10 +8,10 @@
 //! checked does not change afterwards.
 //!
 //! ```text
-//!   port ──┐ check the source                         ┌── port, if it claims the destination
-//!   port ──┼──────────────────> Mux ── destination ───┼── host, for other local destinations
-//!   NIC  ──┘                                          └── NIC, for remote destinations
-//!   host ──┘
+//!   port ── check of the source ──┐                    ┌── port, if it claims the destination
+//!   port ── check of the source ──┼──> Mux ────────────┼── host, for other local destinations
+//!   NIC  ─────────────────────────┤                    └── NIC, for remote destinations
+//!   host ─────────────────────────┘
 //! ```
 //!
 //! [`Ports`] is a set of mux ports, which does not own the NIC. The service uses this type: its
@@ -22,6 +22,7 @@
 //! [`PacketIo`]: tidelane_packet_io::PacketIo
 #![forbid(unsafe_code)]
 
+mod address;
 mod check;
 mod claims;
 mod directory;

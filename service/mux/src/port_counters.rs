@@ -20,7 +20,7 @@ pub struct PortCounters {
     pub lost: u64,
     /// Number of times that packets of the mux port waited for the port's rate.
     pub delays: u64,
-    /// Packets of the mux port that the mux refused to send, by reason.
+    /// Packets of the mux port that the mux refused to send, by reason. A GSO frame counts once.
     pub refused: BTreeMap<SendRefusal, u64>,
 }
 

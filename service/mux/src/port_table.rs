@@ -14,6 +14,10 @@ pub struct PortTable<P> {
     open: Vec<PortId>,
     /// Position in `open` of the next mux port to poll.
     next_look: usize,
+    /// Mux ports that got frames since the last flush.
+    queued: Vec<PortId>,
+    /// Mux ports whose packet rings have invalid values. A port may appear more than once.
+    corrupt: Vec<PortId>,
 }
 
 impl<P: PortEnd> PortTable<P> {
@@ -24,6 +28,8 @@ impl<P: PortEnd> PortTable<P> {
             ports_max,
             open: Vec::new(),
             next_look: 0,
+            queued: Vec::new(),
+            corrupt: Vec::new(),
         }
     }
 
@@ -59,6 +65,7 @@ impl<P: PortEnd> PortTable<P> {
     pub fn remove(&mut self, id: PortId) -> Option<Port<P>> {
         let removed = self.ports.get_mut(id.0 as usize)?.take()?;
         self.open.retain(|open| *open != id);
+        self.corrupt.retain(|corrupt| *corrupt != id);
         Some(removed)
     }
 
@@ -86,6 +93,52 @@ impl<P: PortEnd> PortTable<P> {
     #[cold]
     pub fn refuse(&mut self, id: PortId, refusal: SendRefusal) {
         self.count(id, |counters| counters.count_refused(refusal));
+    }
+
+    /// Copies a packet to the packet ring of a mux port, whose program sees the packet after the
+    /// next [`flush`](Self::flush).
+    #[inline(always)]
+    pub fn give(&mut self, id: PortId, frame: &[u8]) {
+        let port = self.get_mut(id);
+        if port.is_some_and(|port| port.give(frame)) {
+            self.queued.push(id);
+        }
+    }
+
+    /// Publishes the packets that were copied to mux ports.
+    pub fn flush(&mut self) {
+        let mut queued = std::mem::take(&mut self.queued);
+        for id in queued.drain(..) {
+            if let Some(Some(port)) = self.ports.get_mut(id.0 as usize) {
+                port.queued = false;
+                port.io.tx_flush();
+                if port.io.is_corrupt() {
+                    self.corrupt.push(id);
+                }
+            }
+        }
+        self.queued = queued;
+    }
+
+    /// Records a mux port if its packet rings have an invalid value.
+    #[inline]
+    pub fn note_if_corrupt(&mut self, id: PortId) {
+        if self.get(id).is_some_and(|port| port.io.is_corrupt()) {
+            self.corrupt.push(id);
+        }
+    }
+
+    /// Returns true if [`take_corrupt`](Self::take_corrupt) would return a mux port.
+    pub fn has_corrupt(&self) -> bool {
+        !self.corrupt.is_empty()
+    }
+
+    /// Takes the numbers of the corrupt mux ports, in ascending order.
+    pub fn take_corrupt(&mut self) -> Vec<PortId> {
+        let mut corrupt = std::mem::take(&mut self.corrupt);
+        corrupt.sort_unstable();
+        corrupt.dedup();
+        corrupt
     }
 
     /// Returns all mux ports, in no order.

@@ -47,15 +47,11 @@ pub struct Ports<P: PortEnd> {
     directory: Directory,
     table: PortTable<P>,
     turns: TurnQueue,
-    /// Mux ports that got frames since the last flush.
-    queued: Vec<PortId>,
     /// A burst, which the mux ports use in turn. `None` before the first port is open, and while a
     /// turn processes the frames of the burst. The burst is empty unless a turn is paused.
     burst: Option<P::Burst>,
     /// Buffer for one segment of a GSO frame.
     segment: Vec<u8>,
-    /// Mux ports whose packet rings have invalid values. A port may appear more than once.
-    corrupt: Vec<PortId>,
 }
 
 impl<P: PortEnd> Ports<P> {
@@ -66,16 +62,20 @@ impl<P: PortEnd> Ports<P> {
             directory: Directory::new(mac, addresses),
             table: PortTable::new(ports_max),
             turns: TurnQueue::new(ports_max),
-            queued: Vec::new(),
             burst: None,
             segment: Vec::new(),
-            corrupt: Vec::new(),
         }
     }
 
     /// Sets the link address and the addresses of the interface.
     pub fn set_link(&mut self, mac: MacAddress, addresses: Vec<IpAddress>) {
         self.directory.set_link(mac, addresses);
+    }
+
+    /// Sets the MTU of the interface in bytes, also for open mux ports. A mux port that sends a
+    /// longer packet to the NIC gets an ICMP error, as from a router (RFC 1191, RFC 8201).
+    pub fn set_mtu(&mut self, mtu: u16) {
+        self.directory.set_mtu(mtu);
     }
 
     /// Sets the broadcast addresses of the interface's IPv4 networks.
@@ -132,7 +132,6 @@ impl<P: PortEnd> Ports<P> {
         {
             closed.io.rx_release(burst);
         }
-        self.corrupt.retain(|corrupt| *corrupt != port);
         Some(closed.io)
     }
 
@@ -204,16 +203,13 @@ impl<P: PortEnd> Ports<P> {
 
     /// Returns true if [`take_corrupt`](Self::take_corrupt) would return a mux port.
     pub fn has_corrupt(&self) -> bool {
-        !self.corrupt.is_empty()
+        self.table.has_corrupt()
     }
 
     /// Takes the numbers of the corrupt mux ports, in ascending order. The program of a corrupt
     /// port has written invalid values into the packet rings. The caller closes these ports.
     pub fn take_corrupt(&mut self) -> Vec<PortId> {
-        let mut corrupt = std::mem::take(&mut self.corrupt);
-        corrupt.sort_unstable();
-        corrupt.dedup();
-        corrupt
+        self.table.take_corrupt()
     }
 
     /// Returns true if a mux port has packets to send and does not wait for its rate, or if a turn
@@ -286,7 +282,7 @@ impl<P: PortEnd> Ports<P> {
                 self.burst = Some(burst);
                 return count;
             }
-            turn.next += 1;
+            turn.end_frame();
         }
         self.end_turn(now, &turn, &mut burst);
         self.burst = Some(burst);
@@ -305,10 +301,8 @@ impl<P: PortEnd> Ports<P> {
                 has_more |= port.end_turn(now, sent);
             }
             port.io.rx_release(burst);
-            if port.io.is_corrupt() {
-                self.corrupt.push(id);
-            }
         }
+        self.table.note_if_corrupt(id);
         if has_more {
             self.turns.add(&mut self.table, id);
         }
@@ -317,9 +311,8 @@ impl<P: PortEnd> Ports<P> {
     /// Checks a packet that a mux port sends, and forwards the packet.
     #[inline(always)]
     fn forward(&mut self, id: PortId, frame: &[u8], outlet: &mut impl Egress) -> Progress {
-        match self.directory.send_check(id).check(frame) {
-            Ok(ends) => {
-                let destination = self.directory.destination(id, &ends);
+        match self.directory.check_sent(id, frame) {
+            Ok(destination) => {
                 if !outlet.passes_all()
                     && let Some(progress) = self.filter(id, destination, frame, outlet)
                 {
@@ -360,6 +353,10 @@ impl<P: PortEnd> Ports<P> {
         {
             return progress;
         }
+        if destination.is_nic() && gso.segment_len_max() > self.directory.nic_frame_len_max() {
+            self.refuse_long(id, sent.0);
+            return Progress::Done;
+        }
         let is_whole = turn.segment == 0
             && destination == Destination::Nic
             && gso.len() <= nic.tx_gso_len_max as usize;
@@ -374,6 +371,16 @@ impl<P: PortEnd> Ports<P> {
         turn.beyond += gso.amount().beyond(sent.0);
         self.table.count(id, |counters| counters.gso_frames += 1);
         Progress::Done
+    }
+
+    /// Refuses a packet of mux port `id` that is longer than the MTU, and gives the mux port the
+    /// ICMP error.
+    #[cold]
+    fn refuse_long(&mut self, id: PortId, frame: &[u8]) {
+        self.table.refuse(id, SendRefusal::TooLong);
+        if let Some(error) = self.directory.too_big(frame) {
+            self.table.give(id, &error);
+        }
     }
 
     /// Sends the segments of a GSO frame, from `turn.segment` on.
@@ -435,6 +442,12 @@ impl<P: PortEnd> Ports<P> {
                 true
             }
             Destination::Host => outlet.give_to_host(frame),
+            Destination::Nic | Destination::NicAndPort(_)
+                if frame.len() > self.directory.nic_frame_len_max() =>
+            {
+                self.refuse_long(id, frame);
+                return Progress::Done;
+            }
             Destination::Nic | Destination::NicAndPort(_) => {
                 let taken = outlet.send_to_nic(frame);
                 if !taken && outlet.waits_for_nic() {
@@ -475,26 +488,13 @@ impl<P: PortEnd> Ports<P> {
                 Verdict::Drop => return Reception::Taken,
             }
         }
-        let port = self.table.get_mut(to);
-        if port.is_some_and(|port| port.give(frame)) {
-            self.queued.push(to);
-        }
+        self.table.give(to, frame);
         Reception::Taken
     }
 
     /// Publishes the packets that the mux copied to mux ports, so that the programs of the ports
     /// see these packets.
     pub fn flush(&mut self) {
-        let mut queued = std::mem::take(&mut self.queued);
-        for id in queued.drain(..) {
-            if let Some(port) = self.table.get_mut(id) {
-                port.queued = false;
-                port.io.tx_flush();
-                if port.io.is_corrupt() {
-                    self.corrupt.push(id);
-                }
-            }
-        }
-        self.queued = queued;
+        self.table.flush();
     }
 }

@@ -28,6 +28,15 @@ impl Turn {
         }
     }
 
+    /// Goes on to the next frame. A GSO frame may end before its last segment: the mux checks a
+    /// frame again that has waited for room, and may refuse it.
+    #[inline]
+    pub fn end_frame(&mut self) {
+        self.next += 1;
+        self.beyond.packets += self.segment.saturating_sub(1) as u64;
+        self.segment = 0;
+    }
+
     /// Returns the number of packets so far. A GSO frame counts, with all of its segments, once its
     /// last segment is sent.
     #[inline]

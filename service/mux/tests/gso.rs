@@ -12,8 +12,9 @@ use tidelane_packet_io::{
 use tidelane_packet_ring::{ProgramEnd, ServiceEnd};
 use tidelane_ring::PortRegions;
 use tidelane_wire::{
-    Ecn, Endpoint, HeaderTemplate, IpAddress, SegmentHeader, SeqNumber, TcpFlags, TcpOptions,
-    Timestamps, checksum, emit_tcp, parse_frame, write_partial_checksum, write_tcp_checksum,
+    Ecn, Endpoint, HeaderTemplate, IcmpErrorKind, IpAddress, SegmentHeader, SeqNumber, TcpFlags,
+    TcpOptions, Timestamps, checksum, emit_tcp, parse_frame, parse_icmp_error, parse_icmpv6_error,
+    write_partial_checksum, write_tcp_checksum,
 };
 
 use crate::frames::{LOCAL, LOCAL_MAC, PEER, PEER_MAC, TestFrame, receive, send};
@@ -158,6 +159,18 @@ impl Net {
 
     /// Sends a GSO frame of the first mux port, and runs the mux.
     fn send(&mut self, frame: &[u8], headers_len: usize, segment_size: u16) {
+        self.queue(frame, headers_len, segment_size);
+        self.run();
+    }
+
+    /// Publishes the queued frames of the first mux port, and runs the mux.
+    fn run(&mut self) {
+        self.programs[0].tx_flush();
+        while self.mux.step() {}
+    }
+
+    /// Queues a GSO frame of the first mux port.
+    fn queue(&mut self, frame: &[u8], headers_len: usize, segment_size: u16) {
         let (headers, payload) = frame.split_at(headers_len);
         let program = &mut self.programs[0];
         program.tx_gso_headers()[..headers_len].copy_from_slice(headers);
@@ -171,8 +184,6 @@ impl Net {
         };
         let payload = GsoPayload::Private([before_wrap, after_wrap]);
         assert_eq!(program.tx_gso_send(payload, gso), Ok(()));
-        program.tx_flush();
-        while self.mux.step() {}
     }
 
     fn counters(&self) -> PortCounters {
@@ -301,6 +312,56 @@ fn a_nic_with_gso_gets_the_whole_frame() {
     let mut net = Net::new(5000);
     net.send(&frame, headers_len, MSS);
     assert!(receive(&mut net.peer) == stream.segments(&payload, MSS));
+}
+
+#[test]
+fn a_gso_frame_with_segments_longer_than_the_mtu_is_answered() {
+    for gso_len_max in [0, 65_549] {
+        let mut net = Net::new(gso_len_max);
+        for dst in [PEER, PEER_V6] {
+            let (stream, payload) = (Stream::to(dst), payload(20_000));
+            let (frame, headers_len) = stream.frame(&payload, 0, 0);
+            net.mux.ports_mut().set_mtu(1499);
+            net.send(&frame, headers_len, mss_to(dst));
+            assert!(receive(&mut net.peer).is_empty() && net.mux.nic().sent.is_empty());
+            let [answer] = &receive(&mut net.programs[0])[..] else {
+                panic!("the port has one answer");
+            };
+            let packet = parse_frame(answer).expect("a packet");
+            let error = match dst.is_v4() {
+                true => parse_icmp_error(packet.payload),
+                false => parse_icmpv6_error(&packet),
+            };
+            let kind = error.expect("an error").kind;
+            assert_eq!(kind, IcmpErrorKind::FragmentationNeeded { mtu: 1499 });
+        }
+        assert_eq!(net.counters().refused[&SendRefusal::TooLong], 2);
+        assert_eq!(net.counters().sent, 0);
+    }
+}
+
+/// The mux refuses a GSO frame of which it has sent some segments, because the MTU has become
+/// smaller while the next segment waited for the NIC. The next frame of the turn is sent whole.
+#[test]
+fn a_refused_gso_frame_leaves_the_next_frame_whole() {
+    let mut net = Net::with_nic(0, 4);
+    let payload = payload(10_000);
+    let local = Stream {
+        dst_port: FIRST + 1,
+        ..Stream::to(LOCAL)
+    };
+    for stream in [Stream::to(PEER), local] {
+        let (frame, headers_len) = stream.frame(&payload, 0, 0);
+        net.queue(&frame, headers_len, MSS);
+    }
+    net.run();
+    assert_eq!(receive(&mut net.peer).len(), 4);
+    net.mux.ports_mut().set_mtu(1400);
+    net.run();
+    assert!(receive(&mut net.peer).is_empty());
+    assert!(receive(&mut net.programs[1]) == local.segments(&payload, MSS));
+    let refused = net.counters().refused;
+    assert_eq!(refused.get(&SendRefusal::TooLong), Some(&1));
 }
 
 #[test]

@@ -4,7 +4,10 @@
 
 use tidelane_mux::*;
 use tidelane_packet_io::{Burst, MemConfig, MemPort, PacketIo};
-use tidelane_wire::{DropReason, Ecn, Endpoint, HeaderTemplate, IpAddress, MacAddress, checksum};
+use tidelane_wire::{
+    DropReason, Ecn, Endpoint, HeaderTemplate, IcmpErrorKind, IpAddress, MacAddress, checksum,
+    parse_frame, parse_icmp_error,
+};
 
 use crate::frames::{LOCAL, LOCAL_MAC, PEER, PEER_MAC, TestFrame, receive, send};
 
@@ -357,6 +360,45 @@ fn a_packet_that_waits_for_the_nic_is_checked_again() {
     let counters = net.counters(0);
     assert_eq!((counters.sent, counters.lost), (4, 0));
     assert_eq!(counters.refused[&SendRefusal::SourcePort], 6);
+}
+
+/// The port that sends a packet longer than the MTU gets an ICMP error. The MTU of the NIC does not
+/// limit packets between two mux ports.
+#[test]
+fn a_packet_longer_than_the_mtu_is_answered() {
+    let mut net = Net::new(2);
+    let long = TestFrame::outgoing(1000).bytes();
+    let mtu = (long.len() - 14) as u16;
+    let between = TestFrame {
+        dst: Endpoint::new(LOCAL, 1001),
+        ..TestFrame::outgoing(1000)
+    };
+    net.mux.ports_mut().set_mtu(mtu - 1);
+    for frame in [&long, &between.bytes()] {
+        send(net.port(0), frame);
+    }
+    net.mux.step();
+    assert!(receive(&mut net.nic).is_empty());
+    assert_eq!(receive(net.port(1)), [between.bytes()]);
+    let [answer] = &receive(net.port(0))[..] else {
+        panic!("the port has one answer");
+    };
+    let packet = parse_frame(answer).expect("a packet");
+    assert_eq!((packet.src, packet.dst), (PEER, LOCAL));
+    let error = parse_icmp_error(packet.payload).expect("an error");
+    assert_eq!(
+        error.kind,
+        IcmpErrorKind::FragmentationNeeded { mtu: mtu - 1 }
+    );
+    assert_eq!(error.key.local, Endpoint::new(LOCAL, 1000));
+    let counters = net.counters(0);
+    assert_eq!((counters.sent, counters.lost), (1, 0));
+    assert_eq!(counters.refused[&SendRefusal::TooLong], 1);
+    net.mux.ports_mut().set_mtu(mtu);
+    send(net.port(0), &long);
+    net.mux.step();
+    assert_eq!(receive(&mut net.nic), [long]);
+    assert!(receive(net.port(0)).is_empty());
 }
 
 #[test]

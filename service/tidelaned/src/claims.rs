@@ -313,7 +313,8 @@ impl Claims {
         left.fold(Ok(()), Result::and)
     }
 
-    fn of_owner(&self, owner: Owner) -> impl Iterator<Item = ClaimKey> {
+    /// Returns the claims of `owner`, also the released claims.
+    pub fn of_owner(&self, owner: Owner) -> impl Iterator<Item = ClaimKey> {
         let from = (owner, Endpoint::default());
         let keys = self.records.range(from..).map(|(key, _)| *key);
         keys.take_while(move |(other, _)| *other == owner)

@@ -72,7 +72,7 @@ pub struct Config {
     /// Name of the service: its run directory is /run/tidelane/NAME
     #[arg(long, default_value = "default")]
     pub name: ServiceName,
-    /// Configuration file: /etc/tidelane/NAME.toml if absent
+    /// Configuration file. Without this option, /etc/tidelane/NAME.toml
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Action if the host has rules that connections would bypass; overrides the configuration file

@@ -81,6 +81,8 @@ pub enum CheckResult {
     Entitled(Box<Entitled>),
     /// CLAIM_TUPLE: a socket that proves the program's right to the socket's 3-tuple.
     Proof(Box<TupleProof>),
+    /// SUSPEND_LISTENER: the cookie (SO_COOKIE) of a TCP socket that does not listen.
+    ListensNoMore(u64),
     /// CLAIM_TUPLE: another socket of the kernel also has the 3-tuple.
     Shared,
 }
@@ -149,6 +151,7 @@ pub fn descriptors_required(kind: u32) -> usize {
         message::CONTEXT
         | message::LISTEN
         | message::RESERVE
+        | message::SUSPEND_LISTENER
         | message::OPEN_PORT
         | message::CLAIM_TUPLE => 1,
         _ => 0,
@@ -305,6 +308,7 @@ fn check_message(sent: MessageWithDescriptors, entitlement: &mut Entitlement) ->
                     .map(CheckResult::Doorbell),
                 message::CLAIM_TUPLE => check_bound(&first, entitlement, &sent),
                 message::LISTEN => check_listener(&first, entitlement, &sent),
+                message::SUSPEND_LISTENER => check_shut(&first),
                 _ => check_reserved(&first, entitlement),
             }
         }
@@ -337,6 +341,13 @@ fn check_listener(
             within_host,
         }))
     })
+}
+
+/// Checks that a TCP socket does not listen. After `shutdown`, the socket may have no port, because
+/// the kernel releases a port that it chose itself. [`Entitlement::examine`] needs a port.
+fn check_shut(fd: &OwnedFd) -> Option<CheckResult> {
+    let (cookie, listens) = sockets::listening_state(fd.as_fd())?;
+    (!listens).then_some(CheckResult::ListensNoMore(cookie))
 }
 
 /// Returns the addresses of the interface that the socket's local address covers. If it covers

@@ -32,6 +32,7 @@ use crate::{
     reclaimer::MemoryReclaimer,
     runtime,
     short_lived::ShortLived,
+    sockets::KernelSocket,
     somaxconn::SomaxConn,
 };
 
@@ -98,6 +99,9 @@ struct Listener {
     number: u32,
     /// Number of programs that hold the listener.
     holders: usize,
+    /// Local address and port of the kernel socket, and IPV6_V6ONLY, at the last LISTEN that all
+    /// cores accepted. `None` before.
+    bound: Option<(Endpoint, bool)>,
     /// True if the listener shares its port with other listeners (SO_REUSEPORT).
     in_group: bool,
     /// Short-lived children of the programs that hold the listener.
@@ -105,6 +109,8 @@ struct Listener {
     /// Time since which the kernel gets the listener's SYNs. `None` while the service gets the
     /// SYNs.
     draining_since: Option<Instant>,
+    /// True after the kernel socket was shut down, until a program listens again.
+    is_suspended: bool,
 }
 
 impl<P: NicPort> ServiceState<P> {
@@ -312,6 +318,17 @@ impl<P: NicPort> ServiceState<P> {
         self.next_session
     }
 
+    /// Suspends the socket's listener if it is at another endpoint: the kernel chooses another port
+    /// when a program without the library shuts the socket down and listens again, unless the
+    /// program has bound the socket to a port number.
+    pub fn suspend_if_moved(&mut self, socket: &KernelSocket) {
+        let known = self.listeners.get(&socket.cookie);
+        let bound = known.and_then(|listener| listener.bound);
+        if bound.is_some_and(|bound| bound != (socket.local, socket.v6_only)) {
+            self.suspend_listener(socket.cookie);
+        }
+    }
+
     /// Returns the number of the kernel socket's listener. Programs that share the socket share the
     /// number. `cookie` is the socket's SO_COOKIE.
     pub fn listener_number(&mut self, cookie: u64) -> u32 {
@@ -319,9 +336,11 @@ impl<P: NicPort> ServiceState<P> {
         let fresh = Listener {
             number: next,
             holders: 0,
+            bound: None,
             in_group: false,
             children: ShortLived::default(),
             draining_since: None,
+            is_suspended: false,
         };
         let number = self.listeners.entry(cookie).or_insert(fresh).number;
         if number == next {
@@ -331,10 +350,9 @@ impl<P: NicPort> ServiceState<P> {
     }
 
     /// Records that one more program holds the kernel socket's listener.
-    pub fn hold_listener(&mut self, cookie: u64, in_group: bool) {
+    pub fn hold_listener(&mut self, cookie: u64) {
         if let Some(listener) = self.listeners.get_mut(&cookie) {
             listener.holders += 1;
-            listener.in_group = in_group;
         }
     }
 
@@ -347,7 +365,8 @@ impl<P: NicPort> ServiceState<P> {
             return;
         };
         let drains = listener.children.child_ended(now, lived);
-        if !drains || listener.in_group || listener.draining_since.is_some() {
+        let stays = listener.in_group || listener.is_suspended;
+        if !drains || stays || listener.draining_since.is_some() {
             return;
         }
         listener.draining_since = Some(now);
@@ -377,6 +396,34 @@ impl<P: NicPort> ServiceState<P> {
             .cores
             .call_each(|_| move |host: &mut Host<P>, now| host.is_listener_idle(now, cookie));
         idle.is_some_and(|cores| cores.into_iter().all(|idle| idle))
+    }
+
+    /// Suspends the kernel socket's listener, because the kernel socket listens no more. The
+    /// programs that hold the listener keep it.
+    pub fn suspend_listener(&mut self, cookie: u64) {
+        let Some(listener) = self.listeners.get_mut(&cookie) else {
+            return;
+        };
+        listener.draining_since = None;
+        listener.is_suspended = true;
+        self.unclaim_all(Owner::Listener(cookie), clock::now());
+        self.cores
+            .call_each(|_| move |host: &mut Host<P>, now| host.suspend_listener(now, cookie));
+    }
+
+    /// Records that each core has the socket's listener.
+    pub fn resume_listener(&mut self, socket: &KernelSocket) {
+        if let Some(listener) = self.listeners.get_mut(&socket.cookie) {
+            listener.is_suspended = false;
+            listener.in_group = socket.group().is_some();
+            listener.bound = Some((socket.local, socket.v6_only));
+        }
+    }
+
+    /// Returns true if the kernel socket's listener is suspended.
+    pub fn is_suspended(&self, cookie: u64) -> bool {
+        let listener = self.listeners.get(&cookie);
+        listener.is_some_and(|listener| listener.is_suspended)
     }
 
     /// Records that one program has given up the kernel socket's listener.

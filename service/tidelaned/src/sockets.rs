@@ -90,7 +90,7 @@ impl KernelSocket {
 }
 
 /// Returns the kernel's description of the socket `fd`. Returns `None` if `fd` is not a TCP or UDP
-/// socket, or if the socket has no local port or an IPv6 link-local address.
+/// socket, or if the socket has no local port, or if its local address is IPv6 link-local.
 pub fn examine(fd: BorrowedFd<'_>) -> io::Result<Option<KernelSocket>> {
     let family = sockopt::socket_domain(fd)?;
     let protocol = match (sockopt::socket_type(fd)?, sockopt::socket_protocol(fd)?) {
@@ -121,6 +121,16 @@ pub fn examine(fd: BorrowedFd<'_>) -> io::Result<Option<KernelSocket>> {
         inode: file.st_ino,
         owner: file.st_uid,
     }))
+}
+
+/// Returns the cookie (SO_COOKIE) of a TCP socket, and true if the socket listens. The cookie is
+/// unique among the sockets of all network namespaces. Returns `None` for other descriptors.
+pub fn listening_state(fd: BorrowedFd<'_>) -> Option<(u64, bool)> {
+    if sockopt::socket_protocol(fd).ok()?? != ipproto::TCP {
+        return None;
+    }
+    let listens = state_of(fd, protocol::TCP).ok()? == LISTEN;
+    Some((sockopt::socket_cookie(fd).ok()?, listens))
 }
 
 /// Returns the state of a TCP socket, or the corresponding state of a UDP socket.
@@ -238,10 +248,10 @@ impl Entitlement {
     }
 }
 
-/// Returns true if the socket is bound to its port and has not been connected. After the end of a
-/// connection, `getsockname` still returns the port, although the socket may have lost it. `bind`
-/// fails with EINVAL only on a bound socket, and therefore shows whether the socket still has the
-/// port.
+/// Returns true if the socket is bound to its port, does not listen and has not been connected.
+/// After the end of a connection, `getsockname` still returns the port, although the socket may
+/// have lost it. `bind` fails with EINVAL only on a bound socket, and therefore shows whether the
+/// socket still has the port.
 pub fn is_bound_only(fd: BorrowedFd<'_>, socket: &KernelSocket) -> bool {
     let family = sockopt::socket_domain(fd);
     let any = match family {

@@ -204,8 +204,9 @@ pub mod message {
     /// the descriptor of the socket. The answer is LISTEN. Another program that holds the same
     /// socket after a fork gets the same listener.
     pub const LISTEN: u32 = 4;
-    /// Sent by a program that has closed its descriptor of the listener. The service answers with
-    /// UNLISTEN once another socket can bind to the port, as after a close in the kernel.
+    /// Sent by a program that gives up its hold of the listener: the program has closed the
+    /// descriptor, has shut the socket down, or leaves the listener to the kernel. If no other
+    /// program holds the listener, the service releases the port. The answer is UNLISTEN.
     pub const UNLISTEN: u32 = 5;
     /// Sent by a program to reserve a port for its connections. Carries the bound kernel socket
     /// that holds the port. The answer is RESERVE.
@@ -256,6 +257,11 @@ pub mod message {
     /// Sent by a program to give a 3-tuple back. The address is the address to which the socket of
     /// the claim is bound, and may be the wildcard address. The answer is RELEASE_TUPLE.
     pub const RELEASE_TUPLE: u32 = 16;
+    /// Sent by a program whose kernel socket does not listen, although the service may have its
+    /// listener: after `shutdown`, or if `listen` finds the port in use. Carries the descriptor of
+    /// the socket. The service suspends the listener for all programs that hold it, until any
+    /// program sends LISTEN with the socket. The answer is SUSPEND_LISTENER.
+    pub const SUSPEND_LISTENER: u32 = 17;
 }
 
 /// Values of [`Message::refusal`].

@@ -275,7 +275,7 @@ impl PacketConsumer {
     }
 
     /// Returns the next frame. The frame stays in the ring until [`release`](Self::release).
-    #[inline]
+    #[inline(always)]
     pub fn take(&mut self) -> Result<Option<PacketPlace>, Corrupt> {
         let Some((mut at, mut known)) = self.known()? else {
             return Ok(None);

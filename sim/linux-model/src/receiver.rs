@@ -190,7 +190,7 @@ impl Receiver {
     }
 
     /// Switches to immediate ACKs after an idle time longer than the timeout, because the peer has
-    /// then reduced its window.
+    /// then reduced its congestion window.
     fn note_idle(&mut self, now: u64) {
         let gap = self.ticks.at(now) - self.ticks.at(self.last_advance);
         if self.ticks.span(gap) > self.ticks.round_up(TIMEOUT) {

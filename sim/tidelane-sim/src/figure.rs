@@ -112,7 +112,10 @@ fn fat_path() -> Result<bool, Violation> {
 }
 
 fn fairness() -> Result<bool, Violation> {
-    println!("Equal flows, 50 Mbit/s, 20 ms, queue of 100 frames; 30 s after a warm-up of 10 s");
+    println!(
+        "Equal flows, 50 Mbit/s, 20 ms, queue of 100 frames, measured for 30 s after a \
+         warm-up of 10 s"
+    );
     println!("  flows  congestion   Mbit/s      Jain");
     let mut fair = true;
     for congestion in Algorithm::ALL {

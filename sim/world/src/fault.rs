@@ -55,6 +55,15 @@ pub enum Fault {
         /// MTU in bytes.
         mtu: u32,
     },
+    /// The interface of a host gets another MTU, and the paths stay as they are.
+    InterfaceMtu {
+        /// Index of the host.
+        host: usize,
+        /// Time of the fault.
+        at: Instant,
+        /// MTU in bytes, at most the MTU at the start of the run.
+        mtu: u32,
+    },
     /// The clock of a host jumps forward.
     ClockJump {
         /// Index of the host.
@@ -75,6 +84,7 @@ impl Fault {
             | Self::NeighboursExpired { at, .. }
             | Self::Pause { at, .. }
             | Self::PathMtu { at, .. }
+            | Self::InterfaceMtu { at, .. }
             | Self::Restart { at, .. }
             | Self::ClockJump { at, .. } => *at,
         }
@@ -88,6 +98,7 @@ impl Fault {
             | Self::NeighboursExpired { at, .. }
             | Self::Pause { at, .. }
             | Self::PathMtu { at, .. }
+            | Self::InterfaceMtu { at, .. }
             | Self::Restart { at, .. }
             | Self::ClockJump { at, .. } => *at = time,
         }

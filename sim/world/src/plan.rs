@@ -285,7 +285,7 @@ impl fmt::Display for ConnectionPlan {
             if end.pauses > 0 {
                 write!(
                     f,
-                    ", {} pauses of {} us after {}",
+                    ", {} pauses of {} us, each after {} bytes",
                     end.pauses,
                     end.pause.as_micros(),
                     end.pause_after

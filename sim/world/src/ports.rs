@@ -25,8 +25,13 @@ mod launch;
 mod oracle;
 mod owners;
 mod program;
+mod program_checks;
+mod rate_check;
 mod rings;
+mod rule_check;
+pub(crate) mod rules;
 pub(crate) mod spec;
+mod tap_check;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -48,6 +53,7 @@ use crate::{
     ledger::{Violation, violation},
     plan::Role,
     scenario::Scenario,
+    service::Service,
 };
 use drafts::Surroundings;
 use driver::{Driver, PortName};
@@ -55,13 +61,12 @@ use hostiles::Hostiles;
 pub(crate) use launch::Launch;
 use oracle::{Oracle, Sender};
 use program::PortProgram;
+use rate_check::RateCheck;
 use rings::Rings;
+use tap_check::TapCheck;
 
 /// Ends of connections. The number of the connection is `None` if it is unknown.
 type Sides = Vec<(Option<u32>, Role)>;
-
-/// Name of the rule that the mux refuses no packet of a well-behaved stack.
-const HONEST: &str = "no packet of an honest stack is refused";
 
 /// An event of the mux ports. The number is the index of a well-behaved program (`Run`, `Launch`),
 /// of an old version (`Retired`), or of a hostile program (`Hostile`).
@@ -100,6 +105,9 @@ pub(crate) struct Ports {
     answer: Option<Instant>,
     answer_time_max: Duration,
     rng: Rng,
+    /// True if the MTU of the host changes, so that the mux may refuse a long packet of a
+    /// well-behaved stack.
+    has_mtu_changes: bool,
     /// Sums of the counters of closed mux ports.
     counters: BTreeMap<&'static str, u64>,
 }
@@ -114,15 +122,16 @@ impl Ports {
         Some(Self {
             host,
             starts: vec![0; spec.programs.len()],
-            driver: Driver::new(Oracle::new(around.mac, addresses)),
+            driver: Driver::new(Oracle::new(around.mac, addresses, spec.rules)),
             programs: spec.programs.iter().map(|_| None).collect(),
             retired: Vec::new(),
-            hostiles: Hostiles::new(&spec.hostile, around, spec.answer_time_max, &rng.fork(1)),
+            hostiles: Hostiles::new(spec, around, &rng.fork(1)),
             relaunches: vec![Some(Instant::ZERO); spec.programs.len()],
             changes: spec.changes.iter().copied().collect(),
             answer: None,
             answer_time_max: spec.answer_time_max,
             rng: rng.fork(2),
+            has_mtu_changes: scenario.smallest_mtu_of(host).is_some(),
             counters: BTreeMap::new(),
         })
     }
@@ -156,7 +165,7 @@ impl Ports {
         &mut self,
         now: Instant,
         event: PortEvent,
-        mux: &mut MuxPorts,
+        service: &mut Service,
         run_state: &mut RunState,
     ) -> Result<bool, Violation> {
         match event {
@@ -169,16 +178,16 @@ impl Ports {
                 let (end, program) = &mut self.retired[index];
                 if *end <= now {
                     let (_, program) = self.retired.remove(index);
-                    self.close(now, mux, program)?;
+                    self.close(now, service, program)?;
                     return Ok(false);
                 }
                 return run_program(now, program, &mut self.driver.oracle, run_state);
             }
             PortEvent::Hostile(index) => {
-                let closed = self.hostiles.run(now, index, mux, &mut self.driver)?;
+                let closed = self.hostiles.run(now, index, service, &mut self.driver)?;
                 closed.iter().for_each(|counters| self.add(counters));
             }
-            PortEvent::Answer => self.close_corrupt(now, mux)?,
+            PortEvent::Answer => self.close_corrupt(now, service)?,
             PortEvent::Launch(_) | PortEvent::Change => {}
         }
         Ok(true)
@@ -190,7 +199,7 @@ impl Ports {
     pub fn launch(
         &mut self,
         now: Instant,
-        mux: &mut MuxPorts,
+        service: &mut Service,
         launch: &Launch<'_>,
         retire: Option<(Instant, bool)>,
     ) -> Result<(), Violation> {
@@ -201,23 +210,28 @@ impl Ports {
         let doorbell = Arc::new(Doorbell::new().map_err(memory)?);
         let ring_len = launch.spec().ring_len;
         let (rings, end) = Rings::new(ring_len, Some(doorbell.clone())).map_err(memory)?;
-        let name = self.driver.open(now, mux, end, false)?;
+        let name = self.driver.open(now, service, end, false)?;
         let old = self.programs[launch.index].take();
         if let (Some(mut old), Some((until, at_once))) = (old, retire) {
             let ports = [name_of(&old), name];
-            self.move_claims(now, mux, ports, at_once)?;
-            old.is_retired = true;
+            self.move_claims(now, service, ports, at_once)?;
+            old.checks.is_retired = true;
             self.retired.push((until, old));
             *self.counters.entry("port_hand_overs").or_default() += 1;
         }
         for local in launch.claims() {
-            if !self.driver.claim(now, mux, name, (frame::TCP, local))? {
+            if !self.driver.claim(now, service, name, (frame::TCP, local))? {
                 let text = format!("{local} is claimed");
                 return Err(violation(now, "a program's 3-tuples are free", text));
             }
         }
         let PortName { key, id } = name;
+        let rate = launch.spec().rate;
+        service.mux_ports_mut().set_rate(id, rate);
         let mut program = PortProgram::new(launch, key, id, rings, doorbell);
+        program.checks.rate = RateCheck::new(now, rate);
+        let tapped = launch.spec().is_tapped.then_some(id);
+        program.checks.tap = tapped.and_then(|id| self.driver.open_tap(service, id));
         program.next = Some(now);
         self.programs[launch.index] = Some(program);
         Ok(())
@@ -226,18 +240,18 @@ impl Ports {
     fn move_claims(
         &mut self,
         now: Instant,
-        mux: &mut MuxPorts,
+        service: &mut Service,
         ports: [PortName; 2],
         at_once: bool,
     ) -> Result<(), Violation> {
         if at_once {
-            return self.driver.hand_over(now, mux, ports);
+            return self.driver.hand_over(now, service, ports);
         }
         let all = self.driver.oracle.owners.all();
         let own = all.filter(|(owner, ..)| *owner == ports[0].key);
         let own: Vec<_> = own.map(|(_, protocol, local)| (protocol, local)).collect();
         own.into_iter()
-            .try_for_each(|tuple| self.driver.move_claim(now, mux, ports, tuple))
+            .try_for_each(|tuple| self.driver.move_claim(now, service, ports, tuple))
     }
 
     /// Takes the next planned end of a program, with the open ends of the program's connections.
@@ -252,13 +266,13 @@ impl Ports {
     pub fn kill(
         &mut self,
         now: Instant,
-        mux: &mut MuxPorts,
+        service: &mut Service,
         index: usize,
         back: Option<Instant>,
     ) -> Result<(), Violation> {
         self.relaunches[index] = back;
         match self.programs[index].take() {
-            Some(program) => self.close(now, mux, program),
+            Some(program) => self.close(now, service, program),
             None => Ok(()),
         }
     }
@@ -266,31 +280,21 @@ impl Ports {
     fn close(
         &mut self,
         now: Instant,
-        mux: &mut MuxPorts,
+        service: &mut Service,
         program: PortProgram,
     ) -> Result<(), Violation> {
-        let (name, is_retired) = (name_of(&program), program.is_retired);
-        let published = program.published;
-        let rings = program.end();
-        let is_drained = rings.are_drained() && !mux.waits_for_nic(name.id);
-        let counters = self.driver.close(now, mux, name, &rings)?;
-        let of_tuple = |refusal: &SendRefusal| *refusal == SendRefusal::SourcePort;
-        let allowed = counters.refused.keys().all(of_tuple) && is_retired;
-        if !counters.refused.is_empty() && !allowed {
-            let text = format!("{name:?}: {counters:?}");
-            return Err(violation(now, HONEST, text));
-        }
-        let counted = counters.sent + counters.refused.values().sum::<u64>();
-        if is_drained && !is_retired && counted != published {
-            let text = format!("{name:?} published {published}: {counters:?}");
-            return Err(violation(now, "each packet is sent or refused", text));
-        }
+        let name = name_of(&program);
+        let (rings, checks) = program.end();
+        let is_drained = rings.are_drained() && !service.mux_ports().waits_for_nic(name.id);
+        let counters = self.driver.close(now, service, name, &rings)?;
+        checks.check_end(now, &counters, is_drained)?;
         self.add(&counters);
         Ok(())
     }
 
     fn add(&mut self, counters: &PortCounters) {
         let refused = counters.refused.values().sum();
+        let too_long = counters.refused.get(&SendRefusal::TooLong);
         for (name, value) in [
             ("port_packets_sent", counters.sent),
             ("port_packets_received", counters.received),
@@ -298,14 +302,15 @@ impl Ports {
             ("port_overruns", counters.overruns),
             ("port_packets_lost", counters.lost),
             ("port_packets_refused", refused),
+            ("port_packets_too_long", too_long.copied().unwrap_or(0)),
         ] {
             *self.counters.entry(name).or_default() += value;
         }
     }
 
-    fn close_corrupt(&mut self, now: Instant, mux: &mut MuxPorts) -> Result<(), Violation> {
+    fn close_corrupt(&mut self, now: Instant, service: &mut Service) -> Result<(), Violation> {
         self.answer = None;
-        for id in mux.take_corrupt() {
+        for id in service.mux_ports_mut().take_corrupt() {
             let retired = self.retired.iter().map(|(_, old)| old);
             let mut good = self.programs.iter().flatten().chain(retired);
             if let Some(program) = good.find(|program| program.id == id) {
@@ -316,7 +321,7 @@ impl Ports {
                     text,
                 ));
             }
-            if let Some(counters) = self.hostiles.close_id(now, id, mux, &mut self.driver)? {
+            if let Some(counters) = self.hostiles.close_id(now, id, service, &mut self.driver)? {
                 *self.counters.entry("port_corrupt").or_default() += 1;
                 self.add(&counters);
             }
@@ -330,26 +335,25 @@ impl Ports {
             Sender::Engine => true,
             Sender::Hostile => false,
             Sender::Good(key) => {
-                let mut programs = self.programs.iter().flatten();
-                programs.any(|program| program.key == key && !program.is_smoltcp())
+                let mut programs = self.programs.iter_mut().flatten();
+                let Some(program) = programs.find(|program| program.key == key) else {
+                    return Ok(false);
+                };
+                program.checks.check_leaving(now, frame)?;
+                // A segment that the mux refuses leaves a gap on the link.
+                !self.has_mtu_changes && !program.is_smoltcp()
             }
         })
     }
 
     /// Checks that the mux has neither refused nor lost a packet of a well-behaved program. Without
     /// room in the NIC, a packet has to wait.
-    pub fn check_unsent(&mut self, now: Instant, mux: &MuxPorts) -> Result<(), Violation> {
+    pub fn check_unsent(&self, now: Instant, mux: &MuxPorts) -> Result<(), Violation> {
         for program in self.programs.iter().flatten() {
             let Some(counters) = mux.port_counters(program.id) else {
                 continue;
             };
-            let text = || format!("{:?}: {counters:?}", program.key);
-            if !counters.refused.is_empty() {
-                return Err(violation(now, HONEST, text()));
-            }
-            if counters.lost > 0 {
-                return Err(violation(now, "the mux loses no packet of a port", text()));
-            }
+            program.checks.check_unsent(now, counters)?;
         }
         Ok(())
     }
@@ -365,16 +369,14 @@ impl Ports {
         let oracle = &mut self.driver.oracle;
         let retired = self.retired.iter_mut().map(|(_, old)| old);
         for program in self.programs.iter_mut().flatten().chain(retired) {
-            if receive(now, (&mut program.rings, program.key), oracle)? {
+            let taps = program.checks.tap.as_ref();
+            if receive(now, (&mut program.rings, program.key), oracle, taps)? {
                 program.take_ring(now);
             }
-            let counters = mux.port_counters(program.id);
-            let overruns = counters.map_or(0, |counters| counters.overruns);
-            if overruns > program.overruns && !program.rings.may_overrun() {
-                let text = format!("{:?}: {counters:?}", program.key);
-                return Err(violation(now, "only a full ring loses packets", text));
+            if let Some(counters) = mux.port_counters(program.id) {
+                let may_overrun = program.rings.may_overrun();
+                program.checks.check_step(now, counters, may_overrun)?;
             }
-            program.overruns = overruns;
         }
         self.hostiles.receive(now, oracle)?;
         if mux.has_corrupt() && self.answer.is_none() {
@@ -387,7 +389,7 @@ impl Ports {
     pub fn tick(&mut self, now: Instant) -> Result<(), Violation> {
         for program in self.programs.iter().flatten() {
             let oracle = &mut self.driver.oracle;
-            oracle.check_arrivals(now, program.key, program.overruns)?;
+            oracle.check_arrivals(now, program.key, program.checks.overruns)?;
         }
         Ok(())
     }
@@ -414,13 +416,13 @@ impl Ports {
     }
 
     /// Ends hostile programs and old versions, and cancels all planned ends.
-    pub fn begin_drain(&mut self, now: Instant, mux: &mut MuxPorts) -> Result<(), Violation> {
+    pub fn begin_drain(&mut self, now: Instant, service: &mut Service) -> Result<(), Violation> {
         self.changes.clear();
         self.relaunches.fill(None);
         for (_, program) in std::mem::take(&mut self.retired) {
-            self.close(now, mux, program)?;
+            self.close(now, service, program)?;
         }
-        let closed = self.hostiles.end(now, mux, &mut self.driver)?;
+        let closed = self.hostiles.end(now, service, &mut self.driver)?;
         closed.iter().for_each(|counters| self.add(counters));
         Ok(())
     }
@@ -429,11 +431,12 @@ impl Ports {
     pub fn finish(
         &mut self,
         now: Instant,
-        mux: &mut MuxPorts,
+        service: &mut Service,
     ) -> Result<Vec<(String, u64)>, Violation> {
         for index in 0..self.programs.len() {
-            self.kill(now, mux, index, None)?;
+            self.kill(now, service, index, None)?;
         }
+        let mux = service.mux_ports();
         if !mux.is_empty() || !mux.claims().is_empty() || mux.has_work() {
             let text = format!("{} ports, {} claims", mux.len(), mux.claims().len());
             return Err(violation(now, "nothing leaks", text));
@@ -468,11 +471,12 @@ fn run_program(
     run_state: &mut RunState,
 ) -> Result<bool, Violation> {
     let has_published = program.run(now, run_state)?;
-    let (key, mut count) = (program.key, 0);
+    let key = program.key;
+    let checks = &mut program.checks;
     program.rings.published(|frame, segment_size| {
-        count += oracle.publishes(key, frame, segment_size);
+        let packets = oracle.publishes(key, frame, segment_size);
+        checks.publish(frame, segment_size, packets);
     });
-    program.published += count;
     Ok(has_published)
 }
 
@@ -481,8 +485,14 @@ fn receive(
     now: Instant,
     (rings, key): (&mut Rings, owners::PortKey),
     oracle: &mut Oracle,
+    tap_check: Option<&TapCheck>,
 ) -> Result<bool, Violation> {
-    let received = rings.delivered(|frame| oracle.reaches(now, key, frame));
+    let received = rings.delivered(|frame| {
+        if let Some(check) = tap_check {
+            check.observe(frame);
+        }
+        oracle.reaches(now, key, frame)
+    });
     received.unwrap_or_else(|_| {
         let text = format!("the ring to {key:?} has an impossible value");
         Err(violation(now, "the service keeps the protocol", text))

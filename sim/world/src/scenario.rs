@@ -155,6 +155,7 @@ impl Scenario {
         scenario.add_port_changes(&mut root.fork(12));
         scenario.add_direct_faults(&mut root.fork(16));
         scenario.add_families(&root.fork(9));
+        scenario.add_mtu_changes(&mut root.fork(17));
         scenario.add_users(&mut root.fork(10));
         scenario.remove_random_delays();
         scenario
@@ -326,6 +327,16 @@ impl Scenario {
                 orderly: rng.chance_ppm(500_000),
             },
         }
+    }
+
+    /// Returns the smallest MTU to which the interface of `host` changes, in bytes. Returns `None`
+    /// if the MTU does not change.
+    pub(crate) fn smallest_mtu_of(&self, host: usize) -> Option<u32> {
+        let changes = self.faults.iter().filter_map(|fault| match fault {
+            Fault::InterfaceMtu { host: of, mtu, .. } => (*of == host).then_some(*mtu),
+            _ => None,
+        });
+        changes.min()
     }
 
     /// Returns the listener that a program holds, if any.

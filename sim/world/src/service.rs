@@ -5,10 +5,12 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use tidelane_engine::EngineConfig;
 use tidelane_host::{
-    Bell, Host, HostRequest, Interface, Listen, MuxPorts, ProgramId, Route, Siblings, SocketReport,
-    accounts::User,
+    Bell, Host, HostRequest, Interface, Listen, MuxPorts, PortOwner, ProgramId, Route, RuleSet,
+    Siblings, SocketReport, accounts::User,
 };
-use tidelane_packet_io::{MemConfig, MemPort};
+use tidelane_mux::PortId;
+use tidelane_packet_io::{MemConfig, MemPort, Tapped};
+use tidelane_packet_ring::ServiceEnd;
 use tidelane_ring::ProgramRegion;
 use tidelane_time::Instant;
 use tidelane_wire::{IpAddress, MacAddress};
@@ -77,6 +79,13 @@ impl Service {
     pub fn set_routes(&mut self, now: Instant, addresses: &[IpAddress], routes: &[Route]) {
         for core in &mut self.cores {
             core.set_routes(now, addresses.to_vec(), routes.to_vec());
+        }
+    }
+
+    /// Sets the MTU of the interface in bytes.
+    pub fn set_mtu(&mut self, now: Instant, mtu: u32) {
+        for core in &mut self.cores {
+            core.set_mtu(now, mtu);
         }
     }
 
@@ -166,9 +175,26 @@ impl Service {
         self.cores[0].mux_ports()
     }
 
-    /// Returns the mux ports on the first core, to open, change and close them.
+    /// Returns the mux ports on the first core, to change them and their claims.
     pub fn mux_ports_mut(&mut self) -> &mut MuxPorts {
         self.cores[0].mux_ports_mut()
+    }
+
+    /// Opens a mux port of the program `owner` on the first core, with [`Host::open_port`].
+    pub fn open_port(&mut self, id: PortId, end: ServiceEnd, owner: PortOwner) -> bool {
+        self.cores[0].open_port(id, end, owner)
+    }
+
+    /// Closes a mux port on the first core, with [`Host::close_port`].
+    pub fn close_port(&mut self, id: PortId) -> Option<Tapped<ServiceEnd>> {
+        self.cores[0].close_port(id)
+    }
+
+    /// Sets the operator's rules of every core, with [`Host::set_rules`].
+    pub fn set_rules(&mut self, now: Instant, rules: &RuleSet) {
+        for core in &mut self.cores {
+            core.set_rules(now, rules.clone());
+        }
     }
 
     /// Returns the number of connections in TIME-WAIT.

@@ -161,11 +161,7 @@ impl World {
             report: Report::default(),
             scenario,
         };
-        if let Some(ports) = &world.scenario.ports
-            && let Some(rate) = ports.nic_rate
-        {
-            world.machines[ports.host].slow_down(rate as usize);
-        }
+        world.configure_ports();
         world.start_all()?;
         Ok(world)
     }

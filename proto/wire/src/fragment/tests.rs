@@ -181,7 +181,7 @@ fn a_reassembled_packet_has_the_headers_of_the_first_fragment() {
 
 #[test]
 fn the_sender_gets_an_error_for_an_incomplete_packet() {
-    let mut out = [0; TIME_EXCEEDED_LEN_MAX];
+    let mut out = [0; ICMP_ERROR_LEN_MAX];
     let long = [7; 1400];
     for (frame, most) in [
         (v4(MORE, 3, &long), 576),

@@ -5,7 +5,7 @@ mod urgent;
 use std::sync::Arc;
 
 use tidelane_abi::{BufferWord, close_cause, service_flags};
-use tidelane_engine::{Advance, CloseCause, Engine, FlowId, ListenerId, Misuse};
+use tidelane_engine::{Advance, CloseCause, Engine, FlowId, Misuse};
 use tidelane_ring::{Region, SlotHandle, SlotView, StreamBuffer};
 use tidelane_wire::Endpoint;
 
@@ -13,7 +13,7 @@ use self::urgent::Urgent;
 use crate::{
     accounts::Charge,
     credentials::Credentials,
-    ids::{ProgramId, SlotId},
+    ids::{ListenerOfFlow, ProgramId, SlotId},
     memory::Buffers,
     neighbours::Path,
     slots::{self, ProgramView},
@@ -25,8 +25,8 @@ pub const STAGING: ProgramId = ProgramId(0);
 /// Binary logarithm of the smallest receive buffer in bytes: 4 KiB.
 const RX_LOG2_FIRST: u8 = 12;
 
-/// The host's record of a flow: the program whose memory holds the connection, the slot, the
-/// buffers and the path.
+/// The host's record of a flow: its slot, its buffers, its path, and the program whose memory holds
+/// the connection.
 pub struct Binding {
     /// The program that has the slot and the buffers; [`STAGING`] until a program gets the
     /// connection.
@@ -44,13 +44,14 @@ pub struct Binding {
     /// go to the program.
     pub context: u32,
     /// Listener that accepted the connection.
-    pub listener: Option<ListenerId>,
+    pub listener: Option<ListenerOfFlow>,
     /// Path of the flow's frames to the peer.
     pub path: Path,
     /// Local port.
     pub local_port: u16,
-    /// The program that reserved the local port, with the local address and port. At the end of the
-    /// flow, the host reports both to the daemon. `None` if no program reserved the port.
+    /// The program that reserved the local port, and the reserved endpoint. At the end of the flow,
+    /// the host reports the program and the endpoint to the daemon. `None` if no program reserved
+    /// the port.
     pub reserved: Option<(ProgramId, Endpoint)>,
     /// Buffer for received data.
     pub rx: Option<StreamBuffer>,
@@ -263,7 +264,7 @@ impl Binding {
 }
 
 /// The old slot of a connection that has moved to another program after a fork. The slot's program
-/// still holds the connection, and may move the connection back.
+/// still shares the connection, and may move the connection back into its own memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FormerSlot {
     /// Number of the connection.
@@ -288,7 +289,8 @@ pub enum SlotUse {
     Former(FormerSlot),
 }
 
-/// Returns the close cause to publish. Cause 0 means that both sides closed the connection by FIN.
+/// Returns the close cause to publish for a flow that has ended with the engine's `cause`. The
+/// engine's cause 0 means that both sides closed the connection by FIN.
 pub fn cause_or_finished(cause: u32) -> u32 {
     if cause == 0 {
         close_cause::FINISHED

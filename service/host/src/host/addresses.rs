@@ -54,6 +54,9 @@ impl<P: PacketIo> Host<P> {
             return;
         }
         self.stack.io.now = now;
+        self.input
+            .mux_mut()
+            .set_link(self.stack.io.neighbours.routes());
         let link = self.stack.io.neighbours.routes().interface().link;
         let all: Vec<FlowId> = self.stack.engine.flows().collect();
         for flow in all {

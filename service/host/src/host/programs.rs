@@ -82,6 +82,7 @@ impl<P: PacketIo> Host<P> {
         for listener in self.stack.io.listeners.held_by(id) {
             self.stack.drop_listener_holder(now, id, listener);
         }
+        self.stack.io.listeners.drop_suspended_holder(id, |_| true);
         self.stack.io.local_ports.forget(id);
         self.parked_opens.forget(id);
         let program = self.stack.io.programs.get(id);

@@ -297,6 +297,28 @@ fn a_closed_port_answers_a_syn_by_a_rst() {
     }
 }
 
+/// A side restarts during a handshake. It answers the next segment of the other side by a RST
+/// without ACK, whose sequence number is the acknowledgment number of that segment.
+#[test]
+fn a_restarted_side_resets_a_handshake() {
+    for way in WAYS {
+        let mut scene = only(way, Action::Drop);
+        let (seq, ack) = numbers(way);
+        let client = |seq| tcp(way, TcpFlags::RST, seq, 0);
+        let server = |seq| tcp(back(way), TcpFlags::RST, seq, 0);
+        assert!(!scene.passes(client(seq + 1)) && !scene.passes(server(ack + 1)));
+        assert!(scene.passes(tcp(way, SYN, seq, 0)));
+        assert!(scene.passes(client(seq + 1)), "{way:?}");
+        assert!(!scene.passes(client(seq)) && !scene.passes(client(seq + 2)));
+        assert!(!scene.passes(server(seq + 1)) && !scene.passes(server(ack + 1)));
+        assert!(scene.passes(tcp(back(way), SYN_ACK, ack, seq + 1)));
+        assert!(scene.passes(server(ack + 1)), "{way:?}");
+        assert!(!scene.passes(server(ack)) && !scene.passes(server(seq + 1)));
+        // The RSTs have opened no connection.
+        assert!(!scene.passes(tcp(back(way), ACK, ack + 1, seq)));
+    }
+}
+
 /// TCP Fast Open (RFC 7413): a SYN has data, and the answer may acknowledge the data or not. The
 /// last ACK of the handshake is lost, and the server sends data before another ACK arrives.
 #[test]

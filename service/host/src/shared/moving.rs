@@ -238,7 +238,7 @@ impl Move<'_> {
     /// Returns the cookie (SO_COOKIE) of the kernel socket whose listener accepted the connection.
     fn listener_key(&mut self) -> Option<u64> {
         let listener = self.bindings.of_slot(self.from, self.programs)?.listener?;
-        Some(self.listeners.get(listener)?.key)
+        Some(self.listeners.get(self.listeners.id_of(listener)?)?.key)
     }
 
     /// Frees the connection's receive buffers in the region of the old home.

@@ -135,13 +135,16 @@ fn syn_to(port: u16) -> SegmentHeader {
 }
 
 /// Runs a handshake of a stranger (a peer that the test plays) with `port`. Returns true if the
-/// host answers the SYN.
+/// host accepts the SYN.
 fn shake(stage: &mut Stage, number: u32, port: u16) -> bool {
     let from = stranger(number);
     let answers = stage.exchange(from, syn_to(port));
     let Some(answer) = answers.first() else {
         return false;
     };
+    if !answer.flags.contains(TcpFlags::SYN) {
+        return false;
+    }
     let ack = SegmentHeader {
         dst_port: port,
         ..segment(TcpFlags::ACK, 8, answer.seq.to_u32().wrapping_add(1))
@@ -183,6 +186,56 @@ fn a_user_s_listener_takes_as_many_connections_as_the_user_may_have() {
     stage.run();
     assert_eq!(bad.user.used(Resource::Connections), 0);
     assert_eq!(good.user.used(Resource::Connections), 1);
+}
+
+#[test]
+fn a_suspended_listener_keeps_its_holders_and_members() {
+    let (mut stage, first, mut second) = two_users(EngineConfig::default());
+    for guest in [&first, &second] {
+        guest.listen(&mut stage, 80).expect("a listener");
+        guest.listen(&mut stage, 81).expect("a listener");
+    }
+    // A connection waits for a member, and is reset with the listener.
+    assert!(shake(&mut stage, 1, 80));
+    stage.core.host.suspend_listener(stage.now, 80);
+    stage.core.host.suspend_listener(stage.now, 99);
+    stage.run();
+    assert_eq!(first.user.used(Resource::Connections), 0);
+    assert!(!shake(&mut stage, 2, 80));
+    assert!(shake(&mut stage, 3, 81));
+    // A context joins the suspended listener. Another program listens again, and ends.
+    second.join(&mut stage, 80);
+    first.listen(&mut stage, 80).expect("a listener");
+    stage.core.host.unlisten(stage.now, first.id, 80);
+    assert!(shake(&mut stage, 4, 80));
+    stage.run();
+    let accepted = second.events();
+    assert_eq!(accepted.len(), 1, "{accepted:?}");
+    assert_eq!(accepted[0].kind, control_event::ACCEPTED);
+    // The listener ends with its last holder, also while it is suspended.
+    stage.core.host.suspend_listener(stage.now, 80);
+    stage.core.host.remove_program(stage.now, second.id);
+    assert!(stage.core.host.listener_keys().iter().all(|key| *key != 80));
+    assert_eq!(second.user.used(Resource::Holds), 0);
+}
+
+/// The engine reuses the ids of listeners.
+#[test]
+fn a_connection_of_an_ended_listener_goes_to_no_other_listener() {
+    let (mut stage, mut bad, mut good) = two_users(EngineConfig::default());
+    bad.listen(&mut stage, 80).expect("a listener");
+    bad.join(&mut stage, 80);
+    assert!(shake(&mut stage, 1, 80));
+    stage.run();
+    assert_eq!(bad.events().len(), 1);
+    stage.core.host.unlisten(stage.now, bad.id, 80);
+    good.listen(&mut stage, 81).expect("a listener");
+    good.join(&mut stage, 81);
+    stage.core.host.remove_program(stage.now, bad.id);
+    stage.run();
+    assert!(good.events().is_empty());
+    assert_eq!(good.user.used(Resource::Connections), 0);
+    assert_eq!(bad.user.used(Resource::Connections), 0);
 }
 
 #[test]

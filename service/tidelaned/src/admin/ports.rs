@@ -115,5 +115,6 @@ fn reason_name(reason: SendRefusal) -> &'static str {
         SendRefusal::Destination => "destination",
         SendRefusal::Segmentation => "segmentation",
         SendRefusal::Rule => "rule",
+        SendRefusal::TooLong => "too_long",
     }
 }

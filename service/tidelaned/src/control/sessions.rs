@@ -76,7 +76,8 @@ impl<P: NicPort> Control<P> {
         }
     }
 
-    /// Handles messages of programs whose descriptors another thread has checked.
+    /// Handles the messages that came with descriptors, after another thread has checked these
+    /// descriptors.
     pub(super) fn serve_checked(&mut self) {
         let _ = rustix::io::read(self.shared.descriptors.bell(), &mut [0u8; 8]);
         while let Some(checked) = self.shared.descriptors.next() {

@@ -107,6 +107,33 @@ fn a_checked_socket_has_a_reservation() {
     assert!(matches!(next(&threads).result, CheckResult::Unfit));
 }
 
+#[test]
+fn only_a_socket_that_listens_no_more_suspends_its_listener() {
+    let Some(mut threads) = threads() else {
+        return;
+    };
+    threads.join(1).expect("a thread");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let client =
+        TcpStream::connect(listener.local_addr().expect("a name")).expect("an accept queue");
+    let mut check = |fd: OwnedFd| {
+        threads.check(1, sent(1, message::SUSPEND_LISTENER, vec![fd]));
+        next(&threads).result
+    };
+    let duplicate = listener.try_clone().expect("a descriptor");
+    assert!(matches!(check(duplicate.into()), CheckResult::Unfit));
+    assert!(matches!(check(bell()), CheckResult::Unfit));
+    let datagrams = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
+    assert!(matches!(check(datagrams.into()), CheckResult::Unfit));
+    let cookie = |fd: &OwnedFd| rustix::net::sockopt::socket_cookie(fd).expect("a socket");
+    for socket in [OwnedFd::from(client), listener.into()] {
+        rustix::net::shutdown(&socket, rustix::net::Shutdown::Both).expect("allowed");
+        let expected = cookie(&socket);
+        let result = check(socket);
+        assert!(matches!(result, CheckResult::ListensNoMore(number) if number == expected));
+    }
+}
+
 /// Returns a socket with unsent data and SO_LINGER, whose `close` blocks for up to `seconds`.
 fn lingering(seconds: u64) -> (OwnedFd, TcpListener) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");

@@ -51,7 +51,10 @@ impl SessionCharges {
             // The service visits all connections of the process, which are at most the connections
             // of the user.
             message::INHERIT => 16 + self.user().used(Resource::Connections) / CONNECTIONS_PER_COST,
-            message::LISTEN | message::RESERVE | message::CLAIM_TUPLE => 4,
+            message::LISTEN
+            | message::RESERVE
+            | message::CLAIM_TUPLE
+            | message::SUSPEND_LISTENER => 4,
             _ => 1,
         }
     }

@@ -6,7 +6,6 @@
 use std::{io, os::fd::AsFd, sync::Arc};
 
 use tidelane_abi::{Message, message, refusal};
-use tidelane_engine::ListenerId;
 use tidelane_host::{
     Holder, Host, Listen, ListenError,
     accounts::{Account, Charge, Refused, Resource},
@@ -28,8 +27,6 @@ use crate::{
 pub(super) struct HeldListener {
     /// Number by which all programs that share the kernel socket refer to the listener.
     number: u32,
-    /// The listener's id on each core.
-    ids: Vec<ListenerId>,
     /// Cookie of the listener's kernel socket.
     pub(super) cookie: u64,
     /// The charge to the program's user.
@@ -86,11 +83,10 @@ impl Registered {
 
     /// Records a listener of the program. `charge` is `None` if the program already holds the
     /// listener. Returns true if the listener is new.
-    fn hold(&mut self, listen: &Listen, ids: Vec<ListenerId>, charge: Option<Charge>) -> bool {
+    fn hold(&mut self, listen: &Listen, charge: Option<Charge>) -> bool {
         let fresh = charge.is_some();
         self.listeners.extend(charge.map(|charge| HeldListener {
             number: listen.number,
-            ids,
             cookie: listen.key,
             _charge: charge,
         }));
@@ -116,6 +112,7 @@ impl Session {
             fast_open: set,
             within_host,
         } = entitled;
+        shared.suspend_if_moved(&socket);
         let (policy, keys) = shared.fast_open.read();
         if let Some(reason) = registered.refusal_of(shared, &socket, within_host) {
             return self.answer(message::LISTEN, reason);
@@ -146,20 +143,17 @@ impl Session {
                 host.set_listener_options(listener, &options);
                 host.set_fast_open(policy, keys);
                 host.set_listener_fast_open(listener, &set);
-                Ok(listener)
+                Ok(())
             }
         });
-        let ids = listened.map_or(Err(ListenError::Limit), |ids| ids.into_iter().collect());
-        let ids: Vec<ListenerId> = match ids {
-            Ok(ids) => ids,
-            Err(error) => return self.listen_refused(shared, &listen, error),
-        };
-        if registered.hold(&listen, ids, charge) {
-            shared.hold_listener(socket.cookie, listen.group.is_some());
+        let result = listened.map_or(Err(ListenError::Limit), |all| all.into_iter().collect());
+        if let Err::<(), _>(error) = result {
+            return self.listen_refused(shared, &listen, error);
         }
-        if !shared.is_draining(socket.cookie)
-            && let Err(error) = self.claim_ends(shared, &socket, reservation)
-        {
+        if registered.hold(&listen, charge) {
+            shared.hold_listener(socket.cookie);
+        }
+        if let Err(error) = self.start_listener(shared, &socket, reservation) {
             self.unlisten(shared, listen.number);
             return self.refuse_claim(message::LISTEN, socket.local, &error);
         }
@@ -169,6 +163,27 @@ impl Session {
             ..new_message(message::LISTEN)
         };
         send_message(self.socket.as_fd(), &answer, &[])
+    }
+
+    /// Claims the endpoints of a listener that all cores have, unless the listener is draining.
+    /// After an error, a listener that was suspended is suspended again, because other programs may
+    /// hold it.
+    fn start_listener<P: NicPort>(
+        &self,
+        shared: &mut ServiceState<P>,
+        socket: &KernelSocket,
+        reservation: PortReservation,
+    ) -> Result<(), SteeringError> {
+        let was_suspended = shared.is_suspended(socket.cookie);
+        shared.resume_listener(socket);
+        if shared.is_draining(socket.cookie) {
+            return Ok(());
+        }
+        let claimed = self.claim_ends(shared, socket, reservation);
+        if claimed.is_err() && was_suspended {
+            shared.suspend_listener(socket.cookie);
+        }
+        claimed
     }
 
     /// Claims the endpoints of a listener, one for each IP version. One reservation holds the port
@@ -207,11 +222,15 @@ impl Session {
                 let holder = self.holder(core);
                 move |host, now| {
                     if let Some(Holder::Program(id)) = holder {
-                        host.unlisten_key(now, id, key);
+                        host.unlisten(now, id, key);
                     }
                 }
             });
             shared.forget_listener(key);
+        }
+        if shared.is_suspended(key) {
+            // Some cores may have the listener again.
+            shared.suspend_listener(key);
         }
         let refusal = match error {
             ListenError::InUse => refusal::IN_USE,
@@ -220,6 +239,7 @@ impl Session {
         self.answer(message::LISTEN, refusal)
     }
 
+    /// Handles UNLISTEN: releases the program's hold of a listener.
     pub(super) fn unlisten<P: NicPort>(&mut self, shared: &mut ServiceState<P>, number: u32) {
         let Some(registered) = &mut self.registered else {
             return;
@@ -228,10 +248,10 @@ impl Session {
         let Some(at) = held.position(|held| held.number == number) else {
             return;
         };
-        let HeldListener { ids, cookie, .. } = registered.listeners.swap_remove(at);
+        let HeldListener { cookie, .. } = registered.listeners.swap_remove(at);
         shared.cores.call_each(|core| {
-            let (id, listener) = (registered.ids[core], ids[core]);
-            move |host, now| host.unlisten(now, id, listener)
+            let id = registered.ids[core];
+            move |host, now| host.unlisten(now, id, cookie)
         });
         shared.release_listener(cookie);
     }

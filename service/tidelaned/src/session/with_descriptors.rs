@@ -7,6 +7,7 @@ use tidelane_abi::{Message, message, refusal};
 
 use super::{NextStep, Session};
 use crate::{
+    clock::now,
     core_link::NicPort,
     descriptors::{CheckResult, CheckedMessage, MessageWithDescriptors},
     service_state::ServiceState,
@@ -56,6 +57,12 @@ impl Session {
             }
             (message::RESERVE, CheckResult::Entitled(socket)) => {
                 self.reserve(shared, &message, *socket)
+            }
+            (message::SUSPEND_LISTENER, CheckResult::ListensNoMore(cookie)) => {
+                shared.suspend_listener(cookie);
+                // After the answer, the program may call `listen`, which needs the port.
+                shared.finish_claims(now());
+                self.answer(kind, 0)
             }
             (message::CONTEXT | message::OPEN_PORT, _) => self.answer(kind, refusal::MALFORMED),
             _ => self.answer(kind, refusal::NOT_ENTITLED),

@@ -38,6 +38,9 @@ pub struct Surroundings {
     pub listeners: Vec<u16>,
     /// Largest frame of the NIC in bytes.
     pub frame_len_max: u32,
+    /// The smallest MTU to which the MTU of the host changes, in bytes. The mux may refuse a longer
+    /// packet.
+    pub mtu_min: Option<u32>,
 }
 
 /// Draws the frames of a hostile program.
@@ -80,6 +83,7 @@ impl Surroundings {
             hops: hops.collect(),
             listeners: here.map(|spec| spec.port).collect(),
             frame_len_max: scenario.hosts[host].mtu + 14,
+            mtu_min: scenario.smallest_mtu_of(host),
         }
     }
 }

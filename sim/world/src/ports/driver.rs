@@ -3,14 +3,20 @@
 //! driver makes each call to the mux and to the oracle, which implements the rules of claims a
 //! second time. The results must agree.
 
-use tidelane_host::MuxPorts;
 use tidelane_mux::{PortCounters, PortId, Tuple};
-use tidelane_packet_io::Tapped;
 use tidelane_packet_ring::ServiceEnd;
 use tidelane_time::Instant;
 
-use super::{forge, oracle::Oracle, owners::PortKey, rings::Rings};
-use crate::ledger::{Violation, violation};
+use super::{
+    forge, oracle::Oracle, owners::PortKey, rings::Rings, rules::ProgramOwners, tap_check::TapCheck,
+};
+use crate::{
+    ledger::{Violation, violation},
+    service::Service,
+};
+
+/// Number of the capture of each tap.
+const CAPTURE: u64 = 1;
 
 /// A mux port, with its number in the run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,6 +34,8 @@ pub struct Driver {
     pub oracle: Oracle,
     /// Number of mux ports that were opened.
     pub opened: u32,
+    /// The users of the programs.
+    owners: ProgramOwners,
 }
 
 fn tuple_of((protocol, local): forge::Tuple) -> Tuple {
@@ -37,35 +45,55 @@ fn tuple_of((protocol, local): forge::Tuple) -> Tuple {
 impl Driver {
     /// Creates the driver of a host without mux ports.
     pub fn new(oracle: Oracle) -> Self {
-        Self { oracle, opened: 0 }
+        Self {
+            oracle,
+            opened: 0,
+            owners: ProgramOwners::new(),
+        }
     }
 
     /// Opens a mux port.
     pub fn open(
         &mut self,
         now: Instant,
-        mux: &mut MuxPorts,
+        service: &mut Service,
         end: ServiceEnd,
         is_hostile: bool,
     ) -> Result<PortName, Violation> {
-        let opened = mux.open(Tapped::of_program(end));
-        let id = opened.map_err(|_| violation(now, "there is room for a mux port", "no room"))?;
+        let ports = service.mux_ports();
+        let mut ids = (0..).map(PortId);
+        let id = ids.find(|id| ports.port_counters(*id).is_none());
+        let owner = self.owners.of(is_hostile);
+        let Some(id) = id.filter(|id| service.open_port(*id, end, owner)) else {
+            return Err(violation(now, "there is room for a mux port", "no room"));
+        };
         let key = PortKey(self.opened);
         self.opened += 1;
         self.oracle.open(key, is_hostile);
         Ok(PortName { key, id })
     }
 
+    /// Opens a tap on a mux port. Returns the check of its frames, or `None` if the port is not
+    /// open.
+    pub fn open_tap(&self, service: &mut Service, id: PortId) -> Option<TapCheck> {
+        let check = TapCheck::default();
+        service
+            .mux_ports_mut()
+            .end_mut(id)?
+            .open_tap(CAPTURE, check.tap());
+        Some(check)
+    }
+
     /// Claims a 3-tuple for a mux port. Returns true if the 3-tuple was free.
     pub fn claim(
         &mut self,
         now: Instant,
-        mux: &mut MuxPorts,
+        service: &mut Service,
         port: PortName,
         tuple: forge::Tuple,
     ) -> Result<bool, Violation> {
         let is_free = self.oracle.owners.claim(port.key, tuple.0, tuple.1);
-        let claimed = mux.claim(tuple_of(tuple), port.id);
+        let claimed = service.mux_ports_mut().claim(tuple_of(tuple), port.id);
         if claimed.is_ok() == is_free {
             return Ok(is_free);
         }
@@ -81,13 +109,13 @@ impl Driver {
     pub fn release(
         &mut self,
         now: Instant,
-        mux: &mut MuxPorts,
+        service: &mut Service,
         port: PortName,
         tuple: forge::Tuple,
     ) -> Result<(), Violation> {
         self.oracle.forget_arrivals(port.key);
         self.oracle.owners.release(port.key, tuple.0, tuple.1);
-        match mux.release(tuple_of(tuple), port.id) {
+        match service.mux_ports_mut().release(tuple_of(tuple), port.id) {
             true => Ok(()),
             false => {
                 let text = format!("{port:?} has no claim of {tuple:?}");
@@ -100,21 +128,25 @@ impl Driver {
     pub fn hand_over(
         &mut self,
         now: Instant,
-        mux: &mut MuxPorts,
+        service: &mut Service,
         [from, to]: [PortName; 2],
     ) -> Result<(), Violation> {
         for port in [from, to] {
             self.oracle.forget_arrivals(port.key);
         }
         self.oracle.owners.move_all(from.key, to.key);
-        self.moved(now, mux.hand_over(from.id, to.id), [from, to])
+        self.moved(
+            now,
+            service.mux_ports_mut().hand_over(from.id, to.id),
+            [from, to],
+        )
     }
 
     /// Moves one claim of a mux port to another port.
     pub fn move_claim(
         &mut self,
         now: Instant,
-        mux: &mut MuxPorts,
+        service: &mut Service,
         [from, to]: [PortName; 2],
         tuple: forge::Tuple,
     ) -> Result<(), Violation> {
@@ -125,7 +157,9 @@ impl Driver {
         self.oracle
             .owners
             .move_one(from.key, to.key, protocol, local);
-        let moved = mux.move_claim(tuple_of(tuple), from.id, to.id);
+        let moved = service
+            .mux_ports_mut()
+            .move_claim(tuple_of(tuple), from.id, to.id);
         self.moved(now, moved, [from, to])
     }
 
@@ -144,12 +178,12 @@ impl Driver {
     pub fn close(
         &mut self,
         now: Instant,
-        mux: &mut MuxPorts,
+        service: &mut Service,
         port: PortName,
         rings: &Rings,
     ) -> Result<PortCounters, Violation> {
-        let counters = mux.port_counters(port.id).cloned();
-        let closed = mux.close(port.id);
+        let counters = service.mux_ports().port_counters(port.id).cloned();
+        let closed = service.close_port(port.id);
         self.oracle.close(port.key);
         let Some(counters) = counters.filter(|_| closed.is_some()) else {
             let text = format!("{port:?} is not open");
@@ -160,7 +194,14 @@ impl Driver {
             ));
         };
         drop(closed);
-        if !rings.are_free() || mux.claims().tuples(port.id).next().is_some() {
+        if !rings.are_free()
+            || service
+                .mux_ports()
+                .claims()
+                .tuples(port.id)
+                .next()
+                .is_some()
+        {
             let text = format!("memory or a claim of {port:?} is left");
             return Err(violation(now, "nothing leaks", text));
         }

@@ -15,8 +15,10 @@ const ETHERNET: usize = 14;
 /// TCP flags that identify a segment: SYN, RST and ACK. The mux may change other flags when it
 /// splits a GSO frame.
 const NAMING_FLAGS: u8 = 0b1_0110;
-/// TCP flag RST.
+/// TCP flags.
+const SYN: u8 = 0b10;
 const RST: u8 = 0b100;
+const ACK: u8 = 0b1_0000;
 
 /// The headers of a frame with an unfragmented TCP or UDP packet.
 #[derive(Clone, Copy, Debug)]
@@ -171,6 +173,16 @@ impl Seen<'_> {
     /// Returns true for a TCP segment with RST.
     pub fn is_reset(&self) -> bool {
         self.protocol == TCP && self.flags & RST != 0
+    }
+
+    /// Returns true for a TCP segment with SYN and without ACK, which opens a connection.
+    pub fn is_first(&self) -> bool {
+        self.protocol == TCP && self.flags & (SYN | ACK) == SYN
+    }
+
+    /// Returns true for a packet that may open a connection, or an exchange of UDP datagrams.
+    pub fn may_open(&self) -> bool {
+        self.protocol == UDP || self.is_first()
     }
 
     /// Returns the fingerprint of the packet: a hash of its endpoints, its sequence and

@@ -25,6 +25,8 @@ use super::{
 
 /// Length in bytes of the headers of an IPv4 segment without options, in a frame.
 const HEADERS_V4: usize = 14 + 20 + 20;
+/// Length in bytes of the IPv6 and TCP headers with all options.
+const HEADERS_V6_MAX: u32 = 40 + 60;
 /// Offset of the packets in a mux port's memory, in bytes.
 const DATA: u64 = 4096;
 
@@ -62,8 +64,9 @@ pub struct HostileProgram {
     pub rings: Rings,
     /// 3-tuples that the program has claimed.
     pub tuples: Vec<Tuple>,
-    /// True until the program overwrites its memory or its claims change. Until then, the expected
-    /// numbers of sent and refused packets are known.
+    /// True until the program overwrites its memory, its claims change, or a packet may be longer
+    /// than the MTU. Until then, the expected numbers of sent and refused packets are known. False
+    /// if the operator has rules.
     pub is_exact: bool,
     /// True if the program has overwritten its memory.
     pub has_overwritten: bool,
@@ -80,11 +83,11 @@ pub struct HostileProgram {
 
 impl HostileProgram {
     /// Creates the program of a new mux port.
-    pub fn new(key: PortKey, id: PortId, rings: Rings, frame_len_max: u32) -> Self {
+    pub fn new(key: PortKey, id: PortId, rings: Rings, around: &Surroundings) -> Self {
         Self {
             key,
             id,
-            end: ProgramEnd::new(&rings.program, frame_len_max, false),
+            end: ProgramEnd::new(&rings.program, around.frame_len_max, false),
             rings,
             tuples: Vec::new(),
             is_exact: true,
@@ -301,6 +304,8 @@ impl HostileProgram {
             return ControlFlow::Continue(());
         };
         let segments = draft.payload_len.div_ceil(usize::from(size)) as u64;
+        let packet_len = u32::from(size) + HEADERS_V6_MAX;
+        self.is_exact &= around.mtu_min.is_none_or(|mtu| packet_len <= mtu);
         match draft.frame(rng) {
             Some(frame) => self.send_gso_frame(&frame, size, Fate::Sent(segments)),
             None => ControlFlow::Continue(()),

@@ -18,9 +18,12 @@ use super::{
     oracle::Oracle,
     receive,
     rings::Rings,
-    spec::HostileSpec,
+    spec::{HostileSpec, PortsSpec},
 };
-use crate::ledger::{Violation, violation};
+use crate::{
+    ledger::{Violation, violation},
+    service::Service,
+};
 
 /// First local port of the hostile programs' 3-tuples.
 const TUPLES_FIRST: u16 = 3000;
@@ -46,17 +49,14 @@ pub struct Hostiles {
     all: Vec<Hostile>,
     around: Surroundings,
     answer_time_max: Duration,
+    /// True if the operator has rules, which may refuse a packet.
+    has_rules: bool,
 }
 
 impl Hostiles {
     /// Creates the programs. Each program opens its mux port in its first turn.
-    pub fn new(
-        specs: &[HostileSpec],
-        around: Surroundings,
-        answer_time_max: Duration,
-        rng: &Rng,
-    ) -> Self {
-        let all = specs.iter().zip(0..).map(|(spec, index)| Hostile {
+    pub fn new(ports: &PortsSpec, around: Surroundings, rng: &Rng) -> Self {
+        let all = ports.hostile.iter().zip(0..).map(|(spec, index)| Hostile {
             spec: spec.clone(),
             index,
             program: None,
@@ -68,7 +68,8 @@ impl Hostiles {
         Self {
             all: all.collect(),
             around,
-            answer_time_max,
+            answer_time_max: ports.answer_time_max,
+            has_rules: !ports.rules.is_empty(),
         }
     }
 
@@ -85,7 +86,7 @@ impl Hostiles {
         &mut self,
         now: Instant,
         index: usize,
-        mux: &mut MuxPorts,
+        service: &mut Service,
         driver: &mut Driver,
     ) -> Result<Option<PortCounters>, Violation> {
         let hostile = &mut self.all[index];
@@ -93,13 +94,16 @@ impl Hostiles {
         hostile.next = (hostile.left > 0).then_some(now + Duration(1 + every));
         hostile.left = hostile.left.saturating_sub(1);
         if std::mem::take(&mut hostile.is_closing) {
-            return hostile.close(now, mux, driver);
+            return hostile.close(now, service, driver);
         }
         if hostile.program.is_none() {
-            hostile.open(now, &self.around, mux, driver)?;
+            hostile.open(now, &self.around, service, driver)?;
+            if let Some(program) = &mut hostile.program {
+                program.is_exact &= !self.has_rules;
+            }
             return Ok(None);
         }
-        hostile.check_counters(now, mux)?;
+        hostile.check_counters(now, service.mux_ports())?;
         let demand = hostile.misbehave(now, &self.around, driver);
         match demand {
             None => {}
@@ -108,9 +112,9 @@ impl Hostiles {
                 let delay = hostile.rng.below(self.answer_time_max.0);
                 hostile.next = Some(now + Duration(1 + delay));
             }
-            Some(Demand::Claim(tuple)) => hostile.claim(now, mux, driver, tuple)?,
-            Some(Demand::Release(tuple)) => hostile.release(now, mux, driver, tuple)?,
-            Some(Demand::Move) => self.move_from(now, index, mux, driver)?,
+            Some(Demand::Claim(tuple)) => hostile.claim(now, service, driver, tuple)?,
+            Some(Demand::Release(tuple)) => hostile.release(now, service, driver, tuple)?,
+            Some(Demand::Move) => self.move_from(now, index, service, driver)?,
         }
         Ok(None)
     }
@@ -120,7 +124,7 @@ impl Hostiles {
         &mut self,
         now: Instant,
         index: usize,
-        mux: &mut MuxPorts,
+        service: &mut Service,
         driver: &mut Driver,
     ) -> Result<(), Violation> {
         let open = self.all.iter().enumerate();
@@ -142,10 +146,10 @@ impl Hostiles {
             }
         }
         if at_once {
-            driver.hand_over(now, mux, [from, to])?;
+            driver.hand_over(now, service, [from, to])?;
         } else {
             for tuple in &moved {
-                driver.move_claim(now, mux, [from, to], *tuple)?;
+                driver.move_claim(now, service, [from, to], *tuple)?;
             }
         }
         let mut programs = self
@@ -168,10 +172,10 @@ impl Hostiles {
         {
             // A false read index of the program makes the mux overwrite frames that the observer of
             // the rings has not read.
-            if !program.is_exact && program.rings.are_overwritten() {
+            if program.has_overwritten && program.rings.are_overwritten() {
                 continue;
             }
-            receive(now, (&mut program.rings, program.key), oracle)?;
+            receive(now, (&mut program.rings, program.key), oracle, None)?;
         }
         Ok(())
     }
@@ -182,7 +186,7 @@ impl Hostiles {
         &mut self,
         now: Instant,
         id: PortId,
-        mux: &mut MuxPorts,
+        service: &mut Service,
         driver: &mut Driver,
     ) -> Result<Option<PortCounters>, Violation> {
         let is_of = |hostile: &&mut Hostile| hostile.name().is_some_and(|name| name.id == id);
@@ -201,21 +205,21 @@ impl Hostiles {
                 text,
             ));
         }
-        hostile.close(now, mux, driver)
+        hostile.close(now, service, driver)
     }
 
     /// Ends all programs. Returns the counters of their mux ports.
     pub fn end(
         &mut self,
         now: Instant,
-        mux: &mut MuxPorts,
+        service: &mut Service,
         driver: &mut Driver,
     ) -> Result<Vec<PortCounters>, Violation> {
         let mut closed = Vec::new();
         for hostile in &mut self.all {
-            hostile.check_counters(now, mux)?;
+            hostile.check_counters(now, service.mux_ports())?;
             hostile.next = None;
-            closed.extend(hostile.close(now, mux, driver)?);
+            closed.extend(hostile.close(now, service, driver)?);
         }
         Ok(closed)
     }
@@ -232,14 +236,14 @@ impl Hostile {
         &mut self,
         now: Instant,
         around: &Surroundings,
-        mux: &mut MuxPorts,
+        service: &mut Service,
         driver: &mut Driver,
     ) -> Result<(), Violation> {
         let rings = Rings::new(self.spec.ring_len, None);
         let (rings, end) =
             rings.map_err(|error| violation(now, "the machine has memory", error.to_string()))?;
-        let name = driver.open(now, mux, end, true)?;
-        let mut program = HostileProgram::new(name.key, name.id, rings, around.frame_len_max);
+        let name = driver.open(now, service, end, true)?;
+        let mut program = HostileProgram::new(name.key, name.id, rings, around);
         let first = TUPLES_FIRST + self.index * TUPLES;
         let v4 = Endpoint::new(around.addresses[0], first);
         let any = Endpoint::new(IpAddress::UNSPECIFIED_V4, first + 1);
@@ -247,7 +251,7 @@ impl Hostile {
         let last = Endpoint::new(last, first + 2);
         for tuple in [(TCP, v4), (UDP, v4), (TCP, any), (TCP, last)] {
             // After a move, another hostile program may have the claim.
-            if driver.claim(now, mux, name, tuple)? {
+            if driver.claim(now, service, name, tuple)? {
                 program.tuples.push(tuple);
             }
         }
@@ -286,7 +290,7 @@ impl Hostile {
     fn claim(
         &mut self,
         now: Instant,
-        mux: &mut MuxPorts,
+        service: &mut Service,
         driver: &mut Driver,
         tuple: Tuple,
     ) -> Result<(), Violation> {
@@ -301,7 +305,7 @@ impl Hostile {
         if !is_hostile && !is_owned {
             return Ok(());
         }
-        if driver.claim(now, mux, name, tuple)? && !program.tuples.contains(&tuple) {
+        if driver.claim(now, service, name, tuple)? && !program.tuples.contains(&tuple) {
             program.is_exact = false;
             program.tuples.push(tuple);
         }
@@ -311,7 +315,7 @@ impl Hostile {
     fn release(
         &mut self,
         now: Instant,
-        mux: &mut MuxPorts,
+        service: &mut Service,
         driver: &mut Driver,
         tuple: Tuple,
     ) -> Result<(), Violation> {
@@ -320,13 +324,13 @@ impl Hostile {
         };
         program.is_exact = false;
         program.tuples.retain(|own| *own != tuple);
-        driver.release(now, mux, name, tuple)
+        driver.release(now, service, name, tuple)
     }
 
     fn close(
         &mut self,
         now: Instant,
-        mux: &mut MuxPorts,
+        service: &mut Service,
         driver: &mut Driver,
     ) -> Result<Option<PortCounters>, Violation> {
         self.is_closing = false;
@@ -334,6 +338,6 @@ impl Hostile {
             return Ok(None);
         };
         let rings = program.end();
-        driver.close(now, mux, name, &rings).map(Some)
+        driver.close(now, service, name, &rings).map(Some)
     }
 }

@@ -11,12 +11,15 @@
 
 use std::collections::BTreeMap;
 
+use tidelane_host::Direction;
 use tidelane_time::{Duration, Instant};
 use tidelane_wire::{IpAddress, MacAddress};
 
 use super::{
     frame::{self, Seen},
     owners::{Owners, PortKey},
+    rule_check::RuleCheck,
+    rules::PortRulesSpec,
 };
 use crate::ledger::{Violation, violation};
 
@@ -52,6 +55,7 @@ pub struct Oracle {
     pub owners: Owners,
     mac: MacAddress,
     addresses: Vec<IpAddress>,
+    rules: RuleCheck,
     /// Open mux ports.
     ports: BTreeMap<PortKey, Port>,
     /// Mux ports that have published a packet, by the packet's fingerprint.
@@ -67,12 +71,13 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// Creates the oracle of a host with the given link address and IP addresses.
-    pub fn new(mac: MacAddress, addresses: Vec<IpAddress>) -> Self {
+    /// Creates the oracle of a host with the given link address, IP addresses and rules.
+    pub fn new(mac: MacAddress, addresses: Vec<IpAddress>, rules: PortRulesSpec) -> Self {
         Self {
             owners: Owners::default(),
             mac,
             addresses,
+            rules: RuleCheck::new(rules),
             ports: BTreeMap::new(),
             published: BTreeMap::new(),
             garbage: BTreeMap::new(),
@@ -110,6 +115,9 @@ impl Oracle {
             self.garbage.insert(frame::whole(frame), key);
             return 1;
         };
+        self.sees(&seen);
+        let is_hostile = self.is_hostile(key);
+        self.rules.judges(is_hostile, Direction::Out, &seen);
         let prints = seen.prints(segment_size);
         let count = prints.len() as u64;
         for print in prints {
@@ -119,6 +127,15 @@ impl Oracle {
             }
         }
         count
+    }
+
+    /// Records for the operator's rules a packet that reaches the mux.
+    fn sees(&mut self, seen: &Seen<'_>) {
+        self.rules.sees(seen);
+        if let Some(owner) = self.owners.owner(seen.protocol, seen.dst) {
+            let is_hostile = self.is_hostile(owner);
+            self.rules.judges(is_hostile, Direction::In, seen);
+        }
     }
 
     fn is_hostile(&self, key: PortKey) -> bool {
@@ -144,6 +161,7 @@ impl Oracle {
             let text = describe(&seen, sender, &[]);
             return Err(violation(now, "a port sends only valid packets", text));
         }
+        self.check_rules(now, key, Direction::Out, &seen)?;
         self.checked_out += 1;
         if self.is_hostile(key) {
             return Ok(Sender::Hostile);
@@ -172,6 +190,9 @@ impl Oracle {
             return broken("a port sends only from the host's addresses");
         }
         let is_unknown = senders.is_empty() && self.is_hostile(owner);
+        if senders.is_empty() && self.may_be_refusal(seen) {
+            return Ok(None);
+        }
         if !senders.contains(&owner) && !is_unknown {
             return broken(match (senders.is_empty(), seen.is_reset()) {
                 (false, _) => "a port sends only from its own 3-tuples",
@@ -182,13 +203,43 @@ impl Oracle {
         Ok(Some(owner))
     }
 
+    /// Returns true if the packet may be the RST by which the service refuses a packet. The oracle
+    /// does not know the packets that a hostile program has written over its own memory.
+    fn may_be_refusal(&self, seen: &Seen<'_>) -> bool {
+        let peer = self.owners.owner(seen.protocol, seen.dst);
+        let is_hostile = peer.is_some_and(|peer| self.is_hostile(peer));
+        self.rules.may_refuse_by(seen, is_hostile)
+    }
+
+    /// Checks that the operator's rules permit a packet of a mux port. `sender` is `Out` if the
+    /// program has sent the packet.
+    fn check_rules(
+        &self,
+        now: Instant,
+        key: PortKey,
+        sender: Direction,
+        seen: &Seen<'_>,
+    ) -> Result<(), Violation> {
+        if self.rules.permits(self.is_hostile(key), sender, seen) {
+            return Ok(());
+        }
+        let text = format!("{key:?}, {sender:?}: {seen:?}");
+        let rule = "a packet passes only if the operator's rules permit it";
+        Err(violation(now, rule, text))
+    }
+
     /// Checks a frame that the mux has published to a mux port.
     pub fn reaches(&mut self, now: Instant, key: PortKey, frame: &[u8]) -> Result<(), Violation> {
         let (protocol, local, is_error) = match (frame::read(frame), frame::quoted_source(frame)) {
             (Some(seen), _) => {
-                if self.addresses.contains(&seen.src.addr) {
-                    self.check_sender(now, &seen)?;
+                if self.addresses.contains(&seen.src.addr)
+                    && let Some(sender) = self.check_sender(now, &seen)?
+                {
+                    self.check_rules(now, sender, Direction::Out, &seen)?;
                 }
+                // The packets of the engine are seen only here.
+                self.sees(&seen);
+                self.check_rules(now, key, Direction::In, &seen)?;
                 (seen.protocol, seen.dst, false)
             }
             (None, Some((protocol, src))) => (protocol, src, true),
@@ -220,6 +271,7 @@ impl Oracle {
         let Some(seen) = frame::read(frame) else {
             return;
         };
+        self.sees(&seen);
         let is_ours = self.addresses.contains(&seen.dst.addr);
         let is_forged = self.addresses.contains(&seen.src.addr);
         if !seen.is_intact || !is_ours || is_forged {

@@ -11,7 +11,8 @@ use tidelane_ring::Doorbell;
 use tidelane_time::{Duration, Instant};
 
 use super::{
-    embedded::EmbeddedProgram, launch::Launch, owners::PortKey, rings::Rings, spec::PortStack,
+    embedded::EmbeddedProgram, launch::Launch, owners::PortKey, program_checks::ProgramChecks,
+    rings::Rings, spec::PortStack,
 };
 use crate::{connection_end::RunState, ledger::Violation, plan::Role, smoltcp_host::SmoltcpHost};
 
@@ -41,13 +42,8 @@ pub struct PortProgram {
     pub rings: Rings,
     /// Time of the next run. `None` while the program sleeps without a timer.
     pub next: Option<Instant>,
-    /// Number of packets that the program has published.
-    pub published: u64,
-    /// Number of packets that found no room in the program's ring, at the last check.
-    pub overruns: u64,
-    /// True if the claims have moved to another mux port, so that the mux refuses the program's
-    /// packets.
-    pub is_retired: bool,
+    /// The checks of the mux port's counters.
+    pub checks: ProgramChecks,
     running: Running,
     doorbell: Arc<Doorbell>,
     wake_time_max: Duration,
@@ -108,14 +104,13 @@ impl PortProgram {
                 Running::Smoltcp(Box::new(SmoltcpProgram { host, end }))
             }
         };
+        let is_smoltcp = matches!(running, Running::Smoltcp(_));
         Self {
             key,
             id,
             rings,
             next: Some(Instant::ZERO),
-            published: 0,
-            overruns: 0,
-            is_retired: false,
+            checks: ProgramChecks::new(key, scenario.smallest_mtu_of(launch.host), is_smoltcp),
             running,
             doorbell,
             wake_time_max: scenario.programs[launch.spec().program].wake_time_max,
@@ -127,8 +122,8 @@ impl PortProgram {
     /// only its stack. Returns true if the program has published frames.
     pub fn run(&mut self, now: Instant, run_state: &mut RunState) -> Result<bool, Violation> {
         let due = match &mut self.running {
-            Running::Embedded(program) if self.is_retired => program.poll(now),
-            Running::Smoltcp(_) if self.is_retired => None,
+            Running::Embedded(program) if self.checks.is_retired => program.poll(now),
+            Running::Smoltcp(_) if self.checks.is_retired => None,
             Running::Embedded(program) => program.run(now, run_state)?,
             Running::Smoltcp(program) => program.run(now, run_state)?,
         };
@@ -186,9 +181,9 @@ impl PortProgram {
         matches!(self.running, Running::Smoltcp(_))
     }
 
-    /// Ends the program. Its unpublished frames never reach the mux. Returns the rings, which
-    /// outlive the program.
-    pub fn end(self) -> Rings {
-        self.rings
+    /// Ends the program. Its unpublished frames never reach the mux. Returns the rings and the
+    /// checks, which outlive the program.
+    pub fn end(self) -> (Rings, ProgramChecks) {
+        (self.rings, self.checks)
     }
 }

@@ -4,9 +4,10 @@
 use std::fmt;
 
 use tidelane_engine::EngineConfig;
+use tidelane_mux::SendRate;
 use tidelane_time::{Duration, Instant};
 
-use super::harm::Harm;
+use super::{harm::Harm, rules::PortRulesSpec};
 use crate::smoltcp_spec::SmoltcpSpec;
 
 /// The TCP/IP stack of a program on a mux port.
@@ -31,6 +32,10 @@ pub struct PortSpec {
     /// True if active opens claim their local port at the unspecified address instead of one
     /// address.
     pub claims_all: bool,
+    /// Limits of the rate at which the program may send.
+    pub rate: SendRate,
+    /// True if a tap copies the frames of the mux port, as for a capture.
+    pub is_tapped: bool,
 }
 
 /// Parameters of a hostile program on a mux port.
@@ -94,6 +99,8 @@ pub struct PortsSpec {
     pub nic_rate: Option<u32>,
     /// True if the run is compared with a run without the hostile programs.
     pub is_compared: bool,
+    /// The operator's rules for the mux ports.
+    pub rules: PortRulesSpec,
 }
 
 impl PortsSpec {
@@ -117,8 +124,8 @@ impl fmt::Display for PortsSpec {
         write!(
             f,
             "ports of host {host}: the mux's driver answers within {answer:?}, NIC rate {:?}, \
-             compared {}",
-            self.nic_rate, self.is_compared
+             compared {}, {:?}",
+            self.nic_rate, self.is_compared, self.rules
         )?;
         for (index, port) in self.programs.iter().enumerate() {
             write!(f, "\nport {index}: {port:?}")?;

@@ -1,15 +1,19 @@
 //! The mux ports of a scenario. A mux port is a pair of packet rings through which a program with a
 //! TCP/IP stack of its own shares the NIC.
 
+use tidelane_host::{Action, Direction};
+use tidelane_mux::SendRate;
 use tidelane_netem::{LinkConfig, Rng};
 use tidelane_time::{Duration, Instant};
 
 use super::Scenario;
 use crate::{
     family::Bound,
+    fault::Fault,
     host_spec::new_host,
     ports::{
         harm::Harm,
+        rules::PortRulesSpec,
         spec::{ChangeKind, HostileSpec, PortChange, PortSpec, PortStack, PortsSpec},
     },
     program_spec::{AREA_LEN, Behaviour, ListenerSpec, ProgramSpec},
@@ -20,6 +24,9 @@ use crate::{
 const LISTENERS_FIRST: u16 = 1000;
 /// Largest MTU of a mux port in bytes, without the link header.
 const PORT_MTU_MAX: u32 = 2034;
+/// Smallest MTU to which the MTU of a host may change, in bytes (RFC 791, RFC 8200 §5).
+const MTU_MIN_V4: u32 = 576;
+const MTU_MIN_V6: u32 = 1280;
 /// Largest delay of a link in a compared run: a run that is repeated without its hostile programs.
 const COMPARED_DELAY_MAX: Duration = Duration::from_millis(1);
 /// Backlog of listeners in a compared run, larger than the number of connections.
@@ -41,7 +48,8 @@ impl Scenario {
         for index in 0..count {
             let mut rng = rng.fork(100 + index);
             let is_smoltcp = some_smoltcp && rng.chance_ppm(400_000);
-            let spec = self.new_port(&mut rng, host, is_smoltcp);
+            let mut spec = self.new_port(&mut rng, host, is_smoltcp);
+            spec.draw_limits(&mut rng.fork(50));
             if index == 0 || rng.chance_ppm(400_000) {
                 self.listeners.push(ListenerSpec {
                     port: LISTENERS_FIRST + index as u16,
@@ -63,6 +71,7 @@ impl Scenario {
             answer_time_max: Duration(1 << answer_bits),
             nic_rate: rng.chance_ppm(300_000).then(|| rng.between(1, 32) as u32),
             is_compared: rng.chance_ppm(250_000),
+            rules: new_rules(&mut rng.fork(60)),
         });
     }
 
@@ -100,7 +109,31 @@ impl Scenario {
             stack,
             ring_len: 1 << rng.between(14, 20),
             claims_all: rng.chance_ppm(300_000),
+            rate: SendRate::default(),
+            is_tapped: false,
         }
+    }
+
+    /// Draws changes of the MTU of the host with mux ports. smoltcp has no path MTU discovery, so
+    /// the MTU does not change beside smoltcp.
+    pub(crate) fn add_mtu_changes(&mut self, rng: &mut Rng) {
+        let Some(ports) = self.ports.as_ref().filter(|ports| !ports.has_smoltcp()) else {
+            return;
+        };
+        let (host, last) = (ports.host, self.connections.last());
+        let (spec, last) = (&self.hosts[host], last.map_or(0, |plan| plan.start.0));
+        let smallest = if spec.ipv6 { MTU_MIN_V6 } else { MTU_MIN_V4 };
+        if spec.mtu <= smallest || !rng.chance_ppm(400_000) {
+            return;
+        }
+        let largest = u64::from(spec.mtu);
+        for _ in 0..rng.between(1, 4) {
+            let after = 1 << rng.between(16, 30);
+            let at = Instant(rng.below(last + 1) + rng.below(after));
+            let mtu = rng.between(smallest.into(), largest) as u32;
+            self.faults.push(Fault::InterfaceMtu { host, at, mtu });
+        }
+        self.faults.sort_by_key(Fault::at);
     }
 
     /// Draws the planned deaths and handovers of programs on mux ports.
@@ -138,7 +171,7 @@ impl Scenario {
 impl Scenario {
     /// Removes random causes of long delays from a compared run: loss, long links, short queues and
     /// rings, pauses, slow accepts, delayed ACKs, Nagle's algorithm, faults, and deaths and
-    /// handovers of programs.
+    /// handovers of programs, and limits of the rate.
     pub(crate) fn remove_random_delays(&mut self) {
         let Some(ports) = self.ports.as_mut().filter(|ports| ports.is_compared) else {
             return;
@@ -153,6 +186,7 @@ impl Scenario {
         }
         for port in &mut ports.programs {
             port.ring_len = port.ring_len.max(COMPARED_RING_LEN);
+            port.rate = SendRate::default();
             if let PortStack::Smoltcp(spec) = &mut port.stack {
                 (spec.ack_delay, spec.nagle) = (Duration::ZERO, false);
             }
@@ -180,6 +214,33 @@ impl Scenario {
         ports.hostile.clear();
         ports.is_compared = false;
         Some(other)
+    }
+}
+
+impl PortSpec {
+    /// Draws the limits of the rate, and whether a tap copies the frames.
+    fn draw_limits(&mut self, rng: &mut Rng) {
+        let packets = rng.chance_ppm(200_000).then(|| 1 << rng.between(9, 14));
+        let bytes = rng.chance_ppm(200_000).then(|| 1 << rng.between(18, 24));
+        self.rate = SendRate { packets, bytes };
+        self.is_tapped = rng.chance_ppm(300_000);
+    }
+}
+
+/// Draws the operator's rules.
+fn new_rules(rng: &mut Rng) -> PortRulesSpec {
+    let action = |rng: &mut Rng| match rng.chance_ppm(500_000) {
+        true => Action::Refuse,
+        false => Action::Drop,
+    };
+    let mut rule = |ppm| rng.chance_ppm(ppm).then(|| action(rng));
+    let (opened_by_peer, opened_by_listener) = (rule(400_000), rule(400_000));
+    let hostile = rule(200_000);
+    let sides = [None, Some(Direction::In), Some(Direction::Out)];
+    PortRulesSpec {
+        opened_by_peer,
+        opened_by_listener,
+        hostile: hostile.zip(rng.pick(&sides).copied()),
     }
 }
 

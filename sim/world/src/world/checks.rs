@@ -168,7 +168,7 @@ impl World {
         self.kill_hostile()?;
         if let Some(ports) = &mut self.ports {
             let machine = &mut self.machines[ports.host];
-            ports.begin_drain(self.now, machine.host.mux_ports_mut())?;
+            ports.begin_drain(self.now, &mut machine.host)?;
             machine.wake(self.now);
         }
         if self.repair.is_some() {
@@ -201,8 +201,8 @@ impl World {
             process.kill(self.now, &mut self.machines[host]);
         }
         if let Some(ports) = &mut self.ports {
-            let mux = self.machines[ports.host].host.mux_ports_mut();
-            self.report.add_counters(ports.finish(self.now, mux)?);
+            let service = &mut self.machines[ports.host].host;
+            self.report.add_counters(ports.finish(self.now, service)?);
         }
         for (index, machine) in self.machines.iter().enumerate() {
             let (programs, flows, bytes) = machine.host.usage();

@@ -64,6 +64,11 @@ impl World {
                 self.repair = Some(now + lasts);
             }
             Some(Fault::PathMtu { mtu, .. }) => self.network.set_path_mtu(mtu),
+            Some(Fault::InterfaceMtu { host, mtu, .. }) => {
+                let machine = &mut self.machines[host];
+                machine.host.set_mtu(machine.clock(now), mtu);
+                machine.wake(now);
+            }
             Some(Fault::NeighboursExpired { host, .. }) => {
                 self.forget_neighbours(host);
             }

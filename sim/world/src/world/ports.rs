@@ -11,6 +11,18 @@ use crate::{
 };
 
 impl World {
+    /// Sets the rate of the NIC and the operator's rules of the host with mux ports.
+    pub(super) fn configure_ports(&mut self) {
+        let Some(ports) = &self.scenario.ports else {
+            return;
+        };
+        let machine = &mut self.machines[ports.host];
+        if let Some(rate) = ports.nic_rate {
+            machine.slow_down(rate as usize);
+        }
+        machine.host.set_rules(self.now, &ports.rules.rule_set());
+    }
+
     pub(super) fn run_port(&mut self, event: PortEvent) -> Result<(), Violation> {
         match event {
             PortEvent::Launch(index) => self.launch_port(index, None)?,
@@ -18,8 +30,8 @@ impl World {
             event => {
                 if let Some(ports) = &mut self.ports {
                     let machine = &mut self.machines[ports.host];
-                    let mux = machine.host.mux_ports_mut();
-                    if ports.handle(self.now, event, mux, &mut self.run_state)? {
+                    let service = &mut machine.host;
+                    if ports.handle(self.now, event, service, &mut self.run_state)? {
                         machine.wake(self.now);
                     }
                 }
@@ -46,8 +58,8 @@ impl World {
         };
         let place = (index, ports.starts[index]);
         let launch = Launch::new(&self.scenario, place, starts, rng);
-        let mux = self.machines[ports.host].host.mux_ports_mut();
-        ports.launch(self.now, mux, &launch, retire)
+        let service = &mut self.machines[ports.host].host;
+        ports.launch(self.now, service, &launch, retire)
     }
 
     /// Ends a program on a mux port according to the plan.
@@ -80,8 +92,8 @@ impl World {
         match change.kind {
             ChangeKind::Death { restart_after } => {
                 let back = restart_after.map(|after| now + after);
-                let mux = self.machines[ports.host].host.mux_ports_mut();
-                ports.kill(now, mux, change.index, back)
+                let service = &mut self.machines[ports.host].host;
+                ports.kill(now, service, change.index, back)
             }
             ChangeKind::HandOver { all, lasts } => {
                 self.launch_port(change.index, Some((now + lasts, all)))

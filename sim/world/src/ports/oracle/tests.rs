@@ -24,7 +24,7 @@ fn local(port: u16) -> Endpoint {
 
 /// Returns an oracle with three mux ports, which own the TCP ports 1000, 1001 and 1002.
 fn oracle() -> Oracle {
-    let mut oracle = Oracle::new(MAC, vec![LOCAL]);
+    let mut oracle = Oracle::new(MAC, vec![LOCAL], PortRulesSpec::default());
     for (key, port) in [(GOOD, 1000), (OTHER, 1001), (HOSTILE, 1002)] {
         oracle.open(key, key == HOSTILE);
         assert!(oracle.owners.claim(key, TCP, local(port)));

@@ -131,7 +131,7 @@ impl Host {
     }
 }
 
-/// The server's program: sends each message back. The first byte of a connection selects another
+/// The server's program: sends each message back. The first byte of a connection can select another
 /// behaviour.
 #[derive(Default)]
 struct Server {
@@ -342,7 +342,10 @@ fn ten_thousand_connections_do_not_wait_for_three_others() {
     assert_eq!(alone.len(), (CONNECTIONS - 3) * ROUNDS);
     // A request takes the delays of both directions, and at most two ticks of processing.
     assert!(alone.iter().all(|ticks| *ticks <= 2 * DELAY + 2));
-    assert!(alone == beside, "the others have other latencies");
+    assert!(
+        alone == beside,
+        "the disturbers change the latencies of the crowd"
+    );
 
     // All connections exist, frames were lost, and the lossy and the blocked connection still have
     // data to transfer.
