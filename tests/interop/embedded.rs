@@ -59,14 +59,26 @@ pub fn fetch(wire: &Wire, server: &str, len: usize) -> Outcome {
     Ok(())
 }
 
-/// Runs wrk for two seconds against the HTTP server at `server`. Fails if a connection had an
-/// error.
-pub fn load(wire: &Wire, server: &str, path: &str, header: &str) -> Outcome {
+/// Returns wrk, which runs for two seconds against the HTTP server at `server`.
+pub fn wrk(wire: &Wire, server: &str, path: &str, header: &str) -> Program {
     let wrk = client(wire, "wrk")
         .args("-t 1 -c 50 -d 2s --timeout 10s -H")
         .arg(header);
-    let finished = wrk.arg(format!("http://{server}/{path}")).run(SHORT)?;
-    let output = finished.success()?.stdout;
+    wrk.arg(format!("http://{server}/{path}"))
+}
+
+/// Runs [`wrk`], and fails if a connection had an error.
+pub fn load(wire: &Wire, server: &str, path: &str, header: &str) -> Outcome {
+    check_wrk(
+        &wrk(wire, server, path, header)
+            .run(SHORT)?
+            .success()?
+            .stdout,
+    )
+}
+
+/// Fails if the output of [`wrk`] reports an error of a connection.
+pub fn check_wrk(output: &str) -> Outcome {
     let failed = output.contains("Socket errors") || output.contains("Non-2xx");
     ensure!(output.contains("Requests/sec") && !failed, "{output}");
     Ok(())

@@ -194,6 +194,7 @@ const CASES: &[Case] = cases![
     direct::a_killed_owner_of_a_queue 90,
     ports::groups_reach_ports 90,
     ports::three_stacks_share_an_address 120,
+    ports::the_mtu_changes 120,
     ports::two_ports_exchange_packets_in_memory 60,
     ports::a_port_reaches_a_server_on_the_service 60,
     ports::a_program_on_the_service_reaches_a_port 60,

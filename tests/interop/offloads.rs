@@ -84,7 +84,7 @@ pub fn settings_are_as_before() -> Outcome {
                     service.down()?;
                     // `tidelane down` returns only after the settings are restored.
                     let now = features(&wire, name)?;
-                    ensure!(now == before, "after down: {before}, then {now}");
+                    ensure!(now == before, "before up: {before}, after down: {now}");
                 }
                 "TERM" => tidelane_tests::running::send_signal(
                     service.pid(),

@@ -3,7 +3,7 @@
 //! server on a port, a server on the service and a server on the kernel share one address. A wire
 //! is two network namespaces, the server's and the client's, joined by a veth pair.
 
-use std::{fs, net::Ipv4Addr, time::Duration};
+use std::{fs, net::Ipv4Addr, thread, time::Duration};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -14,8 +14,8 @@ use tidelane_tests::{
 
 use crate::{
     commands::{check_refusal, tidelane},
-    embedded::{fetch, load},
-    support::{SHORT, check_load, echo_client, echo_server},
+    embedded::{check_wrk, fetch, load, wrk},
+    support::{SHORT, check_load, echo_client, echo_server, ip},
 };
 
 /// TCP port of the HTTP server.
@@ -114,6 +114,37 @@ pub fn three_stacks_share_an_address() -> Outcome {
     );
     // The large pages leave the mux port as GSO frames.
     ensure!(port["gso_frames"].as_u64() > Some(100), "{port}");
+    server.check_alive()
+}
+
+/// The interface's MTU gets smaller and larger while a program on a mux port sends long bodies, as
+/// segments and as GSO frames. The connections go on. The client's end of the veth pair keeps its
+/// MTU, so that the client's MSS does not limit the segments.
+pub fn the_mtu_changes() -> Outcome {
+    tools::require_tools(&["curl", "wrk"])?;
+    let wire = Wire::new()?;
+    let service = wire.service()?;
+    let mut server = http(&wire, &service, HTTP)?.spawn_ready(SHORT)?;
+    let address = format!("{SERVER}:{HTTP}");
+    let mut answered = 0;
+    for (mtu, path) in [(1400, "1460"), (1200, "100000"), (1500, "100000")] {
+        let running = wrk(&wire, &address, path, "Connection: keep-alive").spawn()?;
+        thread::sleep(Duration::from_millis(700));
+        ip(
+            &wire,
+            Side::Server,
+            &format!("link set {INTERFACE} mtu {mtu}"),
+        )?;
+        check_wrk(&running.wait(SHORT)?.success()?.stdout)?;
+        check_http(&wire)?;
+        let port = ports(&service)?.into_iter().next().unwrap_or_default();
+        let now = port["refused"]["too_long"].as_u64().unwrap_or(0);
+        ensure!(
+            now > answered || mtu == 1500,
+            "no packet was longer than {mtu}: {port}"
+        );
+        answered = now;
+    }
     server.check_alive()
 }
 

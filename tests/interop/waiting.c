@@ -1,13 +1,15 @@
 /*
  * Clients that wait for data from an echo server, and send nothing meanwhile.
  *
- *   waiting ADDRESS PORT CONNECTIONS SECONDS LOCAL_PORT poll|select|epoll|recv
+ *   waiting ADDRESS PORT CONNECTIONS SECONDS LOCAL_PORT poll|select|epoll|nested|recv
  *
  * The program opens the connections, sends a byte on each and reads the echo. Then it prints
  * "waiting" and waits in the given call, for SECONDS at most, until all connections have ended.
- * With epoll, one thread waits for all connections. With recv, each connection has a thread that
- * waits. At the end the program prints "reset N ended N silent N": the number of connections that
- * were reset, of connections that the peer closed, and of connections that are still open.
+ * With epoll, one thread waits for all connections. With nested, every second connection is in an
+ * inner epoll instance, which is registered with the outer one. With recv, each connection has a
+ * thread that waits. At the end the program prints "reset N ended N silent N": the number of
+ * connections that were reset, of connections that the peer closed, and of connections that are
+ * still open.
  *
  * If LOCAL_PORT is not 0, the program opens one connection, from this port. If the peer resets the
  * connection, the program connects again from the same port and exchanges bytes for SECONDS. Then
@@ -151,19 +153,46 @@ static void wait_in_select(int count, long end)
 	}
 }
 
+/* The connections that a thread waits for in epoll. */
+struct watched {
+	/* The epoll instance for every second connection. */
+	int odd;
+	/* The epoll instance for the other connections, in which the thread waits. */
+	int outer;
+};
+
+/* User data of the inner epoll instance. */
+#define INNER UINT32_MAX
+
+/* Creates the epoll instances for `count` connections. */
+static struct watched *watch(int count, int nested)
+{
+	static struct watched all;
+	struct epoll_event event = {.events = EPOLLIN, .data.u32 = INNER};
+
+	all = (struct watched){.outer = epoll_create1(0)};
+	all.odd = nested ? epoll_create1(0) : all.outer;
+	must(all.outer >= 0 && all.odd >= 0);
+	if (nested)
+		must(epoll_ctl(all.outer, EPOLL_CTL_ADD, all.odd, &event) == 0);
+	for (int i = 0; i < count; i++) {
+		event = (struct epoll_event){.events = EPOLLIN | EPOLLET, .data.u32 = i};
+		must(epoll_ctl(i % 2 ? all.odd : all.outer, EPOLL_CTL_ADD, clients[i].fd,
+			       &event) == 0);
+	}
+	return &all;
+}
+
 /* Waits in epoll_wait without a timeout, so that only an event can wake the thread. */
 static void *wait_in_epoll(void *argument)
 {
-	int epoll = epoll_create1(0), count = *(int *)argument;
+	const struct watched *all = argument;
 	struct epoll_event event;
 
-	must(epoll >= 0);
-	for (int i = 0; i < count; i++) {
-		event = (struct epoll_event){.events = EPOLLIN | EPOLLET, .data.u32 = i};
-		must(epoll_ctl(epoll, EPOLL_CTL_ADD, clients[i].fd, &event) == 0);
-	}
 	while (left > 0) {
-		must(epoll_wait(epoll, &event, 1, -1) == 1);
+		must(epoll_wait(all->outer, &event, 1, -1) == 1);
+		if (event.data.u32 == INNER)
+			must(epoll_wait(all->odd, &event, 1, -1) == 1);
 		count_end(&clients[event.data.u32], MSG_DONTWAIT);
 	}
 	return NULL;
@@ -181,9 +210,11 @@ static void wait_in_threads(const char *how, int count, long end)
 {
 	pthread_t thread;
 
-	if (strcmp(how, "epoll") == 0)
-		must(pthread_create(&thread, NULL, wait_in_epoll, &count) == 0);
-	else
+	if (strcmp(how, "epoll") == 0 || strcmp(how, "nested") == 0) {
+		struct watched *all = watch(count, strcmp(how, "nested") == 0);
+
+		must(pthread_create(&thread, NULL, wait_in_epoll, all) == 0);
+	} else
 		for (int i = 0; i < count; i++)
 			must(pthread_create(&thread, NULL, wait_in_recv, &clients[i]) == 0);
 	while (__atomic_load_n(&left, __ATOMIC_SEQ_CST) > 0 && now_ms() < end)

@@ -136,7 +136,7 @@ pub fn many_peers_are_reset() -> Outcome {
 /// service dies, when the server's service dies, and when both die, whatever call they wait in.
 pub fn connections_are_reset_when_a_service_dies() -> Outcome {
     for (clients_die, server_dies) in [(true, false), (false, true), (true, true)] {
-        for how in ["poll", "select", "epoll", "recv"] {
+        for how in ["poll", "select", "epoll", "nested", "recv"] {
             let wire = Wire::new()?;
             let waiting = Waiting::compile(&wire)?;
             let (near, far) = (wire.service_with(Side::Client, &[])?, wire.service()?);

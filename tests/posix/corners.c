@@ -307,14 +307,6 @@ void names(void)
 	show(getsockname(fd, (void *)&name, &len));
 }
 
-/* Prints the result of poll. */
-static void say_poll(int fd)
-{
-	struct pollfd entry = {.fd = fd, .events = POLLIN | POLLOUT | POLLRDHUP | POLLPRI};
-	int result = poll(&entry, 1, 0);
-	say("poll %d%s", result, events_text(entry.revents));
-}
-
 /* Returns the TCP state of a connection. */
 static int state_of(int fd)
 {
@@ -597,13 +589,9 @@ static int disconnect(int fd)
 void listener_shut_down(void)
 {
 	/* Bind to a port number, because the kernel releases a port that it chose itself. */
-	int port, on = 1;
+	int port;
 	close(open_listener(0, &port));
-	int listener = socket(AF_INET, SOCK_STREAM, 0);
-	struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons(port)};
-	must(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0);
-	must(bind(listener, (void *)&name, sizeof name) == 0 && listen(listener, 5) == 0);
-	want_connections(listener);
+	int listener = listener_at(port);
 	int other = peer_connects(port);
 	close(accept(listener, NULL, NULL));
 	peer_must("close %d", other);

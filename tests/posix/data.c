@@ -334,6 +334,33 @@ void resets_after_data(void)
 	}
 }
 
+/* The peer ends its direction and then resets the connection. A read returns the data and the end
+ * of the stream. Only a write or SO_ERROR returns the error. */
+void reset_after_end(void)
+{
+	for (int way = 0; way < 4; way++) {
+		char bytes[10];
+		int other, fd = accepted(0, &other), error = -1;
+		struct pollfd entry = {.fd = fd, .events = POLLRDHUP};
+		socklen_t len = sizeof error;
+		if (way & 1)
+			peer_sends(other, 3, 1);
+		peer_must("shutdown %d", other);
+		must(poll(&entry, 1, TIMEOUT_MS) == 1);
+		peer_must("reset %d", other);
+		entry.events = 0;
+		must(poll(&entry, 1, TIMEOUT_MS) == 1);
+		if (way & 2)
+			show(send(fd, "x", 1, MSG_NOSIGNAL));
+		for (int i = 0; i < 3; i++)
+			show(recv(fd, bytes, sizeof bytes, 0));
+		show(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len));
+		say("error %s", strerrorname_np(error));
+		show(send(fd, "x", 1, MSG_NOSIGNAL));
+		close(fd);
+	}
+}
+
 static void *write_much(void *arg)
 {
 	write_exactly(*(int *)arg, 32 << 20, 7);

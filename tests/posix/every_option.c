@@ -12,10 +12,10 @@ static const struct level {
 	{"TCP", IPPROTO_TCP, 46},
 };
 
-/* Options that the comparison leaves out. Tidelane does not implement some of these options: the
- * preload library refuses to set them on a connection, and if a program sets one before connect,
- * the kernel keeps the socket. The values of the other options differ from connection to
- * connection. If `skip_get` is 1, the comparison does not read the option either. */
+/* Options that this program does not set. If `skip_get` is 1, it does not read the option either.
+ * Tidelane does not implement some of these options: the preload library refuses to set them on a
+ * connection, and if a program sets one before connect, the kernel keeps the socket. The values of
+ * the others among these options differ from connection to connection. */
 static const struct {
 	int level, name, skip_get;
 } left_out[] = {

@@ -635,3 +635,173 @@ void fork_counts_received(void)
 	say("parent reads %zd", recv(fd, bytes, 10, MSG_WAITALL));
 	say("received %llu", bytes_received(fd));
 }
+
+/* A child shuts its parent's listener down. The parent, which accepts or sleeps, no longer has a
+ * listener. Then the parent listens again. */
+void fork_shuts_listener_down(void)
+{
+	int port, go[2];
+	must(pipe(go) == 0);
+	close(open_listener(0, &port));
+	for (int how = 0; how < 4; how++) {
+		/* In every second round, the child has accepted from the listener before. */
+		int listener = listener_at(port);
+		pid_t child = fork();
+		if (child == 0) {
+			if (how & 1)
+				want_connections(listener);
+			wait_byte(go[0]);
+			if (how >= 2) {
+				await_asleep(getppid());
+				pause_briefly();
+			}
+			must(shutdown(listener, SHUT_RDWR) == 0);
+			CHILD_ENDS(how);
+		}
+		signal_byte(go[1]);
+		if (how >= 2)
+			show(accept(listener, NULL, NULL));
+		say("child %d", status_of(child));
+		say("peer connects: %d", peer_tries(port).ok);
+		say_poll(listener);
+		show(accept(listener, NULL, NULL));
+		show(listen(listener, 5));
+		want_connections(listener);
+		int other = peer_connects(port), fd = accept(listener, NULL, NULL);
+		must(fd >= 0);
+		peer_sends(other, 10, 1);
+		read_exactly(fd, 10, 1);
+		close(fd);
+		close(listener);
+		peer_must("close %d", other);
+	}
+}
+
+/* A child shuts its parent's listener down, and the parent calls listen next. */
+void fork_shuts_down_before_listen(void)
+{
+	int port, listener = open_listener(0, &port);
+	want_connections(listener);
+	pid_t child = fork();
+	if (child == 0) {
+		must(shutdown(listener, SHUT_RD) == 0);
+		CHILD_ENDS(0);
+	}
+	say("child %d", status_of(child));
+	struct sockaddr_in name;
+	socklen_t len = sizeof name;
+	show(listen(listener, 5));
+	want_connections(listener);
+	must(getsockname(listener, (void *)&name, &len) == 0);
+	int other = peer_connects(ntohs(name.sin_port)), fd = accept(listener, NULL, NULL);
+	must(fd >= 0);
+	peer_must("close %d", other);
+}
+
+/* Calls shutdown without the C library, so that a preloaded library does not notice. */
+static long bare_shutdown(int fd, int how)
+{
+#if defined(__x86_64__)
+	long result;
+	__asm__ volatile("syscall"
+			 : "=a"(result)
+			 : "a"((long)SYS_shutdown), "D"((long)fd), "S"((long)how)
+			 : "rcx", "r11", "memory");
+	return result;
+#elif defined(__aarch64__)
+	register long number __asm__("x8") = SYS_shutdown;
+	register long first __asm__("x0") = fd;
+	register long second __asm__("x1") = how;
+	__asm__ volatile("svc 0" : "+r"(first) : "r"(number), "r"(second) : "memory");
+	return first;
+#endif
+}
+
+/* Returns a listener at a port of all addresses, without SO_REUSEADDR. */
+static int listener_without_reuse(int port)
+{
+	struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons(port)};
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	must(fd >= 0 && bind(fd, (void *)&name, sizeof name) == 0 && listen(fd, 64) == 0);
+	return fd;
+}
+
+/* A child shuts its parent's listener down by the bare system call, and the parent calls listen
+ * next. In the second round, the kernel has chosen the port, and may choose another one. In the
+ * third round, the socket does not have SO_REUSEADDR. */
+void fork_shuts_down_unnoticed(void)
+{
+	for (int round = 0; round < 3; round++) {
+		int port, listener = open_listener(0, &port);
+		if (round != 1) {
+			close(listener);
+			listener = round == 0 ? listener_at(port) : listener_without_reuse(port);
+		}
+		want_connections(listener);
+		pid_t child = fork();
+		if (child == 0) {
+			must(bare_shutdown(listener, SHUT_RD) == 0);
+			CHILD_ENDS(0);
+		}
+		say("child %d", status_of(child));
+		show(listen(listener, 5));
+		want_connections(listener);
+		struct sockaddr_in name;
+		socklen_t len = sizeof name;
+		must(getsockname(listener, (void *)&name, &len) == 0);
+		int other = peer_connects(ntohs(name.sin_port));
+		int fd = accept(listener, NULL, NULL);
+		must(fd >= 0);
+		peer_sends(other, 10, 1);
+		read_exactly(fd, 10, 1);
+		close(fd);
+		close(listener);
+		peer_must("close %d", other);
+	}
+}
+
+/* A child shuts its parent's listener down and listens again. The parent gets the connections,
+ * after the child's end or beside a child that does not accept. In some rounds, the parent slept in
+ * accept before. */
+void fork_listens_again(void)
+{
+	int port, go[2], done[2];
+	must(pipe(go) == 0 && pipe(done) == 0);
+	close(open_listener(0, &port));
+	for (int how = 0; how < 4; how++) {
+		int listener = listener_at(port);
+		pid_t child = fork();
+		if (child == 0) {
+			if (how >= 2) {
+				await_asleep(getppid());
+				pause_briefly();
+			}
+			must(shutdown(listener, SHUT_RDWR) == 0);
+			if (how >= 2)
+				wait_byte(go[0]);
+			must(listen(listener, 5) == 0);
+			signal_byte(done[1]);
+			if (how & 1)
+				wait_byte(go[0]);
+			CHILD_ENDS(how);
+		}
+		if (how >= 2) {
+			show(accept(listener, NULL, NULL));
+			signal_byte(go[1]);
+		}
+		wait_byte(done[0]);
+		if (!(how & 1))
+			say("child %d", status_of(child));
+		int other = peer_connects(port), fd = accept(listener, NULL, NULL);
+		must(fd >= 0);
+		peer_sends(other, 10, 1);
+		read_exactly(fd, 10, 1);
+		if (how & 1) {
+			signal_byte(go[1]);
+			say("child %d", status_of(child));
+		}
+		close(fd);
+		close(listener);
+		peer_must("close %d", other);
+	}
+}

@@ -1,37 +1,31 @@
 /* Several epoll instances: a temporary instance, and instances within another instance. */
 #include "posix.h"
 
-static int control(int epfd, int operation, int fd, unsigned bits, unsigned data)
-{
-	struct epoll_event event = {.events = bits, .data.u32 = data};
-	return epoll_ctl(epfd, operation, fd, &event);
-}
-
 /* Waits for one event. */
 static int wait_one(int epfd, struct epoll_event *event)
 {
 	return epoll_wait(epfd, event, 1, TIMEOUT_MS);
 }
 
-/* The program waits for a connection in a temporary epoll instance and closes the instance. Then it
- * adds the connection to a second instance, which reports the following event. */
+/* The program waits for data on a connection in a temporary epoll instance, and closes the
+ * instance. Then it adds the connection to a second instance, which reports the following event. */
 void temporary_epoll(void)
 {
 	enum { N = 40 };
 	int port, listener = open_listener(0, &port), stays = epoll_create1(0), missed = 0;
 	struct epoll_event event;
-	must(control(stays, EPOLL_CTL_ADD, listener, EPOLLIN, 1) == 0);
+	must(epoll_control(stays, EPOLL_CTL_ADD, listener, EPOLLIN, 1) == 0);
 	for (int round = 0; round < N; round++) {
 		int other = peer_connects(port);
 		must(wait_one(stays, &event) && event.data.u32 == 1);
 		int fd = accept(listener, NULL, NULL), temporary = epoll_create1(0);
 		must(fd >= 0);
 		peer_sends(other, 10, 1);
-		must(control(temporary, EPOLL_CTL_ADD, fd, EPOLLIN, 2) == 0);
+		must(epoll_control(temporary, EPOLL_CTL_ADD, fd, EPOLLIN, 2) == 0);
 		must(wait_one(temporary, &event) == 1);
 		must(close(temporary) == 0);
 		read_exactly(fd, 10, 1);
-		must(control(stays, EPOLL_CTL_ADD, fd, EPOLLIN, 3) == 0);
+		must(epoll_control(stays, EPOLL_CTL_ADD, fd, EPOLLIN, 3) == 0);
 		must(epoll_wait(stays, &event, 1, 0) == 0);
 		peer_sends(other, 10, 2);
 		missed += epoll_wait(stays, &event, 1, 1000) != 1;
@@ -60,7 +54,7 @@ static void print_event(const char *what, int epfd, int timeout)
 static void arm_again(unsigned bits)
 {
 	if (bits & EPOLLONESHOT)
-		show(control(outer, EPOLL_CTL_MOD, middle, bits, 1));
+		show(epoll_control(outer, EPOLL_CTL_MOD, middle, bits, 1));
 }
 
 /* Prints an event of `middle` and an event of `inner`. */
@@ -100,10 +94,10 @@ static void nest(const char *how, unsigned bits)
 	outer = epoll_create1(0), middle = epoll_create1(0), inner = epoll_create1(0);
 	struct pollfd entry = {outer, POLLIN, 0};
 	must(pipe(ends) == 0);
-	must(control(outer, EPOLL_CTL_ADD, middle, bits, 1) == 0);
-	must(control(middle, EPOLL_CTL_ADD, inner, EPOLLIN, 2) == 0);
-	must(control(inner, EPOLL_CTL_ADD, fd, EPOLLIN, 3) == 0);
-	must(control(inner, EPOLL_CTL_ADD, ends[0], EPOLLIN, 4) == 0);
+	must(epoll_control(outer, EPOLL_CTL_ADD, middle, bits, 1) == 0);
+	must(epoll_control(middle, EPOLL_CTL_ADD, inner, EPOLLIN, 2) == 0);
+	must(epoll_control(inner, EPOLL_CTL_ADD, fd, EPOLLIN, 3) == 0);
+	must(epoll_control(inner, EPOLL_CTL_ADD, ends[0], EPOLLIN, 4) == 0);
 	print_event(how, outer, 20);
 	peer_sends(other, 30, 1);
 	print_event("arrived", outer, TIMEOUT_MS);
@@ -128,4 +122,89 @@ void nested_epoll(void)
 	nest("level", EPOLLIN);
 	nest("edge", EPOLLIN | EPOLLET);
 	nest("once", EPOLLIN | EPOLLONESHOT);
+}
+
+/* A registration with EPOLLONESHOT stays armed while it has nothing to report. The inner instance
+ * contains a connection that is registered for no events, and whose data arrives while the program
+ * sleeps in the outer instance. With Tidelane, the arrival wakes the thread of the program. */
+void nested_one_shot(void)
+{
+	int quiet_peer, quiet = accepted(SOCK_NONBLOCK, &quiet_peer);
+	int other, fd = accepted(SOCK_NONBLOCK, &other);
+	outer = epoll_create1(0), inner = epoll_create1(0);
+	must(epoll_control(outer, EPOLL_CTL_ADD, inner, EPOLLIN | EPOLLONESHOT, 1) == 0);
+	must(epoll_control(inner, EPOLL_CTL_ADD, quiet, 0, 2) == 0);
+	must(epoll_control(inner, EPOLL_CTL_ADD, fd, EPOLLIN, 3) == 0);
+	for (int round = 0; round < 3; round++) {
+		pthread_t thread;
+		must(pthread_create(&thread, NULL, peer_sends_later, &quiet_peer) == 0);
+		print_event("quiet", outer, 200);
+		must(pthread_join(thread, NULL) == 0);
+		must(pthread_create(&thread, NULL, peer_sends_later, &other) == 0);
+		/* Without a timeout, because a wait that ends would look for the event again. */
+		print_event("arrived", outer, -1);
+		must(pthread_join(thread, NULL) == 0);
+		read_exactly(fd, 30, 1);
+		show(epoll_control(outer, EPOLL_CTL_MOD, inner, EPOLLIN | EPOLLONESHOT, 1));
+	}
+	close(quiet);
+	close(fd);
+	close(inner);
+	close(outer);
+}
+
+/* All registrations of the outer instance have the same user data: two inner instances, of which
+ * the first is quiet, and a pipe. Each event is reported. */
+void nested_same_data(void)
+{
+	int quiet_peer, quiet = accepted(SOCK_NONBLOCK, &quiet_peer);
+	int other, fd = accepted(SOCK_NONBLOCK, &other);
+	outer = epoll_create1(0), middle = epoll_create1(0), inner = epoll_create1(0);
+	must(pipe(ends) == 0);
+	must(epoll_control(outer, EPOLL_CTL_ADD, middle, EPOLLIN, 0) == 0);
+	must(epoll_control(outer, EPOLL_CTL_ADD, inner, EPOLLIN | EPOLLONESHOT, 0) == 0);
+	must(epoll_control(outer, EPOLL_CTL_ADD, ends[0], EPOLLIN | EPOLLONESHOT, 0) == 0);
+	must(epoll_control(middle, EPOLL_CTL_ADD, quiet, EPOLLIN, 0) == 0);
+	must(epoll_control(inner, EPOLL_CTL_ADD, fd, EPOLLIN, 0) == 0);
+	for (int round = 0; round < 3; round++) {
+		pthread_t thread;
+		must(write(ends[1], "x", 1) == 1);
+		print_event("pipe", outer, -1);
+		print_event("disabled", outer, 20);
+		must(pthread_create(&thread, NULL, peer_sends_later, &other) == 0);
+		print_event("inner", outer, -1);
+		print_event("disabled", outer, 20);
+		must(pthread_join(thread, NULL) == 0);
+		read_exactly(fd, 30, 1);
+		must(read(ends[0], &thread, 1) == 1);
+		show(epoll_control(outer, EPOLL_CTL_MOD, inner, EPOLLIN | EPOLLONESHOT, 0));
+		show(epoll_control(outer, EPOLL_CTL_MOD, ends[0], EPOLLIN | EPOLLONESHOT, 0));
+	}
+	must(pthread_create(&(pthread_t){0}, NULL, peer_sends_later, &quiet_peer) == 0);
+	print_event("middle", outer, -1);
+}
+
+/* The program closes the descriptor of an inner instance, which has a second descriptor, and gives
+ * the number to a pipe. The inner instance stays registered, and the program also registers the
+ * pipe. Events of the inner instance do not change the registration of the pipe. */
+void nested_number_reused(void)
+{
+	int quiet_peer, quiet = accepted(SOCK_NONBLOCK, &quiet_peer);
+	outer = epoll_create1(0), inner = epoll_create1(0);
+	int second = dup(inner);
+	must(pipe(ends) == 0);
+	must(epoll_control(inner, EPOLL_CTL_ADD, quiet, 0, 3) == 0);
+	must(epoll_control(outer, EPOLL_CTL_ADD, inner, EPOLLIN | EPOLLONESHOT, 1) == 0);
+	close(inner);
+	must(dup2(ends[0], inner) == inner);
+	show(epoll_control(outer, EPOLL_CTL_ADD, inner, EPOLLIN, 2));
+	pthread_t thread;
+	must(pthread_create(&thread, NULL, peer_sends_later, &quiet_peer) == 0);
+	print_event("quiet", outer, 200);
+	must(pthread_join(thread, NULL) == 0);
+	must(write(ends[1], "x", 1) == 1);
+	print_event("pipe", outer, TIMEOUT_MS);
+	print_event("pipe again", outer, TIMEOUT_MS);
+	show(epoll_control(second, EPOLL_CTL_MOD, quiet, EPOLLIN, 3));
+	print_event("still there", second, TIMEOUT_MS);
 }

@@ -37,15 +37,21 @@
 	X(every_option)                                                                          \
 	X(bound_without_port) X(bound_in_time_wait)                                              \
 	X(handler_forks) X(handler_writes) X(handler_jumps_out) X(fork_by_other_names)            \
-	X(temporary_epoll) X(nested_epoll) X(streams) X(formatted_writes) X(standard_streams)     \
+	X(temporary_epoll) X(nested_epoll) X(nested_one_shot) X(nested_same_data)                 \
+	X(nested_number_reused) X(nested_added_later) X(nested_reported_once)                     \
+	X(nested_polled_beside) X(nested_beside_calls) X(nested_quiet_additions)                  \
+	X(nested_after_fork) X(nested_does_not_spin)                                              \
+	X(streams) X(formatted_writes) X(standard_streams)                                        \
 	X(fork_standard_streams) X(vectors_without_position)                                      \
-	X(resets_after_data) X(connects_at_once) X(killed_listener)                               \
+	X(resets_after_data) X(reset_after_end) X(connects_at_once) X(killed_listener)            \
 	X(cancelled_asleep) X(cancelled_before) X(cancelled_disabled) X(cancelled_at_any_moment)  \
 	X(cancelled_and_signalled) X(cancelled_in_syscall) X(message_array_error)                 \
 	X(cancelled_in_lock) X(spliced_into_full_pipe) X(spliced_and_interrupted)                  \
+	X(splice_arguments)                                                                        \
 	X(message_headers) X(owner_of_group) X(shutdown_arguments) X(listener_shut_down)           \
 	X(listener_shut_down_wakes) X(interrupting_signals)                                        \
-	X(fork_counts_received)                                                                    \
+	X(fork_shuts_listener_down) X(fork_shuts_down_before_listen) X(fork_listens_again)          \
+	X(fork_counts_received) X(fork_shuts_down_unnoticed)                                       \
 	X(waiters_of_connections) X(waiters_take_turns) X(waiters_by_the_hundred)                 \
 	X(waiters_of_one_connection) X(waiters_beside_epoll) X(fork_beside_waiters)
 

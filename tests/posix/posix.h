@@ -110,14 +110,23 @@ struct sockaddr_in peer_listener(int *fd);
 void wait_readable(int fd);
 /* Waits until poll reports all of `events` for `fd`. `events` may include POLLHUP and POLLERR. */
 void await_events(int fd, short events);
+/* Prints the result of poll, without waiting. */
+void say_poll(int fd);
 /* Sleeps for 50 ms, so that data in flight most likely arrives. The pause may be too short on a
  * busy machine, and the output of a case must not depend on it. */
 void pause_briefly(void);
-/* Waits until the thread `tid` of this process sleeps. */
+/* Calls epoll_ctl with the events `bits` and the user data `data`. */
+int epoll_control(int epfd, int operation, int fd, unsigned bits, unsigned data);
+/* Waits until the thread `tid` sleeps. */
 void await_asleep(pid_t tid);
+/* The function of a thread. Sends data on the peer's socket, whose number `other` points to, when
+ * the main thread sleeps. */
+void *peer_sends_later(void *other);
 /* Calls accept on `listener`, which must have no pending connection, without waiting. A process
  * must have called accept before Tidelane's service (`tidelaned`) gives it connections. */
 void want_connections(int listener);
+/* Returns a new listener at `port` of all addresses, after want_connections. */
+int listener_at(int port);
 /* Reads `count` bytes, which must be the pattern with `seed`. */
 void read_exactly(int fd, long count, unsigned seed);
 /* Writes `count` bytes of the pattern with `seed`. */

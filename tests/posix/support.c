@@ -109,6 +109,16 @@ void want_connections(int listener)
 	must(fcntl(listener, F_SETFL, flags) == 0);
 }
 
+int listener_at(int port)
+{
+	struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons(port)};
+	int on = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
+	must(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0);
+	must(bind(listener, (void *)&name, sizeof name) == 0 && listen(listener, 5) == 0);
+	want_connections(listener);
+	return listener;
+}
+
 int accepted(int flags, int *peer_fd)
 {
 	int port, listener = open_listener(0, &port);
@@ -164,7 +174,7 @@ void pause_briefly(void)
 static char state_of(pid_t tid)
 {
 	char path[64], line[512] = "";
-	snprintf(path, sizeof path, "/proc/self/task/%d/stat", (int)tid);
+	snprintf(path, sizeof path, "/proc/%d/stat", (int)tid);
 	FILE *file = fopen(path, "r");
 	must(file);
 	must(fgets(line, sizeof line, file));
@@ -174,9 +184,30 @@ static char state_of(pid_t tid)
 	return name_end[2];
 }
 
+void say_poll(int fd)
+{
+	struct pollfd entry = {.fd = fd, .events = POLLIN | POLLOUT | POLLRDHUP | POLLPRI};
+	int result = poll(&entry, 1, 0);
+	say("poll %d%s", result, events_text(entry.revents));
+}
+
+int epoll_control(int epfd, int operation, int fd, unsigned bits, unsigned data)
+{
+	struct epoll_event event = {.events = bits, .data.u32 = data};
+	return epoll_ctl(epfd, operation, fd, &event);
+}
+
 void await_asleep(pid_t tid)
 {
 	await(state_of(tid) == 'S');
+}
+
+void *peer_sends_later(void *other)
+{
+	await_asleep(getpid());
+	pause_briefly();
+	peer_sends(*(int *)other, 30, 1);
+	return NULL;
 }
 
 void read_exactly(int fd, long count, unsigned seed)

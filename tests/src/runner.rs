@@ -1,8 +1,8 @@
 //! The test runner: runs test cases, each in its own process with a time limit.
 //!
-//! The runner runs as many cases at a time as the machine has CPUs, or TIDELANE_TEST_JOBS cases.
-//! Most cases wait for the network most of the time. The cases that would disturb others, or that
-//! others would disturb, run at the end, one after another.
+//! The number of cases that run at a time is one more than the number of CPUs, or the value of
+//! TIDELANE_TEST_JOBS. Most cases wait for the network most of the time. The cases that would
+//! disturb others, or that others would disturb, run at the end, one after another.
 //!
 //! libtest runs tests as threads of one process, and has neither a time limit nor a result for a
 //! test that skips itself. This runner executes its own binary again for each case, and passes the
@@ -146,7 +146,7 @@ fn jobs() -> usize {
     let wanted = env::var(JOBS_VARIABLE)
         .ok()
         .and_then(|jobs| jobs.parse().ok());
-    wanted.unwrap_or_else(|| thread::available_parallelism().map_or(1, NonZero::get))
+    wanted.unwrap_or_else(|| thread::available_parallelism().map_or(1, NonZero::get) + 1)
 }
 
 /// Runs `cases` in child processes and prints the results. `filtered` is the number of cases that

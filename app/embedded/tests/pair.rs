@@ -513,7 +513,7 @@ fn garbage_and_packets_for_others_are_counted_and_dropped() {
     let mut pair = Pair::new(0);
     let (client, server) = pair.open();
     let mut frames: Vec<Vec<u8>> = vec![Vec::new(), vec![0; 10], vec![0xff; 60], vec![0x45; 2000]];
-    // Each copy of a valid packet has one other byte changed.
+    // In each copy of a valid packet, a different byte is changed.
     pair.client.write(client, b"payload");
     pair.client.flush();
     let packet = pair.queues[1].borrow_mut().pop_front().unwrap();
@@ -763,8 +763,8 @@ impl PacketIo for GsoPort {
     }
 }
 
-/// A program that sleeps until `next_timeout` sends data that the port refused, although no timer
-/// of TCP runs.
+/// If the port refuses data, `next_timeout` returns a time even though no timer of TCP runs. A poll
+/// at this time sends the data.
 #[test]
 fn a_refused_gso_frame_is_sent_at_the_next_timeout() {
     let (near, far) = MemPort::pair(MemConfig::default());

@@ -14,7 +14,8 @@ pub struct InlinePath {
 }
 
 impl InlinePath {
-    /// Joins `parts` to a path. Returns `None` if the path is too long or contains a zero byte.
+    /// Makes a path of the bytes of all `parts`, without separators. Returns `None` if the path is
+    /// too long or contains a zero byte.
     pub(crate) fn new(parts: &[&[u8]]) -> Option<Self> {
         let mut bytes = [0; LEN_MAX];
         let mut used = 0;

@@ -1,6 +1,6 @@
-//! Many connections beside a peer that does not read: ten thousand, or as many as the process may
-//! have descriptors. The limit of descriptors applies to the process, so this test has a process of
-//! its own.
+//! Many connections beside a peer that does not read: ten thousand, or as many as the limit of
+//! descriptors allows. The limit of descriptors applies to the process, so this test has a process
+//! of its own.
 
 mod open;
 

@@ -251,8 +251,8 @@ pub unsafe extern "C" fn sockatmark(fd: c_int) -> c_int {
     if result == 0 { at } else { result }
 }
 
-/// Stores the value that a handled `ioctl` returns in the program's integer, and replaces the
-/// result of the call by 0.
+/// Stores the result of a handled `ioctl` into the program's integer, and returns 0 as the result
+/// of the call instead.
 ///
 /// # Safety
 ///

@@ -7,7 +7,7 @@ use libc::{off_t, size_t, ssize_t};
 use tidelane_sockets::{descriptors, file, sys::cancellation_unsafe::without_cancellation};
 
 use crate::cancellation_unsafe::cancellation_point;
-use crate::libc_abi_unsafe::{fail_with_errno, handled_or_system_call};
+use crate::libc_abi_unsafe::handled_or_system_call;
 
 /// Interposes libc's `sendfile(2)`, which is no cancellation point.
 ///
@@ -62,14 +62,15 @@ pub unsafe extern "C-unwind" fn splice(
     len: size_t,
     flags: c_uint,
 ) -> ssize_t {
+    const FLAGS: c_uint =
+        libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
     cancellation_point();
     let ends = (descriptors::socket(from), descriptors::socket(to));
-    if matches!(ends, (Some(_), None) | (None, Some(_)))
-        && !(from_offset.is_null() && to_offset.is_null())
-    {
-        return fail_with_errno(libc::ESPIPE);
-    }
+    let moves = from_offset.is_null() && to_offset.is_null() && len > 0 && flags & !FLAGS == 0;
     let handled = match ends {
+        // The kernel's result does not depend on the state of a socket: 0 for no bytes, or an error
+        // for an offset of a pipe or socket, or for an unknown flag.
+        _ if !moves => None,
         (Some(socket), None) => file::splice_out(socket, from, to, len, flags),
         (None, Some(socket)) => file::splice_in(socket, to, from, len, flags),
         // Neither end is a tracked socket, or both ends are, so that the kernel returns EINVAL for

@@ -147,8 +147,8 @@ fn open_substitute(fd: c_int) -> Option<Streams> {
 /// Lets the variable of a standard stream refer to `to` instead of `from`, unless the program has
 /// assigned another stream to the variable.
 ///
-/// Moves unflushed output of `from` to the buffer of `to`, because without this library, this
-/// output would also go to the new file of the descriptor.
+/// Moves unflushed output of `from` to the buffer of `to`, because without this library, the
+/// new file of the descriptor would get this output.
 ///
 /// # Safety
 ///

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `session` | the registration with the service: made on demand, given up in a forked child |
 //! | `channel` | one channel, and the threads that sleep on its doorbell |
+//! | `ring` | the context of a channel |
 //! | `batch_member` | the membership of a socket in the set that one `epoll_wait` returned |
 //! | `channels` | all channels of the process, and the default channel |
 //! | `assign` | moving the events of a connection to another channel |
@@ -16,6 +17,7 @@
 //! | `connection` | a connection and the session that it belongs to |
 //! | `internal_events` | events of this crate's own descriptors in the program's epoll instances |
 //! | `outage` | listeners and sleeping threads during an outage |
+//! | `outer_channels` | the channels of epoll instances that contain another instance |
 //! | `exceptions` | sockets that are left to the kernel on purpose |
 //! | `sleep_fds` | the kernel epoll instances on which threads wait for a channel's doorbell |
 //! | `spin_record` | whether a thread polls before it sleeps |
@@ -31,7 +33,9 @@ pub(crate) mod default_polling;
 pub(crate) mod exceptions;
 pub(crate) mod internal_events;
 pub(crate) mod outage;
+pub(crate) mod outer_channels;
 pub(crate) mod report;
+mod ring;
 pub(crate) mod session;
 pub(crate) mod sleep_fds;
 mod spin_record;

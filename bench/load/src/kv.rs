@@ -29,8 +29,8 @@ mod items;
 const EVENTS_MAX: usize = 512;
 /// Largest number of bytes per call of `recv`.
 const READ_MAX: usize = 64 * 1024;
-/// Time limit for a connection to open, for an object to be stored, and for any answer while
-/// requests are in flight.
+/// Time limit for a connection to open, and for an object to be stored. Also the longest time for
+/// which requests may be in flight without an answer on any connection.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Options of `kv-client`.

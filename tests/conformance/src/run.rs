@@ -19,9 +19,6 @@ const ANY_TIME_MAX: Micros = 10_000_000;
 /// the lateness.
 const LATE_MAX: Micros = 1_000_000;
 
-/// Lateness of the runner above which a busy machine may be the cause of a failure.
-const LATE_ENOUGH: Micros = 3_000;
-
 /// The failure of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
@@ -29,8 +26,6 @@ pub struct Failure {
     pub at: Position,
     /// Description of the failure.
     pub message: String,
-    /// True if a busy machine may be the cause: a time was wrong, or the runner was late.
-    pub timing: bool,
 }
 
 impl Failure {
@@ -38,7 +33,6 @@ impl Failure {
         Self {
             at,
             message: message.into(),
-            timing: false,
         }
     }
 }
@@ -74,8 +68,6 @@ struct Run<'a, S> {
     base: Micros,
     /// Permitted deviation of times.
     tolerance: Micros,
-    /// Largest lateness of the runner so far.
-    late: Micros,
 }
 
 /// Runs `script` over `version` on `stack`, which must be new. Fails at the first event whose
@@ -108,16 +100,10 @@ pub fn run(script: &Script, version: Version, stack: &mut impl Stack) -> Result<
         pending: None,
         base: 0,
         tolerance,
-        late: 0,
     };
     let mut steps = script.events.iter().map(|event| run.step(event));
     let result = steps.find(Result::is_err).unwrap_or(Ok(()));
-    let result = result.and_then(|()| run.finish_call());
-    result.map_err(|failure| Failure {
-        // If an event was late, the stack may have been in another state.
-        timing: failure.timing || run.late > LATE_ENOUGH,
-        ..failure
-    })
+    result.and_then(|()| run.finish_call())
 }
 
 impl<'a, S: Stack> Run<'a, S> {
@@ -150,17 +136,13 @@ impl<'a, S: Stack> Run<'a, S> {
 
     /// Fails if the runner executes the event, which was due at `due`, later than the permitted
     /// deviation.
-    fn check_lateness(&mut self, at: Position, due: Micros) -> Result<(), Failure> {
+    fn check_lateness(&self, at: Position, due: Micros) -> Result<(), Failure> {
         let late = self.stack.now().saturating_sub(due);
-        self.late = self.late.max(late);
         if late <= self.tolerance + self.stack.lateness_allowed() {
             return Ok(());
         }
         let message = format!("the runner executed the event {} late", seconds(late));
-        Err(Failure {
-            timing: true,
-            ..Failure::new(at, message)
-        })
+        Err(Failure::new(at, message))
     }
 
     fn set(&mut self, at: Position, settings: &[(String, String)]) -> Result<(), Failure> {
@@ -235,10 +217,7 @@ impl<'a, S: Stack> Run<'a, S> {
         if when.abs_diff(until) > allowed {
             let (should, did) = (seconds(until), seconds(when));
             let message = format!("{} should return at {should}, did at {did}", spec.name);
-            return Err(Failure {
-                timing: true,
-                ..Failure::new(at, message)
-            });
+            return Err(Failure::new(at, message));
         }
         if let (Ok(value), Some(fd)) = (call_result.result, fd) {
             let noted = match urgent {
@@ -300,10 +279,7 @@ impl<'a, S: Stack> Run<'a, S> {
             "the packet should leave at {should}, left at {}",
             seconds(when)
         );
-        Err(Failure {
-            timing: true,
-            ..Failure::new(at, message)
-        })
+        Err(Failure::new(at, message))
     }
 
     fn assert_all(&mut self, assertions: &[Assertion]) -> Result<(), Failure> {

@@ -24,8 +24,7 @@ use crate::{
 /// Default number of concurrent runs on the kernel. The number is large because the runs sleep
 /// nearly always.
 pub const KERNEL_RUNS: usize = 12;
-/// Largest number of runs of a script on the kernel while a busy machine may be the cause of its
-/// failures.
+/// Largest number of runs of a script that fails on the kernel.
 const KERNEL_TRIES: u32 = 8;
 /// Pause before a repeated run, multiplied by the number of earlier repeated runs.
 const KERNEL_PAUSE: Duration = Duration::from_millis(500);
@@ -113,8 +112,6 @@ pub struct Outcome {
     pub verdict: Verdict,
     /// Duration of the run.
     pub took: Duration,
-    /// True if a busy machine may be the cause of the failure.
-    may_repeat: bool,
 }
 
 impl Source {
@@ -189,38 +186,30 @@ impl Source {
     /// Runs the script once.
     pub fn run(&self, platform: Platform) -> Outcome {
         let begun = Instant::now();
-        let (verdict, may_repeat) = match self.script(platform.version) {
-            None => (
-                Verdict::Failed("the script does not support this IP version".to_owned()),
-                false,
-            ),
-            Some(Err(why)) => (Verdict::Failed(why.clone()), false),
-            Some(Ok(script)) => match self.run_script(platform, script) {
-                Ok(()) => (self.verdict_of(platform, script, Ok(())), false),
-                Err((why, timing)) => (self.verdict_of(platform, script, Err(why)), timing),
-            },
+        let verdict = match self.script(platform.version) {
+            None => Verdict::Failed("the script does not support this IP version".to_owned()),
+            Some(Err(why)) => Verdict::Failed(why.clone()),
+            Some(Ok(script)) => {
+                self.verdict_of(platform, script, self.run_script(platform, script))
+            }
         };
         Outcome {
             name: self.name.clone(),
             platform,
-            may_repeat: may_repeat && matches!(verdict, Verdict::Failed(_)),
             verdict,
             took: begun.elapsed(),
         }
     }
 
     /// Runs the script in a new thread, because the stack may panic or move the thread to another
-    /// network namespace. The error has the message, and true if a busy machine may be the cause.
-    fn run_script(&self, platform: Platform, script: &Script) -> Result<(), (String, bool)> {
+    /// network namespace.
+    fn run_script(&self, platform: Platform, script: &Script) -> Result<(), String> {
         let copy = script.clone();
         let run = thread::spawn(move || run_on(platform, &copy));
         match run.join() {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(failure)) => Err((format!("{}:{failure}", self.path.display()), failure.timing)),
-            Err(_) => Err((
-                format!("{}: the stack panicked", self.path.display()),
-                false,
-            )),
+            Ok(Err(failure)) => Err(format!("{}:{failure}", self.path.display())),
+            Err(_) => Err(format!("{}: the stack panicked", self.path.display())),
         }
     }
 
@@ -268,7 +257,6 @@ fn run_on(platform: Platform, script: &Script) -> Result<(), Failure> {
     let no_stack = |error: io::Error| Failure {
         at: Default::default(),
         message: format!("no stack to test: {error}"),
-        timing: false,
     };
     let version = platform.version;
     match platform.stack {
@@ -281,13 +269,15 @@ fn run_on(platform: Platform, script: &Script) -> Result<(), Failure> {
     }
 }
 
-/// Repeats a failed run while a busy machine may be the cause, with no other run beside it.
+/// Repeats a failed run on the kernel, with no other run beside it, until the script passes or has
+/// run [`KERNEL_TRIES`] times. On a busy machine, the kernel's timers may be late, and so the
+/// kernel may send another packet than the script expects. A wrong script fails each time.
 fn repeat(sources: &[Source], outcome: &mut Outcome) {
     let Some(source) = sources.iter().find(|source| source.name == outcome.name) else {
         return;
     };
     for tries in 1..KERNEL_TRIES {
-        if outcome.may_repeat {
+        if matches!(outcome.verdict, Verdict::Failed(_)) {
             thread::sleep(KERNEL_PAUSE * (tries - 1));
             *outcome = source.run(outcome.platform);
         }
@@ -325,7 +315,6 @@ pub fn run_all(
                 platform,
                 verdict: Verdict::Skipped(reason.clone()),
                 took: Duration::ZERO,
-                may_repeat: false,
             });
         }
         return;

@@ -1,5 +1,5 @@
-//! The functions of packetdrill's interface for stacks under test that read and write bytes, such
-//! as `recvmsg`.
+//! The functions that read and write bytes, such as `recvmsg`, in packetdrill's interface for
+//! stacks under test.
 //!
 //! A call on a descriptor that the stack does not own goes to the kernel.
 

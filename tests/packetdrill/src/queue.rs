@@ -2,8 +2,8 @@
 //!
 //! The engine's send queue is a stream of bytes without buffers. In Linux, a packet also ends where
 //! a buffer ends, and a packet of one segment has PSH only at the end of a write, or half a window
-//! after the last PSH. This module keeps track of these positions, and accounts the memory of the
-//! buffers against SO_SNDBUF.
+//! after the last PSH. This module keeps track of these positions, and computes the payload of a
+//! full buffer.
 
 use std::collections::VecDeque;
 

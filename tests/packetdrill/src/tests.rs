@@ -225,7 +225,7 @@ fn looking_for_a_packet_jumps_to_the_next_timer() {
 }
 
 #[test]
-fn without_pending_work_no_packet_is_returned_at_once() {
+fn without_pending_work_the_wait_for_a_packet_ends_at_once() {
     let shared = shared();
     listen(&shared);
     assert_eq!(next(&shared), None);
@@ -487,7 +487,11 @@ fn bytes_reported_by_sack_do_not_grow_the_window_again() {
     let ack = packet(LOCAL, TcpFlags::ACK, 1, first + 3000, &[]);
     shared.call(|stack| stack.inject(&ack));
     let info = shared.call(|stack| stack.flow_info(stack.flow_of(ACCEPTED).unwrap().unwrap()));
-    assert_eq!(info.unwrap().cwnd, 11_000, "one segment is news of three");
+    assert_eq!(
+        info.unwrap().cwnd,
+        11_000,
+        "only one of the three acknowledged segments is new"
+    );
 }
 
 #[test]

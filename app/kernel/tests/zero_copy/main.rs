@@ -195,8 +195,8 @@ fn a_buffer_is_free_after_its_notification_and_not_before() {
         return;
     };
     let data = pattern(200_000);
-    let (free, lent) = lend(&mut joined, &data);
-    assert!(lent < free, "the kernel does not read the buffers");
+    let (free, still_free) = lend(&mut joined, &data);
+    assert!(still_free < free, "the kernel does not read the buffers");
     for _ in 0..10 {
         joined.sync(WAIT);
         assert!(joined.free() < free, "free before the peer has read");
@@ -211,8 +211,8 @@ fn a_buffer_is_free_after_its_notification_and_not_before() {
         ..always()
     };
     let mut plain = Joined::new(&options).expect("an io_uring");
-    let (free, lent) = lend(&mut plain, &data);
-    assert_eq!(lent, free);
+    let (free, still_free) = lend(&mut plain, &data);
+    assert_eq!(still_free, free);
 }
 
 /// A wait without an event ends only with a notification of the kernel that it has read sent
@@ -224,8 +224,8 @@ fn a_notification_ends_one_wait() {
     };
     // One send has all of the data.
     let data = pattern(200_000);
-    let (free, lent) = lend(&mut joined, &data);
-    assert!(lent < free);
+    let (free, still_free) = lend(&mut joined, &data);
+    assert!(still_free < free);
     let mut stream = joined.stream.try_clone().expect("a socket");
     let reader = thread::spawn(move || {
         stream.read_exact(&mut vec![0; data.len()]).expect("data");
@@ -252,8 +252,8 @@ fn a_short_send_copies() {
         let Some(mut joined) = Joined::new(&options) else {
             return;
         };
-        let (free, lent) = lend(&mut joined, &pattern(len));
-        assert_eq!(lent < free, is_lent, "{len} bytes");
+        let (free, still_free) = lend(&mut joined, &pattern(len));
+        assert_eq!(still_free < free, is_lent, "{len} bytes");
     }
 }
 
@@ -284,8 +284,8 @@ fn an_abort_ends_the_reads_of_the_kernel() {
     let Some(mut joined) = Joined::new(&always()) else {
         return;
     };
-    let (free, lent) = lend(&mut joined, &pattern(1_000_000));
-    assert!(lent < free);
+    let (free, still_free) = lend(&mut joined, &pattern(1_000_000));
+    assert!(still_free < free);
     joined.context.abort(joined.descriptor);
     joined.sync_until(|joined| joined.free() == free);
     let error = std::iter::repeat_with(|| joined.stream.read(&mut [0; 65_536]))
@@ -300,8 +300,8 @@ fn a_reset_ends_the_reads_of_the_kernel() {
     let Some(mut joined) = Joined::new(&always()) else {
         return;
     };
-    let (free, lent) = lend(&mut joined, &pattern(1_000_000));
-    assert!(lent < free);
+    let (free, still_free) = lend(&mut joined, &pattern(1_000_000));
+    assert!(still_free < free);
     sockopt::set_socket_linger(&joined.stream, Some(Duration::ZERO)).expect("a socket");
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("bound");
@@ -409,8 +409,8 @@ fn a_report_of_a_copy_ends_the_zero_copy_sends_of_the_connection() {
         };
         learn(&mut joined);
         let data = pattern(200_000);
-        let (free, lent) = lend(&mut joined, &data);
-        assert_eq!(lent < free, is_lent, "{zero_copy:?}");
+        let (free, still_free) = lend(&mut joined, &data);
+        assert_eq!(still_free < free, is_lent, "{zero_copy:?}");
         let mut got = vec![0; data.len()];
         joined.stream.read_exact(&mut got).expect("the data");
         assert!(got == data);

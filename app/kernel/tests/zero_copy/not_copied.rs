@@ -29,8 +29,12 @@ fn zero_copy_sends_go_on_without_reports_of_copies() {
         learn(&mut joined);
         // The data fits into the socket's send buffer, but not into the peer's receive window.
         let data = pattern(40_000);
-        let (free, lent) = lend(&mut joined, &data);
-        assert_eq!(lent < free, has_program, "{lent} of {free} buffers");
+        let (free, still_free) = lend(&mut joined, &data);
+        assert_eq!(
+            still_free < free,
+            has_program,
+            "{still_free} of {free} buffers are free after the send"
+        );
         let reader = read_slowly(joined.stream.try_clone().expect("a socket"), data.len());
         joined.sync_until(|_| reader.is_finished());
         assert!(reader.join().expect("the data") == data);

@@ -4,17 +4,24 @@
 //! a test in the C program of `tests/posix`. Each case must print the same with the library as
 //! without it, on the kernel alone.
 //!
+//! The relay is a process of its own, because a child of this process has copies of all descriptors
+//! of this process until its `exec`. A copy of a listener would keep the port in use.
+//!
 //! POSIX_CASES="a b" in the environment runs only the cases `a` and `b`.
 
 mod connection;
 mod service;
 
 use std::{
+    io::{BufRead, BufReader, Lines},
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
+    process::{Child, ChildStdout, Command, Output, Stdio},
     sync::Mutex,
     time::{Duration, Instant},
 };
+
+use rustix::process::{Pid, Signal, kill_process_group};
 
 /// Longest duration of one run of a case.
 const CASE_MAX: Duration = Duration::from_secs(90);
@@ -41,6 +48,46 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The line that the process of the relay prints when programs can register.
+const SERVING: &str = "the relay is serving";
+/// Start of the line in which the process of the relay prints the number of connections that it has
+/// carried.
+const CONNECTIONS: &str = "connections: ";
+
+/// The process of the relay, which is killed when dropped.
+struct Relay {
+    child: KillOnDrop,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Relay {
+    /// Starts the relay, and waits until programs can register at `path`.
+    fn start(path: &Path) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "--nocapture", "serve"])
+            .env("TIDELANE_RELAY", path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let serving = lines.any(|line| line.unwrap() == SERVING);
+        assert!(serving, "the relay has ended");
+        let child = KillOnDrop(child);
+        Self { child, lines }
+    }
+
+    /// Ends the relay. Returns the number of connections that the relay has carried.
+    fn stop(mut self) -> u32 {
+        drop(self.child.0.stdin.take());
+        let number = self.lines.find_map(|line| {
+            let line = line.unwrap();
+            line.strip_prefix(CONNECTIONS).map(str::to_owned)
+        });
+        number.expect("the number of connections").parse().unwrap()
     }
 }
 
@@ -120,17 +167,20 @@ fn run(case: &str, programs: &Scratch, environment: &[(&str, String)]) -> String
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
+        .process_group(0)
         .spawn()
         .unwrap();
     text(&finish(child))
 }
 
-/// Waits until the child has ended. Kills the child after [`CASE_MAX`].
+/// Waits until the child has ended. Kills the child and its process group after [`CASE_MAX`],
+/// because a process that the child has forked may hold the pipes open.
 fn finish(mut child: Child) -> Output {
     let begin = Instant::now();
+    let group = Pid::from_child(&child);
     while child.try_wait().unwrap().is_none() {
         if begin.elapsed() > CASE_MAX {
-            child.kill().unwrap();
+            kill_process_group(group, Signal::KILL).unwrap();
         }
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -148,9 +198,9 @@ fn text(output: &Output) -> String {
 const SERVICE_ONLY_FAMILIES: [&str; 3] = ["fork_", "urgent_", "group_"];
 
 /// Further cases that need the real service, because the relay has no TCP of its own: no counters,
-/// no pacing, no payload in the SYN, no TIME-WAIT, no windows that depend on socket options, and no
-/// deferred accept.
-const SERVICE_ONLY: [&str; 13] = [
+/// no pacing, no payload in the SYN, no TIME-WAIT, no windows that depend on socket options, no
+/// deferred accept, and no RST after a FIN.
+const SERVICE_ONLY: [&str; 14] = [
     // These two cases fork.
     "handler_forks",
     "streams",
@@ -165,6 +215,7 @@ const SERVICE_ONLY: [&str; 13] = [
     "unsent_low",
     "deferred_accept",
     "bound_in_time_wait",
+    "reset_after_end",
 ];
 
 fn cases(programs: &Scratch) -> Vec<String> {
@@ -192,7 +243,7 @@ fn programs_see_the_same_as_on_the_kernel() {
     let scratch = Scratch::new();
     compile(&scratch.path("posix"), |name| name != "peer.c");
     compile(&scratch.path("peer"), |name| name == "peer.c");
-    service::start(&scratch.path("control.sock"));
+    let relay = Relay::start(&scratch.path("control.sock"));
     let accelerated = [
         ("LD_PRELOAD", library().display().to_string()),
         (
@@ -225,10 +276,7 @@ fn programs_see_the_same_as_on_the_kernel() {
     });
     let different = different.into_inner().unwrap();
     assert!(different.is_empty(), "different:\n{}", different.concat());
-    assert!(
-        service::connections() > 0,
-        "the library did not use the service"
-    );
+    assert!(relay.stop() > 0, "the library did not use the service");
 }
 
 /// Returns a few lines of each text, from the first line that differs.
@@ -250,14 +298,15 @@ fn difference(expected: &str, seen: &str) -> String {
     )
 }
 
-/// Tests nothing, but runs the relay to try programs by hand. The environment variable
+/// Tests nothing, but runs the relay until the end of standard input. The environment variable
 /// TIDELANE_RELAY is the path of its socket.
 #[test]
-#[ignore = "serves until it is killed"]
+#[ignore = "a part of the test, which starts it as a process"]
 fn serve() {
     let path = std::env::var_os("TIDELANE_RELAY").expect("TIDELANE_RELAY: a socket's path");
     service::start(Path::new(&path));
-    loop {
-        std::thread::park();
-    }
+    // The harness has printed the name of the test, and no end of line.
+    println!("\n{SERVING}");
+    std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap();
+    println!("{CONNECTIONS}{}", service::connections());
 }

@@ -14,13 +14,14 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicU32, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     net::{
-        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept, bind, getsockname, listen,
-        socket_with,
+        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, getsockname,
+        listen, socket_with,
     },
 };
 use tidelane_abi::{
@@ -44,6 +45,9 @@ use crate::connection::Connection;
 pub const PORT_SHIFT: i32 = -31_000;
 /// Number of slots in the region of each program.
 const SLOTS: u32 = 256;
+
+/// Longest time for which the relay waits for the port of a listener.
+const BIND_MAX: Duration = Duration::from_secs(5);
 
 /// Number of connections that the relay has carried so far.
 static CONNECTIONS: AtomicU32 = AtomicU32::new(0);
@@ -71,7 +75,7 @@ pub fn start(path: &Path) {
     bind(&listener, &SocketAddrUnix::new(path).unwrap()).unwrap();
     listen(&listener, 64).unwrap();
     std::thread::spawn(move || {
-        while let Ok(socket) = accept(&listener) {
+        while let Ok(socket) = accept_with(&listener, SocketFlags::CLOEXEC) {
             std::thread::spawn(move || Session::register(socket).serve());
         }
     });
@@ -168,13 +172,15 @@ impl Session {
     /// Ends the connections of a program that has ended: completes the connections that the program
     /// had closed, and resets the others.
     fn shut_down(mut self) {
+        self.listeners.clear();
+        close_unused_listeners(&mut LISTENERS.lock().unwrap());
         self.requests();
         self.connections
             .values_mut()
             .for_each(Connection::reset_orphan);
         while !self.connections.is_empty() {
             if !self.step() {
-                std::thread::sleep(std::time::Duration::from_millis(1));
+                std::thread::sleep(Duration::from_millis(1));
             }
         }
     }
@@ -259,11 +265,14 @@ impl Session {
                 close_unused_listeners(&mut LISTENERS.lock().unwrap());
                 Some(answer)
             }
+            // No process of these tests has the listener of another process.
+            message::SUSPEND_LISTENER => Some(answer),
             message::RESERVE => {
                 answer.port = u32::from(port_of(&descriptors[0]));
                 Some(answer)
             }
-            message::TCP_INFO => {
+            // The relay has no figures, and forked children register as other programs do.
+            message::TCP_INFO | message::INHERIT => {
                 answer.refusal = refusal::NOT_ENTITLED;
                 Some(answer)
             }
@@ -450,21 +459,30 @@ fn close_unused_listeners(listeners: &mut Vec<(u64, Arc<SharedListener>)>) {
 }
 
 /// Returns the relay's listener for the program's listening socket. Creates the listener, unless
-/// another process has already asked for it.
+/// another process has already asked for it. Waits for up to [`BIND_MAX`] while the session of a
+/// program that has ended still has a listener at the port.
 fn shared_listener(socket: &OwnedFd) -> Arc<SharedListener> {
     let inode = rustix::fs::fstat(socket).unwrap().st_ino;
-    let mut listeners = LISTENERS.lock().unwrap();
-    close_unused_listeners(&mut listeners);
-    if let Some((_, shared)) = listeners.iter().find(|(known, _)| *known == inode) {
-        return shared.clone();
-    }
     let port = port_of(socket);
     let own_port = (i32::from(port) + PORT_SHIFT) as u16;
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, own_port)).unwrap();
-    listener.set_nonblocking(true).unwrap();
-    let shared = Arc::new(SharedListener { listener, port });
-    listeners.push((inode, shared.clone()));
-    shared
+    let begin = Instant::now();
+    loop {
+        let mut listeners = LISTENERS.lock().unwrap();
+        close_unused_listeners(&mut listeners);
+        if let Some((_, shared)) = listeners.iter().find(|(known, _)| *known == inode) {
+            return shared.clone();
+        }
+        let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, own_port));
+        if let Ok(listener) = bound {
+            listener.set_nonblocking(true).unwrap();
+            let shared = Arc::new(SharedListener { listener, port });
+            listeners.push((inode, shared.clone()));
+            return shared;
+        }
+        drop(listeners);
+        assert!(begin.elapsed() < BIND_MAX, "port {own_port}: {bound:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 fn control(kind: u32, cookie: u64) -> ControlEvent {

@@ -7,7 +7,11 @@ use std::os::fd::RawFd;
 
 use crate::{
     readiness::wake,
-    socket::{Inner, Socket, listening::set_kernel_nonblocking, state::State},
+    socket::{
+        Inner, Socket,
+        listening::{restore_blocking, suspend},
+        state::State,
+    },
     sys::{self, Errno, Guard, Handled, Section, TO_KERNEL, fail},
 };
 
@@ -18,7 +22,12 @@ pub fn disconnect(socket: &'static Socket, fd: RawFd) -> Handled {
     let mut inner = socket.enter(fd)?;
     inner.refresh();
     match inner.state {
-        State::Listening(_) => Some(shut_listener_down(socket, inner, fd, libc::SHUT_RD)),
+        State::Listening(_) => {
+            let result = shut_listener_down(socket, inner, fd, libc::SHUT_RD);
+            // If another process has shut the socket down, there is nothing left to do.
+            let is_down = matches!(result, Ok(_) | Err(Errno(libc::ENOTCONN)));
+            Some(if is_down { Ok(0) } else { result })
+        }
         State::Connecting(_) => {
             inner.fail_connect(tidelane_abi::close_cause::RESET);
             inner.error = 0;
@@ -31,7 +40,8 @@ pub fn disconnect(socket: &'static Socket, fd: RawFd) -> Handled {
 }
 
 /// Carries out `shutdown` of a listener. After SHUT_RD, the socket listens in neither stack, and
-/// the connections in the accept queue are reset. The program may call `listen` again.
+/// the connections in the accept queue are reset. This holds for all processes with a descriptor of
+/// the socket. The program may call `listen` again.
 pub(super) fn shut_listener_down(
     socket: &'static Socket,
     mut inner: Guard<'static, Inner>,
@@ -39,23 +49,27 @@ pub(super) fn shut_listener_down(
     how: i32,
 ) -> Result<usize, Errno> {
     let _section = Section::enter();
-    let result = sys::shutdown(fd, how)?;
+    let result = sys::shutdown(fd, how);
     if how == libc::SHUT_WR {
-        return Ok(result);
+        return result;
     }
+    // After ENOTCONN, another process has shut the socket down, and may have died before it told
+    // the service.
+    if !matches!(result, Ok(_) | Err(Errno(libc::ENOTCONN))) {
+        return result;
+    }
+    restore_blocking(socket, fd);
+    suspend(fd);
     // The kernel has released a port that it chose itself.
     inner.bound = sys::local_name(fd).is_ok_and(|local| local.port != 0);
     let channels = inner.channels();
     let State::Listening(listening) = std::mem::replace(&mut inner.state, State::Fresh) else {
-        return Ok(result);
+        return result;
     };
-    if socket.blocks() {
-        set_kernel_nonblocking(fd, false);
-    }
     drop(inner);
     listening.close();
     for channel in channels.iter() {
         wake::wake_waiters(socket, Some(channel));
     }
-    Ok(result)
+    result
 }

@@ -19,11 +19,12 @@ use crate::{
         wait::Deadline,
         wake,
     },
-    service::{channels, outage::BoundedSleep, session},
+    service::{channels, outage::BoundedSleep, outer_channels::Announcement, session},
     socket::{Socket, listening, registration_ref::RegistrationRef, registry, state::State},
     sys::{self, Errno, Handled, Section, SignalMask, SmallVec, TO_KERNEL},
 };
 
+mod kernel_wait;
 mod nest;
 
 /// Number of calls of `epoll_wait` for each poll of the kernel's epoll instance, while accelerated
@@ -128,11 +129,19 @@ pub fn control_nested(
 ) -> Handled {
     let _section = Section::enter();
     let outer = instance_of(epfd)?;
-    let result = sys::epoll_ctl(epfd, operation, fd, event);
+    let result = outer.control_nested(operation, (inner, fd), event);
     if result.is_ok() {
-        let event = event.unwrap_or(epoll_event { events: 0, u64: 0 });
-        let _ = outer.change_nested(operation, (inner, fd), event);
+        let channel = outer.channel();
+        // A reused channel may have a doorbell that this epoll instance does not contain yet.
+        if channel.is_active()
+            && let Some(session) = session::current()
+        {
+            let _ = channel.activate(session);
+        }
         wake::on_armed(outer);
+        if operation == libc::EPOLL_CTL_ADD {
+            channel.wake_for_addition();
+        }
     }
     Some(result)
 }
@@ -285,7 +294,7 @@ pub fn wait(
         return Some(nest::wait(instance, events, deadline, mask));
     }
     if !channel.is_active() {
-        return wait_in_kernel(instance, events, deadline, mask);
+        return kernel_wait::wait(instance, events, deadline, mask);
     }
     channels::prefer(channel);
     channel.end_batch();
@@ -307,51 +316,13 @@ pub fn wait(
         }
         match sleep(instance, events, deadline, mask) {
             Ok(0) if deadline.passed() => return Some(Ok(collect(instance, events))),
+            Ok(0) if instance.has_nested() => {
+                return Some(nest::wait(instance, events, deadline, mask));
+            }
             Ok(0) => {}
             Ok(count) => return Some(Ok(count)),
             Err(error) => return Some(Err(error)),
         }
-    }
-}
-
-/// Waits for the kernel's events while the channel has no context.
-fn wait_in_kernel(
-    instance: &'static Instance,
-    events: &mut [epoll_event],
-    deadline: Deadline,
-    mask: Option<&SignalMask>,
-) -> Handled {
-    let channel = instance.channel();
-    // If the service has died, the ready list contains the connections that ended with it.
-    let count = collect(instance, events);
-    if count > 0 {
-        return Some(Ok(count));
-    }
-    let result = loop {
-        listening::seek_service();
-        if !channel.begin_kernel_sleep() {
-            return wait(instance, events, deadline.left_ns(), mask);
-        }
-        let bound = BoundedSleep::begin();
-        let left_ns = bound.limit(deadline.left_ns());
-        let result = sys::epoll_wait(channel.epfd(), events, left_ns, mask);
-        drop(bound);
-        channel.end_kernel_sleep();
-        if result != Ok(0) || deadline.passed() {
-            break result;
-        }
-    };
-    match result {
-        Ok(found) if found > 0 => match remove_internal(instance, events, 0, found) {
-            0 => wait(instance, events, deadline.left_ns(), mask),
-            count => {
-                if count < found {
-                    wake::on_edge_consumed(instance);
-                }
-                Some(Ok(count))
-            }
-        },
-        other => Some(other),
     }
 }
 
@@ -375,6 +346,11 @@ fn collect(instance: &'static Instance, events: &mut [epoll_event]) -> usize {
         let places = events.len().div_ceil(2);
         let polled = kernel_events(instance, &mut events[..places], 0, Some(0), None);
         from_kernel = polled.unwrap_or(0);
+        if instance.has_nested() {
+            let events = &mut events[..places];
+            from_kernel = instance.nested_events(events, from_kernel);
+            from_kernel = merge_same(events, from_kernel);
+        }
         state = instance.lock_interest();
     }
     let mut count = from_kernel;
@@ -422,14 +398,18 @@ fn sleep(
     listening::seek_service();
     instance.report_service_death(&mut instance.lock_interest());
     let default = channel.default_to_poll();
-    let quiet = channel.arm() & default.is_none_or(|other| channel.arm_default(other));
-    let result = if quiet && !instance.lock_interest().has_ready() {
+    let (announcement, quiet) = Announcement::begin(|| {
+        channel.arm() & default.is_none_or(|other| channel.arm_default(other))
+    });
+    let may_sleep = quiet && !instance.has_nested() && !instance.lock_interest().has_ready();
+    let result = if may_sleep {
         let bound = BoundedSleep::begin();
         let left_ns = bound.limit(deadline.left_ns());
         sys::epoll_wait(channel.epfd(), events, left_ns, mask).map(Some)
     } else {
         Ok(None)
     };
+    announcement.end(channel.stale());
     channel.disarm();
     if let Some(other) = default {
         other.disarm();

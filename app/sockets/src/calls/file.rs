@@ -112,6 +112,9 @@ pub fn splice_in(
         }
         inner.room().unwrap_or(0)
     };
+    if let Err(error) = pipe_capacity(pipe) {
+        return Some(Err(error));
+    }
     let waits = flags & libc::SPLICE_F_NONBLOCK == 0;
     let room = match room {
         0 if waits && socket.blocks() => match transfer::await_room(socket, fd)? {
@@ -165,9 +168,9 @@ pub fn splice_out(
     if socket.enter(fd)?.state.is_in_kernel() {
         return TO_KERNEL;
     }
-    let Ok(capacity) = sys::fcntl(pipe, libc::F_GETPIPE_SZ, 0) else {
-        // The descriptor is no pipe.
-        return fail(libc::EINVAL);
+    let capacity = match pipe_capacity(pipe) {
+        Ok(capacity) => capacity,
+        Err(error) => return Some(Err(error)),
     };
     let waits = flags & libc::SPLICE_F_NONBLOCK == 0;
     if !waits && !is_ready(pipe, libc::POLLOUT) {
@@ -185,6 +188,16 @@ pub fn splice_out(
         Ok(moved) => transfer::skip(socket, fd, moved, libc::MSG_DONTWAIT),
         Err(error) => Some(Err(error)),
     }
+}
+
+/// Returns the capacity of a pipe in bytes. Fails with EINVAL if `fd` is not a pipe, and with EBADF
+/// if it is not open.
+fn pipe_capacity(fd: RawFd) -> Result<usize, Errno> {
+    // F_GETPIPE_SZ of an open file that is not a pipe fails with EBADF, too.
+    sys::fcntl(fd, libc::F_GETPIPE_SZ, 0).map_err(|_| match sys::fcntl(fd, libc::F_GETFD, 0) {
+        Ok(_) => Errno(libc::EINVAL),
+        Err(error) => error,
+    })
 }
 
 /// Writes as many bytes as a pipe of `capacity` bytes has room for. If the pipe is full, first

@@ -20,7 +20,9 @@ use crate::{
     service::{Channel, Connection, channels, exceptions, report, session},
     socket::{
         Inner, Socket, groups,
-        listening::{self, attach, ensure_joined, join, set_kernel_nonblocking},
+        listening::{
+            self, attach, ensure_joined, join, restore_blocking, set_kernel_nonblocking, suspend,
+        },
         options::Options,
         registry,
         state::{Listening, State},
@@ -60,7 +62,7 @@ pub fn listen(socket: &'static Socket, fd: RawFd, backlog: i32) -> Handled {
             return fail(libc::EINVAL);
         }
     }
-    if let Err(error) = sys::listen(fd, backlog) {
+    if let Err(error) = listen_nonblocking(socket, fd, backlog) {
         return Some(Err(error));
     }
     let in_group = sys::socket_int(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT) == Ok(1);
@@ -82,12 +84,14 @@ pub fn listen(socket: &'static Socket, fd: RawFd, backlog: i32) -> Handled {
         // No service runs. The process offers the listener to the next service.
         Err(not_accelerated::SERVICE_GONE) => {
             if let Err(error) = report::fall_back(fd, "listen", not_accelerated::SERVICE_GONE) {
+                leave_blocking_to_kernel(socket, fd);
                 return Some(Err(error));
             }
             let listening = Listening::new(None, backlog, opening);
             Some(Ok(listen_in_both(socket, inner, fd, listening)))
         }
         Err(reason) => {
+            leave_blocking_to_kernel(socket, fd);
             drop(inner);
             if kernel_only && in_group {
                 groups::leave_to_kernel(fd);
@@ -101,6 +105,34 @@ pub fn listen(socket: &'static Socket, fd: RawFd, backlog: i32) -> Handled {
     }
 }
 
+/// Listens in the kernel, and makes the kernel socket non-blocking ([`listen_in_both`]). After a
+/// `shutdown`, another process may already accept from this socket, and may make it blocking at any
+/// time before `listen`. This function therefore makes the socket non-blocking twice, before
+/// `listen` and after it.
+fn listen_nonblocking(socket: &Socket, fd: RawFd, backlog: i32) -> Result<(), Errno> {
+    set_kernel_nonblocking(fd, true);
+    let mut result = sys::listen(fd, backlog);
+    if result == Err(Errno(libc::EADDRINUSE)) {
+        // Another process may have shut the socket down without telling the service, which then
+        // still reserves the port of its listener.
+        suspend(fd);
+        result = sys::listen(fd, backlog);
+    }
+    match result {
+        Ok(_) => set_kernel_nonblocking(fd, true),
+        Err(_) => restore_blocking(socket, fd),
+    }
+    result.map(|_| ())
+}
+
+/// Makes the kernel socket of a blocking socket blocking again after `listen`, because the kernel
+/// handles the calls of this socket from now on.
+fn leave_blocking_to_kernel(socket: &Socket, fd: RawFd) {
+    if socket.blocks() {
+        set_kernel_nonblocking(fd, false);
+    }
+}
+
 /// Sets the state of a socket that listens in the kernel and, as soon as a service runs, also in
 /// the service. Returns 0, the result of `listen`.
 fn listen_in_both(
@@ -109,9 +141,8 @@ fn listen_in_both(
     fd: RawFd,
     listening: Listening,
 ) -> usize {
-    // No thread may block in the kernel's `accept` while a connection of the service is pending.
-    // The program's setting of O_NONBLOCK stays in `socket`.
-    set_kernel_nonblocking(fd, true);
+    // No thread may block in the kernel's `accept` while a connection of the service is pending, so
+    // the kernel socket is non-blocking. The program's setting of O_NONBLOCK stays in `socket`.
     inner.state = State::Listening(listening);
     drop(inner);
     join_watching_channels(socket, fd);
@@ -126,7 +157,7 @@ fn listen_again(
     fd: RawFd,
     backlog: i32,
 ) -> Result<usize, Errno> {
-    sys::listen(fd, backlog)?;
+    listen_nonblocking(socket, fd, backlog)?;
     if let State::Listening(listening) = &mut inner.state {
         listening.backlog = backlog;
     }

@@ -43,9 +43,14 @@ pub struct Instance {
 /// The registration of one epoll instance (the inner) with another (the outer).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NestedRegistration {
-    pub(super) inner: &'static Instance,
+    /// The inner instance. `None` after this process has closed its last descriptor of the inner
+    /// instance. The registration stays in the kernel while a forked process has a descriptor.
+    pub(super) inner: Option<&'static Instance>,
     /// Descriptor under which `inner` is registered.
     pub(super) fd: RawFd,
+    /// Number of the registration in the outer instance. The number determines the data in the
+    /// kernel's epoll instance.
+    pub(super) number: usize,
     /// EPOLL* bits that the program asked for.
     pub(super) events: u32,
     /// The program's data, which `epoll_wait` returns.
@@ -56,12 +61,20 @@ pub(crate) struct NestedRegistration {
     pub(super) report_without_edge: bool,
     /// The event count of the inner instance at the last report of the registration.
     pub(super) seen_events: u32,
+    /// The number of the last change or report of this registration. Numbers are from
+    /// `nested::next_number`.
+    pub(super) changed: u32,
 }
 
 /// Returns the tracked epoll instance that a descriptor refers to.
 #[inline]
 pub(crate) fn of(epfd: RawFd) -> Option<&'static Instance> {
     BY_DESCRIPTOR.get(epfd)
+}
+
+/// Returns true if the descriptor refers to `instance`.
+pub(super) fn refers(fd: RawFd, instance: &'static Instance) -> bool {
+    BY_DESCRIPTOR.refers(fd, instance)
 }
 
 /// Makes `epfd` refer to `instance`. Returns false if the number `epfd` is too high for the table.
@@ -134,8 +147,10 @@ impl Instance {
     /// Removes this instance from all outer instances, and all inner instances from this instance.
     fn leave_nested(&'static self) {
         self.nested.lock().clear();
+        self.has_nested.store(false, Ordering::SeqCst);
+        self.channel.outers().clear();
         for outer in all().filter(|outer| outer.has_nested()) {
-            outer.nested.lock().retain(|n| !std::ptr::eq(n.inner, self));
+            outer.forget_inner(self);
         }
     }
 

@@ -54,8 +54,8 @@ pub(crate) fn kernel_events(
     Ok(kept)
 }
 
-/// Removes the library's own events from the `found` events that follow the first `count`. Returns
-/// the new number of events.
+/// Removes the library's own events from the `found` events that follow the first `count`, and
+/// gives the events of inner epoll instances the program's data. Returns the new number of events.
 pub(crate) fn remove_internal(
     instance: &Instance,
     events: &mut [epoll_event],
@@ -65,7 +65,10 @@ pub(crate) fn remove_internal(
     let mut kept = count;
     for at in count..count + found {
         let event = events[at];
-        if !internal_events::is_internal_event(&event) {
+        if internal_events::is_internal_event(&event) {
+            continue;
+        }
+        if let Some(event) = instance.program_event(event) {
             events[kept] = event;
             kept += 1;
         }

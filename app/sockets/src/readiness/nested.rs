@@ -10,26 +10,58 @@
 //! doorbell does not show which socket is ready. Therefore a wait on the outer instance announces
 //! its sleep to the inner channels, and checks the inner ready lists itself.
 //!
+//! In the kernel's outer instance, an inner instance has a tag of this crate in place of the
+//! program's data. An event with a tag is about that inner instance, whatever data the program uses
+//! for other descriptors.
+//!
 //! A tracked socket is a TCP socket of the program that this crate may accelerate.
 
-use std::os::fd::RawFd;
+use std::{
+    os::fd::RawFd,
+    sync::atomic::{AtomicU32, Ordering},
+};
 
 use libc::epoll_event;
 
 use super::{
-    instance::{Instance, NestedRegistration},
-    registration::{EDGE, EXISTS, MISSING, ONE_SHOT},
+    instance::{self, Instance, NestedRegistration},
+    registration::{EDGE, ONE_SHOT},
 };
 use crate::{
-    service::Channel,
+    service::{Channel, outer_channels::NESTING_MAX},
     sys::{self, Errno, SmallVec},
 };
 
-/// Greatest nesting depth of epoll instances: EP_MAX_NESTS of Linux, which is 4, and the outermost
-/// instance.
-const DEPTH_MAX: u32 = 5;
+/// Greatest nesting depth of epoll instances, with the outermost instance.
+const DEPTH_MAX: u32 = NESTING_MAX + 1;
 /// The events that an epoll instance can have as a descriptor.
 const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+/// Largest number of inner instances of an outer instance.
+const INNER_MAX: usize = 4096;
+/// Largest number of registrations that are kept after `forget_inner` has forgotten their inner
+/// instances.
+const FORGOTTEN_MAX: usize = 64;
+
+/// Bytes whose addresses are the tags. The program has no pointers to these bytes, so it does not
+/// use the same `epoll_data`.
+static TAGS: [u8; INNER_MAX] = [0; INNER_MAX];
+/// Number of changes and reports of all registrations, modulo 2^32.
+static LAST_NUMBER: AtomicU32 = AtomicU32::new(0);
+
+fn next_number() -> u32 {
+    LAST_NUMBER.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+}
+
+/// Returns the tag of the inner instance with this number.
+fn tag(number: usize) -> u64 {
+    &raw const TAGS[number] as u64
+}
+
+/// Returns the number of the inner instance with this tag. Returns `None` for other `epoll_data`.
+fn number_of(data: u64) -> Option<usize> {
+    let number = data.wrapping_sub(tag(0)) as usize;
+    (number < INNER_MAX).then_some(number)
+}
 
 /// The state of the tracked sockets of an inner instance and of the instances within it.
 #[derive(Clone, Copy)]
@@ -38,6 +70,13 @@ struct Checked {
     ready: bool,
     /// Sum of the event counts of the inner instance and of all instances within it, modulo 2^32.
     registration_events: u32,
+}
+
+impl Checked {
+    const NOTHING: Self = Self {
+        ready: false,
+        registration_events: 0,
+    };
 }
 
 impl NestedRegistration {
@@ -49,49 +88,94 @@ impl NestedRegistration {
             || self.seen_events != checked.registration_events;
         checked.ready && is_new && self.events & IN != 0 && !self.disabled
     }
+
+    fn is_of(&self, inner: &Instance, fd: RawFd) -> bool {
+        self.fd == fd && self.inner.is_some_and(|own| std::ptr::eq(own, inner))
+    }
+
+    /// Returns the state of the tracked sockets. A registration without an inner instance has none.
+    fn check(&self, depth: u32) -> Checked {
+        self.inner
+            .map_or(Checked::NOTHING, |inner| inner.check(depth))
+    }
 }
 
 impl Instance {
-    /// Records an `epoll_ctl` that adds, modifies or removes `inner`, after the kernel's call has
-    /// succeeded.
-    pub(crate) fn change_nested(
-        &self,
+    /// Makes the system call `epoll_ctl` that adds, modifies or removes `inner`, whose descriptor
+    /// is `fd`, and records the registration.
+    pub(crate) fn control_nested(
+        &'static self,
         operation: i32,
         (inner, fd): (&'static Instance, RawFd),
-        event: epoll_event,
-    ) -> Result<(), Errno> {
+        event: Option<epoll_event>,
+    ) -> Result<usize, Errno> {
+        // The lock keeps `enable_in_kernel` from restoring a registration that is being changed.
         let mut nested = self.nested.lock();
-        let at = nested
-            .iter()
-            .position(|n| n.fd == fd && std::ptr::eq(n.inner, inner));
+        let at = nested.iter().position(|n| n.is_of(inner, fd));
+        let number = match at {
+            Some(at) => nested[at].number,
+            None => free_number(&nested).ok_or(Errno(libc::ENOSPC))?,
+        };
+        let tagged = event.map(|event| epoll_event {
+            events: event.events,
+            u64: tag(number),
+        });
+        let result = sys::epoll_ctl(self.channel().epfd(), operation, fd, tagged)?;
         if operation == libc::EPOLL_CTL_DEL {
-            nested.remove(at.ok_or(MISSING)?);
-            return Ok(());
+            if let Some(at) = at {
+                nested.remove(at);
+            }
+            return Ok(result);
         }
+        let event = event.unwrap_or(epoll_event { events: 0, u64: 0 });
         let new = NestedRegistration {
-            inner,
+            inner: Some(inner),
             fd,
+            number,
             events: event.events,
             data: event.u64,
             disabled: false,
             report_without_edge: true,
             seen_events: 0,
+            changed: next_number(),
         };
         match at {
-            Some(at) if operation == libc::EPOLL_CTL_MOD => nested[at] = new,
-            Some(_) => return Err(EXISTS),
-            None => nested.push(new),
+            Some(at) => nested[at] = new,
+            None => {
+                // An old registration without an inner instance may have had this number.
+                nested.retain(|n| n.number != number);
+                nested.push(new);
+            }
         }
         drop(nested);
-        self.has_nested
-            .store(true, std::sync::atomic::Ordering::Release);
-        Ok(())
+        inner.channel().outers().add(self.channel());
+        self.has_nested.store(true, Ordering::SeqCst);
+        Ok(result)
+    }
+
+    /// Forgets an inner instance, of which this process has closed its last descriptor. Keeps the
+    /// program's data, because another process may have a descriptor.
+    pub(super) fn forget_inner(&self, inner: &Instance) {
+        let mut nested = self.nested.lock();
+        for registration in nested.iter_mut() {
+            if registration
+                .inner
+                .is_some_and(|own| std::ptr::eq(own, inner))
+            {
+                registration.inner = None;
+            }
+        }
+        if nested.iter().filter(|n| n.inner.is_none()).count() > FORGOTTEN_MAX
+            && let Some(first) = nested.iter().position(|n| n.inner.is_none())
+        {
+            nested.remove(first);
+        }
     }
 
     /// Returns true if an epoll instance is, or was, registered with this instance.
     #[inline]
     pub(crate) fn has_nested(&self) -> bool {
-        self.has_nested.load(std::sync::atomic::Ordering::Acquire)
+        self.has_nested.load(Ordering::SeqCst)
     }
 
     fn nested(&self) -> Vec<NestedRegistration> {
@@ -109,9 +193,9 @@ impl Instance {
         if depth == 0 || !self.has_nested() {
             return;
         }
-        for nested in self.nested() {
-            channels.push(nested.inner.channel());
-            nested.inner.add_channels_within(channels, depth - 1);
+        for inner in self.nested().iter().filter_map(|n| n.inner) {
+            channels.push(inner.channel());
+            inner.add_channels_within(channels, depth - 1);
         }
     }
 
@@ -127,6 +211,7 @@ impl Instance {
         self.pump_default();
         self.pump();
         let mut state = self.lock_interest();
+        self.report_service_death(&mut state);
         let mut checked = Checked {
             ready: state.has_due(),
             registration_events: state.registration_events,
@@ -134,7 +219,7 @@ impl Instance {
         drop(state);
         if depth > 0 && self.has_nested() {
             for nested in self.nested() {
-                let within = nested.inner.check(depth - 1);
+                let within = nested.check(depth - 1);
                 checked.ready |= within.ready && nested.events & IN != 0 && !nested.disabled;
                 checked.registration_events = checked
                     .registration_events
@@ -144,33 +229,50 @@ impl Instance {
         checked
     }
 
-    /// Appends the events of inner instances to `events`, whose first `count` events come from the
-    /// kernel. Removes kernel events that only a doorbell caused. Returns the new number of events.
+    /// Returns the program's event for an event of the kernel's epoll instance. Returns `None` if
+    /// the event is about an inner instance, and only a doorbell caused the event.
+    pub(super) fn program_event(&self, event: epoll_event) -> Option<epoll_event> {
+        let Some(number) = number_of(event.u64) else {
+            return Some(event);
+        };
+        let nested = self.nested().into_iter().find(|n| n.number == number)?;
+        if let Some(inner) = nested.inner {
+            // This call resets the doorbells before the check. The doorbell of an event rings after
+            // the event has arrived, so the check finds each event whose doorbell was reset.
+            let in_kernel = inner.is_ready_in_kernel();
+            let checked = inner.check(DEPTH_MAX);
+            if !in_kernel && !nested.is_due(checked) {
+                self.enable_in_kernel(&nested);
+                return None;
+            }
+            if !self.take_report(&nested, checked) {
+                return None;
+            }
+        }
+        Some(epoll_event {
+            events: event.events,
+            u64: nested.data,
+        })
+    }
+
+    /// Appends the events of inner instances to the first `count` events. Returns the new number of
+    /// events.
     pub(crate) fn nested_events(&self, events: &mut [epoll_event], mut count: usize) -> usize {
-        for nested in self.nested() {
-            if nested.disabled {
-                continue;
+        let mut all = self.nested();
+        // The registration that was reported last comes last, so that the others do not starve.
+        let last = LAST_NUMBER.load(Ordering::Relaxed);
+        all.sort_by_key(|n| std::cmp::Reverse(last.wrapping_sub(n.changed)));
+        for nested in all {
+            if count == events.len() {
+                break;
             }
-            let checked = nested.inner.check(DEPTH_MAX);
-            let from_kernel = events[..count]
-                .iter()
-                .position(|event| event.u64 == nested.data);
-            if let Some(at) = from_kernel {
-                if !checked.ready && !nested.inner.is_ready_in_kernel() {
-                    events.copy_within(at + 1..count, at);
-                    count -= 1;
-                } else {
-                    self.note_reported(nested, checked.registration_events);
-                }
-                continue;
-            }
-            if nested.is_due(checked) && count < events.len() {
+            let checked = nested.check(DEPTH_MAX);
+            if nested.is_due(checked) && self.take_report(&nested, checked) {
                 events[count] = epoll_event {
                     events: nested.events & IN,
                     u64: nested.data,
                 };
                 count += 1;
-                self.note_reported(nested, checked.registration_events);
             }
         }
         count
@@ -179,48 +281,97 @@ impl Instance {
     /// Returns true if `nested_events` would add an event.
     pub(crate) fn has_nested_events(&self) -> bool {
         let nested = self.nested();
-        nested.iter().any(|n| n.is_due(n.inner.check(DEPTH_MAX)))
+        nested.iter().any(|n| n.is_due(n.check(DEPTH_MAX)))
     }
 
-    /// Records that a wait has reported `reported`. Disables the registration if it has
-    /// EPOLLONESHOT.
-    fn note_reported(&self, reported: NestedRegistration, registration_events: u32) {
+    /// Records that a wait reports `reported`, and disables the registration if it has
+    /// EPOLLONESHOT. Returns false, and records nothing, if the registration has been changed or
+    /// reported since the caller read it.
+    fn take_report(&self, reported: &NestedRegistration, checked: Checked) -> bool {
         let mut all = self.nested.lock();
-        let mut same = all.iter_mut().filter(|n| n.fd == reported.fd);
-        let Some(nested) = same.find(|n| std::ptr::eq(n.inner, reported.inner)) else {
-            return;
+        let mut all = all.iter_mut();
+        let Some(nested) = all.find(|n| n.number == reported.number) else {
+            return false;
         };
-        nested.report_without_edge = false;
-        nested.seen_events = registration_events;
-        nested.disabled = nested.events & ONE_SHOT != 0;
-        let disabled = nested.disabled;
-        drop(all);
-        if disabled {
-            let none = epoll_event {
-                events: 0,
-                u64: reported.data,
-            };
-            let epfd = self.channel().epfd();
-            let _ = sys::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, reported.fd, Some(none));
+        if nested.changed != reported.changed || nested.disabled {
+            return false;
         }
+        nested.changed = next_number();
+        nested.report_without_edge = false;
+        nested.seen_events = checked.registration_events;
+        nested.disabled = nested.events & ONE_SHOT != 0;
+        if nested.disabled {
+            self.modify_in_kernel(nested, 0);
+        }
+        true
+    }
+
+    /// Enables a registration with EPOLLONESHOT again in the kernel's epoll instance, which has
+    /// disabled the registration by an event that only a doorbell caused.
+    fn enable_in_kernel(&self, registration: &NestedRegistration) {
+        if registration.events & ONE_SHOT == 0 {
+            return;
+        }
+        let all = self.nested.lock();
+        let now = all
+            .iter()
+            .find(|n| n.number == registration.number && !n.disabled);
+        if let Some(now) = now {
+            self.modify_in_kernel(now, now.events);
+        }
+    }
+
+    /// Sets the events of a registration in the kernel's epoll instance. Does nothing if the
+    /// program has closed the descriptor. The number may belong to another file by now.
+    fn modify_in_kernel(&self, registration: &NestedRegistration, events: u32) {
+        let (inner, fd) = (registration.inner, registration.fd);
+        let is_open = inner.is_some_and(|inner| instance::refers(fd, inner));
+        if !is_open {
+            return;
+        }
+        let event = epoll_event {
+            events,
+            u64: tag(registration.number),
+        };
+        let _ = sys::epoll_ctl(self.channel().epfd(), libc::EPOLL_CTL_MOD, fd, Some(event));
     }
 
     /// Returns true if the kernel's epoll instance has an event that no doorbell caused. Resets the
-    /// doorbells first, which loses no event, because the caller has found no tracked socket ready.
+    /// doorbells. The caller, or the next wait, has to check the tracked sockets after the call.
     pub(crate) fn is_ready_in_kernel(&self) -> bool {
         let mut channels = self.channels_within();
         channels.push(self.channel());
-        for channel in channels.iter() {
-            channel.drain_doorbell();
-            if let Some(default) = channel.default_to_poll() {
-                default.drain_doorbell();
+        let mut rung = Vec::new();
+        let mut is_ready = || {
+            for channel in channels.iter() {
+                let default = channel.default_to_poll();
+                for reset in std::iter::once(channel).chain(default) {
+                    rung.push((reset, reset.drain_doorbell()));
+                }
             }
+            let mut fds = [libc::pollfd {
+                fd: self.channel().epfd(),
+                events: libc::POLLIN,
+                revents: 0,
+            }];
+            sys::ppoll(&mut fds, Some(0), None).is_ok_and(|ready| ready > 0)
+        };
+        // The service rings a doorbell at most once before the sleep is announced again, so the
+        // second look finds no doorbell that rang after its reset.
+        let is_ready = is_ready() && is_ready();
+        for (channel, rung) in rung {
+            channel.announce_again(rung);
         }
-        let mut fds = [libc::pollfd {
-            fd: self.channel().epfd(),
-            events: libc::POLLIN,
-            revents: 0,
-        }];
-        sys::ppoll(&mut fds, Some(0), None).is_ok_and(|ready| ready > 0)
+        is_ready
     }
+}
+
+/// Returns a number that no registration of an inner instance has.
+fn free_number(nested: &[NestedRegistration]) -> Option<usize> {
+    let has = |number: usize, of_inner: bool| {
+        let mut same = nested.iter().filter(|n| n.number == number);
+        same.any(|n| n.inner.is_some() || !of_inner)
+    };
+    let unused = (0..INNER_MAX).find(|number| !has(*number, false));
+    unused.or_else(|| (0..INNER_MAX).find(|number| !has(*number, true)))
 }

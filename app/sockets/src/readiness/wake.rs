@@ -8,7 +8,7 @@
 //!
 //! | cause | registrations of the socket | threads that wait for the socket |
 //! |---|---|---|
-//! | events of a channel ([`finish`]) | put into their ready lists | woken by the channel |
+//! | events of a channel ([`finish`]) | put into their ready lists | woken if they sleep on it |
 //! | a call of this process ([`on_readiness_change`]) | put into their ready lists | woken |
 //! | `epoll_ctl` ([`on_armed`]) | one is put into its ready list | not woken |
 //!
@@ -96,8 +96,9 @@ pub(crate) fn wake_waiters(socket: &Socket, channel: Option<&'static Channel>) {
     }
 }
 
-/// Wakes the threads that wait for a listener on the channels `before`. The service delivers
-/// connections to another channel from now on, so these threads have to wait on that channel, too.
+/// Wakes the threads that wait for a listener on the channels `before`. From now on, the service
+/// delivers connections to one more channel besides these, so the threads have to wait on that
+/// channel, too.
 pub(crate) fn on_channel_joined(socket: &Socket, before: &SmallVec<&'static Channel>) {
     before
         .iter()

@@ -4,6 +4,51 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+/// Number that no socket has.
+const NO_SOCKET: u32 = u32::MAX;
+
+/// The batch that the program works on, of one channel.
+#[derive(Debug)]
+pub(super) struct Batch {
+    /// Number of the batch. Never 0, which means "no batch".
+    number: AtomicU32,
+    /// Number of the batch's last socket. A change of this socket publishes the changes of the
+    /// batch.
+    last: AtomicU32,
+}
+
+impl Batch {
+    /// Creates a batch without sockets.
+    pub(super) const fn new() -> Self {
+        Self {
+            number: AtomicU32::new(1),
+            last: AtomicU32::new(NO_SOCKET),
+        }
+    }
+
+    /// Ends the batch. The next batch has no sockets.
+    #[inline]
+    pub(super) fn end(&self) {
+        self.last.store(NO_SOCKET, Ordering::Relaxed);
+        let number = self.number.load(Ordering::Relaxed);
+        self.number.store(number.wrapping_add(2), Ordering::Relaxed);
+    }
+
+    /// Adds a socket, which becomes the last socket of the batch.
+    #[inline]
+    pub(super) fn add(&self, socket: &BatchMember) {
+        socket.join(self.number.load(Ordering::Relaxed));
+        self.last.store(socket.number(), Ordering::Relaxed);
+    }
+
+    /// Returns true if the socket is in the batch and is not its last socket.
+    #[inline]
+    pub(super) fn goes_on_after(&self, socket: &BatchMember) -> bool {
+        socket.is_in(self.number.load(Ordering::Relaxed))
+            && self.last.load(Ordering::Relaxed) != socket.number()
+    }
+}
+
 /// The membership of one socket in a batch: the set of ready sockets that an `epoll_wait` returned.
 #[derive(Debug)]
 pub(crate) struct BatchMember {
@@ -30,13 +75,13 @@ impl BatchMember {
 
     /// Returns true if the socket is in `batch`.
     #[inline]
-    pub(super) fn is_in(&self, batch: u32) -> bool {
+    fn is_in(&self, batch: u32) -> bool {
         self.batch.load(Ordering::Relaxed) == batch
     }
 
     /// Adds the socket to `batch`.
     #[inline]
-    pub(super) fn join(&self, batch: u32) {
+    fn join(&self, batch: u32) {
         self.batch.store(batch, Ordering::Relaxed);
     }
 

@@ -24,15 +24,17 @@ use std::{
 use tidelane_client::{ClientEvent, Context, Program};
 
 use super::{
-    batch_member::BatchMember,
+    batch_member::{Batch, BatchMember},
     connection::Connection,
     internal_events::internal_tag,
+    outer_channels::{NESTING_MAX, OuterChannels, RungAgain, StaleSleepers, count_addition},
+    ring::Ring,
     session::{self, ProcessSession},
     sleep_fds::{SleepFd, SleepFds},
     spin_record::SpinRecord,
 };
 use crate::{
-    sys::{self, Errno, Lock, Rank, Sleepers},
+    sys::{self, Errno, Guard, Lock, Rank, Sleepers},
     table,
 };
 
@@ -42,8 +44,6 @@ const UNFLUSHED_MAX: u32 = 64;
 /// Largest number of unpublished changes of a batch while the service's core runs on another CPU:
 /// low, because this core could already work on the changes.
 const UNFLUSHED_OTHER_CPU_MAX: u32 = 4;
-/// Value of `batch_last` for "no socket".
-const NO_SOCKET: u32 = u32::MAX;
 
 /// A channel to the service. Its memory is never freed: the pool in `channels` reuses the channel.
 #[derive(Debug)]
@@ -59,10 +59,15 @@ pub struct Channel {
     /// Counts the threads that sleep on this channel or are about to. `arm` and `disarm` change the
     /// count under the lock of `ring`, `begin_kernel_sleep` without the lock.
     sleepers: Sleepers,
-    /// Number of the batch that the program works on. Never 0, which means "no batch".
-    batch: AtomicU32,
-    /// Number of the batch's last socket, whose `submit` publishes the changes of the batch.
-    batch_last: AtomicU32,
+    /// Threads that sleep in an epoll instance that contains the instance of this channel.
+    outer_sleepers: Sleepers,
+    /// Channels of the epoll instances that contain the instance of this channel.
+    outers: OuterChannels<Channel>,
+    /// The sleeping threads that have to announce their sleep again.
+    stale: StaleSleepers,
+    rung_again: RungAgain,
+    /// The batch that the program works on.
+    batch: Batch,
     /// True if the service's core may run on the CPU of the thread that last slept here.
     shares_cpu: AtomicBool,
     /// The success of the latest polls before a sleep.
@@ -79,47 +84,6 @@ pub struct Channel {
     sleep_fds: SleepFds,
 }
 
-/// The context of a channel, and the state that belongs to it. The ring's lock protects both.
-#[derive(Debug, Default)]
-struct Ring {
-    context: Option<Context>,
-    /// The session that the context belongs to.
-    session: u32,
-    /// Number of changes since `submit` last published. Other functions do not reset the count.
-    unflushed: u32,
-    /// A duplicate of the previous session's doorbell. Threads that still sleep on that doorbell
-    /// are woken through the duplicate.
-    retired: Option<RawFd>,
-}
-
-impl Ring {
-    /// Keeps a duplicate of `doorbell`, the previous session's doorbell, unless it is -1. Closes
-    /// the duplicate from an earlier call. The caller then drops the old context, which closes the
-    /// doorbell itself.
-    fn retire(&mut self, doorbell: RawFd) {
-        if let Some(before) = self.retired.take() {
-            session::close_internal(before);
-        }
-        if doorbell >= 0 {
-            let copy = sys::fcntl(doorbell, libc::F_DUPFD_CLOEXEC, 0);
-            self.retired = copy.ok().map(|fd| session::make_internal(fd as RawFd));
-        }
-    }
-
-    /// Asks the service to ring the doorbell. Returns true if the thread may sleep.
-    ///
-    /// If the service is gone, the thread may also sleep, because the kernel's events still arrive.
-    /// The channel may belong to an older session than the process, because another channel may
-    /// have found the next service first.
-    fn prepare_to_sleep(&mut self) -> bool {
-        let is_gone = self.session <= session::last_gone();
-        let Some(context) = &mut self.context else {
-            return true;
-        };
-        context.prepare_to_sleep() || (is_gone && !context.has_events())
-    }
-}
-
 impl Channel {
     /// Creates a channel without a context.
     pub(crate) fn new(number: u32) -> Self {
@@ -129,8 +93,11 @@ impl Channel {
             ring: Lock::ranked(Rank::Ring, Ring::default()),
             doorbell: AtomicI32::new(-1),
             sleepers: Sleepers::new(),
-            batch: AtomicU32::new(1),
-            batch_last: AtomicU32::new(NO_SOCKET),
+            outer_sleepers: Sleepers::new(),
+            outers: OuterChannels::new(),
+            stale: StaleSleepers::new(),
+            rung_again: RungAgain::default(),
+            batch: Batch::new(),
             shares_cpu: AtomicBool::new(true),
             spin_record: SpinRecord::new(),
             polls_default: AtomicBool::new(false),
@@ -159,8 +126,8 @@ impl Channel {
         self.doorbell.load(Ordering::SeqCst) >= 0
     }
 
-    /// Creates the context of `session`, and adds its doorbell to the epoll instance. Does nothing
-    /// if the channel already has a context of `session`.
+    /// Creates the context of `session`, unless the channel already has it, and adds its doorbell
+    /// to the epoll instance, unless the instance already contains it.
     pub(crate) fn activate(&'static self, session: &ProcessSession) -> Result<(), Errno> {
         let mut ring = self.ring.lock();
         if ring.context.is_none() || ring.session != session.generation {
@@ -179,8 +146,8 @@ impl Channel {
             self.doorbell.store(doorbell, Ordering::SeqCst);
             // After the store, so that an epoll instance of this session has this doorbell.
             self.sleep_fds.begin_session(session.generation);
-            if let Some(retired) = ring.retired {
-                self.sleepers.wake(|| sys::ring_eventfd(retired));
+            if let Some(retired) = ring.retired.filter(|_| self.has_sleepers()) {
+                sys::ring_eventfd(retired);
             }
         }
         drop(ring);
@@ -192,6 +159,7 @@ impl Channel {
         self.registered.store(generation, Ordering::Release);
         // Threads that already sleep in the epoll instance have not armed the new doorbell.
         self.wake_sleepers();
+        self.outers.for_each(Self::wake_for_addition);
         Ok(())
     }
 
@@ -241,7 +209,7 @@ impl Channel {
     /// and because a core on the same CPU cannot run before the batch ends.
     #[inline]
     pub(crate) fn submit(&self, socket: &BatchMember, connection: &mut Connection) {
-        // `enter` fails if this signal handler interrupted the lock's holder: publish later.
+        // `enter` fails in a signal handler that has interrupted the lock's holder: publish later.
         let Some(mut ring) = self.ring.enter() else {
             return;
         };
@@ -253,8 +221,7 @@ impl Channel {
             return;
         };
         context.submit(&mut connection.stream);
-        let in_batch = socket.is_in(self.batch.load(Ordering::Relaxed))
-            && self.batch_last.load(Ordering::Relaxed) != socket.number();
+        let in_batch = self.batch.goes_on_after(socket);
         let may_wait = if self.shares_cpu.load(Ordering::Relaxed) {
             UNFLUSHED_MAX
         } else {
@@ -293,38 +260,86 @@ impl Channel {
     /// Ends the batch. The next call is `take_events` or `arm`, which publishes the changes.
     #[inline]
     pub(crate) fn end_batch(&self) {
-        self.batch_last.store(NO_SOCKET, Ordering::Relaxed);
-        let batch = self.batch.load(Ordering::Relaxed);
-        self.batch.store(batch.wrapping_add(2), Ordering::Relaxed);
+        self.batch.end();
     }
 
     /// Adds a socket to the present batch, because the program is about to read or write.
     #[inline]
     pub(crate) fn add_to_batch(&self, socket: &BatchMember) {
-        socket.join(self.batch.load(Ordering::Relaxed));
-        self.batch_last.store(socket.number(), Ordering::Relaxed);
+        self.batch.add(socket);
     }
 
-    /// Resets the doorbell, so that the kernel's epoll instances do not report it.
-    pub(crate) fn drain_doorbell(&self) {
+    /// Resets the doorbell, so that the kernel's epoll instances do not report it. Returns true if
+    /// the doorbell had rung. The caller has to call [`announce_again`](Self::announce_again).
+    pub(crate) fn drain_doorbell(&self) -> bool {
         let doorbell = self.doorbell.load(Ordering::Acquire);
-        if doorbell >= 0 {
-            let _ = sys::read_bytes(doorbell, &mut [0; 8]);
+        doorbell >= 0 && sys::read_bytes(doorbell, &mut [0; 8]).is_ok()
+    }
+
+    /// Announces the sleep of all threads again after this thread has reset the doorbell. If
+    /// `rung`, the doorbell had rung, perhaps for a thread that still sleeps on this channel.
+    pub(crate) fn announce_again(&self, rung: bool) {
+        if rung {
+            let ring = || self.ring_doorbell();
+            self.rung_again.ring(self.sleepers.count(), ring);
+        }
+        if self.outer_sleepers.any() && !self.ring.lock().prepare_to_sleep() {
+            self.ring_doorbell();
         }
     }
 
     /// Returns true if a thread sleeps on this channel, or is about to.
     pub(super) fn has_sleepers(&self) -> bool {
-        self.sleepers.any()
+        self.sleepers.any() || self.outer_sleepers.any()
     }
 
-    /// Wakes the threads that sleep on this channel, if there are any.
+    /// Wakes the threads that sleep on this channel, if there are any, and the threads that sleep
+    /// in an epoll instance that contains the instance of this channel.
     pub(crate) fn wake_sleepers(&self) {
+        self.wake_at_depth(0);
+    }
+
+    fn wake_at_depth(&self, depth: u32) {
         self.sleepers
             .wake(|| match self.doorbell.load(Ordering::Acquire) {
                 -1 => self.wake_in_kernel(),
-                doorbell => sys::ring_eventfd(doorbell),
+                _ => self.ring_doorbell(),
             });
+        if depth < NESTING_MAX {
+            self.outers.for_each(|outer| outer.wake_at_depth(depth + 1));
+        }
+    }
+
+    /// Wakes all threads that sleep in the instance of this channel, or in an instance that
+    /// contains it, because a channel was added within the instance.
+    pub(crate) fn wake_for_addition(&self) {
+        count_addition();
+        self.wake_stale(0);
+    }
+
+    fn wake_stale(&self, depth: u32) {
+        let wake = || self.wake_at_depth(NESTING_MAX);
+        self.stale.wake_all(self.sleepers.count(), wake);
+        if depth < NESTING_MAX {
+            self.outers.for_each(|outer| outer.wake_stale(depth + 1));
+        }
+    }
+
+    /// Returns the sleeping threads that have to announce their sleep again.
+    pub(crate) fn stale(&self) -> &StaleSleepers {
+        &self.stale
+    }
+
+    fn ring_doorbell(&self) {
+        let doorbell = self.doorbell.load(Ordering::Acquire);
+        if doorbell >= 0 {
+            sys::ring_eventfd(doorbell);
+        }
+    }
+
+    /// Returns the channels of the epoll instances that contain the instance of this channel.
+    pub(crate) fn outers(&self) -> &OuterChannels<Channel> {
+        &self.outers
     }
 
     /// Wakes the threads that sleep in the kernel's epoll instance of a channel without a doorbell.
@@ -347,18 +362,8 @@ impl Channel {
     /// Publishes queued requests, then calls `each` with every pending event of the service, while
     /// holding the ring's lock. Returns the session of the events, or `None` without events.
     #[inline]
-    pub(crate) fn take_events(&self, mut each: impl FnMut(ClientEvent)) -> Option<u32> {
-        let mut ring = self.ring.lock();
-        let session = ring.session;
-        let context = ring.context.as_mut()?;
-        if context.has_queued() {
-            context.flush();
-        }
-        if !context.has_events() {
-            return None;
-        }
-        context.poll(&mut each);
-        Some(session)
+    pub(crate) fn take_events(&self, each: impl FnMut(ClientEvent)) -> Option<u32> {
+        self.ring.lock().take_events(each)
     }
 
     /// Returns the session that the context belongs to.
@@ -368,11 +373,7 @@ impl Channel {
 
     /// Returns true if events are pending. The check takes the ring's lock and costs two loads.
     pub(crate) fn has_events(&self) -> bool {
-        self.ring
-            .lock()
-            .context
-            .as_ref()
-            .is_some_and(Context::has_events)
+        self.ring.lock().has_events()
     }
 
     /// Returns true if polling is better than sleeping: recent polls have found events, a core is
@@ -390,18 +391,10 @@ impl Channel {
 
     /// Polls with `poll` for `spin_ns` of the settings, but at most for `left_ns`.
     /// Returns true as soon as `poll` does.
-    pub(crate) fn spin(&self, left_ns: Option<u64>, mut poll: impl FnMut() -> bool) -> bool {
+    pub(crate) fn spin(&self, left_ns: Option<u64>, poll: impl FnMut() -> bool) -> bool {
         let spin_ns = session::settings().spin_ns;
         let end = sys::monotonic_ns() + spin_ns.min(left_ns.unwrap_or(u64::MAX));
-        let mut found = false;
-        while !found && sys::monotonic_ns() < end {
-            for _ in 0..16 {
-                sys::spin_hint();
-            }
-            found = poll();
-        }
-        self.spin_record.add(found);
-        found
+        self.spin_record.spin(end, poll)
     }
 
     /// Announces that this thread is about to sleep, and publishes all changes. Returns false if
@@ -420,16 +413,35 @@ impl Channel {
 
     /// Ends the sleep of a thread. The doorbell stays armed for the other sleeping threads.
     pub(crate) fn disarm(&self) {
-        let mut ring = self.ring.lock();
-        let others = self.sleepers.leave();
+        let ring = self.ring.lock();
+        self.end_sleep(ring, self.sleepers.leave() | self.outer_sleepers.any());
+        self.rung_again.leave();
+    }
+
+    /// Cancels the request for the doorbell, unless `others` is true: other threads still sleep.
+    fn end_sleep(&self, mut ring: Guard<'_, Ring>, others: bool) {
         let Some(context) = &mut ring.context else {
             return;
         };
         context.cancel_sleep();
         if others && !ring.prepare_to_sleep() {
             drop(ring);
-            self.wake_sleepers();
+            self.ring_doorbell();
         }
+    }
+
+    /// Like [`arm`](Self::arm), for a sleep in an epoll instance that contains the instance of this
+    /// channel.
+    pub(crate) fn arm_from_outer(&self) -> bool {
+        let mut ring = self.ring.lock();
+        self.outer_sleepers.announce();
+        ring.prepare_to_sleep()
+    }
+
+    /// Ends a sleep that [`arm_from_outer`](Self::arm_from_outer) announced.
+    pub(crate) fn disarm_from_outer(&self) {
+        let ring = self.ring.lock();
+        self.end_sleep(ring, self.outer_sleepers.leave() | self.sleepers.any());
     }
 
     /// Frees the send buffers of idle connections: calls `trim` for each connection that may have a
@@ -441,8 +453,9 @@ impl Channel {
         let Some(mut ring) = self.ring.try_lock() else {
             return 0;
         };
-        let context = ring.context.as_mut();
-        context.map_or(0, |context| context.trim(trim))
+        ring.context
+            .as_mut()
+            .map_or(0, |context| context.trim(trim))
     }
 
     /// Lends a kernel epoll instance, which the doorbell makes readable, to one sleeping thread.
@@ -474,6 +487,10 @@ impl Channel {
         }
         self.sleep_fds.reset_after_fork();
         self.sleepers.reset_after_fork();
+        self.outer_sleepers.reset_after_fork();
+        self.outers.reset_after_fork();
+        self.stale.reset();
+        self.rung_again.reset();
         self.registered.store(0, Ordering::Relaxed);
         self.polls_default.store(false, Ordering::Relaxed);
         self.default_doorbell_session.store(0, Ordering::Relaxed);

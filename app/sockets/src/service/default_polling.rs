@@ -62,6 +62,19 @@ impl Channel {
     /// The thread sleeps in this channel's epoll instance. Therefore adds the doorbell of `other`
     /// to this instance, once for each session (registration of this process with the service).
     pub(crate) fn arm_default(&self, other: &'static Channel) -> bool {
+        self.register_default(other);
+        other.arm()
+    }
+
+    /// Like [`arm_default`](Self::arm_default), for a sleep in an epoll instance that contains the
+    /// instance of this channel.
+    pub(crate) fn arm_default_from_outer(&self, other: &'static Channel) -> bool {
+        self.register_default(other);
+        other.arm_from_outer()
+    }
+
+    /// Adds the doorbell of the default channel `other` to the epoll instance of this channel.
+    fn register_default(&self, other: &'static Channel) {
         let generation = other.session();
         if self
             .default_doorbell_session
@@ -72,6 +85,5 @@ impl Channel {
         {
             self.default_doorbell_session.store(0, Ordering::Relaxed);
         }
-        other.arm()
     }
 }

@@ -3,6 +3,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::sys;
+
 /// Number of polls in a row without an event after which polling counts as useless. The thread of
 /// the service then probably waits for a CPU, perhaps for the one on which this thread polls.
 const FAILURES_MAX: u32 = 8;
@@ -34,8 +36,22 @@ impl SpinRecord {
         false
     }
 
+    /// Polls with `poll` until the time `end` in nanoseconds, or until `poll` returns true. Returns
+    /// true if `poll` did.
+    pub(super) fn spin(&self, end: u64, mut poll: impl FnMut() -> bool) -> bool {
+        let mut found = false;
+        while !found && sys::monotonic_ns() < end {
+            for _ in 0..16 {
+                sys::spin_hint();
+            }
+            found = poll();
+        }
+        self.add(found);
+        found
+    }
+
     /// Records a poll, which has `found` an event or not.
-    pub(super) fn add(&self, found: bool) {
+    fn add(&self, found: bool) {
         let waits = match found {
             true => 0,
             false => self.waits.load(Ordering::Relaxed).wrapping_add(1),

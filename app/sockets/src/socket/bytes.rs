@@ -71,11 +71,17 @@ impl Inner {
     /// Returns `None` if more bytes may come. `wanted_none` is true if the program asked for zero
     /// bytes.
     pub(crate) fn end_of_input(&mut self, wanted_none: bool) -> Option<Result<usize, Errno>> {
-        if let State::Stream(connection) = &mut self.state
-            && connection.stream.readable() > 0
-        {
-            // Bytes have arrived since the read, or the program asked for zero bytes.
-            return wanted_none.then_some(Ok(0));
+        if let State::Stream(connection) = &mut self.state {
+            // The service stores the flag after the last bytes, so load it before the position.
+            let has_ended = connection.stream.has_received_fin();
+            if connection.stream.readable() > 0 {
+                // Bytes have arrived since the read, or the program asked for zero bytes.
+                return wanted_none.then_some(Ok(0));
+            }
+            if has_ended {
+                // Linux keeps an error after a FIN for writes and for SO_ERROR (SOCK_DONE).
+                return Some(Ok(0));
+            }
         }
         if let Some(error) = self.take_error() {
             return Some(Err(error));

@@ -2,7 +2,7 @@
 //! process `tidelaned`) change. A channel is a set of rings that this process shares with the
 //! service. A slot is the record of one connection in shared memory.
 
-use tidelane_abi::{close_cause, service_flags};
+use tidelane_abi::close_cause;
 
 use super::{
     options::Options,
@@ -110,7 +110,7 @@ impl Inner {
             && let Some(cause) = connection.stream.closed()
         {
             self.cause_reported = true;
-            let fin = connection.stream.service_flags() & service_flags::FIN_RECEIVED != 0;
+            let fin = connection.stream.has_received_fin();
             // In CLOSE-WAIT, Linux reports a RST as EPIPE (`tcp_reset`).
             let in_close_wait = fin && !self.shut_write;
             self.error = match from_cause(cause) {

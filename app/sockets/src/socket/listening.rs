@@ -72,7 +72,8 @@ impl Listening {
             return true;
         }
         let now = sys::monotonic_ns();
-        if now < self.retry_at_ns {
+        // After a `shutdown` by another process, wait for the next `listen` of any process.
+        if now < self.retry_at_ns || !is_listening(fd) {
             return false;
         }
         self.retry_at_ns = now + RETRY_NS;
@@ -292,6 +293,18 @@ pub(crate) fn options_changed(socket: &Socket, inner: &mut Inner, fd: RawFd, aga
     }
 }
 
+/// Suspends the service's listener of the kernel socket `fd`, which does not listen, for all
+/// processes that have the socket. Also a process that does not hold the service's listener may do
+/// this. Nothing happens if the service has no listener of the socket.
+pub(crate) fn suspend(fd: RawFd) {
+    let _section = Section::enter();
+    if let Some(session) = session::establish()
+        && let Some(program) = session.program()
+    {
+        program.suspend_listener(sys::borrow(fd));
+    }
+}
+
 /// Asks the service to listen at the port of the kernel socket `fd`. Returns the service's listener
 /// and its session. The error is a [`not_accelerated`] reason.
 pub(crate) fn attach(
@@ -327,16 +340,35 @@ pub(crate) fn attach(
     }
 }
 
+/// Returns true if the kernel socket listens.
+fn is_listening(fd: RawFd) -> bool {
+    sys::socket_int(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1)
+}
+
 /// Makes the kernel socket non-blocking or blocking. The kernel socket of a listener in both stacks
 /// is non-blocking, so that no thread blocks in the kernel's `accept` while a connection of the
 /// service is pending.
 pub(crate) fn set_kernel_nonblocking(fd: RawFd, nonblocking: bool) {
     const O_NONBLOCK: usize = libc::O_NONBLOCK as usize;
     if let Ok(flags) = sys::fcntl(fd, libc::F_GETFL, 0) {
-        let flags = match nonblocking {
+        let wanted = match nonblocking {
             true => flags | O_NONBLOCK,
             false => flags & !O_NONBLOCK,
         };
-        let _ = sys::fcntl(fd, libc::F_SETFL, flags);
+        if wanted != flags {
+            let _ = sys::fcntl(fd, libc::F_SETFL, wanted);
+        }
+    }
+}
+
+/// Makes the kernel socket of a blocking socket blocking again, unless the kernel socket listens:
+/// another process, with which this process shares O_NONBLOCK, may listen in both stacks.
+pub(crate) fn restore_blocking(socket: &Socket, fd: RawFd) {
+    if socket.blocks() && !is_listening(fd) {
+        set_kernel_nonblocking(fd, false);
+        // Another process may have called `listen` meanwhile.
+        if is_listening(fd) {
+            set_kernel_nonblocking(fd, true);
+        }
     }
 }

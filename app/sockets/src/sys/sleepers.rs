@@ -38,9 +38,14 @@ impl Sleepers {
         self.0.fetch_sub(1, Ordering::SeqCst) > 1
     }
 
+    /// Returns the number of threads that sleep, or are about to.
+    pub fn count(&self) -> u32 {
+        self.0.load(Ordering::SeqCst)
+    }
+
     /// Returns true if a thread sleeps.
     pub fn any(&self) -> bool {
-        self.0.load(Ordering::SeqCst) > 0
+        self.count() > 0
     }
 
     /// Calls `ring` if a thread sleeps. The caller has stored the event before.

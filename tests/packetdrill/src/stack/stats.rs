@@ -7,9 +7,10 @@ use crate::stack::Stack;
 /// The time for which the send buffer has limited the program of one flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
-    /// Start of the present wait. `None` while the send buffer does not limit the program.
+    /// Last update during the present wait. `None` while the send buffer does not limit the
+    /// program.
     waits_since: Option<Instant>,
-    /// Sum of the earlier waits.
+    /// Sum of the waits up to the last update.
     waited: Duration,
 }
 

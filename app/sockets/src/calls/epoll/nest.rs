@@ -15,7 +15,7 @@ use crate::{
         kernel_events::{kernel_events, merge_same, remove_internal},
         wait::Deadline,
     },
-    service::{Channel, outage::BoundedSleep},
+    service::{Channel, outage::BoundedSleep, outer_channels::Announcement},
     socket::listening,
     sys::{self, Errno, SignalMask},
 };
@@ -31,6 +31,7 @@ pub(super) fn wait(
     instance.channel().end_batch();
     loop {
         instance.pump_default();
+        instance.report_service_death(&mut instance.lock_interest());
         let count = collect_all(instance, events)?;
         if count > 0 || deadline.is_now() {
             return Ok(count);
@@ -51,11 +52,16 @@ pub(super) fn wait(
             None
         };
         drop(sleep);
-        let Some(found) = found else { continue };
+        let Some(found) = found else {
+            if deadline.passed() {
+                return collect_all(instance, events);
+            }
+            continue;
+        };
         let count = remove_internal(instance, events, 0, found?);
         let count = instance.nested_events(events, count);
         if count > 0 {
-            return Ok(count);
+            return Ok(merge_same(events, count));
         }
         if deadline.passed() {
             return collect_all(instance, events);
@@ -78,10 +84,20 @@ fn collect_all(instance: &'static Instance, events: &mut [epoll_event]) -> Resul
 /// A sleep of this thread that is announced to the channels of the outer and of the inner
 /// instances, so that events on these channels wake the thread. Dropping the value ends the
 /// announcement.
+///
+/// When a channel gets its rings and its doorbell, it wakes its sleepers, and also the threads that
+/// sleep in an outer instance. The sleep is therefore announced only to those inner channels that
+/// already have a doorbell.
 struct AnnouncedSleep {
-    /// The channels to which the sleep was announced. The flag is true if the channel's doorbell
-    /// was armed, and false if the channel has no rings and no doorbell yet.
-    channels: Vec<(&'static Channel, bool)>,
+    /// The channel of the outer instance.
+    own: &'static Channel,
+    /// True if the doorbell of `own` was armed, and false if `own` has no doorbell yet.
+    own_armed: bool,
+    /// The default channel, if `own` polls it.
+    own_default: Option<&'static Channel>,
+    /// The other channels.
+    within: Vec<&'static Channel>,
+    announcement: Announcement,
     /// True if no channel had pending events when its doorbell was armed.
     may_sleep: bool,
 }
@@ -89,41 +105,59 @@ struct AnnouncedSleep {
 impl AnnouncedSleep {
     fn begin(instance: &Instance) -> Self {
         let own = instance.channel();
+        own.stale().give_way();
+        let (announcement, (own_armed, may_sleep)) = Announcement::begin(|| {
+            let own_armed = own.is_active() || !own.begin_kernel_sleep();
+            (own_armed, !own_armed || own.arm())
+        });
         let mut sleep = Self {
-            channels: Vec::new(),
-            may_sleep: true,
+            own,
+            own_armed,
+            own_default: None,
+            within: Vec::new(),
+            announcement,
+            may_sleep,
         };
-        sleep.announce(own);
-        for channel in instance.channels_within().iter() {
-            sleep.announce(channel);
+        if sleep.own_armed {
+            sleep.own_default = own.default_to_poll();
+            if let Some(default) = sleep.own_default {
+                sleep.may_sleep &= own.arm_default(default);
+            }
         }
+        for channel in instance.channels_within().iter() {
+            sleep.announce_within(channel);
+        }
+        // Perhaps an addition before the announcement to `own` has not woken this thread.
+        sleep.may_sleep &= announcement.is_current();
         sleep
     }
 
-    /// Announces the sleep to `channel`. If `channel` also polls the default channel, announces the
-    /// sleep to the default channel, too.
-    fn announce(&mut self, channel: &'static Channel) {
-        if !channel.is_active() && channel.begin_kernel_sleep() {
-            self.channels.push((channel, false));
+    fn announce_within(&mut self, channel: &'static Channel) {
+        if !channel.is_active() {
             return;
         }
-        self.may_sleep &= channel.arm();
-        self.channels.push((channel, true));
+        self.may_sleep &= channel.arm_from_outer();
+        self.within.push(channel);
         if let Some(default) = channel.default_to_poll() {
-            self.may_sleep &= channel.arm_default(default);
-            self.channels.push((default, true));
+            self.may_sleep &= channel.arm_default_from_outer(default);
+            self.within.push(default);
         }
     }
 }
 
 impl Drop for AnnouncedSleep {
     fn drop(&mut self) {
-        for (channel, armed) in &self.channels {
-            if *armed {
-                channel.disarm();
-            } else {
-                channel.end_kernel_sleep();
-            }
+        self.announcement.end(self.own.stale());
+        if self.own_armed {
+            self.own.disarm();
+        } else {
+            self.own.end_kernel_sleep();
+        }
+        if let Some(default) = self.own_default {
+            default.disarm();
+        }
+        for channel in &self.within {
+            channel.disarm_from_outer();
         }
     }
 }
