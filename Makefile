@@ -54,21 +54,16 @@ proofs:
 
 bench:
 	@scripts/setup.sh bench
-	cargo build --release --workspace
-	cargo build --release $(EXAMPLES)
 	@cargo xtask bench $(FIGURE)
 
 # Installs the Debian packages that each program's entry in bench/programs/catalog names.
 programs:
 	@scripts/setup.sh bench
-	cargo build --release --workspace
-	cargo build --release $(EXAMPLES)
 	@cargo xtask programs $(PROGRAMS)
 
 # Installs the Debian packages of each suite, and builds the suite below target/suites.
 suites:
 	@scripts/setup.sh bench
-	cargo build --release --workspace
 	@cargo xtask suites $(SUITES)
 
 # KERNEL and NIC are comma-separated lists, or `all`. SMALL=1 selects a small part of the tests,

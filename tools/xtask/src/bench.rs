@@ -34,7 +34,7 @@ mod rows;
 
 pub use machine::CpuTimes;
 
-use crate::package::run_package;
+use crate::package::{build_measured, run_package};
 
 use any_plan::AnyPlan;
 use heading::Heading;
@@ -96,6 +96,7 @@ pub fn run(options: &Options) -> Result<(), String> {
     let plan = AnyPlan::read(&plan_file)?;
     options.check_for(&plan)?;
     require_root().map_err(reason_of)?;
+    build_measured()?;
     let outcome = measure_plan(plan, options).map_err(reason_of)?;
     finish(figure, &folder, &outcome, !options.no_keep)
 }

@@ -20,6 +20,8 @@ use steps::{STEPS, Step};
 mod count;
 mod steps;
 
+pub use steps::BUILD;
+
 use count::Counts;
 
 /// Number of output lines that the terminal shows for a failed step.

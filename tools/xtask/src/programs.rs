@@ -3,7 +3,7 @@
 
 use clap::Args;
 
-use crate::package::run_package;
+use crate::package::{build_measured, run_package};
 
 /// Options of `programs`.
 #[derive(Args, Debug)]
@@ -13,7 +13,8 @@ pub struct Options {
     arguments: Vec<String>,
 }
 
-/// Builds and runs the crate.
+/// Builds the binaries that the crate starts, and builds and runs the crate.
 pub fn run(options: &Options) -> Result<(), String> {
+    build_measured()?;
     run_package("tidelane-programs", &options.arguments)
 }

@@ -83,7 +83,8 @@ fn is_new(offence: &Offence, ratchet: &BTreeMap<String, usize>) -> bool {
 
 /// Writes the current offences to the ratchet.
 fn bless(root: &Path, offences: &[Offence]) -> Result<(), String> {
-    let head = "# Known offenders: `size key`. Written by `cargo xtask tidy --bless`.\n";
+    let head = "# Each line: the size and the key of a known offence. No size may grow. Written by \
+                `cargo xtask tidy --bless`.\n";
     let lines: String = offences
         .iter()
         .map(|o| format!("{} {}\n", o.size, o.key))

@@ -24,6 +24,38 @@ pub struct Step {
     pub skip: fn() -> Option<String>,
 }
 
+/// Builds the binaries that tests and benchmarks start: service, tools, libtidelane.so,
+/// tidelane-impair, and examples.
+pub const BUILD: &[&str] = &[
+    "cargo",
+    "build",
+    "--release",
+    "--workspace",
+    "--exclude",
+    "xtask",
+    "--exclude",
+    "tidelane-conformance",
+    "--exclude",
+    "tidelane-fuzz",
+    "--exclude",
+    "tidelane-hostile",
+    "--exclude",
+    "tidelane-micro",
+    "--exclude",
+    "tidelane-packetdrill",
+    "--exclude",
+    "tidelane-programs",
+    "--exclude",
+    "tidelane-sim",
+    "--exclude",
+    "tidelane-suites",
+    "--exclude",
+    "tidelane-tests",
+    "--lib",
+    "--bins",
+    "--examples",
+];
+
 /// Default values of the fields that a step of [`STEPS`] does not set.
 const STEP_DEFAULTS: Step = Step {
     name: "",
@@ -141,43 +173,18 @@ pub const STEPS: &[Step] = &[
             "CARGO_TARGET_DIR=\"${CARGO_TARGET_DIR:-target}/loom\" \
              cargo test --release --package tidelane-ring --package tidelane-sockets --test loom",
         ],
-        environment: &[("RUSTFLAGS", "--cfg loom")],
+        // The models need no optimization across crates, which takes a third of the build.
+        environment: &[
+            ("RUSTFLAGS", "--cfg loom"),
+            ("CARGO_PROFILE_RELEASE_LTO", "off"),
+        ],
         tests: true,
         ..STEP_DEFAULTS
     },
-    // Builds the binaries that the tests below start: service, tools, libtidelane.so,
-    // tidelane-impair.
+    // Builds the binaries that the tests below start.
     Step {
         name: "build",
-        command: &[
-            "cargo",
-            "build",
-            "--release",
-            "--workspace",
-            "--exclude",
-            "xtask",
-            "--exclude",
-            "tidelane-conformance",
-            "--exclude",
-            "tidelane-fuzz",
-            "--exclude",
-            "tidelane-hostile",
-            "--exclude",
-            "tidelane-micro",
-            "--exclude",
-            "tidelane-packetdrill",
-            "--exclude",
-            "tidelane-programs",
-            "--exclude",
-            "tidelane-sim",
-            "--exclude",
-            "tidelane-suites",
-            "--exclude",
-            "tidelane-tests",
-            "--lib",
-            "--bins",
-            "--examples",
-        ],
+        command: BUILD,
         ..STEP_DEFAULTS
     },
     // Checks the stack frames of libtidelane.so, because threads of programs may have small stacks.

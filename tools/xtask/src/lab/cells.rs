@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, process::ExitCode, time::Duration};
 
 use super::nics::Nic;
 
-/// The only test for an unsupported kernel. It passes if the Tidelane service starts, or refuses to
-/// start with a reason.
+/// The only test for an unsupported kernel. It passes if the Tidelane service starts, or says why
+/// it does not start.
 pub const STARTS: &str = "kernels::starts_or_says_why";
 
 /// The tests. Each entry has the name, the heading of the table's column, and true if `--small`
@@ -79,7 +79,8 @@ pub enum Verdict {
     Failed(String),
 }
 
-/// The result of one test on one kernel and NIC: a cell of the table.
+/// The result of one test on one kernel and NIC. A cell of the printed table has the results of all
+/// tests of its column.
 #[derive(Clone, Debug)]
 pub struct Cell {
     /// Result of the test.
@@ -199,7 +200,8 @@ fn columns(tests: &[&'static str]) -> Vec<(&'static str, Vec<&'static str>)> {
     columns
 }
 
-/// Returns the text in the table for the results of one column.
+/// Returns the text of one cell of the table. `cells` has the results of the column's tests on one
+/// kernel and NIC.
 fn summary(cells: &[&Cell]) -> String {
     let is_skip = |cell: &&&Cell| matches!(cell.verdict, Verdict::Skipped(_));
     let is_failure = |cell: &&Cell| matches!(cell.verdict, Verdict::Failed(_));

@@ -1,8 +1,8 @@
 //! Checks the citations between requirements and code.
 //!
 //! The code and tests that a requirement cites must exist. The TCP engine (`proto/engine`) must
-//! pass each cited packet script. The list of RFC 9293 must contain each id, such as MUST-18, that
-//! code below `proto` and packet scripts cite.
+//! pass each cited packet script. The list `specs/rfc9293.toml` must contain each id, such as
+//! MUST-18, that code below `proto` and packet scripts cite.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -114,8 +114,8 @@ impl<'a> Tree<'a> {
         has(&file.text) && self.files.get(list).is_some_and(|list| has(&list.text))
     }
 
-    /// Returns a message for each id, such as MUST-18, in code below `proto` or in a packet script
-    /// that the list of RFC 9293 does not have.
+    /// Returns a message for each id, such as MUST-18, that code below `proto` or a packet script
+    /// cites, and that the list of RFC 9293 does not contain.
     pub fn check_ids(&self, specs: &[Spec]) -> Vec<String> {
         let Some(spec) = specs.iter().find(|spec| spec.rfc == IDS_OF) else {
             return Vec::new();
@@ -152,7 +152,7 @@ fn defines(code: &str, keyword: &str, symbol: &str) -> bool {
     let mut before = "";
     words(code).any(|(_, word)| {
         let found = before == keyword && word == symbol;
-        // Look at adjacent words only, so that `const fn f` does not define a constant `fn`.
+        // Only adjacent words count, so that `const fn f` does not define a constant `f`.
         before = word;
         found
     })
