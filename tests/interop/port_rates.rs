@@ -11,8 +11,9 @@ use crate::{
     support::SHORT,
 };
 
-/// Length of the page in bytes, and, below, the rate limit of each mux port in bytes per second.
+/// Length of the page in bytes.
 const PAGE: u64 = 8_000_000;
+/// Rate limit of each mux port in bytes per second.
 const RATE: u64 = 2_000_000;
 
 /// Gets a page from the HTTP server on the mux port. Returns the duration.

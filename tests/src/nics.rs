@@ -72,8 +72,8 @@ pub fn wait_for_carrier(space: &str, interface: &str) -> Outcome {
     })
 }
 
-/// Sets the number of queues of both NICs. An end is the name of a namespace and of an interface in
-/// it. Skips the test if a driver does not support `count` queues.
+/// Sets the number of queues of both NICs. An end is the name of a namespace, and the name
+/// of an interface in the namespace. Skips the test if a driver does not support `count` queues.
 pub fn set_queues(ends: [(&str, &str); 2], count: u64) -> Outcome {
     require_tools(&["ethtool"])?;
     let mut ends = ends.into_iter();

@@ -28,8 +28,8 @@ pub trait OptionHandler {
     fn read(&mut self, key: &FlowKey, flags: TcpFlags, options: &[u8]);
 }
 
-/// Returns the data of the option `kind`: the bytes after kind and length. Returns `None` if the
-/// option is absent or the options are malformed.
+/// Returns the data of the first option `kind`: the bytes after kind and length. Returns `None` if
+/// the list has no such option before its end or before a malformed option.
 pub fn find_option(options: &[u8], kind: u8) -> Option<&[u8]> {
     let mut rest = options;
     loop {

@@ -23,7 +23,8 @@ pub struct Lingering {
 }
 
 impl Lingering {
-    /// Closes the sending direction after the answers, and waits for the peer to close.
+    /// Closes the sending direction after the answers, and keeps the connection until the peer
+    /// closes. `unix` is the Unix time in seconds.
     pub fn add(&mut self, context: &mut dyn Context, descriptor: Descriptor, unix: u64) {
         context.shutdown(descriptor);
         if self.queue.len() >= LINGERING_MAX {

@@ -95,7 +95,7 @@ static void send_message(int descriptor, struct stream *stream) {
         end(descriptor, &failed);
 }
 
-/* Compares received bytes. Returns 0 if one is wrong. */
+/* Compares received bytes. Returns 0 if a byte is wrong or unexpected. */
 static int compare(struct stream *stream, const char *data, uint32_t len) {
     for (uint32_t at = 0; at < len; at++) {
         if (stream->messages == messages_max || data[at] != byte_at(stream, stream->received))
@@ -108,6 +108,8 @@ static int compare(struct stream *stream, const char *data, uint32_t len) {
     return 1;
 }
 
+/* Compares the received bytes of an entry of the ready list. Then sends the next message, or shuts
+ * down or closes the connection. */
 static void serve(const struct tlr_entry *entry) {
     struct stream *stream = stream_of(entry->descriptor);
     if (!stream->is_open)

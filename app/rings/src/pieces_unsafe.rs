@@ -8,11 +8,13 @@ use rustix::mm::munmap;
 pub(crate) struct Pieces {
     pub(crate) start: NonNull<u8>,
     pub(crate) count: u32,
+    /// Length of a piece in bytes, with the headroom.
     pub(crate) buffer_len: u32,
     /// Bytes before the payload of an allocated buffer.
     pub(crate) headroom: u32,
     pub(crate) free: RefCell<Vec<u32>>,
-    /// Owner of the memory of a back end. `None` if the pool has mapped the memory itself.
+    /// Keeps memory mapped that a back end, such as a NIC, provided. `None` if the pool has mapped
+    /// the memory itself.
     pub(crate) owner: Option<Box<dyn Any>>,
 }
 
@@ -27,7 +29,7 @@ impl Pieces {
     ///
     /// If there is no piece with this number.
     pub(crate) fn address(&self, index: u32) -> NonNull<u8> {
-        assert!(index < self.count, "no buffer of the pool");
+        assert!(index < self.count, "the pool has no piece with this number");
         // SAFETY: the piece is within the mapping.
         unsafe { self.start.add(index as usize * self.buffer_len as usize) }
     }

@@ -41,7 +41,8 @@ use memory_nic::MemoryNic;
 
 /// TCP port that the first mux port claims. Further ports claim the following numbers.
 const FIRST_PORT: u16 = 2000;
-/// Largest number of packets that a program receives, and then sends, before the next program does.
+/// Largest number of packets that a program receives in one turn, and that a program sends in one
+/// turn.
 const PROGRAM_BURST: usize = 32;
 /// Time before the packets are counted.
 const WARMUP: Duration = Duration::from_millis(300);
@@ -66,7 +67,7 @@ pub struct Options {
     /// Direction of the packets.
     #[arg(long)]
     direction: Direction,
-    /// Number of mux ports.
+    /// Number of mux ports of each mux thread.
     #[arg(long, default_value_t = 1)]
     ports: u16,
     /// Length of a frame in bytes, with the 4 bytes of its check sequence.
@@ -99,8 +100,8 @@ pub struct Options {
     /// Link address of the peer.
     #[arg(long, default_value = "02:00:00:00:00:02")]
     peer_mac: String,
-    /// Send or receive on the AF_XDP socket without a mux.
-    #[arg(long = "bare")]
+    /// Send or receive on the AF_XDP socket without a mux. Needs `--interface`.
+    #[arg(long = "bare", requires = "interface")]
     without_mux: bool,
     /// Only copy memory, and print its bandwidth.
     #[arg(long)]
@@ -210,8 +211,9 @@ fn open_ports(
     Ok((ports, programs))
 }
 
-/// The programs at the mux ports of one mux thread: each receives all packets of its port, and
-/// sends the same frame again and again.
+/// The programs that one thread runs: those of one mux thread or, with `--program-cpu`, of all mux
+/// threads. Each program receives all packets of its mux port, and sends the same frame again and
+/// again.
 struct Programs {
     ends: Vec<(ProgramEnd, ProgramBurst)>,
     /// The frame that each mux port sends. `None` if the programs only receive.

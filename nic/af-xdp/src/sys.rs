@@ -165,7 +165,7 @@ impl XskSocket {
     pub(crate) fn kick_rx(&self) {
         let fd = self.0.as_raw_fd();
         // SAFETY: the buffer is empty and there is no address, so the kernel accesses no memory.
-        // The call transfers no data. The only expected error (EAGAIN) means that no frame waits.
+        // The call transfers no data. Its error is ignored, because a later call does the same.
         unsafe {
             let none = ptr::null_mut();
             libc::recvfrom(
@@ -219,7 +219,8 @@ impl PacketSocket {
         Ok(Self(fd))
     }
 
-    /// Sends one frame: `headers`, then `payload`.
+    /// Sends one frame: `headers`, which begin with the `virtio_net_hdr` of the frame, and then
+    /// `payload`.
     pub(crate) fn send(&self, headers: &[u8], payload: GsoPayload<'_>) -> io::Result<()> {
         let run = |start: *const u8, len| libc::iovec {
             iov_base: start.cast::<c_void>().cast_mut(),
@@ -282,8 +283,8 @@ impl Mapping {
         Ok(Self { start, len })
     }
 
-    /// Maps the first `len` bytes of a file. A test maps a file twice: one mapping is the port's
-    /// side of a ring, and the other mapping is the kernel's side.
+    /// Maps the first `len` bytes of a file. A test maps a file twice: one mapping is this
+    /// process's side of a ring, and the other mapping is the kernel's side.
     #[cfg(test)]
     pub(crate) fn of_file(file: &OwnedFd, len: usize) -> io::Result<Self> {
         Self::new(len, libc::MAP_SHARED, Some((file, 0)))
@@ -341,8 +342,8 @@ pub(crate) fn interface_name(index: u32) -> io::Result<String> {
 /// Runs an interface `ioctl` that takes an `ifreq`.
 ///
 /// # Safety
-/// `request` reads or writes no memory except the `ifreq`. `SIOCETHTOOL` also reads and writes the
-/// structure to which `fill` sets `ifru_data`.
+/// `request` must read and write no memory except the `ifreq`. For `SIOCETHTOOL`, `fill` must set
+/// `ifru_data` to the structure of the command, which must be valid during the call.
 unsafe fn interface_request(
     name: &str,
     request: libc::c_ulong,

@@ -21,13 +21,13 @@ use crate::{
 
 pub(crate) use maps::{ArrayEntry, BpfHashMap, PerCpuCounters, XskSocketMap};
 
-/// The eBPF object of the demux, the XDP program that redirects claimed packets to the service:
-/// compiled, or the checked-in object (see `build.rs`).
+/// The eBPF object of the demux, the XDP program that redirects claimed packets to the service.
+/// `build.rs` compiles the object, or copies the checked-in object.
 pub(crate) const DEMUX_OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/demux.bpf.o"));
 
-/// The eBPF object of the impaired link, which joins two interfaces for tests: compiled, or the
-/// checked-in object.
+/// The eBPF object of the impaired link, which joins two interfaces for tests. `build.rs` compiles
+/// the object, or copies the checked-in object.
 pub(crate) const IMPAIR_OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/impair.bpf.o"));
 
@@ -114,7 +114,7 @@ fn chain_text(error: &(dyn Error + 'static)) -> String {
     line.lines().next().unwrap_or_default().to_owned()
 }
 
-/// Converts the error of `action`, an operation on a map or an attachment.
+/// Converts the error of `action`, an operation other than loading a program.
 fn failed(action: &'static str, error: &(dyn Error + 'static)) -> SteeringError {
     match errno_of(error) {
         Some(libc::EPERM | libc::EACCES) => SteeringError::NotPermitted,
@@ -289,8 +289,9 @@ impl Object {
         Ok((AttachMode::Generic, Some(native.to_string())))
     }
 
-    /// Calls [`attach_in`](Self::attach_in) until the interface is free: a killed process takes
-    /// some milliseconds to close its attachment.
+    /// Calls [`attach_in`](Self::attach_in) until the interface is free, at most
+    /// [`ATTACH_TRIES_MAX`] times. A killed process takes some milliseconds to close its
+    /// attachment.
     fn attach_with_retries(&mut self, ifindex: u32, mode: XdpMode) -> Result<(), AttachFailure> {
         for _ in 1..ATTACH_TRIES_MAX {
             match self.attach_in(ifindex, mode) {
@@ -332,7 +333,7 @@ impl Object {
     fn take_map(&mut self, name: &str) -> Map {
         self.ebpf
             .take_map(name)
-            .expect("the object has the map, and it is taken once")
+            .expect("the object has the map, and no caller took the map before")
     }
 
     /// Opens a hash map with keys and values of bytes.
@@ -417,7 +418,7 @@ impl Object {
     }
 }
 
-/// Returns the mode and the number of each XDP program of an interface, in the order in which a
+/// Returns the mode and the ID of each XDP program of an interface, in the order in which a
 /// received packet passes the programs. Returns an empty list if netlink fails.
 fn xdp_programs(ifindex: u32) -> Vec<(AttachedXdpMode, u32)> {
     let tables = KernelTables::open().ok();
@@ -444,8 +445,9 @@ mod tests {
         (count, result.err().and_then(|error| error.raw_os_error()))
     }
 
+    /// E2BIG and ENOSPC mean a full table only if the operation is an insertion into a map.
     #[test]
-    fn an_error_of_another_operation_is_not_a_full_table_of_claims() {
+    fn a_failed_attachment_does_not_report_a_full_table() {
         for code in [libc::E2BIG, libc::ENOSPC] {
             let error = failed("attaching", &io::Error::from_raw_os_error(code));
             let is_code = |error: &io::Error| error.raw_os_error() == Some(code);

@@ -1,4 +1,4 @@
-//! ICMPv6 errors, which quote a segment that this host has sent (RFC 4443).
+//! ICMPv6 errors (RFC 4443). An error quotes the TCP segment or UDP datagram that caused the error.
 
 use crate::{
     checksum,
@@ -32,8 +32,8 @@ pub(crate) fn parse(packet: &Packet<'_>) -> Result<(IcmpErrorKind, QuotedPacket)
     let Some((header, quote)) = icmp.split_first_chunk::<ICMP_HEADER_LEN>() else {
         return Err(DropReason::Truncated);
     };
-    let [kind, code, _, _, mtu @ ..] = *header;
-    let kind = error_kind(kind, code, u32::from_be_bytes(mtu)).ok_or(DropReason::BadIcmp)?;
+    let [icmp_type, code, _, _, mtu @ ..] = *header;
+    let kind = error_kind(icmp_type, code, u32::from_be_bytes(mtu)).ok_or(DropReason::BadIcmp)?;
     let (src, dst) = (packet.src, packet.dst);
     let pseudo = checksum::pseudo_header(src, dst, protocol::ICMPV6, icmp.len() as u32);
     if !pseudo.plus(checksum::sum(icmp)).is_valid() {
@@ -52,8 +52,8 @@ pub(crate) fn parse(packet: &Packet<'_>) -> Result<(IcmpErrorKind, QuotedPacket)
 
 /// Maps type and code to the kind (RFC 4443 §3). Rejections by policy or route (codes 5 and 6)
 /// count as prohibited.
-fn error_kind(kind: u8, code: u8, mtu: u32) -> Option<IcmpErrorKind> {
-    Some(match (kind, code) {
+fn error_kind(icmp_type: u8, code: u8, mtu: u32) -> Option<IcmpErrorKind> {
+    Some(match (icmp_type, code) {
         (TYPE_UNREACHABLE, 0) => IcmpErrorKind::NetUnreachable,
         (TYPE_UNREACHABLE, 1 | 5 | 6) => IcmpErrorKind::Prohibited,
         (TYPE_UNREACHABLE, 2 | 3) => IcmpErrorKind::HostUnreachable,
@@ -64,7 +64,10 @@ fn error_kind(kind: u8, code: u8, mtu: u32) -> Option<IcmpErrorKind> {
         (TYPE_TIME_EXCEEDED, _) => IcmpErrorKind::TimeExceeded,
         (TYPE_PARAMETER_PROBLEM, 1) => IcmpErrorKind::ProtocolUnreachable,
         (TYPE_PARAMETER_PROBLEM, _) => IcmpErrorKind::ParameterProblem,
-        (TYPE_UNREACHABLE, _) => IcmpErrorKind::Other { kind, code },
+        (TYPE_UNREACHABLE, _) => IcmpErrorKind::Other {
+            kind: icmp_type,
+            code,
+        },
         _ => return None,
     })
 }

@@ -8,12 +8,19 @@ use crate::{
 };
 
 const VERSION_6: u8 = 6;
-/// Largest number of extension headers in a packet, which bounds the work per packet.
-const EXTENSIONS_MAX: usize = 8;
+/// Largest number of headers after the IPv6 header that are examined in a packet. The last of them
+/// is the transport header or the fragment header. The limit bounds the work per packet.
+const HEADERS_MAX: usize = 8;
 /// Unit of the length of extension headers, in bytes.
 const EXTENSION_UNIT: usize = 8;
 /// Length of a fragment header in bytes.
 pub(crate) const FRAGMENT_HEADER_LEN: usize = EXTENSION_UNIT;
+/// Option of one byte that pads an extension header (RFC 8200 §4.2).
+const PAD1: u8 = 0;
+/// Bits of an option's type that say if a node that does not know the option may skip the option.
+/// Zero allows the node to skip the option; all other values demand a discarded packet (RFC 8200
+/// §4.2).
+const OPTION_ACTION: u8 = 0xc0;
 /// Mask of the offset and the more-fragments flag in a fragment header.
 const OFFSET_OR_MORE: u16 = 0xfff9;
 
@@ -87,10 +94,10 @@ pub(crate) fn addresses(header: &[u8; IPV6_HEADER_LEN]) -> (IpAddress, IpAddress
 /// Skips the extension headers. Returns the protocol number of the transport header, and the bytes
 /// from this header on.
 ///
-/// The options in extension headers are ignored, because they are for routers or may be skipped
-/// (RFC 8200 §4.2). A routing header must have no segments left.
+/// Ignores the options that a node may skip. Rejects a packet with any other option, and a packet
+/// whose routing header has segments left.
 pub(crate) fn transport(mut next: u8, mut rest: &[u8]) -> Result<(u8, &[u8]), DropReason> {
-    for _ in 0..EXTENSIONS_MAX {
+    for _ in 0..HEADERS_MAX {
         let len = match next {
             extension::HOP_BY_HOP | extension::DESTINATION | extension::ROUTING => {
                 extension_len(next, rest)?
@@ -112,15 +119,46 @@ pub(crate) fn transport(mut next: u8, mut rest: &[u8]) -> Result<(u8, &[u8]), Dr
     Err(DropReason::BadIpHeader)
 }
 
-/// Returns the length of an extension header other than a fragment header.
+/// Returns the length in bytes of an extension header other than a fragment header. Rejects a
+/// routing header with segments left, and an option that a node must not skip.
 fn extension_len(number: u8, rest: &[u8]) -> Result<usize, DropReason> {
     let [_, units, _, left, ..] = *rest else {
         return Err(DropReason::Truncated);
     };
-    if number == extension::ROUTING && left != 0 {
-        return Err(DropReason::BadIpHeader);
+    let len = (usize::from(units) + 1) * EXTENSION_UNIT;
+    let acceptable = match number {
+        extension::ROUTING => left == 0,
+        _ => {
+            let options = rest.get(2..len).ok_or(DropReason::Truncated)?;
+            may_skip_all(options)
+        }
+    };
+    if acceptable {
+        Ok(len)
+    } else {
+        Err(DropReason::BadIpHeader)
     }
-    Ok((usize::from(units) + 1) * EXTENSION_UNIT)
+}
+
+/// Returns true if a node that knows none of the options may skip all of them.
+fn may_skip_all(mut options: &[u8]) -> bool {
+    while let [kind, rest @ ..] = options {
+        if kind & OPTION_ACTION != 0 {
+            return false;
+        }
+        options = if *kind == PAD1 {
+            rest
+        } else {
+            let Some((len, data)) = rest.split_first() else {
+                return false;
+            };
+            let Some(behind) = data.get(usize::from(*len)..) else {
+                return false;
+            };
+            behind
+        };
+    }
+    true
 }
 
 /// The fields of a fragment header, and the data after the header.
@@ -141,7 +179,7 @@ pub(crate) fn fragment_header(
     mut next: u8,
     mut rest: &[u8],
 ) -> Result<FragmentHeader<'_>, DropReason> {
-    for _ in 0..EXTENSIONS_MAX {
+    for _ in 0..HEADERS_MAX {
         match next {
             extension::HOP_BY_HOP | extension::DESTINATION | extension::ROUTING => {
                 let len = extension_len(next, rest)?;

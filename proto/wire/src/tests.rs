@@ -190,7 +190,8 @@ fn a_partial_tcp_checksum_is_accepted_only_if_allowed() {
         &frame[FRAME_HEADERS_LEN_V4..],
         true
     ));
-    // A complete checksum is valid on a veth, too. A truncated header is never valid.
+    // A complete checksum is also valid if partial checksums are allowed. A truncated header is
+    // never valid.
     assert!(tcp_checksum_ok(
         src,
         dst,
@@ -616,7 +617,7 @@ fn flags_read_like_tcpdump() {
 }
 
 #[test]
-fn fields_of_the_program_are_in_the_ip_header_beside_ecn() {
+fn traffic_class_and_hop_limit_are_in_the_ip_header_beside_ecn() {
     let v4 = [
         IpAddress::from_v4([10, 0, 0, 1]),
         IpAddress::from_v4([10, 0, 0, 2]),
@@ -648,8 +649,9 @@ fn fields_of_the_program_are_in_the_ip_header_beside_ecn() {
                 (frame[15], frame[22])
             };
             assert_eq!(sent, (class & 0xfc | ecn as u8, hop_limit.max(1)));
-            // The addresses, the lengths and, for IPv4, the checksum are correct.
+            // The parser also checks the lengths and, for IPv4, the checksum.
             let packet = parse_frame(&frame).unwrap();
+            assert_eq!((packet.src, packet.dst), (src, dst));
             assert_eq!((packet.ttl, packet.ecn), (hop_limit.max(1), ecn));
         }
     }

@@ -68,9 +68,9 @@ impl PortMemories {
         [self.service.as_fd(), self.program.as_fd()]
     }
 
-    /// Returns true if the program has mapped and sealed its memory. From then on, no process can
-    /// punch the memory, which would block the service. The service uses the port only if the
-    /// memory is sealed.
+    /// Returns true if the memory that the program writes is sealed. A program maps the memory
+    /// before the program seals it. The seal forbids every process to punch holes into the memory,
+    /// because a hole would block the service. The service uses only a port with a sealed memory.
     pub fn are_sealed(&self) -> bool {
         memories::is_write_sealed(&self.program)
     }

@@ -24,7 +24,7 @@ pub struct StreamBuffer {
 impl StreamBuffer {
     /// Parses a word that the other side wrote. Returns `None` if the word is not a buffer of an
     /// allowed size that lies within `area`. The word zero, which stands for no buffer, also gives
-    /// `None`, because no area begins at offset zero.
+    /// `None`, because its size is below the smallest allowed size.
     #[inline]
     pub fn from_word(word: BufferWord, area: Range<u64>) -> Option<StreamBuffer> {
         let log2 = (word & ((1 << LOG2_BITS) - 1)) as u8;

@@ -17,16 +17,17 @@ const QUEUE: u32 = 1_000;
 const ALONE: Duration = Duration::from_secs(5);
 /// Time during which both flows run.
 const TOGETHER: Duration = Duration::from_secs(120);
-/// Start of each column in seconds after the start of the bulk flow. The limits apply to the last
-/// column.
+/// Start of each column in seconds after the start of the bulk flow. The limits of the round-
+/// trip times apply to the last column.
 const COLUMNS: [u64; 5] = [0, 2, 5, 10, 20];
 /// Length of a full frame in bytes.
 const FRAME: f64 = 1514.0;
 /// Largest ratio of the mean round-trip time beside BBR to the round-trip time of the small flow
 /// alone.
 const BBR_MAX: f64 = 2.0;
-/// Largest ratio of the small flow's mean round-trip time beside Tidelane's CUBIC to that beside an
-/// ideal CUBIC sender.
+/// Largest quotient of two ratios. Each is the mean round-trip time of the small flow beside a bulk
+/// flow to its round-trip time alone. The first is measured beside Tidelane's CUBIC, the second is
+/// computed for an ideal CUBIC sender.
 const CUBIC_MAX: f64 = 1.1;
 /// Smallest share of the rate that the bulk flow must reach.
 const USED_MIN: f64 = 0.9;

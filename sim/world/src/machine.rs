@@ -1,6 +1,7 @@
-//! One simulated host, which drives its service as `tidelaned` drives its cores: the host delivers
-//! frames, answers netlink requests, and lets the service sleep. A *port of the host* is the NIC
-//! queue of a core, here a pair of frame queues in memory. An *ephemeral port* is a TCP port.
+//! One simulated host, which drives its service as `tidelaned` drives its cores: the simulated host
+//! delivers frames, answers the service's netlink requests, and lets the service sleep. A *port of
+//! the host* is the NIC queue of a core, here a pair of frame queues in memory. An *ephemeral port*
+//! is a TCP port.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -37,7 +38,7 @@ const PORT_FIRST: u16 = 32_768;
 /// Longest delay of a netlink answer, in nanoseconds.
 const ANSWER_TIME_MAX: u64 = 400_000;
 
-/// An answer of the kernel that has yet to reach the host.
+/// An answer of the simulated kernel that has yet to reach the service.
 enum Answer {
     /// The link address of this neighbour.
     Neighbour(IpAddress),
@@ -59,7 +60,7 @@ pub struct Machine {
     pub page: Arc<ServicePageMap>,
     /// True if a program has rung the service's doorbell.
     pub doorbell_rang: Arc<AtomicBool>,
-    /// Time of the next step, or `None` if the service sleeps.
+    /// Time of the next step, or `None` if the service sleeps without a timeout.
     pub next_step: Option<Instant>,
     /// Time until which the host is paused.
     pub paused_until: Instant,
@@ -80,7 +81,7 @@ pub struct Machine {
     /// The users of this host's programs, by user number.
     users: BTreeMap<u32, Arc<User>>,
     burst: MemBurst,
-    /// State of a slow NIC. `None` if the NIC sends all frames before the next step.
+    /// State of a slow NIC. `None` if the NIC frees all sent frames before the next step.
     slow: Option<SlowNic>,
 }
 
@@ -161,7 +162,8 @@ impl Machine {
         Ok(self)
     }
 
-    /// Replaces the service by `new`, which starts at time `back` without any state.
+    /// Replaces this machine by `new`, whose service starts at time `back` without any state. The
+    /// offset of the clock and the capture stay.
     pub fn restart(&mut self, new: Self, back: Instant) -> std::io::Result<()> {
         let mut old = std::mem::replace(self, new);
         self.clock_offset = old.clock_offset;
@@ -274,7 +276,7 @@ impl Machine {
         self.answers.front().map(|(at, _)| *at)
     }
 
-    /// Delivers the kernel's oldest answer to the host.
+    /// Delivers the kernel's oldest answer to the service.
     pub fn answer(&mut self, now: Instant) {
         let Some((_, answer)) = self.answers.pop_front() else {
             return;
@@ -312,8 +314,8 @@ impl Machine {
         });
     }
 
-    /// Returns true if a slow NIC still holds sent frames. The service then does not sleep, because
-    /// a core with frames in flight has to poll for their completion.
+    /// Returns true if a slow NIC still holds sent frames. [`sent`](Self::sent) then schedules a
+    /// step, because a core with frames in flight has to poll for their completion.
     pub fn waits_for_nic(&self) -> bool {
         self.slow.as_ref().is_some_and(SlowNic::is_busy)
     }

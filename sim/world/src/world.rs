@@ -36,11 +36,11 @@ use crate::{
 const TICK: Duration = Duration::from_secs(1);
 /// Number of events after which a run counts as endless.
 const EVENTS_MAX: u64 = 30_000_000;
-/// Number of bursts of random writes to shared memory after which hostile programs are killed.
+/// Number of bursts of random writes to shared memory after which hostile programs write no more.
 const FUZZ_BURSTS_MAX: u64 = 50_000;
 
-/// An event. The numbers are indices of a link direction, a host or a program. The second number of
-/// `Run` is the index of the worker, a thread of the program.
+/// An event. The numbers are indices of a link direction, a host, a direct host or a program. The
+/// second number of `Run` is the index of the worker, a thread of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Event {
     /// A frame arrives on a link.
@@ -49,7 +49,9 @@ enum Event {
     Step(usize),
     /// A netlink answer of the kernel reaches a host's service.
     Answer(usize),
+    /// The host with the smoltcp stack runs.
     Smoltcp,
+    /// A direct host runs: a host whose program runs TCP in its own process.
     Direct(usize),
     /// A thread of a program runs.
     Run(usize, usize),
@@ -57,11 +59,13 @@ enum Event {
     Fuzz(usize),
     /// A killed program starts again.
     Launch(usize),
+    /// The next fault of the scenario happens.
     Fault,
     /// The links that a fault has cut are restored.
     Repair,
     /// The checks that depend on virtual time run.
     Tick,
+    /// An event of the mux ports.
     Port(PortEvent),
 }
 
@@ -73,7 +77,7 @@ pub struct World {
     machines: Vec<Machine>,
     smoltcp: Option<SmoltcpHost>,
     ports: Option<Ports>,
-    /// Direct hosts. Their indices follow those of all other hosts.
+    /// Direct hosts. Their host numbers follow the numbers of all other hosts.
     direct: Vec<DirectHost>,
     network: Network,
     /// Frame that arrived while the host's NIC had no room, by host.
@@ -98,7 +102,7 @@ pub struct World {
     idle_steps: Vec<u32>,
     /// True if the host's last step found no work, by host.
     idle: Vec<bool>,
-    /// Number of words that a hostile program's sweep has overwritten, by program, over restarts.
+    /// Number of words that a hostile program has overwritten in order, in all starts, by program.
     swept: Vec<u64>,
     digest: Digest,
     rng: Rng,

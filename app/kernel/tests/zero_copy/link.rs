@@ -30,7 +30,8 @@ fn ip(words: &str) -> bool {
 }
 
 impl VethPair {
-    /// Creates a pair. Prints a message and returns `None` if the system forbids namespaces.
+    /// Creates a pair. Prints a message and returns `None` if the process cannot create a
+    /// namespace.
     pub fn new() -> Option<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);

@@ -1,8 +1,9 @@
-//! Scripts for each command, flag, error and limit. In the text files, a line of dashes separates
-//! two scripts.
+//! Scripts for each command, flag, error and limit of memcached's protocol. A script is the bytes
+//! that a client sends to both servers, whose answers must be equal. In the text files, a line of
+//! dashes separates two scripts.
 
-/// Returns scripts that end after a complete command.
-pub fn all() -> Vec<Vec<u8>> {
+/// Returns scripts that end after a complete command, and leave the connection open.
+pub fn complete() -> Vec<Vec<u8>> {
     let files = [
         include_str!("scripts/classic.txt"),
         include_str!("scripts/errors.txt"),
@@ -45,8 +46,8 @@ fn limits() -> Vec<Vec<u8>> {
     let mut scripts = Vec::new();
     for len in [1, 72, 73, 197, 249, 250, 251, 300, 1500] {
         let key = "k".repeat(len);
-        // A `get` of a long key makes memcached drop the unsent answers before it. Each `get` is
-        // therefore a script of its own.
+        // A `get` of a long key makes memcached drop earlier answers that are not yet sent. Each
+        // `get` is therefore a script of its own. The servers keep the items of earlier scripts.
         scripts.push(format!("set {key} 0 0 3\r\nabc\r\n").into_bytes());
         for command in ["get", "get a", "gets", "gat 0", "get  "] {
             scripts.push(format!("{command} {key} b\r\n").into_bytes());
@@ -61,7 +62,8 @@ fn limits() -> Vec<Vec<u8>> {
             .into_bytes(),
         );
     }
-    // The largest item has 1 MiB, including the overhead that memcached counts.
+    // memcached limits an item to 1 MiB. The item consists of the value, the key of one byte, and
+    // an overhead of 59 bytes.
     let largest = (1 << 20) - 59 - 1;
     for len in [
         1023,

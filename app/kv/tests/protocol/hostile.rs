@@ -10,7 +10,7 @@ use crate::{
 #[test]
 fn random_bytes_do_no_harm() {
     let kv = &mut store();
-    let names: [&[u8]; 12] = [
+    let fragments: [&[u8]; 12] = [
         b"get ",
         b"set ",
         b"ms ",
@@ -31,7 +31,7 @@ fn random_bytes_do_no_harm() {
             let mut bytes = Vec::new();
             for _ in 0..random.below(20) {
                 match random.below(3) {
-                    0 => bytes.extend_from_slice(names[random.below(names.len())]),
+                    0 => bytes.extend_from_slice(fragments[random.below(fragments.len())]),
                     1 => bytes.extend((0..random.below(300)).map(|_| random.below(256) as u8)),
                     _ => bytes.extend_from_slice(random.below(1 << 31).to_string().as_bytes()),
                 }
@@ -64,7 +64,12 @@ fn endless_lines_end_the_connection() {
         }
         client.end(&mut kv);
     }
-    // A `get` may have any number of keys, but no long key. The rest of the line is skipped.
+}
+
+/// A `get` may have any number of keys. After a key that is too long, the server skips the rest of
+/// the line, and answers with an error.
+#[test]
+fn an_endless_get_does_not_end_the_connection() {
     let (mut kv, mut client) = (store(), Client::default());
     let mut answers = client.send(&mut kv, START, b"get ");
     for _ in 0..1000 {
@@ -114,6 +119,8 @@ fn an_incomplete_command_holds_only_the_memory_of_received_bytes() {
     assert!(kv.has_no_leak());
 }
 
+/// The server refuses a value if the values that are being received would pin more than half of the
+/// memory.
 #[test]
 fn values_that_are_being_received_leave_half_of_the_memory() {
     let kv = &mut store();

@@ -101,7 +101,8 @@ impl Drop for KillOnDrop {
     }
 }
 
-/// Compiles the sources of `tests/posix` for whose names `wanted` returns true.
+/// Compiles sources of `tests/posix` to the program `binary`: those whose name makes `wanted`
+/// return true.
 fn compile(binary: &Path, wanted: impl Fn(&str) -> bool) {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/posix");
     let names = std::fs::read_dir(&dir)
@@ -173,8 +174,8 @@ fn run(case: &str, programs: &Scratch, environment: &[(&str, String)]) -> String
     text(&finish(child))
 }
 
-/// Waits until the child has ended. Kills the child and its process group after [`CASE_MAX`],
-/// because a process that the child has forked may hold the pipes open.
+/// Waits until the child has ended. If the child still runs after [`CASE_MAX`], kills its whole
+/// process group, because a process that the child has forked may hold the pipes open.
 fn finish(mut child: Child) -> Output {
     let begin = Instant::now();
     let group = Pid::from_child(&child);
@@ -197,11 +198,10 @@ fn text(output: &Output) -> String {
 /// connections to forked children, and has no urgent data and no SO_REUSEPORT groups.
 const SERVICE_ONLY_FAMILIES: [&str; 3] = ["fork_", "urgent_", "group_"];
 
-/// Further cases that need the real service, because the relay has no TCP of its own: no counters,
-/// no pacing, no payload in the SYN, no TIME-WAIT, no windows that depend on socket options, no
-/// deferred accept, and no RST after a FIN.
+/// Further cases that need the real service. Two of them fork. The others need a TCP, which the
+/// relay lacks: no counters, no pacing, no payload in the SYN, no TIME-WAIT, no windows that depend
+/// on socket options, no deferred accept, and no RST after a FIN.
 const SERVICE_ONLY: [&str; 14] = [
-    // These two cases fork.
     "handler_forks",
     "streams",
     "fast_open_deferred",
@@ -301,7 +301,7 @@ fn difference(expected: &str, seen: &str) -> String {
 /// Tests nothing, but runs the relay until the end of standard input. The environment variable
 /// TIDELANE_RELAY is the path of its socket.
 #[test]
-#[ignore = "a part of the test, which starts it as a process"]
+#[ignore = "the test of the cases starts this function as a process"]
 fn serve() {
     let path = std::env::var_os("TIDELANE_RELAY").expect("TIDELANE_RELAY: a socket's path");
     service::start(Path::new(&path));

@@ -6,8 +6,9 @@ use std::os::fd::RawFd;
 
 use crate::sys::{self, Errno};
 
-/// Options that do not affect an accelerated connection: hints to the kernel's stack, limits of the
-/// kernel's buffers, and ancillary data of datagrams. This crate stores and returns their values.
+/// Options that do not affect an accelerated connection, such as hints to the kernel's stack,
+/// limits of the kernel's buffers, permissions to bind, and options of datagrams. This crate stores
+/// and returns their values.
 const WITHOUT_EFFECT: [(i32, i32); 38] = [
     (libc::SOL_SOCKET, libc::SO_DEBUG),
     (libc::SOL_SOCKET, libc::SO_BROADCAST),

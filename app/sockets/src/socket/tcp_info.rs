@@ -1,8 +1,9 @@
 //! The value of TCP_INFO, Linux' `struct tcp_info`, for an accelerated connection.
 //!
 //! Most values come from the service (the process `tidelaned`), which carries the connection. The
-//! remaining values come from the connection's stream in shared memory. The numbers in the code are
-//! the byte offsets of the fields in `struct tcp_info`.
+//! remaining values come from the connection's stream in shared memory, and from the socket's state
+//! in this process. The numbers in the code are the byte offsets of the fields in `struct
+//! tcp_info`.
 
 use std::net::Ipv6Addr;
 
@@ -41,16 +42,16 @@ impl Inner {
         info[0] = self.tcp_state();
         let bytes_read = self.bytes_read;
         if let Some(connection) = self.connection() {
-            // The stream's values replace the service's values, because they are newer and remain
-            // valid after the end of the connection.
+            // The values of the stream are newer than those of the service, and remain valid after
+            // the end of the connection.
             let stream = &mut connection.stream;
             let mss = stream.ids().mss;
             put(&mut info, 16, mss);
             put(&mut info, 24, stream.unacked().div_ceil(mss.max(1)));
             put(&mut info, 84, mss);
             put(&mut info, 96, stream.rx_window());
-            // Before or after a fork, another process may have read from the connection. Only the
-            // service then knows all received bytes.
+            // If several processes have read from the connection, only the service knows the number
+            // of all received bytes.
             let counted = tcp_info.map_or(0, |tcp_info| tcp_info.bytes_received);
             let received = counted.max(bytes_read + stream.undelivered());
             info[128..136].copy_from_slice(&received.to_ne_bytes());
@@ -78,7 +79,8 @@ impl Inner {
     }
 
     /// Returns the TCP state as a number of the `enum` in `<netinet/tcp.h>`. This process cannot
-    /// see CLOSING and TIME-WAIT. In these states, the function returns LAST-ACK and CLOSED.
+    /// see CLOSING and TIME-WAIT. The function returns LAST-ACK in CLOSING, and CLOSED in
+    /// TIME-WAIT.
     fn tcp_state(&mut self) -> u8 {
         const ESTABLISHED: u8 = 1;
         const SYN_SENT: u8 = 2;

@@ -51,7 +51,10 @@ impl Frames {
         });
         let frames: Option<Vec<_>> = frames.collect();
         let frames = frames.ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidInput, "a frame has 64 to 1518 bytes")
+            io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a frame has 58 to 1518 bytes, with its check sequence",
+            )
         })?;
         Ok(Self {
             mac,

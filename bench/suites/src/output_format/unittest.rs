@@ -1,6 +1,6 @@
 //! Parses the verbose output of Python's unittest: `test_x (test.test_socket.Class.test_x) ... ok`.
 //!
-//! A case may print text between its name and its result, so that the parser may miss the result.
+//! A case may print text between its name and its result. The parser may then miss the result.
 //! The summary at the end names each failed case.
 
 use super::{Cases, Verdict};
@@ -50,6 +50,7 @@ fn after_any<'a>(line: &'a str, heads: &[&str]) -> Option<&'a str> {
 }
 
 /// Returns the dotted name in `test_x (test.test_socket.Class.test_x)`, without the package `test`.
+/// Appends the method to the name that older versions print: `test_x (test.test_socket.Class)`.
 fn name(line: &str) -> Option<String> {
     let (method, rest) = line.split_once(" (")?;
     let (dotted, _) = rest.split_once(')')?;
@@ -65,7 +66,8 @@ fn name(line: &str) -> Option<String> {
     })
 }
 
-/// Returns the result at the end of this line, if there is one.
+/// Returns the result at the end of this line. The result may follow printed text without a space
+/// if the line is short and has no `: `, because other such lines are log messages.
 fn ended(line: &str) -> Option<Verdict> {
     let (_, tail) = line.rsplit_once("... ").unwrap_or(("", line));
     let words = [
@@ -91,7 +93,7 @@ fn ended(line: &str) -> Option<Verdict> {
 mod tests {
     use super::*;
 
-    fn one(text: &str) -> Vec<(String, Verdict)> {
+    fn all_cases(text: &str) -> Vec<(String, Verdict)> {
         read(text).into_iter().collect()
     }
 
@@ -106,7 +108,7 @@ mod tests {
             ("test_socket.C.testC", Verdict::Passed),
         ];
         let want = want.map(|(name, verdict)| (name.to_owned(), verdict));
-        assert_eq!(one(text), want);
+        assert_eq!(all_cases(text), want);
     }
 
     #[test]
@@ -114,12 +116,15 @@ mod tests {
         let text = "testA (test.t.C.testA) ... testB (test.t.C.testB) ... ok\n\
                     testA (test.t.C.testA) ... ok\n\
                     FAIL: testA (test.t.C.testA) [sub]\nRan 2 tests in 1s\n";
-        assert_eq!(one(text)[0], ("t.C.testA".to_owned(), Verdict::Failed));
+        assert_eq!(
+            all_cases(text)[0],
+            ("t.C.testA".to_owned(), Verdict::Failed)
+        );
     }
 
     #[test]
     fn a_case_without_an_end_is_lost() {
         let text = "testA (test.t.C.testA) ... ok\ntestB (test.t.C.testB) ... Timeout (0:05:00)!\n";
-        assert_eq!(one(text)[1], ("t.C.testB".to_owned(), Verdict::Lost));
+        assert_eq!(all_cases(text)[1], ("t.C.testB".to_owned(), Verdict::Lost));
     }
 }

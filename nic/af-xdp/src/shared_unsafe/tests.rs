@@ -66,7 +66,7 @@ impl Testbed {
     }
 
     /// Returns the bytes of a frame.
-    #[allow(clippy::mut_from_ref)] // Each call borrows another frame.
+    #[allow(clippy::mut_from_ref)] // No caller keeps a borrow until the next call.
     fn bytes(&self, number: u32, range: Range<u32>) -> &mut [u8] {
         let addr = u64::from(number) * FRAME_LEN + u64::from(range.start);
         // SAFETY: the test accesses a frame only while it acts as the frame's owner.
@@ -118,7 +118,8 @@ impl Testbed {
     }
 }
 
-/// Frames of all kinds change their owners, and each frame has one owner at each time.
+/// Each exchange swaps a received frame for a frame of the user. Each of these frames has one owner
+/// at each time.
 #[test]
 fn received_frames_are_exchanged_by_number() {
     let mut testbed = Testbed::new(false);
@@ -139,10 +140,14 @@ fn received_frames_are_exchanged_by_number() {
             let taken = taken.expect("a packet in one frame");
             assert_eq!((taken.number, taken.range.clone()), (*number, 256..356));
             assert_eq!(testbed.bytes(taken.number, taken.range), [round; 100]);
-            assert_eq!(burst.frame(at), Some(&[][..]), "the frame is gone");
+            assert_eq!(
+                burst.frame(at),
+                Some(&[][..]),
+                "the taken frame is still in the burst"
+            );
             assert!(
                 testbed.rx.exchange(&mut burst, at, 0).is_none(),
-                "a second time"
+                "a frame was taken twice"
             );
             testbed.user.push(*number);
         }
@@ -172,7 +177,7 @@ fn lent_frames_return_when_they_are_sent() {
         assert_eq!(
             testbed.lend(11, 150..250),
             Err(LinkFull),
-            "the ring is full"
+            "a full ring took a frame"
         );
         assert!(testbed.tx.packet().is_none());
         let sent = testbed.transmit();

@@ -19,7 +19,8 @@ fn small_window() -> EngineConfig {
     }
 }
 
-fn options(peer: TcpOptions) -> Rig {
+/// Returns a connection whose peer sent the options `peer` in its SYN.
+fn established_with_peer_options(peer: TcpOptions) -> Rig {
     Rig::established_with(EngineConfig::default(), SocketOptions::default(), peer)
 }
 
@@ -37,7 +38,7 @@ fn full(options: SocketOptions) -> Rig {
 
 #[test]
 fn rec_1_a_window_may_need_thirty_bits() {
-    let mut rig = options(TcpOptions {
+    let mut rig = established_with_peer_options(TcpOptions {
         wscale: Some(14),
         ..TcpOptions::NONE
     });
@@ -153,10 +154,10 @@ fn must_45_every_segment_has_the_4_tuple_of_the_connection() {
     // The connection has the destination address of the SYN as its local address.
     rig.arrive(syn(TcpOptions::NONE));
     let (now, key) = (rig.now, rig.key);
-    let mut ends = 0;
+    let mut sent = 0;
     let mut check = |rig: &mut Rig| {
         rig.engine.batch_end(now, &mut rig.driver);
-        ends += rig.driver.out.len();
+        sent += rig.driver.out.len();
         assert!(rig.driver.out.iter().all(|out| out.key == key));
         if let Some(first) = rig.driver.out.first().filter(|out| out.flags.contains(SYN)) {
             rig.iss = first.seq;
@@ -172,7 +173,7 @@ fn must_45_every_segment_has_the_4_tuple_of_the_connection() {
     let flow = rig.flow_id().unwrap();
     rig.engine.abort(now, flow, &mut rig.driver);
     check(&mut rig);
-    assert!(ends >= 4, "{ends}");
+    assert!(sent >= 4, "{sent}");
 }
 
 #[test]
@@ -246,7 +247,8 @@ fn must_60_a_cork_gives_way_in_time() {
     assert!((195..=260).contains(&(sent[0].at_ms - start)), "{sent:?}");
 }
 
-/// Data that is sent while the persist timer runs must start the retransmission timer.
+/// The persist timer limits the time for which a cork holds data. Data that the end of the cork
+/// releases must start the retransmission timer.
 #[test]
 fn must_19_data_held_by_a_cork_is_retransmitted_too() {
     let mut rig = Rig::established(SocketOptions {
@@ -369,8 +371,8 @@ fn section_3_10_7_4_an_older_segment_does_not_change_the_window() {
     rig.write(1000);
     rig.push(ack(21, 1001).wnd(9000));
     assert_eq!(rig.info().snd_wnd, 9000);
-    // The engine ignores the window of a segment with an older ACK, even if the segment has a later
-    // sequence number.
+    // The engine ignores the window of a segment with an older ACK, even if the segment has new
+    // data.
     rig.push(data(21, 1, 10).wnd(100));
     assert_eq!(rig.info().snd_wnd, 9000);
 }

@@ -24,7 +24,7 @@ pub(super) struct Record {
     /// Time of the last transmission, in microseconds modulo 2^32.
     pub(super) sent_us: u32,
     /// Size of the segments from `start` on, of which the last may be shorter. Zero if the size is
-    /// unknown.
+    /// unknown. Not valid in state `Sacked`, because adjacent SACKed ranges are merged.
     pub(super) segment: u16,
     pub(super) state: RangeState,
     /// True if the range was retransmitted.
@@ -50,7 +50,8 @@ impl Record {
         }
     }
 
-    /// Returns the first segment boundary at or after `seq`.
+    /// Returns the first segment boundary at or after `seq`. Returns `seq` if the segment
+    /// boundaries are unknown.
     pub(super) fn boundary_from(&self, seq: SeqNumber) -> SeqNumber {
         match self.within_segment(seq) {
             0 => seq,

@@ -165,6 +165,31 @@ fn extension_headers_are_followed() {
 }
 
 #[test]
+fn rfc8200_section_4_2_only_options_that_may_be_skipped_are_accepted() {
+    let header = |options: [u8; 6]| [&[0, 0], &options[..]].concat();
+    let parsed = |number, options| parse_frame(&extended(&[(number, header(options))])).is_ok();
+    for number in [0, 60] {
+        // PadN, Router Alert between paddings, and an unknown option that may be skipped.
+        for options in [
+            [1, 4, 9, 9, 9, 9],
+            [0, 5, 2, 0, 0, 0],
+            [0x3e, 4, 0, 0, 0, 0],
+        ] {
+            assert!(parsed(number, options), "{number}: {options:?}");
+        }
+        // Options that demand a discarded packet.
+        for kind in [0x40, 0x80, 0xc2, 0xfe] {
+            assert!(!parsed(number, [kind, 4, 0, 0, 0, 0]), "{number}: {kind}");
+            assert!(!parsed(number, [1, 1, 0, kind, 1, 0]), "{number}: {kind}");
+        }
+        // Options that extend beyond their header.
+        for options in [[1, 5, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1]] {
+            assert!(!parsed(number, options), "{number}: {options:?}");
+        }
+    }
+}
+
+#[test]
 fn an_ipv4_mapped_address_on_the_wire_is_unspecified() {
     let mut frame = bytes(DATA);
     frame[22..38].copy_from_slice(&IpAddress::from_v4([10, 0, 0, 1]).0);

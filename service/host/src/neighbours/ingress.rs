@@ -40,23 +40,25 @@ pub struct KernelRoute {
 /// Reverse path filtering (RFC 3704), in the order of the values of the sysctl `rp_filter`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReversePathFilter {
-    /// The host accepts every source.
+    /// The filter accepts every source.
     #[default]
     Off,
-    /// The host accepts a source if its route leads over the interface on which the packet arrived.
+    /// The filter accepts a source if its route leads over the interface on which the packet
+    /// arrived.
     Strict,
-    /// The host accepts a source if any interface has a route to the source.
+    /// The filter accepts a source if any interface has a route to the source.
     Loose,
 }
 
-/// The kernel's settings of the served interface for the sources of IPv4 packets.
+/// The kernel's settings of the served interface for the sources of packets. Linux applies them to
+/// IPv4 packets only. The host applies `accept_local` to IPv6 packets, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SourceChecks {
     /// `rp_filter`, the larger value of the interface and `all`.
     pub reverse_path: ReversePathFilter,
     /// `accept_local`: the source of a packet may be an address of this host.
     pub accept_local: bool,
-    /// `route_localnet`: the kernel routes `127.0.0.0/8` as other networks.
+    /// `route_localnet`: the kernel routes `127.0.0.0/8` like any other network.
     pub route_localnet: bool,
 }
 

@@ -23,12 +23,13 @@ const MOVED_FLAGS: u32 = !(program_flags::CLOSE | program_flags::ABORT);
 /// The service flag of a slot whose connection moves, or has moved, to another program.
 const MIGRATED: u32 = service_flags::MIGRATED;
 
-/// A program's request to move a connection into its memory. The program must hold the connection.
+/// A program's request to move a connection into its memory. The program must be one of the
+/// programs that share the connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Take {
     /// The connection's number.
     pub connection: u64,
-    /// Context of the program that gets the connection's events from now on.
+    /// Context of the requesting program. The context gets the connection's events after the move.
     pub context: u32,
     /// Buffer word of the program's send buffer, which takes the unacknowledged data; 0 for no
     /// buffer.
@@ -50,10 +51,11 @@ pub struct Taken {
 /// The reason why a connection was not moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakeError {
-    /// The program does not hold the connection, or already is its home.
+    /// The program does not share the connection, or already is its home, or the connection has
+    /// ended.
     NotHeld,
-    /// The home is copying data from or to the buffers of the connection. The program has to try
-    /// again.
+    /// The home is copying data from or to the buffers of the connection, or the service is about
+    /// to publish the end of the flow. The program has to try again.
     Busy,
     /// The send buffer is too short for the unacknowledged data. The value is the length of the
     /// data in bytes.
@@ -93,7 +95,7 @@ pub(crate) struct Moved {
     pub(crate) taken: Taken,
 }
 
-/// The move of a connection from its home to another program. The steps are
+/// The move of a connection from its home to another program. The stages are
 /// [`stop_home`](Self::stop_home), [`prepare`](Self::prepare) and [`finish`](Self::finish). Until
 /// `finish`, [`cancel`](Self::cancel) leaves the connection at its home.
 pub(crate) struct Move<'a> {
@@ -139,8 +141,9 @@ impl Move<'_> {
     fn moved_ranges(&mut self) -> Result<MovedRanges, TakeError> {
         match self.programs.slot_use(self.from) {
             Some(SlotUse::Live(flow)) => {
-                // The engine may have ended the flow in this step. The end of the step then
-                // publishes the end of the flow, and the program tries again.
+                // The engine may have ended the flow in the current step of the core. The core
+                // publishes the end of the flow at the end of the step. Until then, the program has
+                // to try again.
                 let state = self.engine.flow(*flow).ok_or(TakeError::Busy)?;
                 let binding = self.bindings.get(*flow).ok_or(TakeError::Busy)?;
                 Ok(MovedRanges {
@@ -297,15 +300,16 @@ impl Move<'_> {
     }
 }
 
-/// Makes `new_home` the home of a binding. `old_read` is the program's read position in the old
-/// slot.
+/// Makes `new_home` the home of a binding. `old_read` is the read position that the old home wrote
+/// to its slot.
 fn rebind(binding: &mut Binding, new_home: &NewHome, old_read: u32) {
     let TakenSlot {
         id,
         generation,
         context,
     } = new_home.slot;
-    // Check the read position, because no check follows the end of a flow.
+    // Check the read position, which the old home may have falsified. If the flow has ended, no
+    // later code checks the position.
     let unread = binding.rx_head.wrapping_sub(binding.rx_read);
     if old_read.wrapping_sub(binding.rx_read) <= unread {
         binding.rx_read = old_read;

@@ -98,8 +98,9 @@ fn answers(from: &str, header: SegmentHeader, listening: bool) -> (usize, Vec<St
     (sent, drops.map(|(name, _)| name).collect())
 }
 
-/// Source addresses, each with the drop counter that counts a packet from this address.
-const MARTIANS: [(&str, &str); 15] = [
+/// Source addresses from which the host accepts no segment, each with the drop counter of such a
+/// segment. 192.168.7.9 is no martian, but the route to it does not lead over the served interface.
+const REFUSED_SOURCES: [(&str, &str); 15] = [
     ("127.0.0.1", "drop_martian_source"),
     ("127.7.7.7", "drop_martian_source"),
     ("10.0.0.1", "drop_martian_source"),
@@ -118,8 +119,8 @@ const MARTIANS: [(&str, &str); 15] = [
 ];
 
 #[test]
-fn a_martian_opens_no_connection_and_draws_no_answer() {
-    for (from, drop) in MARTIANS {
+fn a_refused_source_opens_no_connection_and_draws_no_answer() {
+    for (from, drop) in REFUSED_SOURCES {
         for flags in [TcpFlags::SYN, TcpFlags::ACK, TcpFlags::SYN | TcpFlags::ACK] {
             for listening in [false, true] {
                 let found = answers(from, segment(flags, 7, 1), listening);
@@ -139,8 +140,9 @@ fn neighbours_of_both_versions_are_answered() {
 
 #[test]
 fn an_ipv4_mapped_source_gets_no_answer() {
+    // The host takes the source for `::`, for which the checksum of the segment is correct.
     let mut frame = frame(
-        address("fd00::2"),
+        address("::"),
         address("fd00::1"),
         &segment(TcpFlags::SYN, 7, 0),
     );
@@ -148,6 +150,8 @@ fn an_ipv4_mapped_source_gets_no_answer() {
     let mut core = core();
     core.receives(&frame);
     assert_eq!(core.answers(NOW).len(), 0);
+    let counters: Vec<_> = core.host.counters().into_iter().collect();
+    assert!(counters.contains(&("drop_bad_address".to_owned(), 1)));
 }
 
 /// Returns an ICMP error of router `from` that quotes a SYN from `local` to `quoted`.
@@ -180,7 +184,7 @@ fn icmp_errors_from_martians_or_about_local_connections_are_dropped() {
     let own = [10, 0, 0, 1];
     for (from, quoted, dropped) in [
         ("10.0.0.9", [10, 0, 0, 2], None),
-        // The kernel also accepts an ICMP error from a router behind another interface.
+        // Like the kernel, the host accepts an ICMP error from a router behind another interface.
         ("192.168.7.9", [10, 0, 0, 2], None),
         ("127.0.0.1", [10, 0, 0, 2], Some("drop_martian_source")),
         ("10.0.0.1", [10, 0, 0, 2], Some("drop_martian_source")),
@@ -202,8 +206,11 @@ fn icmp_errors_from_martians_or_about_local_connections_are_dropped() {
 /// memory. The host keeps a fragment whose source is behind another interface, because the address
 /// is possible. The host drops the segment after its reassembly.
 #[test]
-fn fragments_of_martians_are_not_kept() {
-    for (from, drop) in MARTIANS.into_iter().filter(|(from, _)| from.contains('.')) {
+fn fragments_of_refused_sources_open_no_connection() {
+    for (from, drop) in REFUSED_SOURCES
+        .into_iter()
+        .filter(|(from, _)| from.contains('.'))
+    {
         let mut core = core();
         let mut first = frame(
             address(from),
@@ -264,7 +271,8 @@ fn open_in_the_name_of(
     [to_syn, sent(stage, peer)]
 }
 
-fn quiet_stage() -> Stage {
+/// Returns a stage with a listener, in which the kernel does not resolve neighbours.
+fn unresolved_stage() -> Stage {
     let mut stage = Stage::new();
     listen(&mut stage.core.host, 1 << 20);
     stage.is_resolved = false;
@@ -273,7 +281,7 @@ fn quiet_stage() -> Stage {
 
 #[test]
 fn after_the_handshake_packets_go_only_to_the_neighbour_that_the_kernel_resolved() {
-    let mut stage = quiet_stage();
+    let mut stage = unresolved_stage();
     let peer = stranger(1);
     let [to_syn, to_text] = open_in_the_name_of(&mut stage, peer);
     assert_eq!(to_syn[0].0, ATTACKER, "nobody else is known");
@@ -296,7 +304,7 @@ fn after_the_handshake_packets_go_only_to_the_neighbour_that_the_kernel_resolved
 
 #[test]
 fn answers_to_a_known_neighbour_s_syn_go_to_the_neighbour() {
-    let mut stage = quiet_stage();
+    let mut stage = unresolved_stage();
     let peer = stranger(1);
     stage.core.host.set_neighbour(stage.now, peer, Some(ROUTER));
     let [to_syn, _] = open_in_the_name_of(&mut stage, peer);
@@ -311,11 +319,11 @@ fn answers_to_a_known_neighbour_s_syn_go_to_the_neighbour() {
     assert!(reset.iter().any(|(_, it)| it.flags.contains(TcpFlags::RST)));
 }
 
-/// The source link address of the SYN is the attacker's, not the router's. The host therefore
-/// resolves the router before it answers.
+/// The route to the peer has a gateway whose link address is unknown. The host does not trust the
+/// source link address of the SYN, and resolves the gateway before it answers.
 #[test]
 fn answers_to_peers_behind_a_router_wait_for_the_router() {
-    let mut stage = quiet_stage();
+    let mut stage = unresolved_stage();
     let (own, router) = (address("10.0.0.1"), address("10.0.0.254"));
     let by_router = Route {
         prefix: address("0.0.0.0"),
@@ -341,7 +349,7 @@ fn answers_to_peers_behind_a_router_wait_for_the_router() {
 
 /// Flows follow the kernel's routes and the interface's link address.
 #[test]
-fn a_flow_goes_by_the_router_of_the_day() {
+fn a_flow_goes_by_the_current_router() {
     let mut stage = Stage::new();
     listen(&mut stage.core.host, 1 << 20);
     let peer = stranger(1);

@@ -50,7 +50,7 @@ impl<P: NicPort> Control<P> {
                 }
             }
         }
-        self.ports_are_idle(&idle);
+        self.note_ended_connections(&idle);
     }
 
     /// Hands the stray segments of a core to the kernel. A stray segment has no flow in the
@@ -64,7 +64,7 @@ impl<P: NicPort> Control<P> {
     /// go to the service instead of the kernel, and it may end with its last connection. Each entry
     /// of `idle` stands for an ended connection: its core, its program, and the local endpoint that
     /// the program had reserved for it.
-    fn ports_are_idle(&mut self, idle: &[(usize, ProgramId, Endpoint)]) {
+    fn note_ended_connections(&mut self, idle: &[(usize, ProgramId, Endpoint)]) {
         if idle.is_empty() {
             return;
         }

@@ -80,7 +80,8 @@ fn routed() -> Network {
     routed_with(0)
 }
 
-/// Returns a network in which the link between the routers has an MTU of `mtu` bytes.
+/// Returns a network in which the link between the routers has an MTU of `mtu` bytes, or no
+/// limit if `mtu` is zero.
 fn routed_with(mtu: u32) -> Network {
     // Hosts 0 and 1 are on switch 2. Routers 3 and 4 connect the switch to host 5.
     let nodes = vec![

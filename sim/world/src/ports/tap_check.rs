@@ -10,8 +10,8 @@ use tidelane_packet_io::{Tap, TapOptions};
 
 use super::frame;
 
-/// The tap's buffer is full after some frames. The other frames are lost for the capture, but must
-/// reach the mux port.
+/// The tap's buffer is full after some frames. The capture lacks the later frames, but the tap
+/// still shows them to its filter, and the mux still forwards them.
 const OPTIONS: TapOptions = TapOptions {
     snap_len: 100,
     buffer_len: 10_000,
@@ -23,14 +23,15 @@ const OPTIONS: TapOptions = TapOptions {
 /// difference zero.
 type Differences = BTreeMap<u64, i64>;
 
-/// The frames of a mux port with a tap.
+/// Compares the frames that the tap of a mux port sees with the frames that an observer of the
+/// port's rings sees.
 #[derive(Clone, Debug, Default)]
 pub struct TapCheck {
     differences: Arc<Mutex<Differences>>,
 }
 
 impl TapCheck {
-    /// Returns the tap.
+    /// Returns the tap. The tap's filter counts each frame, and selects all frames.
     pub fn tap(&self) -> Tap {
         let check = self.clone();
         Tap::new(OPTIONS, move |frame| {

@@ -146,7 +146,7 @@ impl Machine {
     }
 }
 
-/// Events and received bytes of a descriptor since its open.
+/// Events and received bytes of a descriptor. An accepted connection begins with none.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     pub events: Events,
@@ -164,7 +164,8 @@ pub struct Thread {
 }
 
 impl Thread {
-    /// Calls `sync`, and records the events. The list keeps its buffers.
+    /// Calls `sync`, and records the events. The ready list keeps the received buffers until the
+    /// next call.
     pub fn sync(&mut self) {
         self.context
             .sync(&mut self.list, Wait::No)
@@ -365,7 +366,8 @@ pub fn run_until(
     panic!("the end is not reached");
 }
 
-/// Opens `count` connections from the client. Returns the descriptors of both ends, in order.
+/// Opens `count` connections from the client, and sends a message on each. Returns pairs of the
+/// client's and the server's descriptor, sorted by the client's descriptor.
 pub fn connect(
     world: &mut World,
     client: &mut Thread,

@@ -1,8 +1,9 @@
-//! Seeds that once failed, each with the fault that it found.
+//! Seeds that once failed, each with the fault of the service, of the simulator or of its checker.
 //!
 //! Each seed runs twice: as the plain scenario, with IPv4 alone and without narrow paths (paths
-//! whose MTU is below the MTU of their ends), and as the full scenario. The plain scenario
-//! reproduces the failed run to the last frame.
+//! whose MTU is below the MTU of their ends), and as the full scenario. The seeds failed before
+//! scenarios had IPv6 and narrow paths, so the plain scenario draws the same events as the run that
+//! failed.
 
 use tidelane_world::{Scenario, Theme, run};
 
@@ -34,8 +35,9 @@ fn a_connection_that_waits_for_memory_is_not_reset() {
     }
 }
 
-/// A step of the service reduced ssthresh, and then sent bytes over the local path. The checker
-/// counted these bytes as in flight before the reduction.
+/// A step of the service reduced ssthresh, and then sent bytes. The checker counted these bytes as
+/// in flight before the reduction, and took a correct second reduction, a round trip later, for one
+/// in the same round trip.
 #[test]
 fn a_second_reduction_may_follow_after_the_first_one_s_round_trip() {
     for seed in [5_001_599, 5_003_340] {
@@ -43,7 +45,8 @@ fn a_second_reduction_may_follow_after_the_first_one_s_round_trip() {
     }
 }
 
-/// smoltcp in LAST-ACK with unsent data ignores window updates.
+/// smoltcp ignores window updates in LAST-ACK. The simulated smoltcp host closed a connection with
+/// unsent data, which was then never sent.
 #[test]
 fn smoltcp_sends_all_its_data_before_last_ack() {
     holds(Theme::Smoltcp, 4_025_025);
@@ -72,8 +75,9 @@ fn a_syn_ack_goes_to_the_link_address_of_the_last_syn() {
     holds(Theme::Any, 11_016_887);
 }
 
-/// A program has closed a connection, and its peer has no memory and takes no more data. After the
-/// last timeout, the connection is aborted. As in Linux, the abort sends nothing to the peer.
+/// A program had closed a connection whose peer had no memory and took no more data. The service
+/// aborted the connection after the last timeout. As in Linux, the abort sent nothing to the peer.
+/// The checker wrongly expected the peer to be reset.
 #[test]
 fn the_peer_of_an_aborted_connection_may_wait_without_a_reset() {
     holds(Theme::LowMemory, 12_059_222);

@@ -9,7 +9,7 @@ use super::Binding;
 use crate::slots;
 
 /// State of urgent data of a connection: received urgent data as published in the slot, and the
-/// last values that the host read from the slot.
+/// last count of urgent sends that the host has read from the slot.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Urgent {
     /// Value of [`tidelane_abi::ServiceHalf::urgent`].
@@ -32,14 +32,17 @@ const fn word_of(pos: u32, state: u8, byte: u8) -> u64 {
 }
 
 impl Binding {
-    /// Returns the word of the receive buffer for the slot, with a mark if there is urgent data.
+    /// Returns the word of the receive buffer for the slot. The word has the flag
+    /// [`buffer_word::URGENT`] from the announcement of urgent data until the program has read
+    /// beyond the urgent byte.
     pub fn rx_word(&self) -> BufferWord {
-        let marked = self.service_flags & service_flags::URGENT != 0;
-        let mark = if marked { buffer_word::URGENT } else { 0 };
-        self.rx.map_or(0, StreamBuffer::to_word) | mark
+        let is_urgent = self.service_flags & service_flags::URGENT != 0;
+        let flag = if is_urgent { buffer_word::URGENT } else { 0 };
+        self.rx.map_or(0, StreamBuffer::to_word) | flag
     }
 
-    /// Publishes the state of urgent data in a slot, if the peer has announced urgent data.
+    /// Publishes the state of urgent data in a slot, if the peer has announced urgent data and the
+    /// program has not yet read beyond the urgent byte.
     fn show_urgent(&self, view: SlotView<'_>) {
         if self.service_flags & service_flags::URGENT != 0 {
             slots::set_urgent(view, self.urgent.word, self.urgent.previous_pos);
@@ -75,7 +78,8 @@ impl Binding {
         self.show_urgent(view);
     }
 
-    /// Clears the mark of urgent data in the slot if the program has read beyond the urgent byte.
+    /// Clears the flag of urgent data in the slot's receive buffer word if the program has read
+    /// beyond the urgent byte.
     pub fn end_read_urgent(&mut self, view: SlotView<'_>) {
         let ahead = self.rx_read.wrapping_sub(self.urgent.pos()) as i32;
         if self.service_flags & service_flags::URGENT != 0 && ahead > 0 {
