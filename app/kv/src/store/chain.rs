@@ -13,7 +13,7 @@ use crate::{base64::KEY_LEN_MAX, clock::Second};
 pub struct OutOfMemory;
 
 /// An item whose value is being received. The caller returns the upload to the store by
-/// [`Store::link`] or [`Store::abandon`].
+/// [`Store::link`], [`Store::join`] or [`Store::abandon`].
 #[derive(Debug)]
 pub struct Upload {
     item: Item,
@@ -86,7 +86,7 @@ impl Store {
     }
 
     /// Appends bytes to the value. Blocks are allocated as the bytes arrive, so a client that
-    /// announces a large value takes no memory before it sends the value.
+    /// announces a large value takes only the blocks of the key before the value arrives.
     ///
     /// # Errors
     ///
@@ -119,15 +119,15 @@ impl Store {
         Ok(())
     }
 
-    /// Starts an item with the key, the client flags and the expiry of `old`. If `is_append` is
-    /// true, the new value is the value of `old` followed by the value of `added`. If `is_append`
-    /// is false, the value of `added` comes first.
+    /// Returns a complete upload with the key, the client flags and the expiry of `old`. If
+    /// `is_append` is true, the new value is the value of `old` followed by the value of `added`.
+    /// If `is_append` is false, the value of `added` comes first.
     ///
     /// `old` does not change, and `added` is freed. The new item lacks [`Mark::BinaryKey`].
     ///
     /// # Errors
     ///
-    /// Fails if no memory is left.
+    /// Fails if no memory is left, or if all uploads together hold half of the blocks.
     pub fn join(
         &mut self,
         old: Item,
@@ -195,15 +195,16 @@ impl Store {
             expiry: self.expiry(old),
             has_binary_key: false,
         });
-        self.unpin(reader);
-        let mut upload = upload?;
-        match self.extend(&mut upload, value) {
-            Ok(()) => Ok(self.link(now, Some(old), upload)),
+        let upload = upload.and_then(|mut upload| match self.extend(&mut upload, value) {
+            Ok(()) => Ok(upload),
             Err(error) => {
                 self.abandon(upload);
                 Err(error)
             }
-        }
+        });
+        // Until here, the pin of `old` protects `old` from eviction while blocks are allocated.
+        self.unpin(reader);
+        Ok(self.link(now, Some(old), upload?))
     }
 
     /// Takes a block for an upload. Fails if all uploads together hold half of the blocks.

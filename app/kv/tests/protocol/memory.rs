@@ -85,6 +85,44 @@ fn items_of_all_sizes_keep_their_bytes_within_the_bound() {
     assert!(kv.has_no_leak());
 }
 
+/// A number that gets a digit more may need a second block, for which the store evicts an item. The
+/// number is the least recently used item, but the store does not evict the number itself.
+#[test]
+fn a_growing_number_does_not_evict_itself() {
+    let kv = &mut store();
+    let mut client = Client::default();
+    let mut fillers = 0..;
+    let mut fill = |kv: &mut tidelane_kv::Kv, client: &mut Client| {
+        let key = format!("filler{}", fillers.next().expect("a number"));
+        client.send(kv, START, format!("set {key} 0 0 1\r\nx\r\n").as_bytes());
+        key
+    };
+    while stat(kv, "evictions") == 0 {
+        for _ in 0..1000 {
+            fill(kv, &mut client);
+        }
+    }
+    // The first block of an item has room for 72 bytes of key and value.
+    for len in 66..=72 {
+        let number = "n".repeat(len);
+        let set = format!("set {number} 0 0 2\r\n99\r\n");
+        client.send(kv, START, set.as_bytes());
+        let mut newest = String::new();
+        for _ in 1..stat(kv, "curr_items") {
+            newest = fill(kv, &mut client);
+        }
+        // The new number takes the block of the deleted item first.
+        let delete = format!("delete {newest}\r\n");
+        assert_eq!(client.send(kv, START, delete.as_bytes()), b"DELETED\r\n");
+        let incr = format!("incr {number} 1\r\n");
+        assert_eq!(client.send(kv, START, incr.as_bytes()), b"100\r\n");
+        let get = format!("get {number}\r\n");
+        let value = format!("VALUE {number} 0 3\r\n100\r\nEND\r\n");
+        assert_eq!(client.send(kv, START, get.as_bytes()), value.as_bytes());
+        assert!(kv.has_no_leak(), "a key of {len} bytes");
+    }
+}
+
 #[test]
 fn a_value_that_is_being_sent_keeps_its_bytes() {
     let kv = &mut store();
