@@ -5,8 +5,8 @@
 //! [`on_rto`], [`on_idle_restart`], ...), from which the controller computes a window. The caller
 //! detects losses and decides when to send. The caller also computes the window during fast
 //! recovery (NewReno, RFC 6582; proportional rate reduction, RFC 6937), when the controller's
-//! `cwnd` is already the window for the end of the recovery. BBR is an exception: it computes the
-//! window during recovery, too.
+//! `cwnd` is already the window for the end of the recovery. Algorithms that use delivery rates,
+//! such as BBR, are an exception: these algorithms compute the window during recovery, too.
 //!
 //! Each algorithm has a file of its own and implements the trait [`CongestionControl`]. The enum
 //! [`Controller`] calls the algorithm in use. A program that runs the engine can add an algorithm
@@ -122,8 +122,8 @@ pub trait CongestionControl: fmt::Debug + Send + CloneBoxed {
         None
     }
 
-    /// Ends a recovery, because all data that was outstanding at the congestion signal is
-    /// acknowledged.
+    /// Ends a recovery. Either all data that was outstanding at the congestion signal is
+    /// acknowledged, or a tail loss probe has already repaired the loss.
     fn on_recovery_exit(&mut self, now: Instant);
 
     /// Reduces the window after a retransmission timeout. `flight_size` is FlightSize in bytes.
@@ -131,7 +131,8 @@ pub trait CongestionControl: fmt::Debug + Send + CloneBoxed {
     fn on_rto(&mut self, now: Instant, flight_size: u32) -> u32;
 
     /// Reduces the window of a flow that is about to send after an idle time of `idle_rtos` whole
-    /// RTOs, at least one (RFC 5681 §4.1).
+    /// RTOs, at least one (RFC 5681 §4.1). The caller does not call the function if
+    /// [`Self::uses_delivery_rate`] returns true.
     fn on_idle_restart(&mut self, now: Instant, idle_rtos: u32);
 }
 
@@ -154,16 +155,17 @@ impl Clone for Box<dyn CongestionControl> {
     }
 }
 
-/// RTT sample of an ACK, with the sequence numbers after the ACK.
+/// RTT sample of an ACK that advanced SND.UNA.
 #[derive(Clone, Copy, Debug)]
 pub struct RttSample {
-    /// Time from the last transmission of the newest acknowledged segment to the ACK.
+    /// Time from the transmission of an acknowledged segment to the ACK. The segment was sent only
+    /// once.
     pub rtt: Duration,
     /// SRTT (RFC 6298).
     pub srtt: Duration,
     /// SND.UNA after the ACK.
     pub una: u32,
-    /// SND.NXT.
+    /// SND.NXT at the ACK.
     pub snd_nxt: u32,
     /// True if the flow is paced.
     pub paced: bool,
@@ -173,17 +175,18 @@ pub struct RttSample {
 /// in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct RateSample {
-    /// Number of bytes delivered since the connection was established.
+    /// Number of bytes delivered since the caller began to sample delivery rates.
     pub delivered: u64,
     /// Number of bytes that this ACK newly reports as delivered.
     pub newly_delivered: u32,
-    /// Number of bytes marked lost with this ACK.
+    /// Number of bytes marked lost since the sample before this sample.
     pub lost: u32,
     /// Number of bytes in flight before the ACK.
     pub prior_flight: u32,
     /// Number of bytes in flight after the ACK.
     pub flight: u32,
-    /// RTT of the newest delivered segment, unless it was retransmitted.
+    /// RTT of the last delivered segment that was sent only once. `None` if the ACK delivered no
+    /// such segment.
     pub rtt: Option<Duration>,
     /// SRTT (RFC 6298).
     pub srtt: Duration,
@@ -244,7 +247,8 @@ pub struct CustomAlgorithm {
     pub name: &'static str,
     /// True if the algorithm needs ECN: see [`Algorithm::needs_ecn`].
     pub needs_ecn: bool,
-    /// Creates the state of one connection, with its initial window.
+    /// Creates the state of one connection. The argument is the connection's initial window, or the
+    /// present window if the program changes the algorithm of an open connection.
     pub create: fn(Window) -> Box<dyn CongestionControl>,
 }
 
@@ -349,7 +353,12 @@ impl Controller {
     pub fn undo(&mut self, before: &Self) {
         match self {
             Self::Bbr(bbr) => bbr.undo(before.window()),
-            _ => self.clone_from(before),
+            _ if self.algorithm() == before.algorithm() => self.clone_from(before),
+            // The program has changed the algorithm since then.
+            _ => {
+                let (cwnd, ssthresh) = (before.cwnd(), before.ssthresh());
+                self.window_mut().raise_to(cwnd, ssthresh);
+            }
         }
     }
 

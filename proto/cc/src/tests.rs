@@ -1,5 +1,6 @@
-//! Tests of the windows of all congestion control algorithms. The expected windows follow from the
-//! RFCs' formulas, in floating point.
+//! Tests of the windows of NewReno, CUBIC and DCTCP, of HyStart, and of the change between
+//! algorithms. The expected curves of CUBIC follow from the formulas of RFC 9438, in floating
+//! point. `bbr/tests.rs` tests the windows of BBR.
 
 extern crate std;
 
@@ -126,8 +127,8 @@ fn a_timeout_restarts_slow_start_and_a_second_timeout_keeps_ssthresh() {
         let before = controller.cwnd();
         controller.on_ack(now, 2 * SMSS, MS_100, true);
         assert!(controller.cwnd() - before < SMSS);
-        // An RTO after an ACK of new data is a new congestion event. ssthresh is computed from cwnd
-        // by CUBIC, and from FlightSize by NewReno.
+        // An RTO after an ACK of new data is a new congestion event. NewReno computes ssthresh from
+        // FlightSize. CUBIC computes ssthresh from cwnd, which is larger than FlightSize here.
         let full = match algorithm {
             Algorithm::Cubic => controller.cwnd(),
             _ => 6 * SMSS,
@@ -136,6 +137,7 @@ fn a_timeout_restarts_slow_start_and_a_second_timeout_keeps_ssthresh() {
     }
 }
 
+/// After an RTO, CUBIC computes ssthresh from the larger of cwnd and FlightSize.
 #[test]
 fn cubic_after_a_timeout_reduces_cwnd_and_not_flight_size() {
     let mut small = controller(Algorithm::Cubic);
@@ -335,13 +337,20 @@ fn algorithms_have_the_names_of_tcp_congestion() {
     assert_eq!(Algorithm::default().to_string(), "cubic");
 }
 
+/// A call of the controller. Sizes are in bytes.
 #[derive(Clone, Debug)]
 enum Hook {
+    /// `on_ack` with the acknowledged bytes and `cwnd_limited`.
     Ack(u32, bool),
+    /// `on_congestion_signal` with FlightSize.
     Signal(u32),
+    /// `on_recovery_exit`.
     Exit,
+    /// `on_rto` with FlightSize.
     Rto(u32),
+    /// `on_idle_restart`.
     Idle,
+    /// `set_smss` with the segment size.
     Smss(u32),
 }
 
@@ -358,7 +367,8 @@ fn hook() -> impl Strategy<Value = Hook> {
 }
 
 proptest! {
-    /// cwnd stays between one segment and 2^30 bytes after any sequence of calls, at any times.
+    /// With CUBIC and NewReno, cwnd stays between one segment and 2^30 bytes after random sequences
+    /// of the calls of [`Hook`], at random times.
     #[test]
     fn any_sequence_keeps_the_bounds(
         cubic: bool,
@@ -411,6 +421,30 @@ fn dctcp_window(dctcp: &mut Controller, una: &mut u32, marked: impl Fn(u32) -> b
             snd_nxt: snd_nxt.wrapping_add(2 * SMSS * (number + 1)),
             marked: marked(number),
         });
+    }
+}
+
+/// A program may change the algorithm during a recovery that proves to be spurious.
+#[test]
+fn an_undo_restores_the_window_and_keeps_the_new_algorithm() {
+    let now = Instant::from_secs(1);
+    for (first, second) in [
+        (Algorithm::Cubic, Algorithm::NewReno),
+        (Algorithm::NewReno, Algorithm::Cubic),
+        (Algorithm::Bbr, Algorithm::Cubic),
+        (Algorithm::Cubic, Algorithm::Bbr),
+    ] {
+        let mut controller = controller(first);
+        let before = controller.clone();
+        controller.on_rto(now, 10 * SMSS);
+        controller.switch_to(second);
+        controller.undo(&before);
+        assert_eq!(controller.algorithm(), second);
+        assert_eq!(controller.cwnd(), before.cwnd(), "{first:?} {second:?}");
+        // BBR has no slow start threshold.
+        if second != Algorithm::Bbr {
+            assert_eq!(controller.ssthresh(), before.ssthresh(), "{first:?}");
+        }
     }
 }
 
@@ -482,7 +516,8 @@ fn another_algorithm_goes_on_with_the_window() {
     }
 }
 
-/// Returns the RTT sample of an ACK up to `una`, in a round that ends at `snd_nxt`.
+/// Returns the RTT sample of an ACK up to `una`. If the sample begins a round, the round ends at
+/// `snd_nxt`.
 fn sample(rtt: Duration, una: u32, snd_nxt: u32) -> RttSample {
     RttSample {
         rtt,
@@ -566,7 +601,8 @@ fn hystart_ends_slow_start_when_nine_samples_are_later_by_an_eighth() {
     }
 }
 
-/// An RTT increase below 4 ms never ends slow start, and an RTT increase above 16 ms always does.
+/// The limit of the RTT increase is an eighth of the minimum RTT, but at least 4 ms and at most
+/// 16 ms.
 #[test]
 fn hystart_bounds_the_increase() {
     for (base, late, ends) in [

@@ -58,8 +58,8 @@ impl<E: Driver> SlowPath<'_, E> {
                 *place = (*start, *end);
             }
         }
-        // Process the blocks in sequence order. The option lists the newest block first, so in its
-        // order several new blocks, as after a lost ACK, would look like reordering.
+        // Process the blocks in sequence order. The option lists the newest block first. In the
+        // order of the option, several new blocks, as after a lost ACK, would look like reordering.
         blocks.sort_unstable_by_key(|(start, _)| start.distance_from(una));
         for (start, end) in blocks {
             let inside = start.distance_from(una) <= flight && end.distance_from(una) <= flight;
@@ -76,7 +76,7 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Returns the times by which the scoreboard tells an original transmission from a
-    /// retransmission. If the segment echoes a timestamp, the caller adds `sent_before_us`.
+    /// retransmission. `on_ack_advance` adds `sent_before_us` if the segment echoes a timestamp.
     fn timing(&self) -> Timing {
         Timing {
             now_us: self.clock.us(),
@@ -135,7 +135,7 @@ impl<E: Driver> SlowPath<'_, E> {
         self.check_late_original(segment, ack.sub(acked));
         if self.is_recovered(ack) {
             self.leave_recovery();
-        } else if !may_grow && !self.hot.has(flags::SACK) {
+        } else if self.cold.ca_state == CaState::Recovery && !self.hot.has(flags::SACK) {
             self.on_partial_ack(acked);
         }
         if self.cold.ca_state != CaState::Recovery {
@@ -185,8 +185,8 @@ impl<E: Driver> SlowPath<'_, E> {
         ahead > 0 && ahead <= self.hot.flight_size()
     }
 
-    /// Returns true if the flow is cwnd-limited, so that cwnd may grow: its flight fills cwnd, or
-    /// in slow start exceeded half of cwnd in this round trip, as in Linux.
+    /// Returns true if the flow is cwnd-limited, so that cwnd may grow: its flight fills cwnd, or,
+    /// in slow start, its largest flight of this round trip exceeds half of cwnd (as in Linux).
     fn is_cwnd_limited(&mut self, acked: u32) -> bool {
         let flight = self.hot.flight_size().saturating_add(acked);
         let before = self.hot.snd_una.sub(acked);
@@ -341,9 +341,9 @@ impl<E: Driver> SlowPath<'_, E> {
         self.queue_cwr();
     }
 
-    /// Returns FlightSize at a loss (RFC 5681 §3.1): the value before the ACK that showed the loss.
-    /// The value after this ACK may be too small, because a receiver with GRO acknowledges most of
-    /// a small window by one ACK.
+    /// Returns FlightSize at a loss (RFC 5681 §3.1): the value before the ACK that showed the loss,
+    /// or the present value if larger. The value after this ACK may be too small, because a
+    /// receiver with GRO acknowledges most of a small window by one ACK.
     pub(crate) fn flight_in_use(&self) -> u32 {
         self.cold.flight.before.max(self.hot.flight_size())
     }
@@ -379,9 +379,9 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Handles a RETRANSMISSION TIMEOUT (RFC 6298 §5, RFC 5681 §3.1). Marks all outstanding data
-    /// lost if there is no SACK or no RTT sample, or if the peer reneged. Otherwise marks lost the
-    /// first segment, and all data in flight that was sent at least an RTT and a reordering window
-    /// ago (RFC 8985 §6.3).
+    /// lost if the peer reneged, and all data that is not SACKed if there is no SACK or no RTT
+    /// sample. Otherwise marks lost the first segment, and all data in flight that was sent at
+    /// least an RTT and a reordering window ago (RFC 8985 §6.3).
     pub fn enter_loss(&mut self) {
         self.counters.timeouts += 1;
         let (now, srtt, reo_wnd) = (self.clock.us(), self.hot.srtt >> 3, self.reorder_us());

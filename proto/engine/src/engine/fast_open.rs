@@ -22,8 +22,11 @@ use crate::{
 /// requests, and the cookies of servers.
 #[derive(Debug)]
 pub(super) struct FastOpenState {
+    /// Keys of the listeners without keys of their own.
     keys: FastOpenKeys,
+    /// Pending requests of each listener.
     queues: Queues,
+    /// Cookies that servers have granted to active opens.
     cache: Cache,
 }
 
@@ -45,7 +48,7 @@ impl FastOpenState {
     }
 }
 
-/// Decision of a listener on a SYN that asks for Fast Open.
+/// Decision of a listener on a SYN with data or with a Fast Open option.
 #[derive(Clone, Copy, Default)]
 pub(super) struct FastOpenVerdict {
     /// True if the application gets the flow and the data of the SYN before the handshake is
@@ -58,11 +61,10 @@ pub(super) struct FastOpenVerdict {
 /// Options of an active open with Fast Open ([`Engine::open_fast`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FastOpenRequest {
-    /// TCP_FASTOPEN_NO_COOKIE: the SYN carries data without a cookie.
+    /// TCP_FASTOPEN_NO_COOKIE: the SYN may carry data without a cookie.
     pub without_cookie: bool,
-    /// True if the application will write more data than the SYN may carry. The engine then sends
-    /// no pure ACK of the SYN,ACK, because the first segment with the rest of the data carries the
-    /// ACK.
+    /// True if the application will write more data than the SYN may carry. The engine then delays
+    /// the ACK of the SYN,ACK, so that the first segment with the rest of the data carries the ACK.
     pub more_follows: bool,
     /// If true, a SYN that may carry data is delayed until the application has written data, or
     /// until the driver calls [`Engine::release_syn`].
@@ -193,10 +195,9 @@ impl Engine {
         }
     }
 
-    /// Updates the Fast Open state after a segment or a timer of the flow `id`: stores a server's
-    /// answer in the cookie cache, and ends the pending request of a flow whose SYN,ACK the client
-    /// has acknowledged, or that has ended. A flow in FIN-WAIT-1 may still be pending, because the
-    /// application may close before the handshake ends. `gone` is true if the flow is being freed.
+    /// Updates the Fast Open state after a segment or a timer of the flow `id`. Stores a server's
+    /// answer in the cookie cache. Ends the flow's pending request if the client has acknowledged
+    /// the SYN,ACK, or if the flow has ended. `gone` is true if the flow is being freed.
     pub(super) fn update_fast_open(&mut self, now: Instant, id: FlowId, gone: bool) {
         let (Some(flow), Some(Some(cold))) =
             (self.table.get(id), self.connections.get_mut(id.index()))
@@ -210,7 +211,7 @@ impl Engine {
             self.counters.fast_open_active_fails += u64::from(answer.data) - acked;
             self.fast_open.cache.learn(now, flow.key.peer.addr, &answer);
         }
-        let is_over = gone || flow.state == State::Closed || flow.snd_una.after(flow.iss);
+        let is_over = gone || flow.state != State::SynReceived;
         if fast_open.counts_as_pending && is_over {
             fast_open.counts_as_pending = false;
             let reset = !gone && cold.cause == Some(CloseCause::Reset);
@@ -231,8 +232,8 @@ impl Engine {
     }
 
     /// Returns the number of data bytes that a SYN to `peer` may carry, on a path with this MTU.
-    /// Returns `None` if the SYN may carry no data: the cache has no cookie, the policy forbids
-    /// data, or Fast Open to this peer pauses after lost SYNs.
+    /// Returns `None` if the SYN may carry no data: the SYN needs a cookie and the cache has none,
+    /// the policy forbids Fast Open, or Fast Open to this peer pauses after lost SYNs.
     pub fn fast_open_room(
         &self,
         now: Instant,

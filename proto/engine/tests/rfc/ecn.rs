@@ -128,14 +128,35 @@ fn section_6_1_2_ece_reduces_cwnd_once_per_window_and_cwr_follows() {
     assert!(sent.is_empty() || sent[0].flags.contains(CWR));
 }
 
-/// After ECE, ssthresh is computed from cwnd and not from FlightSize (RFC 9438 §4.6), which is
-/// below cwnd in this test.
+/// After ECE, ssthresh is computed from cwnd and not from FlightSize (RFC 9438 §4.6). In this test,
+/// FlightSize is below cwnd.
 #[test]
 fn section_6_1_2_ece_reduces_cwnd_and_not_flight_size() {
     let mut rig = established();
     assert_eq!(rig.write(8000).len(), 8);
     rig.push(ack(1, 5001).with(ACK | ECE));
     assert_eq!(rig.info().ssthresh, 7000);
+}
+
+/// Without SACK, a partial ACK in fast recovery shows a loss (RFC 6582 §3.2). ECE alone reports no
+/// loss, so an ACK of a part of the data after ECE shows no loss.
+#[test]
+fn section_6_1_2_without_sack_an_ack_after_ece_retransmits_nothing() {
+    let options = TcpOptions {
+        mss: Some(1000),
+        ..TcpOptions::NONE
+    };
+    let opening = syn(options).with(SYN | BOTH);
+    let config = EngineConfig::default();
+    let mut rig = Rig::established_by(config, SocketOptions::default(), opening);
+    assert!(rig.info().ecn);
+    assert_eq!(rig.write(8_000).len(), 8);
+    let mut sent = rig.push(ack(1, 1001).with(ACK | ECE));
+    for number in [2001, 3001, 4001, 5001] {
+        sent.extend(rig.push(ack(1, number)));
+    }
+    assert_eq!(spans(&sent), []);
+    assert_eq!(rig.engine.counters().retrans_segs, 0);
 }
 
 #[test]

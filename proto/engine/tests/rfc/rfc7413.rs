@@ -96,7 +96,8 @@ fn section_4_2_2_a_valid_cookie_delivers_data_at_once() {
     assert_eq!((flow.state(), flow.rx_head()), (State::SynReceived, 100));
     assert!(rig.info().syn_data && rig.info().fast_open_pending);
 
-    // The application answers before the handshake is complete. The peer's ACK covers SYN and data.
+    // The application answers before the handshake is complete. The peer's ACK covers the SYN,ACK
+    // and the answer.
     let reply = rig.write(2500);
     assert_eq!(spans(&reply), [(1, 1000), (1001, 1000), (2001, 500)]);
     assert!(reply.iter().all(|out| out.ack == 101));
@@ -216,6 +217,27 @@ fn section_5_1_pending_requests_are_bounded() {
 }
 
 #[test]
+fn section_5_1_a_request_counts_while_its_syn_ack_is_retransmitted() {
+    let (mut rig, _) = server_with(2, 1);
+    let cookie = cookie_of(&mut rig);
+    rig.push(fast_syn(cookie, 100));
+    let again = rig.wait_ms(3_500);
+    assert!(again.len() >= 2, "{again:?}");
+    // A duplicate of the SYN does not end the request, either.
+    rig.push(fast_syn(cookie, 100));
+    rig.key.peer.port += 1;
+    assert_eq!(rig.push(fast_syn(cookie, 100))[0].ack, 1);
+    // A request that is reset after retransmissions counts for another minute, too.
+    rig.key.peer.port -= 1;
+    rig.push(ack(101, 1).with(RST | ACK));
+    rig.key.peer.port += 2;
+    assert_eq!(rig.push(fast_syn(cookie, 100))[0].ack, 1);
+    rig.wait_ms(61_000);
+    rig.key.peer.port += 1;
+    assert_eq!(rig.push(fast_syn(cookie, 100))[0].ack, 101);
+}
+
+#[test]
 fn section_5_1_a_request_that_times_out_does_not_count_for_another_minute() {
     let (mut rig, _) = server_with(2, 1);
     let cookie = cookie_of(&mut rig);
@@ -238,12 +260,12 @@ fn section_5_1_a_closed_request_counts_until_its_handshake_ends() {
             rig.push(fast_syn(cookie, 100))[0].ack == 101
         };
         assert!(opens(&mut rig, 1));
-        let flow = id(&rig);
+        let (flow, iss) = (id(&rig), rig.iss);
         rig.engine.rx_advance(flow, 100).unwrap();
         rig.engine.close(rig.now, flow, &mut rig.driver);
         assert_eq!(rig.batch_end()[0].flags, TcpFlags::FIN | ACK);
         assert!(!opens(&mut rig, 2));
-        rig.key.peer.port = 1;
+        (rig.key.peer.port, rig.iss) = (1, iss);
         if ends_by_reset {
             rig.push(ack(101, 1).with(RST | ACK));
             assert!(!opens(&mut rig, 3));
@@ -377,6 +399,8 @@ fn open(rig: &mut Rig, request: FastOpenRequest, len: u32) -> Out {
     sent[0]
 }
 
+/// Returns the number of data bytes that a SYN to the peer may carry, or `None` if the SYN may
+/// carry no data.
 fn room(rig: &Rig) -> Option<u32> {
     let (options, request) = (SocketOptions::default(), FastOpenRequest::default());
     let peer = rig.key.peer.addr;
@@ -506,6 +530,8 @@ fn data_in_syn_ack_is_accepted() {
     assert_eq!(rig.info().state, State::CloseWait);
 }
 
+/// With `more_follows`, the ACK of the SYN,ACK waits for data that could carry the ACK. The test
+/// sends no such data and checks the delayed ACK.
 #[test]
 fn data_that_follows_the_open_carries_the_ack() {
     let mut rig = client();
