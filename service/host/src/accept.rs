@@ -1,10 +1,11 @@
 //! Assigns established connections of a listener to contexts. A *context* has the rings of one
 //! thread of a program. The connection gets a slot of the program, and memory of the program for
-//! the data that arrived before accept.
+//! the data that arrived before the assignment.
 //!
-//! If the program has no free slot, no memory or no room for the event, the connection waits in the
-//! accept queue, whose length is limited by the listener's backlog. The kernel queues connections
-//! in the same way. A reset instead would lose acknowledged data.
+//! If no context of the listener has room for the event, and a free slot and memory of its program,
+//! the connection waits in the accept queue, whose length is limited by the listener's backlog. The
+//! kernel queues connections in the same way. A reset instead would lose acknowledged data.
+//! [`Assignment::Reset`] lists the exceptions.
 
 use tidelane_abi::{control_event, program_flags};
 use tidelane_engine::{Engine, FlowId, FlowState, ListenerId};
@@ -37,8 +38,9 @@ pub(crate) enum Assignment {
     Done,
     /// The connection has to wait in the accept queue.
     Wait,
-    /// The caller has to reset the connection: a program with the listener could not hold the
-    /// connection's data even with all its memory, or the context has no room for the event.
+    /// The caller has to reset the connection, for one of two reasons. No context has room now, and
+    /// at least one program with the listener could not hold the connection's data even with all
+    /// its receive memory free. Or the selected context has no room for the event.
     Reset,
 }
 
@@ -139,8 +141,8 @@ impl Acceptance<'_> {
         Some(taken)
     }
 
-    /// Returns true if a program with the listener could not hold the flow's data, even if all
-    /// receive memory of the program were free.
+    /// Returns true if at least one program with the listener could not hold the flow's data, even
+    /// if all receive memory of that program were free.
     fn is_hopeless(&self, flow: FlowId, id: ListenerId) -> bool {
         let staged = self.bindings.get(flow).and_then(|binding| binding.rx);
         let longest = || self.listeners.longest_buffer(Some(id), self.programs);
@@ -148,11 +150,13 @@ impl Acceptance<'_> {
     }
 
     /// Takes `flow` back from its program, whose process ends, and returns the flow's listener. The
-    /// caller then assigns the flow again. In the kernel, the accept queue belongs to the listener
-    /// in the same way: when a worker process ends, no connection of the queue is lost.
+    /// end of the step assigns the flow again. In the kernel, the accept queue belongs to the
+    /// listener in the same way: when a worker process ends, no connection of the queue is lost.
+    /// `program_flags` has the flags that the program has set in the slot.
     ///
     /// Returns `None` and changes nothing if the program has accepted the connection, has read or
-    /// written data, or is the only program with the listener, or if there is no memory.
+    /// written data, or is the only program with the listener; if the connection has no listener or
+    /// has ended; or if there is no memory.
     pub(crate) fn take_back(&mut self, flow: FlowId, program_flags: u32) -> Option<ListenerId> {
         let binding = self.bindings.get_mut(flow)?;
         let (reference, home) = (binding.listener?, binding.home);
@@ -188,6 +192,8 @@ impl Acceptance<'_> {
             rx_head: binding.rx_head,
             service_flags: binding.service_flags,
             urgent: binding.urgent,
+            charge: binding.charge.take(),
+            owner: binding.owner.take(),
             ..Binding::new(binding.path, binding.local_port)
         };
         debug_assert_eq!(binding.home, STAGING);

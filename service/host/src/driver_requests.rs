@@ -6,7 +6,8 @@ use tidelane_wire::{Endpoint, IpAddress};
 
 use crate::ProgramId;
 
-/// Limit of requests that wait for the driver. The host drops further requests.
+/// Limit of requests that wait for the driver. The host drops further requests of a kind of which
+/// any number may wait.
 const REQUESTS_MAX: usize = 4096;
 
 /// A request of the host to its driver, taken by [`Host::take_request`](crate::Host::take_request).
@@ -46,9 +47,15 @@ pub enum HostRequest {
 pub struct DriverRequests(VecDeque<HostRequest>);
 
 impl DriverRequests {
-    /// Queues a request.
+    /// Queues a request. Drops a request for a neighbour or a check of a port if too many requests
+    /// wait. The host asks again for the neighbour. The host makes the other requests only once
+    /// until the driver answers, so that a dropped request would be lost for ever.
     pub fn push(&mut self, request: HostRequest) {
-        if self.0.len() < REQUESTS_MAX {
+        let is_droppable = matches!(
+            request,
+            HostRequest::Resolve { .. } | HostRequest::PortIdle { .. }
+        );
+        if !is_droppable || self.0.len() < REQUESTS_MAX {
             self.0.push_back(request);
         }
     }
@@ -68,5 +75,31 @@ impl DriverRequests {
     /// Returns true if no request waits.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_queue_loses_no_request_that_the_host_makes_once() {
+        let addr = IpAddress::from_v4([10, 0, 0, 1]);
+        let mut requests = DriverRequests::default();
+        for _ in 0..REQUESTS_MAX + 1 {
+            requests.push(HostRequest::Resolve { addr });
+        }
+        let once = [
+            HostRequest::MorePorts { addr },
+            HostRequest::Strays,
+            HostRequest::CorruptPorts,
+            HostRequest::IdleMemory,
+        ];
+        for request in once {
+            requests.push(request);
+        }
+        let all: Vec<_> = std::iter::from_fn(|| requests.pop()).collect();
+        assert_eq!(all.len(), REQUESTS_MAX + once.len());
+        assert_eq!(all[REQUESTS_MAX..], once);
     }
 }

@@ -50,8 +50,8 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 pub struct Host<P: PacketIo> {
     /// The TCP engine, with the parts that the engine calls.
     pub(crate) stack: Stack<P>,
-    /// The input of IP packets: the other cores, the mux ports (programs with stacks of their own),
-    /// and the fragments.
+    /// The input of IP packets: the other cores, the mux ports (of programs with stacks of their
+    /// own), and the fragments.
     pub(crate) input: IpInput,
     /// The connections as programs see them.
     pub(crate) sockets: Sockets,
@@ -118,8 +118,8 @@ impl<P: PacketIo> Host<P> {
         self.stack.io.staging.set_memory(memory);
     }
 
-    /// Processes all input, and sends and publishes all results. Returns true if there was any
-    /// work.
+    /// Processes the input, runs the timers that are due, and sends and publishes the results.
+    /// Returns true if there was input, or if the local path has segments for the next step.
     pub fn step(&mut self, now: Instant) -> bool {
         self.stack.io.now = now;
         let mut worked = self.input.receive(now, &mut self.stack);
@@ -145,15 +145,16 @@ impl<P: PacketIo> Host<P> {
         worked || self.stack.io.links.has_segments()
     }
 
-    /// Sends the ACKs that the engine owes. Each part of a step is a separate function, because the
-    /// variables of all parts together would not fit into registers.
+    /// Sends the ACKs that the engine owes, and the data that new ACKs allow. Each part of a step
+    /// is a separate function, because the variables of all parts together would not fit into
+    /// registers.
     #[inline(never)]
     fn end_batch(&mut self, now: Instant) {
         self.stack.engine.batch_end(now, &mut self.stack.io);
     }
 
-    /// Passes queued frames to the links. If a link has no room for frames, the next step offers
-    /// these frames again.
+    /// Passes queued frames to the mux ports and the NIC. If a NIC queue has no room for frames,
+    /// the next step offers these frames again.
     fn flush_links(&mut self, now: Instant) {
         if self.stack.io.links.mux_link().has_frames_to_ports() {
             self.input.mux_mut().send_from_engine(now, &mut self.stack);
@@ -222,7 +223,7 @@ impl<P: PacketIo> Host<P> {
         self.stack.io.now = now;
         let flows: Vec<FlowId> = self.stack.engine.flows().collect();
         for flow in flows {
-            self.stack.engine.abort(now, flow, &mut self.stack.io);
+            self.stack.abort(now, flow);
         }
         self.sockets.publish(now, &mut self.stack);
         self.stack.io.links.flush();
@@ -239,8 +240,9 @@ impl<P: PacketIo> Host<P> {
         self.stack.io.requests.pop()
     }
 
-    /// Returns true if a step would find work now. A driver calls this function after it has
-    /// announced its sleep and before it sleeps, so that no work waits for a sleeping core.
+    /// Returns true if a step would find work now, apart from timers and from frames in the NIC
+    /// queues. A driver calls this function after it has announced its sleep and before it sleeps,
+    /// so that no such work waits for a sleeping core.
     pub fn has_work(&self) -> bool {
         self.stack.io.links.has_segments()
             || self.input.has_work()

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use tidelane_abi::service_flags;
+use tidelane_abi::{close_cause, service_flags};
 use tidelane_engine::{Engine, FlowId, ListenerId};
 use tidelane_packet_io::PacketIo;
 use tidelane_time::Instant;
@@ -43,11 +43,23 @@ impl<P: PacketIo> Stack<P> {
         }
     }
 
+    /// Resets a connection for a reason of the service. A program that holds the connection learns
+    /// of the reset by [`close_cause::ABORTED`], so that the program does not take the received
+    /// data for the whole stream.
+    pub(crate) fn abort(&mut self, now: Instant, flow: FlowId) {
+        if let Some(binding) = self.io.bindings.get_mut(flow)
+            && binding.cause == 0
+        {
+            binding.cause = close_cause::ABORTED;
+        }
+        self.engine.abort(now, flow, &mut self.io);
+    }
+
     /// Aborts a connection, because its program wrote invalid values to the slot.
     #[cold]
     pub(crate) fn abort_misuse(&mut self, now: Instant, flow: FlowId) {
         self.io.counters.misuses += 1;
-        self.engine.abort(now, flow, &mut self.io);
+        self.abort(now, flow);
     }
 
     /// Closes the connection in a slot after the last process that held the connection has left.
@@ -68,7 +80,8 @@ impl<P: PacketIo> Stack<P> {
     }
 
     /// Ends the connections in the slots of a program that is gone. Connections that the program
-    /// has closed go on, and connections that it has not accepted go back to their listener.
+    /// has closed go on. Connections that the program has not accepted go back to their listener if
+    /// [`give_back`](Self::give_back) can return them.
     pub(crate) fn end_connections(&mut self, now: Instant, program: ProgramId) {
         let Some(entry) = self.io.programs.get(program) else {
             return;
@@ -90,13 +103,13 @@ impl<P: PacketIo> Stack<P> {
             let orphan = binding.is_some_and(|binding| binding.closed_by_program);
             let flags = binding.map_or(0, |binding| binding.program_flags);
             if !orphan && !self.give_back(flow, flags) {
-                self.engine.abort(now, flow, &mut self.io);
+                self.abort(now, flow);
             }
         }
     }
 
-    /// Ends the binding of a flow, which has ended. Returns the slot and the context of a program
-    /// that still has to learn of the end, and to close the slot.
+    /// Ends the binding of a flow, which has ended. Returns the slot and the context of its events
+    /// if the slot stays in use: a holder still has to learn of the end, and to close the slot.
     pub(crate) fn end_binding(&mut self, flow: FlowId) -> Option<(SlotId, u32)> {
         let io = &mut self.io;
         let mut binding = io.bindings.remove(flow)?;
@@ -162,7 +175,7 @@ impl<P: PacketIo> Stack<P> {
         let id_now = of.and_then(|of| self.io.listeners.id_of(of));
         let Some(listener) = self.io.listeners.get(id).filter(|_| id_now == Some(id)) else {
             // The listener has ended. The engine may use its id for another listener.
-            self.engine.abort(now, flow, &mut self.io);
+            self.abort(now, flow);
             return;
         };
         let first = listener.waiting.is_empty();
@@ -192,12 +205,12 @@ impl<P: PacketIo> Stack<P> {
     fn assign(&mut self, now: Instant, flow: FlowId, id: ListenerId) -> bool {
         let assignment = self.acceptance().assign(flow, id);
         if assignment == Assignment::Reset {
-            self.engine.abort(now, flow, &mut self.io);
+            self.abort(now, flow);
         }
         assignment != Assignment::Wait
     }
 
-    /// Removes a reset connection from the accept queue.
+    /// Removes a connection that has ended from the accept queue of listener `id`.
     pub(crate) fn forget_waiting(&mut self, flow: FlowId, id: ListenerId) {
         if let Some(listener) = self.io.listeners.get_mut(id) {
             listener.waiting.retain(|waiting| *waiting != flow);
@@ -207,7 +220,7 @@ impl<P: PacketIo> Stack<P> {
 
     /// Puts a connection, which its program never accepted, back into the accept queue of its
     /// listener. `program_flags` has the flags that the program has set. Returns false and changes
-    /// nothing if the connection has to end with its program.
+    /// nothing if the connection cannot go back, for example because the program has accepted it.
     pub(crate) fn give_back(&mut self, flow: FlowId, program_flags: u32) -> bool {
         let Some(listener) = self.acceptance().take_back(flow, program_flags) else {
             return false;
@@ -269,7 +282,7 @@ impl<P: PacketIo> Stack<P> {
     pub(crate) fn end_listener(&mut self, now: Instant, id: ListenerId, waiting: VecDeque<FlowId>) {
         self.engine.unlisten(now, id, &mut self.io);
         for flow in waiting {
-            self.engine.abort(now, flow, &mut self.io);
+            self.abort(now, flow);
         }
     }
 }

@@ -30,7 +30,7 @@ use crate::{
 
 /// Largest number of frames in a turn of a mux port.
 const TURN_MAX: usize = 32;
-/// Number of packets of all mux ports that end a step, so that the core serves the NIC, too.
+/// Number of packets of mux ports after which a step ends, so that the core serves the NIC, too.
 const STEP_MAX: usize = 256;
 
 /// Progress of one packet that a mux port sends.
@@ -206,15 +206,15 @@ impl<P: PortEnd> Ports<P> {
         self.table.has_corrupt()
     }
 
-    /// Takes the numbers of the corrupt mux ports, in ascending order. The program of a corrupt
-    /// port has written invalid values into the packet rings. The caller closes these ports.
+    /// Takes the numbers of the corrupt mux ports, in ascending order. The packet rings of these
+    /// ports are unusable ([`PortEnd::is_corrupt`]). The caller closes the ports.
     pub fn take_corrupt(&mut self) -> Vec<PortId> {
         self.table.take_corrupt()
     }
 
-    /// Returns true if a mux port has packets to send and does not wait for its rate, or if a turn
-    /// is paused. The core calls this function between the announcement of its sleep and the sleep,
-    /// so that no packet is missed.
+    /// Returns true if a mux port is in the queue for a turn, if a turn is paused, or if a mux port
+    /// has packets to send and does not wait for its rate. The core calls this function between the
+    /// announcement of its sleep and the sleep, so that no packet is missed.
     pub fn has_work(&self) -> bool {
         !self.turns.is_empty() || self.table.iter().any(Port::is_ready)
     }
@@ -224,7 +224,7 @@ impl<P: PortEnd> Ports<P> {
         self.turns.is_paused(port)
     }
 
-    /// Forwards packets of the mux ports: ends a paused turn, and then runs at most one turn of
+    /// Forwards packets of the mux ports: continues a paused turn, and runs at most one new turn of
     /// each port with packets. A port with more packets has its next turn after all other waiting
     /// ports. Returns early after `STEP_MAX` packets, or if the NIC has no room. The other packets
     /// stay in the packet rings. Returns the number of packets.
@@ -289,7 +289,7 @@ impl<P: PortEnd> Ports<P> {
         turn.packets() - before
     }
 
-    /// Releases the frames of a finished turn to the mux port, and charges the port's rate limits.
+    /// Releases the frames of a finished turn, charges the rate limits, and may queue the mux port.
     #[inline]
     fn end_turn(&mut self, now: Instant, turn: &Turn, burst: &mut P::Burst) {
         let id = turn.port;
@@ -348,9 +348,9 @@ impl<P: PortEnd> Ports<P> {
             }
         };
         let destination = self.directory.destination(id, &ends);
-        if !outlet.passes_all()
-            && let Some(progress) = self.filter(id, destination, sent.0, outlet)
-        {
+        let is_judged = turn.segment > 0 || outlet.passes_all();
+        let judge = || self.filter(id, destination, sent.0, outlet);
+        if let Some(progress) = (!is_judged).then(judge).flatten() {
             return progress;
         }
         if destination.is_nic() && gso.segment_len_max() > self.directory.nic_frame_len_max() {

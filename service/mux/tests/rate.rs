@@ -2,9 +2,9 @@
 //! which a program with a TCP/IP stack of its own shares the NIC. The packets of a mux port above
 //! its rate wait. The packets of other mux ports do not wait.
 //!
-//! The mux serves the mux ports in turns. A turn is some packets of one mux port. If a turn has
-//! more packets than the port's token bucket has tokens, the port has a debt, and waits until the
-//! debt is paid.
+//! The mux serves the mux ports in turns. A turn is a burst of packets of one mux port. If a turn
+//! needs more tokens than the port's token bucket has, the port has a debt, and waits at least
+//! until new tokens have paid the debt.
 
 use tidelane_mux::*;
 use tidelane_packet_io::{Capabilities, GsoParameters, GsoPayload, PacketIo};
@@ -18,17 +18,18 @@ use crate::frames::{LOCAL, LOCAL_MAC, TestFrame, receive, send};
 mod frames;
 
 const START: Instant = Instant::from_secs(100);
-/// Bytes of [`TestFrame::bytes`].
+/// Length of [`TestFrame::bytes`] in bytes.
 const FRAME_LEN: u64 = 55;
 
-/// A NIC that records the source port of each packet, and a filter that passes all packets.
+/// A NIC that records the packets that it sends, and a filter that passes all packets.
 #[derive(Default)]
 struct Nic {
-    /// Source TCP port of each packet.
+    /// Source TCP port of each packet, except GSO frames.
     sent: Vec<u16>,
     /// Number of segments of each GSO frame.
     gso: Vec<usize>,
-    /// Number of packets for which the NIC has room; `None` without a limit.
+    /// Number of packets for which the NIC has room; `None` without a limit. With a limit, the NIC
+    /// takes no GSO frame.
     room: Option<usize>,
     /// Number of packets that the filter has judged; `None` without a filter.
     judged: Option<usize>,
@@ -56,8 +57,11 @@ impl Egress for Nic {
     }
 
     fn send_gso_to_nic(&mut self, frame: &GsoFrame<'_>) -> bool {
-        self.gso.push(frame.segments());
-        true
+        let has_room = self.room.is_none();
+        if has_room {
+            self.gso.push(frame.segments());
+        }
+        has_room
     }
 
     fn send_to_nic(&mut self, frame: &[u8]) -> bool {
@@ -115,7 +119,8 @@ impl Net {
             .set_rate(PortId(port), SendRate { packets, bytes });
     }
 
-    /// Sends `count` frames of a mux port. Returns the number of frames that had room.
+    /// Sends up to `count` frames of a mux port. Stops if the packet ring has no room. Returns the
+    /// number of sent frames.
     fn send(&mut self, port: usize, count: usize) -> usize {
         let frame = TestFrame::outgoing(1000 + port as u16).bytes();
         assert_eq!(frame.len() as u64, FRAME_LEN);
@@ -228,12 +233,13 @@ fn a_full_ring_delays_its_port_alone() {
         assert_eq!(net.sent(1), 100 * round as usize);
     }
     assert!((15..=22).contains(&net.sent(0)), "{}", net.sent(0));
-    // All frames that had room leave in the end, in their order.
+    // All frames that had room in the packet ring leave when there is no limit.
     net.limit(0, None, None);
     net.run_until(net.now);
     assert_eq!(net.sent(0), room);
 }
 
+/// Each segment of a GSO frame takes tokens, and so does each refused packet.
 #[test]
 fn refused_packets_and_segments_count() {
     let mut net = Net::new(1);
@@ -282,8 +288,8 @@ fn a_turn_that_waits_for_the_nic_pays_for_its_packets_once() {
     }
     net.nic.room = None;
     net.run_until(net.now);
-    // The bucket has neither tokens nor a debt after these ten packets, so the next turn has one
-    // packet.
+    // These ten packets leave the bucket with neither tokens nor a debt. A port without a debt may
+    // still send one packet.
     assert_eq!(net.sent(0), 12);
     assert!(!net.ports.waits_for_nic(PortId(0)));
     net.run_until(net.now + Duration::from_millis(500));
@@ -310,8 +316,8 @@ fn new_rates_apply_after_the_turn_that_waits_for_the_nic() {
     assert_eq!(net.sent(0), 100);
 }
 
-/// A filter may count packets. The mux therefore does not pass a packet to the filter again after
-/// the packet has waited for the NIC.
+/// A filter may count packets. The filter therefore judges a packet that waits for the NIC only
+/// once, after the wait.
 #[test]
 fn a_packet_that_waits_for_the_nic_is_judged_once() {
     let mut net = Net::new(2);
@@ -330,6 +336,25 @@ fn a_packet_that_waits_for_the_nic_is_judged_once() {
     net.run_until(net.now);
     assert_eq!((net.sent(0), net.sent(1)), (10, 10));
     assert_eq!(net.nic.judged, Some(20));
+}
+
+/// The filter judges a GSO frame as one packet, also if some of its segments wait for the NIC.
+#[test]
+fn a_gso_frame_whose_segments_wait_for_the_nic_is_judged_once() {
+    let mut net = Net::new(1);
+    net.nic.judged = Some(0);
+    net.nic.room = Some(3);
+    net.send_gso(10_000);
+    for _ in 0..5 {
+        net.run_step();
+        assert_eq!((net.nic.sent.len(), net.nic.judged), (3, Some(1)));
+    }
+    net.nic.room = Some(4);
+    net.run_step();
+    assert_eq!((net.nic.sent.len(), net.nic.judged), (7, Some(1)));
+    net.nic.room = None;
+    net.run_until(net.now);
+    assert_eq!((net.nic.sent.len(), net.nic.judged), (10, Some(1)));
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! The admin socket of the Tidelane service: a client, such as the command `tidelane ss`, sends one
-//! line of JSON as request, and gets one line of JSON as answer. The control thread serves the
-//! socket.
+//! line of JSON as request, and gets one line of JSON as answer. Bytes of a capture file follow the
+//! answer to a request for captured frames. The control thread serves the socket.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    io::{self, BufRead, BufReader, Read, Write},
+    io::{self, Read, Write},
     os::unix::net::UnixStream,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
@@ -27,27 +27,31 @@ use crate::{
 
 mod ports;
 
-/// Longest time that a client may take to send its request and to read the answer.
+/// Longest time for which the service waits for a request, and for which one write of an answer
+/// waits for the client.
 const CLIENT_MAX: Duration = Duration::from_millis(500);
 /// Length in bytes of the longest request line.
-const REQUEST_MAX: u64 = 4096;
+const REQUEST_LEN_MAX: usize = 4096;
 
 /// A request of an administrator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdminRequest {
-    /// The service has to end.
+    /// The service has to end. The request is already answered.
     Down,
     /// The service has to read its configuration again. The caller sends the result by [`answer`].
     Reload,
     /// A request about captures of frames, which
-    /// [`Captures::handle`](crate::captures::Captures::handle) handles.
+    /// [`Captures::handle`](crate::captures::Captures::handle) handles. The caller sends the
+    /// answer.
     Capture(Value),
-    /// The request is already answered, and the caller has nothing to do.
+    /// The request is already answered, or the client has sent no request. The caller has nothing
+    /// to do.
     Other,
 }
 
-/// Reads and answers the request of one client. Returns the request that the caller has to carry
-/// out. `firewall` describes the host's firewall rules, which connections of the service bypass.
+/// Reads the request of one client, and answers the request unless it is a reload or a capture.
+/// Returns the request that the caller has to carry out. `firewall` describes the host's firewall
+/// rules, which connections of the service bypass.
 pub fn serve<P: NicPort>(
     stream: &UnixStream,
     shared: &ServiceState<P>,
@@ -55,13 +59,12 @@ pub fn serve<P: NicPort>(
     firewall: Value,
 ) -> io::Result<AdminRequest> {
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(CLIENT_MAX))?;
     stream.set_write_timeout(Some(CLIENT_MAX))?;
-    let mut line = String::new();
-    if BufReader::new(stream.take(REQUEST_MAX)).read_line(&mut line)? == 0 {
+    let line = read_request(stream, CLIENT_MAX)?;
+    if line.is_empty() {
         return Ok(AdminRequest::Other);
     }
-    let request: Value = serde_json::from_str(&line).unwrap_or_default();
+    let request: Value = serde_json::from_slice(&line).unwrap_or_default();
     let (asked, mut shown) = match request["op"].as_str() {
         Some("status") => (AdminRequest::Other, status(shared, sessions)),
         Some("ss") => (AdminRequest::Other, sockets(shared, sessions)),
@@ -82,6 +85,31 @@ pub fn serve<P: NicPort>(
     }
     answer(stream, &shown)?;
     Ok(asked)
+}
+
+/// Reads bytes up to the end of a line, to the end of the stream, or to [`REQUEST_LEN_MAX`] bytes.
+///
+/// # Errors
+///
+/// `TimedOut` if the line is not complete after `limit`, even if the client sends byte by byte.
+fn read_request(mut stream: &UnixStream, limit: Duration) -> io::Result<Vec<u8>> {
+    let end = Instant::now() + limit;
+    let mut line = Vec::new();
+    let mut bytes = [0; REQUEST_LEN_MAX];
+    while line.len() < REQUEST_LEN_MAX && line.last() != Some(&b'\n') {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        let count = stream.read(&mut bytes[line.len()..])?;
+        if count == 0 {
+            break;
+        }
+        let start = line.len();
+        line.extend_from_slice(&bytes[start..start + count]);
+    }
+    Ok(line)
 }
 
 /// Sends an answer, in one line.
@@ -297,4 +325,55 @@ fn reason_text(reason: u32, user: &User) -> String {
         _ => "unknown",
     };
     text.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::atomic::{AtomicBool, Ordering},
+        thread,
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_request_ends_with_its_line_or_with_the_stream() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(b"{}\n").unwrap();
+        assert_eq!(read_request(&ours, CLIENT_MAX).unwrap(), b"{}\n");
+        theirs.write_all(b"{").unwrap();
+        drop(theirs);
+        assert_eq!(read_request(&ours, CLIENT_MAX).unwrap(), b"{");
+        assert_eq!(read_request(&ours, CLIENT_MAX).unwrap(), b"");
+    }
+
+    #[test]
+    fn a_client_that_sends_byte_by_byte_does_not_hold_the_service_up() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let refused = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                // Each byte arrives long before a limit for one read would end.
+                while !refused.load(Ordering::Relaxed) {
+                    theirs.write_all(b"x").unwrap();
+                    thread::sleep(Duration::from_millis(5));
+                }
+            });
+            let read = read_request(&ours, Duration::from_millis(100));
+            refused.store(true, Ordering::Relaxed);
+            let error = read.expect_err("the line does not end");
+            assert!(matches!(
+                error.kind(),
+                io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock
+            ));
+        });
+    }
+
+    #[test]
+    fn a_request_has_a_limited_length() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(&[b'x'; 2 * REQUEST_LEN_MAX]).unwrap();
+        let request = read_request(&ours, CLIENT_MAX).unwrap();
+        assert_eq!(request.len(), REQUEST_LEN_MAX);
+    }
 }

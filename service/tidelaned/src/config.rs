@@ -1,6 +1,6 @@
 //! The command line of the daemon `tidelaned`. [`FileConfig`] is the configuration file.
 
-use std::path::PathBuf;
+use std::{io, path::PathBuf};
 
 use clap::{Parser, ValueEnum};
 use tidelane_abi::CORES_MAX;
@@ -73,7 +73,7 @@ pub struct Config {
     #[arg(long, default_value = "default")]
     pub name: ServiceName,
     /// Configuration file. Without this option, /etc/tidelane/NAME.toml
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = absolute)]
     pub config: Option<PathBuf>,
     /// Action if the host has rules that connections would bypass; overrides the configuration file
     #[arg(long, value_enum, value_name = "MODE")]
@@ -109,7 +109,7 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuList(pub Vec<usize>);
 
-/// Parses a list as `taskset -c` takes it: numbers and ranges.
+/// Parses a list of CPU numbers and ranges, as `taskset -c` takes it. Ranges have no stride.
 fn parse_cpus(text: &str) -> Result<CpuList, String> {
     let number = |text: &str| match text.trim().parse::<usize>() {
         Ok(cpu) if cpu < CPUS_MAX => Ok(cpu),
@@ -132,8 +132,14 @@ fn parse_cpus(text: &str) -> Result<CpuList, String> {
     Ok(CpuList(cpus))
 }
 
+/// Returns the absolute path. The service reads the file again at each reload, and may read only
+/// below the directory that the absolute path names (see `confine`).
+fn absolute(path: &str) -> io::Result<PathBuf> {
+    std::path::absolute(path)
+}
+
 impl Config {
-    /// Returns the path of the configuration file.
+    /// Returns the absolute path of the configuration file.
     pub fn file(&self) -> PathBuf {
         let default = || FileConfig::path_of(self.name.as_str());
         self.config.clone().unwrap_or_else(default)
@@ -191,5 +197,16 @@ mod tests {
         ] {
             assert!(parse_cpus(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn the_path_of_the_configuration_file_is_absolute() {
+        let file = |path: &str| {
+            let words = ["tidelaned", "--interface", "eth0", "--config", path];
+            Config::try_parse_from(words).unwrap().file()
+        };
+        assert_eq!(file("/etc/x.toml"), PathBuf::from("/etc/x.toml"));
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(file("x.toml"), here.join("x.toml"));
     }
 }

@@ -5,8 +5,8 @@
 //! waits for the end of the service. This process, the restorer, is forked before the service sets
 //! itself up. The restorer keeps only CAP_NET_ADMIN and its open sockets, and sleeps. The service
 //! announces each change to the restorer in advance, and writes its connections to memory that both
-//! processes share ([`Orphans`]). After the service's end the restorer restores changed settings,
-//! notifies the peers of the remaining connections, and ends. A service that ends by itself leaves
+//! processes share ([`Orphans`]). After the service's end, the restorer notifies the peers of the
+//! remaining connections, restores changed settings, and ends. A service that ends by itself leaves
 //! no connections.
 
 use std::{
@@ -83,12 +83,12 @@ impl Restorer {
     }
 }
 
-/// Runs the process: takes messages until the service ends, then restores settings and resets
-/// peers.
+/// Runs the process: takes messages until the service ends, then notifies the peers and restores
+/// settings.
 fn live(messages: &OwnedFd, service: &OwnedFd, orphans: &Orphans) -> Result<(), String> {
     sys::leave_session("tdl-restorer");
     confine::enter_restorer().map_err(|error| error.to_string())?;
-    let changes = take_messages(messages)?;
+    let changes = take_messages(messages);
     wait_for_end(service);
     // The peers come first, because a change of a NIC may take seconds.
     let count = orphans.probe_peers();
@@ -104,7 +104,7 @@ fn live(messages: &OwnedFd, service: &OwnedFd, orphans: &Orphans) -> Result<(), 
 }
 
 /// Takes messages until the service ends, or closes its end of the socket.
-fn take_messages(messages: &OwnedFd) -> Result<Vec<(Features, FeatureNumber)>, String> {
+fn take_messages(messages: &OwnedFd) -> Vec<(Features, FeatureNumber)> {
     let mut changes = Vec::new();
     loop {
         let mut message = [0; MESSAGE_LEN];
@@ -112,14 +112,18 @@ fn take_messages(messages: &OwnedFd) -> Result<Vec<(Features, FeatureNumber)>, S
             Ok((MESSAGE_LEN, _)) => {
                 let [a, b, c, d, rest @ ..] = message;
                 let ifindex = u32::from_ne_bytes([a, b, c, d]);
-                let features = Features::of(ifindex).map_err(|error| error.to_string())?;
-                if changes.len() < CHANGES_MAX {
-                    changes.push((features, FeatureNumber::from_ne_bytes(rest)));
+                // Without this change, the process still restores the others, and notifies peers.
+                match Features::of(ifindex) {
+                    Ok(features) if changes.len() < CHANGES_MAX => {
+                        changes.push((features, FeatureNumber::from_ne_bytes(rest)));
+                    }
+                    Ok(_) => {}
+                    Err(error) => eprintln!("tidelaned: a kill would leave a setting: {error}"),
                 }
             }
             Err(Errno::INTR) => {}
             // Any other result means that the service has ended.
-            _ => return Ok(changes),
+            _ => return changes,
         }
     }
 }

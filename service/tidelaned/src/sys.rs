@@ -130,7 +130,7 @@ pub fn close_all_but(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
                 return Err(io::Error::last_os_error());
             }
         }
-        first = stop.saturating_add(1);
+        first = first.max(stop.saturating_add(1));
     }
     Ok(())
 }
@@ -236,8 +236,9 @@ pub fn block_signals() -> io::Result<OwnedFd> {
         libc::sigaddset(set.as_mut_ptr(), libc::SIGHUP);
         libc::sigaddset(set.as_mut_ptr(), libc::SIGINT);
         libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
-        if libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) != 0 {
-            return Err(io::Error::last_os_error());
+        match libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) {
+            0 => {}
+            error => return Err(io::Error::from_raw_os_error(error)),
         }
         libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
     };

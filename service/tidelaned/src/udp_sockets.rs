@@ -16,17 +16,16 @@ const TABLES: [&str; 2] = ["/proc/thread-self/net/udp", "/proc/thread-self/net/u
 
 /// Returns true if another UDP socket gets datagrams of one of `socket`'s 3-tuples (address,
 /// protocol, port). The socket with the inode `reservation` belongs to the service and does not
-/// count. Returns true if the kernel's tables cannot be read.
+/// count. Also returns true if the IPv4 table cannot be read, or if the IPv6 table exists but
+/// cannot be read.
 pub fn have_another_socket(socket: &KernelSocket, reservation: u64) -> bool {
-    let mut text = String::new();
-    for table in TABLES {
-        match fs::read_to_string(table) {
-            Ok(part) => text += &part,
-            // A kernel without IPv6 has no such table.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(_) => return true,
-        }
-    }
+    let [v4, v6] = TABLES.map(fs::read_to_string);
+    let text = match (v4, v6) {
+        (Ok(v4), Ok(v6)) => v4 + &v6,
+        // A kernel without IPv6 has no such table.
+        (Ok(v4), Err(error)) if error.kind() == std::io::ErrorKind::NotFound => v4,
+        _ => return true,
+    };
     let known = [socket.inode(), reservation];
     has_another(&text, socket.ends(), known)
 }

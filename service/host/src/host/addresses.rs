@@ -7,6 +7,7 @@ use tidelane_wire::{IpAddress, MacAddress};
 
 use super::Host;
 use crate::{
+    links::memory_mtu,
     neighbours::{IngressPolicy, Route},
     within_host::{AddressesWithin, LOCALHOST_V4},
 };
@@ -32,7 +33,8 @@ impl<P: PacketIo> Host<P> {
         self.retry_parked(now);
     }
 
-    /// Sets the source address checks for new flows. Existing flows go on, as in the kernel.
+    /// Sets the source address checks for segments without a flow, for fragments and for ICMP
+    /// errors. Existing flows go on, as in the kernel.
     pub fn set_ingress(&mut self, ingress: IngressPolicy) {
         self.stack.io.neighbours.routes_mut().set_ingress(ingress);
     }
@@ -57,11 +59,10 @@ impl<P: PacketIo> Host<P> {
         self.input
             .mux_mut()
             .set_link(self.stack.io.neighbours.routes());
-        let link = self.stack.io.neighbours.routes().interface().link;
         let all: Vec<FlowId> = self.stack.engine.flows().collect();
         for flow in all {
             let state = self.stack.engine.flow(flow);
-            if state.is_some_and(|state| state.link == link) {
+            if state.is_some_and(|state| memory_mtu(state.link).is_none()) {
                 self.stack
                     .engine
                     .set_link_mtu(now, flow, mtu, &mut self.stack.io);

@@ -34,7 +34,7 @@ impl<P: PacketIo> Host<P> {
         let denied = engine.flows().filter(|flow| is_denied(flow) == Some(true));
         let denied: Vec<FlowId> = denied.collect();
         for flow in &denied {
-            engine.abort(now, *flow, io);
+            self.stack.abort(now, *flow);
         }
         denied.len()
     }

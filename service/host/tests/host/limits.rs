@@ -71,14 +71,14 @@ impl Guest {
         stage.core.host.listen(self.id, &listen).map(drop)
     }
 
-    /// Sends a request, if the ring has room.
+    /// Sends a request. Returns false if the ring has no room.
     pub fn ask(&mut self, request: ControlRequest) -> bool {
         let pushed = self.requests.push(request).is_ok();
         self.requests.publish();
         pushed
     }
 
-    /// Returns the host's answers since the last call.
+    /// Returns the host's events since the last call: answers, and accepted connections.
     pub fn events(&mut self) -> Vec<ControlEvent> {
         let events = std::iter::from_fn(|| self.events.pop().expect("a sound ring")).collect();
         self.events.release();
@@ -181,7 +181,7 @@ fn a_user_s_listener_takes_as_many_connections_as_the_user_may_have() {
     assert!(shake(&mut stage, 9, 81));
     assert_eq!(bad.user.used(Resource::Connections), 3);
     assert_eq!(bad.user.used(Resource::HalfOpen), 0);
-    // The connections end with the listener, and do not count towards the limit of the user.
+    // The connections end with the listener. Ended connections do not count towards the limit.
     stage.core.host.remove_program(stage.now, bad.id);
     stage.run();
     assert_eq!(bad.user.used(Resource::Connections), 0);
@@ -195,7 +195,7 @@ fn a_suspended_listener_keeps_its_holders_and_members() {
         guest.listen(&mut stage, 80).expect("a listener");
         guest.listen(&mut stage, 81).expect("a listener");
     }
-    // A connection waits for a member, and is reset with the listener.
+    // The suspension of a listener resets the connections that wait for a member.
     assert!(shake(&mut stage, 1, 80));
     stage.core.host.suspend_listener(stage.now, 80);
     stage.core.host.suspend_listener(stage.now, 99);
@@ -203,7 +203,8 @@ fn a_suspended_listener_keeps_its_holders_and_members() {
     assert_eq!(first.user.used(Resource::Connections), 0);
     assert!(!shake(&mut stage, 2, 80));
     assert!(shake(&mut stage, 3, 81));
-    // A context joins the suspended listener. Another program listens again, and ends.
+    // A context joins the suspended listener. Another program listens again, and then releases the
+    // listener.
     second.join(&mut stage, 80);
     first.listen(&mut stage, 80).expect("a listener");
     stage.core.host.unlisten(stage.now, first.id, 80);
@@ -212,11 +213,33 @@ fn a_suspended_listener_keeps_its_holders_and_members() {
     let accepted = second.events();
     assert_eq!(accepted.len(), 1, "{accepted:?}");
     assert_eq!(accepted[0].kind, control_event::ACCEPTED);
-    // The listener ends with its last holder, also while it is suspended.
+    // The holds of a suspended listener end with the last holder.
     stage.core.host.suspend_listener(stage.now, 80);
     stage.core.host.remove_program(stage.now, second.id);
     assert!(stage.core.host.listener_keys().iter().all(|key| *key != 80));
     assert_eq!(second.user.used(Resource::Holds), 0);
+}
+
+/// A connection that returns to its listener stays charged, so that a user cannot evade the limit
+/// by programs that end before accept.
+#[test]
+fn a_returned_connection_still_counts_towards_the_limit() {
+    let (mut stage, mut first, mut second) = two_users(EngineConfig::default());
+    first.listen(&mut stage, 80).expect("a listener");
+    second.listen(&mut stage, 80).expect("a listener");
+    first.join(&mut stage, 80);
+    assert!(shake(&mut stage, 1, 80));
+    stage.run();
+    assert_eq!(first.events().len(), 1);
+    stage.core.host.remove_program(stage.now, first.id);
+    stage.run();
+    assert_eq!(first.user.used(Resource::Connections), 1);
+    second.join(&mut stage, 80);
+    assert_eq!(second.events().len(), 1);
+    assert_eq!(first.user.used(Resource::Connections), 1);
+    stage.core.host.remove_program(stage.now, second.id);
+    stage.run();
+    assert_eq!(first.user.used(Resource::Connections), 0);
 }
 
 /// The engine reuses the ids of listeners.
@@ -354,7 +377,7 @@ fn waiting_opens_of_a_user_are_bounded() {
     stage.run();
     assert_eq!(good.user.used(Resource::ParkedOpens), 1);
     assert_eq!(good.events().len(), 0);
-    // The opens fail after four seconds, because the kernel has not resolved the neighbours.
+    // The opens fail after three seconds, because the host has no local ports.
     stage.now += Duration::from_secs(4);
     stage.run();
     assert_eq!(bad.events().len(), 5);

@@ -6,6 +6,7 @@ mod frames;
 mod rig;
 mod stage;
 
+mod aborts;
 mod accept;
 mod addresses;
 mod capture;

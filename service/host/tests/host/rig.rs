@@ -14,6 +14,7 @@ use tidelane_wire::{IpAddress, MacAddress};
 
 use crate::frames::OURS;
 
+/// Link address of the host's interface.
 pub const OUR_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
 
 /// A doorbell that counts how often it is rung.
@@ -26,7 +27,7 @@ impl Bell for Count {
     }
 }
 
-/// A host, and the far end of its only NIC queue.
+/// A host, and the far end of a NIC queue.
 pub struct Core {
     pub host: Host<MemPort>,
     /// The far end of the queue, where the test sends and receives frames.
@@ -48,22 +49,36 @@ impl Core {
 
     fn with(config: EngineConfig, port: MemConfig) -> Self {
         let (near, queue) = MemPort::pair(port);
+        Self::with_queues(config, vec![near], queue)
+    }
+
+    fn with_queues(config: EngineConfig, queues: Vec<MemPort>, queue: MemPort) -> Self {
         let interface = Interface {
             link: LinkId(1),
             mac: OUR_MAC,
             mtu: 1500,
             addresses: vec![IpAddress::from_v4(OURS)],
         };
-        let host = Host::new(config, [7; 16], interface, vec![near]);
+        let host = Host::new(config, [7; 16], interface, queues);
         let mut host = host.expect("there is memory");
         let on_link = Route {
             prefix: IpAddress::from_v4([10, 0, 0, 0]),
+            // In bits of the 128-bit form: the prefix is 10.0.0.0/8.
             prefix_len: 96 + 8,
             gateway: None,
             source: IpAddress::from_v4(OURS),
         };
         host.set_routes(Instant(0), vec![IpAddress::from_v4(OURS)], vec![on_link]);
         Self { host, queue }
+    }
+
+    /// Makes a core with two NIC queues. The test sends and receives frames at the far end of the
+    /// second queue.
+    pub fn with_two_queues() -> Self {
+        let (first, _) = MemPort::pair(MemConfig::default());
+        let (second, queue) = MemPort::pair(MemConfig::default());
+        let config = EngineConfig::default();
+        Self::with_queues(config, vec![first, second], queue)
     }
 
     /// Makes the cores of one service, one core for each counter in `rings`. The counter of a core
@@ -85,13 +100,13 @@ impl Core {
         self.queue.tx_flush();
     }
 
-    /// Runs one step of the host. Returns the frames that the host has sent over its queue.
+    /// Runs one step of the host. Returns the result of [`sent`](Self::sent).
     pub fn answers(&mut self, now: Instant) -> Vec<Vec<u8>> {
         self.host.step(now);
         self.sent()
     }
 
-    /// Returns the frames that the host has sent over its queue.
+    /// Takes at most [`BURST_MAX`] frames that the host has sent over its queue, oldest first.
     pub fn sent(&mut self) -> Vec<Vec<u8>> {
         let mut burst = self.queue.new_burst();
         self.queue.rx_burst(&mut burst, BURST_MAX);

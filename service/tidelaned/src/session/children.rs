@@ -32,10 +32,19 @@ impl Session {
             let from = self.holder(core);
             move |host, now| from.map_or(Ok(()), |from| host.inherit(now, from, number))
         });
-        let inherited: Result<(), Refused> = inherited.into_iter().flatten().collect();
-        if let Err(refused) = inherited {
-            child.end(shared);
-            return self.refuse(message::INHERIT, refused);
+        let inherited: Option<Result<(), Refused>> =
+            inherited.map(|cores| cores.into_iter().collect());
+        match inherited {
+            Some(Ok(())) => {}
+            Some(Err(refused)) => {
+                child.end(shared);
+                return self.refuse(message::INHERIT, refused);
+            }
+            // A core does not answer, and the child would lack the connections of that core.
+            None => {
+                child.end(shared);
+                return self.answer(message::INHERIT, refusal::LIMIT);
+            }
         }
         self.children.push(child);
         let registered = self.registered.as_ref();

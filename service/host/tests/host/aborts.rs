@@ -1,0 +1,38 @@
+//! Test of a host, the stack of one core of the service: connections that the host resets for a
+//! reason of the service.
+
+use std::sync::atomic::Ordering::Acquire;
+
+use tidelane_abi::{close_cause, service_flags};
+use tidelane_host::{Action, RuleSet};
+
+use crate::{
+    acceptor::Acceptor,
+    stage::{Stage, listen},
+};
+
+/// The program learns of the reset by an error. After an orderly end, the program would take the
+/// received data for the whole stream.
+#[test]
+fn a_program_learns_that_the_service_has_reset_its_connection() {
+    let by_rule = |stage: &mut Stage| {
+        let rules = RuleSet::new(Vec::new(), Action::Drop);
+        assert_eq!(stage.core.host.set_rules(stage.now, rules), 1);
+    };
+    let at_the_end = |stage: &mut Stage| stage.core.host.shut_down(stage.now);
+    for reset in [by_rule as fn(&mut Stage), at_the_end] {
+        let mut stage = Stage::new();
+        let (id, region) = listen(&mut stage.core.host, 1 << 20);
+        let mut acceptor = Acceptor::join(&mut stage, &(id, region.clone()));
+        stage.connect(5001, b"text");
+        let accepted = acceptor.accepted();
+        acceptor.accept(&mut stage, &accepted[0].1);
+        reset(&mut stage);
+        stage.run();
+        let slot = region.slot(accepted[0].1.slot).expect("a slot");
+        let flags = slot.service().flags.load(Acquire);
+        assert!(flags & service_flags::CLOSED != 0);
+        assert_eq!(slot.service().cause.load(Acquire), close_cause::ABORTED);
+        assert_eq!(acceptor.text(&accepted[0].1), b"text");
+    }
+}
