@@ -1,5 +1,5 @@
-/* Corner cases: option values, flags, iovec arrays, invalid arguments, and shutdown in each
- * state. */
+/* Corner cases: option values, flags, iovec arrays, invalid arguments, and shutdown in several
+ * states. */
 #include "posix.h"
 
 /* Returns the value of an integer option, or the negative error. */
@@ -127,7 +127,7 @@ static void say_counts(const unsigned char *info)
 	uint32_t delivered = word_at(info, DELIVERED), least = 300000 / mss;
 	say("data out %d, in %d", data_out - total_retrans >= least, data_in > 0 && data_in <= 5000);
 	say("all out %d, in %d", out > data_out, in > data_in);
-	/* tcpi_delivered counts the SYN, and each data segment once. */
+	/* tcpi_delivered counts the SYN,ACK, and each data segment once. */
 	say("delivered %d, by marks %u", delivered > least && delivered <= data_out + 1,
 	    word_at(info, DELIVERED_CE));
 	say("since data %d %d, since ACK %d", word_at(info, LAST_DATA_SENT) < TIMEOUT_MS,
@@ -247,7 +247,7 @@ void receive_flags(void)
 }
 
 /* The flags of accept4. The accepted socket does not inherit O_NONBLOCK and FD_CLOEXEC from the
- * listener. */
+ * listener. Short buffers for addresses receive a part of the address. */
 void accept_flags(void)
 {
 	int port, listener = open_listener(SOCK_NONBLOCK | SOCK_CLOEXEC, &port);
@@ -279,7 +279,8 @@ void accept_flags(void)
 	say("length %u, port %d, rest %d", len, ntohs(own.sin_port) == port, own.sin_zero[0]);
 }
 
-/* getsockname and getpeername of a new, a bound, a listening, a connected and a closed socket. */
+/* getsockname or getpeername of a new, a bound and a listening socket, and of a connection that the
+ * peer has closed. bind and connect of sockets in the wrong state. */
 void names(void)
 {
 	struct sockaddr_in name = {.sin_family = AF_INET};
@@ -357,7 +358,7 @@ static void *shut_later(void *arg)
 	return NULL;
 }
 
-/* shutdown wakes another thread that sleeps in read or in poll. */
+/* shutdown with SHUT_RD wakes another thread that sleeps in read or in poll. */
 void shutdown_wakes(void)
 {
 	int other, fd = accepted(0, &other);
@@ -379,7 +380,7 @@ void poll_errors(void)
 {
 	int other, fd = accepted(0, &other);
 	struct pollfd entry = {.fd = fd, .events = 0};
-	struct timeval bad = {.tv_usec = -1}, none = {0};
+	struct timeval bad = {.tv_usec = -1}, mixed = {.tv_sec = 1, .tv_usec = -1}, none = {0};
 	struct timespec wrong = {.tv_nsec = 1000000000};
 	fd_set set;
 	show(poll(NULL, 0, 10));
@@ -391,6 +392,7 @@ void poll_errors(void)
 	show(select(-1, NULL, NULL, NULL, &none));
 	show(select(0, NULL, NULL, NULL, &none));
 	show(select(fd + 1, &set, NULL, NULL, &bad));
+	show(select(fd + 1, &set, NULL, NULL, &mixed));
 	show(select(fd, &set, NULL, NULL, &none));
 	FD_ZERO(&set);
 	FD_SET(fd, &set);
@@ -507,8 +509,9 @@ void peer_closes_all(void)
 	say("peer got %ld %ld", got.first, got.second);
 }
 
-/* recvmsg stores the length of the name only if there is a name, and repeats MSG_CMSG_CLOEXEC in
- * the flags. sendmmsg sends at most 1024 messages. */
+/* recvmsg stores the length of the name only if the caller passes a buffer for the name, and
+ * repeats MSG_CMSG_CLOEXEC in the flags. sendmmsg sends at most 1024 messages. A null pointer to an
+ * array gives EFAULT. */
 void message_headers(void)
 {
 	static struct mmsghdr many[1100];
@@ -528,12 +531,18 @@ void message_headers(void)
 	for (int i = 0; i < 1100; i++)
 		many[i].msg_hdr = (struct msghdr){.msg_iov = &part, .msg_iovlen = 1};
 	show(sendmmsg(fd, many, 1100, 0));
+	/* Null pointers to arrays. */
+	show(sendmmsg(fd, NULL, 1, 0));
+	show(recvmmsg(fd, NULL, 1, 0, NULL));
+	show(writev(fd, NULL, 1));
+	show(readv(fd, NULL, 1));
 }
 
 /* fcntl F_GETOWN returns the negative id of a process group, however small the id is. */
 void owner_of_group(void)
 {
 	int other, ends[2], fd = accepted(0, &other);
+	/* In the new namespace, the child and its process group have the id 1. */
 	must(unshare(CLONE_NEWPID) == 0);
 	pid_t child = fork();
 	if (child == 0) {
@@ -551,7 +560,8 @@ void owner_of_group(void)
 	show(fcntl(12345, F_GETOWN));
 }
 
-/* shutdown with an invalid argument fails with EINVAL in every state, and changes nothing. */
+/* shutdown with an invalid argument fails with EINVAL for a new socket, a listener, a connection
+ * and a closed connection. The connection can still send. */
 void shutdown_arguments(void)
 {
 	int port, other, fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -584,8 +594,8 @@ static int disconnect(int fd)
 	return connect(fd, &none, sizeof none);
 }
 
-/* shutdown of a listener, and connect to no address, end accept. Connections are refused until the
- * next listen. */
+/* shutdown of a listener with SHUT_RD or SHUT_RDWR, and connect to AF_UNSPEC, stop the listener:
+ * accept fails, and connections are refused, until the next listen. SHUT_WR has no effect. */
 void listener_shut_down(void)
 {
 	/* Bind to a port number, because the kernel releases a port that it chose itself. */

@@ -1,21 +1,20 @@
-/* All options of a TCP socket in Linux, and two cases about the ports of bound sockets. */
+/* The options of a TCP socket by number, and two cases about the ports of bound sockets. */
 #include "posix.h"
 
-/* The levels of options. `end` is the largest option number in Linux 6.18, plus one. */
+/* The levels of options. The case tries the option numbers below `end`. */
 static const struct level {
 	const char *name;
 	int number, end;
 } levels[] = {
-	{"SOCKET", SOL_SOCKET, 84},
+	{"SOCKET", SOL_SOCKET, 85},
 	{"IP", IPPROTO_IP, 55},
 	{"IPV6", IPPROTO_IPV6, 84},
-	{"TCP", IPPROTO_TCP, 46},
+	{"TCP", IPPROTO_TCP, 47},
 };
 
-/* Options that this program does not set. If `skip_get` is 1, it does not read the option either.
- * Tidelane does not implement some of these options: the preload library refuses to set them on a
- * connection, and if a program sets one before connect, the kernel keeps the socket. The values of
- * the others among these options differ from connection to connection. */
+/* Options that this case does not set. If `skip_get` is 1, the case does not read the option.
+ * Tidelane does not implement most of these options: the preload library refuses to set them on a
+ * connection. If a program sets such an option before connect, the kernel keeps the socket. */
 static const struct {
 	int level, name, skip_get;
 } left_out[] = {
@@ -82,7 +81,8 @@ static void set(const char *what, int fd, const struct level *level, int name)
 	say("%s set %s %d: %s", what, level->name, name, result ? strerrorname_np(errno) : "done");
 }
 
-/* Reads and sets all options of a connection by number. */
+/* Reads and sets the options of a connection by number, except `left_out`. Compares the lengths of
+ * the values and the errors, and not the values. */
 void every_option(void)
 {
 	for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) {
@@ -124,8 +124,8 @@ void bound_without_port(void)
 	say("option %d", on);
 }
 
-/* This program closes a connection with a bound port first, so that the connection is in TIME-WAIT.
- * Another socket can be bound to the port only with SO_REUSEADDR. */
+/* This program closes a connection before the peer does, so that the connection is in TIME-WAIT.
+ * Another socket can be bound to the connection's local port only with SO_REUSEADDR. */
 void bound_in_time_wait(void)
 {
 	int listener, on = 1, fd = socket(AF_INET, SOCK_STREAM, 0);

@@ -215,7 +215,8 @@ pub unsafe fn iovecs_mut<'a>(iovecs: *const iovec, count: usize) -> Option<Iovec
 
 /// The result of [`check_iovecs`]: how an `iovec` array can become a slice.
 enum IovecCheck<'a> {
-    /// The array has more than IOV_MAX elements, or an element is longer than SSIZE_MAX.
+    /// The array has more than IOV_MAX elements, an element is longer than SSIZE_MAX, or the
+    /// pointer to the array is null. The kernel reports the error.
     Invalid,
     /// The array has no elements.
     Empty,
@@ -234,8 +235,11 @@ unsafe fn check_iovecs<'a>(iovecs: *const iovec, count: usize) -> IovecCheck<'a>
     if count > IOV_MAX {
         return IovecCheck::Invalid;
     }
-    if iovecs.is_null() || count == 0 {
+    if count == 0 {
         return IovecCheck::Empty;
+    }
+    if iovecs.is_null() {
+        return IovecCheck::Invalid;
     }
     // SAFETY: the caller upholds the safety contract.
     let iovecs = unsafe { slice::from_raw_parts(iovecs, count) };

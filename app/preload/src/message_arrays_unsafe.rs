@@ -44,8 +44,8 @@ pub unsafe extern "C-unwind" fn recvmmsg(
 }
 
 /// Handles `recvmmsg` on a tracked socket. Returns the number of received messages, or `None` if
-/// the kernel must handle the call. As in Linux, checks `timeout` only after each message, and
-/// stores the remaining time there.
+/// the kernel must handle the call. As in Linux, checks the time limit only after each message, and
+/// stores the remaining time in `timeout`.
 ///
 /// # Safety
 ///
@@ -58,7 +58,10 @@ unsafe fn receive_messages(
     timeout: *mut timespec,
 ) -> Handled {
     let socket = descriptors::socket(fd)?;
-    // The kernel reports an invalid timeout.
+    // The kernel reports a null pointer and an invalid timeout.
+    if messages.is_null() {
+        return None;
+    }
     // SAFETY: the caller upholds the safety contract.
     let limit_ns = unsafe { timeout_ns(timeout) }?;
     let end_ns = limit_ns.map(|limit| sys::monotonic_ns().saturating_add(limit));
@@ -110,7 +113,7 @@ pub unsafe extern "C-unwind" fn sendmmsg(
     flags: c_int,
 ) -> c_int {
     cancellation_point();
-    // As in Linux, further messages are not sent.
+    // As in Linux, messages beyond IOV_MAX are not sent.
     let count = count.min(IOV_MAX as c_uint);
     let args = [
         fd as usize,
@@ -139,6 +142,10 @@ pub unsafe extern "C-unwind" fn sendmmsg(
 /// The arguments must be valid as for `sendmmsg`.
 unsafe fn send_messages(fd: c_int, messages: *mut mmsghdr, count: usize, flags: c_int) -> Handled {
     descriptors::socket(fd)?;
+    // The kernel reports a null pointer.
+    if messages.is_null() {
+        return None;
+    }
     for index in 0..count {
         // SAFETY: the caller guarantees that there are `count` messages.
         let message = unsafe { &mut *messages.add(index) };

@@ -49,6 +49,7 @@ impl<'a> Sets<'a> {
         Self { sets }
     }
 
+    /// Returns true if the set with the index `set` in `sets` contains `fd`.
     fn contains(&self, set: usize, fd: usize) -> bool {
         let words = self.sets[set].as_ref();
         words.is_some_and(|words| words[fd / WORD_BITS] & (1 << (fd % WORD_BITS)) != 0)
@@ -82,8 +83,8 @@ impl<'a> Sets<'a> {
         (0..count).any(|fd| (0..3).any(|set| self.contains(set, fd)) && is_tracked(fd))
     }
 
-    /// Clears the bits of all descriptors that are not ready. Returns the number of bits that stay
-    /// set.
+    /// Clears the bits of all descriptors that are not ready. `entries` has the events that `poll`
+    /// found. Returns the number of bits that stay set.
     fn keep_ready(&mut self, count: usize, entries: &[pollfd]) -> usize {
         let asked: Vec<[bool; 3]> = entries
             .iter()
@@ -109,8 +110,9 @@ impl<'a> Sets<'a> {
     }
 }
 
-/// Implements `select` and `pselect` if a set contains a tracked descriptor. Otherwise returns
-/// `None`, so that the kernel handles the call.
+/// Implements `select` and `pselect` if a set contains a tracked descriptor. Returns `None` if the
+/// kernel must handle the call: no set contains a tracked descriptor, `count` is negative, or the
+/// kernel alone can report the events of all descriptors.
 ///
 /// # Safety
 ///
@@ -196,9 +198,10 @@ unsafe fn select_in_kernel(count: c_int, sets: [*mut c_void; 3], timeout: *mut t
     // SAFETY: the caller upholds the safety contract, and the local structures are live during the
     // call.
     unsafe {
+        // As in glibc, microseconds may exceed a second. The kernel refuses a negative time.
         let spec = timeout.as_ref().map(|time| timespec {
-            tv_sec: time.tv_sec + time.tv_usec.div_euclid(1_000_000),
-            tv_nsec: time.tv_usec.rem_euclid(1_000_000) * 1_000,
+            tv_sec: time.tv_sec + time.tv_usec / 1_000_000,
+            tv_nsec: time.tv_usec % 1_000_000 * 1_000,
         });
         let spec_pointer = spec.as_ref().map_or(0, |spec| &raw const *spec as usize);
         let [read, write, except] = sets;

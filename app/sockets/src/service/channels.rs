@@ -1,6 +1,6 @@
 //! The channels of this process: the default channel, one channel for each tracked epoll instance,
 //! and a limited number of channels of threads. A thread gets a channel of its own when it begins
-//! to wait in a blocking call while another thread sleeps on the same channel (`thread_channels`).
+//! to wait for a socket while another thread sleeps on the socket's channel (`thread_channels`).
 //!
 //! A [`Channel`] contains the rings over which this process exchanges requests and events with the
 //! service (the process `tidelaned`). Channels are never freed: an unused channel stays in a pool
@@ -21,8 +21,8 @@ static CHANNEL: NumberTable<Channel, CHANNELS_MAX> = NumberTable::new();
 static FREE: Pool<Channel> = Pool::new();
 /// The default channel: the channel for sockets that are in no epoll instance.
 static DEFAULT: StaticCell<Channel> = StaticCell::new();
-/// The channel of the epoll instance that the program last created, waited on, or added an
-/// accelerated socket to.
+/// The channel of the last `prefer`: usually the channel of the epoll instance that the program
+/// last created, waited on, or added an accelerated socket to.
 static PREFERRED: StaticCell<Channel> = StaticCell::new();
 
 /// Returns the channel with this number.
@@ -40,7 +40,7 @@ pub(crate) fn take_free() -> Option<&'static Channel> {
     FREE.take(&CHANNEL, Channel::new)
 }
 
-/// Returns to the pool a channel that no descriptor refers to any more.
+/// Returns to the pool a channel that no descriptor and no thread uses any more.
 pub(crate) fn free(channel: &'static Channel) {
     FREE.free(channel);
 }
@@ -51,13 +51,18 @@ pub(crate) fn preferred() -> Option<&'static Channel> {
     PREFERRED.load().or_else(default)
 }
 
-/// Returns the default channel. Creates the channel at the first call.
+/// Returns the default channel. Creates the channel at the first call. Returns `None` if no channel
+/// is left.
 pub(crate) fn default() -> Option<&'static Channel> {
     if let Some(channel) = DEFAULT.load() {
         return Some(channel);
     }
-    let channel = take_free()?;
-    DEFAULT.store(Some(channel));
+    let new = take_free()?;
+    let channel = DEFAULT.fill(new);
+    if !std::ptr::eq(channel, new) {
+        // Another thread was faster.
+        free(new);
+    }
     Some(channel)
 }
 

@@ -19,7 +19,7 @@ impl<T: Sync> StaticCell<T> {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// Loads the reference.
+    /// Loads the reference, or `None` from an empty cell.
     #[inline]
     pub fn load(&self) -> Option<&'static T> {
         let pointer = self.0.load(Ordering::Acquire);
@@ -27,16 +27,31 @@ impl<T: Sync> StaticCell<T> {
         unsafe { pointer.as_ref() }
     }
 
-    /// Stores a reference.
+    /// Stores a reference, or empties the cell for `None`.
     pub fn store(&self, value: Option<&'static T>) {
         self.0.store(as_pointer(value), Ordering::Release);
     }
 
-    /// Stores a reference and returns the previous one.
+    /// Stores a reference as [`store`](Self::store) does, and returns the previous reference.
     pub fn swap(&self, value: Option<&'static T>) -> Option<&'static T> {
         let pointer = self.0.swap(as_pointer(value), Ordering::AcqRel);
         // SAFETY: null, or it came from a `&'static T`.
         unsafe { pointer.as_ref() }
+    }
+
+    /// Stores a reference if the cell is empty. Returns the reference that the cell then has, so
+    /// that all threads that fill an empty cell get the same reference.
+    pub fn fill(&self, value: &'static T) -> &'static T {
+        let new = as_pointer(Some(value));
+        let (filled, read) = (Ordering::AcqRel, Ordering::Acquire);
+        let found = self
+            .0
+            .compare_exchange(ptr::null_mut(), new, filled, read)
+            .err();
+        // SAFETY: the pointer is null, or came from a `&'static T`.
+        found
+            .and_then(|pointer| unsafe { pointer.as_ref() })
+            .unwrap_or(value)
     }
 
     /// Returns true if the cell refers to `value`.
@@ -48,4 +63,28 @@ impl<T: Sync> StaticCell<T> {
 
 fn as_pointer<T>(value: Option<&'static T>) -> *mut T {
     value.map_or(ptr::null_mut(), |value| ptr::from_ref(value).cast_mut())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr;
+
+    use super::StaticCell;
+
+    #[test]
+    fn all_threads_that_fill_an_empty_cell_get_one_reference() {
+        static VALUES: [u32; 4] = [1, 2, 3, 4];
+        for _ in 0..1000 {
+            let cell = StaticCell::new();
+            let found = std::thread::scope(|scope| {
+                let threads = VALUES.each_ref().map(|value| {
+                    let cell = &cell;
+                    scope.spawn(move || cell.fill(value))
+                });
+                threads.map(|thread| thread.join().unwrap())
+            });
+            assert!(found.iter().all(|one| ptr::eq(*one, found[0])));
+            assert!(cell.is(found[0]));
+        }
+    }
 }
