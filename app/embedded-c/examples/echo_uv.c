@@ -2,8 +2,8 @@
  *
  *   echo_uv DEVICE A.B.C.D PORT SECONDS
  *
- * The loop waits for packets of the device and for the stack's next timer. A program can add events
- * of its own to the loop. */
+ * The server listens at A.B.C.D:PORT, and ends after SECONDS. The loop waits for packets of the
+ * device and for the stack's next timer. A program can add events of its own to the loop. */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/if.h>
@@ -39,7 +39,7 @@ static size_t receive(void *user, void *packet, size_t room) {
     return len > 0 ? (size_t)len : 0;
 }
 
-/* Sends a packet to the device. */
+/* Sends a packet to the device. If the write fails, the packet is lost, and TCP retransmits it. */
 static int send_packet(void *user, const void *packet, size_t len) {
     (void)!write(*(int *)user, packet, len);
     return 1;
@@ -53,7 +53,8 @@ static struct client *find(tle_connection connection) {
     return NULL;
 }
 
-/* Echoes received data until none is left or the send buffer is full. */
+/* Echoes received data until none is left, or until the send buffer and the client's buffer are
+ * full. Closes the connection when all data is echoed and no more can follow. */
 static void serve(tle_connection connection) {
     struct client *client = find(connection);
     if (!client)
@@ -72,6 +73,15 @@ static void serve(tle_connection connection) {
         tle_close(stack, connection);
         client->connection = 0;
     }
+}
+
+/* Closes a connection that is over. Data that is not echoed is lost. */
+static void end(tle_connection connection) {
+    struct client *client = find(connection);
+    if (!client)
+        return;
+    tle_close(stack, connection);
+    client->connection = 0;
 }
 
 /* Accepts the connections that wait. */
@@ -98,6 +108,8 @@ static void turn(void) {
         while (tle_next_event(stack, &event)) {
             if (event.kind == TLE_INCOMING)
                 accept_all();
+            else if (event.kind == TLE_CLOSED)
+                end(event.connection);
             else
                 serve(event.connection);
         }

@@ -9,13 +9,17 @@ const RANGE: RangeInclusive<u16> = 49_152..=65_535;
 /// Selects ephemeral ports in sequence, from a secret start.
 #[derive(Debug)]
 pub struct EphemeralPorts {
+    /// The last port that was tried.
     last: u16,
 }
 
 impl EphemeralPorts {
-    /// Starts the sequence after `first`, which must not be known to an observer.
-    pub fn new(first: u16) -> Self {
-        Self { last: first }
+    /// Starts the sequence at a port that `secret` selects. An observer must not know `secret`.
+    pub fn new(secret: u16) -> Self {
+        let count = RANGE.end() - RANGE.start() + 1;
+        Self {
+            last: RANGE.start() + secret % count,
+        }
     }
 
     /// Returns the next port for which `is_free` returns true. Returns `None` if no port is free.
@@ -41,5 +45,14 @@ mod tests {
         assert_eq!(ports.choose(|_| true), Some(49_152));
         assert_eq!(ports.choose(|port| port > 50_000), Some(50_001));
         assert_eq!(ports.choose(|_| false), None);
+    }
+
+    #[test]
+    fn rfc6056_section_3_1_every_secret_selects_a_start() {
+        let first = |secret| EphemeralPorts::new(secret).choose(|_| true);
+        let mut starts: Vec<_> = (0..=u16::MAX).filter_map(first).collect();
+        starts.sort_unstable();
+        let each_four_times: Vec<u16> = RANGE.flat_map(|port| [port; 4]).collect();
+        assert_eq!(starts, each_four_times);
     }
 }

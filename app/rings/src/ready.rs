@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use crate::{Buffer, descriptor::Descriptor};
 
-/// End of a chain of slots.
+/// End of a chain of slots, or no sender.
 const NONE: u32 = u32::MAX;
 
 /// Events of a descriptor in one [`sync`](crate::Context::sync).
@@ -63,7 +63,7 @@ pub enum Cause {
     Refused,
     /// The peer did not answer in time.
     TimedOut,
-    /// There is no route to the peer.
+    /// The peer or its network cannot be reached.
     Unreachable,
     /// The datagram is longer than the path allows.
     TooLong,
@@ -87,8 +87,8 @@ pub struct Entry {
     pub slots: u32,
     /// Number of bytes in the slots.
     pub bytes: u32,
-    /// The first slot with data, counted from zero in the order of arrival. [`Arrival::next`]
-    /// continues the chain.
+    /// Index of the first slot with data, counted from zero in the order of arrival.
+    /// [`Arrival::next`] continues the chain.
     pub first: Option<u32>,
 }
 
@@ -99,7 +99,7 @@ pub struct Arrival {
     pub descriptor: Descriptor,
     /// The data.
     pub buffer: Buffer,
-    /// The next slot of the same descriptor.
+    /// Index of the next slot of the same descriptor.
     pub next: Option<u32>,
     /// The sender of a datagram; `None` for data of a connection.
     pub sender: Option<SocketAddr>,
@@ -111,6 +111,7 @@ struct Listed {
     entry: Entry,
     /// Next slot that the program has not taken, or `NONE`.
     first: u32,
+    /// Last slot of the chain, or `NONE`.
     last: u32,
 }
 
@@ -127,25 +128,35 @@ struct Slot {
 }
 
 /// The descriptors with data or events of one call of [`sync`](crate::Context::sync).
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ReadyList {
     entries: Vec<Listed>,
     /// Slots in the order of arrival.
     slots: Vec<Slot>,
     /// Senders of the datagrams among the slots.
     senders: Vec<SocketAddr>,
-    /// For each descriptor, the number of its entry plus the base of the call in which it was set.
+    /// For each descriptor, the number of its last entry plus the base of the list with this entry.
     /// A value below the present base is out of date.
     scratchpad: Vec<u64>,
+    /// Base of the present list, larger than all values in the scratchpad from earlier lists.
     base: u64,
+}
+
+impl Default for ReadyList {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl ReadyList {
     /// Returns an empty list.
     pub fn new() -> Self {
         Self {
+            entries: Vec::new(),
+            slots: Vec::new(),
+            senders: Vec::new(),
+            scratchpad: Vec::new(),
             base: 1,
-            ..Self::default()
         }
     }
 
@@ -178,8 +189,8 @@ impl ReadyList {
         })
     }
 
-    /// Takes the next buffer of entry `at`. The program owns the buffer, and may keep it when the
-    /// list is cleared.
+    /// Takes the next buffer of entry `at`. The program owns the buffer, and may keep the buffer
+    /// when the list is cleared.
     pub fn take_next(&mut self, at: usize) -> Option<Buffer> {
         let listed = self.entries.get_mut(at)?;
         let slot = self.slots.get_mut(listed.first as usize)?;
@@ -224,9 +235,9 @@ impl ReadyList {
         })
     }
 
-    /// Empties the list. The remaining buffers return to their pool. For back ends.
+    /// Empties the list. The remaining buffers return to their owners. For back ends.
     pub fn clear(&mut self) {
-        // A later base makes all numbers in the scratchpad out of date.
+        // A larger base makes all numbers in the scratchpad out of date.
         self.base += self.entries.len() as u64 + 1;
         self.entries.clear();
         self.slots.clear();

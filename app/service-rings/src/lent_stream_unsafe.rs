@@ -27,17 +27,19 @@ const TO_SEND: u32 = 1 << 31;
 /// A lent part of the receive buffer.
 #[derive(Clone, Copy, Debug)]
 struct ReceivedPart {
+    /// Length in bytes.
     len: u32,
     /// Identifies the receive buffer that contains the part.
     word: BufferWord,
     is_returned: bool,
 }
 
-/// The lent parts of the receive buffer, in stream order.
+/// The lent parts of the receive buffers, in stream order. A returned part stays in the list until
+/// all earlier parts are returned.
 #[derive(Debug, Default)]
 struct ReceivedParts {
     parts: VecDeque<ReceivedPart>,
-    /// Number of the first part.
+    /// Number of the first part. The parts are numbered in stream order.
     first: u32,
     /// Number of bytes in all parts, starting at the read position.
     bytes: u32,
@@ -46,15 +48,18 @@ struct ReceivedParts {
 /// A part of the send buffer that is lent to the program for writing.
 #[derive(Clone, Copy, Debug)]
 struct ReservedPart {
+    /// Number of the part, with the bit [`TO_SEND`].
     number: u32,
     /// Stream position of the first byte.
     position: u32,
+    /// Length in bytes.
     len: u32,
     /// Identifies the send buffer that contains the part.
     word: BufferWord,
 }
 
-/// Keys of the streams to which the program has returned parts. The context reads the list.
+/// Keys (descriptor numbers) of the streams to which the program has returned parts. The context
+/// reads the list.
 #[derive(Debug, Default)]
 pub struct Returned(RefCell<Vec<u32>>);
 
@@ -147,15 +152,17 @@ impl LentStream {
         Some(unsafe { self.lend(number, run, false) })
     }
 
-    /// Lends up to `wanted` bytes of room to send. Returns `None` if the room is less than `least`.
+    /// Lends up to `wanted` bytes of room to send. Returns `None` if the room is less than `least`
+    /// and less than a quarter of the limit of unacknowledged bytes, if there is no memory, or if
+    /// the stream cannot send.
     pub fn allocate(self: &Rc<Self>, wanted: u32, least: u32) -> Option<Buffer> {
         let mut reserved = self.reserved.borrow_mut();
         let mut stream = self.stream.borrow_mut();
         let word = stream.tx_word();
         let mut after = reserved_end(&reserved, &stream);
         let least = least.min(stream.tx_limit() / 4);
-        // A send buffer must not be freed while the program holds a part, even if it is replaced
-        // now.
+        // Keep a send buffer while the program holds a part of it, even if `reserve` replaces the
+        // buffer.
         stream.set_room_lent(true);
         let mut run = stream.reserve(after, wanted, least);
         if run.is_some() && stream.tx_word() != word && after > 0 {
@@ -166,7 +173,7 @@ impl LentStream {
         stream.set_room_lent(run.is_some() || !reserved.is_empty());
         let run = run?;
         let number = TO_SEND | self.next_reserved.get();
-        self.next_reserved.set((number + 1) & !TO_SEND);
+        self.next_reserved.set(number.wrapping_add(1) & !TO_SEND);
         reserved.push(ReservedPart {
             number,
             position: stream.write_position().wrapping_add(after),
@@ -175,9 +182,9 @@ impl LentStream {
         });
         drop((reserved, stream));
         // SAFETY: the stream keeps the mapping, and `self` keeps the stream. Shared memory is
-        // initialized. The part begins behind the written bytes and behind all parts of the same
+        // initialized. The part begins after the written bytes and after all parts of the same
         // send buffer, and ends before the unacknowledged bytes, so that no other part has its
-        // bytes. Neither the service nor the stream reads bytes behind the write position. `send`
+        // bytes. Neither the service nor the stream reads bytes after the write position. `send`
         // writes no byte that another part has. The buffer is not freed while a part is lent
         // (`set_room_lent`, `close`).
         let mut buffer = unsafe { self.lend(number, run, true) };
@@ -203,7 +210,8 @@ impl LentStream {
 
     /// Appends as much of a payload to the written bytes as there is room for. Returns the rest. A
     /// payload that already lies at the write position is committed in place. Any other payload is
-    /// copied, and `copies` counts the copies.
+    /// copied: twice if the payload lies in a part of this stream's send buffers, and else once.
+    /// `copies` counts the copies.
     pub fn send(self: &Rc<Self>, mut buffer: Buffer, copies: &mut u64) -> Option<Buffer> {
         let mut stream = self.stream.borrow_mut();
         if buffer.is_lent_by(self) {
@@ -260,7 +268,8 @@ impl LentStream {
         stream.replace_send_buffer()
     }
 
-    /// Returns true if [`Self::allocate`] could return at least `least` bytes, given enough memory.
+    /// Returns true if the room is enough for [`Self::allocate`] with this `least`. Does not check
+    /// whether there is memory.
     pub fn has_room(&self, least: u32) -> bool {
         let mut stream = self.stream.borrow_mut();
         let reserved = reserved_end(&self.reserved.borrow(), &stream);

@@ -51,6 +51,15 @@ const FAMILIES: [AddressFamily; 2] = [AddressFamily::Inet, AddressFamily::Inet6]
 /// An IPv6 address, or an IPv4 address in the IPv4-mapped form `::ffff:a.b.c.d`.
 pub type Address = [u8; 16];
 
+/// Returns two values: true for an IPv4 address, and true for an IPv6 link-local address.
+fn scope_of(addr: &Address) -> (bool, bool) {
+    let addr = Ipv6Addr::from(*addr);
+    (
+        addr.to_ipv4_mapped().is_some(),
+        addr.is_unicast_link_local(),
+    )
+}
+
 /// Returns the 16-byte form of an IPv4 address.
 pub const fn address_from_ipv4(addr: Ipv4Addr) -> Address {
     addr.to_ipv6_mapped().octets()
@@ -100,7 +109,7 @@ pub enum Change {
         /// The address.
         addr: Address,
     },
-    /// An address was removed.
+    /// An address was removed, or became unusable (tentative, or a duplicate).
     AddressGone {
         /// Index of its link.
         ifindex: u32,
@@ -122,8 +131,11 @@ pub enum Change {
 
 /// A copy of the kernel's links, addresses, routes and neighbors.
 pub struct KernelTables {
+    /// The socket that receives the kernel's events.
     events: Channel,
+    /// The socket for dumps and other requests.
     requests: Channel,
+    /// Links, addresses and neighbors.
     tables: Tables,
     routes: RouteTable,
 }
@@ -146,7 +158,9 @@ impl KernelTables {
         self.events.as_fd()
     }
 
-    /// Applies the events since the last call. Returns the changes. Never blocks.
+    /// Applies the events since the last call. Returns the changes. Does not wait for events. If a
+    /// dump is necessary, waits for the kernel's answer, and fails if a part of the answer takes
+    /// longer than 2 s.
     pub fn poll(&mut self) -> io::Result<Vec<Change>> {
         let mut changes = Vec::new();
         let mut routes_touched = false;
@@ -190,8 +204,8 @@ impl KernelTables {
         self.tables.links.values()
     }
 
-    /// Returns the addresses of a link in the order in which the kernel prefers them as source
-    /// addresses.
+    /// Returns the addresses of a link in the order of the kernel's dump. Addresses that were added
+    /// after the dump follow at the end.
     pub fn addresses(&self, ifindex: u32) -> impl Iterator<Item = &AddressRecord> {
         self.tables
             .addresses
@@ -201,8 +215,9 @@ impl KernelTables {
 
     /// Returns the route to `dst`: the longest matching prefix in the first table with a match, in
     /// the order local, main, default. The source address is the route's preferred source. If the
-    /// route has none, the source address is the link's first address whose network contains the
-    /// next hop, or else the link's first address.
+    /// route has none, the source address is an address of the link with the IP version and the
+    /// scope (link-local or not) of `dst`: the first address whose network contains the next hop,
+    /// or else the first address.
     pub fn route_lookup(&self, dst: &Address) -> Option<RouteInfo> {
         let mut info = self.routes.lookup(dst)?;
         if let Some(link) = self.link(info.ifindex) {
@@ -210,9 +225,13 @@ impl KernelTables {
         }
         if info.prefsrc.is_none() {
             let target = info.gateway.unwrap_or(*dst);
-            let on_link = |record: &&AddressRecord| record.network_contains(&target);
-            let chosen = self.addresses(info.ifindex).find(on_link);
-            let chosen = chosen.or_else(|| self.addresses(info.ifindex).next());
+            let scope = scope_of(dst);
+            let fitting = || {
+                let addresses = self.addresses(info.ifindex);
+                addresses.filter(|record| scope_of(&record.addr) == scope)
+            };
+            let chosen = fitting().find(|record| record.network_contains(&target));
+            let chosen = chosen.or_else(|| fitting().next());
             info.prefsrc = chosen.map(|record| record.addr);
         }
         Some(info)
@@ -223,7 +242,7 @@ impl KernelTables {
         self.routes.all()
     }
 
-    /// Returns all copied routes by table, in the order of the kernel's lookup.
+    /// Returns the copied routes of each table. The tables are in the order of the kernel's lookup.
     pub fn route_tables(&self) -> impl Iterator<Item = Vec<(Address, u8, RouteInfo)>> {
         self.routes.by_table()
     }
@@ -246,10 +265,11 @@ impl KernelTables {
     /// therefore repeats the call from time to time while it uses the neighbor.
     ///
     /// The request would turn a permanent or NOARP entry into an ordinary entry. The function
-    /// therefore reads the entry first. If the kernel has no entry, the request only creates an
-    /// entry. If the entry is stale, failed or without a state, the request changes the entry. In
-    /// all other states, the function sends no request. If the entry becomes permanent between
-    /// these two system calls, the request still changes the entry.
+    /// therefore reads the entry first. If the kernel has no entry, the request creates an entry,
+    /// and cannot change an existing entry. If the entry is stale, failed or without a state, the
+    /// request changes the entry. In all other states, the function sends no request. If an entry
+    /// that the function has read becomes permanent before the request, the request still changes
+    /// the entry.
     pub fn resolve(&mut self, ifindex: u32, addr: &Address) -> io::Result<()> {
         use NeighborState::{Failed, None as Unknown, Stale};
         let mut message = neighbor_message(ifindex, addr);
@@ -295,7 +315,8 @@ impl KernelTables {
     }
 }
 
-/// Returns the link address of an interface in the network namespace of this thread, if it has one.
+/// Returns the link-layer address of an interface in the network namespace of this thread. Returns
+/// `None` if there is no such interface, or if the interface has no address of six bytes.
 pub fn link_address(ifindex: u32) -> io::Result<Option<MacAddress>> {
     let mut tables = Tables::default();
     let links = RouteNetlinkMessage::GetLink(LinkMessage::default());
@@ -321,6 +342,7 @@ fn neighbor_message(ifindex: u32, addr: &Address) -> NeighbourMessage {
     message
 }
 
+/// Returns true if an event can affect the routes.
 fn touches_routes(message: &RouteNetlinkMessage) -> bool {
     use RouteNetlinkMessage::{DelAddress, DelLink, DelRoute, NewAddress, NewLink, NewRoute};
     matches!(

@@ -4,7 +4,8 @@
 
 use std::{collections::HashMap, hash::Hash, io::Write};
 
-/// Longest request in bytes. A longer request closes its connection.
+/// Limit in bytes of a client's unanswered requests. The server closes the connection of a client
+/// with more.
 const REQUEST_LEN_MAX: usize = 8192;
 /// Largest body in bytes.
 const BODY_LEN_MAX: usize = 64 << 20;
@@ -34,21 +35,23 @@ pub trait Sockets {
     /// Writes data until the send buffer is full. Returns the number of bytes.
     fn write(&mut self, connection: Self::Connection, data: &[u8]) -> usize;
 
-    /// Returns true if the program has read all data and the peer has sent a FIN.
+    /// Returns true if no more data can be read: the program has read all data, and the peer has
+    /// sent a FIN or the connection has ended.
     fn is_end(&mut self, connection: Self::Connection) -> bool;
 
-    /// Closes a connection. The peer gets the written data and a FIN.
+    /// Closes a connection. The peer gets the written data and a FIN, or a RST if received data is
+    /// unread.
     fn close(&mut self, connection: Self::Connection);
 }
 
 /// State of a client's connection.
 #[derive(Default)]
 struct Client {
-    /// Bytes of an incomplete request.
+    /// Bytes of unanswered requests. The last of them may be incomplete.
     request: Vec<u8>,
     /// Bytes of responses that the send buffer has not accepted.
     response: Vec<u8>,
-    /// True if the server closes the connection after the response.
+    /// True if the server closes the connection after the response in `response`.
     closes: bool,
 }
 
@@ -59,8 +62,9 @@ pub struct Server<S: Sockets> {
     clients: HashMap<S::Connection, Client>,
     /// Buffer into which each read copies received data.
     read_buffer: Box<[u8]>,
-    /// Empty memory for the responses of the next client.
+    /// Empty vector, whose memory the responses of the next client use.
     spare_response: Vec<u8>,
+    /// Number of answered requests. The last bytes of some answers may still be unsent.
     pub responses: u64,
 }
 
@@ -89,15 +93,24 @@ impl<S: Sockets> Server<S> {
         self.sockets.close(connection);
     }
 
-    /// Reads requests and writes responses until the calls would block.
+    /// Reads requests and writes responses until the calls would block. Then closes the connection
+    /// after its last response, or if the unanswered requests are too long.
     pub fn serve(&mut self, connection: S::Connection) {
+        while self.serve_some(connection) {}
+    }
+
+    /// Reads about [`REQUEST_LEN_MAX`] bytes of requests, and writes responses until the calls
+    /// would block. Returns true if more requests may be readable.
+    fn serve_some(&mut self, connection: S::Connection) -> bool {
         let Some(client) = self.clients.get_mut(&connection) else {
-            return;
+            return false;
         };
-        loop {
+        let mut has_more = true;
+        while client.request.len() <= REQUEST_LEN_MAX {
             let count = self.sockets.read(connection, &mut self.read_buffer);
             client.request.extend_from_slice(&self.read_buffer[..count]);
-            if count == 0 || client.request.len() > REQUEST_LEN_MAX {
+            has_more = count > 0;
+            if !has_more {
                 break;
             }
         }
@@ -116,12 +129,15 @@ impl<S: Sockets> Server<S> {
         }
         let bad = client.request.len() > REQUEST_LEN_MAX;
         let over = client.response.is_empty() && (client.closes || self.sockets.is_end(connection));
-        if client.response.is_empty() {
+        let is_blocked = !client.response.is_empty();
+        if !is_blocked {
             self.spare_response = std::mem::take(&mut client.response);
         }
         if bad || over {
             self.close(connection);
+            return false;
         }
+        has_more && !is_blocked
     }
 }
 

@@ -1,5 +1,6 @@
 //! [`EpollContext`]: the ring API on the kernel's sockets with epoll, for comparison with the other
-//! back ends. Each ready connection costs at least one `read` and one `write`.
+//! back ends. Each connection with received data costs at least one `read`. Each connection with
+//! data to send costs at least one `send`.
 
 use std::{
     collections::VecDeque,
@@ -30,9 +31,13 @@ const QUEUE_MAX: usize = 256;
 struct Socket {
     fd: OwnedFd,
     is_listener: bool,
+    /// Data to send, oldest first.
     queue: VecDeque<Buffer>,
+    /// True if the socket is in the list [`EpollContext::dirty`].
     is_dirty: bool,
+    /// True if a buffer was refused, so that WRITABLE is reported when there is room.
     owes_writable: bool,
+    /// True once the program has closed the descriptor.
     is_closing: bool,
 }
 
@@ -40,13 +45,16 @@ struct Socket {
 pub struct EpollContext {
     epoll: OwnedFd,
     pool: Pool,
+    /// Sockets by descriptor.
     sockets: Vec<Option<Socket>>,
+    /// Sockets with data to send or a close, for the next [`Context::tx_sync`].
     dirty: Vec<Descriptor>,
     /// Sockets that refused a buffer and have room again, for the next list.
     writable: Vec<Descriptor>,
-    /// Connections whose data was not read because the pool was empty. The kernel reports them only
-    /// once (EPOLLET).
+    /// Connections whose data was not read because the pool was empty. The kernel reports the data
+    /// only once (EPOLLET).
     unread: Vec<Descriptor>,
+    /// Number of system calls for data: accept, read, send, close and `epoll_wait`.
     calls: u64,
 }
 
@@ -70,11 +78,13 @@ impl EpollContext {
             self.sockets.len() - 1
         });
         let data = epoll::EventData::new_u64(number as u64);
-        let events = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
         let events = if is_listener {
             epoll::EventFlags::IN
         } else {
-            events
+            epoll::EventFlags::IN
+                | epoll::EventFlags::OUT
+                | epoll::EventFlags::RDHUP
+                | epoll::EventFlags::ET
         };
         epoll::add(&self.epoll, &fd, data, events)?;
         self.sockets[number] = Some(Socket {
@@ -92,7 +102,8 @@ impl EpollContext {
         self.sockets.get_mut(descriptor.0 as usize)?.as_mut()
     }
 
-    /// Writes the queued data of a socket. Then closes the socket if the program has closed it.
+    /// Sends the queued data of a socket until there is no room. Once no data is left, closes the
+    /// socket if the program has closed the descriptor.
     fn write(&mut self, descriptor: Descriptor) {
         let mut calls = 0;
         let Some(socket) = self.get(descriptor) else {
@@ -137,8 +148,9 @@ impl EpollContext {
         }
     }
 
-    /// Reads all received data of a connection.
-    fn read(&mut self, descriptor: Descriptor, list: &mut ReadyList) {
+    /// Reads the received data of a connection until no data or no free buffer is left.
+    /// `may_have_ended` is true if the end of the stream may follow the data.
+    fn read(&mut self, descriptor: Descriptor, may_have_ended: bool, list: &mut ReadyList) {
         loop {
             let Some(mut buffer) = self.pool.allocate() else {
                 return self.unread.push(descriptor);
@@ -151,7 +163,7 @@ impl EpollContext {
             match read {
                 Ok(0) => return list.add_events(descriptor, Events::END),
                 Ok(count) => {
-                    let is_all = count < buffer.bytes_mut().len();
+                    let is_all = count < buffer.bytes_mut().len() && !may_have_ended;
                     buffer.set_payload(0..count as u32);
                     list.add_buffer(descriptor, buffer);
                     if is_all {
@@ -224,7 +236,7 @@ impl Context for EpollContext {
             list.add_events(descriptor, Events::WRITABLE);
         }
         for descriptor in std::mem::take(&mut self.unread) {
-            self.read(descriptor, list);
+            self.read(descriptor, true, list);
         }
         let wait = if list.is_empty() { wait } else { Wait::No };
         let timeout = match wait {
@@ -253,7 +265,8 @@ impl Context for EpollContext {
             }
             let flags = event.flags;
             if flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP) {
-                self.read(descriptor, list);
+                let ends = epoll::EventFlags::RDHUP | epoll::EventFlags::HUP;
+                self.read(descriptor, flags.intersects(ends), list);
             }
         }
         Ok(())

@@ -17,7 +17,8 @@ fn addr(a: u8, b: u8, c: u8, d: u8) -> Address {
     address_from_ipv4(Ipv4Addr::new(a, b, c, d))
 }
 
-/// Polls until `wanted` returns true. Returns the changes of all polls.
+/// Polls until `wanted` returns true, and fails after five seconds. Returns the changes of all
+/// polls. The first call of `wanted` is before the first poll.
 fn poll_until(
     kernel_tables: &mut KernelTables,
     mut wanted: impl FnMut(&KernelTables) -> bool,
@@ -203,6 +204,25 @@ fn the_source_of_a_route_is_the_address_with_the_peer_in_its_network() {
     }
 }
 
+/// Routers of IPv6 announce themselves by their link-local addresses.
+#[test]
+fn packets_by_a_link_local_router_have_a_global_source() {
+    if !privileged("packets_by_a_link_local_router_have_a_global_source") {
+        return;
+    }
+    let pair = Pair::new();
+    pair.host.ip("-6 addr add fd66::1/64 dev veth0 nodad");
+    pair.host
+        .ip("-6 route add 2001:db8::/32 via fe80::9 dev veth0");
+    let kernel_tables = pair.host.run(KernelTables::open).unwrap();
+    let dst: Ipv6Addr = "2001:db8::1".parse().unwrap();
+    let route = kernel_tables.route_lookup(&dst.octets()).unwrap();
+    let source = route.prefsrc.map(Ipv6Addr::from);
+    assert_eq!(source, "fd66::1".parse().ok());
+    let kernel = pair.host.ip("-6 route get 2001:db8::1");
+    assert!(kernel.contains("src fd66::1 "), "{kernel}");
+}
+
 #[test]
 fn a_duplicate_address_is_left_out() {
     if !privileged("a_duplicate_address_is_left_out") {
@@ -225,7 +245,7 @@ fn a_duplicate_address_is_left_out() {
     pair.host.ip("addr add fd77::1/64 dev veth0 nodad");
     poll_until(&mut kernel_tables, has);
 
-    // The link that comes up probes for duplicates, and finds the peer's address.
+    // When the link comes up, the kernel probes for duplicates, and finds the peer's address.
     pair.host.ip("addr change fd77::1/64 dev veth0");
     pair.host.ip("link set veth0 down");
     pair.peer.ip("addr add fd77::1/64 dev veth0 nodad");
@@ -338,7 +358,7 @@ fn neighbor_line(pair: &Pair, addr: &str) -> String {
         .ip(&format!("neigh show {addr} dev veth0 nud all"))
 }
 
-/// A request to resolve a permanent entry would make the entry an ordinary entry.
+/// A request to resolve a permanent or NOARP entry would make the entry an ordinary entry.
 #[test]
 fn neighbours_set_by_an_administrator_are_left_unchanged() {
     if !privileged("neighbours_set_by_an_administrator_are_left_unchanged") {
@@ -389,13 +409,14 @@ fn unknown_and_stale_neighbours_are_resolved() {
         pair.host
             .ip(&format!("neigh change 10.77.0.2 nud {state} dev veth0"));
         kernel_tables.resolve(ifindex, &peer).unwrap();
-        // A stale entry is confirmed after a while.
+        // The kernel keeps a used stale entry in DELAY before it probes the neighbour. The copy of
+        // the tables may also show REACHABLE from before the change.
         poll_until(&mut kernel_tables, |kernel_tables| {
             found(kernel_tables, NeighborState::Delay)
                 || found(kernel_tables, NeighborState::Reachable)
         });
     }
-    // An entry in resolution gets no further request.
+    // A second request leaves an entry in resolution unchanged.
     let nobody = addr(10, 77, 0, 99);
     kernel_tables.resolve(ifindex, &nobody).unwrap();
     kernel_tables.resolve(ifindex, &nobody).unwrap();
