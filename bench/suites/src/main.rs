@@ -70,7 +70,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the selected suites. Returns true if the catalogue gives a reason for each difference.
+/// Runs the selected suites. Returns true if no run failed, and if the catalogue gives a reason for
+/// each difference.
 fn run(options: &Options) -> Result<bool, Stop> {
     let folder = source_root().join("bench/suites");
     let suites = catalog::read(&folder.join("catalog"), &options.names)?;
@@ -88,9 +89,9 @@ fn run(options: &Options) -> Result<bool, Stop> {
     let mut fine = true;
     for (index, suite) in suites.iter().enumerate() {
         println!("{} of {}: {}", index + 1, suites.len(), suite.name);
-        let row = measure(suite, options);
+        let (row, ended) = measure(suite, options);
         row.print();
-        fine &= row.is_fine();
+        fine &= ended && row.is_fine();
         if options.part.is_empty() && !options.no_keep && !options.try_kernel {
             results.keep(row)?;
         }
@@ -98,14 +99,16 @@ fn run(options: &Options) -> Result<bool, Stop> {
     Ok(fine)
 }
 
-/// Runs one suite. If the suite cannot be run, the row has the reason.
-fn measure(suite: &Suite, options: &Options) -> Row {
+/// Runs one suite. If the suite cannot be run, the row has the reason. The second value is false if
+/// the run failed, for example because the service died.
+fn measure(suite: &Suite, options: &Options) -> (Row, bool) {
     let mut row = Row::new(suite, options.run_options());
     let result = measure_into(&mut row, suite, options);
+    let ended = !matches!(result, Err(Stop::Fail(_)));
     if let Err(Stop::Skip(why) | Stop::Fail(why)) = result {
         row.skipped = Some(why);
     }
-    row
+    (row, ended)
 }
 
 fn measure_into(row: &mut Row, suite: &Suite, options: &Options) -> Result<(), Stop> {

@@ -51,7 +51,8 @@ impl Swarm {
         }
     }
 
-    /// Runs the swarm. Returns true if no seed failed.
+    /// Runs the swarm on `threads` threads, or on one thread for each CPU if `threads` is `None`.
+    /// Returns true if no seed failed.
     pub fn run(&self, threads: Option<usize>) -> bool {
         let (seeds, sum) = self.sum(threads);
         println!("{seeds} seeds: {sum}");
@@ -73,7 +74,8 @@ impl Swarm {
             let handles: Vec<_> = (0..threads.unwrap_or(cpus).max(1))
                 .map(|_| scope.spawn(|| self.work()))
                 .collect();
-            for (count, report) in handles.into_iter().filter_map(|handle| handle.join().ok()) {
+            for handle in handles {
+                let (count, report) = handle.join().expect("no worker panics");
                 seeds += count;
                 sum.add(&report);
             }
@@ -81,8 +83,9 @@ impl Swarm {
         (seeds, sum)
     }
 
-    /// Runs seeds until no seed is left, the time is over, or too many seeds have failed. Returns
-    /// the number of seeds that have run, and the sum of their reports.
+    /// Runs seeds until no seed is left, the time is over, or `failures_max` seeds have failed.
+    /// Returns the number of seeds that have run, and the sum of the reports of the seeds that have
+    /// not failed.
     fn work(&self) -> (u64, Report) {
         let mut sum = Report::default();
         let mut count = 0;
@@ -122,7 +125,8 @@ const LITE: [(ThemeName, u64); 10] = [
     (ThemeName::Direct, 600),
 ];
 
-/// First seed of the run in CI. The range is separate from the seeds of the unit tests.
+/// First seed of the run in CI. The range is separate from the ranges of the swarm tests
+/// (`sim/world/tests/world/swarm.rs`).
 const LITE_FROM: u64 = 500_000;
 
 /// Runs some seeds of each topic. Returns true if no seed failed and every event in the list of
