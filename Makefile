@@ -1,8 +1,8 @@
 # make build | demo | test | proofs | bench FIGURE=... | programs | suites | lab KERNEL=... NIC=... | clean
 #
-# Each target except `clean` installs missing packages (scripts/setup.sh), shows its progress and
-# removes what it set up on the machine, even after Ctrl-C. Files are built below CARGO_TARGET_DIR,
-# or below `target` if this variable is not set.
+# Each target except `help` and `clean` installs missing packages (scripts/setup.sh), shows its
+# progress and removes what it set up on the machine, even after Ctrl-C. Installed packages
+# stay. Files are built below CARGO_TARGET_DIR, or below `target` if this variable is not set.
 
 .PHONY: help build demo test proofs bench programs suites lab clean
 
@@ -39,9 +39,9 @@ test:
 	@cargo xtask ci
 
 # Runs tests of `make test` at full size: 1 GiB and 10,000 connections at 5 % loss, 1,000 killed
-# programs and 200 killed services in a row, 100 starts of a server under clients that already
-# connect, 10 million forged packets, and a flood of 200,000 SYN/s. The flood test prints the
-# remaining goodput.
+# programs and 200 killed services in a row, 30 runs of a program that overwrites its shared memory,
+# 100 starts of a server under clients that already connect, 10 million forged packets, and a flood
+# of 200,000 SYN/s. The flood test prints the remaining goodput.
 proofs:
 	@scripts/setup.sh test
 	@cargo xtask ci build
@@ -56,7 +56,7 @@ bench:
 	@scripts/setup.sh bench
 	@cargo xtask bench $(FIGURE)
 
-# Installs the Debian packages that each program's entry in bench/programs/catalog names.
+# Installs the Debian, PyPI and npm packages that each entry of bench/programs/catalog names.
 programs:
 	@scripts/setup.sh bench
 	@cargo xtask programs $(PROGRAMS)

@@ -1,14 +1,17 @@
 #!/bin/sh
-# Installs the Debian packages that a make target needs and that are missing. Fails if cargo is
-# missing, if the machine is not Linux on x86-64, or if the target is demo or bench and the user is
+# Installs the missing Debian packages of a group. A group has the packages that the make target of
+# the same name needs. The group `programs` has the packages in the arguments. Fails if cargo is
+# missing, if the machine is not Linux on x86-64, or if the group is demo or bench and the user is
 # not root.
 #
 #   scripts/setup.sh build|demo|test|bench|lab
 #   scripts/setup.sh programs PACKAGE...
 #
-# The script does not start the services of the installed packages. Without root, it prints the
-# command that installs the missing packages. On a distribution without dpkg, the script only checks
-# that there is a C linker, and (except for build) prints the names of the packages.
+# The script keeps the services of new packages from starting, unless the administrator has a policy
+# (policy-rc.d). Without root, the script installs nothing. If a required package is missing, the
+# script then prints the command to run as root. On a distribution without dpkg, the script installs
+# nothing: it checks that there is a C linker, and (except for build) prints the names of the
+# required packages.
 set -u
 
 group=${1:-build}
@@ -71,6 +74,7 @@ not_installed() {
     done
 }
 
+# The required packages and the optional packages that are not installed.
 missing=''
 wanted=''
 if command -v dpkg-query >/dev/null 2>&1; then

@@ -7,10 +7,10 @@
  * map CLAIMS. The program redirects a TCP or UDP packet with a claimed 3-tuple to the AF_XDP socket
  * of the queue on which the packet arrived. The program also redirects an ICMP error that quotes a
  * packet of a claimed 3-tuple, and the multicast and broadcast datagrams to a UDP port with a claim
- * of all groups. All other frames pass to the kernel (XDP_PASS), for example frames to other link
+ * of all groups. Other frames pass to the kernel (XDP_PASS), for example frames to other link
  * addresses, packets with an IPv4 source route, and frames that the program does not parse: a VLAN
- * tag, malformed headers, long chains of IPv6 extension headers. If a queue has no AF_XDP socket,
- * its frames also pass to the kernel, so that the end of the service blocks no traffic.
+ * ID above 0, malformed headers, long chains of IPv6 extension headers. If a queue has no AF_XDP
+ * socket, its frames also pass to the kernel, so that the end of the service blocks no traffic.
  *
  * Some claims share their port with sockets of the kernel. For example, the port had connections in
  * the kernel before the claim, a program uses the port for outgoing connections, or the listener of
@@ -20,9 +20,9 @@
  *
  * A core is a polling thread of the service. A core serves one queue or several, and writes a
  * heartbeat to the map HEARTBEATS for each of its queues. If the last heartbeat is older than
- * SILENCE_NS, the kernel gets the TCP packets for which it has a socket, for example a listener.
- * After DEATH_NS, the kernel gets all frames. A service that is stopped, or that hangs in a system
- * call, cannot pass frames to the kernel itself. See docs/design/watchdog.md.
+ * SILENCE_NS, the kernel gets the segments of its TCP connections and the SYNs to its listeners.
+ * After DEATH_NS, the kernel gets all frames, except later fragments of claimed datagrams. A
+ * service that is stopped or hangs cannot pass frames to the kernel. See docs/design/watchdog.md.
  *
  * Only the first fragment of a datagram has ports. The map FRAGMENTED stores for the later
  * fragments whether the datagram is claimed. See docs/design/fragments.md.
@@ -52,14 +52,14 @@
 #define ICMP_PARAMETER_PROBLEM 12
 #define ICMPV6_ERROR_LAST 4 /* types 1 to 4 are errors */
 #define SILENCE_NS (800ULL * 1000000) /* after this, the kernel gets packets for its sockets */
-#define DEATH_NS (30ULL * 1000000000) /* after this, the kernel gets all frames */
+#define DEATH_NS (30ULL * 1000000000) /* after this, the kernel gets claimed packets, too */
 #define IP_HEADER_MAX 60   /* bytes */
 #define IP_OPTIONS_MAX 40  /* largest number of options in an IPv4 header */
 #define IP_OPTION_END 0
 #define IP_OPTION_NOP 1
 #define IP_OPTION_LSRR 131
 #define IP_OPTION_SSRR 137
-#define EXTENSIONS_MAX 4    /* number of IPv6 extension headers that are skipped */
+#define EXTENSIONS_MAX 4    /* headers read after the IPv6 header; at most 3 are skipped */
 
 /* A 3-tuple. An IPv4 address is ::ffff:a.b.c.d. Address and port are in network order. */
 struct claim_key {
@@ -99,15 +99,15 @@ struct counters {
 	__u64 redirected_fragments; /* fragments of claimed TCP or UDP: to the service */
 	__u64 kernel_socket;	    /* claimed, but the kernel has a socket: to the kernel */
 	__u64 no_heartbeat;	    /* claimed, but the heartbeat is too old: to the kernel */
-	__u64 other_host;	    /* to another link address: to the kernel, which drops them */
+	__u64 other_host;	    /* to another link address, or without `own`: to the kernel */
 	__u64 returned;		    /* returned by the service: to the kernel */
 };
 
 /*
  * Time of the last heartbeat of a queue's core in nanoseconds (CLOCK_MONOTONIC), or a special
  * value. Each queue has its own cache line. NOT_WATCHED is the initial value. ASLEEP means that the
- * core waits for a frame. When the next frame arrives, the program replaces ASLEEP by the present
- * time. GIVEN_UP means that the service takes no more frames.
+ * core waits for a frame. When the program redirects a frame to the service, it replaces ASLEEP by
+ * the present time. GIVEN_UP means that the service takes no more frames.
  */
 #define NOT_WATCHED 0
 #define ASLEEP 1
@@ -124,17 +124,17 @@ struct link_address {
 };
 
 /*
- * `own` is the link address of the interface. While it is zero, all frames pass to the kernel.
- * `returned` is the source address of frames that the service has returned to the kernel. A program
- * in generic mode sees these frames a second time.
+ * `own` is the link address of the interface. While `own` is zero, unicast frames pass to the
+ * kernel. `returned` is the source address of frames that the service has returned to the kernel.
+ * In generic mode, the program sees these frames a second time.
  */
 struct link_addresses {
 	struct link_address own;
 	struct link_address returned;
 };
 
-/* Key of one fragmented datagram or, with `is_pair`, of all datagrams of a protocol between two
- * hosts. */
+/* Key of one fragmented datagram or, with `is_pair`, of all datagrams of a protocol from `source`
+ * to `dest`. */
 struct fragmented_key {
 	__u8 source[16];
 	__u8 dest[16];
@@ -145,7 +145,7 @@ struct fragmented_key {
 };
 
 /* Time in nanoseconds (CLOCK_MONOTONIC) of the latest first fragment with claimed ports, and of the
- * latest first fragment with unclaimed ports. Zero: no first fragment of this kind has arrived. */
+ * latest with unclaimed ports. Zero: none of this kind has arrived since the entry was created. */
 struct fragmented {
 	__u64 claimed_ns;
 	__u64 unclaimed_ns;
@@ -408,7 +408,7 @@ static __always_inline int deliver(struct xdp_md *ctx, struct counters *counters
 	return XDP_PASS;
 }
 
-/* Turns the key of a datagram into the key of all datagrams of a protocol between the two hosts. */
+/* Turns the key of a datagram into the key of all datagrams of `proto` with the same addresses. */
 static __always_inline void make_pair_key(struct fragmented_key *key, __u8 proto)
 {
 	key->id = 0;
@@ -441,9 +441,9 @@ static __always_inline void record_first_fragment(struct fragmented_key *key, __
 		bpf_map_update_elem(&FRAGMENTED, key, &first, BPF_ANY);
 }
 
-/* Returns true if a fragment without ports belongs to a claimed datagram. If the first fragment of
- * the datagram has not arrived, the function returns true if all recent first fragments between
- * the two hosts were claimed. */
+/* Returns true if a fragment without ports belongs to a claimed datagram. If no claimed first
+ * fragment of the datagram has arrived, the function returns true if there are recent first
+ * fragments of the protocol with the same addresses, and all of them were claimed. */
 static __always_inline int is_later_fragment_claimed(struct fragmented_key *key, __u8 proto)
 {
 	struct fragmented *seen = bpf_map_lookup_elem(&FRAGMENTED, key);
@@ -457,7 +457,7 @@ static __always_inline int is_later_fragment_claimed(struct fragmented_key *key,
 	       (!seen->unclaimed_ns || now - seen->unclaimed_ns >= FRAGMENTED_NS);
 }
 
-/* Redirects a fragment of a claimed datagram to the service. Passes other fragments on. */
+/* Redirects a fragment of a claimed datagram to the service. Passes others to the kernel. */
 static __always_inline int demux_fragment(struct xdp_md *ctx, struct counters *counters,
 					  int claimed)
 {
@@ -489,7 +489,7 @@ static __always_inline int demux_fragment_v4(struct xdp_md *ctx, struct iphdr *i
 	return demux_fragment(ctx, counters, claimed);
 }
 
-/* Returns true if the ICMP message at `icmp` is an error that quotes a claimed 3-tuple. */
+/* Returns true if the ICMP message at `icmp` is an error that quotes a packet of the service. */
 static __always_inline int quotes_claimed(struct xdp_md *ctx, void *icmp, void *end)
 {
 	__u8 *type = icmp;
@@ -517,7 +517,7 @@ static __always_inline int quotes_claimed(struct xdp_md *ctx, void *icmp, void *
 
 /* Returns true if the options of an IPv4 header of `header_len` bytes have a source route. The
  * caller passes the packet to the kernel, which drops the packet unless accept_source_route is set.
- * The search ends at a malformed option, because the service drops a packet with a malformed
+ * The search ends at an option of length zero. The service drops a packet with this malformed
  * option. */
 static __always_inline int has_source_route(struct iphdr *ip, __u32 header_len, void *end)
 {
@@ -617,7 +617,7 @@ static __always_inline int transport_v6(__u8 next, void **header, void *end,
 	return -1;
 }
 
-/* Returns true if the ICMPv6 message at `icmp` is an error that quotes a claimed 3-tuple. */
+/* Returns true if the ICMPv6 message at `icmp` is an error that quotes a packet of the service. */
 static __always_inline int quotes_claimed_v6(struct xdp_md *ctx, void *icmp, void *end)
 {
 	__u8 *type = icmp;
@@ -735,7 +735,7 @@ static __always_inline void strip_priority_tag(struct xdp_md *ctx)
 }
 
 /*
- * Redirects or passes a frame to a multicast or broadcast link address. The service gets UDP
+ * Handles a frame whose destination is a multicast or broadcast link address. The service gets UDP
  * datagrams to a port with a claim of GROUP_V4 or GROUP_V6. Fragments, and packets with IP options
  * or extension headers, pass to the kernel. The frame never belongs to a connection.
  */

@@ -5,7 +5,8 @@
  *
  * The program connects, prints "connected", and waits until the connection ends. Then one thread
  * sleeps in an empty epoll instance, and the other adds the connection to the instance. The first
- * thread prints "woken", the number of events, and their bits in hexadecimal.
+ * thread prints "woken", the number of events, and the bits EPOLLIN (1) and EPOLLHUP (10) of the
+ * event in hexadecimal.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

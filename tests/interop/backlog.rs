@@ -1,5 +1,5 @@
-//! More concurrent clients than a server's accept queue has room for, on the kernel's stack and on
-//! Tidelane. The queue overflows, and every client is served nevertheless.
+//! More concurrent clients than a server's accept queue has room for. Every client is served, on
+//! the kernel's stack and on Tidelane. On Tidelane, each case also checks that the queue overflows.
 //!
 //! A wire is two network namespaces, the server's and the client's, joined by a veth pair. The
 //! service is the process `tidelaned`, which runs Tidelane's TCP/IP stack.
@@ -114,7 +114,8 @@ fn serve_all(wire: &Wire, client: Program) -> Outcome {
     Ok(())
 }
 
-/// Returns the kernel's counter AttemptFails of the client's namespace: connects that failed.
+/// Returns the kernel's counter AttemptFails of the client's namespace: the number of failed
+/// connection attempts.
 fn failures(wire: &Wire) -> Result<u64, Stop> {
     let text = wire.program(Side::Client, "cat").arg("/proc/net/snmp");
     let text = text.run(LIMIT)?.stdout;

@@ -1,5 +1,5 @@
-//! A server whose listener is in the kernel and in the service (`tidelaned`). Each connection stays
-//! on the stack that accepted it, while the service starts, dies and restarts.
+//! A server whose listener is in the kernel and in the service (`tidelaned`), while the service
+//! starts, dies and restarts. A connection that the kernel accepted stays on the kernel's stack.
 //!
 //! A wire is two network namespaces, the server's and the client's, joined by a veth pair. An
 //! accelerated program runs under `tidelane run`: the service carries its TCP connections instead
@@ -23,7 +23,7 @@ use crate::{
 const PORT: u16 = 7000;
 /// Number of clients that connect at the same time.
 const CLIENTS: u64 = 20;
-/// Time limit for a server to listen in a restarted service.
+/// Time limit for a server to listen in a restarted service, and for a single client afterwards.
 const AGAIN_MAX: Duration = Duration::from_secs(1);
 
 /// The results that the clients (`echo_clients.c`) print.
@@ -85,7 +85,8 @@ impl EchoClients {
 }
 
 /// Clients connect while a server starts, and no connection is reset. The kernel accepts the
-/// connections that arrive before the listener is in the service, and keeps them.
+/// connections that arrive before the listener is in the service, and keeps them. The case prints
+/// the number of connections in the kernel, but does not check this number.
 pub fn no_client_is_reset_while_a_server_starts() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -158,7 +159,8 @@ fn long_client(wire: &Wire) -> Result<Running, Stop> {
         .spawn()
 }
 
-/// Waits until a restarted service has the listener on `port`, and prints the time since `since`.
+/// Waits at most [`AGAIN_MAX`] until a restarted service has the listener on `port`. Prints the
+/// time since `since`.
 fn wait_listening(service: &Service, port: u16, since: Instant) -> Outcome {
     let what = format!("the listener on port {port} in the new service");
     wait_until(AGAIN_MAX, &what, || service.has_listener(port))?;
@@ -200,7 +202,8 @@ impl Footprint {
         })
     }
 
-    /// Fails if the process `pid` now uses more than `self`, the earlier measurement.
+    /// Fails if the process `pid` uses more than `self`, the earlier measurement, and the permitted
+    /// growth.
     fn check_no_growth(&self, pid: u32) -> Outcome {
         let now = Self::of(pid)?;
         println!("NOTE: the program had {self:?}, and has {now:?}");
@@ -216,9 +219,10 @@ impl Footprint {
     }
 }
 
-/// The service is killed and restarted repeatedly while a server runs. The server's listener is in
-/// the new service within a second, whether or not clients connect meanwhile. All clients are
-/// served, and the server leaks neither descriptors nor memory.
+/// The service is killed and restarted repeatedly while a server runs, and clients connect after
+/// each restart. Every other time, the server's listener must be in the new service within a second
+/// after the restart. The other times, the time limit begins when the clients have ended. All
+/// clients are served, and the server leaks neither descriptors nor memory.
 pub fn servers_find_the_service_again() -> Outcome {
     let wire = Wire::new()?;
     let echo_clients = EchoClients::compile(&wire)?;
@@ -286,8 +290,9 @@ fn is_restorer(pid: &u32) -> bool {
     status.contains("tdl-restorer") && !status.contains("\nState:\tZ")
 }
 
-/// Listeners that are opened while there is no service are accelerated by the next service. The
-/// cases are a new server, a running server that opens its listener again, and a reloaded nginx.
+/// The next service takes the listeners of servers that changed while there was no service: a new
+/// server, a running server that opens its listener again, and a reloaded nginx. The clients of the
+/// new server are accelerated.
 pub fn listeners_of_an_outage_find_the_service() -> Outcome {
     const REOPENED: u16 = 7001;
     tools::require_tools(&["nginx"])?;

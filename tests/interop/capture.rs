@@ -45,8 +45,10 @@ fn read(wire: &Wire, name: &str) -> Result<Vec<String>, Stop> {
     Ok(output.lines().map(str::to_owned).collect())
 }
 
-/// A capture at the NIC, filtered by a TCP port, has all packets of a connection to that port and
-/// no other packet. A capture at a mux port has the packets of the port's program only.
+/// A capture at the NIC, filtered by a TCP port, has the SYN, the SYN-ACK and all payload segments
+/// of a connection to that port, and no packet of other ports. A capture at a mux port has an HTTP
+/// request and its response, and no packet of the echo server. A capture with `--count 3` has three
+/// packets.
 pub fn tcpdump_reads_the_packets() -> Outcome {
     tools::require_tools(&["tcpdump", "curl"])?;
     let wire = Wire::new()?;
@@ -92,8 +94,9 @@ pub fn tcpdump_reads_the_packets() -> Outcome {
     Ok(())
 }
 
-/// The command fails with one line if the mux port or the service does not exist. If the command is
-/// killed, the service ends the capture.
+/// The command fails with one line if the mux port or the service does not exist, or if eight
+/// captures are open. After the commands of eight captures are killed, the service ends captures,
+/// so that a new capture succeeds.
 pub fn a_killed_capture_ends() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

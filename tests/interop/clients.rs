@@ -16,7 +16,8 @@ use crate::{
     support::{SHORT, check_load, check_same, echo_client, echo_server, wrk},
 };
 
-/// curl gets files of every size unchanged, one by one and over parallel connections.
+/// curl gets files of every size unchanged, one by one. Over parallel connections, curl gets all
+/// files, and the largest file is compared.
 pub fn curl_from_a_kernel_server() -> Outcome {
     require_tools(&["curl", "nginx"])?;
     let wire = Wire::new()?;
@@ -46,7 +47,8 @@ pub fn curl_from_a_kernel_server() -> Outcome {
     check_same(&nginx.file("1m"), &wire.scratch().join("all-1m"))
 }
 
-/// wrk gets all responses. wrk calls FIONREAD after each read.
+/// wrk reports no error, and the kernel has none of its connections. wrk calls FIONREAD after each
+/// read that fills its buffer.
 pub fn wrk_against_a_kernel_server() -> Outcome {
     require_tools(&["wrk", "nginx"])?;
     let wire = Wire::new()?;

@@ -77,7 +77,8 @@ pub fn up_names_the_cause_of_a_failure() -> Outcome {
     Ok(())
 }
 
-/// On a kernel without AF_XDP, `tidelane up` and `tidelaned` fail with one line.
+/// On a kernel without AF_XDP, which `without_af_xdp.c` simulates, `tidelane up` and `tidelaned`
+/// fail with one line.
 pub fn a_kernel_without_af_xdp() -> Outcome {
     let wire = Wire::new()?;
     let without = wire.scratch().join("without_af_xdp");
@@ -111,8 +112,8 @@ pub fn without_a_service() -> Outcome {
 }
 
 /// The test simulates a service with another version of the shared memory. `tidelane run` refuses
-/// to start a program on it. A program that preloads the library without `tidelane run` prints one
-/// line and uses the kernel.
+/// to start a program on this service. A program that preloads the library without `tidelane run`
+/// prints one line about the mismatch and uses the kernel.
 pub fn another_shared_memory_version() -> Outcome {
     let wire = Wire::new()?;
     let name = format!("{}-other", wire.namespace(Side::Server));
@@ -171,9 +172,10 @@ pub fn a_program_of_another_version() -> Outcome {
     service.ask("status").map(|_| ())
 }
 
-/// A simulated service with another version of the shared memory. It answers each message with a
-/// refusal. `drop` removes its run directory.
+/// A simulated service with another version of the shared memory. The service answers the first
+/// message of each connection with a refusal. `drop` removes its run directory.
 struct OtherVersion {
+    /// Run directory of the simulated service.
     directory: PathBuf,
 }
 
@@ -246,8 +248,8 @@ pub fn up_down_up() -> Outcome {
     Ok(())
 }
 
-/// `tidelane ss` shows addresses, programs and TCP information of connections, and `tidelane stat`
-/// shows counters.
+/// `tidelane ss` shows connections with local address, program and TCP information.
+/// `tidelane stat` shows counters.
 pub fn ss_names_the_sockets() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -299,9 +301,9 @@ pub fn strict_refuses_a_fall_back() -> Outcome {
     Ok(())
 }
 
-/// Runs programs, such as a shell, that start `program` by several calls of the exec family.
-/// `program` cannot load the preload library. Fails unless each `tidelane run` prints exactly one
-/// line that contains `words`, even if several calls start `program` in this run.
+/// Runs programs, such as a shell, that start `program` by calls of the exec family or by
+/// posix_spawn. `program` cannot load the preload library. Fails unless the standard error of each
+/// `tidelane run` is one line that contains `words`, however often the run starts `program`.
 fn check_named_as_child(wire: &Wire, service: &str, program: &Path, words: &str) -> Outcome {
     let (folder, file) = (program.parent().unwrap_or(program), program.display());
     let name = program.file_name().unwrap_or_default().display();
@@ -324,9 +326,9 @@ fn check_named_as_child(wire: &Wire, service: &str, program: &Path, words: &str)
     Ok(())
 }
 
-/// `tidelane run` reports a program that cannot load the preload library. With `--strict` it does
-/// not start the program. The cases are a static program, a Go program, and scripts with these
-/// programs as interpreters.
+/// `tidelane run` reports a program that cannot load the preload library, and starts the program.
+/// With `--strict` the command fails. The cases are a static program, a Go program, and scripts
+/// with these programs as interpreters.
 pub fn run_reports_programs_that_cannot_be_accelerated() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

@@ -33,7 +33,7 @@ fn counter(service: &Service, name: &str) -> Result<u64, Stop> {
 }
 
 /// Returns the number of frames that each queue of the server's interface has received, from the
-/// driver's counters. Returns an empty list if the driver has no counters for each queue.
+/// driver's counters. Returns an empty list if the driver has no counters per queue.
 fn frames_by_queue(wire: &Wire) -> Result<Vec<u64>, Stop> {
     let ethtool = wire
         .program(Side::Server, "ethtool")
@@ -46,7 +46,7 @@ fn frames_by_queue(wire: &Wire) -> Result<Vec<u64>, Stop> {
         let Some((queue, what)) = rest.and_then(|rest| rest.split_once('_')) else {
             continue;
         };
-        // Some drivers count the frames that an XDP program takes separately.
+        // Some drivers have a separate counter of the frames that reach an XDP program.
         if let (Ok(queue), "packets" | "xdp_packets") = (queue.parse::<usize>(), what) {
             all.resize(all.len().max(queue + 1), 0);
             all[queue] += count.trim().parse::<u64>()?;
@@ -55,9 +55,9 @@ fn frames_by_queue(wire: &Wire) -> Result<Vec<u64>, Stop> {
     Ok(all)
 }
 
-/// Both cores serve connections from kernel clients and from accelerated clients. Both queues
-/// receive frames, and a core hands over frames that belong to a flow of the other core.
-/// `tidelane ss` lists the listener once.
+/// A service with two cores serves kernel clients and accelerated clients. Each queue receives more
+/// than a tenth of the frames of short connections, if the driver counts frames per queue. The
+/// cores hand over some frames, but not all, to each other. `tidelane ss` lists the listener once.
 pub fn both_have_connections() -> Outcome {
     require_tools(&["ethtool"])?;
     let wire = wire(2)?;

@@ -22,7 +22,8 @@ const AT_ONCE: Duration = Duration::from_secs(1);
 /// Growth of the service's resident memory in KiB that does not count as a leak.
 const GROWTH_MAX_KIB: u64 = 4096;
 
-/// Returns the number of programs that a case kills: TIDELANE_KILLS, or 20.
+/// Returns the number of programs that a case kills: TIDELANE_KILLS, or 20 without this variable.
+/// The number exceeds [`REFERENCE_KILL`], so that each case measures the service.
 fn kills() -> u64 {
     env_number("TIDELANE_KILLS", 20).max(REFERENCE_KILL + 1)
 }
@@ -68,7 +69,8 @@ impl Size {
         })
     }
 
-    /// Fails if the service now uses more than `self`, the earlier measurement.
+    /// Fails if the service has more descriptors than in `self`, the earlier measurement, or if its
+    /// memory has grown by more than [`GROWTH_MAX_KIB`].
     fn check_no_growth(&self, service: &Service) -> Outcome {
         // The service needs some time to notice the end of the last program.
         wait_until(SHORT, "the dead programs' descriptors to be closed", || {
@@ -81,8 +83,8 @@ impl Size {
     }
 }
 
-/// Servers are killed under load, one after the other. The peers receive RST, the port is free at
-/// once, connections of another program continue, and the service leaks nothing.
+/// Servers are killed under load, one after the other. The peers receive RST, a second server gets
+/// the port, connections of another program continue, and the service leaks nothing.
 pub fn killed_program_frees_all() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -243,9 +245,9 @@ pub fn a_dead_connection_wakes_a_sleeper() -> Outcome {
     Ok(())
 }
 
-/// After the service is killed, memcached serves clients on the next service, where its main thread
-/// accepts them. The workers sleep in epoll instances that were created under the killed service,
-/// and are woken nevertheless.
+/// After the service is killed, memcached serves clients on the next service. The main thread of
+/// memcached accepts the clients. The workers sleep in epoll instances that were created before the
+/// kill, and are woken nevertheless.
 pub fn workers_of_memcached_find_the_next_service() -> Outcome {
     tools::require_tools(&["memcached", "memcaslap"])?;
     let wire = Wire::new()?;

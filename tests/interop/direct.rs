@@ -27,14 +27,14 @@ const START_MAX: Duration = Duration::from_secs(10);
 /// Lengths of the pages in bytes.
 const LENGTHS: [usize; 6] = [0, 1, 1460, 4096, 100_000, 1_000_000];
 
-/// Returns the example `name` with `arguments`.
+/// Returns the example `name` with `arguments`. The program ends after 110 seconds.
 fn example(wire: &Wire, side: Side, name: &str, arguments: &str) -> Result<Program, Stop> {
     let path = tools::binary(name)?;
     let program = wire.program(side, &path.to_string_lossy());
     Ok(program.args(arguments).args("--seconds 110"))
 }
 
-/// Starts the server on the queue of the wire's interface.
+/// Starts the server on the queue of the server's end of the wire, which stands for a NIC.
 fn on_nic(wire: &Wire) -> Result<Running, Stop> {
     let arguments = format!("--back-end direct --interface {INTERFACE} --listen {SERVER}:{PORT}");
     example(wire, Side::Server, "ring-http", &arguments)?.spawn_ready(START_MAX)
@@ -50,7 +50,7 @@ pub fn check(wire: &Wire, address: &str) -> Outcome {
     load(wire, address, "100000", "Connection: keep-alive")
 }
 
-/// The server uses a TUN device.
+/// The server uses a TUN device in the client's namespace.
 pub fn http_behind_a_device() -> Outcome {
     let wire = wire_with_device()?;
     let address = format!("{}:{PORT}", ADDRESSES.1);
@@ -83,7 +83,7 @@ pub fn http_on_a_nic_queue() -> Outcome {
     server.check_alive()
 }
 
-/// The server owns the queue of a NIC, and one frame in twenty is lost in each direction.
+/// The server owns the queue of a NIC, and 5 % of the IPv4 packets are lost in each direction.
 pub fn http_on_a_nic_queue_with_loss() -> Outcome {
     tools::require_tools(&["curl"])?;
     let impairment = Impairment {

@@ -3,10 +3,10 @@
  *
  *   echo_clients ADDRESS PORT CLIENTS EXCHANGES PAUSE
  *
- * Each of CLIENTS clients tries to connect until it is not refused. Then it sends a message and
- * reads the echo, EXCHANGES times, with pauses of PAUSE milliseconds. At the end the program
- * prints "served N refused N reset N broken N silent N": the number of refused attempts, and the
- * number of clients with each result.
+ * Each of CLIENTS clients tries to connect until it is not refused, at most 10,000 times. Then it
+ * sends a message and reads the echo, EXCHANGES times, with pauses of PAUSE milliseconds. At the
+ * end the program prints "served N refused N reset N broken N silent N": the number of refused
+ * attempts, and the number of clients with each result.
  *   served    all echoes were right
  *   reset     the connection was reset
  *   broken    the connection ended early, or an echo was wrong
@@ -22,6 +22,7 @@
 
 #include "must.h"
 
+/* Length of a message in bytes. */
 #define LEN 64
 /* Timeout of each call in seconds. A lost SYN is retransmitted after 1, 3 and 7 seconds. */
 #define PATIENCE_S 12
@@ -30,7 +31,8 @@ static struct sockaddr_in server = {.sin_family = AF_INET};
 static int exchanges, pause_ms;
 static atomic_int served, refused, reset, broken, silent;
 
-/* Connects, as often as necessary. Returns the socket, or -1 after it has counted a failure. */
+/* Connects, and tries again if the connection is refused. Returns the socket, or -1 after the
+ * function has counted a failure. */
 static int connect_with_retries(void)
 {
 	struct timeval patience = {.tv_sec = PATIENCE_S};

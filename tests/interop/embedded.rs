@@ -31,7 +31,7 @@ fn client(wire: &Wire, name: &str) -> Program {
     wire.program(Side::Client, name)
 }
 
-/// Starts the HTTP server. Each `lose`-th packet is lost; zero means no loss.
+/// Starts the HTTP server. Each `lose`-th packet of each direction is lost; zero means no loss.
 fn server(wire: &Wire, lose: u32) -> Result<Running, Stop> {
     let path = tools::binary("tidelane-http")?;
     let program = client(wire, &path.to_string_lossy());
@@ -59,7 +59,8 @@ pub fn fetch(wire: &Wire, server: &str, len: usize) -> Outcome {
     Ok(())
 }
 
-/// Returns wrk, which runs for two seconds against the HTTP server at `server`.
+/// Returns wrk, which requests `path` from the HTTP server at `server` for two seconds. Each
+/// request has the header field `header`.
 pub fn wrk(wire: &Wire, server: &str, path: &str, header: &str) -> Program {
     let wrk = client(wire, "wrk")
         .args("-t 1 -c 50 -d 2s --timeout 10s -H")
@@ -67,7 +68,7 @@ pub fn wrk(wire: &Wire, server: &str, path: &str, header: &str) -> Program {
     wrk.arg(format!("http://{server}/{path}"))
 }
 
-/// Runs [`wrk`], and fails if a connection had an error.
+/// Runs [`wrk`], and checks its output ([`check_wrk`]).
 pub fn load(wire: &Wire, server: &str, path: &str, header: &str) -> Outcome {
     check_wrk(
         &wrk(wire, server, path, header)
@@ -77,14 +78,15 @@ pub fn load(wire: &Wire, server: &str, path: &str, header: &str) -> Outcome {
     )
 }
 
-/// Fails if the output of [`wrk`] reports an error of a connection.
+/// Fails if the output of [`wrk`] reports a failed connection or an HTTP error, or has no result.
 pub fn check_wrk(output: &str) -> Outcome {
     let failed = output.contains("Socket errors") || output.contains("Non-2xx");
     ensure!(output.contains("Requests/sec") && !failed, "{output}");
     Ok(())
 }
 
-/// curl and wrk fetch pages of all sizes over the kernel's stack, with keep-alive and without.
+/// Over the kernel's stack, curl fetches pages of several lengths, and wrk fetches pages with
+/// keep-alive and without.
 pub fn http_to_the_kernel() -> Outcome {
     let wire = wire_with_device()?;
     let mut server = server(&wire, 0)?;
@@ -97,8 +99,8 @@ pub fn http_to_the_kernel() -> Outcome {
     server.check_alive()
 }
 
-/// The same server on the kernel's sockets serves the same pages. A client of either server may
-/// send several requests at once.
+/// The same server also runs on the kernel's sockets. A client sends two requests at once to each
+/// server, and gets two pages, of which the second has the right length.
 pub fn the_same_source_on_kernel_sockets() -> Outcome {
     let wire = wire_with_device()?;
     let path = tools::binary("tidelane-http")?;

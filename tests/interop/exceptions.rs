@@ -16,8 +16,8 @@ use tidelane_tests::{
 
 use crate::support::{SHORT, check_load, echo_client};
 
-/// Waits until `tidelane ss` shows that the kernel has the listener on `port`, with the reason
-/// `reason`.
+/// Waits until `tidelane ss` shows that the kernel has the listener on `port`, with a reason that
+/// contains `reason`.
 fn await_left(service: &Service, port: u16, reason: &str) -> Outcome {
     wait_until(SHORT, &format!("port {port} to be the kernel's"), || {
         is_left(service, port, reason)
@@ -48,8 +48,8 @@ fn start(wire: &Wire, service: &Service, program: Program, port: u16) -> Result<
     Ok(server)
 }
 
-/// `tidelane run --no-listen` and `--kernel-port` leave a listener to the kernel, even with
-/// `--strict`. `tidelane ss` shows the reason. A listener on another port is accelerated.
+/// `tidelane run --kernel-port` leaves a listener to the kernel, and `--no-listen` does so even
+/// with `--strict`. `tidelane ss` shows the reason. A listener on another port is accelerated.
 pub fn listeners_by_choice() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -146,7 +146,7 @@ pub fn a_server_that_sends_connections_on() -> Outcome {
 /// Runs the server `name`, which hands its connections to other processes.
 ///
 /// An accelerated connection cannot move to another process, so the first one or two connections
-/// are lost. The kernel must then have the listener, and all later connections must be served.
+/// are lost. The kernel must then have the listener, and later connections must be served.
 fn loses_its_first(name: &str, argument: &str, how: &str) -> Outcome {
     let wire = Wire::new()?;
     let binary = wire.scratch().join(name);

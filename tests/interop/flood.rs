@@ -33,7 +33,8 @@ const FULL_RATE: u64 = 200_000;
 /// Rate limits of the client's interface in Mbit/s: none, and those of common NICs. The flood
 /// generator bypasses the limit.
 const LINES: [Option<u32>; 3] = [None, Some(2_500), Some(5_000)];
-/// Number of clients that must connect during the flood.
+/// Number of clients of each IP version that must connect once the flood has started, and again
+/// after the flood.
 const NEW_CLIENTS: u64 = 100;
 /// Maximum number of half-open connections of the service.
 const HALF_OPEN_MAX: u64 = 4096;
@@ -43,14 +44,14 @@ const GROWTH_KIB_MAX: u64 = 48 << 10;
 /// Time limit of a step.
 const LONG: Duration = Duration::from_secs(60);
 
-/// The direction of the established connection, and the IP version of the flood.
+/// The direction of the established connection, and the IP version of the flood. The program at the
+/// client's end is on the kernel. The program at the server's end is accelerated, except when the
+/// kernel is measured.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Direction {
-    /// The kernel at the client's end sends to an accelerated program. The flood uses IPv4, from
-    /// 250 addresses.
+    /// The client's end sends to the server's end. The flood uses IPv4, from 250 addresses.
     Upload,
-    /// An accelerated program sends to the kernel at the client's end. The flood uses IPv6, from a
-    /// million addresses.
+    /// The server's end sends to the client's end. The flood uses IPv6, from a million addresses.
     Download,
 }
 

@@ -43,8 +43,8 @@ static void end(int signal)
 	ended = 1;
 }
 
-/* Opens a packet socket that receives and sends all frames of an interface. Each frame begins with
- * its offload metadata (struct virtio_net_hdr). */
+/* Opens a packet socket that receives the incoming frames of an interface and sends frames there.
+ * Each frame begins with its offload metadata (struct virtio_net_hdr). */
 static int open_port(const char *interface)
 {
 	int on = 1, room = 4 << 20, fd = socket(AF_PACKET, SOCK_RAW, htons(ETH_P_ALL));

@@ -1,4 +1,5 @@
-//! TCP segments in fragmented IP packets, from a kernel client to an accelerated program.
+//! TCP segments in fragmented IP packets, from a kernel client to an accelerated program and to a
+//! program on the kernel.
 //!
 //! A wire is two network namespaces, the server's and the client's, joined by a veth pair. An
 //! accelerated program runs under `tidelane run`: the service (`tidelaned`) carries its TCP
@@ -145,8 +146,9 @@ fn of_kernel_tcp_resets(wire: &Wire) -> Result<u64, Stop> {
     Ok(found.map_or("", |(_, value)| value).parse()?)
 }
 
-/// Starts `fragmenter.c` in the middle namespace, which forwards frames and fragments packets to
-/// the server. Switches segmentation offload off at the client, so that frames are single packets.
+/// Starts the bridge `fragmenter.c` in the middle namespace. The bridge forwards all frames, and
+/// fragments packets to the server. Switches segmentation offload off at the client, so that frames
+/// are single packets.
 fn fragmenter(wire: &Wire) -> Result<Running, Stop> {
     require_tools(&["cc", "ethtool"])?;
     let binary = wire.scratch().join("fragmenter");

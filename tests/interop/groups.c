@@ -1,9 +1,10 @@
 /* A peer on the kernel's stack that asks or answers over UDP.
  *
  *   groups ask ADDRESS PORT LOCAL      sends "ask" to a group or a broadcast address, over the
- *                                      interface of the address LOCAL, and prints the senders of
- *                                      the answers of a second
- *   groups answer ADDRESS PORT LOCAL   joins the group ADDRESS, and answers each "ask" */
+ *                                      interface of the address LOCAL, and prints each answer and
+ *                                      its sender, until no answer arrives for a second
+ *   groups answer ADDRESS PORT LOCAL   joins ADDRESS if it is a group, on the interface of LOCAL,
+ *                                      prints "ready", and answers each "ask" */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <netinet/in.h>

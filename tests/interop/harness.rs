@@ -78,8 +78,8 @@ fn own_until_killed() -> Outcome {
     fail!("nobody killed the owner");
 }
 
-/// `xsk-echo` serves clients on the kernel. Benches use this stateless echo server on AF_XDP to
-/// measure the limit of the wire.
+/// `xsk-echo`, a stateless echo server on AF_XDP, answers clients on the kernel's stack. Benches
+/// use `xsk-echo` to measure the limit of the wire.
 pub fn stateless_echo_on_af_xdp() -> Outcome {
     let wire = Wire::new()?;
     let echo = wire

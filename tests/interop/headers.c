@@ -140,7 +140,7 @@ static void print_packet(const unsigned char *ip, ssize_t len)
 	}
 }
 
-/* Prints all packets from the address `own` that the packet socket `packets` has received. */
+/* Prints the TCP packets from the address `own` that the packet socket `packets` has received. */
 static void print_headers(int packets, const char *own)
 {
 	unsigned char ip[2048], source[16];

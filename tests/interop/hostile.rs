@@ -90,7 +90,7 @@ pub fn jammed_doorbell_disturbs_nobody() -> Outcome {
 }
 
 /// Malformed messages of many lengths, and silent connections, reach the registration socket. The
-/// service continues to serve, and closes all descriptors afterwards.
+/// service continues to serve, and afterwards closes the descriptors of these connections.
 pub fn nonsense_at_the_registration_socket() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -126,7 +126,8 @@ fn registration_socket(service: &Service) -> Result<OwnedFd, Stop> {
     Ok(talker)
 }
 
-/// A program of an unprivileged user can use the service, but cannot write to its admin socket.
+/// A program of an unprivileged user can use the service. The mode of the service's admin socket
+/// gives other users no write permission.
 pub fn unprivileged_program() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

@@ -20,13 +20,14 @@ use crate::{
 };
 
 /// Length in bytes of the transfer during which the driver is reset. At the limited rate of 1 MiB/s
-/// it outlasts all resets.
+/// the transfer outlasts all resets.
 const RESET_BYTES: u64 = 6 << 20;
 /// Time that traffic runs before a change.
 const WHILE: Duration = Duration::from_millis(700);
 
-/// Starts an echo client with four accelerated connections and messages of almost a full segment,
-/// for 4 seconds or more on a slow machine. The client verifies every byte.
+/// Starts an echo client on the kernel, with four connections to an accelerated server and messages
+/// of almost a full segment, for 4 seconds, or longer on a slow machine. The client verifies every
+/// byte.
 fn begin_traffic(wire: &Wire) -> Result<Running, Stop> {
     let client = echo_client(wire, Side::Client, 7000)?;
     let client = client.args("--connections 4 --bytes 1400 --warmup 0");
@@ -78,8 +79,9 @@ pub fn down_and_up_again() -> Outcome {
     check_traffic(running, &service)
 }
 
-/// When the interface's MTU becomes smaller, open connections send smaller segments at once, before
-/// a segment is lost. They continue when the MTU grows again.
+/// When the interface's MTU becomes smaller, open connections continue, and none needs repeated
+/// timeouts to find the smaller MTU. Connections that start with the smaller MTU continue when the
+/// MTU grows again.
 pub fn the_mtu_changes() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -179,8 +181,8 @@ pub fn gone() -> Outcome {
     Ok(())
 }
 
-/// The driver sets up its rings again during a transfer: by `ethtool -G`, by `ethtool -r` if the
-/// driver supports them, and by `ip link set`. The transfer completes with the right bytes.
+/// The driver is reset during a transfer: by `ethtool -G` and `ethtool -r`, as far as the driver
+/// supports them, and by `ip link set`. The transfer completes with the right bytes.
 pub fn the_driver_is_reset() -> Outcome {
     require_tools(&["curl", "nginx", "ethtool"])?;
     let wire = Wire::new()?;

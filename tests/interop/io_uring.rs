@@ -29,7 +29,8 @@ fn start(wire: &Wire, service: Option<&Service>, allowed: bool) -> Result<Runnin
     wire.start_server(server, service, PORT)
 }
 
-/// Runs an echo client until the server exits. Returns the server's output, "ring" or "calls".
+/// Runs an echo client for 0.3 seconds. The server exits when the client closes its connection.
+/// Returns the server's output, the line "ring" or "calls".
 fn serve(wire: &Wire, server: Running) -> Result<String, Stop> {
     let client = echo_client(wire, Side::Client, PORT)?;
     let client = client.args("--connections 1 --warmup 0 --seconds 0.3");
@@ -53,7 +54,8 @@ pub fn a_server_without_a_ring_is_served() -> Outcome {
     Ok(())
 }
 
-/// The server can make an io_uring instance without Tidelane, and with `tidelane run --io-uring`.
+/// The server can make an io_uring instance without Tidelane, and with the environment variable
+/// that `tidelane run --io-uring` sets.
 pub fn io_uring_works_if_allowed() -> Outcome {
     let wire = Wire::new()?;
     let way = serve(&wire, start(&wire, None, false)?)?;

@@ -34,7 +34,7 @@ fn wire(mtu: u32) -> Result<(Wire, Service), Stop> {
     Ok((wire, service))
 }
 
-/// Fails unless the client's connections to `port` use the largest MSS that `mtu` allows.
+/// Fails unless a connection of the client to `port` sends with the largest MSS that `mtu` allows.
 fn check_segments(wire: &Wire, port: u16, mtu: u32) -> Outcome {
     let filter = format!("-Htin dport = :{port}");
     let ss = wire.program(Side::Client, "ss").args(&filter).run(SHORT)?;
@@ -43,7 +43,8 @@ fn check_segments(wire: &Wire, port: u16, mtu: u32) -> Outcome {
     Ok(())
 }
 
-/// curl gets files of every size unchanged from nginx, at both MTUs.
+/// curl gets files of every size unchanged from nginx, at each of [`MTUS`] that the driver
+/// supports.
 pub fn nginx_bodies() -> Outcome {
     for mtu in MTUS {
         let (wire, service) = match wire(mtu) {
@@ -61,7 +62,8 @@ pub fn nginx_bodies() -> Outcome {
     Ok(())
 }
 
-/// Echo clients send messages shorter than a segment, of exactly one segment, and of many segments.
+/// Echo clients send messages shorter than a segment, of exactly one segment, of one byte more, and
+/// of many segments.
 pub fn echoes_both_ways() -> Outcome {
     let (wire, service) = wire(MTUS[0])?;
     let _server = echo_server(&wire, Some(&service), 7000)?;
@@ -82,7 +84,7 @@ pub fn echoes_both_ways() -> Outcome {
     Ok(())
 }
 
-/// The MSS of a peer with a smaller MTU limits the segments in both directions.
+/// A peer with a smaller MTU sends segments of its own MTU, and receives all bytes of the echoes.
 pub fn a_peer_of_a_smaller_mtu() -> Outcome {
     let (wire, service) = wire(MTUS[0])?;
     ip(&wire, Side::Client, "link set eth1 mtu 1500")?;

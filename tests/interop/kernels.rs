@@ -1,5 +1,5 @@
 //! The start of the service (`tidelaned`) on the present kernel and NIC. Either the log names the
-//! XDP mode, or `tidelane up` names the missing feature.
+//! XDP mode, or `tidelane up` names the kernel version that the service needs.
 
 use std::fs;
 
@@ -30,8 +30,8 @@ fn release() -> Result<(u32, u32), tidelane_tests::Stop> {
 }
 
 /// On a kernel older than [`OLDEST`], `tidelane up` refuses with the required version. On other
-/// kernels the log names the XDP mode that `ip link` shows, and the log and `tidelane stat` name
-/// missing features.
+/// kernels the log names the XDP mode that `ip link` shows. If native XDP or transmit metadata is
+/// missing, the log and `tidelane stat` say so.
 pub fn starts_or_says_why() -> Outcome {
     require_tools(&["ethtool"])?;
     let wire = Wire::new()?;

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Kinds of interfaces that the service refuses: arguments of `ip` that make an interface `x0` of
-/// the kind, and a part of the error of `tidelane up`.
+/// the kind, and a part of the error of `tidelane up`. The loopback `lo` exists already.
 const KINDS: [(&str, &str); 11] = [
     ("link add x0 type bond", "x0 is a bond: the kernel runs XDP"),
     ("link add x0 type team", "x0 is a team: the kernel runs XDP"),
@@ -64,8 +64,8 @@ fn up(wire: &Wire, interface: &str, words: &str) -> Outcome {
     check_refusal(&finished, words)
 }
 
-/// `tidelane up` refuses each kind with one line that has the kind and the reason. The command also
-/// refuses a port of a bridge, bond or team.
+/// `tidelane up` refuses each kind that the kernel supports, with one line that contains the text
+/// in [`KINDS`]. The command also refuses a port of a bridge, bond or team.
 pub fn kinds_are_refused_with_the_reason() -> Outcome {
     let wire = Wire::new()?;
     let mut made = Vec::new();
@@ -117,7 +117,8 @@ fn other_program(wire: &Wire, interface: &str, mode: &str, name: &str) -> Result
 }
 
 /// `tidelane up` refuses an interface that already has an XDP program. The error has the mode and
-/// the name of that program.
+/// the name of that program. If the program is the dispatcher of `xdp-loader`, the error has the
+/// command that unloads it.
 pub fn programs_of_others_are_named() -> Outcome {
     let wire = Wire::new()?;
     let mut modes = vec!["generic"];
@@ -286,7 +287,8 @@ pub fn vlans_beside_the_service() -> Outcome {
 
 /// A service on a VLAN interface of a NIC switches the NIC's GRO off. Bytes are right in both
 /// directions. The NIC's settings are restored when the service ends, by `tidelane down` or by
-/// SIGKILL. A service on a VLAN interface of a veth does not start.
+/// SIGKILL. On a wire of a veth pair, the case checks instead that no service starts on a VLAN
+/// interface of a veth.
 pub fn a_vlan_is_served() -> Outcome {
     require_tools(&["curl", "nginx", "ethtool"])?;
     let wire = Wire::new()?;

@@ -1,5 +1,5 @@
-/* Connections within the host. The program opens both ends of each connection. Its output must be
- * the same on the kernel and on Tidelane.
+/* Connections within the host. In the mode `table`, the program opens both ends of each connection,
+ * and its output must be the same on the kernel and on Tidelane.
  *
  *     loopback table OWN OTHER    connects to listeners at every kind of address; OWN is an address
  *                                 of the served interface, OTHER of another interface
@@ -62,7 +62,8 @@ static unsigned short port_of(int fd)
 typedef int (*name_call)(int, struct sockaddr *, socklen_t *);
 
 /* Prints the address of one end of `fd` and a letter for its port, because port numbers differ from
- * run to run: L for the port `listener`, B for the port `bound`, and E for an ephemeral port. */
+ * run to run: L for the port `listener`, B for the port `bound`, and E for an ephemeral port. `ask`
+ * selects the end. Prints the error instead if `ask` fails. */
 static void print_end(int fd, name_call ask, unsigned short listener, unsigned short bound)
 {
 	union name name;

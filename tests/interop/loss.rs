@@ -17,10 +17,10 @@ use tidelane_tests::{
 
 use crate::support::{check_load, check_same, echo_server};
 
-/// Rate of loss and rate of reordering, in frames per million, in each direction.
+/// Rate of loss and rate of reordering, in IPv4 packets per million, in each direction.
 const IMPAIRED_PPM: u32 = 50_000;
 
-/// Returns a wire that loses and reorders frames for `seconds`, and the running `tidelane-impair`.
+/// Returns a wire that loses and reorders packets for `seconds`, and the running `tidelane-impair`.
 fn lossy_wire(seconds: u64) -> Result<(Wire, Running), Stop> {
     let impairment = Impairment {
         loss_ppm: IMPAIRED_PPM,

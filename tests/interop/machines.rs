@@ -182,7 +182,8 @@ struct TestHalf<'a> {
 }
 
 impl TestHalf<'_> {
-    /// Runs the server's half: starts the servers, and answers the client's half until it is done.
+    /// Runs the server's half: starts the servers, and answers requests until the client's half is
+    /// done.
     fn run_server(&self, role: &PairRole) -> Outcome {
         let options = NginxOptions {
             server: "listen [::]:80 ipv6only=on;".to_owned(),
@@ -315,8 +316,8 @@ impl TestHalf<'_> {
         Ok(())
     }
 
-    /// Runs an echo client with several connections. Meanwhile both machines check that the
-    /// connections are on the right stack.
+    /// Runs an echo client with several connections. Meanwhile checks that the connections are on
+    /// the right stack on both machines.
     fn echo(&self, control: &mut ControlConnection) -> Outcome {
         let path = binary("tidelane-load")?;
         let to = format!("{}:{ECHO_PORT}", self.test.host());
@@ -367,8 +368,9 @@ impl TestHalf<'_> {
         Ok((accelerated.count(), kernel))
     }
 
-    /// Fails unless the service had all connections of the test, and frames were lost if the test
-    /// has loss.
+    /// Checks the counters of this half. A service must have had at least the connections that the
+    /// test needs, and must have sent segments again if the test has loss. A half on the kernel
+    /// must have lost frames if the test has loss.
     fn check_counters(&self) -> Outcome {
         let lossy = self.test.has_loss();
         let Some(service) = self.service else {

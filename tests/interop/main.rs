@@ -1,5 +1,5 @@
-//! The interop tests: unmodified programs on Tidelane, with the kernel's stack at the other end of
-//! a veth pair.
+//! The interop tests: programs on Tidelane, most of them unmodified. In most tests, the peer is on
+//! the kernel's stack, at the other end of a veth pair.
 //!
 //! Run them as root after `make build`: `cargo test -p tidelane-tests --test interop -- FILTER`.
 //! Environment variables set the length of the long tests:
@@ -8,17 +8,21 @@
 //! TIDELANE_KILLS              programs killed by `deaths`                    default 20
 //! TIDELANE_SERVICE_KILLS      services killed by `both_stacks`               default 4
 //! TIDELANE_STARTS             servers started while clients connect          default 15
+//! TIDELANE_BULK_MIB           MiB of a large file                            default 64
 //! TIDELANE_LOSS_MIB           MiB through a lossy wire                       default 64
 //! TIDELANE_LOSS_CONNECTIONS   connections through a lossy wire               default 1000
 //! TIDELANE_SCRIBBLES          runs of a program that overwrites its memory   default 10
 //! TIDELANE_FLOOD_RATE         SYNs per second                                default 50,000
 //! TIDELANE_FLOOD_SECONDS      duration of a flood                            default 2
+//! TIDELANE_BARRAGE            seconds of each measurement beside attacks     default 4
 //! ```
 //!
+//! In `machines`, the default of TIDELANE_BULK_MIB and of TIDELANE_LOSS_MIB is 8.
+//!
 //! TIDELANE_PEER and TIDELANE_PEER_NIC enable the tests of `machines`, which need two machines.
-//! TIDELANE_CORES is the number of fast-path cores (packet-processing threads) of each service,
-//! which then run on the first CPUs. Without this variable, a service has one core, which may run
-//! on any CPU.
+//! TIDELANE_CORES is the default number of fast-path cores (packet-processing threads) of a
+//! service. If this number is more than 1, the cores run on the first CPUs. Otherwise a service has
+//! one core, which may run on any CPU.
 
 use std::process::ExitCode;
 
@@ -82,7 +86,8 @@ macro_rules! cases {
     (@is_alone) => { false };
 }
 
-/// The cases of all modules, in the order in which they run.
+/// The cases of all modules. The cases without `alone` start in this order, several at a time. The
+/// cases with `alone` run afterwards.
 const CASES: &[Case] = cases![
     harness::kernel_echo_over_the_wire 30,
     harness::a_killed_owner_leaves_nothing 90,

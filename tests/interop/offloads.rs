@@ -1,6 +1,7 @@
-//! Offloads of the NIC that hide packets from the demux, the XDP program that selects packets for
-//! the service (`tidelaned`). The service switches these offloads off, and restores them at its
-//! end.
+//! Offloads of the NIC that join packets, or remove VLAN tags, before the demux sees the packets.
+//! The demux is the XDP program that selects packets for the service (`tidelaned`). The service
+//! switches these offloads off, and restores them at its end. If the service is killed, another
+//! process restores them.
 //!
 //! A wire is two network namespaces, the server's and the client's, joined by a veth pair.
 
@@ -31,7 +32,7 @@ fn features(wire: &Wire, interface: &str) -> Result<String, Stop> {
     Ok(text.lines().skip(1).collect::<Vec<_>>().join("\n"))
 }
 
-/// Fails unless all offloads that hide packets or VLAN tags from the demux are off.
+/// Fails unless all offloads of the NIC that join packets or remove VLAN tags are off.
 fn check_off(wire: &Wire, interface: &str) -> Outcome {
     let now = features(wire, interface)?;
     for name in [
@@ -124,7 +125,7 @@ fn rename(wire: &Wire, from: &str, to: &str) -> Outcome {
 }
 
 /// The process `tdl-restorer`, which restores the NIC's settings after the service is killed, has
-/// only the capability CAP_NET_ADMIN, and ends after the service.
+/// only the capability CAP_NET_ADMIN, and ends after the service is killed.
 pub fn the_restorer_has_one_capability() -> Outcome {
     const NET_ADMIN: &str = "0000000000001000";
     let wire = Wire::new()?;
@@ -144,6 +145,8 @@ pub fn the_restorer_has_one_capability() -> Outcome {
         let line = format!("\n{name}:\t{value}\n");
         ensure!(format!("\n{text}").contains(&line), "no {line:?} in {text}");
     }
+    // The standard streams, a socket and a pidfd to watch the service, and four others: raw sockets
+    // and a socket for each changed feature.
     let files = fs::read_dir(format!("/proc/{}/fd", children.trim()))?.count();
     ensure!(files <= 3 + 2 + 4, "tdl-restorer has {files} descriptors");
     service.kill()?;
@@ -156,7 +159,7 @@ pub fn the_restorer_has_one_capability() -> Outcome {
 
 /// An offload that is off before the start of the service stays off after the service's end. If the
 /// operator switches an offload on while the service runs, the service switches it off again and
-/// logs this. At its end, the service then switches that offload on.
+/// logs this. That offload is on after `tidelane down`, and after SIGKILL.
 pub fn the_operator_changes_an_offload() -> Outcome {
     require_tools(&["ethtool"])?;
     let wire = Wire::new()?;
@@ -197,8 +200,8 @@ pub fn the_operator_changes_an_offload() -> Outcome {
     Ok(())
 }
 
-/// Bytes are right in both directions in each XDP mode, with all offloads on or off at the server
-/// and on or off at the client.
+/// Bytes are right in both directions, in each XDP mode in which the service starts. The offloads
+/// of a list are on or off at the server, and on or off at the client.
 pub fn bytes_are_right_with_offloads_on_and_off() -> Outcome {
     require_tools(&["ethtool", "curl", "nginx"])?;
     let wire = Wire::new()?;

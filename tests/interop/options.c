@@ -81,8 +81,8 @@ static void got_nothing(int fd)
 }
 
 /* Sends a file of `len` bytes. Prints the result of the first sendfile, which fails with the ICMP
- * error, and the result of the next sendfile, which sends the file. Returns the number of bytes
- * sent. */
+ * error. Repeats sendfile until the error is gone, and prints the last result. Returns the last
+ * result: the number of bytes sent, or -1. */
 static ssize_t check_sendfile(int fd, size_t len)
 {
 	int file = memfd_create("data", 0);
@@ -100,7 +100,8 @@ static ssize_t check_sendfile(int fd, size_t len)
 
 /* Sends data while there is no route to the peer, and prints the error that the program gets.
  * Checks that the connection continues when the route is back. If `recverr` is true, sets the
- * option IP_RECVERR first. If `by_sendfile` is true, the program gets the error from sendfile. */
+ * option IP_RECVERR first. If `by_sendfile` is true, the program gets the error from sendfile.
+ * Returns the exit status of the program. */
 static int check_soft_error(int fd, const char *go, int recverr, int by_sendfile)
 {
 	char bytes[1000] = "x", back[64];

@@ -13,7 +13,7 @@ use tidelane_tests::{
 
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
-/// Port of the echo server.
+/// TCP port of the echo server on the kernel.
 const PORT: u16 = 7100;
 /// Time limit of a step, which suffices on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
@@ -83,7 +83,7 @@ impl Ends {
     }
 
     /// If `lost` is true, turns the echo server's host into a router that has no route to the echo
-    /// server's address, and therefore answers with ICMP errors. Otherwise restores the host.
+    /// server's address, and therefore answers with ICMP errors. Otherwise restores the address.
     fn lose_way(&self, lost: bool) -> Outcome {
         let space = self.wire.namespace(Side::Client);
         let router = "10.77.0.77/24";
@@ -103,8 +103,8 @@ impl Ends {
         self.silence(false)
     }
 
-    /// Returns the number of ECN-capable packets that the kernel in the client's namespace has
-    /// received.
+    /// Returns the number of packets with the ECN codepoint ECT(0) that the kernel in the client's
+    /// namespace has received.
     fn ecn_packets(&self) -> Result<u64, Stop> {
         let space = self.wire.namespace(Side::Client);
         let text = command_in(&space, &["cat", "/proc/net/netstat"])?;
@@ -143,7 +143,7 @@ fn times_out(option: &str, least_ms: u64) -> Outcome {
 
 /// Keepalive after one second with two probes ends an idle connection whose peer is silent.
 pub fn keepalive_ends_a_silent_connection() -> Outcome {
-    // The first probe may be sent up to a second before the peer is silent.
+    // The idle second may end as soon as the peer is silent. Two intervals of a second follow.
     times_out("keepalive", 1900)
 }
 
@@ -168,7 +168,7 @@ pub fn congestion_is_as_chosen() -> Outcome {
             .service_with(Side::Server, &["--congestion", algorithm])?;
         for (chosen, expected) in [("", name), ("dctcp", "dctcp"), ("reno", "reno")] {
             let running = ends.connect(Some(&service), &format!("congestion {chosen}"))?;
-            wait_until(SHORT, "the service to know", || {
+            wait_until(SHORT, "the service to report the algorithm", || {
                 let sockets = service.sockets_of(running.pid())?;
                 Ok(sockets
                     .iter()
@@ -233,13 +233,14 @@ pub fn ecn_is_as_chosen() -> Outcome {
     Ok(())
 }
 
-/// With TCP_SYNCNT 1 a connect fails after one retransmission of the SYN, on both stacks.
+/// With TCP_SYNCNT 1, a connect to a silent peer fails with ETIMEDOUT on both stacks. The connect
+/// lasts long enough for one retransmission: a second after each of two SYNs.
 pub fn syn_count_is_as_chosen() -> Outcome {
     times_out("syn_count", 1900)
 }
 
-/// RFC 9293 MUST-20: after three retransmissions the service makes the kernel verify the peer's
-/// neighbour entry.
+/// RFC 9293 MUST-20: if a peer does not acknowledge data, the service requests the kernel to verify
+/// the peer's neighbour entry. The service counts the request.
 pub fn a_silent_peer_is_looked_for() -> Outcome {
     let ends = Ends::new()?;
     let service = ends.wire.service()?;
@@ -254,7 +255,7 @@ pub fn a_silent_peer_is_looked_for() -> Outcome {
 }
 
 /// RFC 9293 MUST-47, SHLD-20, SHLD-25: a program gets ICMP errors as from the kernel, by SO_ERROR,
-/// or with IP_RECVERR by any call. The connection continues.
+/// or with IP_RECVERR from recv and from sendfile. The connection continues.
 pub fn soft_errors_are_reported() -> Outcome {
     let ends = Ends::new()?;
     let service = ends.wire.service()?;

@@ -3,9 +3,9 @@
  *
  *   passes_on ADDRESS PORT
  *
- * The peer is an echo server. The program sends the connection in a message (SCM_RIGHTS), and a
- * child executes a program with the connection as standard input. After each attempt the program
- * checks that it can still use the connection.
+ * The peer is an echo server. The program sends a unix socket and then the connection in messages
+ * (SCM_RIGHTS). A child executes a program with the connection as standard input. After each
+ * attempt to pass on the connection, the program checks that it can still use the connection.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

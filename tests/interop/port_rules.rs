@@ -40,7 +40,7 @@ fn passed(service: &Service) -> Result<[u64; 2], Stop> {
 }
 
 /// Reloads the service with rules that refuse the connections of the only mux port. Checks that no
-/// packet passes afterwards, although the port's program continues to send.
+/// packet passes until two more packets of the port's program are refused.
 fn check_that_rules_stop_the_port(service: &Service, rules: &str) -> Outcome {
     reload(service, rules)?;
     let (before, refused_before) = (passed(service)?, refused(service)?);
@@ -104,7 +104,8 @@ fn client_on_a_port(wire: &Wire, service: &Service) -> Result<Running, Stop> {
 }
 
 /// A client on a mux port gets no answer from a server that a rule refuses. The service counts the
-/// refused packets. The client gets answers after the rule is removed, and none after it is back.
+/// refused packets. The client gets answers after the rule is removed, and none after the rule is
+/// back.
 pub fn a_port_does_not_reach_a_refused_peer() -> Outcome {
     let wire = Wire::new()?;
     let rules = format!("[[rule]]\naction = 'refuse'\ndirection = 'out'\npeer_port = {HTTP}");
@@ -151,7 +152,8 @@ pub fn new_rules_stop_a_download_from_a_port() -> Outcome {
     let rules = format!("[[rule]]\naction = 'refuse'\nlocal_port = {HTTP}\n{RATE}");
     check_that_rules_stop_the_port(&service, &rules)?;
     let finished = curl.wait(SHORT)?;
-    // 28: no answer. 56: the connection was reset, because the client has sent a segment.
+    // 28: the time limit is over. 56: the connection was reset, because the client has sent a
+    // segment.
     let is_stopped = matches!(finished.status.code(), Some(28 | 56));
     let got: u64 = finished.stdout.trim().parse().unwrap_or(LEN);
     ensure!(is_stopped && got < LEN, "{got} bytes: {finished}");

@@ -1,7 +1,7 @@
 //! Mux ports of the service (`tidelaned`). A program with a TCP/IP stack of its own shares the NIC
-//! through a mux port, a pair of packet rings for each core of the service. In these tests, an HTTP
-//! server on a port, a server on the service and a server on the kernel share one address. A wire
-//! is two network namespaces, the server's and the client's, joined by a veth pair.
+//! through a mux port, a pair of packet rings for each core of the service. A program on a mux
+//! port, a program on the service and a program on the kernel can share one address. A wire is two
+//! network namespaces, the server's and the client's, joined by a veth pair.
 
 use std::{fs, net::Ipv4Addr, thread, time::Duration};
 
@@ -72,8 +72,8 @@ fn check_http(wire: &Wire) -> Outcome {
 }
 
 /// A program with a stack of its own, a program on the service and a program on the kernel serve
-/// clients of one address at the same time. `tidelane port` shows the mux port, its claim of a TCP
-/// port, and its packets.
+/// clients of one address at the same time. `tidelane port list` shows the mux port and its claim
+/// of a TCP port. The service counts the packets of the mux port.
 pub fn three_stacks_share_an_address() -> Outcome {
     tools::require_tools(&["curl", "wrk"])?;
     let wire = Wire::new()?;
@@ -117,9 +117,10 @@ pub fn three_stacks_share_an_address() -> Outcome {
     server.check_alive()
 }
 
-/// The interface's MTU gets smaller and larger while a program on a mux port sends long bodies, as
-/// segments and as GSO frames. The connections go on. The client's end of the veth pair keeps its
-/// MTU, so that the client's MSS does not limit the segments.
+/// The interface's MTU gets smaller and larger while a program on a mux port sends bodies of 1460
+/// and of 100,000 bytes. The connections go on. The service refuses packets that are longer than
+/// the smaller MTU. The client's end of the veth pair keeps its MTU, so that the client's MSS does
+/// not limit the segments.
 pub fn the_mtu_changes() -> Outcome {
     tools::require_tools(&["curl", "wrk"])?;
     let wire = Wire::new()?;
@@ -156,8 +157,9 @@ fn sent_packets(wire: &Wire) -> Result<u64, Stop> {
     Ok(text.trim().parse()?)
 }
 
-/// Runs an HTTP client on a mux port against a server of the same host. Fails if packets leave the
-/// interface.
+/// Runs an HTTP client on a mux port against a server of the same host, once with each of the
+/// options `loads`. Fails unless the client gets more than 500 answers and the interface sends
+/// fewer than 50 packets.
 fn load_in_memory(wire: &Wire, service: &Service, loads: &[&str]) -> Outcome {
     let path = tools::binary("tidelane-http-client")?;
     for load in loads {
@@ -205,7 +207,7 @@ pub fn a_port_reaches_a_server_on_the_service() -> Outcome {
 }
 
 /// A program on the service is a client of a server with a stack of its own, through memory. When
-/// the server has ended, the program is refused.
+/// the server has ended, the program fails to connect.
 pub fn a_program_on_the_service_reaches_a_port() -> Outcome {
     tools::require_tools(&["curl"])?;
     let wire = Wire::new()?;
@@ -232,9 +234,9 @@ pub fn a_program_on_the_service_reaches_a_port() -> Outcome {
     check_refusal(&fetched()?, "Failed to connect")
 }
 
-/// The program on the mux port is killed under load, and then the program on the service. Each
-/// time, the remaining programs continue to serve, and a new program gets the TCP port of the
-/// killed one.
+/// The program on the mux port is killed under load, and the programs on the service and on the
+/// kernel continue to serve. Then the program on the service is killed, and the program on the mux
+/// port continues to serve. Each time, a new program gets the TCP port of the killed one.
 pub fn a_dead_program_leaves_the_others() -> Outcome {
     tools::require_tools(&["curl", "wrk"])?;
     let wire = Wire::new()?;
@@ -331,11 +333,13 @@ pub fn a_dead_service_ends_the_program() -> Outcome {
     check_refusal(&finished, "the service has ended")
 }
 
-/// UDP ports of the group programs (`groups`) on mux ports, and of the peer on the kernel.
+/// UDP ports of the programs on mux ports that [`groups`] returns.
 const GROUPS: [u16; 2] = [5300, 5301];
+/// UDP port of the peer's program on the kernel.
 const PEER_GROUP: u16 = 5302;
 
-/// Returns the UDP program on a mux port of `service`.
+/// Returns the UDP program on a mux port of `service`. `ask` is empty, or the option `--ask` with
+/// the group or broadcast address to which the program sends a question.
 fn groups(wire: &Wire, service: &Service, port: u16, ask: &str) -> Result<Program, Stop> {
     let path = tools::binary("tidelane-groups")?;
     let program = wire.program(Side::Server, &path.to_string_lossy());
@@ -353,7 +357,7 @@ fn await_output(program: &mut Running, text: &str) -> Outcome {
 
 /// Multicast and broadcast datagrams of a peer reach the mux port that has claimed the UDP port at
 /// all addresses. Multicast and broadcast datagrams of a mux port reach the peer and another mux
-/// port. After a claim has ended, the kernel gets the datagrams.
+/// port. After a claim has ended, the kernel gets the multicast datagrams.
 pub fn groups_reach_ports() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -412,7 +416,7 @@ pub fn groups_reach_ports() -> Outcome {
     answers.check_alive()
 }
 
-/// Returns the broadcast address of the wire's network, which has 24 bits.
+/// Returns the broadcast address of the wire's network, whose prefix has 24 bits.
 fn broadcast_of(address: Ipv4Addr) -> Ipv4Addr {
     let [a, b, c, _] = address.octets();
     Ipv4Addr::new(a, b, c, 255)

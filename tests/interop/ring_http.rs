@@ -51,7 +51,8 @@ fn check_pages(wire: &Wire) -> Outcome {
 }
 
 /// curl gets the pages unchanged, and wrk has no error. The connections are the service's. A client
-/// on the server's loopback interface, which the service does not serve, is reset.
+/// on the server's loopback interface, which the service does not serve, fails before its time
+/// limit.
 pub fn curl_and_wrk_on_the_service() -> Outcome {
     tools::require_tools(&["curl", "wrk"])?;
     let wire = Wire::new()?;
@@ -73,7 +74,8 @@ pub fn curl_and_wrk_on_the_service() -> Outcome {
     let local = curl
         .arg(format!("http://127.0.0.1:{PORT}/1"))
         .finish(SHORT)?;
-    // The reset may arrive before or after curl looks at the connection.
+    // 7: no connection. 52: the end of the connection without an answer. 56: a reset. The reset may
+    // arrive before or after curl looks at the connection.
     let code = local.status.code();
     ensure!(matches!(code, Some(7 | 52 | 56)), "no reset: {local}");
     check_pages(&wire)?;

@@ -31,7 +31,8 @@ fn example(wire: &Wire, name: &str, back_end: &str) -> Result<Program, Stop> {
     Ok(program.args(&format!("{SERVER} {PORT} {back_end}")))
 }
 
-/// Returns the example client, which connects to [`PORT`] at `peer`.
+/// Returns the example client, which opens 50 connections to [`PORT`] at `peer` and sends 200
+/// messages on each.
 fn client(wire: &Wire, peer: &str, back_end: &str) -> Result<Program, Stop> {
     let program = compiled(wire, "ring_client", Side::Server)?;
     Ok(program.args(&format!("{peer} {PORT} 50 200 {back_end}")))
@@ -70,7 +71,7 @@ fn echo(wire: &Wire, mut server: Running) -> Outcome {
     Ok(())
 }
 
-/// The HTTP server answers curl and wrk on the service.
+/// The HTTP server on the service answers curl and wrk.
 pub fn http_on_the_service() -> Outcome {
     tools::require_tools(&["curl", "wrk"])?;
     let wire = Wire::new()?;
@@ -87,7 +88,7 @@ pub fn http_on_the_service() -> Outcome {
     server.check_alive()
 }
 
-/// The HTTP server answers curl and wrk on a queue of a NIC.
+/// The HTTP server on a queue of a NIC answers curl and wrk.
 pub fn http_on_a_nic_queue() -> Outcome {
     tools::require_tools(&["curl", "wrk"])?;
     let wire = Wire::new()?;
@@ -96,7 +97,7 @@ pub fn http_on_a_nic_queue() -> Outcome {
     server.check_alive()
 }
 
-/// The echo server returns each byte on the service.
+/// The echo server on the service returns each byte.
 pub fn echo_on_the_service() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -105,8 +106,8 @@ pub fn echo_on_the_service() -> Outcome {
     echo(&wire, server)
 }
 
-/// The echo server returns each byte on a queue of a NIC. While the echo server has the queue, a
-/// second server fails with an error that names the XDP program of the first.
+/// The echo server on a queue of a NIC returns each byte. While the echo server has the queue, a
+/// second server fails with an error about an XDP program.
 pub fn echo_on_a_nic_queue() -> Outcome {
     let wire = Wire::new()?;
     let server = example(&wire, "ring_echo", &queue())?.spawn_ready(START_MAX)?;
@@ -128,14 +129,15 @@ fn kernel_echo(wire: &Wire) -> Result<Running, Stop> {
     Ok(server)
 }
 
-/// Returns the example client over UDP on one side of the wire, which sends to [`PORT`] at `peer`.
+/// Returns the example client over UDP in the namespace of `side`. The client sends 2000 datagrams
+/// to [`PORT`] at `peer`.
 fn datagrams(wire: &Wire, side: Side, peer: &str, back_end: &str) -> Result<Program, Stop> {
     let program = compiled(wire, "ring_datagrams", side)?;
     Ok(program.args(&format!("{peer} {PORT} 2000 {back_end}")))
 }
 
-/// The echo server on the service also returns datagrams. They use the kernel's UDP, in the same
-/// context as the connections.
+/// The echo server on the service returns the bytes of connections and datagrams at the same time.
+/// The datagrams use the kernel's UDP.
 pub fn datagrams_beside_the_service() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

@@ -1,6 +1,6 @@
 //! Attacks on a service (`tidelaned`) by another user or by a peer on the link. Most of the attacks
-//! are run by the program `tidelane-attacker`. `docs/security.md` lists the promise that each case
-//! tests.
+//! are run by the program `tidelane-attacker`. `docs/security.md` lists the promises of Tidelane,
+//! each with the cases that test it.
 
 use std::{fs, path::PathBuf};
 

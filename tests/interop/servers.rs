@@ -19,7 +19,7 @@ use crate::support::{
 };
 
 /// Echo clients send small, large and pipelined messages over one or many connections, and verify
-/// every byte. The service releases all connections at the end.
+/// every byte. At the end, no connection of the server is established.
 pub fn echo() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -92,7 +92,7 @@ pub fn check_bodies(wire: &Wire, nginx: &Nginx, more: &[&str]) -> Outcome {
     Ok(())
 }
 
-/// curl gets files of every size unchanged, and the status 404 for a missing file.
+/// curl gets files of several sizes unchanged, and an HTTP error for a missing file.
 pub fn nginx_bodies_by_curl() -> Outcome {
     require_tools(&["curl", "nginx"])?;
     let wire = Wire::new()?;
@@ -109,8 +109,8 @@ pub fn nginx_bodies_by_curl() -> Outcome {
     Ok(())
 }
 
-/// Clients get files over keep-alive connections, and over a new connection for each request. They
-/// compare every response.
+/// Clients get files over keep-alive connections, and over a new connection for each request. The
+/// clients compare every response.
 pub fn nginx_keep_alive_and_close() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -131,7 +131,7 @@ pub fn nginx_keep_alive_and_close() -> Outcome {
     Ok(())
 }
 
-/// wrk gets all responses from nginx.
+/// wrk gets responses from nginx without an error.
 pub fn nginx_under_wrk() -> Outcome {
     require_tools(&["wrk", "nginx"])?;
     let wire = Wire::new()?;
@@ -214,7 +214,7 @@ pub fn nginx_with_a_listener_for_each_worker() -> Outcome {
             Ok(shares.iter().sum::<usize>() == CONNECTIONS)
         })?;
         let shares = shares(&service, &workers)?;
-        // A worker gets 16 connections on average, and fewer than 3 with a probability of 10^-6.
+        // A worker gets 16 connections on average, and fewer than 3 with a probability of 2.5e-6.
         ensure!(
             shares.iter().all(|share| *share >= 3),
             "the workers have {shares:?} connections"
@@ -249,7 +249,7 @@ pub fn redis(wire: &Wire, service: &Service) -> Result<tidelane_tests::Running, 
     wire.start_server(server.arg("--save").arg(""), Some(service), 6379)
 }
 
-/// redis-benchmark gets all answers, with and without pipelining.
+/// redis-benchmark completes, with and without pipelining.
 pub fn redis_benchmark() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -279,7 +279,7 @@ pub fn check_redis_csv(text: &str) -> Outcome {
     Ok(())
 }
 
-/// redis returns stored values of many sizes unchanged.
+/// redis returns stored values of several sizes unchanged.
 pub fn redis_values() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -335,7 +335,7 @@ pub fn memcached_four_threads() -> Outcome {
     Ok(())
 }
 
-/// Fails unless memcaslap has read values, and has verified some without a difference.
+/// Fails unless memcaslap has read values, and reports a verification without a difference.
 fn check_memcaslap(text: &str) -> Outcome {
     let number = |name: &str| -> Option<u64> {
         let line = text

@@ -11,9 +11,10 @@
  * connections that were reset, of connections that the peer closed, and of connections that are
  * still open.
  *
- * If LOCAL_PORT is not 0, the program opens one connection, from this port. If the peer resets the
- * connection, the program connects again from the same port and exchanges bytes for SECONDS. Then
- * it prints "served N", the number of echoed bytes, instead of the line above.
+ * If LOCAL_PORT is not 0, CONNECTIONS must be 1 and ADDRESS an IPv4 address. The program opens the
+ * connection from this port. If the peer resets the connection, the program connects again from the
+ * same port and exchanges bytes for SECONDS. Then it prints "served N", the number of echoed bytes,
+ * instead of the line above.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -155,7 +156,7 @@ static void wait_in_select(int count, long end)
 
 /* The connections that a thread waits for in epoll. */
 struct watched {
-	/* The epoll instance for every second connection. */
+	/* For every second connection: the inner epoll instance, or `outer` without nesting. */
 	int odd;
 	/* The epoll instance for the other connections, in which the thread waits. */
 	int outer;

@@ -1,6 +1,6 @@
-//! A service (`tidelaned`) dies while clients wait for data and send none. Each client gets a RST
-//! at once. Without the RST, the client would wait forever, because it has no segment to
-//! retransmit.
+//! A service (`tidelaned`) dies while clients wait for data and send none. Each connection of the
+//! clients is reset at once. Without the reset, a client would wait forever, because it has no
+//! segment to retransmit.
 //!
 //! A wire is two network namespaces, the server's and the client's, joined by a veth pair. An
 //! accelerated program runs under `tidelane run`: the service carries its TCP connections instead
@@ -24,7 +24,7 @@ use crate::support::{SHORT, check_load, echo_client, echo_server};
 
 /// Port of the echo server.
 const PORT: u16 = 7000;
-/// Time limit for the reset of all clients.
+/// Time limit for the reset of all clients on a wire without loss.
 const RESET_MAX: Duration = Duration::from_secs(2);
 /// Time after which a client stops waiting.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -71,7 +71,8 @@ fn kill(service: &Service) -> Outcome {
     wait_until(SHORT, "the end of the service", || Ok(!service.alive()))
 }
 
-/// Fails unless all `count` clients are reset within the time `within`.
+/// Fails unless all `count` connections of the program `clients` are reset within the time
+/// `within`.
 fn check_reset(clients: Running, count: usize, within: Duration) -> Outcome {
     let began = Instant::now();
     let finished = clients.wait(PATIENCE + SHORT)?.success()?;
@@ -99,8 +100,8 @@ pub fn peers_of_a_dead_service_are_reset() -> Outcome {
     check_reset(v6, 3, RESET_MAX)
 }
 
-/// The service of clients dies. The clients are reset, and so are the connections of their server,
-/// which is on the kernel.
+/// The service of clients dies. The clients are reset, and the connections of their server, which
+/// is on the kernel, end.
 pub fn servers_of_dead_clients_are_reset() -> Outcome {
     let wire = Wire::new()?;
     let waiting = Waiting::compile(&wire)?;
@@ -133,7 +134,7 @@ pub fn many_peers_are_reset() -> Outcome {
 }
 
 /// Clients and server are accelerated, by two services. The clients are reset when their own
-/// service dies, when the server's service dies, and when both die, whatever call they wait in.
+/// service dies, when the server's service dies, and when both die, in each of five waiting calls.
 pub fn connections_are_reset_when_a_service_dies() -> Outcome {
     for (clients_die, server_dies) in [(true, false), (false, true), (true, true)] {
         for how in ["poll", "select", "epoll", "nested", "recv"] {
@@ -190,7 +191,8 @@ pub fn clients_at_work_outlive_both_services() -> Outcome {
 }
 
 /// The service of a server dies. A client connects again at once, from the same port, to the
-/// kernel's listener. The RSTs that are sent for the old connection do not reset the new one.
+/// kernel's listener. The restorer process, which outlives the service, repeats ACKs for the
+/// old connection to make the peer answer. These ACKs do not reset the new connection.
 pub fn a_peer_that_reconnects_is_not_reset() -> Outcome {
     let wire = Wire::new()?;
     let waiting = Waiting::compile(&wire)?;

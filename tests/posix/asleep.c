@@ -1,5 +1,5 @@
-/* A thread sleeps in epoll_wait, poll, select or accept while another thread adds a descriptor to
- * an epoll instance, or modifies it there. */
+/* Descriptors that are added to an epoll instance, or modified there, in most cases while a thread
+ * sleeps in epoll_wait, poll, select or accept. */
 #include "posix.h"
 
 static int add(int epfd, int fd, unsigned bits, unsigned data)
@@ -47,7 +47,8 @@ static void say_woken(struct sleeper *sleeper)
 	    events_text(sleeper->event.events));
 }
 
-/* The kinds of registration that the cases use: level-triggered, edge-triggered, one-shot. */
+/* The kinds of registration that the cases try: level-triggered and edge-triggered, each without
+ * and with EPOLLONESHOT. */
 static const unsigned kinds[] = {
 	EPOLLIN,
 	EPOLLIN | EPOLLONESHOT,
@@ -55,8 +56,8 @@ static const unsigned kinds[] = {
 	EPOLLIN | EPOLLET | EPOLLONESHOT,
 };
 
-/* A connection wakes the sleeper if it is readable when it is added or modified, and if data
- * arrives afterwards. */
+/* A readable connection wakes the sleeper when the connection is added or modified. A connection
+ * without data wakes the sleeper when data arrives after the modification. */
 void armed_while_asleep(void)
 {
 	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
@@ -68,6 +69,8 @@ void armed_while_asleep(void)
 		start(&sleeper, epfd);
 		must(add(epfd, fd, kinds[i], 1) == 0);
 		say_woken(&sleeper);
+		/* The level-triggered registration is still armed. Unread data would end the next
+		 * epoll_wait at once. */
 		if (kinds[i] == EPOLLIN)
 			read_exactly(fd, 10, 1);
 		say("armed again");
@@ -145,8 +148,8 @@ void accept_then_wait(void)
 	}
 	peer_connects(port);
 	say_woken(&sleeper);
-	/* An epoll_wait with a timeout of 0 reports a connection, too. */
 	accept_one(listener);
+	/* An epoll_wait with a timeout of 0 reports a connection, too. */
 	must(modify(epfd, listener, EPOLLIN, 9) == 0);
 	for (int round = 0; round < 3; round++) {
 		struct epoll_event event;
@@ -167,7 +170,7 @@ static void *accept_twice(void *arg)
 }
 
 /* A thread sleeps in accept while the listener is added to an epoll instance in which no thread
- * waits. The thread accepts all connections. */
+ * waits. The thread accepts both connections. */
 void accepting_while_added(void)
 {
 	int port, listener = open_listener(0, &port), epfd = epoll_create1(0);
@@ -181,7 +184,8 @@ void accepting_while_added(void)
 	say("both accepted");
 }
 
-/* A thread that calls poll, or select if `selects` is set, once without a timeout. */
+/* A thread that calls poll, or select if `selects` is set, once without a timeout. `count` is the
+ * result. */
 struct poller {
 	pthread_t thread;
 	volatile pid_t tid;
@@ -274,7 +278,8 @@ void several_asleep(void)
 	say("all woken");
 }
 
-/* A listener with EPOLLONESHOT has connections of the kernel and of Tidelane. epoll reports the
+/* A listener with EPOLLONESHOT gets a connection over loopback, and later a connection from the
+ * peer. Tidelane without `--loopback` leaves the first connection to the kernel. epoll reports the
  * listener once, and once again after EPOLL_CTL_MOD. */
 void one_shot_listener(void)
 {

@@ -139,8 +139,8 @@ static void cancel_asleep(const char *name, struct waiter *waiter)
 	say_joined(name, waiter);
 }
 
-/* A thread is cancelled while it sleeps, once in each call. Other threads can use the descriptor
- * afterwards. */
+/* A thread is cancelled while it sleeps, once in each call. After a cancelled call that waits for
+ * data or a connection, another thread can use the connection or the listener. */
 void cancelled_asleep(void)
 {
 	int other, port, fd = accepted(0, &other), listener = open_listener(0, &port), ends[2];
@@ -187,8 +187,9 @@ static void in_ofd_setlkw(struct waiter *waiter)
 	fcntl(waiter->fd, F_OFD_SETLKW, &lock);
 }
 
-/* A thread is cancelled while it waits for a lock of a file, which another open file description
- * has. fcntl is a cancellation point with the commands that wait, and with no other command. */
+/* A thread is cancelled while it waits for a file lock that another open file description holds.
+ * fcntl is a cancellation point with the two commands that wait. The file can be locked
+ * afterwards. */
 void cancelled_in_lock(void)
 {
 	char name[] = "/tmp/posix-lock-XXXXXX";

@@ -24,7 +24,8 @@ void blocking_connect(void)
 	show(close(fd));
 }
 
-/* A non-blocking connect fails with EINPROGRESS, even if the peer answers at once. */
+/* A non-blocking connect fails with EINPROGRESS, even if the peer answers at once. After the
+ * handshake, connect succeeds once and then fails with EISCONN. */
 void connects_at_once(void)
 {
 	int listener, others = 0;
@@ -72,7 +73,7 @@ void refused(void)
 	close(fd);
 }
 
-/* A socket that is bound to an address and a port keeps both when it connects. */
+/* bind to an address gives a socket a port. The socket keeps this port when it connects. */
 void bound_connect(void)
 {
 	int listener;

@@ -1,4 +1,4 @@
-/* Transfer of data: reading, writing, flags, and the end of the stream. */
+/* Transfer of data: reading, writing, flags, the end of the stream, and resets. */
 #include "posix.h"
 
 /* Addresses and flags of a connection, data in both directions, and its end. */
@@ -60,7 +60,8 @@ void nonblocking(void)
 	say("peer got all %d %ld", got.first == total, got.second);
 }
 
-/* All calls that receive or send data, with buffers, iovec arrays and messages. */
+/* Most calls that receive or send data, with buffers, iovec arrays and messages, and several
+ * flags. */
 void messages(void)
 {
 	int other, fd = accepted(0, &other);
@@ -141,7 +142,8 @@ void wait_all(void)
 	show(recv(fd, bytes, 20, MSG_WAITALL));
 }
 
-/* recvmmsg without MSG_WAITFORONE waits for each message, until the timeout has passed. */
+/* recvmmsg waits for each message, with MSG_WAITFORONE only for the first message, and with
+ * MSG_DONTWAIT for none. The timeout ends recvmmsg only after a message. */
 void message_arrays(void)
 {
 	int other, fd = accepted(0, &other);
@@ -262,8 +264,8 @@ void shutdowns(void)
 	show(read(fresh, bytes, 1));
 }
 
-/* The peer resets a connection. One call fails with ECONNRESET, and later reads return 0. At the
- * end this program resets a connection. */
+/* The peer resets a connection. One call reports ECONNRESET, and later reads return 0. At the end
+ * this program resets a connection. */
 void resets(void)
 {
 	int other, error = -1, fd = accepted(0, &other);
@@ -383,7 +385,7 @@ void bulk(void)
 	say("peer got %ld %ld", got.first, got.second);
 }
 
-/* The numbers of unread and of unacknowledged bytes (FIONREAD and SIOCOUTQ). */
+/* The numbers of unread and of unacknowledged bytes (FIONREAD and TIOCOUTQ). */
 void counts(void)
 {
 	int other, count = -1, fd = accepted(0, &other);

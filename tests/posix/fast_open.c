@@ -1,7 +1,8 @@
 /* TCP Fast Open (RFC 7413): this program sends data in SYNs, and accepts data in SYNs. */
 #include "posix.h"
 
-/* TCPI_OPT_SYN_DATA, a bit of tcpi_options: the SYN carried data. */
+/* TCPI_OPT_SYN_DATA, a bit of tcpi_options: the SYN carried data, and the SYN,ACK acknowledged the
+ * data. */
 #define SYN_DATA 32
 
 /* Sets an integer option of TCP. */
@@ -57,8 +58,9 @@ void fast_open_options(void)
 	try_values("accepted", accepted(0, &other));
 }
 
-/* Returns the address of a new listener of the peer that accepts data in SYNs. Opens a connection
- * to the listener first, so that this host has the listener's cookie. */
+/* Returns the address of a new listener of the peer that accepts data in SYNs. Stores the peer's
+ * descriptor of the listener in `listener`. Opens a connection to the listener first, so that this
+ * host has the listener's cookie. */
 static struct sockaddr_in fast_listener(int *listener)
 {
 	struct sockaddr_in name = peer_listener(listener);
@@ -101,7 +103,7 @@ static int check_arrived(int fd, int listener, long count)
 	return other;
 }
 
-/* Sends `count` bytes by one of five calls. */
+/* Sends `count` bytes by one of five calls. `how`, from 0 to 4, selects the call. */
 static ssize_t send_part(int how, int fd, const unsigned char *bytes, size_t count)
 {
 	struct iovec parts[] = {{(void *)bytes, 1}, {(void *)(bytes + 1), count - 1}};
@@ -121,7 +123,7 @@ static ssize_t send_part(int how, int fd, const unsigned char *bytes, size_t cou
 }
 
 /* With TCP_FASTOPEN_CONNECT, connect returns at once, and the SYN leaves with the data of the first
- * write, by any call that sends. */
+ * write. The first write is any of the calls of send_part. */
 void fast_open_deferred(void)
 {
 	int listener;

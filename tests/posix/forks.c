@@ -1,4 +1,4 @@
-/* Connections that several processes have open after fork. */
+/* Connections and listeners that several processes have open after fork. */
 #include "posix.h"
 
 /* Ends the child without flushing its copy of the command stream to the peer. The parent uses the
@@ -62,14 +62,16 @@ void killed_listener(void)
 	say("in use %d", in_use);
 }
 
-/* The parent accepts a connection, a child uses it, and the parent closes it. */
+/* The parent accepts a connection, a child uses it, and the parent closes it. The child closes its
+ * descriptor or ends without a close. */
 void fork_serves(void)
 {
 	int port, listener = open_listener(0, &port);
 	want_connections(listener);
 	for (int round = 0; round < 6; round++) {
 		int other = peer_connects(port);
-		/* The data arrives before the fork. In every second round the parent reads it. */
+		/* The peer sends the data before the fork. In every second round the parent reads
+		 * the data, and in the other rounds the child. */
 		peer_sends(other, 5000, 1);
 		int fd = accept(listener, NULL, NULL);
 		must(fd >= 0);
@@ -246,7 +248,7 @@ void fork_reads_and_writes(void)
 	say("child %d", status_of(child));
 }
 
-/* Two processes sleep in read on one connection. Each byte goes to one of them. */
+/* Two processes sleep in read on one connection. Each byte goes to exactly one process. */
 void fork_both_read(void)
 {
 	int other, fd = accepted(0, &other), sums[2];
@@ -283,7 +285,7 @@ void fork_both_read(void)
 }
 
 /* The parent fills the send buffer, and the child writes more data. The peer receives the parent's
- * data first, although it was not acknowledged before the fork. */
+ * data first, although a part of this data was not acknowledged before the fork. */
 void fork_unacknowledged(void)
 {
 	int other, fd = accepted(SOCK_NONBLOCK, &other);
@@ -316,7 +318,8 @@ void fork_unacknowledged(void)
 	    status_of(child));
 }
 
-/* A grandchild uses the connection after its parent has ended, as in a daemon. */
+/* A grandchild uses the connection after its parent has ended, as in a daemon. Then a child of the
+ * grandchild uses the connection. */
 void fork_twice(void)
 {
 	int other, fd = accepted(0, &other), done[2];
@@ -347,7 +350,8 @@ void fork_twice(void)
 	wait_byte(done[0]);
 }
 
-/* A child sees the addresses, the options and the state of the parent's connection. */
+/* A child sees the addresses, TCP_NODELAY, the unread bytes and the events of the parent's
+ * connection. The parent cannot send after the child's shutdown. */
 void fork_looks_the_same(void)
 {
 	int other, on = 1, fd = accepted(0, &other);
@@ -525,8 +529,8 @@ void fork_beside_threads(void)
 	pthread_join(thread, NULL);
 }
 
-/* The peer has closed or reset the connection before the child uses it. The child gets the data
- * that arrived before a close, and then the end or the error. */
+/* The peer has closed or reset the connection before the child uses it. The child reads the data
+ * that arrived before a close. In both cases, a further read and a send follow. */
 void fork_after_the_end(void)
 {
 	for (int reset = 0; reset < 2; reset++) {
@@ -636,8 +640,9 @@ void fork_counts_received(void)
 	say("received %llu", bytes_received(fd));
 }
 
-/* A child shuts its parent's listener down. The parent, which accepts or sleeps, no longer has a
- * listener. Then the parent listens again. */
+/* A child shuts its parent's listener down, in the last two rounds while the parent sleeps in
+ * accept. The parent's accept fails, and connections are refused, until the parent calls listen
+ * again. */
 void fork_shuts_listener_down(void)
 {
 	int port, go[2];
@@ -677,7 +682,8 @@ void fork_shuts_listener_down(void)
 	}
 }
 
-/* A child shuts its parent's listener down, and the parent calls listen next. */
+/* A child shuts its parent's listener down, and the parent calls listen next. The listener then
+ * accepts a connection. */
 void fork_shuts_down_before_listen(void)
 {
 	int port, listener = open_listener(0, &port);

@@ -1,10 +1,10 @@
-/* Groups of listeners that share a port (SO_REUSEPORT), and a second call of listen. */
+/* Groups of listeners that share a port (SO_REUSEPORT), and repeated calls of listen. */
 #include <linux/filter.h>
 
 #include "posix.h"
 
-/* CONNECTIONS is the number of connections that a case opens. Each of two listeners must get at
- * least SHARE_MIN of them. A listener gets fewer with a probability below 10^-9. */
+/* A case opens CONNECTIONS connections to find the shares of two listeners. Each listener must get
+ * at least SHARE_MIN of them. A listener gets fewer with a probability below 10^-9. */
 #define CONNECTIONS 64
 #define SHARE_MIN 8
 
@@ -50,7 +50,7 @@ static void open_and_count(int port, int count, const int *listeners, int *count
 }
 
 /* Two listeners share the connections. When one of them is closed, the other listener gets all
- * connections. */
+ * connections. A new member of the group gets its share again. */
 void group_shares(void)
 {
 	int port, listeners[2], counts[2] = {0}, alone[1] = {0};
@@ -141,7 +141,8 @@ void group_with_a_program(void)
 	say("%d %d", counts[0], counts[1]);
 }
 
-/* A second call of listen changes the backlog of the listener. */
+/* listen is called again, with a backlog of 0 and then of 64. Afterwards eight connections can wait
+ * for accept. */
 void listen_again(void)
 {
 	int port, listener = member(0, &port), others[8];

@@ -1,16 +1,17 @@
-/* Signal handlers that fork or use sockets, while they interrupt calls on sockets. */
+/* Signal handlers that interrupt calls on sockets: handlers that fork, use sockets or jump out of
+ * the call, and the effect of siginterrupt. */
 #include "posix.h"
 
-/* Number of signals that a case handles. */
+/* Number of signals after which a case ends. */
 enum { TICKS = 200 };
 
-/* Number of handled signals (write_here counts only those of which it sent the byte), and the
- * connection to which write_here writes. */
+/* `ticks` is the number of handled signals, or the number of bytes that the handler write_here has
+ * sent. `spare` is the connection to which write_here writes. */
 static volatile sig_atomic_t ticks, spare = -1;
 /* Number of failed calls in the handler. */
 static volatile sig_atomic_t failures;
 
-/* Sends SIGALRM to this process every 0.5 ms. */
+/* Installs `handler` for SIGALRM with SA_RESTART. Sends SIGALRM to this process every 0.5 ms. */
 static void every_half_millisecond(void (*handler)(int))
 {
 	struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
@@ -145,8 +146,9 @@ static void count_tick(int signal)
 	ticks++;
 }
 
-/* Sends SIGUSR1 to the main thread when it sleeps, and later a byte if the signal does not end the
- * call. `arg` is the peer's descriptor. */
+/* Sends SIGUSR1 to this process when the main thread sleeps. Later makes the peer send a byte for
+ * the read, or for the next read if the signal has ended the read. `arg` points to the peer's
+ * descriptor. */
 static void *interrupt_later(void *arg)
 {
 	int before = ticks;
@@ -159,7 +161,8 @@ static void *interrupt_later(void *arg)
 	return NULL;
 }
 
-/* A handler that signal installs after siginterrupt ends calls, or not, as siginterrupt says. */
+/* siginterrupt chooses whether a signal ends a read. The handler is installed afterwards, by
+ * signal(2). */
 void interrupting_signals(void)
 {
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"

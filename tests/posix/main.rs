@@ -1,6 +1,7 @@
 //! The POSIX tests: each case of the C program `posix.c` runs on the kernel's stack and on
 //! Tidelane, whose service (`tidelaned`) carries the connections of programs under `tidelane run`.
-//! The two outputs of a case must be equal.
+//! The two outputs of a case must be equal. A further comparison runs the preload library without a
+//! service.
 //!
 //! Run them as root after `make build`: `cargo test -p tidelane-tests --test posix`. The
 //! environment variable POSIX_CASES="a b" selects the cases `a` and `b`.
@@ -21,8 +22,7 @@ use tidelane_tests::{
     wire::{CLIENT, SERVER},
 };
 
-/// Time limit of a case on one stack. The slowest case needs a hundredth of this time on an idle
-/// machine.
+/// Time limit of a case on one stack. The slowest case needs a few seconds on an idle machine.
 const CASE_MAX: Duration = Duration::from_secs(90);
 /// Number of hanging cases after which the remaining cases are left out, because the whole run has
 /// a time limit, too.
@@ -31,7 +31,7 @@ const HANGS_MAX: usize = 3;
 /// connect to the interface's own address if no program on Tidelane listens at the port.
 const KERNEL_TOO: [&str; 3] = ["both_stacks", "refused", "one_shot_listener"];
 
-/// The comparisons. Each runs all cases of `posix.c`.
+/// The comparisons. Each runs all cases of `posix.c`, or the cases that POSIX_CASES selects.
 const CASES: &[Case] = &[
     Case {
         name: "posix::without_a_service",
@@ -308,7 +308,8 @@ fn difference(expected: &str, actual: &str) -> String {
     )
 }
 
-/// Returns a wire whose kernels at both ends have TCP Fast Open enabled, as client and as server.
+/// Returns a wire. The kernel has TCP Fast Open enabled in the namespaces of both ends, as client
+/// and as server.
 fn wire() -> Result<Wire, Stop> {
     let wire = Wire::new()?;
     for side in [Side::Server, Side::Client] {

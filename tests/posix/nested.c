@@ -8,7 +8,8 @@ static int wait_one(int epfd, struct epoll_event *event)
 }
 
 /* The program waits for data on a connection in a temporary epoll instance, and closes the
- * instance. Then it adds the connection to a second instance, which reports the following event. */
+ * instance. Then the program adds the connection to a second instance, which reports the data that
+ * arrives next. */
 void temporary_epoll(void)
 {
 	enum { N = 40 };
@@ -35,11 +36,12 @@ void temporary_epoll(void)
 	say("missed %d", missed);
 }
 
-/* `outer` contains `middle`, and `middle` contains `inner`. `inner` contains a connection and the
- * read end of the pipe `ends`. */
+/* The epoll instances and the pipe of a case. In nested_epoll, `outer` contains `middle`, `middle`
+ * contains `inner`, and `inner` contains a connection and the read end of the pipe `ends`. */
 static int outer, middle, inner, ends[2];
 
-/* Waits for one event of an epoll instance, and prints it. */
+/* Waits for one event of an epoll instance, with `timeout` in milliseconds. Prints the event, or
+ * the result of epoll_wait if there is no event. */
 static void print_event(const char *what, int epfd, int timeout)
 {
 	struct epoll_event event;
@@ -126,7 +128,8 @@ void nested_epoll(void)
 
 /* A registration with EPOLLONESHOT stays armed while it has nothing to report. The inner instance
  * contains a connection that is registered for no events, and whose data arrives while the program
- * sleeps in the outer instance. With Tidelane, the arrival wakes the thread of the program. */
+ * sleeps in the outer instance. With Tidelane, the arrival wakes the thread within epoll_wait, and
+ * epoll_wait must continue to wait. */
 void nested_one_shot(void)
 {
 	int quiet_peer, quiet = accepted(SOCK_NONBLOCK, &quiet_peer);

@@ -1,7 +1,7 @@
-/* Several threads that wait in one epoll instance, which contains other epoll instances. */
+/* Several threads or processes that use one epoll instance, which contains another instance. */
 #include "posix.h"
 
-/* The outer instance, which contains the read end of the pipe `ends`. */
+/* The outer instance, and a pipe. Most cases add the read end of the pipe to the outer instance. */
 static int outer, ends[2];
 
 /* User data of the registrations in the outer instance. */
@@ -81,7 +81,7 @@ void nested_added_later(void)
 	}
 }
 
-/* Two threads sleep in the outer instance while the main thread sleeps in recv on a connection. The
+/* Two threads sleep in the outer instance while the main thread sleeps in read on a connection. The
  * connection's registration in the inner instance is disabled. Data on the connection wakes only
  * the main thread. */
 void nested_beside_calls(void)
@@ -98,7 +98,7 @@ void nested_beside_calls(void)
 	start_waiter(&waiters[0]);
 	start_waiter(&waiters[1]);
 	for (int round = 0; round < ROUNDS; round++) {
-		/* The main thread sleeps in recv when the data arrives. */
+		/* The main thread sleeps in read when the data arrives. */
 		pthread_t thread;
 		must(pthread_create(&thread, NULL, peer_sends_later, &other) == 0);
 		read_exactly(fd, 30, 1);
@@ -114,9 +114,9 @@ static void *receive_one(void *fd)
 	return NULL;
 }
 
-/* A thread sleeps in the outer instance, and another thread in recv on a connection of the inner
- * instance. Events of another connection of the inner instance, which is registered for no events,
- * do not keep the threads busy. */
+/* A thread sleeps in the outer instance, and another thread in read on a connection of the inner
+ * instance. Data of a second connection, which the inner instance has registered for no events,
+ * does not keep the threads busy. */
 void nested_does_not_spin(void)
 {
 	int quiet_peer, quiet = accepted(0, &quiet_peer), other, fd = accepted(0, &other);
@@ -148,8 +148,8 @@ void nested_does_not_spin(void)
 	say("event %u", end_waiter(&waiter));
 }
 
-/* Threads sleep in an outer instance while another thread adds two descriptors that are not ready
- * to the inner instance: an empty instance and a listener. No event is reported. */
+/* Two threads sleep in the outer instance while the main thread adds two descriptors to the inner
+ * instance: an empty instance and a listener. Neither is ready, and no event is reported. */
 void nested_quiet_additions(void)
 {
 	int port, listener = open_listener(0, &port), inner = epoll_create1(0);
@@ -167,7 +167,7 @@ void nested_quiet_additions(void)
 	must(write(ends[1], "x", 1) == 1);
 	say("events %u", end_waiter(&waiters[0]) + end_waiter(&waiters[1]));
 	must(read(ends[0], &port, 1) == 1);
-	/* The threads also see a connection at the listener. */
+	/* A connection at the listener wakes a thread. */
 	struct sockaddr_in name;
 	socklen_t len = sizeof name;
 	must(getsockname(listener, (void *)&name, &len) == 0);
@@ -177,7 +177,7 @@ void nested_quiet_additions(void)
 }
 
 /* Parent and child have descriptors of one outer instance. The parent closes its descriptor of the
- * inner instance, which stays registered. */
+ * inner instance, which stays registered. The outer instance still reports the inner instance. */
 void nested_after_fork(void)
 {
 	int inner = epoll_create1(0), go[2];
@@ -203,7 +203,8 @@ void nested_after_fork(void)
 /* Number of events that the threads of `nested_reported_once` got for the connection. */
 static int reports;
 
-/* Waits for events of a connection, with the timeout `argument`, until the pipe is readable. */
+/* Waits for events of a connection, with the timeout `argument` in milliseconds, until the pipe is
+ * readable. */
 static void *count_reports(void *argument)
 {
 	struct epoll_event event = {0};
@@ -216,8 +217,8 @@ static void *count_reports(void *argument)
 	return NULL;
 }
 
-/* Several threads wait for an inner instance that is registered with EPOLLONESHOT, and one of them
- * polls. Each event goes to exactly one thread. */
+/* Several threads wait for an inner instance that is registered with EPOLLONESHOT. One of them
+ * repeats epoll_wait with a timeout of 0. Each event goes to exactly one thread. */
 void nested_reported_once(void)
 {
 	enum { THREADS = 4, ROUNDS = 200 };
@@ -245,8 +246,8 @@ void nested_reported_once(void)
 }
 
 /* A thread sleeps in the outer instance while another thread polls the outer instance with a
- * timeout of 0. The inner instance contains a connection that is registered for no events, whose
- * data arrives meanwhile. The sleeping thread still wakes for the next event. */
+ * timeout of 0. The inner instance contains a connection that is registered for no events.
+ * Meanwhile, data arrives on this connection. The sleeping thread still wakes for the next event. */
 void nested_polled_beside(void)
 {
 	int quiet_peer, quiet = accepted(SOCK_NONBLOCK, &quiet_peer);

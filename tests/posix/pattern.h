@@ -2,7 +2,7 @@
  * detects lost, duplicated and misplaced bytes. */
 #include <stddef.h>
 
-/* With this value as the seed, a receiver accepts any bytes. */
+/* With this value as the seed, the peer's `receive` command (peer.c) accepts any bytes. */
 #define ANY_BYTES 4242u
 
 /* Returns the byte at `position` of the stream. */

@@ -1,14 +1,15 @@
 /*
  * The peer of the test cases: the program at the other end of their connections.
  *
- *   peer UNIX_PATH ADDRESS
+ *   peer UNIX_PATH OWN_ADDRESS
  *
  * The peer executes commands that it reads from a unix socket at UNIX_PATH. A command is a line,
- * and its answer is a line: "ok" or "error", and up to two numbers. FD is a descriptor of the
- * peer, in its answers and in later commands. The data that it sends and expects is the pattern
- * of pattern.h with SEED.
+ * and its answer is a line: "ok" or "error", and up to two numbers. The number after "error" is
+ * errno. "ok -1" also stands for a failed call. FD is a descriptor of the peer, in its answers and
+ * in later commands. The data that the peer sends and expects is the pattern of pattern.h with
+ * SEED, or with the seed 9 for fast_connect.
  *
- *   listen                            listens at ADDRESS; answers with FD and port
+ *   listen                            listens at OWN_ADDRESS; answers with FD and port
  *   connect ADDRESS PORT              connects; answers with FD
  *   fast_connect ADDRESS PORT COUNT   connects and sends COUNT bytes, in the SYN if possible
  *   fast FD                           lets a listener accept data in SYNs
@@ -16,15 +17,19 @@
  *   port FD                           answers with the local port
  *   send FD COUNT SEED                starts a job that sends; answers with the job's number
  *   send_urgent FD COUNT SEED         the same; the last byte of each write is urgent
- *   receive FD COUNT SEED             starts a job that receives; -1 stands for all bytes
- *   join JOB                          waits for a job; answers with its bytes and its error
- *   urgent FD COUNT SEED              sends bytes in one call, the last one urgent
+ *   receive FD COUNT SEED             starts a job that receives; a COUNT of -1 stands for all
+ *                                     bytes up to the end of the stream
+ *   join JOB                          waits for a job; answers with the number of transferred
+ *                                     bytes and the error (struct job)
+ *   urgent FD COUNT SEED              sends bytes in one call, the last one urgent; answers with
+ *                                     the result of the call
  *   mark FD                           receives up to the mark; answers with the number of bytes
- *                                     before the urgent byte and its value
+ *                                     before the urgent byte, and the value of the urgent byte
  *   inline FD                         sets SO_OOBINLINE
  *   shutdown FD                       closes the direction from the peer
  *   close FD, reset FD                closes the descriptor, or resets the connection
- *   close_all HOW                     closes all descriptors but the command socket's
+ *   close_all HOW                     closes all descriptors from 3 on but the command socket's,
+ *                                     in the way HOW (see the function close_all)
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -51,7 +56,7 @@ struct job {
 	/* 0 if the entry is free. */
 	pthread_t thread;
 	int fd;
-	/* Number of bytes to transfer. */
+	/* Number of bytes to transfer. For a receiver, a negative number stands for all bytes. */
 	long count;
 	unsigned seed;
 	/* Number of transferred bytes. */
@@ -61,7 +66,7 @@ struct job {
 };
 
 static struct job jobs[64];
-/* The address at which the peer listens. */
+/* The address at which the peer listens (OWN_ADDRESS). */
 static const char *own_address;
 /* Descriptor from which the peer reads commands. */
 static int control_in;
@@ -129,7 +134,7 @@ static void *send_all_urgent(void *arg)
 	return NULL;
 }
 
-/* The following functions each execute the command of their name and write the answer to `out`. */
+/* Each function do_NAME executes the command NAME and writes the answer to `out`. */
 static int do_urgent(FILE *out, int fd, long count, unsigned seed)
 {
 	unsigned char bytes[64];
@@ -253,8 +258,9 @@ static int reset(FILE *out, int fd)
 	return fprintf(out, "ok\n");
 }
 
-/* Closes all descriptors but those of the command socket, by close, by the system call, or by
- * close_range with or without CLOSE_RANGE_UNSHARE. */
+/* Closes the descriptors from 3 on but those of the command socket. `how` is 0 for close, 1 for the
+ * bare system call, 2 for close_range with CLOSE_RANGE_UNSHARE (only in the last of its calls), or
+ * 3 for close_range without this flag. 0 and 1 close descriptors below 1024 only. */
 static int close_all(FILE *out, int how)
 {
 	int last = fileno(out);

@@ -79,7 +79,8 @@ struct answer {
 
 /* Sends a command (see peer.c) to the peer and returns its answer. */
 struct answer peer(const char *format, ...);
-/* Sends a command to the peer, which must succeed. Returns the first number of the answer. */
+/* Sends a command to the peer. The answer must be "ok" with a first number of at least 0. Returns
+ * this number. */
 long peer_must(const char *format, ...);
 /* Makes the peer send `count` bytes of the pattern (pattern.h) with `seed` on its descriptor `fd`.
  * Waits until the peer's sends have returned. */
@@ -110,7 +111,7 @@ struct sockaddr_in peer_listener(int *fd);
 void wait_readable(int fd);
 /* Waits until poll reports all of `events` for `fd`. `events` may include POLLHUP and POLLERR. */
 void await_events(int fd, short events);
-/* Prints the result of poll, without waiting. */
+/* Prints the result of poll and the reported events, without waiting. */
 void say_poll(int fd);
 /* Sleeps for 50 ms, so that data in flight most likely arrives. The pause may be too short on a
  * busy machine, and the output of a case must not depend on it. */
@@ -119,13 +120,13 @@ void pause_briefly(void);
 int epoll_control(int epfd, int operation, int fd, unsigned bits, unsigned data);
 /* Waits until the thread `tid` sleeps. */
 void await_asleep(pid_t tid);
-/* The function of a thread. Sends data on the peer's socket, whose number `other` points to, when
- * the main thread sleeps. */
+/* The function of a thread. When the main thread sleeps, makes the peer send 30 bytes. `other`
+ * points to an int, the peer's descriptor of the connection. */
 void *peer_sends_later(void *other);
 /* Calls accept on `listener`, which must have no pending connection, without waiting. A process
  * must have called accept before Tidelane's service (`tidelaned`) gives it connections. */
 void want_connections(int listener);
-/* Returns a new listener at `port` of all addresses, after want_connections. */
+/* Returns a new listener at `port` of all IPv4 addresses, for which want_connections was called. */
 int listener_at(int port);
 /* Reads `count` bytes, which must be the pattern with `seed`. */
 void read_exactly(int fd, long count, unsigned seed);

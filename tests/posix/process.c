@@ -1,8 +1,9 @@
-/* Connections in programs that duplicate descriptors, fork, use threads, handle signals or send
- * files. */
+/* Connections in programs that duplicate descriptors, fork, use threads, handle signals, send files
+ * or splice. */
 #include "posix.h"
 
-/* Duplicates of a connection's descriptor by dup, dup2, dup3 and fcntl. */
+/* Duplicates of a connection's descriptor by dup, dup2 and fcntl. A call of dup2 or dup3 that fails
+ * leaves the connection open. */
 void duplicates(void)
 {
 	int other, fd = accepted(0, &other);
@@ -34,7 +35,7 @@ void duplicates(void)
 	write_exactly(ends[0], 30, 4);
 	got = peer_receives(other, 30, 4);
 	say("peer got %ld %ld", got.first, got.second);
-	/* A descriptor above a lowered limit. The connection stays open. */
+	/* The lowered limit excludes the descriptor. The connection stays open. */
 	struct rlimit limit, lowered;
 	must(getrlimit(RLIMIT_NOFILE, &limit) == 0);
 	lowered = limit;
@@ -50,8 +51,8 @@ void duplicates(void)
 	say("peer got %ld %ld", got.first, got.second);
 }
 
-/* The program closes all descriptors except its listener, also by the bare system call. Later
- * connections work. */
+/* The program closes a connection by the bare system call, and then most descriptors, but not its
+ * listener and the command socket. A later connection works. */
 void closes_all(void)
 {
 	int other, port, fd = accepted(0, &other), listener = open_listener(0, &port);
@@ -74,9 +75,9 @@ void closes_all(void)
 	say("peer got %ld %ld", got.first, got.second);
 }
 
-/* Standard error is a connection while the program tries to send a connection to another process.
- * Tidelane's preload library reports such an attempt on standard error. The peer must not receive
- * the report. */
+/* Standard error is a connection while the program tries to send the connection over a unix socket.
+ * Tidelane's preload library reports this attempt on standard error. The peer must not receive the
+ * report. */
 void connection_as_standard_error(void)
 {
 	int other, pair[2], fd = accepted(0, &other), before = dup(2);
@@ -273,8 +274,9 @@ void small_stack(void)
 	say("served");
 }
 
-/* The connection that the handler writes to, and true if the write succeeded. */
+/* The connection that the handler writes to. */
 static int signal_fd;
+/* True if the handler's write succeeded. */
 static volatile sig_atomic_t handled;
 
 static void write_in_handler(int signal)
@@ -365,8 +367,8 @@ static void interrupted_calls(int fd, int epfd)
 	close(listener);
 }
 
-/* Signals interrupt waiting calls, or restart them with SA_RESTART. epoll_pwait and ppoll unblock a
- * signal during the wait. */
+/* Signals interrupt waiting calls. With SA_RESTART, a read continues after a signal. epoll_pwait
+ * and ppoll unblock a signal during the wait. */
 void signals(void)
 {
 	int other, fd = accepted(0, &other), epfd = epoll_create1(0);
@@ -443,7 +445,8 @@ void files(void)
 	close(fd);
 }
 
-/* splice into a pipe that has room for a part of the data moves this part and does not wait. */
+/* splice into a pipe that has room for a part of the data moves some bytes and does not wait. After
+ * the pipe was read, splice moves the rest. */
 void spliced_into_full_pipe(void)
 {
 	static char bytes[1 << 16];
@@ -477,8 +480,8 @@ static void on_timer(int signal)
 	(void)signal;
 }
 
-/* Writes until neither this program nor the peer, which does not read, takes more bytes. On a busy
- * machine, bytes leave the send buffer late, so the buffer has to stay full for ten pauses. */
+/* Writes until the send buffer and the peer's receive buffer are full. The peer does not read. On a
+ * busy machine, bytes leave the send buffer late, so the buffer has to stay full for ten pauses. */
 static void write_until_full(int fd)
 {
 	static char bytes[1 << 16];
@@ -490,7 +493,8 @@ static void write_until_full(int fd)
 	}
 }
 
-/* A signal ends a splice that waits for room in the send buffer. The bytes stay in the pipe. */
+/* A signal ends a splice that waits for room in the send buffer, and so does the timeout
+ * SO_SNDTIMEO. The bytes stay in the pipe. */
 void spliced_and_interrupted(void)
 {
 	int ends[2], other, unread = 0, fd = accepted(0, &other);

@@ -1,7 +1,9 @@
-/* Readiness: epoll in all its modes, poll and select, for connections and kernel descriptors. */
+/* Readiness: epoll (level-triggered, edge-triggered and one-shot), poll and select, for
+ * connections, listeners and kernel descriptors. */
 #include "posix.h"
 
-/* Waits in epoll for `timeout` milliseconds at most, and prints all events. */
+/* Waits in epoll for `timeout` milliseconds at most, and prints the events and their number. The
+ * user data of each event must be below 16. */
 static void wait_and_say(int epfd, int timeout)
 {
 	struct epoll_event events[8];
@@ -64,8 +66,8 @@ void level_triggered(void)
 	wait_and_say(epfd, 0);
 }
 
-/* The last data and the end of the stream arrive together. epoll reports the connection again after
- * the program has read the data. */
+/* The last data and the end of the stream arrive before the program calls epoll_wait. epoll reports
+ * the connection again after the program has read the data. */
 void data_and_end(void)
 {
 	int other, fd = accepted(SOCK_NONBLOCK, &other), epfd = epoll_create1(0);

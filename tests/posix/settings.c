@@ -1,7 +1,7 @@
 /* Socket options that limit buffers, decide when waiters are woken, or change the sent packets. */
 #include "posix.h"
 
-/* Returns the value of an integer option, or the negative error. */
+/* Returns the value of an integer option, or -errno if the call fails. */
 static int number_of(int fd, int level, int name)
 {
 	int value = -7;
@@ -69,7 +69,7 @@ void setting_ranges(void)
 	say("byte %x, length %u", byte, len);
 }
 
-/* Accepted connections inherit the options of the listener. */
+/* Accepted connections inherit several options of the listener. */
 void settings_inherited(void)
 {
 	int port, listener = open_listener(0, &port);
@@ -111,7 +111,8 @@ static int waiting(int fd)
 	return count;
 }
 
-/* A socket is readable, and a reader is woken, only if at least SO_RCVLOWAT bytes are unread. */
+/* poll and epoll report a connection as readable only if at least SO_RCVLOWAT bytes are unread, or
+ * if the peer's FIN has arrived. */
 void receive_low(void)
 {
 	int other, fd = accepted(0, &other), epfd = epoll_create1(0);
@@ -165,8 +166,8 @@ void receive_low_large(void)
 	say("sent %ld %ld", sent.first, sent.second);
 }
 
-/* Lets the peer send more than `bound` bytes, and prints 1 if at most `bound` bytes are unread at
- * any time. Then reads all data. */
+/* Lets the peer send more than `bound` bytes, and prints 1 if at most `bound` bytes are unread in
+ * each of five samples. Then reads all data. */
 static void say_bound(int fd, int other, int bound)
 {
 	enum { ALL = 600000 };
@@ -184,8 +185,8 @@ static void say_bound(int fd, int other, int bound)
 	say("sent %ld %ld", sent.first, sent.second);
 }
 
-/* SO_RCVBUF limits the unread data of a connection. The option is set before listen, and then
- * before connect. */
+/* SO_RCVBUF limits the unread data of a connection. The option is set on a listener, and then on
+ * a socket before connect. Linux doubles the value, so the bound is twice the value. */
 void receive_buffer(void)
 {
 	int port, other, listener = open_listener(0, &port);
@@ -299,8 +300,8 @@ static unsigned long pacing_of(int fd)
 	return rate;
 }
 
-/* SO_MAX_PACING_RATE as a 32-bit and as a 64-bit value, on a new socket, a connection and a
- * listener. */
+/* SO_MAX_PACING_RATE, set with values of 3 to 8 bytes, on a new socket, a connection and a
+ * listener. An accepted connection inherits the rate of the listener. */
 void pacing_values(void)
 {
 	static const unsigned long rates[] = {0, 1000, 0xfffffffe, 0xffffffff, 123456789012, ~0ul};
@@ -324,8 +325,8 @@ void pacing_values(void)
 	say("inherited %lu", pacing_of(accept(fds[2], NULL, NULL)));
 }
 
-/* A transfer at a limited rate is not faster than the rate. The rate is set before connect, on a
- * connection, or on its listener. */
+/* A transfer of 4 MB at a rate limit of 4 MB/s takes more than 400 ms. The rate is set before
+ * connect, on a connection, or on its listener. */
 void paced(void)
 {
 	for (int how = 0; how < 3; how++) {

@@ -1,4 +1,5 @@
-/* Streams of the C library (stdio) on a connection. */
+/* Streams and formatted output of the C library (stdio) on a connection. preadv2 and pwritev2 on a
+ * connection. */
 #include "posix.h"
 
 /* Receives data from the stream `in`, and sends data to the stream `out`. */
@@ -67,7 +68,7 @@ static int by_vdprintf_chk(int fd, const char *format, ...)
 	return result;
 }
 
-/* Arguments of all kinds: more integers than registers, floating point numbers between them. */
+/* Arguments of several types: more integers than registers, floating point numbers between them. */
 #define MANY "%d %s %.2f %ld %x %c %.1f %d %d %d %s %.3f\n"
 #define MANY_VALUES -1, "two", 3.25, 4L, 5, '6', 7.5, 8, 9, 10, "eleven", 12.125
 
@@ -177,8 +178,8 @@ void fork_standard_streams(void)
 	say("peer got %ld %ld", got.first, got.second);
 }
 
-/* preadv2 and pwritev2 with the offset -1 read and write a socket. With any other offset, and by
- * preadv and pwritev, they fail. */
+/* preadv2 and pwritev2 with the offset -1 read and write a socket. With the offset 0, these calls
+ * fail, as preadv and pwritev do. */
 void vectors_without_position(void)
 {
 	int other, fd = accepted(0, &other);

@@ -87,8 +87,8 @@ int open_listener(int flags, int *port)
 
 struct answer peer_tries(int port)
 {
-	/* The service (`tidelaned`) may listen on another port than the socket. The number in
-	 * POSIX_PORT_SHIFT is the difference of the two ports. */
+	/* A service may listen on another port than the program's socket. POSIX_PORT_SHIFT is the
+	 * service's port minus the socket's port. */
 	const char *shift = getenv("POSIX_PORT_SHIFT");
 	return peer("connect %s %d", getenv("POSIX_OWN_ADDRESS"), port + (shift ? atoi(shift) : 0));
 }

@@ -186,7 +186,7 @@ void urgent_in_line(void)
 	say("byte %d", b[0] == byte_at(5, 0));
 }
 
-/* Urgent data sent by each call that takes MSG_OOB. The peer finds the urgent byte. */
+/* Urgent data sent by send, sendmsg and sendto with MSG_OOB. The peer finds the urgent byte. */
 void urgent_sent(void)
 {
 	int other, fd = accepted(0, &other);
@@ -243,7 +243,7 @@ void urgent_bulk(void)
 	say("peer sent %ld %ld", got.first, got.second);
 }
 
-/* epoll and select report urgent data until the program has read it or has passed the mark. */
+/* epoll and select report urgent data until the program has read the urgent byte with MSG_OOB. */
 void urgent_events(void)
 {
 	int other, fd = accepted(SOCK_NONBLOCK, &other), epoll = epoll_create1(0);
@@ -308,7 +308,8 @@ static void *send_urgent_late(void *arg)
 	return NULL;
 }
 
-/* A blocking read with MSG_WAITALL continues after the urgent byte, and poll wakes for it. */
+/* A blocking recv with MSG_WAITALL continues after the urgent byte. poll with POLLPRI wakes for the
+ * urgent byte. */
 void urgent_while_waiting(void)
 {
 	int other, fd = accepted(0, &other);

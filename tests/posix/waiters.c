@@ -7,7 +7,9 @@
 /* A thread that receives `messages` messages on the connection `fd`. */
 struct receiver {
 	pthread_t thread;
+	/* The thread's id in the kernel. 0 if the thread does not run. */
 	volatile pid_t tid;
+	/* `other` is the peer's descriptor of the connection. */
 	int fd, other, messages;
 	/* True if the thread calls poll before each read. */
 	int polls;
@@ -73,8 +75,8 @@ static void *accept_one(void *arg)
 	return NULL;
 }
 
-/* Each of several threads waits for its own connection. A message wakes its receiver, and not the
- * thread that waits in accept. */
+/* Each of several threads waits for its own connection. A message wakes its receiver. Most messages
+ * do not wake the thread that waits in accept. */
 void waiters_of_connections(void)
 {
 	enum { THREADS = 6, MESSAGES = 50 };
@@ -130,7 +132,7 @@ void waiters_take_turns(void)
 	say("all messages arrived");
 }
 
-/* More threads wait than the library has channels to the service. */
+/* 100 threads wait. The library has fewer than 100 channels to the service for its threads. */
 void waiters_by_the_hundred(void)
 {
 	enum { THREADS = 100 };
@@ -181,8 +183,8 @@ void waiters_of_one_connection(void)
 	join(&beside);
 }
 
-/* A thread waits for a connection. Meanwhile another thread adds the connection to an epoll
- * instance, where a third thread waits, and removes it again. */
+/* A thread waits for a connection. Meanwhile the main thread adds the connection to an epoll
+ * instance and removes the connection again. A third thread waits for another connection. */
 void waiters_beside_epoll(void)
 {
 	struct receiver reader = {.messages = 40}, beside = {.messages = 1};

@@ -1,13 +1,14 @@
-# Removes the resources of a test run when the run has ended, even if it was killed.
+# Removes the resources of a wire (a test network) at the wire's end, even if the test process was
+# killed.
 #
-# The test run writes a line to this script's standard input before it makes a resource:
+# The test process writes a line to this script's standard input before it makes a resource:
 #   netns NAME     a network namespace
 #   dir PATH       a directory
 #   run NAME       the run directory and the log of the service NAME
 #   cgroup PATH    a control group
-#   nic ADDRESS    a NIC, named by its MAC address, that moves into a namespace of the run
-# The pipe closes when the test run ends, in whatever way. Then the script kills the processes in
-# the named namespaces, moves the NICs back, and removes the other resources.
+#   nic ADDRESS    a NIC, named by its MAC address, that moves into a namespace of the wire
+# The pipe closes when the test process drops the wire or ends in any way. Then the script kills the
+# processes in the named namespaces, moves the NICs back, and removes the other resources.
 trap '' HUP INT TERM PIPE
 spaces=''
 dirs=''

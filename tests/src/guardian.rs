@@ -1,9 +1,10 @@
-//! The cleanup after a test run, which also works if the test run is killed.
+//! The cleanup of a wire (a test network), which also works if the test process is killed.
 //!
 //! `Drop` does not run after SIGKILL, Ctrl-C or an abort. The guardian is therefore a separate
-//! process: a shell in its own process group, which runs `cleanup.sh`. The test run writes the name
-//! of each resource to the shell's standard input before it makes the resource. The kernel closes
-//! the pipe when the test run ends, and the guardian then removes all named resources.
+//! process: a shell in its own process group, which runs `cleanup.sh`. The test process writes the
+//! name of each resource to the shell's standard input before it makes the resource. The pipe
+//! closes when the test process drops the [`Guardian`] or ends. The shell then removes all named
+//! resources.
 
 use std::{
     io::{self, Write},
@@ -12,7 +13,8 @@ use std::{
     process::{Child, ChildStdin, Command, Stdio},
 };
 
-/// The guardian process, as the test run sees it. `drop` starts the cleanup and waits for its end.
+/// The guardian process, as the test process sees it. `drop` starts the cleanup and waits for its
+/// end.
 #[derive(Debug)]
 pub struct Guardian {
     /// The write end of the shell's standard input. `None` once the cleanup has started.

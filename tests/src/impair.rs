@@ -1,5 +1,5 @@
-//! A wire (a test network of namespaces) that loses and reorders packets. An eBPF program in the
-//! wire's middle namespace drops and delays them.
+//! A wire (a test network of namespaces) that loses and reorders packets. `tidelane-impair`, a
+//! program in the wire's middle namespace, drops and delays the packets.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use crate::{
 pub struct Impairment {
     /// Number of dropped packets per million.
     pub loss_ppm: u32,
-    /// Number of packets per million that are delayed by a millisecond, so that later packets
-    /// overtake them.
+    /// Number of packets per million, among those that are not dropped, that are delayed by a
+    /// millisecond, so that later packets overtake them.
     pub reorder_ppm: u32,
 }
 
@@ -42,7 +42,8 @@ pub fn impaired_wire(
     let impair = impair.arg("--reorder").arg(impairment.reorder_ppm);
     let impair = impair.arg("--seconds").arg(seconds);
     let impair = impair.spawn_ready(Duration::from_secs(10))?;
-    // A veth interface delivers redirected frames only if its peer uses NAPI, which GRO enables.
+    // A veth interface delivers frames that XDP redirects to it only if its peer uses NAPI, which
+    // GRO enables.
     let mut ends = vec![(Side::Server, INTERFACE), (Side::Client, INTERFACE)];
     ends.extend(options.bottleneck.map(|_| (Side::Middle, BOTTLENECK.1)));
     for (side, interface) in ends {

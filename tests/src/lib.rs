@@ -3,8 +3,8 @@
 //! A [`Wire`] is a test network: a pair of network namespaces joined by a veth pair. A [`Service`]
 //! is a process of `tidelaned`, Tidelane's TCP/IP stack, on an interface of the wire. A [`Program`]
 //! runs in a namespace of the wire, on the kernel's stack or on Tidelane. When the [`Wire`] is
-//! dropped, its services and programs end. The [`guardian`] cleans up if the test process is
-//! killed.
+//! dropped, its services and programs end. The [`guardian`] cleans up at the end of the wire, even
+//! if the test process is killed.
 #![forbid(unsafe_code)]
 
 pub mod guardian;
@@ -33,7 +33,7 @@ pub use service::Service;
 pub use two_machines::PairRole;
 pub use wire::{Side, Wire, WireOptions};
 
-/// Reason why a test ends early: it is skipped, or it has failed.
+/// Reason why a test ends early: the test is skipped or has failed.
 #[derive(Debug)]
 pub enum Stop {
     /// The machine lacks a tool, a feature or a privilege. The text names it, and if possible the

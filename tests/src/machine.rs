@@ -4,7 +4,8 @@ use std::{fs, process::Command};
 
 use crate::tools::source_root;
 
-/// Describes this machine: number of CPUs, CPU model, and kernel version.
+/// Describes this machine: number of CPUs, CPU model, whether the machine is virtual, and kernel
+/// version.
 pub fn describe() -> String {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let field = |name: &str| {
@@ -26,7 +27,8 @@ pub fn describe() -> String {
     format!("{cpus} x {model}{kind}, Linux {}", release.trim())
 }
 
-/// Returns the commit of the source tree, with the suffix `-dirty` if tracked files have changed.
+/// Returns the abbreviated commit of the source tree, or `unknown`. The commit has the suffix
+/// `-dirty` if tracked files other than result files have changed.
 pub fn commit() -> String {
     let git = |arguments: &[&str]| {
         let output = Command::new("git")

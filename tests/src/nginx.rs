@@ -19,7 +19,7 @@ use crate::{
 /// The served files: name and size in bytes.
 pub const FILES: [(&str, u64); 3] = [("64", 64), ("1k", 1024), ("1m", 1 << 20)];
 
-/// Time limit for nginx to start listening.
+/// Time limit for nginx to start listening, and for its workers to start.
 const START_MAX: Duration = Duration::from_secs(10);
 
 /// Configuration of nginx.
@@ -55,7 +55,8 @@ impl Default for NginxOptions {
     }
 }
 
-/// A running nginx with its workers. `drop` ends them.
+/// A running nginx with its workers. `drop` kills the master process. The workers end with the wire
+/// at the latest.
 #[derive(Debug)]
 pub struct Nginx {
     /// The master process.
@@ -84,7 +85,7 @@ impl Nginx {
         Self::with_workers(master, &home, options)
     }
 
-    /// Starts nginx on the client's side, on the kernel. Waits until nginx serves.
+    /// Starts nginx on the client's side, on the kernel. Waits until the workers of nginx run.
     pub fn start_behind(wire: &Wire, options: &NginxOptions) -> Result<Self, Stop> {
         let (program, home) = Self::prepare(wire, Side::Client, options)?;
         let mut master = program.spawn()?;

@@ -140,7 +140,7 @@ impl Program {
         Ok(line)
     }
 
-    /// Starts the program, and waits until its output contains the word "ready". Fails if the
+    /// Starts the program, and waits until its standard output contains "ready". Fails if the
     /// program ends first, or is not ready after `limit` times [`patience`](tools::patience).
     pub fn spawn_ready(self, limit: Duration) -> Result<Running, Stop> {
         let what = format!("{} to be ready", self.arguments[0]);

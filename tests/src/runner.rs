@@ -47,7 +47,8 @@ pub struct Case {
     pub alone: bool,
 }
 
-/// Prefix of the lines of a case's output that the runner prints with the result.
+/// Prefix of a line of a case's output. If the case passes, the runner prints the first such line
+/// with the result.
 const NOTE_MARK: &str = "NOTE: ";
 
 /// Describes how the process of a case ended.
@@ -93,7 +94,7 @@ struct Tally {
 
 /// Runs the cases that the command line selects. The command line has the form of libtest's: parts
 /// of the names of cases, `--exact` to match whole names, `--list`, and `--nocapture` to show all
-/// output.
+/// output. In a child process of the runner, runs only the case that the environment names.
 pub fn main(cases: &[Case]) -> ExitCode {
     if let Ok(name) = env::var(CASE_VARIABLE) {
         return run_case(cases, &name);
@@ -230,7 +231,8 @@ impl Tally {
     }
 }
 
-/// Runs a case in a child process. Returns the end and the output of the process.
+/// Runs a case in a child process. Returns the end and the output of the process. If `show` is
+/// true, passes on the output, and the returned output is the standard error only.
 fn run_child(case: &Case, show: bool) -> std::io::Result<(End, String)> {
     let stdio = || {
         if show {

@@ -31,14 +31,16 @@ pub struct Service {
     pid: u32,
     /// Path of the configuration file.
     config: PathBuf,
-    /// The first process of the service's PID namespace. `None` if the service runs in the PID
-    /// namespace of the tests.
+    /// The process `unshare`, the parent of the first process of the service's PID namespace. The
+    /// namespace ends with this process. `None` if the service runs in the PID namespace of the
+    /// tests.
     _first: Option<Running>,
 }
 
 impl Service {
     /// Runs `tidelane up` for an interface in a namespace of the wire. `options` are further
-    /// options of `tidelane up`. `cpus` binds the command and the service to CPUs.
+    /// options of `tidelane up`. Without `--config`, the service admits all users. `cpus` binds the
+    /// command and the service to CPUs.
     pub(crate) fn up(
         wire: &Wire,
         (side, interface): (Side, &str),
@@ -151,8 +153,8 @@ impl Service {
         run_dir(&self.name).join("control.sock")
     }
 
-    /// Replaces the configuration file and runs `tidelane reload`. Returns the command's standard
-    /// error if it fails.
+    /// Replaces the configuration file and runs `tidelane reload`. The inner error is the command's
+    /// standard error, if the command fails.
     pub fn reload(&self, config: &str) -> Result<Result<(), String>, Stop> {
         fs::write(&self.config, config)?;
         let tidelane = tools::binary("tidelane")?;
@@ -234,7 +236,7 @@ impl Service {
     /// Returns the number of the service's open descriptors, except for the sockets of claims.
     ///
     /// Each claim has a kernel socket that reserves the claim's port. A test for leaks must leave
-    /// these sockets out, because the service keeps an unused ephemeral port for a minute.
+    /// these sockets out, because the service keeps a pool of unused ephemeral ports.
     pub fn descriptors_without_claims(&self) -> Result<usize, Stop> {
         let claims = self.counters()?["claims"].as_u64().unwrap_or(0);
         Ok(self.descriptors()?.saturating_sub(claims as usize))

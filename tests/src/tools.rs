@@ -11,7 +11,8 @@ use std::{
 
 use crate::Stop;
 
-/// The tools that tests use, each with its Debian package.
+/// Tools and their Debian packages. [`require_tools`] takes the name of another tool for the name
+/// of its package.
 const PACKAGES: &[(&str, &str)] = &[
     ("ip", "iproute2"),
     ("ss", "iproute2"),
@@ -36,7 +37,7 @@ const PACKAGES: &[(&str, &str)] = &[
 ];
 
 /// Finds a tool in the directories of PATH, `/usr/sbin` and `/sbin`. The PATH of an ordinary user
-/// often lacks the last two.
+/// often lacks the last two. A name with a slash is a path.
 pub fn find_tool(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(PathBuf::from(name)).filter(|path| path.is_file());
@@ -109,7 +110,8 @@ pub fn target_dir() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| source_root().join("target"), PathBuf::from)
 }
 
-/// Returns the path of one of Tidelane's release binaries. Fails if it is not built.
+/// Returns the path of one of Tidelane's binaries. Fails if the binary is not built. The directory
+/// of the binaries is TIDELANE_BIN_DIR, or else cargo's directory of release binaries.
 pub fn binary(name: &str) -> Result<PathBuf, Stop> {
     let dir =
         env::var_os("TIDELANE_BIN_DIR").map_or_else(|| target_dir().join("release"), PathBuf::from);
@@ -151,7 +153,8 @@ pub fn wait_until(
     }
 }
 
-/// Returns the number in the environment variable `name`, or `default` if there is none.
+/// Returns the number in the environment variable `name`, or `default` if the variable is not set
+/// to a number.
 pub fn env_number(name: &str, default: u64) -> u64 {
     env::var(name)
         .ok()

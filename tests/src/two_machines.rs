@@ -125,14 +125,14 @@ impl ControlConnection {
             match said.map(|line| line.parse::<u32>()) {
                 Ok(Ok(other)) if other == test => return Ok(control),
                 Ok(Ok(other)) if other > test => fail!("the server is past this test"),
-                // The server is still at an earlier test.
+                // The server is still at an earlier test, or the connection has failed.
                 _ => thread::sleep(PAUSE),
             }
         }
         fail!("the server did not answer");
     }
 
-    /// Wraps a TCP connection to the other half, and sets its timeout.
+    /// Wraps a TCP connection to the other half, and sets the time limit of its reads.
     fn new(stream: TcpStream) -> Result<Self, Stop> {
         stream.set_nonblocking(false)?;
         stream.set_nodelay(true)?;

@@ -66,8 +66,8 @@ pub enum Side {
 pub struct WireOptions {
     /// True if there is a third namespace between server and client.
     pub middle: bool,
-    /// Rate limit from the middle namespace to the server, in Mbit/s. A program must then forward
-    /// frames between `right` and `inner` ([`BOTTLENECK`]).
+    /// Rate limit from the middle namespace to the server, in Mbit/s. Needs `middle`. A program
+    /// must then forward frames between `right` and `inner` ([`BOTTLENECK`]).
     pub bottleneck: Option<u32>,
     /// Rate limit of the frames that the client's interface sends, in Mbit/s.
     pub line: Option<u32>,
@@ -391,7 +391,7 @@ pub fn write_random_file(path: &Path, len: u64, seed: u64) -> io::Result<()> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut left = len;
     while left > 0 {
-        // Marsaglia's xorshift64* is fast. Its period is so long that blocks do not repeat.
+        // The generator xorshift64* is fast. Its period is so long that blocks do not repeat.
         state ^= state >> 12;
         state ^= state << 25;
         state ^= state >> 27;

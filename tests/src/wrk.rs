@@ -1,6 +1,7 @@
 //! The report of wrk, the HTTP load client.
 
-/// The numbers of a run of wrk. wrk prints the latencies' distribution with `--latency` only.
+/// The numbers of a run of wrk. An optional field is `None` if wrk has not printed the number. wrk
+/// prints the latencies' distribution with `--latency` only.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct WrkReport {
     /// Requests per second.
@@ -35,7 +36,7 @@ impl WrkReport {
         Ok(Self {
             requests_per_second: rate.ok_or("wrk printed no rate")?,
             requests: count.and_then(|count| count.parse().ok()),
-            // The line "Latency Distribution" has no time.
+            // The two spaces exclude the line "Latency Distribution", which has no time.
             mean_us: time("Latency  "),
             p50_us: time("50%"),
             p99_us: time("99%"),

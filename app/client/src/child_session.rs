@@ -1,5 +1,5 @@
-//! The session of a forked child (its registration with the service, the process `tidelaned`), and
-//! the migration of a connection from one process to another.
+//! The session of a forked child (its connection to the service, the process `tidelaned`), and the
+//! migration of a TCP connection from one process to another.
 //!
 //! After `fork`, parent and child share the connections: both have descriptors of each connection.
 //! The payload of a connection is in the memory of only one of the processes. The request
@@ -50,8 +50,8 @@ impl ChildSession {
         }
     }
 
-    /// Returns a listener that the parent has to leave to the kernel from now on, because it forks
-    /// for each connection ([`tidelane_abi::not_accelerated::FORKS`]), or `None`.
+    /// Returns a listener that the parent has to leave to the kernel from now on, because the
+    /// parent forks for each connection ([`tidelane_abi::not_accelerated::FORKS`]), or `None`.
     pub fn listener_left_to_kernel(&self) -> Option<ListenerHandle> {
         self.listener_left_to_kernel
     }

@@ -318,7 +318,7 @@ impl Context {
         count
     }
 
-    /// Returns true if `poll` would report an event. Costs two loads for each core.
+    /// Returns true if a ring contains an event. Costs at most two atomic loads for each core.
     #[inline]
     pub fn has_events(&self) -> bool {
         self.cores.iter().any(Rings::has_events)
@@ -327,8 +327,8 @@ impl Context {
     /// Flushes and asks the service to ring the doorbell at the next event.
     ///
     /// Returns true if the caller may sleep on `doorbell_fd` and `Program::control_fd`. Returns
-    /// false if the caller has to `poll` because events are pending, if it has to try again because
-    /// a request ring is full, or if the service is gone.
+    /// false if the caller has to `poll` because events are pending, if the caller has to try again
+    /// because a request ring is full, or if the service is gone.
     pub fn prepare_to_sleep(&mut self) -> bool {
         self.flush();
         let waits = self.cores.iter().any(|rings| !rings.queued.is_empty());

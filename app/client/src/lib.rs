@@ -16,7 +16,8 @@
 //!
 //! This crate trusts the service with the payload. A bug of the service must not corrupt the memory
 //! of the program, so this crate validates all values of the service that decide which memory is
-//! accessed. An invalid value is handled like the death of the service.
+//! accessed. An invalid ring index is handled like the death of the service. Events with invalid
+//! slots and invalid positions of a stream are ignored.
 #![forbid(unsafe_code)]
 
 mod child_session;

@@ -30,15 +30,17 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Program {
     session: Arc<ClientSession>,
-    /// True if the service's configuration accelerates connections within the host (loopback). The
-    /// user's choice for this program takes precedence.
+    /// True if the service's configuration accelerates connections within the host (loopback), and
+    /// this program is in the service's network namespace. The user's choice for this program takes
+    /// precedence.
     within_host: bool,
 }
 
 /// The parameters of [`Program::listen`].
 #[derive(Clone, Copy, Debug)]
 pub struct Listen {
-    /// Identifies the listener in events.
+    /// The program's own number for the listener. The service returns the number in its answer.
+    /// Events carry the cookie of `Context::listener_join`.
     pub cookie: u64,
     /// Largest number of connections in the accept queue.
     pub backlog: u32,
@@ -92,8 +94,8 @@ impl Program {
         })
     }
 
-    /// Returns an error unless a service with the same ABI version listens at `socket_path`. Does
-    /// not register the program.
+    /// Returns an error unless a service with the same ABI version listens at `socket_path` and
+    /// admits this program. Does not register the program.
     pub fn probe(socket_path: &Path) -> Result<(), RegisterError> {
         let control = Control::connect(socket_path)?;
         control
@@ -116,7 +118,8 @@ impl Program {
     }
 
     /// Returns true if the service's configuration accelerates connections within the host
-    /// (loopback). A choice that the user made for this program takes precedence.
+    /// (loopback), and this program is in the service's network namespace. A choice that the user
+    /// made for this program takes precedence.
     pub fn wants_within_host(&self) -> bool {
         self.within_host
     }
@@ -145,8 +148,8 @@ impl Program {
 
     /// Returns true if the service is alive. Checks the registration socket with one system call.
     ///
-    /// Also returns false if the service has written an impossible value to a ring. Once false, the
-    /// result stays false.
+    /// Also returns false if this program has found an impossible index of the service in a ring.
+    /// Once false, the result stays false.
     pub fn is_service_alive(&self) -> bool {
         let connected = self
             .session
@@ -171,7 +174,7 @@ impl Program {
         self.session.gone_flag.clone()
     }
 
-    /// Returns true if no clone, context or stream refers to the session any more.
+    /// Returns true if no other clone, no context and no stream refers to the session any more.
     pub fn is_last(&self) -> bool {
         Arc::strong_count(&self.session) == 1
     }
@@ -192,8 +195,8 @@ impl Program {
         self.session.page.lookup(addr).unwrap_or(ROUTE_KERNEL)
     }
 
-    /// Returns true if connections to `addr` may be accelerated. Unless the route is
-    /// `ROUTE_ACCELERATED`, the service may still answer `ConnectKernel`.
+    /// Returns true if connections to `addr` may be accelerated. The service may still answer
+    /// `ConnectKernel`, for example if no program listens at a local address.
     pub fn route_accelerated(&self, addr: [u8; 16]) -> bool {
         self.route(addr) != ROUTE_KERNEL
     }
@@ -232,8 +235,9 @@ impl Program {
         Ok(ListenerHandle(self.ask(&request, &[fd])?.listener))
     }
 
-    /// Closes the service's listener. Afterwards, a bind to the port succeeds whenever it would
-    /// succeed after the close of a kernel listener.
+    /// Gives up this program's hold of the service's listener. The listener ends with its last
+    /// hold. Afterwards, a bind to the port succeeds whenever it would succeed after the close of a
+    /// kernel listener.
     pub fn unlisten(&self, listener: ListenerHandle) {
         let mut request = new_message(message::UNLISTEN);
         request.cookie = u64::from(listener.0);
@@ -242,9 +246,9 @@ impl Program {
         let _ = self.ask(&request, &[]);
     }
 
-    /// Suspends the service's listener of the kernel socket `fd`, which does not listen, for all
-    /// programs that hold the listener. [`listen`](Self::listen) by any program
-    /// with the socket ends the suspension for all programs that hold the listener.
+    /// Suspends the service's listener of the kernel socket `fd` for all programs that hold the
+    /// listener. The kernel socket must not listen. A call of [`listen`](Self::listen) by any
+    /// program with the socket ends the suspension for all these programs.
     pub fn suspend_listener(&self, fd: BorrowedFd<'_>) {
         // A service that does not answer is gone, together with the listener.
         let _ = self.ask(&new_message(message::SUSPEND_LISTENER), &[fd]);
@@ -318,9 +322,10 @@ impl Program {
 
     /// Gives up the parent's session in a child after fork, without telling the service.
     ///
-    /// Replaces the registration socket and the service's doorbells by an unused eventfd. If a
-    /// context exists, also replaces the shared memory by private zero memory, so that a late
-    /// access to a stream or context is harmless. A context closes its doorbell when it is dropped.
+    /// Replaces the registration socket and the service's doorbells by an unused eventfd. If the
+    /// session ever had a context, also replaces the shared memory by private zero memory, so that
+    /// a late access to a stream or context is harmless. A context closes its doorbell when the
+    /// context is dropped.
     pub fn abandon(&self) {
         self.session.set_gone();
         let Some(control) = &self.session.control else {

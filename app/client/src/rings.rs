@@ -61,7 +61,8 @@ impl Rings {
         }
     }
 
-    /// Keeps a request while the ring is full or corrupt. The next `flush` finds out which.
+    /// Keeps a request while the ring is full or corrupt. The next `flush` distinguishes the two
+    /// cases.
     #[cold]
     #[inline(never)]
     fn queue_for_room(&mut self, word: u64) {
@@ -87,7 +88,8 @@ impl Rings {
         control || data || !self.queued.is_empty()
     }
 
-    /// Moves waiting requests into the ring until the ring is full.
+    /// Moves waiting requests into the ring until the ring is full. A corrupt ring counts as the
+    /// death of the service.
     #[cold]
     #[inline(never)]
     fn push_queued(&mut self, session: &ClientSession) {
@@ -105,7 +107,8 @@ impl Rings {
         self.queued.drain(..taken);
     }
 
-    /// Reports all pending events, control events first. Returns their number.
+    /// Reports all pending events except impossible events, control events first. Returns the
+    /// number of reported events.
     #[inline(always)]
     pub(crate) fn poll(
         &mut self,

@@ -40,7 +40,8 @@ pub(crate) struct ClientSession {
     pub(crate) next_context: AtomicU32,
     /// The number of a slot, shifted right by this number of bits, is the number of its core.
     slots_shift: u32,
-    /// True if the service is gone, or has written an impossible value.
+    /// True if the service is gone or has written an impossible value, or if the program has given
+    /// up the session (`Program::abandon`).
     gone: AtomicBool,
     /// A copy of `gone` that may outlive the session.
     pub(crate) gone_flag: Arc<AtomicBool>,
@@ -75,7 +76,8 @@ impl ClientSession {
         let allocator = BufferAllocator::new(region.layout().tx_area());
         let slots_shift = region.layout().slots_shift(page.cores());
         ClientSession {
-            // `slots_shift` is `None` only if there are no slots. Then no slot uses the 0.
+            // `slots_shift` is `None` if there are fewer slots than cores. The service then uses no
+            // slot, so the 0 has no effect.
             slots_shift: slots_shift.unwrap_or(0),
             region,
             page,
@@ -110,7 +112,8 @@ impl ClientSession {
 
     /// Returns the first value of the counter by which `context` distributes its active opens over
     /// the cores. The value is the process id, so that programs with one connection each use
-    /// different cores. In the simulator, the value must not depend on the process.
+    /// different cores. In the simulator, the value must not depend on the process, and is the
+    /// number of the context.
     pub(crate) fn first_core_rotation(&self, context: u32) -> u32 {
         match self.doorbell {
             ServiceDoorbells::PerCore(_) => std::process::id(),
@@ -118,7 +121,7 @@ impl ClientSession {
         }
     }
 
-    /// Returns the part of the service's page about a core.
+    /// Returns the part of the service's page about a core, or `None` if there is no such core.
     pub(crate) fn core(&self, core: usize) -> Option<&CoreLine> {
         self.page.core(core as u32)
     }

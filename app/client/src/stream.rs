@@ -12,9 +12,9 @@
 //! that does not fit replaces the buffer by a buffer of at least twice the size, and copies the
 //! unacknowledged bytes to the new buffer.
 //!
-//! The service may still read the replaced (outgrown) buffer. The stream frees it as soon as one of
-//! two conditions holds: the service has echoed the word of the new buffer, which encodes the
-//! buffer's offset and size, or the peer has acknowledged all bytes of the outgrown buffer.
+//! The service may still read the replaced (outgrown) buffer. The stream frees the outgrown buffer
+//! after one of two events: the service has echoed the word of the new buffer, which encodes the
+//! new buffer's offset and size, or the peer has acknowledged all bytes of the outgrown buffer.
 
 mod in_place;
 mod receive;
@@ -47,7 +47,7 @@ pub struct StreamOptions {
     pub keepalive_interval_s: u32,
     /// TCP_KEEPCNT.
     pub keepalive_probes: u32,
-    /// The options that the SYN and the handshake already depend on.
+    /// The options that take effect before the connection has a slot.
     pub opening: OpenOptions,
     /// The limits of unacknowledged and unsent bytes.
     pub sending: SendLimits,
@@ -89,7 +89,8 @@ pub struct Stream {
 
     /// Position up to which the program has read.
     rx_read: u32,
-    /// Position up to which bytes are readable: the last valid value that the stream loaded.
+    /// Position up to which bytes are readable: the last valid value that the stream loaded, or the
+    /// position of an earlier urgent byte (module `urgent`).
     rx_head: u32,
     /// The value of `rx_read` when the stream was last submitted.
     rx_announced: u32,
@@ -99,7 +100,7 @@ pub struct Stream {
     /// The word of the receive buffer that the stream last stored in `rx_buffer_seen`.
     rx_word_seen: BufferWord,
     /// True if the stream confirms a new receive buffer at once, so that the service frees the old
-    /// one. False if the caller confirms it (module `in_place`).
+    /// buffer. False if the caller confirms new buffers (module `in_place`).
     confirms_rx: bool,
 
     /// Position up to which the program has written.
@@ -119,6 +120,7 @@ pub struct Stream {
 
 impl Stream {
     /// Creates the stream of a new connection, and initializes the program's half of the slot.
+    /// Returns `None` if there is no slot with this number.
     pub(crate) fn new(
         session: Arc<ClientSession>,
         slot: u32,
@@ -294,7 +296,8 @@ impl Stream {
         self.service_flags() & (service_flags::FIN_RECEIVED | service_flags::CLOSED) != 0
     }
 
-    /// Returns true if the peer has sent a FIN or urgent data, or if the connection has ended.
+    /// Returns true if the peer's FIN was received, if the program has not read beyond the peer's
+    /// last urgent byte, or if the connection has ended.
     pub fn has_end_or_urgent(&self) -> bool {
         /// The flags for which this function returns true.
         const SPECIAL: u32 =
@@ -302,12 +305,13 @@ impl Stream {
         self.service_flags() & SPECIAL != 0
     }
 
-    /// Returns true if the peer has sent a FIN, so that no more bytes will arrive.
+    /// Returns true if the peer's FIN was received, so that no more bytes will arrive.
     pub fn has_received_fin(&self) -> bool {
         self.service_flags() & service_flags::FIN_RECEIVED != 0
     }
 
-    /// Returns true at the end of file: all bytes are read, and no more bytes will arrive.
+    /// Returns true at the end of file: no bytes are readable, and no more bytes will arrive. The
+    /// readable bytes may end at an urgent byte, so call `pass_mark` first.
     pub fn at_end(&mut self) -> bool {
         // The service stores the last bytes before the flags, so load the flags before the
         // positions.
@@ -324,13 +328,15 @@ impl Stream {
         self.session.is_gone().then_some(close_cause::ABORTED)
     }
 
-    /// Returns true if the connection is over, or if [`soft_error`](Self::soft_error) has an error.
+    /// Returns true if the connection is over, or if it has ever had a soft error, even if
+    /// [`soft_error`](Self::soft_error) has already returned the error.
     pub fn has_error(&self) -> bool {
         self.service_flags() & (service_flags::CLOSED | service_flags::SOFT_ERROR) != 0
     }
 
-    /// Returns an ICMP error that did not end the connection, as a [`tidelane_abi::close_cause`].
-    /// Returns each error once.
+    /// Returns the last ICMP error that did not end the connection, as a
+    /// [`tidelane_abi::close_cause`]. Returns `None` if there is none, or if a previous call has
+    /// returned the error.
     pub fn soft_error(&mut self) -> Option<u32> {
         if self.service_flags() & service_flags::SOFT_ERROR == 0 {
             return None;
@@ -366,7 +372,8 @@ impl Stream {
         self.change_flags(self.flags & !bits);
     }
 
-    /// Sets all options other than flags. Zero means the service's default.
+    /// Sets all options other than flags. Zero means the service's default. Ignores
+    /// `defer_accept`, which has no effect on a connection with a slot.
     pub fn set_options(&mut self, options: &StreamOptions) {
         let StreamOptions {
             keepalive_idle_s,
@@ -400,6 +407,7 @@ impl Stream {
         ] {
             word.store(value, Relaxed);
         }
+        // A rate that does not fit into the word becomes the service's default.
         let rate = u32::try_from(opening.pacing_rate_max).unwrap_or(0);
         shared.pacing_rate_max.store(rate, Relaxed);
         self.note_options();
@@ -434,7 +442,8 @@ impl Stream {
     /// Closes the stream, with a RST if `abort` is true. The caller submits the stream once more
     /// after this call. `ClientEvent::Released` follows when the service no longer uses the slot.
     ///
-    /// `linger` is SO_LINGER in seconds, after which the service ends the connection.
+    /// `linger` is SO_LINGER in seconds, after which the service ends the connection. `None` means
+    /// that SO_LINGER is off.
     pub fn close(&mut self, abort: bool, linger: Option<u32>) {
         if self.is_closed_by_us() {
             return;

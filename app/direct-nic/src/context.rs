@@ -1,5 +1,5 @@
 //! [`NicContext`]: a direct context that claims the ports of its sockets. A claim reserves a port
-//! in the kernel, and makes the demux (an XDP program) steer its packets to the context.
+//! in the kernel, and makes the demux (an XDP program) steer the port's packets to the context.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -17,7 +17,8 @@ use tidelane_wire::IpAddress;
 
 use crate::kernel::{Kernel, Transport};
 
-/// Number of claimed ports that a connect tries before it claims another port.
+/// Number of claimed ports that a connect tries before it claims another port. Also the number of
+/// ports that a bind to port 0 tries.
 const TRIES_MAX: usize = 16;
 
 /// A local address and port.
@@ -149,7 +150,7 @@ impl<P: PacketIo, K: Kernel> NicContext<P, K> {
     }
 
     /// Returns a claimed port of `address` that is free for a connection to `peer`. Claims a
-    /// further port if the first [`TRIES_MAX`] ports are in use for this peer.
+    /// further port if none of the next [`TRIES_MAX`] claimed ports qualifies.
     fn outgoing_port(&mut self, address: IpAddress, peer: SocketAddr) -> io::Result<u16> {
         let count = self.outgoing.len();
         for tries in 0..count.min(TRIES_MAX) {

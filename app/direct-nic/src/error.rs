@@ -1,16 +1,18 @@
-//! Errors of opening a context and of connecting. Each text gives the reason and a remedy.
+//! Errors of opening a context, of claiming ports and of looking up peers. Each text gives the
+//! reason, and usually a remedy.
 
 use std::{error, fmt, io, net::IpAddr};
 
 use tidelane_af_xdp::XdpError;
 use tidelane_steering::SteeringError;
 
-/// Reason why a context cannot be opened, or why a peer cannot be reached.
+/// Reason why a context cannot be opened, why a port cannot be claimed, or why a peer cannot be
+/// reached. A `String` is the name of the interface, except in `NotServed`.
 #[derive(Debug)]
 pub enum NicError {
     /// No interface has this name.
     NoInterface(String),
-    /// The interface is not supported. The text gives the reason and a remedy.
+    /// The interface is not supported. The text gives the reason, and usually a remedy.
     NotServed(String),
     /// The interface is down.
     Down(String),
@@ -18,7 +20,7 @@ pub enum NicError {
     NoAddress(String),
     /// The interface does not have this address.
     ForeignAddress(String, IpAddr),
-    /// The interface has several queues, and the options name none.
+    /// The interface has several queues (this number), and the options name no queue.
     SeveralQueues(String, u32),
     /// The MTU of the interface exceeds the frames of the context.
     LongPackets {
@@ -31,14 +33,15 @@ pub enum NicError {
     },
     /// The AF_XDP socket of the queue cannot be opened.
     Queue(XdpError),
-    /// The demux (XDP program) cannot be attached, or has no room for a claim, which steers the
-    /// packets of a port to the context.
+    /// The demux (an XDP program) cannot be attached, does not take the AF_XDP socket, or does not
+    /// take a claim, which steers the packets of a port to the context.
     Demux(SteeringError),
     /// A kernel socket uses the port.
     PortInUse(IpAddr, u16),
     /// The kernel has no route to the peer over the interface.
     NoRoute(String, IpAddr),
-    /// The next hop to the peer does not answer ARP or neighbour solicitations.
+    /// The next hop with this address has not answered ARP requests or neighbour solicitations in
+    /// time.
     NoNeighbour(String, IpAddr),
 }
 
@@ -151,7 +154,7 @@ impl From<NicError> for io::Error {
 mod tests {
     use super::*;
 
-    /// Each error has the expected kind, and its text names a remedy.
+    /// Each error has the expected kind, and its text contains the expected words.
     #[test]
     fn errors_say_what_to_do() {
         use NicError::*;

@@ -1,6 +1,6 @@
 //! [`Interface`]: the kernel's part of a context on a NIC queue. Attaches the demux (an XDP
 //! program), claims ports, and looks up routes and neighbours. A claim reserves a port in the
-//! kernel, and makes the demux steer its packets to the context.
+//! kernel, and makes the demux steer the port's packets to the context.
 
 use std::{
     collections::BTreeMap,
@@ -31,14 +31,14 @@ use crate::{
 
 /// Limit of the wait for the kernel to resolve a neighbour. A local neighbour answers in less than
 /// a millisecond. A context serves no connection during the wait, so the limit is shorter than the
-/// kernel's retransmission time of one second.
+/// second after which the kernel repeats an ARP request.
 const RESOLVE_MAX: Duration = Duration::from_millis(200);
-/// Time after a failed wait in which further connects do not wait.
+/// Time after a failed wait in which further look-ups of neighbours do not wait.
 const IMPATIENCE: Duration = Duration::from_secs(1);
 
 /// Limits the waits for neighbours, so that connects to many dead hosts do not block the context's
 /// connections. After a failed wait, connects to unknown neighbours fail at once for a while. The
-/// kernel still resolves the addresses, so that a later connect succeeds.
+/// kernel still resolves the addresses, so that a later connect can succeed.
 #[derive(Debug, Default)]
 struct Patience {
     /// End of the last failed wait.
@@ -55,7 +55,8 @@ impl Patience {
         }
     }
 
-    /// Records a failed wait with the time limit `limit`.
+    /// Records a failed wait with the time limit `limit`. Ignores a limit of zero, because nothing
+    /// has waited.
     fn on_failure(&mut self, now: Instant, limit: Duration) {
         if !limit.is_zero() {
             self.failed_at = Some(now);
@@ -66,6 +67,7 @@ impl Patience {
 /// An interface with the demux attached, and a copy of the kernel's routing and neighbour tables.
 pub struct Interface {
     link: LinkRecord,
+    /// Local addresses of the context.
     addresses: Vec<IpAddress>,
     tables: KernelTables,
     demux: Demux,
@@ -79,7 +81,8 @@ impl Interface {
     ///
     /// # Errors
     ///
-    /// A [`NicError`] inside the [`io::Error`].
+    /// A [`NicError`] inside the [`io::Error`], or `InvalidInput` for an impossible number of
+    /// buffers. Otherwise, the errors of the calls that read the kernel's tables and the queues.
     pub fn open(options: &NicOptions) -> io::Result<(Self, XdpPort)> {
         let tables = KernelTables::open()?;
         let link = usable_link(&tables, &options.interface)?;
@@ -174,7 +177,7 @@ impl Interface {
 }
 
 impl Drop for Interface {
-    /// Removes all claims. A child process after `fork` may keep the demux attached.
+    /// Removes all claims, because a child process after `fork` may keep the demux attached.
     fn drop(&mut self) {
         for (addr, transport, port) in self.reservations.keys() {
             let _ = self.demux.unclaim(&claim_of(*addr, *transport, *port));
@@ -259,7 +262,7 @@ fn usable_link(tables: &KernelTables, name: &str) -> Result<LinkRecord, NicError
 }
 
 /// Returns the addresses of a context: `wanted`, or by default all addresses of the link except
-/// link-local addresses.
+/// IPv6 link-local addresses.
 fn addresses_of(
     tables: &KernelTables,
     link: &LinkRecord,

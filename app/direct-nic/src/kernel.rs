@@ -14,10 +14,10 @@ pub enum Transport {
 }
 
 /// Grants claims of ports, and resolves link addresses. A claim reserves a port in the kernel, and
-/// steers its packets to the context. Tests implement a fake kernel.
+/// steers the port's packets to the context. Tests implement a fake kernel.
 pub trait Kernel {
-    /// Reserves a port of `addr` in the kernel, and steers its packets to the context. If `port` is
-    /// zero, the kernel selects a port. Returns the port.
+    /// Reserves a port of `addr` in the kernel, and steers the port's packets to the context. If
+    /// `port` is zero, the kernel selects a port. Returns the port.
     ///
     /// # Errors
     ///
@@ -34,6 +34,6 @@ pub trait Kernel {
     /// # Errors
     ///
     /// `NetworkUnreachable` if no route to `peer` leads over the interface. `HostUnreachable` if
-    /// the next hop does not answer.
+    /// the next hop does not answer in time.
     fn next_hop(&mut self, peer: IpAddr) -> io::Result<MacAddress>;
 }

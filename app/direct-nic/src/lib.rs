@@ -2,27 +2,28 @@
 //!
 //! [`open`] attaches the demux (an XDP program) to the interface, opens an AF_XDP socket on the
 //! queue, and opens a [`DirectContext`] on the socket. The program needs root or the capabilities
-//! that the error names.
+//! that the error of [`open`] names.
 //!
 //! ```text
 //!   NIC queue ── demux ── claimed 3-tuple ──────────────> AF_XDP socket ──> DirectContext
-//!                  └───── all other packets ─────────────> kernel: ARP, ICMP, other ports
+//!                  └───── all other packets ─────────────> kernel: ARP, ping, other ports
 //! ```
 //!
 //! * **Ports.** [`NicContext`] claims the port of a listener for the listener's addresses. It also
 //!   claims the local ports of the connections that the program starts. A claimed port is reserved
-//!   in the kernel, so that no kernel socket can use it. A claim lasts as long as the context,
-//!   because connections may outlive their listener. Later connections reuse claimed ports. The
-//!   claim of a UDP socket ends when the socket is closed.
+//!   in the kernel, so that no kernel socket can use the port. The demux matches the 3-tuple of a
+//!   claim: protocol, address and port. A claim of a TCP port lasts as long as the context, because
+//!   connections may outlive their listener. Later connections reuse claimed ports. The claim of a
+//!   UDP socket ends when the socket is closed.
 //! * **Link addresses.** The kernel resolves neighbours, and answers ARP requests and neighbour
-//!   solicitations, because the demux passes these packets to the kernel. For each peer that the
-//!   program connects to, [`NicContext`] looks up the route and the neighbour in the kernel's
-//!   tables. If the neighbour is unknown, the kernel resolves it. Answers to a peer that connects,
-//!   or that has sent a datagram, go to the source address of the peer's frame.
-//! * **Process exit.** Any exit of the process detaches the demux. The kernel then gets the
-//!   packets, and answers the segments of old connections by RST. A child process after `fork`
-//!   keeps the queue until the child ends or calls `execve`. Until then, nobody answers the packets
-//!   of a parent that has crashed.
+//!   solicitations, because the demux passes these packets to the kernel. For each peer to which
+//!   the program sends first, [`NicContext`] looks up the route and the neighbour in the kernel's
+//!   tables. If the neighbour is unknown, the kernel resolves its link address. Answers to a peer
+//!   that connects, or that has sent a datagram, go to the source address of the peer's frame.
+//! * **Process exit.** The end of the process, even by a crash, detaches the demux. The kernel
+//!   then gets the packets, and answers the segments of old connections by RST. However, a child
+//!   process after `fork` keeps the demux and the queue until the child ends or calls `execve`.
+//!   Until then, nobody answers the packets to the ports of a parent that has crashed.
 //!
 //! The trait [`Kernel`] abstracts the kernel, so that tests run on a link in memory without
 //! privileges.
@@ -53,8 +54,8 @@ pub use crate::{
 ///
 /// # Errors
 ///
-/// A [`NicError`] inside the [`io::Error`] gives the reason and a remedy. `InvalidInput` for
-/// impossible sizes.
+/// A [`NicError`] inside the [`io::Error`] gives the reason, and usually a remedy. `InvalidInput`
+/// for impossible sizes. Otherwise, the errors of system calls.
 pub fn open(options: &NicOptions) -> io::Result<NicContext<XdpPort, Interface>> {
     let (interface, port) = Interface::open(options)?;
     let direct = interface.direct_options(options)?;

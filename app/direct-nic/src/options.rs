@@ -15,7 +15,7 @@ pub struct NicOptions {
     /// whose packets arrive on other queues.
     pub queue: Option<u32>,
     /// Local addresses of the context. An empty list means all addresses of the interface except
-    /// link-local addresses.
+    /// IPv6 link-local addresses.
     pub addresses: Vec<IpAddr>,
     /// Number of buffers for the program, at most [`Self::BUFFERS_MAX`]. The frames in the rings of
     /// the queue are not included.

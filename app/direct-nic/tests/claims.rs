@@ -245,7 +245,8 @@ fn close(ends: &mut [End; 2], (client, accepted): (Descriptor, Descriptor)) {
 }
 
 /// A listener claims its port, and a connect claims a port that the kernel selects. Later connects
-/// reuse the port after its connection has ended. The claims end with the context.
+/// reuse the port after its connection has ended. The end of a context drops its kernel, which
+/// holds the claims.
 #[test]
 fn ports_are_claimed_once() {
     let mut ends = pair(&[]);
@@ -273,7 +274,7 @@ fn ports_are_claimed_once() {
     assert!(state.borrow().is_gone);
 }
 
-/// Dropping a context resets its connections before its ports are released.
+/// Dropping a context ends its connection at the peer, too.
 #[test]
 fn the_end_of_a_context_resets_its_connections() {
     let mut ends = pair(&[]);
@@ -316,8 +317,8 @@ fn opens_beyond_the_ports_fail_until_a_port_is_free() {
     assert_eq!(ends[0].claims().len(), 50);
 }
 
-/// A listener at an unspecified address claims the port at all addresses of the IP version. If one
-/// claim fails, no claim and no listener remains.
+/// A listener at 0.0.0.0 claims the port at all IPv4 addresses. A listener at `::` claims the port
+/// at the addresses of both IP versions. If one claim fails, no claim and no listener remains.
 #[test]
 fn a_listener_claims_all_its_addresses() {
     let v4 = IpAddress::from_v4([10, 0, 0, 3]);

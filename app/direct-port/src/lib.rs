@@ -4,10 +4,10 @@
 //! A mux port is a pair of packet rings with each core of the service, through which a program with
 //! a TCP/IP stack of its own shares the NIC. [`open`] opens a mux port, claims the listener's
 //! address and TCP port, and opens a [`DirectContext`] on the mux port. The environment variable
-//! `TIDELANE_SOCKET` names the service's socket. TCP runs in the program. The service forwards the
-//! packets between the mux port on one side, and the NIC, other mux ports and the sockets of
-//! programs on the service on the other side. The program needs no privilege, but the service's
-//! rules must admit the program.
+//! `TIDELANE_SOCKET` names the service's socket. Without the variable, [`open`] uses the service
+//! `default`. TCP runs in the program. The service forwards the packets between the mux port on one
+//! side, and the NIC, other mux ports and the sockets of programs on the service on the other side.
+//! The program needs no privilege, but the service's rules must admit the program.
 //!
 //! [`DirectContext`]: tidelane_direct::DirectContext
 #![forbid(unsafe_code)]
@@ -20,13 +20,13 @@ use tidelane_embedded::{IpAddress, MacAddress, SocketOptions};
 use tidelane_port::{Port, PortConfig};
 use tidelane_rings::Context;
 
-/// Length in bytes of the mux port's ring for each direction.
+/// Length in bytes of each packet ring of the mux port.
 const RING_LEN: u32 = 1 << 20;
 
 /// Parameters of a context on a mux port.
 #[derive(Clone, Debug)]
 pub struct PortOptions {
-    /// Name of the mux port in `tidelane port list`.
+    /// Name of the mux port in `tidelane port list`, at most 31 bytes.
     pub name: String,
     /// Address and TCP port of the only listener. The address must be an address of the service's
     /// interface.
@@ -75,8 +75,8 @@ impl PortOptions {
     }
 }
 
-/// Opens a context on a mux port of the service. After the service has ended, the calls of the
-/// context fail with `ConnectionAborted`.
+/// Opens a context on a mux port of the service. After the service has ended, a call of the context
+/// that waits for packets fails with `ConnectionAborted`.
 ///
 /// # Errors
 ///

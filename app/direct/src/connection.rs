@@ -10,7 +10,7 @@ use crate::{receive_chain::ReceiveChain, send_chain::SendChain};
 /// How the program has ended a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending {
-    /// Close after all queued data is acknowledged.
+    /// Send all queued data and then a FIN, or a RST if received data is unread.
     Close,
     /// Reset the connection at once.
     Abort,
@@ -39,7 +39,8 @@ pub struct Connection {
     pub is_dirty: bool,
     /// True if the next ready list must report CONNECTED.
     pub owes_connected: bool,
-    /// True if a buffer was refused, so that the next list with room must report WRITABLE.
+    /// True if a buffer was refused because the send queue was full. A ready list must then report
+    /// WRITABLE when the send queue has room.
     pub owes_writable: bool,
     /// True if the next list must report END: the peer has sent a FIN.
     pub owes_end: bool,

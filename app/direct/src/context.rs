@@ -95,9 +95,8 @@ impl<P: PacketIo> DirectContext<P> {
     }
 
     /// Sets the link address `mac` of the next hop for the IP address `addr`. The next hop is a
-    /// neighbour, or the router to `addr`.
-    /// Answers to a peer go to the source address of the peer's frame, so a peer that sends first
-    /// needs no entry.
+    /// neighbour, or the router to `addr`. A peer that sends first needs no entry, because answers
+    /// without an entry go to the source address of the peer's frame.
     pub fn set_neighbour(&mut self, addr: IpAddress, mac: MacAddress) {
         self.cycle.io.link.set_neighbour(addr, mac);
     }
@@ -114,7 +113,7 @@ impl<P: PacketIo> DirectContext<P> {
     /// # Errors
     ///
     /// The errors of [`Context::connect`]. `AddrInUse` if the port already has a connection to
-    /// `peer`, even in TIME-WAIT.
+    /// `peer`, or is blocked for `peer` by a connection in TIME-WAIT.
     pub fn connect_from(
         &mut self,
         port: u16,
@@ -146,11 +145,12 @@ impl<P: PacketIo> DirectContext<P> {
 
     /// Queues a datagram as [`Context::send_to`] does. `next_hop` is the link address of the next
     /// hop to `peer`. If `peer` is a recent sender to the socket, the datagram goes to the source
-    /// link address of its frame instead.
+    /// link address of the sender's frame instead. An address that [`Self::set_neighbour`] has set
+    /// for `peer` has precedence over both.
     ///
     /// # Errors
     ///
-    /// As those of [`Context::send_to`].
+    /// The errors of [`Context::send_to`].
     pub fn send_to_via(
         &mut self,
         descriptor: Descriptor,
@@ -276,8 +276,8 @@ impl<P: PacketIo> DirectContext<P> {
         self.cycle.engine.next_timeout()
     }
 
-    /// Returns true if the engine has no connection, including connections that the program has
-    /// closed. Connections in TIME-WAIT do not count.
+    /// Returns true if the engine has no connection. Connections that the program has closed count
+    /// until they end. Connections in TIME-WAIT do not count.
     pub fn has_no_connections(&self) -> bool {
         self.cycle.engine.is_empty()
     }

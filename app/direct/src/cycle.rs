@@ -15,12 +15,13 @@ use crate::{
     time::TimeSource,
 };
 
-/// Limit of a wait while a segment waits for a free frame, or while the port (the packet interface)
-/// has frames to send. A wait ends when packets arrive, but not when a frame becomes free or can be
-/// sent.
+/// Limit of a wait while a segment or datagram waits for a free frame, or while the port (the
+/// packet interface) has frames to send. A wait ends when packets arrive, but not when a frame
+/// becomes free or can be sent.
 const BLOCKED_WAIT: time::Duration = time::Duration::from_millis(1);
 /// Limit of the bursts in one cycle, so that a call returns while frames keep arriving.
 const BURSTS_MAX: usize = 16;
+
 /// The parts of a context: the engine, which runs TCP, the port, which moves frames, and the
 /// sockets of the program.
 pub struct Cycle<P: PacketIo> {
@@ -28,7 +29,7 @@ pub struct Cycle<P: PacketIo> {
     pub io: Io<P>,
     pub input: Input<P>,
     pub time: Box<dyn TimeSource<P>>,
-    /// Time at the start of the present call.
+    /// Time of the last [`Self::tick`].
     pub now: Instant,
     pub descriptors: Descriptors,
     /// The program's descriptors of the engine's listeners.
@@ -98,7 +99,8 @@ impl<P: PacketIo> Cycle<P> {
         self.io.port.tx_flush();
     }
 
-    /// Receives, and adds events to the list. If there is no event, waits for the first one.
+    /// Receives, and adds events to the list. If there is no event, waits for the first event, as
+    /// long as `wait` permits.
     pub fn receive(&mut self, list: &mut ReadyList, wait: Wait) -> io::Result<()> {
         self.tick();
         let deadline = match wait {
@@ -142,7 +144,8 @@ impl<P: PacketIo> Cycle<P> {
         true
     }
 
-    /// Returns the time until `deadline` or the next timer, whichever is earlier.
+    /// Returns the time until `deadline` or the next timer, whichever is earlier, or `None` if
+    /// there is neither. While frames cannot be sent, returns at most [`BLOCKED_WAIT`].
     fn wait_limit(&mut self, deadline: Option<Instant>) -> Option<time::Duration> {
         let timer = self.engine.next_timeout();
         let until = deadline.into_iter().chain(timer).min();

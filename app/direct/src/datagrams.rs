@@ -30,8 +30,8 @@ pub struct OutgoingDatagram {
     /// Destination address and port.
     pub peer: Endpoint,
     pub buffer: SentBuffer,
-    /// Link address of the next hop, or `None` if the caller does not know it. If `peer` is among
-    /// the latest senders, the source link address of its frame has precedence.
+    /// Link address of the next hop, or `None` if the caller does not know the address. If `peer`
+    /// is among the latest senders, the source link address of the sender's frame has precedence.
     pub next_hop: Option<MacAddress>,
 }
 

@@ -13,8 +13,8 @@ use crate::datagrams::DatagramSocketId;
 pub struct Listener {
     /// The engine's listener.
     pub id: ListenerId,
-    /// Accept queue: established connections that the program has not accepted, at most the
-    /// backlog.
+    /// Accept queue: established connections that the program has not accepted. As in Linux, the
+    /// largest number is the backlog plus one.
     pub queue: VecDeque<FlowId>,
     /// True while the program has paused accepting.
     pub is_paused: bool,
@@ -23,8 +23,11 @@ pub struct Listener {
 /// A socket of the program.
 #[derive(Debug)]
 pub enum Socket {
+    /// A TCP listener.
     Listener(Listener),
+    /// A TCP connection, by the engine's number.
     Connection(FlowId),
+    /// A UDP socket, by its number.
     Datagram(DatagramSocketId),
 }
 
@@ -47,7 +50,7 @@ impl Descriptors {
         Descriptor(number)
     }
 
-    /// Removes a socket, and frees its descriptor.
+    /// Removes and returns a socket, and frees its descriptor.
     pub fn remove(&mut self, descriptor: Descriptor) -> Option<Socket> {
         let removed = self.places.get_mut(descriptor.0 as usize)?.take();
         if removed.is_some() {
@@ -56,7 +59,8 @@ impl Descriptors {
         removed
     }
 
-    /// Returns the flow of the descriptor if it is a connection.
+    /// Returns the engine's number of a connection. Returns `None` if the descriptor is not that of
+    /// a connection.
     pub fn flow(&self, descriptor: Descriptor) -> Option<FlowId> {
         match self.places.get(descriptor.0 as usize)? {
             Some(Socket::Connection(flow)) => Some(*flow),
@@ -64,7 +68,8 @@ impl Descriptors {
         }
     }
 
-    /// Returns the UDP socket of the descriptor if it is a UDP socket.
+    /// Returns the number of a UDP socket. Returns `None` if the descriptor is not that of a UDP
+    /// socket.
     pub fn datagram_socket(&self, descriptor: Descriptor) -> Option<DatagramSocketId> {
         match self.places.get(descriptor.0 as usize)? {
             Some(Socket::Datagram(id)) => Some(*id),
@@ -72,7 +77,7 @@ impl Descriptors {
         }
     }
 
-    /// Returns the listener of the descriptor, mutably.
+    /// Returns a listener, mutably. Returns `None` if the descriptor is not that of a listener.
     pub fn listener_mut(&mut self, descriptor: Descriptor) -> Option<&mut Listener> {
         match self.places.get_mut(descriptor.0 as usize)? {
             Some(Socket::Listener(listener)) => Some(listener),

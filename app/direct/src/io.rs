@@ -28,11 +28,11 @@ pub const LINK: LinkId = LinkId(0);
 /// Limit of the resets that wait for a free frame. Further resets are not sent.
 const LATE_RESETS_MAX: usize = 1024;
 
-/// The connections, UDP sockets, buffers and port of a context. The engine calls it as its
-/// [`Driver`], to send segments, to store received payloads and to report events.
+/// The connections, UDP sockets, buffers and port of a context. The engine calls the methods of
+/// [`Driver`] to send segments, to store received payloads and to report events.
 pub struct Io<P> {
     pub port: P,
-    /// The pool of free buffers.
+    /// The pool of buffers, with reserves.
     pub supply: Supply,
     /// The buffers that the port may still read.
     pub loans: Rc<Loans>,
@@ -292,7 +292,7 @@ impl<P: PacketIo> Io<P> {
         has
     }
 
-    /// Copies a received payload to buffers. Returns false for lack of buffers.
+    /// Copies a received payload to buffers. Returns false if [`Self::has_buffers`] refuses it.
     fn place_copy(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
         let room = self.supply.pool().payload_len_max() as usize;
         let buffers = payload.len().div_ceil(room) as u32;
@@ -315,7 +315,7 @@ impl<P: PacketIo> Io<P> {
     }
 
     /// Accepts a received payload in place: the payload stays in its frame until
-    /// [`Self::end_frame`]. Returns false for lack of a buffer to exchange for the frame.
+    /// [`Self::end_frame`]. Returns false if [`Self::has_buffers`] refuses the payload.
     fn place_frame(&mut self, flow: FlowId, pos: u32, offset: usize, len: usize) -> bool {
         if !self.has_buffers(flow, pos, 1) {
             return false;

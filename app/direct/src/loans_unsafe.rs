@@ -35,13 +35,14 @@ pub struct Loans {
     pool: Pool,
     /// States by buffer number. Empty if the port does not share its memory.
     states: RefCell<Vec<LoanState>>,
-    /// Bytes before the headers of a sent frame that the port may overwrite.
+    /// Number of bytes before the headers of a sent frame. The port may overwrite these bytes.
     tx_headroom: u32,
 }
 
 impl Loans {
     /// Creates the pool of a context. If `port` shares its memory, the pool lies in this memory.
-    /// Otherwise, `make` creates the pool.
+    /// Otherwise, `make` creates the pool. `headroom` is the number of bytes for protocol headers
+    /// before the payload of an allocated buffer.
     ///
     /// # Errors
     ///
@@ -87,8 +88,8 @@ impl Loans {
     }
 
     /// Turns the frame of packet `at` of a burst into a buffer whose payload is the packet. The
-    /// port gets `spare` in exchange. Returns `spare` as the error if the packet is not in a frame
-    /// of the pool.
+    /// port gets `spare` in exchange. Returns `spare` as the error if the port does not share its
+    /// memory, or if the packet is not in one frame of the pool.
     pub fn exchange<P: PacketIo>(
         &self,
         port: &mut P,
@@ -198,7 +199,8 @@ impl SentBuffer {
     ///
     /// # Errors
     ///
-    /// Fails if the port is full.
+    /// Fails if the port is full, if it may still read the buffer, or if it cannot send from the
+    /// buffer.
     pub fn lend<P: PacketIo>(
         &self,
         port: &mut P,

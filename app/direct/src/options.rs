@@ -21,8 +21,9 @@ pub struct DirectOptions {
     pub buffer_len: u32,
     /// Limit of the buffers of one descriptor that are queued or unacknowledged.
     pub send_queue_max: usize,
-    /// MTU of the link in bytes. The frames of the port limit the MTU. Frames may be longer than
-    /// the link's MTU, as on a NIC queue.
+    /// MTU of the link in bytes. The context uses a smaller MTU if the frames of the port are
+    /// shorter. If the frames may be longer than the link's MTU, as on a NIC queue, the program has
+    /// to set the MTU.
     pub mtu: u32,
 }
 

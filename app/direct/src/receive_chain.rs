@@ -5,8 +5,8 @@
 //!                                       next
 //! ```
 //!
-//! A buffer usually holds the payload of one segment. The chain never drops data that TCP has
-//! acknowledged or SACKed. The engine therefore acknowledges only data that the chain has accepted.
+//! A buffer usually holds the payload of one segment. The chain never drops data that it has
+//! accepted, and the engine acknowledges or SACKs only accepted data.
 
 use std::collections::VecDeque;
 
@@ -16,8 +16,8 @@ use tidelane_rings::Buffer;
 /// preceding buffer. Otherwise, a peer that sends single bytes to a paused connection would occupy
 /// a buffer per byte.
 const PROMPT_BUFFERS: usize = 16;
-/// Limit of the out-of-order buffers. Data beyond the limit is not accepted, and the peer
-/// retransmits it.
+/// Number of out-of-order buffers at which the chain accepts no further out-of-order buffer. The
+/// peer retransmits the data.
 const AHEAD_MAX: usize = 256;
 
 /// An out-of-order buffer.
@@ -82,8 +82,9 @@ impl ReceiveChain {
         })
     }
 
-    /// Appends `payload` to the buffer that ends at `pos`. Returns the number of additional copies,
-    /// which join small out-of-order buffers after a gap is filled.
+    /// Appends `payload` to the buffer that ends at `pos`, unless an out-of-order buffer already
+    /// contains the payload. Returns the number of additional copies, which join small out-of-order
+    /// buffers after a gap is filled.
     pub fn append(&mut self, pos: u32, payload: &[u8]) -> u64 {
         let end = pos.wrapping_add(payload.len() as u32);
         if !self.make_way(pos, end) {

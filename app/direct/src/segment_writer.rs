@@ -7,7 +7,7 @@ use tidelane_wire::{
     write_partial_checksum, write_tcp_checksum,
 };
 
-/// Length in bytes of the Ethernet, IP and TCP headers with all options.
+/// Largest length in bytes of the Ethernet, IP and TCP headers together.
 pub const HEADERS_LEN_MAX: usize = FRAME_HEADERS_LEN_MAX + TCP_HEADER_LEN_MAX;
 
 /// Returns the length of all headers of `out` in bytes.

@@ -60,7 +60,8 @@ impl SendChain {
     }
 
     /// Returns the index of the piece that contains the byte at `pos`, and the byte's offset in the
-    /// payload of this piece.
+    /// payload of this piece. If the chain lacks the byte, returns `None` or an offset beyond the
+    /// payload.
     fn find(&self, pos: u32) -> Option<(usize, usize)> {
         let start = self.pieces.front()?.pos;
         let distance = pos.wrapping_sub(start);
@@ -72,7 +73,8 @@ impl SendChain {
         Some((at, offset))
     }
 
-    /// Fills `room` with the bytes from `pos` on. Returns false if the chain lacks some of them.
+    /// Fills `room` with the bytes from `pos` on. Returns false if the chain lacks some of these
+    /// bytes.
     pub fn copy_to(&self, pos: u32, room: &mut [u8]) -> bool {
         let Some((at, mut offset)) = self.find(pos) else {
             return room.is_empty();
@@ -93,8 +95,8 @@ impl SendChain {
     }
 
     /// Returns the buffer that contains all `len` bytes at `pos`, and their range within the
-    /// buffer. The memory before the range is free for headers. Returns `None` if the bytes lie in
-    /// several buffers, or if unacknowledged bytes precede them in the buffer.
+    /// buffer. The memory before the range is free for headers. Returns `None` if no single buffer
+    /// contains all bytes, or if unacknowledged bytes precede them in the buffer.
     pub fn buffer_with(&mut self, pos: u32, len: u32) -> Option<(&mut SentBuffer, Range<u32>)> {
         let (at, offset) = self.find(pos)?;
         let is_after_acked = pos.wrapping_sub(self.acked) as i32 > 0;

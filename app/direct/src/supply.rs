@@ -6,15 +6,17 @@ use tidelane_rings::{Buffer, Pool};
 /// The kind of received data that needs a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
-    /// In-order data that the next ready list passes to the program.
+    /// In-order data or a datagram that the next ready list passes to the program.
     Prompt,
-    /// Data that has to wait: out-of-order data, or data of a paused or unaccepted connection.
+    /// Data that has to wait: out-of-order data, data of a paused or unaccepted connection, or a
+    /// datagram of a paused UDP socket.
     Waiting,
 }
 
-/// The pool of a context, with reserves. Waiting data leaves half of the buffers free. All received
-/// data leaves a quarter free. The data that fills a gap therefore always finds a buffer, and the
-/// program always finds a buffer for an answer.
+/// The pool of a context, with reserves. Waiting data is refused if less than half of the buffers
+/// would stay free, and all received data if less than a quarter would stay free. Waiting data
+/// alone therefore never takes the buffers for data that fills a gap, and received data alone never
+/// takes the buffers for the program's answers.
 #[derive(Debug)]
 pub struct Supply {
     pool: Pool,

@@ -92,7 +92,7 @@ where
 ///
 /// # Errors
 ///
-/// The errors of `poll`, and an error if the descriptor has failed or hung up.
+/// The errors of `poll`, and `NotConnected` if the descriptor has hung up or is not open.
 pub fn poll_descriptor(descriptor: &impl AsFd, limit: Option<time::Duration>) -> io::Result<()> {
     let limit = limit.map(|limit| Timespec {
         tv_sec: limit.as_secs().try_into().unwrap_or(i64::MAX),

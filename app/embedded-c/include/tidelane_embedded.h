@@ -40,7 +40,7 @@ struct tle_port {
 enum tle_kind {
     TLE_INCOMING = 1,  /* a connection can be accepted */
     TLE_CONNECTED = 2, /* an active open is complete */
-    TLE_READABLE = 3,  /* new data, or the peer has closed; not repeated until the program reads */
+    TLE_READABLE = 3,  /* new data (not repeated until the program reads), or a FIN of the peer */
     TLE_WRITABLE = 4,  /* there is room, after a tle_write that took only a part of its data */
     TLE_CLOSED = 5,    /* the connection is over; the program still has to close it */
     TLE_URGENT = 6,    /* the peer has announced urgent data, which tle_read returns */
@@ -63,8 +63,8 @@ struct tle_stack *tle_new(const struct tle_port *port, const uint8_t address[16]
 /* Frees a stack and its connections. The peers get neither FIN nor RST. Ignores NULL. */
 void tle_free(struct tle_stack *stack);
 
-/* Receives packets, runs TCP and the timers, and sends. Returns 1 if a packet arrived, and 0
- * otherwise. All other functions use the time of the last poll. */
+/* Receives packets, runs TCP and the timers, and sends. Returns 1 if a packet arrived, so that
+ * further packets may wait, and 0 otherwise. All other functions use the time of the last poll. */
 int tle_poll(struct tle_stack *stack, uint64_t now_ns);
 
 /* Returns the time at which tle_poll has to be called even if no packet arrives: at the next timer,
@@ -79,8 +79,8 @@ void tle_flush(struct tle_stack *stack);
  * does not need this function if `receive` of its port returns the packets to tle_poll. */
 void tle_input(struct tle_stack *stack, const void *packet, size_t len);
 
-/* Listens at `port`. At most `backlog` connections wait to be accepted. Returns the listener; -1 on
- * failure, for example if the port is in use. */
+/* Listens at `port`. As in Linux, at most `backlog` + 1 connections wait to be accepted. Returns
+ * the listener; -1 on failure, for example if the port is in use. */
 int64_t tle_listen(struct tle_stack *stack, uint16_t port, uint32_t backlog);
 
 /* Ends a listener. Connections that were not accepted are reset. */
@@ -89,14 +89,14 @@ void tle_unlisten(struct tle_stack *stack, uint32_t listener);
 /* Returns the oldest connection that waits to be accepted; 0 if there is none. */
 tle_connection tle_accept(struct tle_stack *stack, uint32_t listener);
 
-/* Opens a connection from an ephemeral port to `port` of `peer`. Returns 0 on failure. Otherwise
- * the event TLE_CONNECTED or TLE_CLOSED follows. */
+/* Opens a connection from an ephemeral port to `port` of `peer`. Returns the connection; 0 on
+ * failure. After a success, the event TLE_CONNECTED or TLE_CLOSED follows. */
 tle_connection tle_connect(struct tle_stack *stack, const uint8_t peer[16], uint16_t port);
 
-/* Copies received data. Returns the number of bytes; 0 if there is none. */
+/* Copies received data, at most `len` bytes. Returns the number of bytes; 0 if there is no data. */
 size_t tle_read(struct tle_stack *stack, tle_connection connection, void *buffer, size_t len);
 
-/* Copies data to the send buffer until the buffer is full. Returns the number of bytes. */
+/* Copies data to the send buffer until the buffer is full. Returns the number of copied bytes. */
 size_t tle_write(struct tle_stack *stack, tle_connection connection, const void *data, size_t len);
 
 /* Returns 1 if all data of the peer is read and no more can follow. Also returns 1 for an invalid
@@ -106,8 +106,8 @@ int tle_is_end(struct tle_stack *stack, tle_connection connection);
 /* Closes the sending direction: the peer gets all data and a FIN. */
 void tle_shutdown(struct tle_stack *stack, tle_connection connection);
 
-/* Closes a connection: the stack sends the remaining data and a FIN. The MultiStack paper calls
- * this function tcp_close. */
+/* Closes a connection: the stack sends the remaining data and a FIN. If received data is unread,
+ * the stack resets the connection instead. The MultiStack paper calls this function tcp_close. */
 void tle_close(struct tle_stack *stack, tle_connection connection);
 
 /* Resets a connection. */

@@ -1,7 +1,8 @@
 //! The functions of `tidelane_embedded.h`, the embedded TCP stack for C. As in C, the functions
 //! trust their pointer arguments. A panic ends the process, because C cannot unwind.
 //!
-//! "The caller's promise" in a comment refers to the section *Safety* of the function.
+//! "The caller's promise" in a comment refers to the section *Safety* of the function. In these
+//! sections, a stack that "comes from `tle_new`" is not null, and `tle_free` has not freed it.
 
 use std::{ffi::c_void, slice};
 
@@ -22,9 +23,11 @@ pub struct TleStack(Stack<FnPort<Receive, Send>>);
 /// packets. The header documents their arguments and results.
 #[repr(C)]
 pub struct TlePort {
+    /// First argument of both functions.
     user: *mut c_void,
     receive: unsafe extern "C" fn(*mut c_void, *mut c_void, usize) -> usize,
     send: unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> i32,
+    /// Largest packet in bytes.
     mtu: u32,
 }
 
@@ -38,7 +41,9 @@ pub struct TleEvent {
     connection: u64,
 }
 
-/// Creates a stack. Returns null if the MTU of `port` is below 1280 or above 65535.
+/// Creates a stack with the address `address`. `secret` is the key of initial sequence numbers and
+/// hashes, which nobody else may know. Returns null if the MTU of `port` is below 1280 or above
+/// 65535.
 ///
 /// # Safety
 ///
@@ -137,7 +142,7 @@ pub unsafe extern "C" fn tle_input(stack: *mut TleStack, packet: *const u8, len:
 }
 
 /// Listens at `port` of the stack's address. Returns the listener, or -1 on failure, for example if
-/// the port is in use. At most `backlog` connections wait in the accept queue.
+/// the port is in use. As in Linux, the accept queue holds at most `backlog + 1` connections.
 ///
 /// # Safety
 ///
@@ -264,8 +269,9 @@ pub unsafe extern "C" fn tle_shutdown(stack: *mut TleStack, connection: u64) {
     stack.0.shutdown(Connection::from_u64(connection));
 }
 
-/// Closes a connection: the stack sends the written data and a FIN. The connection's number becomes
-/// invalid, and no function acts on the number any more.
+/// Closes a connection: the stack sends the written data and a FIN, or resets the connection if
+/// received data is unread. The connection's number becomes invalid, and no function acts on the
+/// number any more.
 ///
 /// # Safety
 ///
@@ -302,6 +308,7 @@ pub unsafe extern "C" fn tle_next_event(stack: *mut TleStack, event: *mut TleEve
     let Some(event) = stack.0.next_event() else {
         return 0;
     };
+    // The first number is the value of `enum tle_kind`.
     let (kind, listener, connection) = match event {
         Event::Incoming(listener) => (1, listener.to_u32(), 0),
         Event::Connected(connection) => (2, 0, connection.to_u64()),

@@ -11,14 +11,15 @@ use crate::{
 };
 
 /// The stack's state of one connection: buffers and headers, the program's position in both
-/// streams, and the events that the engine has reported.
+/// streams, and the events that the engine has reported. A stream position counts the bytes of one
+/// direction, modulo 2^32.
 #[derive(Debug)]
 pub struct Binding {
     /// Ethernet and IP headers of the connection's segments.
     pub template: HeaderTemplate,
     /// Received data.
     pub rx: StreamBuffer,
-    /// Data to send that the peer has not acknowledged.
+    /// Written data that the peer has not acknowledged.
     pub tx: StreamBuffer,
     /// Stream position up to which the program has read.
     pub rx_read: u32,
@@ -38,7 +39,8 @@ pub struct Binding {
     pub path_error: Option<CloseCause>,
     /// Stream position of the last urgent byte, and the byte once it has arrived.
     pub urgent: Option<(u32, Option<u8>)>,
-    /// True if an event has reported data that the program has not read.
+    /// True if data or a FIN has arrived since the program last read. More data then causes no
+    /// event.
     pub readable_reported: bool,
     /// True if a write was cut short, so that an event must report room.
     pub wants_room: bool,
@@ -82,8 +84,8 @@ impl Binding {
         open.then_some(Connection { flow, generation })
     }
 
-    /// Returns true if the program may write: it has not closed its sending direction, and the
-    /// connection has not ended.
+    /// Returns true if the program may write: the program has not closed its sending direction, and
+    /// the connection has not ended.
     pub fn may_write(&self) -> bool {
         !self.write_closed && self.cause.is_none()
     }
@@ -94,8 +96,9 @@ impl Binding {
         limit.saturating_sub(self.tx_head.wrapping_sub(acked))
     }
 
-    /// Copies `data` to the send buffer until it is full. `acked` and `limit` are the arguments of
-    /// [`room`](Self::room). Returns the number of bytes. The caller then advances `tx_head`.
+    /// Copies `data` to the send buffer until the buffer is full. `acked` and `limit` are the
+    /// arguments of [`room`](Self::room). Returns the number of bytes. The caller then advances
+    /// `tx_head`.
     pub fn copy_to_send(
         &mut self,
         (acked, limit): (u32, u32),

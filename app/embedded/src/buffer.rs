@@ -27,7 +27,8 @@ pub struct BufferPool {
 }
 
 impl BufferPool {
-    /// Returns the place for rings of `len` bytes, which is a power of two.
+    /// Returns the place for rings of `len` bytes. `len` is zero or a power of two. Returns `None`
+    /// if the pool keeps no rings of this length.
     fn place(&mut self, len: usize) -> Option<&mut Vec<Box<[u8]>>> {
         self.rings
             .get_mut((len / LEN_MIN).checked_ilog2()? as usize)
@@ -58,8 +59,8 @@ impl StreamBuffer {
         self.bytes.len() as u32
     }
 
-    /// Enlarges the ring to at least `len` bytes. `start` is the stream position of the oldest byte
-    /// in use. The bytes from `start` on keep their stream positions.
+    /// Enlarges the ring to at least `len` bytes, if the ring is shorter. `start` is the stream
+    /// position of the oldest byte in use. The bytes from `start` on keep their stream positions.
     #[inline]
     pub fn reserve(&mut self, start: u32, len: u32, pool: &mut BufferPool) {
         if len as usize > self.bytes.len() {
@@ -151,7 +152,7 @@ mod tests {
         let mut buffer = StreamBuffer::default();
         buffer.reserve(0, 1025, &mut pool);
         assert_eq!(buffer.capacity(), 2048);
-        // The buffer gives its ring back when it grows.
+        // The buffer has taken a ring of the pool. When the buffer grows, the ring returns.
         assert_eq!(pool.rings[2].len(), POOL_EACH_MAX - 1);
         buffer.reserve(0, 4000, &mut pool);
         assert_eq!(pool.rings[2].len(), POOL_EACH_MAX);

@@ -17,7 +17,7 @@ pub fn ether_type(packet: &[u8]) -> [u8; 2] {
 /// `receive` writes the next received packet to its argument and returns the length of the packet,
 /// or `None` if there is no packet. `send` sends a packet and returns true, or returns false if the
 /// packet must be sent again later. The stack works on frames, so the port adds Ethernet headers
-/// with zero addresses.
+/// with zero addresses to received packets, and removes the Ethernet headers of sent frames.
 pub struct FnPort<R, S> {
     receive: R,
     send: S,
@@ -31,7 +31,8 @@ pub struct FnPort<R, S> {
     free: Vec<Box<[u8]>>,
 }
 
-/// A burst of frames that an [`FnPort`] has received.
+/// A burst of frames that an [`FnPort`] has received: the buffer of each frame, and the length of
+/// the frame in bytes.
 #[derive(Default)]
 pub struct FnBurst(Vec<(Box<[u8]>, usize)>);
 

@@ -24,7 +24,7 @@ pub struct FrameWriter<'a, P> {
     pub port: &'a mut P,
     /// Handler of the program's TCP options, if any.
     pub options: &'a mut Option<Box<dyn OptionHandler>>,
-    /// Set to true if the port has no free frame.
+    /// Set to true if the port has no free frame, or no room for a GSO frame.
     pub blocked: &'a mut bool,
     /// Number of dropped packets by reason.
     pub drops: &'a mut Drops,
@@ -32,7 +32,8 @@ pub struct FrameWriter<'a, P> {
 
 impl<P: PacketIo> FrameWriter<'_, P> {
     /// Writes the segment `out` to a frame of the port, and queues the frame. `payload` is the
-    /// buffer that holds the segment's payload.
+    /// buffer that holds the segment's payload. Drops and counts a segment that is longer than the
+    /// frame. Returns `TxFull` if the port has no free frame.
     pub fn write_frame(
         &mut self,
         out: &SegmentOut,
@@ -88,6 +89,7 @@ impl<P: PacketIo> FrameWriter<'_, P> {
     }
 
     /// Sends `out` as a GSO frame, which the link splits into segments. `buffer` holds the payload.
+    /// Drops and counts `out` if the headers do not fit. Returns `TxFull` if the link has no room.
     pub fn write_gso_frame(
         &mut self,
         out: &SegmentOut,

@@ -15,7 +15,8 @@ pub struct StackConfig {
     /// Link address of the local end.
     pub mac: MacAddress,
     /// Link address of the router, for peers whose link address is unknown. Zeros mean that there
-    /// is no router. On a link with link addresses, connections to unknown peers are then refused.
+    /// is no router. On a link with link addresses, active opens to a peer with an unknown link
+    /// address then fail.
     pub gateway: MacAddress,
     /// True if other stacks have the same addresses, as on a mux port of the Tidelane service,
     /// which shares a NIC between stacks. The mux port must then drop packets with forged sources.
@@ -57,8 +58,8 @@ impl Listener {
     }
 }
 
-/// The handle of a connection. The handle of a closed connection is invalid: functions ignore the
-/// handle, even if a later connection has the same flow id.
+/// The handle of a connection. Once the program has closed the connection, the handle is invalid:
+/// functions ignore the handle, even if a later connection has the same flow id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Connection {
     pub(crate) flow: FlowId,
@@ -87,14 +88,14 @@ pub enum Event {
     Incoming(Listener),
     /// An active open is complete: the connection is established.
     Connected(Connection),
-    /// New data or a FIN of the peer has arrived. The event is not repeated until the program
-    /// reads.
+    /// New data or a FIN of the peer has arrived. Further data does not repeat the event until the
+    /// program reads. A FIN does.
     Readable(Connection),
     /// There is room to write, after a [`Stack::write`](crate::Stack::write) that took only a part
     /// of its data.
     Writable(Connection),
-    /// The peer has announced urgent data. [`Stack::status`](crate::Stack::status) returns its
-    /// position in the member `urgent`.
+    /// The peer has announced urgent data. [`Stack::status`](crate::Stack::status) returns the
+    /// position of the last urgent byte in the member `urgent`.
     Urgent(Connection),
     /// The connection has ended. The program still has to close its handle.
     Closed(Connection, CloseCause),

@@ -23,14 +23,14 @@ use crate::{
     options::OptionHandler,
 };
 
-/// Length in bytes of the Ethernet, IP and TCP headers with all options.
+/// Largest length in bytes of the Ethernet, IP and TCP headers with all options.
 const HEADERS_LEN_MAX: u32 = (FRAME_HEADERS_LEN_MAX + TCP_HEADER_LEN_MAX) as u32;
 /// Limit of the RST segments that wait for a free frame. Further RST segments are not sent.
 const LATE_RESETS_MAX: usize = 1024;
 /// Time after which the program polls again if the port has not taken all frames.
 const FULL_PORT_RETRY: Duration = Duration::from_millis(1);
 
-/// An event for the program, with the ids of the engine. [`Io::next_event`] converts it to an
+/// An event for the program, with the ids of the engine. [`Io::next_event`] converts a report to an
 /// [`Event`], whose handles become invalid when the program closes them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Report {
@@ -48,8 +48,8 @@ pub enum Report {
     Closed(FlowId, CloseCause),
 }
 
-/// All state of a stack except the engine. The engine calls it as its [`Driver`], to send segments,
-/// to store received payloads and to report events.
+/// The state of a stack that the engine's calls need. The engine calls `Io` as its [`Driver`], to
+/// send segments, to store received payloads and to report events.
 pub struct Io<P> {
     pub port: P,
     pub link: LinkAddresses,
@@ -68,8 +68,8 @@ pub struct Io<P> {
     pub generations: u32,
     /// True if the port had no free frame, so that the engine must resume sending later.
     pub blocked: bool,
-    /// True if frames waited after the last flush: because the port was full (`blocked`), or within
-    /// the port, whose link did not take them.
+    /// True if the last flush left something unsent: segments because the port was full
+    /// (`blocked`), or frames in the port that the link did not take.
     frames_wait: bool,
     /// Handler of the program's TCP options, if any.
     pub options: Option<Box<dyn OptionHandler>>,
@@ -100,7 +100,8 @@ impl<P: PacketIo> Io<P> {
         }
     }
 
-    /// Returns the MTU for new connections, minus the room for the program's options.
+    /// Returns the MTU for new connections: the MTU of the port, minus the room for the program's
+    /// options.
     pub fn path_mtu(&self) -> u32 {
         let extra = self.options.as_ref().map_or(0, |handler| handler.len_max());
         self.mtu - u32::from(extra)
@@ -175,7 +176,7 @@ impl<P: PacketIo> Io<P> {
 
     /// Returns the time at which the program has to poll the stack even if no packet arrives.
     /// `timer` is the time of the engine's next timer. Frames that wait need a time of their own,
-    /// because the engine starts no timer for a segment that was not sent.
+    /// because the engine may have no timer for a segment that was not sent.
     pub fn next_poll(&self, now: Instant, timer: Option<Instant>) -> Option<Instant> {
         let retry = self.frames_wait.then(|| now + FULL_PORT_RETRY);
         timer.into_iter().chain(retry).min()
@@ -205,8 +206,8 @@ impl<P: PacketIo> Io<P> {
         writer.write_frame(out, &mut binding.template, payload)
     }
 
-    /// Copies `data` to the send buffer of a connection until it is full, up to `limit` bytes that
-    /// the peer has not acknowledged. `acked` is the stream position up to which the peer has
+    /// Copies `data` to the send buffer of a connection until the buffer has `limit` bytes that the
+    /// peer has not acknowledged. `acked` is the stream position up to which the peer has
     /// acknowledged. Returns the number of bytes, and the stream position after these bytes.
     /// Returns `None` if the program may not write.
     pub fn copy_to_send(

@@ -20,9 +20,12 @@ use tidelane_wire::{HeaderTemplate, MacAddress, protocol};
 #[derive(Debug)]
 pub struct LinkAddresses {
     own: MacAddress,
+    /// Link address of the router. Zero on a link without link addresses. `None` if there is no
+    /// router.
     gateway: Option<MacAddress>,
+    /// Link addresses that the program has set, by IP address of the peer.
     neighbours: HashMap<IpAddress, MacAddress>,
-    /// Source of the frame that is being processed.
+    /// Source link address of the frame that is being processed.
     arrival: Option<MacAddress>,
 }
 
@@ -46,7 +49,8 @@ impl LinkAddresses {
         self.neighbours.insert(addr, mac);
     }
 
-    /// Sets or removes the link address of a neighbour. Returns the previous address.
+    /// Sets the link address of a neighbour, or removes the address if `mac` is `None`. Returns the
+    /// previous address.
     pub fn replace_neighbour(
         &mut self,
         addr: IpAddress,
@@ -58,7 +62,8 @@ impl LinkAddresses {
         }
     }
 
-    /// Sets the source of the frame that is being processed. `None` ends the frame.
+    /// Sets the source link address of the frame that is being processed. `None` means that no
+    /// frame is being processed.
     pub fn set_arrival(&mut self, mac: Option<MacAddress>) {
         self.arrival = mac;
     }

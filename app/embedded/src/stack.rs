@@ -40,7 +40,7 @@ pub struct Stack<P: PacketIo> {
     now: Instant,
     /// Selects local ports for active opens.
     ephemeral_ports: EphemeralPorts,
-    /// True if the port may deliver packets of a local sender whose checksum is still partial.
+    /// True if the port may deliver packets with a partial checksum, from a sender on this machine.
     partial_checksums: bool,
 }
 
@@ -69,7 +69,7 @@ impl<P: PacketIo> Stack<P> {
         self.io.link.set_neighbour(addr, mac);
     }
 
-    /// Makes `handler` add TCP options to all segments. Must be called before the first connection,
+    /// Makes `handler` read and add TCP options. Must be called before the first connection,
     /// because the MSS of an existing connection leaves no room for the options.
     ///
     /// # Panics
@@ -95,14 +95,13 @@ impl<P: PacketIo> Stack<P> {
         &mut self.io.port
     }
 
-    /// Listens at `local`. An unspecified address means all addresses. The accept queue holds at
-    /// most `backlog` connections.
+    /// Listens at `local`. `0.0.0.0` means all IPv4 addresses, and `::` all addresses. As in Linux,
+    /// the accept queue holds at most `backlog + 1` connections.
     pub fn listen(&mut self, local: Endpoint, backlog: u32) -> Result<Listener, ListenError> {
         self.listen_with(local, backlog, self.options)
     }
 
-    /// Listens as [`listen`](Self::listen) does, with `options` for the connections of the
-    /// listener.
+    /// Listens as [`listen`](Self::listen) does, with `options` for the listener's connections.
     pub fn listen_with(
         &mut self,
         local: Endpoint,
@@ -117,7 +116,7 @@ impl<P: PacketIo> Stack<P> {
         self.engine.set_listener_options(listener.0, options);
     }
 
-    /// Sets the length limit of a listener's accept queue.
+    /// Sets a listener's backlog, as [`listen`](Self::listen) does.
     pub fn set_backlog(&mut self, listener: Listener, backlog: u32) {
         self.engine.set_backlog(listener.0, backlog);
     }
@@ -149,13 +148,13 @@ impl<P: PacketIo> Stack<P> {
         Some(connection)
     }
 
-    /// Opens a connection. If the port of `local` is zero, the stack selects a port. The next
-    /// [`poll`](Self::poll) or [`flush`](Self::flush) sends the SYN.
+    /// Opens a connection. If the port of `local` is zero, the stack selects a port. The SYN leaves
+    /// with the next [`poll`](Self::poll) or [`flush`](Self::flush) at the latest.
     pub fn connect(&mut self, local: Endpoint, peer: Endpoint) -> Result<Connection, OpenError> {
         self.connect_with(local, peer, self.options)
     }
 
-    /// Opens a connection with `options` as [`connect`](Self::connect) does.
+    /// Opens a connection as [`connect`](Self::connect) does, with `options`.
     pub fn connect_with(
         &mut self,
         local: Endpoint,
@@ -171,7 +170,7 @@ impl<P: PacketIo> Stack<P> {
     }
 
     /// Returns the largest payload of the SYN of a [`connect_fast`](Self::connect_fast) to `peer`,
-    /// in bytes. Returns `None` if the SYN only requests a cookie.
+    /// in bytes. Returns `None` if the SYN may carry no data.
     pub fn fast_open_room(&self, peer: IpAddress, options: &SocketOptions) -> Option<u32> {
         let (mtu, request) = (self.io.path_mtu(), FastOpenRequest::default());
         self.engine
@@ -180,8 +179,8 @@ impl<P: PacketIo> Stack<P> {
 
     /// Opens a connection as [`connect_with`](Self::connect_with) does, with the beginning of
     /// `data` in the SYN (RFC 7413). Returns the connection and the number of bytes in the SYN. The
-    /// peer may receive these bytes twice. Without a cookie of the peer, the SYN carries no data
-    /// and requests a cookie. [`EngineConfig::fast_open`](crate::EngineConfig) may forbid both.
+    /// peer may receive these bytes twice. By default, a SYN without a cookie of the peer has no
+    /// data and requests a cookie: see [`EngineConfig::fast_open`](crate::EngineConfig).
     pub fn connect_fast(
         &mut self,
         local: Endpoint,
@@ -207,7 +206,7 @@ impl<P: PacketIo> Stack<P> {
     }
 
     /// Returns `local`, with an ephemeral port if its port is zero. Returns an error if the next
-    /// hop to `peer` is unknown.
+    /// hop to `peer` is unknown, or if no ephemeral port is free.
     fn complete(&mut self, local: Endpoint, peer: Endpoint) -> Result<Endpoint, OpenError> {
         let next_hop = self.io.link.next_hop(peer.addr);
         next_hop.ok_or(OpenError::BadEndpoint)?;
@@ -232,8 +231,8 @@ impl<P: PacketIo> Stack<P> {
         received
     }
 
-    /// Does the same as [`poll`](Self::poll), but does not send. A program that handles the events
-    /// and then calls [`flush`](Self::flush) sends fewer packets: data and FINs carry the ACKs.
+    /// Does the same as [`poll`](Self::poll) without the final [`flush`](Self::flush). A program
+    /// that flushes after it has handled the events sends fewer packets: data and FINs carry ACKs.
     pub fn poll_input(&mut self, now: Instant) -> bool {
         self.now = self.now.max(now);
         let received = self.receive_burst();
@@ -255,7 +254,8 @@ impl<P: PacketIo> Stack<P> {
         self.io.flush_port();
     }
 
-    /// Returns the time of the next poll without input: at the next timer, or soon if frames wait.
+    /// Returns the time by which to poll even without a packet: the next timer, or soon if frames
+    /// wait. Returns `None` if neither applies.
     pub fn next_timeout(&self) -> Option<Instant> {
         self.io.next_poll(self.now, self.engine.next_timeout())
     }
@@ -400,9 +400,9 @@ impl<P: PacketIo> Stack<P> {
         self.status(connection).is_none_or(|status| status.is_end())
     }
 
-    /// Copies `data` to the send buffer until it is full. Returns the number of bytes. If this
-    /// number is less than the length of `data`, an event reports room later. Returns 0 without an
-    /// event if the sending direction is closed ([`Status::writable`] is then `None`).
+    /// Copies `data` to the send buffer until the buffer is full. Returns the number of bytes. If
+    /// this number is less than the length of `data`, an event reports room later. Returns 0 and
+    /// reports no event if the sending direction is closed ([`Status::writable`] is then `None`).
     pub fn write(&mut self, connection: Connection, data: &[u8]) -> usize {
         let limit = self.engine.config().tx_limit;
         let acked = self.lookup(connection).map(|(_, flow)| flow.tx_acked());
@@ -446,8 +446,8 @@ impl<P: PacketIo> Stack<P> {
         }
     }
 
-    /// Closes a connection: the stack sends the remaining data and a FIN. The handle becomes
-    /// invalid. The MultiStack paper calls this function `tcp_close`.
+    /// Closes a connection: the stack sends the remaining data and a FIN, or a RST if received data
+    /// is unread. The handle becomes invalid. The MultiStack paper calls this function `tcp_close`.
     pub fn close(&mut self, connection: Connection) {
         if let Some(binding) = self.binding(connection) {
             binding.closed_by_program = true;
@@ -493,7 +493,7 @@ impl<P: PacketIo> Stack<P> {
         &self.io.drops
     }
 
-    /// Returns true if the stack has no connection. Connections in TIME-WAIT do not count.
+    /// Returns true if the stack has no connection. After a close, TIME-WAIT does not count.
     pub fn is_empty(&self) -> bool {
         self.engine.is_empty()
     }

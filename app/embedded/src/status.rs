@@ -15,11 +15,11 @@ pub struct Status {
     pub unacknowledged: u32,
     /// True if the peer has sent a FIN. Received data may still be unread.
     pub peer_closed: bool,
-    /// Cause of the end of the connection. `None` while the connection exists.
+    /// Cause of the end of the connection. `None` before the end.
     pub cause: Option<CloseCause>,
     /// The last ICMP error that did not end the connection (RFC 9293 §3.9.2.2, MUST-56).
     pub path_error: Option<CloseCause>,
-    /// The last urgent byte. `None` once the program has read beyond the byte.
+    /// The last urgent byte. `None` if there is none, or once the program has read the byte.
     pub urgent: Option<Urgent>,
 }
 
@@ -27,7 +27,7 @@ pub struct Status {
 /// stays in the stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Urgent {
-    /// Number of bytes in the stream between the next byte to read and the urgent byte.
+    /// Number of bytes to read before the urgent byte.
     pub ahead: u32,
     /// Value of the urgent byte. `None` until the byte has arrived.
     pub byte: Option<u8>,

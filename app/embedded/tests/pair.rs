@@ -72,7 +72,8 @@ impl Pair {
         pair
     }
 
-    /// Polls both ends once. If no packet is in flight, advances the time to the next timer.
+    /// Advances the time, and polls both ends once. The time advances to the next timer if no
+    /// packet is in flight and a timer runs, and by 50 microseconds otherwise.
     fn step(&mut self) {
         let idle = self.queues.iter().all(|queue| queue.borrow().is_empty());
         let timers = [self.client.next_timeout(), self.server.next_timeout()];
@@ -404,6 +405,7 @@ fn a_connection_has_the_options_of_its_listener_or_open() {
 fn the_second_open_has_data_in_its_syn() {
     let mut pair = Pair::new(0);
     let engine = EngineConfig {
+        // A value of Linux's `tcp_fastopen`: active opens and every listener may use Fast Open.
         fast_open: FastOpenPolicy::from_bits(0x403),
         ..EngineConfig::default()
     };
@@ -440,7 +442,7 @@ fn a_handle_of_a_closed_connection_does_nothing() {
     assert_eq!(pair.client.write(client, b"late"), 0);
     assert_eq!(pair.client.read(client, &mut [0; 8]), 0);
     assert!(pair.client.info(client).is_none());
-    // The old handle is invalid, although the new connection has the same flow id.
+    // The old handle is invalid, even if the new connection has the same flow id.
     let next = pair
         .client
         .connect(Endpoint::new(ADDRESSES[0], 0), SERVER)
@@ -629,8 +631,9 @@ struct Numbering {
     seen: Rc<RefCell<Vec<u32>>>,
 }
 
-/// Kind and identifier of the option.
+/// Kind of the option.
 const KIND: u8 = 253;
+/// Experiment identifier (ExID) of the option.
 const ID: [u8; 2] = [0x7d, 0x1e];
 
 impl OptionHandler for Numbering {
@@ -679,7 +682,7 @@ fn a_program_adds_a_tcp_option() {
         pair.step();
         read += pair.server.read(server, &mut [0; 65_536]);
     }
-    // Each end has received the numbers of all of the peer's segments, in order.
+    // The numbers that each end has received are consecutive from 1.
     for seen in [seen_by_client, seen_by_server] {
         let seen = seen.borrow();
         assert!(seen.len() > 8, "{} segments", seen.len());
@@ -763,8 +766,8 @@ impl PacketIo for GsoPort {
     }
 }
 
-/// If the port refuses data, `next_timeout` returns a time even though no timer of TCP runs. A poll
-/// at this time sends the data.
+/// If the port refuses data, `next_timeout` returns a time within 10 ms. A poll at this time tries
+/// again to send the data.
 #[test]
 fn a_refused_gso_frame_is_sent_at_the_next_timeout() {
     let (near, far) = MemPort::pair(MemConfig::default());

@@ -101,7 +101,8 @@ impl fmt::Display for Unsupported {
 }
 
 /// Returns the reason why the library cannot serve a program. Returns `None` if the library can
-/// serve the program, or if the program's file cannot be read.
+/// serve the program, or if the inspection cannot tell, for example because the program's file
+/// cannot be read.
 ///
 /// `program` is a path. However, as with `execvp`, a `program` without a slash is a name to find in
 /// the directories of `search` (the value of PATH), if `search` is given.
@@ -183,7 +184,8 @@ fn read(file: &OwnedFd, into: &mut [u8], offset: u64) -> Option<usize> {
     Some(done)
 }
 
-/// Returns true if `exec` of the program changes the user or group, or adds capabilities.
+/// Returns true if `exec` of the program changes the effective user or group, or if the file has
+/// capabilities and this process is not root.
 fn raises_privileges(path: &CStr, file: &OwnedFd) -> bool {
     let Ok(stat) = fstat(file) else {
         return false;
@@ -197,7 +199,7 @@ fn raises_privileges(path: &CStr, file: &OwnedFd) -> bool {
 }
 
 /// Returns the path of the interpreter in the `#!` line of a script. `start` is the start of the
-/// file. Returns `None` if the file is not a script.
+/// file. Returns `None` if the file is not a script or the line names no interpreter.
 fn interpreter_of_script(start: &[u8]) -> Option<&[u8]> {
     let line = start.split(|byte| *byte == b'\n').next()?;
     let words = line.strip_prefix(b"#!")?;
@@ -291,7 +293,7 @@ fn has_section(
 }
 
 /// Returns the file offsets of the headers in a table that begins at byte `start` and has `count`
-/// headers of `size` bytes. The offset is `None` if it overflows.
+/// headers of `size` bytes. An offset that overflows is `None`.
 fn header_offsets(start: u64, size: u16, count: u16) -> impl Iterator<Item = Option<u64>> + Clone {
     (0..u64::from(count)).map(move |index| start.checked_add(index * u64::from(size)))
 }
@@ -325,7 +327,8 @@ mod tests {
         }
     }
 
-    /// Returns a 64-bit ELF file without sections and with one segment: PT_INTERP, or PT_LOAD.
+    /// Returns a 64-bit ELF file without sections and with one segment: PT_INTERP with the path
+    /// `loader`, or PT_LOAD without a loader.
     fn elf(loader: Option<&[u8]>) -> Vec<u8> {
         let mut file = vec![0; 64 + 56];
         file[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");

@@ -1,4 +1,4 @@
-//! File paths without heap memory, which a child must not use between `vfork` and `exec`.
+//! File paths that use no heap memory. A child must not use heap memory between `vfork` and `exec`.
 
 use std::{ffi::CStr, fmt};
 

@@ -20,15 +20,17 @@ use crate::{
 /// Length of the submission queue in entries. If the queue is full, a further request costs a
 /// system call.
 const ENTRIES: u32 = 4096;
-/// Longest payload of a UDP datagram over IPv4 in bytes. The kernel refuses a longer payload.
+/// Longest payload of a UDP datagram over IPv4 in bytes. The context refuses a longer payload, also
+/// over IPv6.
 const DATAGRAM_MAX: usize = 65_507;
 
 /// TCP and UDP sockets of the kernel, for one thread.
 pub struct KernelContext {
     /// Completions with events that [`Context::tx_sync`] has found, for the list of the next call.
-    /// Each completion holds a received buffer, an accepted socket or a request. The number of each
-    /// is limited, so the queue is limited. The completions are dropped before the driver, because
-    /// they may share buffers with sends that the kernel still reads.
+    /// Each completion holds a received buffer, an accepted socket or a request. The numbers of
+    /// buffers, sockets and requests are limited, so the queue is limited. The completions are
+    /// dropped before the driver, because they may share buffers with sends that the kernel still
+    /// reads.
     set_aside: VecDeque<Completion>,
     driver: Driver,
     pool: Pool,
@@ -61,10 +63,11 @@ impl KernelContext {
     }
 
     /// Sends all queued data for which the sockets have room, then performs the shutdowns and
-    /// closes that wait for this data. Completions with events go to `list`. Without a list,
-    /// `set_aside` keeps them for the next call.
+    /// closes that wait for this data. Adds the events to `list`. Without a list, `set_aside` keeps
+    /// the completions with events for the next call.
     fn transmit(&mut self, mut list: Option<&mut ReadyList>) -> io::Result<()> {
-        // Each round sends data or closes a socket, so the number of rounds is limited. The
+        // In each round, a socket sends data, fails, closes or begins to wait for room, so the
+        // number of rounds is limited. A refused zero-copy send adds a round with a copy. The
         // requests are submitted without a wait. Sends and closes complete within the call, and a
         // send without room or a pending close needs a further request before the wait.
         while self.driver.start_sends()? {
@@ -94,8 +97,8 @@ impl KernelContext {
         if self.pool.free_count() > 0 {
             self.driver.restart_starved()?;
         }
-        // If the list has events, `transmit` has just entered the kernel, and a second call would
-        // find few further completions.
+        // Events in the list come from `transmit`, which has entered the kernel. A second call
+        // would find few further completions.
         if list.is_empty() {
             let is_due = self.driver.has_writable();
             self.driver.enter(if is_due { Wait::No } else { wait })?;

@@ -25,7 +25,7 @@ pub struct Driver {
     starved: Vec<Descriptor>,
     /// Sockets that refused a buffer and have room again. The next list reports WRITABLE for them.
     writable: Vec<Descriptor>,
-    /// Limit of the buffers that wait for sending on one descriptor.
+    /// Limit of the buffers of one descriptor that wait for sending or that the kernel reads.
     send_queue_max: usize,
     /// Decides which sends are zero-copy sends.
     policy: Policy,
@@ -71,7 +71,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Returns true if the next list reports WRITABLE for a socket.
+    /// Returns true if the next list may report WRITABLE for a socket.
     pub fn has_writable(&self) -> bool {
         !self.writable.is_empty()
     }
@@ -118,7 +118,8 @@ impl Driver {
     }
 
     /// Starts the sends and closes of all sockets in the list of [`Self::mark_dirty`]. Returns true
-    /// if a request was started. The kernel completes each of these requests when it is submitted.
+    /// if a request was started. The kernel completes each of these requests during its submission,
+    /// except a zero-copy send, which the kernel only answers then.
     pub fn start_sends(&mut self) -> io::Result<bool> {
         let mut is_any = false;
         for descriptor in std::mem::take(&mut self.dirty) {
@@ -259,7 +260,8 @@ impl Driver {
         self.start_input(descriptor)
     }
 
-    /// Processes the end of a receive: end of stream, an error, or ENOBUFS (no free buffer).
+    /// Processes the last completion of a receive request: data, the end of the stream, ENOBUFS (no
+    /// free buffer), ECANCELED, or another error.
     fn end_receive(
         &mut self,
         descriptor: Descriptor,
@@ -369,7 +371,7 @@ impl Driver {
         self.mark_dirty(descriptor);
     }
 
-    /// Makes WRITABLE due if a refused sender has room again.
+    /// Makes WRITABLE due if a socket that refused a buffer has room again.
     fn report_room(&mut self, descriptor: Descriptor) {
         let queue_max = self.send_queue_max;
         if let Some(socket) = self.sockets.get_mut(descriptor)

@@ -8,9 +8,12 @@
 //!
 //! | call | `io_uring_enter` calls |
 //! |---|---|
-//! | [`Context::tx_sync`] | none without data to send, else one; one more for closes after data |
+//! | [`Context::tx_sync`] | none without data or closes, else one; more as described below |
 //! | [`Context::rx_sync`] | one; none if there are events, or neither requests nor a wait |
 //! | [`Context::sync`] | those of `tx_sync`; without events, also those of `rx_sync` |
+//!
+//! [`Context::tx_sync`] makes a further call for closes that follow data, and for each further 64
+//! buffers or datagrams of one socket.
 //!
 //! UDP sockets send and receive in the same calls. Each datagram has a buffer of its own.
 //!

@@ -8,8 +8,8 @@ pub struct KernelOptions {
     pub buffers: u32,
     /// Length of each buffer in bytes.
     pub buffer_len: u32,
-    /// Limit of the buffers that wait for sending on one descriptor, or that the kernel reads for a
-    /// zero-copy send. A further send is refused.
+    /// Limit of the buffers of one descriptor that wait for sending or that the kernel reads for
+    /// zero-copy sends, both together. A further send is refused.
     pub send_queue_max: usize,
     /// Time in microseconds for which a wait polls the NAPI instances of the interfaces (Linux
     /// 6.9). Zero disables the polling.
@@ -19,12 +19,13 @@ pub struct KernelOptions {
 }
 
 /// Selects the stream sends for which the kernel reads the buffers instead of copying them
-/// (IORING_OP_SENDMSG_ZC, Linux 6.2). All other sends copy, and so do all sends on older kernels.
+/// (IORING_OP_SENDMSG_ZC with IORING_SEND_ZC_REPORT_USAGE, Linux 6.2). All other sends copy, and so
+/// do all sends on older kernels. One send carries up to 64 queued buffers of a connection.
 ///
 /// A buffer that the kernel reads returns to the pool once the peer has acknowledged the data and
 /// the NIC has sent it. One descriptor has at most half of
-/// [`send_queue_max`](KernelOptions::send_queue_max) buffers of this kind, and these buffers count
-/// as queued.
+/// [`send_queue_max`](KernelOptions::send_queue_max) buffers of this kind (rounded up), and these
+/// buffers count as queued.
 ///
 /// The default is [`ZeroCopy::Never`]. Over loopback and veth, the kernel copies all the same, and
 /// zero-copy sends of 64 KiB took 21 to 50 % more CPU time (`docs/design/rings.md`). No NIC was
@@ -33,14 +34,15 @@ pub struct KernelOptions {
 pub enum ZeroCopy {
     /// None: all sends copy.
     Never,
-    /// Each send of at least `min` bytes on a connection for which the kernel has not reported a
-    /// copy. Loopback, packet captures and most virtual devices make the kernel copy.
+    /// Each send of at least `min` bytes on a connection for which the kernel has neither reported
+    /// a copy nor refused a send. Loopback, packet captures and most virtual devices make the
+    /// kernel copy.
     WhereItPays {
         /// Smallest length of a send in bytes.
         min: u32,
     },
-    /// Each send of at least `min` bytes, even after the kernel has reported copies. For tests and
-    /// measurements.
+    /// Each send of at least `min` bytes on a connection for which the kernel has not refused a
+    /// send, even after the kernel has reported copies. For tests and measurements.
     Always {
         /// Smallest length of a send in bytes.
         min: u32,

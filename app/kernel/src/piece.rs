@@ -17,7 +17,7 @@ use tidelane_rings::{Buffer, Pool};
 pub enum Piece {
     /// The payload of a buffer that has no other owner.
     Whole(Buffer),
-    /// The payload of a shared buffer from an offset on.
+    /// The payload of a shared buffer from an offset in bytes on.
     Shared(Rc<Buffer>, usize),
 }
 
@@ -39,7 +39,8 @@ impl Piece {
     }
 
     /// Splits a piece of which a zero-copy send has sent the first `sent` bytes. Returns the piece
-    /// that the kernel reads, and the rest to send.
+    /// that the kernel reads, and the rest to send. The first piece only keeps the buffer: its
+    /// payload still includes the rest.
     fn share(self, sent: usize) -> (Self, Self) {
         let (buffer, start) = match self {
             Self::Whole(buffer) => (Rc::new(buffer), 0),
@@ -66,7 +67,7 @@ impl Piece {
     }
 }
 
-/// Removes the first `sent` bytes from `pieces`. Frees the buffers that are sent.
+/// Returns `pieces` without the first `sent` bytes. Drops the pieces that are sent.
 pub fn drop_sent(pieces: Vec<Piece>, mut sent: usize) -> Vec<Piece> {
     let mut unsent = Vec::new();
     for mut piece in pieces {

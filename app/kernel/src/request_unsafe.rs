@@ -1,7 +1,7 @@
 //! io_uring requests, and the memory that each request lends to the kernel.
 //!
-//! A request owns the buffers, addresses and headers that the kernel accesses. The addresses of
-//! this memory are stable while the request moves.
+//! A request owns the buffers to send, the socket addresses and the headers that the kernel
+//! accesses. This memory does not move when the request moves.
 
 use std::{net::SocketAddr, os::fd::RawFd};
 
@@ -166,7 +166,7 @@ impl Datagram {
 
 /// Reads the header that the kernel has stored before a received datagram. Reduces the buffer to
 /// the datagram's payload, and returns the sender. Returns `None` if the kernel has truncated the
-/// datagram because the datagram was longer than the buffer.
+/// datagram because the buffer had too little room after the header, or if the header is invalid.
 pub fn strip_head(buffer: &mut Buffer) -> Option<SocketAddr> {
     let bytes = buffer.payload();
     let word = |at: usize| Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));

@@ -58,7 +58,7 @@ pub fn tcp_socket(address: SocketAddr) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Phase of a socket, which decides the requests that it may start.
+/// Phase of a socket. The phase decides which requests the socket may start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
     /// The socket accepts connections.
@@ -69,7 +69,7 @@ pub enum Phase {
     Open,
     /// The socket is a UDP socket: datagrams can be sent and received.
     Datagram,
-    /// The connection has failed. The program has not closed the descriptor.
+    /// The connection or the UDP socket has failed. Only the close is left.
     Failed,
 }
 
@@ -80,7 +80,7 @@ pub struct Socket {
     pub phase: Phase,
     /// Data to send, oldest first.
     queue: VecDeque<Piece>,
-    /// Zero-copy sends of the connection.
+    /// State of the zero-copy sends of the connection.
     pub lending: Lending,
     /// Datagrams to send, oldest first.
     datagrams: VecDeque<(SocketAddr, Buffer)>,
@@ -107,7 +107,7 @@ pub struct Socket {
     pub is_ended: bool,
     /// Number of requests whose last completion has not arrived.
     pub outstanding: u32,
-    /// The present request that accepts, connects or receives.
+    /// The present request that accepts, connects or receives, or pauses after a failed accept.
     pub input: Option<RequestId>,
     /// The present request that waits for room to send.
     pub room: Option<RequestId>,
@@ -147,7 +147,7 @@ impl Socket {
         self.fd.as_ref().map(AsFd::as_fd)
     }
 
-    /// Takes the kernel's descriptor out of the socket. The caller must close it.
+    /// Takes the kernel's descriptor out of the socket. The caller must close the descriptor.
     pub fn take_fd(&mut self) -> Option<RawFd> {
         self.fd.take().map(IntoRawFd::into_raw_fd)
     }
@@ -180,10 +180,10 @@ impl Socket {
         );
     }
 
-    /// Returns the next request that accepts or receives. Returns `None` if the socket already has
-    /// an input request or is paused, or if the peer has closed its sending direction or the
-    /// program has closed the descriptor. A listener at a limit pauses, because another accept
-    /// would fail at once.
+    /// Returns the next request that accepts or receives. A listener at a limit pauses instead,
+    /// because another accept would fail at once. Returns `None` if the socket already has an input
+    /// request, is paused, is not connected yet, or has failed. Also returns `None` if the peer has
+    /// closed its sending direction or the program has closed the descriptor.
     pub fn next_input(&self) -> Option<Request> {
         if self.is_paused || self.is_ended || self.is_closing || self.input.is_some() {
             return None;
@@ -225,8 +225,8 @@ impl Socket {
         self.datagrams.push_back((peer, buffer));
     }
 
-    /// Takes the oldest datagram from the queue. Returns `None` if the socket waits for room or has
-    /// [`SEND_BUFFERS_MAX`] datagrams with the kernel.
+    /// Takes the oldest datagram from the queue. Returns `None` if the queue is empty, or if the
+    /// socket waits for room or has [`SEND_BUFFERS_MAX`] datagrams with the kernel.
     fn take_datagram(&mut self) -> Option<Datagram> {
         let is_full = self.datagrams_sending as usize >= SEND_BUFFERS_MAX;
         if is_full || self.room.is_some() {
@@ -254,7 +254,8 @@ impl Socket {
         true
     }
 
-    /// Returns the next request that sends. Returns `None` if there is no data or no room.
+    /// Takes the data of the next send from the queue, and returns the request. Returns `None` if
+    /// there is no data, or if the socket cannot send now.
     pub fn next_send(&mut self, policy: &Policy) -> Option<Request> {
         let raw = self.raw();
         let request = match self.take_message() {
@@ -287,13 +288,14 @@ impl Socket {
         Some(self.queue.drain(..count).collect())
     }
 
-    /// Returns the unsent pieces of a send to the front of the queue.
+    /// Puts the unsent pieces of a send back to the front of the queue.
     pub fn put_back(&mut self, unsent: Vec<Piece>) {
         for piece in unsent.into_iter().rev() {
             self.queue.push_front(piece);
         }
     }
 
+    /// Drops the data and the datagrams in the queues.
     pub fn drop_queue(&mut self) {
         self.queue.clear();
         self.datagrams.clear();

@@ -41,9 +41,9 @@ pub struct Answer {
 /// A completion of a request, as one entry of the completion queue reports it.
 #[derive(Debug)]
 pub struct Completion {
-    /// The descriptor of the socket that made the request.
+    /// The descriptor of the socket for which the request was made.
     pub descriptor: Descriptor,
-    /// Result of the system call, or a negative errno.
+    /// Result of the system call, or a negative errno. For a notification: flags.
     pub result: i32,
     /// Received data, if the request receives.
     pub buffer: Option<Buffer>,
@@ -51,9 +51,10 @@ pub struct Completion {
     pub sender: Option<SocketAddr>,
     /// An accepted connection.
     pub accepted: Option<OwnedFd>,
-    /// The request, if this is its last completion. `None` while the request continues (multishot).
+    /// The request, if this is its last completion. `None` while the request continues: a multishot
+    /// request, or a zero-copy send whose notification is missing.
     pub ended: Option<Request>,
-    /// The answer to a zero-copy send, if the completion is one. The request continues.
+    /// The answer to a zero-copy send whose notification follows. `None` for other completions.
     pub answer: Option<Answer>,
     /// True if the completion is the notification of a zero-copy send.
     pub is_notification: bool,
@@ -94,12 +95,14 @@ struct Pending {
 
 /// The requests that the kernel has not finished. The number of a request (`user_data`) consists of
 /// its index in `places` and of the generation of this index, so that the number of a finished
-/// request finds no later one.
+/// request does not find a later request.
 #[derive(Default)]
 struct Requests {
+    /// The generation of each index, and the request if the index is in use.
     places: Vec<(u32, Option<Pending>)>,
+    /// Indices of `places` without a request.
     free: Vec<u32>,
-    /// Number of requests of which only the notification is missing.
+    /// Number of zero-copy sends of which only the notification is missing.
     answered: usize,
 }
 
@@ -151,8 +154,8 @@ impl Requests {
         self.places.len() - self.free.len() - self.answered
     }
 
-    /// Gives up the buffers that the kernel reads until notifications. They are never used again,
-    /// and do not return to `pool`.
+    /// Removes all requests, and gives up the buffers that the kernel reads until notifications.
+    /// These buffers are never used again, and do not return to `pool`.
     fn give_up(&mut self, pool: &Pool) {
         for pending in self.places.drain(..).filter_map(|(_, pending)| pending) {
             if let Request::SendZeroCopy(_, message) = pending.request {
@@ -169,6 +172,7 @@ struct Provided {
     entries: NonNull<BufRingEntry>,
     /// Number of entries, a power of two.
     len: u16,
+    /// Number of buffers that were ever added, modulo 2^16.
     tail: u16,
     /// Number of buffers that the kernel holds.
     given: u32,
@@ -198,7 +202,7 @@ impl Provided {
         usize::from(len) * size_of::<BufRingEntry>()
     }
 
-    /// Gives free buffers of `pool` to the kernel until the ring is full.
+    /// Gives free buffers of `pool` to the kernel until the ring is full or no buffer is free.
     fn fill(&mut self, pool: &Pool) {
         let before = self.tail;
         while self.given < u32::from(self.len) {
@@ -249,8 +253,8 @@ pub struct Uring {
 }
 
 impl Uring {
-    /// Creates an io_uring with a submission queue of `entries`. Its sockets receive into at most
-    /// `provided` buffers of `pool` at a time.
+    /// Creates an io_uring with a submission queue of `entries` entries. The sockets receive into
+    /// at most `provided` buffers of `pool` at a time. `provided` must be a power of two.
     ///
     /// # Errors
     ///
@@ -334,8 +338,9 @@ impl Uring {
         Ok(id)
     }
 
-    /// Submits all queued requests in one system call, and waits for a completion as `wait` says.
-    /// Makes no system call if no request is queued and no wait is needed.
+    /// Submits all queued requests in one system call, and waits for a completion as `wait` says,
+    /// unless a completion is present. Makes no system call if no wait is needed, no request is
+    /// queued, and the kernel has neither deferred work nor overflowed completions.
     ///
     /// # Errors
     ///
@@ -372,6 +377,7 @@ impl Uring {
         }
     }
 
+    /// Takes the next completion of a pending request. Returns `None` if no completion is present.
     pub fn next(&mut self) -> Option<Completion> {
         loop {
             let entry = self.ring.completion().next()?;
@@ -419,8 +425,9 @@ impl Uring {
         })
     }
 
-    /// Cancels all requests, and waits for their last completions, except for notifications, which
-    /// arrive only when the peers have read. Returns false after [`DRAIN_MAX`].
+    /// Cancels all requests, and waits for their last completions. Does not wait for notifications,
+    /// which arrive only after the peers have acknowledged the data. Returns false if a request is
+    /// still unanswered after [`DRAIN_MAX`].
     fn drain(&mut self) -> bool {
         let start = Instant::now();
         while self.requests.unanswered() > 0 {
@@ -446,9 +453,9 @@ impl Drop for Uring {
     fn drop(&mut self) {
         if self.drain() {
             self.requests.give_up(&self.pool);
-            // SAFETY: each value is dropped once. The kernel has ended all requests, so it does not
-            // access the entries any more. It only reads buffers that are given up. The ring is
-            // closed before the entries are unmapped.
+            // SAFETY: each value is dropped once. The kernel has ended or answered all requests, so
+            // the kernel does not access the entries any more, and only reads buffers that are
+            // given up. The ring is closed before the entries are unmapped.
             unsafe {
                 std::mem::ManuallyDrop::drop(&mut self.ring);
                 std::mem::ManuallyDrop::drop(&mut self.provided);

@@ -10,7 +10,8 @@ use crate::{
     piece::Piece,
 };
 
-/// The kernel has copied the payload of a zero-copy send, or sent none of it.
+/// Flag in the result of a notification: the kernel has copied payload of the zero-copy send, or
+/// has sent no byte.
 const IORING_NOTIF_USAGE_ZC_COPIED: u32 = 1 << 31;
 
 /// Returns true if `errno` refuses a zero-copy send that may succeed with a copy: the kernel lacks
@@ -35,7 +36,7 @@ pub struct Policy {
     min: Option<usize>,
     /// True if a report of a copy ends the zero-copy sends of a connection.
     learns: bool,
-    /// Limit of the buffers of one connection that the kernel reads.
+    /// Limit of the number of buffers of one connection that the kernel reads at a time.
     held_max: usize,
 }
 
@@ -66,7 +67,8 @@ impl Policy {
 pub struct Lending {
     /// Number of buffers that the kernel reads until notifications.
     held: usize,
-    /// True once the kernel has copied or refused, so that all later sends copy.
+    /// True once the kernel has refused a zero-copy send, or has reported a copy and the policy
+    /// learns. All later sends then copy.
     is_over: bool,
 }
 
@@ -95,7 +97,8 @@ impl Lending {
         self.is_over = true;
     }
 
-    /// Processes the notification of a zero-copy send. The kernel has read `held` buffers.
+    /// Processes the notification of a zero-copy send. The kernel has read `held` buffers. `result`
+    /// is the result of the notification.
     pub fn on_notification(&mut self, policy: &Policy, held: usize, result: i32) {
         assert!(held <= self.held, "a notification follows its answer");
         self.held -= held;

@@ -25,13 +25,14 @@ const CONNECTIONS_MAX: u64 = 10_000;
 const BATCH: usize = 500;
 /// Number of requests that the clients send before the server's next sync.
 const REQUESTS: usize = 50;
+/// Number of rounds of a run. Each round has [`REQUESTS`] requests.
 const ROUNDS: usize = 40;
 /// Number of descriptors that the process has besides the connections.
 const OTHER_DESCRIPTORS: u64 = 100;
 /// Number of syncs by which two runs may differ. The kernel may deliver the requests of a round in
 /// two parts.
 const NOISE: usize = ROUNDS / 10;
-/// Time limit of a read.
+/// Time limit of a read, and of the wait of a sync.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// An echo server, which counts its syncs.
@@ -48,7 +49,8 @@ struct Server {
 struct Figures {
     /// Number of syncs that served the requests.
     syncs: usize,
-    /// Largest number of buffers in use, without the buffers that the kernel holds.
+    /// Largest number of buffers that are not free, including the buffers that the kernel holds for
+    /// received data.
     buffers: u32,
 }
 
@@ -134,7 +136,9 @@ fn request(round: usize, at: usize) -> Vec<u8> {
     format!("request {round:03} of connection {at:05}").into_bytes()
 }
 
-/// Serves the requests of `count` connections. Returns `None` if the system has no io_uring.
+/// Opens `count` connections, and serves the requests of all but the first connection. If
+/// `has_blocked` is true, the first connection has a full send queue and a peer that does not read.
+/// Returns `None` if the system has no io_uring.
 fn run(options: &KernelOptions, count: usize, has_blocked: bool) -> Option<Figures> {
     let mut server = Server::new(options)?;
     let blocked = server.connect(1);

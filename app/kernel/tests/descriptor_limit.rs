@@ -67,7 +67,7 @@ fn a_listener_without_descriptors_waits() {
     assert!(entry.events.intersects(Events::ACCEPTED));
     assert_eq!(entry.listener, Some(listener));
 
-    // The listener closes while it pauses for a free descriptor.
+    // The listener closes while the process has no free descriptor.
     set_descriptor_limit(Rlimit {
         current: Some(3),
         maximum: before.maximum,

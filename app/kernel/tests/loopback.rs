@@ -17,7 +17,7 @@ use tidelane_rings::{
 
 use crate::open::open;
 
-/// Time limit of a test.
+/// Time limit of each wait of a test.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Returns the options with plain sends only, and with zero-copy sends only.
@@ -39,7 +39,9 @@ struct Echo {
     address: SocketAddr,
     /// Refused buffers and their descriptors, to send later.
     kept: Vec<(Descriptor, Buffer)>,
+    /// Number of open connections.
     connections: usize,
+    /// Cause of the end of each closed connection. `None` if the peer has ended the stream.
     closed: Vec<Option<Cause>>,
 }
 
@@ -175,8 +177,8 @@ fn a_lack_of_buffers_delays_and_loses_nothing() {
     }
 }
 
-/// Each cycle of requests and answers takes at most one system call, for any number of connections
-/// with requests.
+/// Rounds of requests and answers on 50 connections take at most one system call per round on
+/// average.
 #[test]
 fn a_sync_is_one_system_call() {
     for options in with_and_without_copies(KernelOptions::default()) {
@@ -321,7 +323,7 @@ fn a_close_sends_what_is_queued() {
     }
 }
 
-/// The drop of a context closes its connections, in every state of their requests.
+/// The drop of a context closes its connections.
 #[test]
 fn a_dropped_context_closes_its_sockets() {
     let Some(mut echo) = Echo::new(&KernelOptions::default()) else {
@@ -378,8 +380,8 @@ fn answer_to(mut stream: TcpStream, data: Vec<u8>) -> thread::JoinHandle<()> {
     })
 }
 
-/// A sync sends all queued data before it waits, even data for several `sendmsg` calls or beyond
-/// the socket's send buffer. No wait lasts until its time limit.
+/// A sync that waits for events still sends all queued data, even data for several `sendmsg` calls
+/// or beyond the socket's send buffer. No wait lasts until its time limit.
 #[test]
 fn a_wait_does_not_hold_data_back() {
     for (buffer_len, len, rounds_max) in [(100, 20_000, 2), (4096, 1_000_000, 100)] {
@@ -446,8 +448,8 @@ fn a_wait_does_not_hold_a_close_back() {
     }
 }
 
-/// `tx_sync` only sends and `rx_sync` only receives. In any order of the calls, no data is delayed
-/// or lost, and no event is lost.
+/// `tx_sync` only sends and `rx_sync` only receives. A mix of both calls loses no data and no
+/// event.
 #[test]
 fn tx_sync_and_rx_sync_together_lose_no_event() {
     let Some((mut context, peer, mut stream)) = connected(&KernelOptions::default()) else {
@@ -477,8 +479,7 @@ fn tx_sync_and_rx_sync_together_lose_no_event() {
     stream.set_nonblocking(true).expect("a socket");
     let error = stream.read(&mut got).expect_err("nothing was sent");
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
-    // Events that arrive during a send are in the next list, exactly once, and end its wait at
-    // once.
+    // Events that arrive during a send are in the next list, exactly once.
     stream.write_all(b"23").expect("open");
     stream.shutdown(Shutdown::Write).expect("open");
     context.tx_sync().expect("a ring");
@@ -522,7 +523,7 @@ fn the_failure_of_a_send_is_in_the_next_list() {
     }
 }
 
-/// An abort frees the buffers of a connection whose peer does not read. A close does not.
+/// An abort frees the buffers of a connection whose peer does not read.
 #[test]
 fn an_abort_resets_and_frees_buffers() {
     let options = KernelOptions {
@@ -580,7 +581,7 @@ fn a_pause_blocks_the_peer() {
     let mut list = ReadyList::new();
     context.pause(peer);
     context.pause(peer);
-    // This list may have data that arrived before the pause.
+    // The peer has sent no data before the pause, so the list is empty.
     context.sync(&mut list, Wait::No).expect("a ring");
     assert!(list.is_empty());
     let data = pattern(50_000_000, 1);
@@ -606,7 +607,7 @@ fn a_pause_blocks_the_peer() {
         stream.shutdown(Shutdown::Write).expect("open");
         stream
     });
-    // The program pauses and resumes the connection in each state of the receive request.
+    // The program pauses and resumes the connection at different times around a sync.
     let (mut got, mut ends, mut cycle) = (Vec::new(), 0, 0);
     while ends == 0 {
         cycle += 1;

@@ -21,7 +21,7 @@ use crate::open::open;
 
 /// Limit of locked memory in bytes while the context sends. The provided buffers count, too.
 const LOCKED_MAX: u64 = 128 << 10;
-/// Bytes of a message whose pages exceed the limit.
+/// Length in bytes of the sent data, whose pages exceed the limit.
 const LEN: usize = 200_000;
 /// Time limit of the test.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -33,7 +33,8 @@ fn give_up_privilege() {
     set_capabilities(None, sets).expect("fewer capabilities");
 }
 
-/// The kernel refuses the zero-copy send, and the context sends the data with a copy.
+/// The kernel refuses a zero-copy send beyond the limit. The connection stays open, and all data
+/// arrives.
 #[test]
 fn data_beyond_the_limit_of_locked_memory_is_copied() {
     give_up_privilege();

@@ -7,8 +7,8 @@ use crate::{
     turn::Turn,
 };
 
-/// Longest item, by memcached's count, whose value may be a number. memcached stores longer items
-/// in pieces, and refuses an increment or decrement.
+/// Length in bytes of the longest item, by memcached's count, whose value may be a number.
+/// memcached stores longer items in pieces, and refuses an increment or decrement.
 const WHOLE_LEN_MAX: usize = 512 * 1024;
 /// Longest number in bytes, with the spaces and zeros before the digits.
 const NUMBER_LEN_MAX: usize = 1024;
@@ -31,7 +31,7 @@ pub enum Changed {
     To(Item, Decimal),
     /// No item has the key.
     NotFound,
-    /// The value of the item is not a number.
+    /// The value of the item is not a number, or the item is longer than `WHOLE_LEN_MAX`.
     NotNumeric,
     /// The item has another CAS number.
     OtherCas,
@@ -89,7 +89,8 @@ impl Delta {
     }
 }
 
-/// Returns the number at the start of an item's value. Returns `None` if the value is not a number.
+/// Returns the number at the start of an item's value. Returns `None` if the value does not start
+/// with a number of at most `NUMBER_LEN_MAX` bytes.
 fn number_of(turn: &mut Turn<'_, impl Output>, item: Item) -> Option<u64> {
     let mut text = std::mem::take(&mut turn.kv.scratch);
     text.clear();

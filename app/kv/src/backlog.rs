@@ -1,4 +1,4 @@
-//! [`Backlog`]: received bytes of a client that its session, the protocol parser, has not consumed.
+//! [`Backlog`]: the received bytes that a client's session, the protocol parser, has not consumed.
 
 /// Received bytes in the order of their arrival.
 #[derive(Debug, Default)]
@@ -24,8 +24,10 @@ impl Backlog {
         self.start == self.bytes.len()
     }
 
+    /// Appends received bytes.
     pub fn add(&mut self, bytes: &[u8]) {
-        // Move the rest only when it is the smaller part, so that each byte moves about once.
+        // Move the rest only when the rest is smaller than the consumed part, so that a byte moves
+        // less than once on average.
         if self.start > self.bytes.len() / 2 {
             self.bytes.drain(..self.start);
             self.start = 0;

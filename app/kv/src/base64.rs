@@ -33,8 +33,8 @@ fn value_of(byte: u8) -> Option<u32> {
     Some(value.into())
 }
 
-/// Decodes a key of at most [`KEY_LEN_MAX`] characters. Returns `None` if the text is no base64, or
-/// if the key is empty.
+/// Decodes a key from at most [`KEY_LEN_MAX`] characters of base64. Returns `None` if the text is
+/// longer or is no base64, or if the key is empty.
 pub fn decode(text: &[u8]) -> Option<DecodedKey> {
     let known = text.iter().filter(|byte| value_of(**byte).is_some());
     if text.len() > KEY_LEN_MAX || known.count() % 4 != 0 {

@@ -1,4 +1,4 @@
-//! The commands of the classic text protocol.
+//! The commands of memcached's classic text protocol.
 
 use crate::{
     arithmetic::{Changed, Delta},
@@ -117,7 +117,8 @@ fn store(turn: &mut Turn<'_, impl Output>, tokens: &Tokens<'_>, mode: Mode) -> O
     Outcome::of_store(receive::start(turn, &new, command))
 }
 
-/// Reads the arguments of a store command: the properties of the item, and the CAS number.
+/// Reads the arguments of a store command: the properties of the item, and the CAS number (zero
+/// except for `cas`). Returns `None` if an argument is invalid.
 fn new_item<'a>(
     turn: &Turn<'_, impl Output>,
     tokens: &Tokens<'a>,

@@ -1,5 +1,5 @@
 //! [`Client`]: the session of a client, its unused input (received bytes that the session has not
-//! consumed), and the answers that the context has not accepted.
+//! consumed), and the answers that the context (the sockets of the server) has not accepted.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -22,7 +22,7 @@ const SHORT_LEN: u64 = 16 * 1024;
 /// Limit of the unused input in bytes. The server does not receive from a client above the limit.
 const INPUT_MAX: usize = 64 * 1024;
 
-/// Reason why the server has interrupted a client.
+/// Reason why the execution of a client's commands has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// The session needs more input from the client.
@@ -42,8 +42,11 @@ pub enum Stop {
 /// Result of [`Client::send`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sent {
+    /// The context has accepted all answers.
     All,
+    /// The context has refused a buffer for lack of room.
     InPart,
+    /// The connection can no longer send.
     Failed,
 }
 
@@ -53,6 +56,7 @@ pub struct Client {
     descriptor: Descriptor,
     session: Session,
     input: Backlog,
+    /// Buffers with answers that the context has not accepted.
     output: VecDeque<Buffer>,
     /// Work that is left in the present turn.
     budget: usize,
@@ -66,7 +70,7 @@ pub struct Client {
     pub is_waiting: bool,
     /// Time since the Unix epoch at which the last event of the client arrived.
     pub last_progress: Duration,
-    /// Bytes of answers that are not yet in the server's count.
+    /// Bytes that the context has accepted, and that are not yet in the server's count.
     pub written: u64,
     /// Bytes of all answers that the context has accepted.
     sent: u64,
@@ -78,6 +82,7 @@ pub struct Shared<'a> {
     pub pool: &'a Pool,
     /// Number of free buffers that the answers leave in the pool, for received data.
     pub reserve: u32,
+    /// Present Unix time in seconds.
     pub unix: u64,
 }
 
@@ -150,7 +155,8 @@ impl Client {
         }
     }
 
-    /// Executes the commands of the unused input, then the commands of `bytes`.
+    /// Executes the commands of the unused input, then the commands of `bytes`. If the budget is
+    /// spent, only adds `bytes` to the unused input.
     pub fn receive(
         &mut self,
         shared: &mut Shared<'_>,
@@ -176,8 +182,8 @@ impl Client {
         stop
     }
 
-    /// Executes the commands of `bytes`, or of the unused input. Returns the number of consumed
-    /// bytes.
+    /// Sends waiting answers, then executes the commands of `bytes`, or of the unused input if
+    /// `bytes` is `None`. Returns the number of consumed bytes, and the reason for the stop.
     fn execute(
         &mut self,
         shared: &mut Shared<'_>,

@@ -18,7 +18,7 @@ use crate::{
 pub struct Get {
     /// True if the answer contains the CAS numbers.
     pub has_cas: bool,
-    /// New expiry of the items that the command reads.
+    /// New expiry of the items that the command reads. `None` leaves the expiry unchanged.
     pub touch: Option<Expiry>,
 }
 
@@ -33,8 +33,8 @@ pub enum Left {
     NoRoom,
     /// The budget of the turn is spent.
     Turn,
-    /// The value of the last key does not fit into the output. The reader writes the rest of the
-    /// value before the next key is processed.
+    /// The value of the last processed key does not fit into the output. The caller writes the
+    /// value from the reader before the next key is processed.
     InValue(Reader),
     /// The answer is complete, but the rest of the line has to be skipped.
     BeforeEnd,
@@ -107,7 +107,8 @@ pub fn has_long_key(keys: &[u8]) -> bool {
     keys.len() > KEY_LEN_MAX && words.any(|key| key.len() > KEY_LEN_MAX)
 }
 
-/// Looks up a key, and records the read in the item and in the statistics.
+/// Looks up a key, sets the expiry if `get` has a new expiry, and records the read in the item and
+/// in the statistics.
 pub fn fetch(kv: &mut Kv, now: Second, get: Get, key: &[u8]) -> Option<Item> {
     let found = kv.store.find(now, key);
     if let Some(item) = found {
@@ -120,7 +121,8 @@ pub fn fetch(kv: &mut Kv, now: Second, get: Get, key: &[u8]) -> Option<Item> {
     found
 }
 
-/// Writes the answer for one key. Returns a reader if the value does not fit into the output.
+/// Writes the answer for one key: nothing if no item has the key. Returns a reader if the value
+/// does not fit into the output.
 fn answer_key(turn: &mut Turn<'_, impl Output>, get: Get, key: &[u8]) -> Option<Reader> {
     let item = fetch(turn.kv, turn.now, get, key)?;
     let (store, out) = (&turn.kv.store, &mut turn.out);

@@ -35,13 +35,13 @@ pub struct Counts {
 pub struct ConnectionCounts {
     /// Open connections.
     pub current: u64,
-    /// Connections since the start.
+    /// Accepted connections since the start or the last `stats reset`, without refused connections.
     pub total: u64,
     /// Connections that were refused because there were too many.
     pub rejected: u64,
     /// Limit of connections.
     pub limit: u64,
-    /// Clients that were reset because they did not read their answers.
+    /// Clients that were reset because they held scarce memory, such as unread answers.
     pub evicted: u64,
     /// Received bytes.
     pub bytes_read: u64,
@@ -54,22 +54,25 @@ pub struct Kv {
     pub(crate) store: Store,
     pub(crate) clock: Clock,
     pub(crate) counts: Counts,
-    /// Reused memory in which a meta command builds its answer.
+    /// Reused memory for the answer of a meta command and for the text of a number.
     pub(crate) scratch: Vec<u8>,
+    /// Memory limit of the store in bytes, for `stats`.
     pub(crate) memory: u64,
+    /// Level of the last `verbosity` command, for `stats settings`. The level has no other effect.
     pub(crate) verbosity: u32,
     /// Counts of connections.
     pub connections: ConnectionCounts,
-    /// Second of the last sweep, and the buckets that may still be swept in this second.
+    /// Second of the last sweep, and the number of buckets that may still be swept in this second.
     sweep: (Second, usize),
 }
 
-/// Time in seconds in which the sweep visits every bucket, if the server calls it often enough.
+/// Time in seconds in which the sweep visits every bucket, if the server calls [`Kv::sweep`] often
+/// enough.
 const SWEEP_SECONDS: usize = 64;
 
 impl Kv {
-    /// Returns an empty store that uses `memory` bytes. `start` is the present Unix time. `seed`
-    /// keys the hash and must be secret.
+    /// Returns an empty store that uses at most `memory` bytes for items and table. `start` is the
+    /// present Unix time in seconds. `seed` keys the hash and must be secret.
     pub fn new(start: u64, memory: u64, seed: [u8; 16]) -> Self {
         Self {
             store: Store::new(memory, seed),
@@ -115,8 +118,9 @@ impl Kv {
         connections.bytes_written = 0;
     }
 
-    /// Removes the expired items of at most `buckets` buckets. One visit of all buckets takes at
-    /// least `SWEEP_SECONDS`.
+    /// Removes the expired and flushed items of at most `buckets` buckets. In one second, all calls
+    /// together visit at most the part 1/`SWEEP_SECONDS` of the buckets. `unix` is the present Unix
+    /// time in seconds.
     pub fn sweep(&mut self, unix: u64, buckets: usize) {
         let now = self.clock.second(unix);
         if self.sweep.0 != now {
@@ -132,13 +136,13 @@ impl Kv {
         self.store.memory_used()
     }
 
-    /// Returns true if unfinished uploads and pinned values hold so much memory that new items may
-    /// lack room.
+    /// Returns true if unfinished uploads (values that are being received) or pinned values (values
+    /// that are being sent) hold so much memory that new items may lack room.
     pub fn is_pinned_high(&self) -> bool {
         self.store.is_pinned_high()
     }
 
-    /// Returns true if unfinished uploads and pinned values hold so much memory that the store soon
+    /// Returns true if unfinished uploads or pinned values hold so much memory that the store soon
     /// refuses values.
     pub fn is_pinned_full(&self) -> bool {
         self.store.is_pinned_full()

@@ -1,6 +1,6 @@
 //! `tidelane-kv`: a key-value server on the ring API, with the protocol of memcached.
 //!
-//! On a mux port, the server shares the NIC with other programs. A mux port is a pair of packet
+//! On a mux port, the server shares the NIC with other programs. A mux port consists of packet
 //! rings between the server, which runs TCP in its own process, and the Tidelane service.
 
 use std::{io, net::SocketAddr, process::ExitCode, time::Duration};
@@ -51,7 +51,7 @@ struct Options {
     /// Microseconds for which the io-uring back end polls the NAPI instances in a wait
     #[arg(long, default_value_t = 0)]
     busy_poll_us: u32,
-    /// Number of buffers, at most 32,768
+    /// Number of buffers for received data and for answers, at most 32,768
     #[arg(long, default_value_t = 16384)]
     buffers: u32,
 }
@@ -80,7 +80,9 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> io::Result<()> {
     let send_queue_max = Server::send_queue_max(options.buffers, options.connections);
     let Some(send_queue_max) = send_queue_max else {
-        return Err(invalid("--connections is too large for --buffers".into()));
+        return Err(invalid(
+            "--connections is 0 or too large for --buffers".into(),
+        ));
     };
     match options.backend {
         Backend::Direct => serve_direct(options, send_queue_max),

@@ -80,7 +80,8 @@ pub struct Flags<'a> {
     pub initial: u64,
     /// D: amount of the increment or decrement.
     pub delta: u64,
-    /// I: the command marks the item as stale.
+    /// I: `md` marks the item as stale and does not delete the item. `ms` stores a value with an
+    /// older CAS number as stale.
     pub is_invalidating: bool,
 }
 
@@ -147,7 +148,7 @@ impl<'a> Flags<'a> {
     }
 
     /// Parses one flag. Returns `Ok(false)` for an unknown flag. `Err(None)` keeps the error of an
-    /// earlier flag.
+    /// earlier flag, and stands for `BAD_FORMAT` if there is no earlier error.
     fn read(
         &mut self,
         (kv, now): (&Kv, Second),

@@ -87,7 +87,8 @@ impl Reply {
         write_key(key, is_binary, &mut self.0);
     }
 
-    /// Appends the flags that repeat a part of the request: the opaque token and the key.
+    /// Appends the flag `word` of the request if `word` is the opaque token or asks for the key.
+    /// Fails if the opaque token is too long.
     fn echo(&mut self, word: &[u8], key: &Key<'_>) -> Result<(), &'static str> {
         match word[0] {
             b'O' if word.len() > OPAQUE_LEN_MAX => return Err(LONG_OPAQUE),
@@ -197,7 +198,7 @@ fn create(turn: &mut Turn<'_, impl Output>, flags: &Flags<'_>, value: &[u8]) -> 
     Some(store.link(turn.now, None, upload))
 }
 
-/// Returns true if the flag R makes this client the one that renews the item.
+/// Returns true if this client has to renew the item because of the flag R.
 fn is_renewal_due(store: &Store, item: Item, flags: &Flags<'_>) -> bool {
     let expiry = store.expiry(item);
     let is_soon = flags.recache.is_some_and(|limit| expiry.0 < limit.0);

@@ -20,7 +20,8 @@ fn until_nul(text: &[u8]) -> &[u8] {
     &text[..end.unwrap_or(text.len())]
 }
 
-/// Parses a number. Returns `None` if there are no digits, or if another byte follows the digits.
+/// Parses a number. Returns `None` if there are no digits, or if a byte other than white space
+/// follows the digits.
 fn scan(text: &[u8]) -> Option<Scan> {
     let start = text.iter().position(|byte| !is_space(*byte))?;
     let text = &text[start..];
@@ -83,6 +84,7 @@ const DECIMAL_LEN_MAX: usize = 20;
 #[derive(Clone, Copy, Debug)]
 pub struct Decimal {
     digits: [u8; DECIMAL_LEN_MAX],
+    /// Index of the first digit in `digits`.
     start: usize,
 }
 

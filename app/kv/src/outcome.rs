@@ -9,7 +9,7 @@ use crate::{
 /// Result of a command line.
 #[derive(Debug)]
 pub enum Outcome {
-    /// The command is answered.
+    /// The command is complete. The answer, if the client wants one, is written.
     Done,
     /// Keys of a `get` follow, from this offset in the line.
     Keys(Get, usize),
@@ -17,7 +17,7 @@ pub enum Outcome {
     Receive(Box<Receiving>),
     /// A block of this length in bytes follows the line and is skipped.
     Swallow(u64),
-    /// The answer continues with the rest of a value.
+    /// The answer continues with a value that does not fit into the output.
     Value(Reader),
     /// The connection is to be closed.
     Close,

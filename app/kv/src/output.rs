@@ -1,4 +1,4 @@
-//! The buffer to which a session writes its answers.
+//! [`Output`]: the destination to which a session writes its answers.
 
 /// Room in bytes that a session requires before the execution of a command. Every answer fits into
 /// this room, except the value of an item.

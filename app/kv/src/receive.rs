@@ -32,8 +32,11 @@ pub enum Mode {
 enum Stored {
     /// The value is stored. The item has this CAS number.
     Yes(u64),
+    /// The mode does not allow the store, the joined value is too large, or no memory is left.
     No,
+    /// The item has another CAS number.
     OtherCas,
+    /// No item has the key ([`Mode::Cas`] only).
     NotFound,
 }
 
@@ -42,9 +45,10 @@ enum Stored {
 pub struct Command {
     /// Condition and effect.
     pub mode: Mode,
-    /// CAS number that the item must have. Zero means any.
+    /// CAS number that the item must have, for the modes `Cas`, `Append` and `Prepend`. For
+    /// `Append` and `Prepend`, zero means any number.
     pub cas: u64,
-    /// True if the client wants no answer.
+    /// True if the client wants no answer. `ms` then omits only the answer to a success.
     pub is_quiet: bool,
     /// Further properties of a meta command (`ms`).
     pub meta: Option<MetaCommand>,
@@ -56,7 +60,8 @@ pub struct MetaCommand {
     /// Flag I: if the CAS number of the command is lower than the CAS number of the item, the
     /// command stores the value as stale.
     pub is_invalidating: bool,
-    /// Flags of the answer in their order: the opaque token, `k`, `b` and `c`.
+    /// Flags of the request that the answer repeats, in the order of the request, each after a
+    /// space: the opaque token, `k` and `c`. The answer adds the values of `k` and `c`.
     pub reply: Vec<u8>,
 }
 
@@ -67,6 +72,7 @@ pub struct Receiving {
     upload: Upload,
     /// The two bytes after the value, which must be a CRLF.
     tail: [u8; 2],
+    /// Number of bytes of `tail` that have arrived.
     tail_len: usize,
 }
 
@@ -77,7 +83,8 @@ pub struct Refused {
     pub to_skip: u64,
 }
 
-/// Parses the length of a value.
+/// Parses the length of a value in bytes. Returns `None` if the length is not in the range from 0
+/// to 2^31 - 3.
 pub fn value_len(text: &[u8]) -> Option<usize> {
     let len = parse_i32(text)?;
     let is_possible = (0..=i32::MAX - 2).contains(&len);
@@ -124,8 +131,8 @@ pub fn start(
 }
 
 impl Command {
-    /// Refuses a command whose value cannot be stored. Removes the item that the value would have
-    /// replaced, so that no client reads an outdated value.
+    /// Refuses a command whose value cannot be stored. `set` and `ms` also remove the item of the
+    /// key, so that no client reads an outdated value.
     fn refuse(&self, turn: &mut Turn<'_, impl Output>, key: &[u8], is_too_large: bool) {
         let is_quiet = self.is_quiet && self.meta.is_none();
         if is_too_large {
@@ -225,8 +232,8 @@ impl Command {
 }
 
 impl Receiving {
-    /// Consumes bytes of the value and of the CRLF after the value. Returns the number of consumed
-    /// bytes, and the state of the value.
+    /// Consumes bytes of the value, or of the CRLF if the whole value has arrived. Returns the
+    /// number of consumed bytes, and the state of the value.
     pub fn receive(&mut self, turn: &mut Turn<'_, impl Output>, input: &[u8]) -> (usize, Arrived) {
         let missing = self.upload.missing();
         if missing > 0 {
@@ -304,7 +311,8 @@ impl Receiving {
 }
 
 impl MetaCommand {
-    /// Appends the flags that the client has requested.
+    /// Appends the flags that the client has requested. `cas` is the CAS number of the stored item,
+    /// or zero.
     fn write_reply(&self, (key, is_binary): (&[u8], bool), cas: u64, answer: &mut Vec<u8>) {
         for part in self.reply.split(|byte| *byte == b' ').skip(1) {
             answer.push(b' ');
@@ -320,7 +328,8 @@ impl MetaCommand {
     }
 }
 
-/// Appends the flags `k` and `b` of an answer, without the leading space.
+/// Appends the flag `k` of an answer, and the flag `b` if the key is binary. Omits the space before
+/// `k`.
 pub fn write_key(key: &[u8], is_binary: bool, answer: &mut Vec<u8>) {
     answer.push(b'k');
     if is_binary {

@@ -1,4 +1,4 @@
-//! [`Server`]: serves all clients of one context of the ring API.
+//! [`Server`]: serves all clients of one context of the ring API (the sockets of one thread).
 //!
 //! A cycle receives commands, executes the commands and sends the answers. The work for one client
 //! per cycle, its *turn*, is limited, so that one client cannot delay the others. The server stops
@@ -21,8 +21,8 @@ use crate::{
 
 /// Limit of the unused input (received bytes that no session has consumed) of all clients, in
 /// multiples of the pool's size. A paused client may still have data in the present and in the next
-/// event list. Each list has at most half of the pool, so one client alone may have as much input
-/// as the pool.
+/// event list. On the io-uring back end, each list has at most half of the pool, so one client
+/// alone may have as much input as the pool.
 const INPUT_POOLS_MAX: usize = 2;
 /// Largest useful limit of the buffers that a context queues for a connection.
 const SEND_QUEUE_MAX: u64 = 64;
@@ -30,7 +30,9 @@ const SEND_QUEUE_MAX: u64 = 64;
 const RESERVED_PART: u32 = 16;
 /// Limit of the clients that the server resets in one cycle.
 const EVICTIONS_MAX: u32 = 16;
-/// Time without progress after which the server may reset a client that holds scarce memory.
+/// Time without progress after which the server may reset a client that holds scarce memory. The
+/// server does not wait for this time if pinned items, unfinished uploads or the unused input
+/// exceed their upper limit.
 const STALL_MIN: Duration = Duration::from_millis(200);
 /// Limit of a wait while a client needs a free buffer.
 const BUFFER_WAIT: Duration = Duration::from_millis(1);
@@ -43,6 +45,7 @@ const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 pub struct Server {
     kv: Kv,
     pool: Pool,
+    /// The clients, indexed by descriptor.
     clients: Vec<Option<Client>>,
     /// Clients that continue in the next cycle without an event.
     waiting: VecDeque<Descriptor>,
@@ -50,6 +53,7 @@ pub struct Server {
     has_turns: bool,
     /// True if a client needs a free buffer.
     lacks_buffers: bool,
+    /// Connections without a client that stay open until the peer has read the last answers.
     lingering: Lingering,
     /// Memory of the unused input of all clients, in bytes.
     input_memory: usize,
@@ -80,7 +84,7 @@ impl Server {
 
     /// Returns the largest number of buffers that a context with `buffers` buffers may queue for
     /// each of `connections` connections. The limit leaves more than half of the buffers for
-    /// received data. Returns `None` if there are too few buffers.
+    /// received data. Returns `None` if there are too few buffers, or if `connections` is zero.
     pub fn send_queue_max(buffers: u32, connections: u64) -> Option<usize> {
         let for_answers = buffers / 2 - buffers / RESERVED_PART;
         let each = u64::from(for_answers).checked_div(connections)?;
@@ -222,7 +226,7 @@ impl Server {
         Some(client)
     }
 
-    /// Returns a client to the table after its turn, or ends the client.
+    /// Puts a client back into the table after its turn, or ends the client.
     fn put_back(
         &mut self,
         context: &mut dyn Context,
@@ -281,8 +285,8 @@ impl Server {
         context.abort(descriptor);
     }
 
-    /// Resets the clients that hold scarce memory and make no progress, while other clients need
-    /// memory.
+    /// If memory is scarce, resets clients that hold such memory, beginning with the longest time
+    /// without progress. If buffers are scarce, lingering connections come first.
     fn relieve(&mut self, context: &mut dyn Context) {
         for _ in 0..EVICTIONS_MAX {
             let has_relieved = if self.lacks_buffers {

@@ -2,7 +2,7 @@
 //!
 //! A session stores no input. [`Session::feed`] returns the number of consumed bytes. The caller
 //! passes the remaining bytes again, followed by newly received bytes. A session holds at most one
-//! value that is being received, and one reader of a value that is being sent.
+//! value that is being received, or one reader of a value that is being sent.
 
 use crate::{
     classic,
@@ -16,7 +16,7 @@ use crate::{
     turn::Turn,
 };
 
-/// Longest incomplete command line in bytes. Only a `get` may be longer.
+/// Longest incomplete command line in bytes. Only a `get` or `gets` may be longer.
 const LINE_LEN_MAX: usize = 2048;
 /// Limit of the spaces before the name of a long `get`.
 const LEADING_SPACES_MAX: usize = 100;
@@ -242,8 +242,8 @@ impl Session {
         };
     }
 
-    /// Processes an incomplete line. A line beyond the limit must be a `get`, whose keys are
-    /// processed as the keys arrive. Any other long line closes the session.
+    /// Processes an incomplete line. A line beyond the limit must be a `get` or `gets`, whose keys
+    /// are processed as the keys arrive. Any other long line closes the session.
     fn unfinished_line(&mut self, line: &[u8]) -> (usize, Option<Progress>) {
         if line.len() <= LINE_LEN_MAX {
             return (0, Some(Progress::NeedsInput));

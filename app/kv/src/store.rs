@@ -32,7 +32,8 @@ const ITEM_OVERHEAD: usize = 59;
 /// Limit of the items that one allocation visits to free a block.
 const EVICTION_TRIES_MAX: u32 = 32;
 
-/// An item in the store. The value is valid until the next call that changes the store.
+/// An item in the store: the number of its first block. The number is valid until the store frees
+/// the item, which any allocation or lookup may do unless the item is pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item(u32);
 
@@ -43,7 +44,7 @@ pub struct StoreCounts {
     pub items: u64,
     /// Bytes of the items in the hash table, by memcached's count.
     pub bytes: u64,
-    /// Number of items stored since the start.
+    /// Number of items stored since the start or the last reset.
     pub items_total: u64,
     /// Number of items evicted for lack of memory.
     pub evictions: u64,
@@ -62,6 +63,7 @@ pub struct StoreCounts {
 /// A hash table of items with an LRU list.
 pub struct Store {
     arena: Arena,
+    /// First item of each bucket of the hash table, or [`NONE`].
     buckets: Vec<u32>,
     /// Secret key of the hash.
     keys: (u64, u64),
@@ -69,9 +71,10 @@ pub struct Store {
     newest: u32,
     /// Least recently used item.
     oldest: u32,
+    /// The CAS number that was issued last.
     last_cas: u64,
-    /// Second of the last flush, or zero. Once the second has come, items with a last access up to
-    /// the second are flushed.
+    /// Last second that the last flush covers, or zero without a flush. Once this second has come,
+    /// items with a last access up to this second are flushed.
     flushed_until: u32,
     /// CAS number at the last flush without delay. Items with a lower CAS number are flushed, too.
     flushed_below: u64,
@@ -215,6 +218,7 @@ impl Store {
     }
 
     /// Flushes all items whose last access is before `from`, once the second `from - 1` has come.
+    /// If this second has come already, flushes all present items.
     pub fn flush(&mut self, now: Second, from: Second) {
         self.flushed_until = from.0.saturating_sub(1);
         if self.flushed_until <= now.0 {

@@ -2,20 +2,23 @@
 
 use std::ops::Range;
 
-/// Limit of the words of a line, as in memcached. Only the commands that read keys (`get`, `gets`,
-/// `gat`, `gats`) accept more words.
+/// Limit of the words that [`Tokens`] finds in a line, as in memcached. Further words are ignored.
+/// The session reads the keys of `get`, `gets`, `gat` and `gats` from the line itself, so the limit
+/// does not apply to keys.
 pub const TOKENS_MAX: usize = 23;
 
 /// A request line, and the positions of its words.
 #[derive(Debug)]
 pub struct Tokens<'a> {
     line: &'a [u8],
+    /// Start and end of each word, as offsets in the line.
     places: [(usize, usize); TOKENS_MAX],
+    /// Number of words.
     len: usize,
 }
 
 impl<'a> Tokens<'a> {
-    /// Splits a line at its spaces.
+    /// Splits a line at its spaces into at most [`TOKENS_MAX`] words.
     pub fn new(line: &'a [u8]) -> Self {
         let mut tokens = Self {
             line,
@@ -53,6 +56,7 @@ impl<'a> Tokens<'a> {
         start..end
     }
 
+    /// Returns the last word. Returns an empty slice if the line has no words.
     pub fn last(&self) -> &'a [u8] {
         self.get(self.len.wrapping_sub(1))
     }

@@ -1,7 +1,7 @@
 //! The control connection of a mux port: a connection to the registration socket (a Unix socket) of
-//! the service, the process `tidelaned`. A mux port is a pair of packet rings through which a
-//! program with a TCP/IP stack of its own shares the NIC. The service closes the mux port when this
-//! connection ends.
+//! the service, the process `tidelaned`. A mux port consists of packet rings through which a
+//! program with a TCP/IP stack of its own shares the NIC. The service closes the mux port when the
+//! control connection ends.
 
 use std::{
     io,
@@ -62,8 +62,8 @@ impl Control {
         request.name[..len].copy_from_slice(&name.as_bytes()[..len]);
         request.packet_port.ring_len = ring_len;
         match send_message(self.0.as_fd(), &request, &[doorbell]) {
-            // EPIPE means that the service has refused and closed the connection before this
-            // request. The refusal is still in the socket's receive queue.
+            // EPIPE means that the service has closed the connection before this request. If the
+            // service has sent a refusal before, the refusal is still in the receive queue.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             sent => sent?,
         }
@@ -86,8 +86,8 @@ impl Control {
     /// Sends a request, and waits for the answer, which has the same message kind as the request.
     ///
     /// If the service refuses the request, returns an error of the kind that `kind_of` returns. If
-    /// no answer arrives within `ANSWER_TIME_MAX`, or if the service is gone, the kind is
-    /// `NotConnected`.
+    /// no valid message arrives within `ANSWER_TIME_MAX`, or if the service is gone, the kind is
+    /// `NotConnected`. If the answer has another message kind, the kind is `InvalidData`.
     pub fn ask(&self, request: &Message, descriptors: &[BorrowedFd<'_>]) -> io::Result<Message> {
         let gone = |_| io::Error::from(io::ErrorKind::NotConnected);
         send_message(self.0.as_fd(), request, descriptors).map_err(gone)?;
@@ -102,7 +102,8 @@ impl Control {
         }
     }
 
-    /// Returns true if the service has closed its end of the connection. Makes one system call.
+    /// Returns true if the service has closed its end of the connection, or if `poll` fails. Does
+    /// not wait.
     pub fn is_closed(&self) -> bool {
         let at_once = Timespec {
             tv_sec: 0,

@@ -1,4 +1,4 @@
-//! Kernel sockets with which a program proves to the service (the process `tidelaned`) that it may
+//! Kernel sockets with which a program proves to the service (the process `tidelaned`) its right to
 //! use a 3-tuple: protocol, local address and local port.
 
 use std::{
@@ -14,8 +14,8 @@ use rustix::net::{
 use crate::protocol::Protocol;
 
 /// Opens a kernel socket and binds it to `addr`. If the port of `addr` is 0, the kernel chooses a
-/// port. An IPv6 socket has IPV6_V6ONLY. A TCP socket has SO_REUSEADDR only if `bind` fails without
-/// this option, for example because the port has connections in TIME-WAIT.
+/// port. An IPv6 socket has IPV6_V6ONLY. A TCP socket has SO_REUSEADDR only if `bind` without this
+/// option fails with EADDRINUSE, for example because the port has connections in TIME-WAIT.
 pub fn bound(protocol: Protocol, addr: SocketAddr) -> io::Result<OwnedFd> {
     match bind_new(protocol, addr, false) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse && protocol == Protocol::Tcp => {
@@ -43,7 +43,7 @@ fn bind_new(protocol: Protocol, addr: SocketAddr, reuse: bool) -> io::Result<Own
     Ok(socket)
 }
 
-/// Returns the protocol and the local address of a TCP or UDP socket.
+/// Returns the protocol, the local address and the local port of a TCP or UDP socket.
 pub fn tuple_of(socket: BorrowedFd<'_>) -> io::Result<(Protocol, SocketAddr)> {
     let protocol = match sockopt::socket_protocol(socket)? {
         Some(ipproto::TCP) => Protocol::Tcp,

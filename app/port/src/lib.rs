@@ -27,9 +27,10 @@
 //! ```
 //!
 //! [`Port`] is a [`PacketIo`](tidelane_packet_io::PacketIo), so the embedded stack
-//! (`tidelane-embedded`) runs on a mux port. Frames that the program sends must be complete: the
-//! service drops a frame with a wrong checksum, with a source that the port has not claimed, or
-//! with another source MAC address than [`Port::mac`].
+//! (`tidelane-embedded`) runs on a mux port. The program must complete the checksums of the frames
+//! that it sends, except the TCP checksum of a GSO frame. For example, the service drops a frame
+//! with a wrong checksum, with a source that the port has not claimed, or with another source MAC
+//! address than [`Port::mac`].
 #![forbid(unsafe_code)]
 
 mod control;

@@ -36,11 +36,11 @@ impl Burst for PortBurst {
 /// The program's ends of the packet rings, one for each core of the service.
 pub struct Ends {
     ends: Vec<ProgramEnd>,
-    /// The core from which the next burst takes frames first.
+    /// Index of the core from which the next burst takes frames first.
     first: usize,
-    /// The core from which the last frames came. The mux port sends through this core.
+    /// Index of the core from which the last frames came. The mux port sends through this core.
     last: usize,
-    /// The core in whose ring the program is writing a transmit frame, until the commit.
+    /// Index of the core in whose ring the program is writing a transmit frame, until the commit.
     filling: Option<usize>,
 }
 
@@ -141,8 +141,8 @@ impl PacketIo for Ends {
         self.ends[core].tx_commit(len, checksum);
     }
 
-    /// Returns the buffer for the headers of a GSO frame, which the core of the last received frame
-    /// sends.
+    /// Returns the buffer for the headers of a GSO frame. The core of the last received frames
+    /// sends the GSO frame.
     fn tx_gso_headers(&mut self) -> &mut [u8] {
         let core = self.last;
         self.ends[core].tx_gso_headers()

@@ -1,6 +1,6 @@
 //! A mux port of the Tidelane service: opening it, claiming 3-tuples, and sleeping until frames
-//! arrive. A mux port is a pair of packet rings through which a program with a TCP/IP stack of its
-//! own shares the NIC.
+//! arrive. A mux port has a pair of packet rings for each core (polling thread) of the service.
+//! Through these rings, a program with a TCP/IP stack of its own shares the NIC.
 
 use std::{
     fmt, io,
@@ -32,13 +32,13 @@ use crate::{
 
 /// Default path of the service's socket. The environment variable TIDELANE_SOCKET overrides it.
 const SOCKET_PATH: &str = "/run/tidelane/default/control.sock";
-/// Default length of a packet ring in bytes: 128 frames of 1,500 bytes.
+/// Default length of a packet ring in bytes: room for about 170 Ethernet frames of 1,514 bytes.
 const RING_LEN: u32 = 256 << 10;
 
 /// The parameters of a mux port that the program chooses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortConfig {
-    /// Name of the program for `tidelane port list`, at most 31 bytes.
+    /// Name of the program for `tidelane port list`. A name of more than 31 bytes is truncated.
     pub name: String,
     /// Length in bytes of a packet ring, of which the mux port has one in each direction for each
     /// core (polling thread) of the service. A power of two from 16 KiB to 4 MiB. The default is
@@ -58,9 +58,11 @@ impl PortConfig {
 
 /// An open mux port of the service. Dropping the value closes the port and ends its claims.
 pub struct Port {
+    /// The connection to the service's socket. The end of the connection closes the mux port.
     control: Control,
     /// The parameters of the mux port in the service's answer, such as the number of cores.
     terms: PacketPort,
+    /// The program's ends of the packet rings.
     ends: Ends,
     /// The page on which the service's cores (polling threads) announce their sleep.
     page: ServicePageMap,
@@ -87,6 +89,7 @@ impl Port {
         let terms = answer.packet_port;
         let invalid = || PortError::from(io::Error::from(io::ErrorKind::InvalidData));
         let cores = terms.cores as usize;
+        // The answer has two memories for each core, then the page, then a doorbell for each core.
         if cores == 0 || descriptors.len() != 3 * cores + 1 {
             return Err(invalid());
         }
@@ -119,8 +122,8 @@ impl Port {
         self.terms.number
     }
 
-    /// Returns the MAC address of the interface, the source address of every frame that the program
-    /// sends.
+    /// Returns the MAC address of the interface. Each frame that the program sends must have this
+    /// source address.
     pub fn mac(&self) -> [u8; 6] {
         self.terms.link_address
     }
@@ -139,8 +142,9 @@ impl Port {
     /// - `AddrInUse`: another mux port, program or kernel socket has the 3-tuple.
     /// - `PermissionDenied`: the socket does not prove that the program may use the 3-tuple.
     /// - `AddrNotAvailable`: the address is not an address of the service's interface.
-    /// - `QuotaExceeded`: the user has as many claims as the service allows.
-    /// - `NotConnected`: the service is gone.
+    /// - `QuotaExceeded`: the user has as many claims as the service allows, or the service cannot
+    ///   add the claim.
+    /// - `NotConnected`: the service is gone, or has not answered within 10 seconds.
     pub fn claim(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
         let request = new_message(message::CLAIM_TUPLE);
         self.control.ask(&request, &[socket]).map(drop)
@@ -165,7 +169,7 @@ impl Port {
         Ok(socket)
     }
 
-    /// Returns the protocol and the local address of a kernel socket.
+    /// Returns the protocol and the local address of a TCP or UDP socket of the kernel.
     pub fn local_addr(socket: BorrowedFd<'_>) -> io::Result<(Protocol, SocketAddr)> {
         kernel_socket::tuple_of(socket)
     }
@@ -184,7 +188,8 @@ impl Port {
         self.control.ask(&request, &[]).map(drop)
     }
 
-    /// Returns true if the service is gone, or has closed the mux port. Makes one system call.
+    /// Returns true if the service is gone or has closed the mux port, or if a packet ring has had
+    /// an invalid value. Usually makes one system call.
     pub fn is_closed(&self) -> bool {
         self.ends.are_closed() || self.control.is_closed()
     }
@@ -247,7 +252,7 @@ impl Port {
             }
             let line = self.page.core(core as u32);
             if line.is_some_and(|line| sleep::sleeps(&line.needs_wakeup)) {
-                // Ignore a failure: if the service has died, the registration socket hangs up.
+                // Ignore a failure: if the service has died, `control` hangs up.
                 bell.ring();
             }
         }

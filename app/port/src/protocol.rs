@@ -1,6 +1,6 @@
-//! The protocol of a 3-tuple.
+//! The transport protocol of a 3-tuple (protocol, local address and local port).
 
-/// The protocol of a 3-tuple: protocol, local address and local port.
+/// The transport protocol of a 3-tuple.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
     /// TCP.

@@ -136,7 +136,7 @@ fn send(io: &mut impl PacketIo, byte: u8) {
     io.tx_flush();
 }
 
-/// Receives all frames. Returns the first byte of each.
+/// Receives up to [`BURST_MAX`] frames. Returns the first byte of each.
 fn receive<P: PacketIo>(io: &mut P) -> Vec<u8> {
     let mut burst = io.new_burst();
     let count = io.rx_burst(&mut burst, BURST_MAX);

@@ -36,8 +36,8 @@ pub unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, count: size_t)
     }
 }
 
-/// Reads from a tracked socket, for `read` and `recv`. `syscall` is the system call to make if the
-/// library does not handle the call.
+/// Reads from a tracked socket, for `read`, `recv` and `recvfrom`. `syscall` is the system call to
+/// make if the library does not handle the call.
 ///
 /// # Safety
 ///
@@ -62,7 +62,7 @@ unsafe fn receive(
     unsafe { receive_slow(socket, fd, buf, len, flags, syscall) }
 }
 
-/// Handles the calls of `receive` that find no bytes, have flags, or go to the kernel.
+/// Handles the calls of `receive` that have flags, or for which `recv_now` has read no bytes.
 ///
 /// # Safety
 ///
@@ -136,8 +136,8 @@ pub unsafe extern "C-unwind" fn write(fd: c_int, buf: *const c_void, count: size
     }
 }
 
-/// Writes to a tracked socket, for `write` and `send`. `syscall` is the system call to make if the
-/// library does not handle the call.
+/// Writes to a tracked socket, for `write`, `send` and `sendto`. `syscall` is the system call to
+/// make if the library does not handle the call.
 ///
 /// # Safety
 ///
@@ -233,8 +233,8 @@ pub unsafe extern "C-unwind" fn send(
     }
 }
 
-/// Interposes libc's `sendto(2)`. With MSG_FASTOPEN, first connects the socket to the address. For
-/// a connected socket, ignores the address, as Linux does.
+/// Interposes libc's `sendto(2)`. On a tracked socket, MSG_FASTOPEN first connects the socket to
+/// the address. Without this flag, the address is ignored, as in Linux for TCP.
 ///
 /// # Safety
 ///
@@ -346,8 +346,8 @@ pub(crate) unsafe fn receive_message(fd: c_int, msg: *mut msghdr, flags: c_int) 
     let handled = transfer::recv_vectored(socket, fd, into.all(), flags);
     if let Some(Ok(_)) = handled {
         // A read from a TCP stream returns no address and no ancillary data, and truncates nothing.
-        // Linux only sets MSG_OOB in `msg_flags` if the call has returned the urgent byte, and
-        // repeats MSG_CMSG_CLOEXEC.
+        // In `msg_flags`, Linux sets MSG_OOB if the call has returned the urgent byte, and repeats
+        // MSG_CMSG_CLOEXEC.
         if !msg.msg_name.is_null() {
             msg.msg_namelen = 0;
         }
@@ -390,7 +390,8 @@ pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_in
     unsafe { handled_or_system_call(receive_message(fd, msg, flags), libc::SYS_recvmsg, args) }
 }
 
-/// Interposes libc's `sendmsg(2)`.
+/// Interposes libc's `sendmsg(2)`. Fails if `check_rights` refuses the descriptors that the message
+/// passes on (SCM_RIGHTS).
 ///
 /// # Safety
 ///

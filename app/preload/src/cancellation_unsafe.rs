@@ -49,8 +49,8 @@ pub fn exit_cancelled_thread() {
     unsafe { pthread_testcancel() }
 }
 
-/// Handles SIGCANCEL in place of libc's handler. Calls libc's handler, which ends the thread, only
-/// if the thread may end at the interrupted instruction.
+/// Handles SIGCANCEL in place of libc's handler. Calls libc's handler, which may end the thread,
+/// only if the thread may end at the interrupted instruction.
 unsafe extern "C-unwind" fn on_sigcancel(
     signal: c_int,
     info: *mut siginfo_t,
@@ -80,11 +80,12 @@ struct KernelAction {
 /// Installs the library's handler of SIGCANCEL in place of libc's handler, which the library's
 /// handler calls. Does nothing while libc has not installed its handler.
 ///
-/// The library's handler keeps SA_RESTART, because otherwise calls of a thread that has disabled
+/// The library's handler has SA_RESTART, because otherwise calls of a thread that has disabled
 /// cancellation would fail with EINTR, and `handlers_restart` of `tidelane_sockets` would return
-/// false for the whole process. Before the handler runs, the kernel moves a thread whose system
-/// call it will restart back to the system call instruction. The thread is then within
-/// `cancellable`, from where the handler can end the call.
+/// false for the whole process. Before the handler runs, the kernel moves the thread back to the
+/// system call instruction if the kernel will restart the system call. The thread is then within
+/// `cancellable` (the code of `tidelane_sockets` that makes the system call), where the handler can
+/// end the call.
 fn install_in_front_of_libc() {
     let mut action = KernelAction {
         handler: 0,
@@ -117,8 +118,8 @@ fn install_in_front_of_libc() {
     let _ = change(&action, std::ptr::null_mut());
 }
 
-/// Returns the kernel's id of a living thread. glibc encodes this id in the id of the thread's CPU
-/// clock.
+/// Returns the kernel's id of a living thread, or `None` if glibc returns an error. glibc encodes
+/// the thread's id in the id of the thread's CPU clock.
 fn thread_id(thread: pthread_t) -> Option<usize> {
     let mut clock = 0;
     // SAFETY: the caller passes a living thread, and `clock` is a valid variable.

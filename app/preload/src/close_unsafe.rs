@@ -7,8 +7,8 @@ use tidelane_sockets::descriptors;
 
 use crate::libc_abi_unsafe::handled_or_system_call;
 
-/// Closes a descriptor, and returns the result of `close(2)`. The caller then lets the standard
-/// streams follow the change.
+/// Closes a descriptor, and returns the result of `close(2)`. The caller then calls `select_stream`
+/// of `standard_streams_unsafe`, in case the descriptor is one of the standard descriptors.
 #[inline]
 pub(crate) fn close_descriptor(fd: c_int) -> c_int {
     let handled = if descriptors::is_foreign(fd) {

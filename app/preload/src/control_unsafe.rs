@@ -1,4 +1,5 @@
-//! Calls that create, bind and connect sockets, and calls for their addresses and options.
+//! Calls that create, bind, connect and shut down sockets, calls that listen and accept, and calls
+//! for the addresses and options of sockets.
 //!
 //! A tracked socket is a TCP socket that this library (`libtidelane.so`) may accelerate, so that
 //! the service (the process `tidelaned`) carries its connection. The crate `tidelane_sockets`

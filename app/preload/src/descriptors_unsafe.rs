@@ -42,8 +42,9 @@ pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
 /// The arguments must be valid as in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    // The kernel handles CLOSE_RANGE_CLOEXEC, which closes no descriptor immediately, and refuses
-    // unknown flags. CLOSE_RANGE_UNSHARE matters only if other threads share the descriptors.
+    // The kernel handles a call with CLOSE_RANGE_CLOEXEC, because this call closes no descriptor
+    // immediately. The kernel also handles a call with unknown flags, and refuses this call.
+    // CLOSE_RANGE_UNSHARE matters only if other threads share the descriptors.
     let handled = if flags & !(libc::CLOSE_RANGE_UNSHARE as c_int) == 0 {
         descriptors::close_range(first, last, flags)
     } else {
@@ -111,8 +112,8 @@ unsafe fn duplicate_to(from: c_int, to: c_int, flags: Option<c_int>) -> c_int {
 /// The system call for `dup2`.
 #[cfg(target_arch = "x86_64")]
 const DUP2: i64 = libc::SYS_dup2;
-/// The system call for `dup2` on platforms without `dup2`. `dup3` differs only if both descriptors
-/// are equal.
+/// The system call for `dup2` on platforms without a system call `dup2`. Without flags, `dup3`
+/// differs from `dup2` only if both descriptors are equal.
 #[cfg(not(target_arch = "x86_64"))]
 const DUP2: i64 = libc::SYS_dup3;
 
@@ -138,16 +139,18 @@ pub unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     unsafe { duplicate_to(from, to, Some(flags)) }
 }
 
-/// The owner of a descriptor: the kernel's `struct f_owner_ex`.
+/// The owner of a descriptor, which gets SIGIO and SIGURG: the kernel's `struct f_owner_ex`.
 #[repr(C)]
 struct Owner {
+    /// F_OWNER_TID, F_OWNER_PID or F_OWNER_PGRP.
     kind: c_int,
+    /// Id of the thread, process or process group.
     pid: libc::pid_t,
 }
 
 /// Implements `fcntl` F_GETOWN. Returns the owner's process id, or the negative id of a process
-/// group. As in glibc, asks the kernel with F_GETOWN_EX, because the result of F_GETOWN is an error
-/// number if the id of the process group is small.
+/// group. As in glibc, asks the kernel with F_GETOWN_EX, because the negative id of a process group
+/// below 4096 looks like an error number in the result of F_GETOWN.
 fn owner(fd: c_int) -> c_int {
     /// The command F_GETOWN_EX of `fcntl`.
     const F_GETOWN_EX: c_int = 16;

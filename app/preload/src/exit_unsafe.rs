@@ -6,9 +6,9 @@ use tidelane_sockets::exit;
 
 use crate::{libc_abi_unsafe::system_call, stdio_unsafe};
 
-/// Interposes libc's `_exit(2)`. First closes the accelerated connections, which the service (the
-/// process `tidelaned`) carries, so that the service sends the unsent payload and a FIN instead of
-/// a RST.
+/// Interposes libc's `_exit(2)`. First closes the listeners and the accelerated connections, which
+/// the service (the process `tidelaned`) carries. The service then sends the unsent payload and a
+/// FIN instead of a RST.
 ///
 /// # Safety
 ///
@@ -34,8 +34,8 @@ pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
     unsafe { _exit(status) }
 }
 
-/// Flushes the stdio streams if one of them is or was on a tracked socket, and then closes the
-/// accelerated connections.
+/// Flushes the stdio streams if one of them is or was on a tracked socket (a TCP socket that this
+/// library may accelerate). Then closes the listeners and the accelerated connections.
 extern "C" fn finish() {
     stdio_unsafe::flush();
     exit::at_exit();

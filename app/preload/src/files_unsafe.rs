@@ -62,6 +62,7 @@ pub unsafe extern "C-unwind" fn splice(
     len: size_t,
     flags: c_uint,
 ) -> ssize_t {
+    /// The flags of `splice` that Linux defines.
     const FLAGS: c_uint =
         libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
     cancellation_point();
@@ -73,8 +74,8 @@ pub unsafe extern "C-unwind" fn splice(
         _ if !moves => None,
         (Some(socket), None) => file::splice_out(socket, from, to, len, flags),
         (None, Some(socket)) => file::splice_in(socket, to, from, len, flags),
-        // Neither end is a tracked socket, or both ends are, so that the kernel returns EINVAL for
-        // lack of a pipe.
+        // Neither end is a tracked socket, or both ends are tracked sockets. In the second case,
+        // the kernel returns EINVAL, because neither end is a pipe.
         _ => None,
     };
     let args = [

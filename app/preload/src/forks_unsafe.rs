@@ -15,8 +15,8 @@ use crate::{
     next_symbol_unsafe::next_symbol,
 };
 
-/// Calls `fork` between the library's fork handlers. `fork` returns the child's process id in the
-/// parent, and zero in the child.
+/// Calls `fork` between the library's fork handlers. `fork` returns zero in the child. In the
+/// parent, `fork` returns the child's process id, or a negative number on failure.
 fn with_fork_handlers<R: Into<i64> + Copy>(fork: impl FnOnce() -> R) -> R {
     let prepared = process::before_fork();
     let pid = fork();
@@ -65,7 +65,8 @@ struct Child {
     prepared: bool,
 }
 
-/// Runs in the child of `clone`: calls the library's fork handler, and then the program's function.
+/// Runs in the child of `clone`: completes the fork (`after_fork`) if the parent has prepared the
+/// fork, and then calls the program's function.
 unsafe extern "C" fn child_entry(child: *mut c_void) -> c_int {
     // SAFETY: `clone` passed a pointer to a `Child`, of which this process has its own copy.
     let child = unsafe { &*child.cast::<Child>() };
@@ -119,7 +120,8 @@ pub unsafe extern "C" fn clone(
     pid
 }
 
-/// Makes a system call that creates a child process with a copy of the parent's memory and stack.
+/// Makes a system call that creates a child process with a copy of the parent's memory and stack,
+/// between the library's fork handlers.
 ///
 /// # Safety
 ///
@@ -129,14 +131,15 @@ pub(crate) unsafe fn fork_by_number(number: c_long, args: [usize; 6]) -> c_long 
     with_fork_handlers(|| unsafe { system_call(number, args) } as i64) as c_long
 }
 
-/// Returns true if the child of a `clone` with these arguments gets a copy of the parent's memory
-/// and stack, because the call has neither CLONE_VM nor a new stack.
+/// Returns true if the child of a system call `clone` with these arguments gets a copy of the
+/// parent's memory and stack, because the call has neither CLONE_VM nor a new stack.
 pub(crate) fn clone_copies_memory(args: [usize; 6]) -> bool {
     args[1] == 0 && args[0] & libc::CLONE_VM as usize == 0
 }
 
-/// Returns true if the child of a `clone3` with these arguments gets a copy of the parent's memory
-/// and stack, because the call has neither CLONE_VM nor a new stack.
+/// Returns true if the child of a system call `clone3` with these arguments gets a copy of the
+/// parent's memory and stack, because the call has neither CLONE_VM nor a new stack. Returns false
+/// if `struct clone_args` is too short for the field `stack`.
 ///
 /// # Safety
 ///

@@ -1,5 +1,5 @@
-//! Formatted output to a descriptor: `dprintf`, `vdprintf` and their variants for programs built
-//! with `_FORTIFY_SOURCE`.
+//! Formatted output to a descriptor: `vdprintf`, on x86-64 also `dprintf`, and their variants for
+//! programs built with `_FORTIFY_SOURCE`.
 //!
 //! libc's functions make the system call within libc, where this library (`libtidelane.so`) cannot
 //! interpose. On a tracked socket, which is a TCP socket that this library may accelerate, this
@@ -86,7 +86,7 @@ pub unsafe extern "C-unwind" fn vdprintf(fd: c_int, format: *const c_char, args:
 }
 
 /// Interposes libc's `vdprintf(3)` in programs built with `_FORTIFY_SOURCE`. With a positive
-/// `flag`, libc refuses `%n` in a format that the program can write.
+/// `flag`, libc refuses `%n` in a format string in writable memory.
 ///
 /// # Safety
 ///

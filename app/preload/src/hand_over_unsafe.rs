@@ -38,9 +38,9 @@ extern "C" fn loaded() {
     programs::prepare();
 }
 
-/// Checks the program `file` before libc's function `name` executes or spawns it. Reports
-/// connections that the call would pass on, and a program that the library cannot serve. Returns an
-/// error if the call must fail.
+/// Checks the program `file` before libc's function `name` executes or spawns this program. Reports
+/// an accelerated connection that the call would pass on as standard input, output or error. Also
+/// reports a program that the library cannot serve. Returns an error if the call must fail.
 ///
 /// # Safety
 ///
@@ -346,7 +346,8 @@ pub unsafe fn check_rights(msg: *const msghdr) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Does the check of [`check_rights`] for all messages of a `sendmmsg`.
+/// Does the check of [`check_rights`] for all messages of a `sendmmsg` to `fd`. Checks nothing if
+/// `fd` is a tracked socket, because a TCP socket passes no descriptors on.
 ///
 /// # Safety
 ///

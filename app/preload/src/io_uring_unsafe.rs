@@ -2,7 +2,8 @@
 //! cannot serve sockets over io_uring, because io_uring operations bypass libc.
 //!
 //! By default, the exported functions therefore return -ENOSYS, as on a kernel without io_uring. If
-//! the user allows io_uring (`tidelane run --io-uring`), they call the functions of liburing.
+//! the user allows io_uring (`tidelane run --io-uring`), each exported function calls liburing's
+//! function of the same name.
 
 use std::ffi::{c_int, c_uint, c_void};
 

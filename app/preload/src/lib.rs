@@ -1,11 +1,11 @@
 //! `libtidelane.so`, the library that `LD_PRELOAD` loads into a program to interpose libc's socket
 //! calls.
 //!
-//! A tracked descriptor refers to a TCP socket or an epoll instance that the library knows. Each
-//! exported function asks [`tidelane_sockets`] whether the descriptor is tracked, at the cost of a
-//! load and a branch. For any other descriptor, the function makes the same system call as libc.
-//! Where libc's own definition of an interposed function is needed, the library finds it with
-//! `dlsym` (`next_symbol_unsafe`).
+//! A tracked descriptor refers to a TCP socket or an epoll instance that the library knows. An
+//! exported function with a descriptor as its argument asks [`tidelane_sockets`] whether the
+//! descriptor is tracked, at the cost of a load and a branch. For any other descriptor, the
+//! function has the same effect as libc's function. Where libc's own definition of an interposed
+//! function is needed, the library finds this definition with `dlsym` (`next_symbol_unsafe`).
 //!
 //! The library does not intercept the system calls that a program makes without libc (Go, static
 //! binaries).

@@ -3,8 +3,8 @@
 
 use std::ffi::{CStr, c_void};
 
-/// Returns the address of the next definition of a function, or `None` if no other library defines
-/// the function.
+/// Returns the address of the next definition of a function, or `None` if no library after this
+/// library defines the function.
 pub(crate) fn next_symbol(name: &CStr) -> Option<*mut c_void> {
     // SAFETY: the name is a C string.
     let function = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };

@@ -1,8 +1,8 @@
 //! The calls of the `epoll` and `poll` families.
 //!
-//! The crate `tidelane_sockets` handles calls with tracked descriptors, which are TCP sockets that
-//! this library (`libtidelane.so`) may accelerate, and epoll instances. The kernel handles all
-//! other calls.
+//! Tracked descriptors are the TCP sockets that this library (`libtidelane.so`) may accelerate, and
+//! the epoll instances. The crate `tidelane_sockets` handles calls with tracked descriptors, and
+//! returns `None` for a call that the kernel must handle. The kernel handles all other calls.
 
 use std::{ffi::c_int, slice};
 

@@ -34,8 +34,8 @@ static PROGRAM: [ProgramHandler; SIGNALS] = [const {
     }
 }; SIGNALS];
 
-/// The signals for which `siginterrupt` has chosen that their handlers end system calls: bit
-/// `signal - 1` for each signal.
+/// The signals whose handlers end system calls with EINTR, because the program has chosen this by
+/// `siginterrupt`: bit `signal - 1` for each signal.
 static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
 
 unsafe extern "C" {
@@ -69,8 +69,8 @@ fn on_signal_address() -> sighandler_t {
 /// Returns true if the library may install its own handler in place of the handler in `act`.
 fn can_intercept(signal: c_int, act: &libc::sigaction) -> bool {
     let is_handler = !matches!(act.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
-    // The kernel removes a one-shot handler (SA_RESETHAND) at the first delivery, so a deferred
-    // signal would not reach it.
+    // The kernel removes a one-shot handler (SA_RESETHAND) at the first delivery, so the second
+    // delivery of a deferred signal would not reach the handler.
     let stays = act.sa_flags & libc::SA_RESETHAND == 0;
     // A section cannot defer a signal that an instruction raises, such as SIGSEGV.
     let waits = !section_unsafe::OF_INSTRUCTIONS.contains(&signal);
@@ -81,8 +81,9 @@ fn can_intercept(signal: c_int, act: &libc::sigaction) -> bool {
         && process::owns_tables()
 }
 
-/// Replaces the library's handler in `old`, where the kernel has stored it for the program, by the
-/// program's previous handler `before`.
+/// Replaces the library's handler, which the kernel has stored in `old`, by the program's previous
+/// handler. `before` has the address of the previous handler, and true if the program installed
+/// the previous handler with SA_SIGINFO.
 unsafe fn report_program_handler(old: *mut libc::sigaction, before: (sighandler_t, bool)) {
     // SAFETY: the caller guarantees that `old` is valid or null.
     if let Some(old) = unsafe { old.as_mut() }
@@ -180,8 +181,8 @@ pub unsafe extern "C" fn siginterrupt(number: c_int, interrupts: c_int) -> c_int
     result
 }
 
-/// Interposes libc's `signal(2)` with glibc's semantics: the handler stays installed, and
-/// interrupted system calls are restarted, unless the program has called `siginterrupt`.
+/// Interposes libc's `signal(2)` with glibc's semantics. The handler stays installed. Interrupted
+/// system calls are restarted, unless the program has chosen otherwise by `siginterrupt`.
 ///
 /// # Safety
 ///

@@ -1,6 +1,7 @@
 //! The `posix_spawn` functions. An accelerated connection, which the service (the process
-//! `tidelaned`) carries, cannot be passed on to another program. This module reports each
-//! accelerated connection that a spawned program would get as standard input, output or error.
+//! `tidelaned`) carries, cannot be passed on to another program. This module reports an accelerated
+//! connection that a spawned program would get as standard input, output or error. With the
+//! environment variable TIDELANE_STRICT, the call also fails.
 //!
 //! The spawned program gets a standard descriptor through a file action (`adddup2`), or inherits
 //! the standard descriptor of this process. Other inherited descriptors are not checked, because

@@ -43,10 +43,13 @@ unsafe extern "C" {
 /// The first fields of glibc's `FILE`, which are part of its ABI (`bits/types/struct_FILE.h`).
 #[repr(C)]
 struct FileHead {
+    /// `_flags`, which contain `_IO_UNBUFFERED` and `_IO_LINE_BUF`.
     flags: c_int,
     /// `_IO_read_ptr`, `_IO_read_end` and `_IO_read_base`.
     read: [*mut c_char; 3],
+    /// `_IO_write_base`: start of the unflushed output.
     write_base: *mut c_char,
+    /// `_IO_write_ptr`: end of the unflushed output.
     write_ptr: *mut c_char,
 }
 
@@ -57,11 +60,12 @@ struct Streams {
     own: usize,
     /// Address of the stream whose I/O functions call this library.
     substitute: usize,
-    /// True while the variable refers to the substitute.
+    /// True while the descriptor refers to a tracked socket, so that the substitute is selected.
     in_use: bool,
 }
 
-/// The streams of each standard descriptor that refers or referred to a tracked socket.
+/// The streams of each standard descriptor that refers or referred to a tracked socket. The index
+/// is the descriptor.
 static STREAMS: Mutex<[Option<Streams>; 3]> = Mutex::new([None; 3]);
 /// True if `STREAMS` has or had an entry.
 static EVER_REPLACED: AtomicBool = AtomicBool::new(false);
@@ -116,8 +120,8 @@ fn select_standard_stream(fd: c_int) {
     }
 }
 
-/// Opens the substitute of the standard stream of `fd`, and lets the variable refer to it. Returns
-/// `None` if memory is short.
+/// Opens the substitute of the standard stream of `fd`, and lets the variable refer to the
+/// substitute. Returns `None` if the variable is null or memory is short.
 fn open_substitute(fd: c_int) -> Option<Streams> {
     let mode = if fd == 0 { c"r" } else { c"w" };
     // SAFETY: as in C, the program does not change the variable meanwhile. `own` is open, and the

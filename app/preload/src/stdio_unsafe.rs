@@ -30,11 +30,12 @@ fn streams() -> std::sync::MutexGuard<'static, Vec<(usize, c_int)>> {
     STREAMS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Closes the descriptor of a stream, for `fclose`, and removes an entry of this descriptor.
 unsafe extern "C-unwind" fn close_stream(cookie: *mut c_void) -> c_int {
     let fd = cookie as usize as c_int;
     let mut all = streams();
-    // Remove the last entry if the program has several streams with one descriptor, although C does
-    // not allow this.
+    // The cookie does not tell which stream is closed. If the program has several streams with one
+    // descriptor, remove the last entry.
     if let Some(at) = all.iter().rposition(|(_, other)| *other == fd) {
         all.swap_remove(at);
     }

@@ -1,5 +1,5 @@
-//! `syscall(2)`, which selects another exported function of this library (`libtidelane.so`) by the
-//! system call number. For example, libuv closes descriptors through `syscall`.
+//! `syscall(2)`, which selects another function of this library (`libtidelane.so`) by the system
+//! call number. For example, libuv closes descriptors through `syscall`.
 
 use std::ffi::{c_int, c_long, c_uint};
 

@@ -45,7 +45,7 @@ unsafe fn transmit(fd: c_int, iov: *const iovec, count: c_int, flags: c_int) -> 
 }
 
 /// Converts the RWF flags of `preadv2` or `pwritev2` to the flags of `recvmsg` or `sendmsg`.
-/// Returns `None` for a call that fails with ESPIPE or EOPNOTSUPP in the kernel.
+/// Returns `None` for a call with a position or another flag, so that the kernel returns the error.
 fn message_flags(position: off_t, flags: c_int) -> Option<c_int> {
     match flags & !NO_EFFECT {
         _ if position != NO_POSITION => None,

@@ -10,7 +10,8 @@
 
 #define BACK_ENDS "[io-uring | service | direct:INTERFACE[:QUEUE]]"
 
-/* Sets the back end of `options`. Returns 0 if `name` names no back end. */
+/* Sets the back end of `options`. Returns 1, or 0 if `name` names no back end. With a QUEUE, the
+ * NIC must steer the packets of the program's ports to the queue. */
 static int set_back_end(struct tlr_options *options, const char *name) {
     static char interface[64];
     const char *start = "direct:";

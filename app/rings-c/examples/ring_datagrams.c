@@ -3,7 +3,7 @@
  *
  *   ring_datagrams ADDRESS PORT DATAGRAMS [io-uring | service | direct:INTERFACE[:QUEUE]]
  *
- * Prints the numbers of datagrams that came back and of those that were sent again. Fails if a
+ * Prints the number of datagrams that came back, and the number of repeated sends. Fails if a
  * datagram cannot be sent, or does not come back. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -17,7 +17,8 @@
 #define BUFFER_LEN 2048
 /* Longest payload in bytes, which fits into a packet of 1,500 bytes. */
 #define PAYLOAD_MAX 1472
-/* Nanoseconds after which a datagram is sent again, and the number of times. */
+/* Nanoseconds without an event after which a datagram is sent again, and the largest number of
+ * sends of one datagram. */
 #define WAIT_NS 200000000
 #define SENDS_MAX 25
 
@@ -47,7 +48,8 @@ static void send_datagram(unsigned number) {
         fail("ring_datagrams", "send");
 }
 
-/* Returns 1 if the slot has the echo of this datagram, and 0 for the echo of an earlier one. */
+/* Returns 1 if slot `at` has the echo of this datagram, and 0 for the echo of an earlier datagram.
+ * Ends the program if the slot has other data. */
 static int is_echo(unsigned number, int at) {
     unsigned char expected[PAYLOAD_MAX];
     unsigned got;
@@ -68,7 +70,8 @@ static int is_echo(unsigned number, int at) {
     return got == number;
 }
 
-/* Waits for the echo. Returns 0 if none arrives in time. */
+/* Waits for the echo of a datagram. Returns 1 if the echo has arrived, and 0 after a wait without
+ * an event. */
 static int await_echo(unsigned number) {
     struct tlr_entry entry;
     int count;

@@ -1,10 +1,11 @@
-/* An echo server over TCP and UDP (RFC 862) on the ring API: each received buffer is sent back as
- * it is, without a copy.
+/* An echo server over TCP and UDP (RFC 862) on the ring API: the program sends each received buffer
+ * back as it is, without a copy of its own.
  *
  *   ring_echo ADDRESS PORT [io-uring | service | direct:INTERFACE[:QUEUE]]
  *
- * Prints the port. Serves until SIGTERM, and then the clients that are present. At the end prints
- * the numbers of connections and buffers. */
+ * Prints the port. Serves until SIGTERM, and then the clients that are present, as long as
+ * LAST_WAITS permits. At the end prints the numbers of accepted connections, of present connections
+ * and of held buffers. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -15,36 +16,40 @@
 
 #include "back_end.h"
 
-/* Number of buffers, and length of each. A queue of a NIC has 28672 at most. */
+/* Number of buffers, and length of each in bytes. A context on a NIC queue (TLR_DIRECT) has at most
+ * 28672 buffers. */
 #define BUFFERS 28672
 #define BUFFER_LEN 2048
-/* Largest number of clients, and of buffers that wait in the context for each. All clients together
- * have less than half of the buffers there. */
+/* Largest number of clients, and largest number of buffers that wait in the context for one client.
+ * The waiting buffers of all clients together are less than half of all buffers. */
 #define CLIENTS_MAX 1000
 #define QUEUE_MAX 14
-/* Bytes that the kernel receives for a connection while the server does not. */
+/* SO_RCVBUF in bytes: limits the data of a connection that the kernel keeps while the server does
+ * not receive. */
 #define SOCKET_BUFFER 65536
 /* Nanoseconds of a wait, so that the server sees SIGTERM. */
 #define WAIT_NS 200000000
-/* Waits without an event after SIGTERM. Then the server ends, although clients are present. */
+/* Number of waits without an event after SIGTERM, until the server ends despite present clients. */
 #define LAST_WAITS 20
-/* Milliseconds after which the kernel resets a client that takes no data. */
+/* Milliseconds after which the kernel ends the connection of a client that takes no data. */
 #define STALL_MAX_MS 20000
 
 /* A connection, and the buffers that wait for room, oldest first. The server does not receive from
  * a client while buffers wait. */
 struct client {
     int is_open;
-    int is_ended; /* the peer sends no more: close the descriptor after the last buffer */
-    tlr_buffer first, last;
-    unsigned held;
+    int is_ended;           /* the peer sends no more: close the descriptor after the last buffer */
+    tlr_buffer first, last; /* the oldest and the newest waiting buffer */
+    unsigned held;          /* number of waiting buffers */
 };
 
 static tlr_context context;
+/* The clients by descriptor. */
 static struct client *clients;
 static int clients_len;
-/* The buffer that follows each waiting buffer, by index. */
+/* The buffer that follows each waiting buffer, by the index of the waiting buffer. */
 static tlr_buffer followers[TLR_INDEXES];
+/* Numbers of accepted connections, and of clients that are present. */
 static unsigned accepted, present;
 /* The UDP socket. */
 static int datagrams;
@@ -70,7 +75,7 @@ static struct client *client_of(int descriptor) {
     return &clients[descriptor];
 }
 
-/* Removes a client, and releases the buffers that wait for it. */
+/* Removes a client, and releases the buffers that wait to be sent to this client. */
 static void forget(struct client *client) {
     while (client->held) {
         tlr_buffer buffer = client->first;
@@ -82,7 +87,7 @@ static void forget(struct client *client) {
     present--;
 }
 
-/* Sends a buffer, or holds it until there is room. */
+/* Sends a buffer. If the context refuses the buffer, holds it and pauses the connection. */
 static void echo(int descriptor, struct client *client, tlr_buffer buffer) {
     if (!client->held && tlr_send(context, descriptor, buffer) == 0)
         return;
@@ -97,7 +102,8 @@ static void echo(int descriptor, struct client *client, tlr_buffer buffer) {
         tlr_pause(context, descriptor);
 }
 
-/* Sends buffers that wait. Closes a client whose peer has ended, after the last one. */
+/* Sends buffers that wait. After the last buffer, receives from the client again, or closes the
+ * descriptor if the peer sends no more. */
 static void continue_client(int descriptor, struct client *client) {
     while (client->held) {
         tlr_buffer next = followers[TLR_INDEX(client->first)];
@@ -114,7 +120,8 @@ static void continue_client(int descriptor, struct client *client) {
     }
 }
 
-/* Sends the datagrams back. A datagram without room is dropped, as UDP may drop any datagram. */
+/* Sends the datagrams back. Drops a datagram for which the socket has no room, as UDP may drop any
+ * datagram. */
 static void echo_datagrams(const struct tlr_entry *entry) {
     struct sockaddr_storage sender;
     struct tlr_slot slot;
@@ -126,6 +133,7 @@ static void echo_datagrams(const struct tlr_entry *entry) {
     }
 }
 
+/* Handles an entry of the ready list. */
 static void serve(const struct tlr_entry *entry) {
     if (entry->descriptor == datagrams) {
         echo_datagrams(entry);
@@ -160,7 +168,7 @@ static void serve(const struct tlr_entry *entry) {
     }
 }
 
-/* Serves until SIGTERM, and then the clients that are present. */
+/* Serves until SIGTERM, and then the clients that are present, as long as LAST_WAITS permits. */
 static void run(int listener) {
     int waits = LAST_WAITS;
     while (!is_over || (present && waits)) {
@@ -179,8 +187,8 @@ static void run(int listener) {
     }
 }
 
-/* Sets options of the listener's socket, which accepted connections inherit, if the kernel has one.
- * Returns the port. */
+/* Sets options of the listener's kernel socket, if there is one. Connections that the kernel
+ * accepts inherit the options. Returns the port. */
 static int prepare(int listener, struct sockaddr_in address) {
     int fd = tlr_socket(context, listener), size = SOCKET_BUFFER, stall = STALL_MAX_MS;
     socklen_t len = sizeof address;

@@ -1,10 +1,11 @@
 /* The HTTP server of the StackMap paper (section 5.1) on the ring API: answers each GET of /LENGTH
- * with a body of LENGTH bytes.
+ * with a body of LENGTH bytes, and each other request with 404.
  *
  *   ring_http ADDRESS PORT [io-uring | service | direct:INTERFACE[:QUEUE]]
  *
- * Prints the port. Serves until SIGTERM, and then the clients that are present. At the end prints
- * the numbers of requests, connections, buffers and system calls. */
+ * Prints the port. Serves until SIGTERM, and then the clients that are present, as long as
+ * LAST_WAITS permits. At the end prints the numbers of requests, of accepted connections, of
+ * present connections, of held buffers, and of system calls. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -21,17 +22,19 @@
 #define REQUEST_MAX 8192
 /* Longest body in bytes. */
 #define BODY_MAX (1 << 20)
-/* Number of buffers, and length of each. A queue of a NIC has 28672 at most. */
+/* Number of buffers, and length of each in bytes. A context on a NIC queue (TLR_DIRECT) has at most
+ * 28672 buffers. */
 #define BUFFERS 28672
 #define BUFFER_LEN 2048
-/* Largest number of clients, and of buffers that wait in the context for each. With one more buffer
- * for each client, all clients together have less than half of the buffers. The other half is for
- * received data. Closed connections with unsent data also use buffers, for at most STALL_MAX_MS. */
+/* Largest number of clients, and largest number of buffers that wait in the context for one client.
+ * The server holds at most one more buffer for each client. All clients together thus have less
+ * than half of the buffers. The other half is for received data. Closed connections with unsent
+ * data also use buffers, for at most STALL_MAX_MS. */
 #define CLIENTS_MAX 1000
 #define QUEUE_MAX 13
-/* Milliseconds after which the kernel resets a client that takes no data. */
+/* Milliseconds after which the kernel ends the connection of a client that takes no data. */
 #define STALL_MAX_MS 20000
-/* Answers that wait for one client. A client with more is reset. */
+/* Largest number of answers that wait for one client. The server resets a client with more. */
 #define ANSWERS_MAX 64
 /* Nanoseconds of a wait, so that the server sees SIGTERM. */
 #define WAIT_NS 200000000
@@ -40,20 +43,20 @@
 
 /* An answer that waits. */
 struct answer {
-    long body;  /* length of the body, or -1 for "not found" */
+    long body;  /* length of the body in bytes, or -1 for "not found" */
     int closes; /* the request asks to close the connection afterwards */
 };
 
 /* A connection. */
 struct client {
     int descriptor;
-    /* The start of a request. */
+    /* The received part of a request whose end has not arrived. */
     char request[REQUEST_MAX];
     size_t request_len;
     /* The answers that wait, oldest first. */
     struct answer answers[ANSWERS_MAX];
     int answers_len;
-    /* Bytes of the first answer that were sent. */
+    /* Number of bytes of the first answer that were written to buffers. */
     size_t sent;
     /* A buffer for which the descriptor had no room, or -1. */
     tlr_buffer refused;
@@ -62,8 +65,10 @@ struct client {
 };
 
 static tlr_context context;
+/* The clients by descriptor. */
 static struct client **clients;
 static int clients_len;
+/* Numbers of answered requests, of accepted connections, and of clients that are present. */
 static unsigned long requests;
 static unsigned accepted, present;
 static volatile sig_atomic_t is_over;
@@ -173,7 +178,8 @@ static size_t fill(struct client *client, char *to, size_t room) {
     return len;
 }
 
-/* Sends answers until there is no room. Closes the client after the last answer if that is due. */
+/* Sends answers until there is no room. After the last answer, closes the connection if the client
+ * has asked for this, or sends no more. */
 static void send_answers(struct client *client) {
     while (client->refused >= 0 || client->answers_len) {
         tlr_buffer buffer = client->refused;
@@ -197,7 +203,7 @@ static void send_answers(struct client *client) {
             return;
         }
         if (error) {
-            /* The connection is over, which an entry reports. */
+            /* The connection is over. An entry with TLR_CLOSED reports the end. */
             tlr_release(context, buffer);
             return;
         }
@@ -208,6 +214,7 @@ static void send_answers(struct client *client) {
     }
 }
 
+/* Handles an entry of the ready list. */
 static void serve(const struct tlr_entry *entry) {
     struct client *client = entry->descriptor < clients_len ? clients[entry->descriptor] : NULL;
     if (entry->events & TLR_ACCEPTED)
@@ -232,7 +239,7 @@ static void serve(const struct tlr_entry *entry) {
     send_answers(client);
 }
 
-/* Serves until SIGTERM, and then the clients that are present. */
+/* Serves until SIGTERM, and then the clients that are present, as long as LAST_WAITS permits. */
 static void run(int listener) {
     int waits = LAST_WAITS;
     while (!is_over || (present && waits)) {
@@ -251,8 +258,8 @@ static void run(int listener) {
     }
 }
 
-/* Sets an option that accepted connections inherit, if the listener has a kernel socket. Returns
- * the port. */
+/* Sets an option of the listener's kernel socket, if there is one. Connections that the kernel
+ * accepts inherit the option. Returns the port. */
 static int prepare(int listener, struct sockaddr_in address) {
     int fd = tlr_socket(context, listener), stall = STALL_MAX_MS;
     socklen_t len = sizeof address;

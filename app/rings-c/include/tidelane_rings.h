@@ -8,8 +8,9 @@
  * nothing, except that a failed sync may have moved data. A context belongs to the thread that
  * opened it.
  *
- * A program must not write to a buffer after it has sent or released the buffer. Nothing prevents
- * such a write, which changes only what the program's own peers get: man 7 tlr, "Trust". */
+ * A program must not write to a buffer after the program has sent or released the buffer. The
+ * library does not prevent the write, except to received data of TLR_SERVICE. The write affects
+ * only this program and its peers: man 7 tlr, "Trust". */
 #ifndef TIDELANE_RINGS_H
 #define TIDELANE_RINGS_H
 
@@ -24,13 +25,16 @@ extern "C" {
  * again. */
 typedef uint64_t tlr_context;
 
-/* The number of a buffer, never negative. The number is valid for one use of the buffer: from the
- * ready list or tlr_allocate until the buffer is sent or released, or until the next sync if the
- * program does not hold it. */
+/* The number of a buffer, or a negative errno as a result of a failed call. The number is valid for
+ * one use of the buffer. The use begins when the buffer comes from the ready list, tlr_allocate or
+ * tlr_allocate_for, and ends when the program sends or releases the buffer. The next tlr_sync or
+ * tlr_rx_sync also ends the use of a buffer of the ready list, unless the program has called
+ * tlr_hold. */
 typedef int64_t tlr_buffer;
 
 /* The index of a buffer, from 0 to TLR_INDEXES - 1. Buffers that the ready list and the program
- * have at the same time have different indexes. The lowest indexes are used first. */
+ * have at the same time have different indexes. An index is always below the largest number of
+ * buffers that the two have had at the same time. */
 #define TLR_INDEX(buffer) ((uint32_t)((buffer) & 0x3ffff))
 #define TLR_INDEXES 0x40000
 
@@ -40,7 +44,8 @@ typedef int64_t tlr_buffer;
 /* Back ends: the TCP that carries the connections of a context. */
 enum tlr_back_end {
     TLR_IO_URING = 1, /* the kernel's TCP, through io_uring */
-    TLR_DIRECT = 2,   /* TCP in this process, on a queue of an interface (AF_XDP); needs root */
+    TLR_DIRECT = 2,   /* TCP in this process, on a queue of an interface (AF_XDP); needs root or
+                       * capabilities: man tlr_open_context */
     TLR_SERVICE = 3,  /* the Tidelane service */
 };
 
@@ -52,10 +57,12 @@ enum tlr_flag {
 /* Options of a context. Zero stands for the default. An option of another back end must be zero. */
 struct tlr_options {
     uint32_t back_end;       /* an enum tlr_back_end; default: TLR_IO_URING */
-    uint32_t buffers;        /* number of buffers, at most 32768; default: 8192, service: 1024 */
+    uint32_t buffers;        /* number of buffers, at most 32768 (TLR_DIRECT: 28672); default: 8192
+                              * (TLR_SERVICE: 1024) */
     uint32_t buffer_len;     /* bytes of each buffer, at most 1 MiB; default: 4096. TLR_DIRECT
                               * ignores the length, because its buffers are the frames of the NIC */
-    uint32_t send_queue_max; /* buffers that wait on one descriptor; default: 256 */
+    uint32_t send_queue_max; /* limit of the buffers that wait for sending on one descriptor;
+                              * default: 256 */
     uint32_t busy_poll_us;   /* TLR_IO_URING: microseconds for which a wait polls the NIC */
     uint32_t queue;          /* TLR_DIRECT: queue of the interface, with TLR_STEERED */
     uint32_t flags;          /* a set of enum tlr_flag */
@@ -73,7 +80,7 @@ enum tlr_event {
     TLR_READABLE = 4,     /* the entry has slots with data */
     TLR_END = 8,          /* the peer has closed its direction: no data follows */
     TLR_WRITABLE = 16,    /* there is room for a buffer again, after EAGAIN */
-    TLR_CLOSED = 32,      /* the connection is over; the program still has to close it */
+    TLR_CLOSED = 32,      /* the connection is over; the program has to close the descriptor */
     TLR_SEND_FAILED = 64, /* a datagram could not be sent; the descriptor stays open */
 };
 

@@ -6,7 +6,7 @@ use libc::{in_addr, in6_addr, sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 
 use crate::error::Error;
 
-/// Reads an address once, and checks it.
+/// Reads an IPv4 or IPv6 address. Checks the family, and that `len` suffices for the family.
 ///
 /// # Safety
 ///

@@ -49,7 +49,8 @@ impl BackEndOptions {
         }
     }
 
-    /// Returns an error if an option is set that the back end does not have.
+    /// Returns an error if an option is set that the back end does not have. `numbers` and `names`
+    /// are these options.
     fn check_foreign(&self, numbers: &[u32], names: &[&Option<String>]) -> Result<(), Error> {
         let is_set = numbers.iter().any(|number| *number != 0);
         match is_set || names.iter().any(|name| name.is_some()) {

@@ -3,7 +3,7 @@
 //! The program has the number of a buffer and the address of its bytes. The low bits of the number
 //! are the index of the buffer's place in a table. The other bits identify the context and the use
 //! of the place: the number changes whenever a buffer gets the place. A number of an earlier use or
-//! of another context is therefore refused, until the place has had 2^24 uses.
+//! of another context is therefore refused. A number repeats after 2^24 - 1 uses of the place.
 //!
 //! ```text
 //!   context ── allocate ──> program ── send, release ──> context
@@ -20,7 +20,7 @@ use tidelane_rings::Buffer;
 
 use crate::{error::Error, types::CSlot};
 
-/// Bits of the index. `TLR_INDEX` and `TLR_INDEXES` of the header have the same number.
+/// Bits of the index. `TLR_INDEX` and `TLR_INDEXES` of the header depend on this number.
 const INDEX_BITS: u32 = 18;
 /// Bits of the number of the use.
 const USE_BITS: u32 = 24;
@@ -29,8 +29,9 @@ const CONTEXT_BITS: u32 = 21;
 
 const _: () = assert!(INDEX_BITS + USE_BITS + CONTEXT_BITS == 63, "never negative");
 
+/// Limit of the places.
 const PLACES_MAX: usize = 1 << INDEX_BITS;
-/// Limit of buffers that the program may own at the start of a sync. The remaining places are for
+/// A sync fails if the program owns this number of buffers or more. The remaining places are for
 /// the buffers of the list.
 const HELD_MAX: u32 = 1 << (INDEX_BITS - 1);
 
@@ -58,7 +59,7 @@ pub struct Buffers {
     /// Number of the context, of `CONTEXT_BITS` bits.
     context: u32,
     places: Vec<Place>,
-    /// Places without a buffer.
+    /// Indexes of the places without a buffer.
     free: Vec<u32>,
     /// Number of buffers of the program.
     held: u32,
@@ -257,7 +258,7 @@ mod tests {
             let taken = ours.take(wrong);
             assert_eq!(taken.err(), Some(Error::NO_SUCH_BUFFER), "{wrong:x}");
         }
-        // The number of a context that was opened 2^21 contexts later is the same.
+        // The bits of the context repeat after 2^21 contexts.
         assert_eq!(Buffers::new(1 << CONTEXT_BITS).context, 0);
         // The largest number is positive.
         let mut last = Buffers::new(u32::MAX);

@@ -150,7 +150,7 @@ pub unsafe extern "C" fn tlr_bind(context: u64, local: *const sockaddr, len: soc
     }))
 }
 
-/// Stops receiving on a connection, or accepting on a listener.
+/// Stops receiving on a connection or a UDP socket, or accepting on a listener.
 #[unsafe(no_mangle)]
 pub extern "C" fn tlr_pause(context: u64, descriptor: i32) -> i32 {
     status(opened::with(context, |session| session.pause(descriptor)))
@@ -176,7 +176,7 @@ pub extern "C" fn tlr_close(context: u64, descriptor: i32) -> i32 {
     status(opened::with(context, |session| session.close(descriptor)))
 }
 
-/// Resets a connection.
+/// Resets a connection, or closes another descriptor without sending its queued data.
 #[unsafe(no_mangle)]
 pub extern "C" fn tlr_abort(context: u64, descriptor: i32) -> i32 {
     status(opened::with(context, |session| session.abort(descriptor)))
@@ -273,7 +273,7 @@ pub extern "C" fn tlr_allocate_for(context: u64, descriptor: i32) -> i64 {
     }))
 }
 
-/// Writes the address of the payload of a buffer to `payload`. Returns its length.
+/// Writes the address of the payload of a buffer to `payload`. Returns the length of the payload.
 ///
 /// # Safety
 ///
@@ -288,8 +288,8 @@ pub unsafe extern "C" fn tlr_payload(context: u64, buffer: i64, payload: *mut *m
     }))
 }
 
-/// Writes the address of the payload of a buffer, which the program may change, to `payload`.
-/// Returns its length.
+/// Makes the payload of a buffer writable, and writes its address to `payload`. Returns the length
+/// of the payload.
 ///
 /// # Safety
 ///
@@ -329,7 +329,7 @@ pub extern "C" fn tlr_hold(context: u64, buffer: i64) -> i32 {
     status(opened::with(context, |session| session.hold(buffer)))
 }
 
-/// Returns a buffer to the pool.
+/// Returns a buffer to the context.
 #[unsafe(no_mangle)]
 pub extern "C" fn tlr_release(context: u64, buffer: i64) -> i32 {
     status(opened::with(context, |session| session.release(buffer)))

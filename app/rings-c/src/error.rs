@@ -1,4 +1,4 @@
-//! Errors of the C functions: an errno, and a text with the reason and a remedy.
+//! Errors of the C functions: an errno, and a text with the reason and usually a remedy.
 
 use std::{borrow::Cow, cell::RefCell, io};
 
@@ -7,10 +7,12 @@ thread_local! {
     static LAST: RefCell<Option<Error>> = const { RefCell::new(None) };
 }
 
-/// The error of a failed call: its errno, and a text that says what to do.
+/// The error of a failed call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
+    /// The errno, which is positive.
     errno: i32,
+    /// The reason, and usually a remedy.
     text: Cow<'static, str>,
 }
 
@@ -77,7 +79,7 @@ impl Error {
     pub const DESCRIPTOR: Self = fixed(libc::ENOTSOCK, "the descriptor is not open in the context");
     pub const NO_SOCKET: Self = fixed(
         libc::EOPNOTSUPP,
-        "the kernel has no socket of the descriptor, because another TCP carries it",
+        "the kernel has no socket of the descriptor, because another TCP/IP stack carries it",
     );
     pub const NOT_CONNECTED: Self = fixed(
         libc::ENOTCONN,
@@ -125,6 +127,7 @@ impl Error {
         "the payload would end beyond the buffer; tlr_capacity returns the room",
     );
 
+    /// Returns the errno, which is positive.
     pub fn errno(&self) -> i32 {
         self.errno
     }

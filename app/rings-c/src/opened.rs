@@ -14,9 +14,9 @@ use std::{
 
 use crate::{back_end::BackEndOptions, error::Error, fork_unsafe, session::Session};
 
-/// Number of threads that have had a context. Numbers start from 1.
+/// Last number that was given to a thread. Numbers start from 1.
 static THREADS: AtomicU32 = AtomicU32::new(0);
-/// Number of contexts that were opened. Numbers start from 1.
+/// Last number that was given to a context. Numbers start from 1.
 static CONTEXTS: AtomicU32 = AtomicU32::new(0);
 /// True if [`on_fork`] is registered. Set by the first open.
 static FORK_HANDLER: OnceLock<bool> = OnceLock::new();

@@ -22,6 +22,7 @@ pub struct Session {
     /// The sender of each slot, if the slot is a datagram.
     senders: Vec<Option<SocketAddr>>,
     buffers: Buffers,
+    /// Number of calls of `sync`, `rx_sync` and `tx_sync`.
     syncs: u64,
 }
 
@@ -78,8 +79,8 @@ impl Session {
         Ok(self.back_end.tx_sync()?)
     }
 
-    /// Drops the buffers of the last list. Fails, and changes nothing, if the program holds so many
-    /// buffers that the numbers may not suffice for the next list.
+    /// Drops the buffers that still belong to the last list. Fails, and changes nothing, if the
+    /// program holds so many buffers that the numbers may not suffice for the next list.
     fn end_list(&mut self) -> Result<(), Error> {
         self.buffers.check_room_for_a_list()?;
         self.buffers.end_list(&self.slots);
@@ -170,7 +171,8 @@ impl Session {
         let descriptor = self.open_descriptor(descriptor)?;
         let buffer = self.back_end.allocate(descriptor);
         if buffer.is_none() && self.back_end.pool().free_count() > 0 {
-            // The memory of the connection has no room, which an event reports.
+            // The pool has buffers, so the connection has no room, or the descriptor cannot send.
+            // The event WRITABLE reports room.
             return Err(Error::FULL);
         }
         self.give(buffer)
@@ -187,7 +189,7 @@ impl Session {
         self.buffers.hold(buffer)
     }
 
-    /// Returns a buffer to the pool.
+    /// Returns a buffer to the context.
     pub fn release(&mut self, buffer: i64) -> Result<(), Error> {
         self.buffers.take(buffer).map(drop)
     }
@@ -228,7 +230,7 @@ impl Session {
         })
     }
 
-    /// Stops receiving on a connection, or accepting on a listener.
+    /// Stops receiving on a connection or a UDP socket, or accepting on a listener.
     pub fn pause(&mut self, descriptor: i32) -> Result<(), Error> {
         let descriptor = self.open_descriptor(descriptor)?;
         self.back_end.pause(descriptor);

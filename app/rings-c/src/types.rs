@@ -19,15 +19,25 @@ pub const NONE: i32 = -1;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
+    /// [`IO_URING`], [`DIRECT`] or [`SERVICE`].
     pub back_end: u32,
+    /// Number of buffers of the pool.
     pub buffers: u32,
+    /// Bytes of each buffer. `TLR_DIRECT` ignores the length.
     pub buffer_len: u32,
+    /// Limit of the buffers that wait for sending on one descriptor.
     pub send_queue_max: u32,
+    /// `TLR_IO_URING`: microseconds for which a wait polls the NIC.
     pub busy_poll_us: u32,
+    /// `TLR_DIRECT`: number of the queue, with [`STEERED`].
     pub queue: u32,
+    /// Zero or [`STEERED`].
     pub flags: u32,
+    /// Zero.
     pub padding: u32,
+    /// `TLR_DIRECT`: name of the interface.
     pub interface: *const c_char,
+    /// `TLR_SERVICE`: path of the service's socket.
     pub service: *const c_char,
     /// Zero, so that later versions can give a meaning to other values.
     pub reserved: [u64; 4],
@@ -59,17 +69,23 @@ impl Default for Options {
 #[derive(Clone, Copy, Debug)]
 pub struct CEntry {
     descriptor: i32,
+    /// The bits of the [`Events`].
     events: u32,
+    /// Errno of a CLOSED or SEND_FAILED event, otherwise zero.
     cause: i32,
+    /// Listener of an ACCEPTED event, otherwise [`NONE`].
     listener: i32,
+    /// Index of the first slot, or [`NONE`].
     first: i32,
+    /// Number of slots.
     slots: u32,
+    /// Number of bytes in all slots.
     bytes: u32,
 }
 
 const _: () = assert!(size_of::<CEntry>() == 28 && offset_of!(CEntry, bytes) == 24);
 
-// The constants `TLR_ACCEPTED` to `TLR_CLOSED` of the header.
+// The constants `TLR_ACCEPTED` to `TLR_SEND_FAILED` of the header.
 const _: () = assert!(Events::ACCEPTED.bits() == 1 && Events::CONNECTED.bits() == 2);
 const _: () = assert!(Events::READABLE.bits() == 4 && Events::END.bits() == 8);
 const _: () = assert!(Events::WRITABLE.bits() == 16 && Events::CLOSED.bits() == 32);
@@ -101,10 +117,14 @@ impl From<Entry> for CEntry {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CSlot {
+    /// Number of the buffer with the data.
     pub buffer: i64,
     pub descriptor: i32,
+    /// Bytes of the data.
     pub len: u32,
+    /// Index of the next slot of the descriptor, or [`NONE`].
     pub next: i32,
+    /// Zero.
     pub reserved: u32,
 }
 
@@ -114,18 +134,24 @@ const _: () = assert!(size_of::<CSlot>() == 24 && offset_of!(CSlot, next) == 16)
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Counters {
+    /// Calls of `tlr_sync`, `tlr_rx_sync` and `tlr_tx_sync`.
     pub syncs: u64,
+    /// System calls of these calls.
     pub system_calls: u64,
+    /// Buffers of the pool.
     pub buffers: u32,
+    /// Buffers of the pool that can be allocated.
     pub buffers_free: u32,
+    /// Buffers that the program owns.
     pub buffers_held: u32,
+    /// Bytes of each buffer of the pool.
     pub buffer_len: u32,
 }
 
 const _: () = assert!(size_of::<Counters>() == 32 && offset_of!(Counters, buffer_len) == 28);
 
 /// Converts a descriptor to its number in C. A context has fewer than 2^31 descriptors, because
-/// each needs memory for its connection.
+/// each needs memory for its socket.
 pub fn to_c(descriptor: Descriptor) -> i32 {
     descriptor.0 as i32
 }

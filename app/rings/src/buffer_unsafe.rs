@@ -1,10 +1,10 @@
 //! A buffer: memory with one owner at a time, and the range of its payload.
 //!
 //! The memory is a piece of a [`Pool`](crate::Pool), or memory that a back end lends ([`Lender`]),
-//! such as a part of a connection's stream buffer. A [`Buffer`] is the only access to its memory.
-//! The owner may be the program, the context, or a ready list, in which a context passes received
-//! data to the program. When its last owner drops the buffer, the memory returns to the pool or to
-//! the lender.
+//! such as a part of a connection's stream buffer. A [`Buffer`] is the only access to its memory,
+//! unless the memory is read-only. The owner may be the program, the context, or a ready list, in
+//! which a context passes received data to the program. When its last owner drops the buffer, the
+//! memory returns to the pool or to the lender.
 //!
 //! A buffer stores the address of its memory, so that an access costs the same for pool memory and
 //! lent memory.
@@ -15,7 +15,8 @@ use crate::pieces_unsafe::Pieces;
 
 /// Owner of memory that a back end lends as buffers.
 pub trait Lender {
-    /// Takes the memory of buffer `number` back, because the last owner has dropped the buffer.
+    /// Takes the memory of buffer `number` back, because the last owner has dropped the buffer, or
+    /// because a copy has replaced the memory ([`Buffer::detach`]).
     fn take_back(&self, number: u32);
 }
 
@@ -63,10 +64,13 @@ impl Lender for Copied {
 /// A buffer: memory with one owner, and the range of its payload.
 pub struct Buffer {
     owner: MemoryOwner,
+    /// Start of the memory.
     start: NonNull<u8>,
+    /// Length of the memory in bytes.
     len: u32,
     /// Number of the piece within its pool, or the lender's number.
     number: u32,
+    /// Range of the payload within the memory.
     payload: Range<u32>,
 }
 
@@ -237,9 +241,9 @@ impl Buffer {
         own == Rc::as_ptr(lender).cast::<()>()
     }
 
-    /// Converts the buffer to its number, for a back end or a program in C. A piece of a pool stays
-    /// in use until [`Pool::adopt`](crate::Pool::adopt) converts the number to a buffer again. For
-    /// lent memory, [`Lender::take_back`] is not called.
+    /// Converts the buffer to its number, for a back end. A piece of a pool stays in use until
+    /// [`Pool::adopt`](crate::Pool::adopt) converts the number to a buffer again. For lent memory,
+    /// [`Lender::take_back`] is not called.
     pub fn into_index(self) -> u32 {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: the value is not dropped, so its reference to the memory is dropped here once.

@@ -41,7 +41,7 @@ pub enum SendRefusal {
     TooLong,
 }
 
-/// Error of [`Context::send`]: the buffer, unchanged, and the reason.
+/// Error of [`Context::send`] and [`Context::send_to`]: the buffer, unchanged, and the reason.
 #[derive(Debug)]
 pub struct SendError {
     /// The buffer that the context did not accept.
@@ -69,20 +69,21 @@ pub trait Context {
     fn pool(&self) -> &Pool;
 
     /// Returns a buffer without payload for [`Self::send`] on `descriptor`. Returns `None` if there
-    /// is no free buffer or no room for the descriptor, or if the descriptor cannot send.
+    /// is no free buffer.
     ///
     /// A back end that sends from memory of the connection itself returns a part of this memory, so
     /// that the payload is not copied. The length of such a buffer varies ([`Buffer::capacity`]).
-    /// If the connection has no room, the event WRITABLE reports when there is room. Buffers from
-    /// the pool or of another descriptor can be sent as well, but such a back end copies their
-    /// payload.
+    /// Such a back end also returns `None` if the connection has no room or cannot send. If the
+    /// connection has no room, the event WRITABLE reports when there is room. Buffers from the pool
+    /// or of another descriptor can be sent as well, but such a back end copies their payload.
     fn allocate(&mut self, descriptor: Descriptor) -> Option<Buffer> {
         let _ = descriptor;
         self.pool().allocate()
     }
 
-    /// Opens a listener. Each [`Self::sync`] accepts the connections that are established. An
-    /// accepted connection has an entry with the event ACCEPTED in the list.
+    /// Opens a listener. Unless the listener is paused, each [`Self::sync`] accepts the connections
+    /// that are established. An accepted connection has an entry with the event ACCEPTED in the
+    /// list.
     ///
     /// # Errors
     ///
@@ -93,7 +94,8 @@ pub trait Context {
     ///
     /// # Errors
     ///
-    /// The errors are those of `socket`.
+    /// The errors are those of `socket`. A back end that does not use the kernel's TCP may also
+    /// find no route to `peer`, no link address of the next hop, or no free port.
     fn connect(&mut self, peer: SocketAddr) -> io::Result<Descriptor>;
 
     /// Opens a UDP socket with the address `local`. Each [`Self::sync`] reports the received
@@ -160,10 +162,11 @@ pub trait Context {
     /// As those of [`Self::sync`].
     fn tx_sync(&mut self) -> io::Result<()>;
 
-    /// The receiving half of [`Self::sync`]: reports events, and sends no queued data. It also
-    /// starts the handshakes of new connections ([`Self::connect`]). The call also returns, perhaps
-    /// with an empty list, when a connection has room for queued data, which the next
-    /// [`Self::tx_sync`] sends.
+    /// The receiving half of [`Self::sync`]: reports events, and does not send the data of
+    /// [`Self::send`] calls since the last sending. The call starts the handshakes of new
+    /// connections ([`Self::connect`]). The call also returns, perhaps with an empty list, when a
+    /// connection has room for queued data, which the next [`Self::tx_sync`] sends. A back end
+    /// whose TCP runs within the calls may send this data and queued datagrams itself.
     ///
     /// # Errors
     ///
@@ -171,12 +174,12 @@ pub trait Context {
     fn rx_sync(&mut self, list: &mut ReadyList, wait: Wait) -> io::Result<()>;
 
     /// Stops receiving on a connection or a UDP socket, or accepting on a listener. Data that the
-    /// context has already received is still in the next list. Further data of a connection stays
-    /// with TCP, whose receive window closes, so that the peer waits. A paused UDP socket keeps a
-    /// limited number of datagrams, and loses the others. The end of a paused connection is
-    /// reported only after [`Self::resume`], with one exception: if the program waits for WRITABLE
-    /// after a [`SendRefusal::Full`], CLOSED is reported at once, with the data that has arrived
-    /// before.
+    /// context has already received may still be in the next list. Further data of a connection
+    /// stays with TCP, whose receive window closes, so that the peer waits. A paused UDP socket
+    /// keeps a limited number of datagrams, and loses the others. The end of a paused connection is
+    /// usually reported only after [`Self::resume`]. If the program waits for WRITABLE after a
+    /// [`SendRefusal::Full`], CLOSED is reported at once, and the list may have the data that has
+    /// arrived before. The failure of a send or of the handshake may be reported at once, too.
     fn pause(&mut self, descriptor: Descriptor);
 
     /// Receives or accepts again after [`Self::pause`].
@@ -189,16 +192,19 @@ pub trait Context {
     /// Closes the sending direction of a connection after all queued data (FIN).
     fn shutdown(&mut self, descriptor: Descriptor);
 
-    /// Closes a listener or a connection. Queued data is sent first, however long that takes. Until
-    /// then, the context keeps the buffers of this data. The descriptor has no more events.
+    /// Closes a descriptor of any kind. Queued data is sent first, however long that takes. Until
+    /// then, the context keeps the buffers of this data. If received data has not reached the ready
+    /// list, the connection is reset instead, as by `close` in Linux (RFC 2525 §2.17). The
+    /// descriptor has no more events.
     fn close(&mut self, descriptor: Descriptor);
 
-    /// Resets a connection, or closes a listener. Queued data is dropped, and its buffers return to
-    /// the pool with the next call that sends. The descriptor has no more events.
+    /// Resets a connection, or closes a listener or a UDP socket. Queued data is dropped, and its
+    /// buffers return to the pool with the next call that sends, or earlier. The descriptor has no
+    /// more events.
     fn abort(&mut self, descriptor: Descriptor);
 
-    /// Returns true from the open of a listener or connection, or the event ACCEPTED, until the
-    /// program closes or aborts the descriptor.
+    /// Returns true from the open of a listener, connection or UDP socket, or the event ACCEPTED,
+    /// until the program closes or aborts the descriptor.
     fn is_open(&self, descriptor: Descriptor) -> bool;
 
     /// Returns the kernel's socket of an open descriptor, for socket calls beside the context:

@@ -2,11 +2,11 @@
 //! ATC 2016, §4.5).
 //!
 //! A program opens a [`Context`]. One call, [`Context::sync`], moves packets, runs TCP and fires
-//! due timers for all connections at once. Nothing happens outside of the calls of a context. The
-//! result of one call is a [`ReadyList`]: the descriptors with data or events, each with a chain of
-//! slots that hold its received data. The data lies in a [`Buffer`]: a piece of the context's
-//! [`Pool`], or memory that the back end lends, such as a part of a stream buffer. A buffer changes
-//! its owner, and its contents are not copied.
+//! due timers for all connections at once. The library does nothing outside of the calls of a
+//! context. The result of one call is a [`ReadyList`]: the descriptors with data or events, each
+//! with a chain of slots that hold its received data. The data lies in a [`Buffer`]: a piece of the
+//! context's [`Pool`], or memory that the back end lends, such as a part of a stream buffer. A
+//! buffer changes its owner, and its contents are not copied.
 //!
 //! ```text
 //!   program ── send(descriptor, buffer) ──> Context ──> back end, such as tidelane-kernel

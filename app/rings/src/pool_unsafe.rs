@@ -81,7 +81,7 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// As those of [`Self::with_headroom`].
+    /// `InvalidInput` as for [`Self::with_headroom`], and if the memory lacks pieces of `free`.
     ///
     /// # Safety
     ///
@@ -140,9 +140,8 @@ impl Pool {
         self.0.buffer_len - self.0.headroom
     }
 
-    /// Returns the address of a buffer, for a back end that lets the kernel fill the buffer, and
-    /// for programs in C. The user of the address must own the buffer, from [`Buffer::into_index`]
-    /// to [`Self::adopt`].
+    /// Returns the address of a buffer, for a back end that lets the kernel fill the buffer. The
+    /// user of the address must own the buffer, from [`Buffer::into_index`] to [`Self::adopt`].
     ///
     /// # Panics
     ///
@@ -156,7 +155,7 @@ impl Pool {
     ///
     /// # Panics
     ///
-    /// If the pool has no buffer with this number, or if the payload ends beyond the buffer.
+    /// If the pool has no buffer with this number, or if the range is not within the buffer.
     ///
     /// # Safety
     ///

@@ -15,29 +15,31 @@ enum Phase {
     Opening,
     /// Data can be sent and received.
     Open,
-    /// The connection has ended. Data can be neither sent nor received.
+    /// The connection has failed, or has ended after the program's close. Data can be neither sent
+    /// nor received.
     Over,
 }
 
-/// A connection, with the data that waits for room in the stream.
+/// A connection, with the data that waits for the handshake or for room in the stream.
 #[derive(Debug)]
 pub struct Connection {
     /// `None` before the service has answered the connect, and after the close.
     stream: Option<Rc<LentStream>>,
     phase: Phase,
-    /// Data for which the stream has no room, oldest first.
+    /// Data that waits for the handshake or for room in the stream, oldest first.
     queue: VecDeque<Buffer>,
     /// True if the stream contains written bytes that are not yet published.
     has_unpublished: bool,
-    /// True if a buffer was refused, so that WRITABLE is reported when there is room.
+    /// True if a send or an allocation was refused, so that WRITABLE is reported when there is
+    /// room.
     owes_writable: bool,
-    /// True once the program has closed the sending direction. `is_shut_down_sent` is true once the
-    /// stream has closed it.
+    /// True once the program has closed the sending direction.
     is_shut_down: bool,
+    /// True once the stream has closed the sending direction.
     is_shut_down_sent: bool,
-    /// True once the program has closed the descriptor. `is_aborting` is true if the close is a
-    /// reset.
+    /// True once the program has closed or aborted the descriptor.
     is_closing: bool,
+    /// True once the program has aborted the descriptor, so that the close is a reset.
     is_aborting: bool,
     /// True while the program has paused receiving.
     is_paused: bool,
@@ -72,6 +74,7 @@ impl Connection {
         }
     }
 
+    /// Returns an accepted connection, which is established.
     pub fn accepted(stream: Rc<LentStream>) -> Self {
         Self {
             stream: Some(stream),
@@ -99,8 +102,9 @@ impl Connection {
         self.phase != Phase::Over && !self.is_shut_down && !self.is_closing
     }
 
-    /// Returns a part of the stream's send buffer. Returns `None` if there is no room. The second
-    /// value is true if the stream would have room, but lacks memory for a send buffer.
+    /// Returns a part of the stream's send buffer. Returns `None` if there is no room, if queued
+    /// data waits, or if the connection is not open for sending. The second value is true if the
+    /// stream would have room, but lacks memory for a send buffer.
     pub fn allocate(&mut self, options: &ServiceOptions) -> (Option<Buffer>, bool) {
         let can_send = self.can_send() && self.phase == Phase::Open;
         let Some(stream) = self.stream.as_ref().filter(|_| can_send) else {
@@ -168,8 +172,8 @@ impl Connection {
         }
     }
 
-    /// Publishes written data, then performs the pending shutdown or close. Returns true if the
-    /// connection has ended, so that its descriptor is free.
+    /// Publishes written data, then performs the pending shutdown or close. Returns true if a close
+    /// is complete, so that the descriptor is free.
     pub fn transmit(&mut self, context: &mut Context, copies: &mut u64) -> bool {
         self.write_queue(copies);
         let Some(stream) = &self.stream else {
@@ -273,19 +277,19 @@ impl Connection {
         }
     }
 
-    /// Ends the connection, and drops the queued data.
+    /// Records that the connection has ended, and drops the queued data.
     pub fn fail(&mut self) {
         self.phase = Phase::Over;
         self.queue.clear();
     }
 
-    /// Closes the sending direction after the queued data.
+    /// Makes [`Self::transmit`] close the sending direction after the queued data.
     pub fn shut_down(&mut self) {
         self.is_shut_down = true;
     }
 
-    /// Closes the connection after the queued data. With `abort`, drops the data and resets the
-    /// connection.
+    /// Makes [`Self::transmit`] close the connection after the queued data. With `abort`, drops the
+    /// data, and makes `transmit` reset the connection.
     pub fn close(&mut self, abort: bool) {
         self.is_closing = true;
         self.is_aborting |= abort;

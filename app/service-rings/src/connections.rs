@@ -33,9 +33,11 @@ pub struct Connections {
     marked: Vec<Descriptor>,
     /// Connections that lack memory for their send buffer.
     starved: Vec<Descriptor>,
+    /// Number of copies of payload.
     copies: u64,
-    /// Reused memory for the lists while their entries are processed.
+    /// Reused memory for `dirty` and `marked` while their entries are processed.
     work: Vec<Descriptor>,
+    /// Reused memory for `returned` while its keys are processed.
     keys: Vec<u32>,
 }
 
@@ -242,8 +244,9 @@ impl Connections {
         }
     }
 
-    /// Creates the stream of a new connection. `opening` is the descriptor of a connect, or `None`
-    /// for an accepted connection. Returns the descriptor.
+    /// Creates the stream of a new connection. `opening` is the descriptor of a connect. `opening`
+    /// is `None` for an accepted connection, and for a connect whose descriptor is gone. Returns
+    /// the descriptor, or `None` if the service's event has an invalid number.
     fn add_stream(
         &mut self,
         rings: &mut Rings,
@@ -267,7 +270,8 @@ impl Connections {
         Some(descriptor)
     }
 
-    /// Ends a connect that the service has refused.
+    /// Ends a connect that has failed. Adds the event CLOSED to the list, unless the program has
+    /// closed the descriptor.
     fn fail_open(&mut self, cookie: u64, cause: Cause, list: &mut ReadyList) {
         let Some(descriptor) = self.sockets.of_cookie(cookie) else {
             return;
@@ -313,8 +317,8 @@ impl Connections {
         }
     }
 
-    /// Reports the ends of all connections after the end of the service. Returns true if there was
-    /// a connection to report.
+    /// Reports the ends of the connections after the end of the service. A paused connection may
+    /// report its end only after the resume. Returns true if the list has a new entry.
     pub fn end_all(&mut self, list: &mut ReadyList) -> bool {
         let before = list.len();
         for descriptor in self.sockets.connections() {
@@ -342,6 +346,7 @@ impl Connections {
         });
     }
 
+    /// Closes a connection after its queued data. With `abort`, resets the connection.
     pub fn close(&mut self, descriptor: Descriptor, abort: bool) {
         if let Some(connection) = self.sockets.connection(descriptor) {
             connection.close(abort);
@@ -349,7 +354,7 @@ impl Connections {
         }
     }
 
-    /// Removes a listener from the table.
+    /// Removes a listener from the table. Returns `None` if the descriptor is not a listener.
     pub fn take_listener(&mut self, descriptor: Descriptor) -> Option<crate::listener::Listener> {
         self.sockets.listener(descriptor)?;
         match self.sockets.remove(descriptor)? {

@@ -19,17 +19,19 @@ use crate::{
     sockets::Socket,
 };
 
-/// Number of calls without an event after which a context that does not sleep checks that the
-/// service still runs.
+/// Number of calls without a wait and without an event after which a call checks that the service
+/// still runs.
 const IDLE_CALLS_MAX: u32 = 256;
-/// Shortest time between two searches for idle send buffers.
+/// Shortest time between two sleeps before which the context searches for idle send buffers.
 const TRIM_TIME: Duration = Duration::from_millis(100);
-/// Number of calls after which connections that lack memory try again without a sleep.
+/// Connections that lack memory try again in each call whose number is a multiple of this number,
+/// even without a sleep.
 const MEMORY_CALLS: u32 = 64;
-/// Limit of a sleep while a connection lacks memory for a send buffer.
+/// Limit of a sleep while a connection lacks memory for a send buffer, a UDP socket has work that
+/// no event announces, or a request waits for room in the control ring.
 const MEMORY_WAIT: Duration = Duration::from_millis(10);
 
-/// TCP sockets on the service, for one thread.
+/// TCP sockets on the service, and UDP sockets of the kernel, for one thread.
 #[derive(Debug)]
 pub struct ServiceContext {
     program: Program,
@@ -41,11 +43,12 @@ pub struct ServiceContext {
     sleeper: Sleeper,
     /// Events of the service's rings, as a reused list.
     events: Vec<ClientEvent>,
-    /// Number of calls without an event since the last check of the service.
+    /// Number of calls without a wait and without an event since the last event, or since the last
+    /// check of the service.
     idle_calls: u32,
-    /// Number of calls, modulo 2^32.
+    /// Number of calls that receive, modulo 2^32.
     calls: u32,
-    /// CLOCK_MONOTONIC time of the next search for idle send buffers.
+    /// CLOCK_MONOTONIC time before which a sleep does not search for idle send buffers.
     trim_at: Duration,
     /// True after the service has ended and the ends of all connections are reported.
     is_over: bool,
@@ -57,7 +60,8 @@ impl ServiceContext {
     ///
     /// # Errors
     ///
-    /// A [`ServiceError`] inside the [`io::Error`] gives the reason and a remedy.
+    /// A [`ServiceError`] inside the [`io::Error`] gives the reason and a remedy. `InvalidInput`
+    /// for impossible options. Otherwise, the errors of `mmap` and of epoll.
     pub fn open(options: &ServiceOptions) -> io::Result<Self> {
         let program = Program::register(&options.socket, &options.name);
         Self::of_program(program.map_err(ServiceError::from)?, options)
@@ -87,7 +91,8 @@ impl ServiceContext {
     }
 
     /// Returns the number of payload copies. A copy is needed for a buffer of the pool or of
-    /// another connection, and for buffers that are not sent in the order of their allocation.
+    /// another connection, for received data, and for buffers that are not sent in the order of
+    /// their allocation.
     pub fn copies(&self) -> u64 {
         self.connections.copies()
     }
@@ -181,7 +186,7 @@ impl ServiceContext {
         }
     }
 
-    /// Waits for an event of the rings, until `deadline`.
+    /// Waits for an event of the rings or of the kernel's sockets, at most until `deadline`.
     fn await_event(&mut self, list: &mut ReadyList, deadline: Option<Duration>) -> io::Result<()> {
         if self.sleeper.spin(&self.rings, deadline) {
             return Ok(());
@@ -202,7 +207,8 @@ impl ServiceContext {
         self.handle_woken(woken, list)
     }
 
-    /// Checks whether the service has ended, once in [`IDLE_CALLS_MAX`] calls without an event.
+    /// Frees idle send buffers and checks whether the service has ended, once in [`IDLE_CALLS_MAX`]
+    /// calls without an event.
     fn check_service_periodically(&mut self, list: &mut ReadyList) -> io::Result<()> {
         self.idle_calls += 1;
         if self.idle_calls < IDLE_CALLS_MAX {
@@ -214,6 +220,7 @@ impl ServiceContext {
         self.handle_woken(woken, list)
     }
 
+    /// Processes the events of the kernel's sockets and the end of the service.
     fn handle_woken(&mut self, woken: Woken, list: &mut ReadyList) -> io::Result<()> {
         for key in woken.sockets {
             let descriptor = Descriptor(key as u32);
@@ -228,8 +235,8 @@ impl ServiceContext {
         Ok(())
     }
 
-    /// Reports the ends of all connections once. Later calls return the end of the service as an
-    /// error.
+    /// Reports the ends of the connections once. Returns the end of the service as an error if
+    /// there is nothing to report, and in later calls.
     fn end(&mut self, list: &mut ReadyList) -> io::Result<()> {
         let is_first = !std::mem::replace(&mut self.is_over, true);
         if is_first && self.connections.end_all(list) {

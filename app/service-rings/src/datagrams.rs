@@ -28,17 +28,18 @@ struct DatagramSocket {
     socket: OwnedFd,
     /// True while the program does not want to receive.
     is_paused: bool,
-    /// True unless the last receive found no datagram, and none has arrived since.
+    /// False from a receive that found no datagram or failed, until the kernel reports an event.
     may_be_readable: bool,
-    /// True from a send without room until the kernel reports room.
+    /// True from a send without room until the kernel reports an event.
     is_blocked: bool,
     /// Datagrams to send, oldest first, each with its receiver.
     queue: VecDeque<(Buffer, SocketAddr)>,
-    /// Cause of the last failed send, until an event reports it.
+    /// Cause of the last failed send, until a SEND_FAILED event reports the cause.
     failure: Option<Cause>,
-    /// True if a buffer was refused, so that WRITABLE is due when there is room.
+    /// True if a buffer was refused because the queue was full. WRITABLE is due when the queue has
+    /// room.
     owes_writable: bool,
-    /// Cause of an error of the socket, until an event reports it.
+    /// Cause of the last failed receive, until a CLOSED event reports the cause.
     end: Option<Cause>,
 }
 
@@ -146,7 +147,7 @@ pub struct Datagrams {
 }
 
 impl Datagrams {
-    /// Returns true if the context has no UDP socket.
+    /// Returns true if no UDP socket is open, and no closed UDP socket has datagrams to send.
     pub fn is_empty(&self) -> bool {
         self.open.is_empty() && self.closing.is_empty()
     }
@@ -160,6 +161,7 @@ impl Datagrams {
         Some(self.open.get(&descriptor)?.socket.as_fd())
     }
 
+    /// Queues a datagram for [`Self::transmit`]. `queue_max` limits the length of the queue.
     pub fn send_to(
         &mut self,
         descriptor: Descriptor,
@@ -204,7 +206,7 @@ impl Datagrams {
             calls += socket.transmit();
         }
         self.closing.retain_mut(|socket| {
-            // The kernel does not report the room of a closed socket.
+            // `on_ready` does not find a closed socket, so try to send in each call.
             socket.is_blocked = false;
             calls += socket.transmit();
             !socket.queue.is_empty()
@@ -222,8 +224,9 @@ impl Datagrams {
         calls
     }
 
-    /// Returns true if a call has work that no event of the kernel announces: datagrams that lacked
-    /// a buffer, and the last datagrams of closed sockets.
+    /// Returns true if the next call may have work that no event of the kernel announces: datagrams
+    /// that the last receive left in a socket (for lack of a buffer, or because of `RECEIVED_MAX`),
+    /// and the last datagrams of closed sockets.
     pub fn has_waiting(&self) -> bool {
         let mut open = self.open.values();
         !self.closing.is_empty() || open.any(|s| s.may_be_readable && !s.is_paused)

@@ -1,4 +1,4 @@
-//! Errors of a context on the service. Each text gives the reason and a remedy.
+//! Errors of a context on the service. Each text gives the reason, and most texts also a remedy.
 
 use std::{error, fmt, io, net::SocketAddr};
 
@@ -83,7 +83,7 @@ impl fmt::Display for ServiceError {
     }
 }
 
-/// Writes the reason of a refusal, and a remedy.
+/// Writes the reason of a refusal, and a remedy if there is one.
 fn explain(f: &mut fmt::Formatter<'_>, refused: &Refusal) -> fmt::Result {
     match refused {
         Refusal::Refused(refusal::NOT_ACCELERATED) => f.write_str(
@@ -124,7 +124,7 @@ impl From<ServiceError> for io::Error {
 mod tests {
     use super::*;
 
-    /// Each refusal has a distinct kind, and its text names a remedy.
+    /// Each listed error has its kind of `io::Error`, and its text contains the remedy.
     #[test]
     fn refusals_say_what_to_do() {
         let local: SocketAddr = "127.0.0.1:80".parse().expect("an address");

@@ -11,12 +11,15 @@
 //!
 //! * **Received data** is a part of the connection's receive buffer, which the program gets as a
 //!   `Buffer` of the ring API. The part is free again when the program has dropped this `Buffer`
-//!   and all earlier ones of the connection. Data that the program holds closes the receive window
-//!   of its connection, and of no other.
+//!   and all earlier buffers of the connection. Data that the program holds reduces the receive
+//!   window of the same connection only.
 //! * **Data to send** is not copied if the program writes it to a buffer of [`Context::allocate`]
 //!   for the same descriptor, and sends the buffers in the order in which it has allocated them.
-//!   Each other buffer is copied once to the send buffer: [`ServiceContext::copies`].
-//! * **System calls** occur only when the program sleeps, when the service sleeps, and for UDP.
+//!   Each other buffer is copied once to the send buffer. A buffer of [`Context::allocate`] that is
+//!   sent out of order is copied twice. [`ServiceContext::copies`] counts the copies.
+//! * **System calls** for data occur only when the program sleeps, when the service sleeps, and for
+//!   UDP. A program that never sleeps also makes one system call in 256 calls of `sync` without an
+//!   event, to check that the service still runs.
 //! * **UDP** stays with the kernel, as for programs under `tidelane run`: each datagram costs a
 //!   system call, and each [`sync`](tidelane_rings::Context::sync) of a context with UDP sockets
 //!   asks the kernel for datagrams.

@@ -24,6 +24,7 @@ pub struct Listener {
     /// The kernel socket. `None` in a simulation.
     socket: Option<OwnedFd>,
     pub handle: ListenerHandle,
+    /// True while the program has paused the listener, so that no connections are delivered.
     pub is_paused: bool,
 }
 
@@ -75,8 +76,8 @@ impl Listener {
         self.socket.as_ref().map(AsFd::as_fd)
     }
 
-    /// Resets the connections that have arrived through the kernel. Returns an upper bound of the
-    /// number of system calls.
+    /// Resets the connections that have arrived through the kernel. Returns the number of system
+    /// calls.
     pub fn refuse_kernel_connections(&self) -> u64 {
         let Some(socket) = &self.socket else { return 0 };
         for calls in 0..REFUSED_MAX as u64 {

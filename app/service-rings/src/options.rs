@@ -16,15 +16,15 @@ pub struct ServiceOptions {
     /// sent.
     pub buffers: u32,
     /// Length in bytes of the buffers of the pool and of
-    /// [`allocate`](tidelane_rings::Context::allocate). Buffers of `allocate` are shorter just
-    /// before the end of the circular send buffer.
+    /// [`allocate`](tidelane_rings::Context::allocate). Buffers of `allocate` may be shorter, for
+    /// example just before the end of the circular send buffer.
     pub buffer_len: u32,
     /// Limit of the length in bytes of a buffer with received data.
     pub received_len_max: u32,
     /// Limit of the buffers that wait for sending on one descriptor.
     pub send_queue_max: usize,
-    /// Time for which a wait polls the rings before it sleeps. A wait does not poll if the service
-    /// runs on the same CPU or sleeps.
+    /// Time for which a wait polls the rings before it sleeps. A wait does not poll if a core (a
+    /// polling thread of the service) may run on the same CPU, or if all cores sleep.
     pub spin: Duration,
 }
 
@@ -43,7 +43,7 @@ impl Default for ServiceOptions {
     }
 }
 
-/// Returns the file name of the running executable.
+/// Returns the file name in `argv[0]`, or `rings` if there is none.
 fn program_name() -> String {
     let path = std::env::args_os().next().map(PathBuf::from);
     let name = path.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));

@@ -19,7 +19,7 @@ impl ServiceProgram {
     ///
     /// # Errors
     ///
-    /// A [`ServiceError`] inside the [`io::Error`] gives the reason and a remedy.
+    /// A [`ServiceError`] inside the [`io::Error`] gives the reason, and usually a remedy.
     pub fn register(options: &ServiceOptions) -> io::Result<Self> {
         let program = Program::register(&options.socket, &options.name);
         Ok(Self {
@@ -32,8 +32,9 @@ impl ServiceProgram {
     ///
     /// # Errors
     ///
-    /// `QuotaExceeded` if the program has as many contexts as the service allows. `InvalidInput`
-    /// for impossible options.
+    /// `QuotaExceeded` if the user has as many contexts as the service allows, or if the program
+    /// has ever opened as many contexts as a program may open. `InvalidInput` for impossible
+    /// options. Other errors are those of the service and of the operating system.
     pub fn context(&self) -> io::Result<ServiceContext> {
         ServiceContext::of_program(self.program.clone(), &self.options)
     }

@@ -1,5 +1,5 @@
-//! [`Requests`]: the requests of a context (the sockets of one thread) to the service that open
-//! connections and join listeners, in the order of the program's calls.
+//! [`Requests`]: the requests to open connections, and to join and leave listeners, which a context
+//! (the sockets of one thread) sends to the service in the order of the program's calls.
 
 use std::collections::VecDeque;
 

@@ -26,14 +26,16 @@ const CONTROL: u64 = u64::MAX - 1;
 pub struct Sleeper {
     /// `None` in a simulation, which never sleeps.
     epoll: Option<OwnedFd>,
+    /// Time for which a wait polls the rings before it sleeps.
     spin: Duration,
+    /// Number of system calls of the context, except those that ring a doorbell of the service.
     calls: u64,
 }
 
 /// Result of a sleep.
 #[derive(Debug, Default)]
 pub struct Woken {
-    /// True if the registration socket has hung up, so that the service may have ended.
+    /// True if the registration socket had an event, so that the service may have ended.
     pub has_hung_up: bool,
     /// Keys of sockets of the kernel with events: listeners with connections that have come through
     /// the kernel, and UDP sockets.
@@ -103,8 +105,9 @@ impl Sleeper {
         self.calls
     }
 
-    /// Polls the rings for the spin time, until `deadline` at most. Returns true if an event has
-    /// arrived.
+    /// Polls the rings for the spin time, until `deadline` at most. Checks the rings only once if a
+    /// core of the service may run on the same CPU, or if all cores sleep. Returns true if an event
+    /// has arrived.
     pub fn spin(&self, context: &Context, deadline: Option<Duration>) -> bool {
         let cpu = sched_getcpu() as u32;
         if context.has_events() {
@@ -142,7 +145,7 @@ impl Sleeper {
         woken
     }
 
-    /// Checks for the end of the service and for kernel connections, without waiting.
+    /// Checks for the end of the service and for events of kernel sockets, without waiting.
     pub fn poll_now(&mut self) -> io::Result<Woken> {
         self.wait(Some(Duration::ZERO))
     }

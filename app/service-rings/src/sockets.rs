@@ -18,8 +18,8 @@ pub enum Socket {
 #[derive(Debug, Default)]
 struct Place {
     socket: Option<Socket>,
-    /// Number of sockets that have had this descriptor, as a part of the cookie: an event for an
-    /// earlier socket is recognised and ignored.
+    /// Number of times that this descriptor was reserved. The count is a part of the cookie, so
+    /// that an event for an earlier socket is recognised and ignored.
     uses: u32,
 }
 
@@ -27,7 +27,7 @@ struct Place {
 #[derive(Debug, Default)]
 pub struct Sockets {
     places: Vec<Place>,
-    /// Numbers without a socket.
+    /// Numbers that neither have a socket nor are reserved.
     free: Vec<u32>,
     /// Descriptor number plus one of the connection in each slot of the shared memory. Zero means
     /// none.
@@ -116,7 +116,7 @@ impl Sockets {
         Some(socket)
     }
 
-    /// Sets or clears the connection in a slot of the shared memory.
+    /// Sets or clears the descriptor of the connection in a slot of the shared memory.
     pub fn set_slot(&mut self, slot: u32, descriptor: Option<Descriptor>) {
         let slot = slot as usize;
         if slot >= self.by_slot.len() {
@@ -125,7 +125,7 @@ impl Sockets {
         self.by_slot[slot] = descriptor.map_or(0, |descriptor| descriptor.0 + 1);
     }
 
-    /// Returns the connection in a slot of the shared memory.
+    /// Returns the descriptor of the connection in a slot of the shared memory.
     pub fn of_slot(&self, slot: u32) -> Option<Descriptor> {
         let found = self.by_slot.get(slot as usize).copied()?;
         found.checked_sub(1).map(Descriptor)

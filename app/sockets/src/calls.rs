@@ -1,8 +1,8 @@
 //! The socket calls of the program, one module for each family of calls.
 //!
 //! The preloaded library `libtidelane.so` (crate `tidelane-preload`) exports functions with libc's
-//! names, which call the functions of these modules. Each function here returns the result of the
-//! call or an errno, or `None` if the kernel has to handle the call.
+//! names, which call the functions of these modules. A function that carries out a call returns the
+//! result of the call or an errno, or `None` if the kernel has to handle the call.
 //!
 //! | module | calls |
 //! |---|---|

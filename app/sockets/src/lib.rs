@@ -32,8 +32,8 @@
 //! (`readiness::interest`), a socket (`socket::inner`), the session (the registration of this
 //! process with the service), the rings of a channel (`service::channel`), and then at most one
 //! other lock. A thread holds at most one lock of each kind, with one exception: `accept` takes the
-//! lock of the new socket while it holds the lock of the listener. `sys/order.rs` asserts the order
-//! in debug builds.
+//! lock of the new socket while it holds the lock of the listener. A `try_lock`, which does
+//! not wait, need not keep the order. `sys/order.rs` asserts the order in debug builds.
 
 // The loom tests (`tests/loom.rs`) compile a single file of this crate.
 #![cfg(not(loom))]

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `session` | the registration with the service: made on demand, given up in a forked child |
 //! | `channel` | one channel, and the threads that sleep on its doorbell |
-//! | `ring` | the context of a channel |
+//! | `ring` | the context of a channel: its rings and its doorbell |
 //! | `batch_member` | the membership of a socket in the set that one `epoll_wait` returned |
 //! | `channels` | all channels of the process, and the default channel |
 //! | `assign` | moving the events of a connection to another channel |

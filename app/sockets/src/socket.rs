@@ -67,11 +67,12 @@ pub struct Socket {
     pub(crate) registration: AtomicU64,
     /// True if `Inner::more_registrations` has further registrations.
     pub(crate) has_more_registrations: AtomicBool,
-    /// Counts the events of this socket, modulo 2^32: events of the service, and calls of this
-    /// process that may change the socket's readiness. Concurrent events may count as one event.
+    /// Counts the events of this socket for epoll, modulo 2^32: events of the service, and calls of
+    /// this process that may change the socket's readiness. An event counts once for each
+    /// registration. Concurrent events may count as one event.
     event_count: AtomicU32,
-    /// The value that `event_count` had before the last read that emptied the receive buffer. The
-    /// values are equal if no event has arrived since that read.
+    /// The value that `event_count` had before the last read that emptied the receive buffer. This
+    /// value equals `event_count` if no event has been counted since then.
     drained_at: AtomicU32,
     inner: Lock<Inner>,
 }
@@ -92,7 +93,7 @@ impl Socket {
     }
 
     /// Takes the socket's lock, if `fd` still refers to the socket. If several processes share the
-    /// connection, first migrates the connection to this process, because its payload is in the
+    /// connection, also migrates the connection to this process, because its payload is in the
     /// memory of one process at a time.
     ///
     /// Returns `None` if the descriptor was closed meanwhile, or if the caller is a signal handler

@@ -1,6 +1,7 @@
 //! System calls that do not go through libc. The preloaded library `libtidelane.so`, which contains
-//! this crate, interposes libc's functions, so a call of libc's function would lead back into this
-//! crate.
+//! this crate, interposes many of libc's functions. A call of an interposed function would lead
+//! back into this crate. The few libc functions that this module does call, such as
+//! `clock_gettime`, are not interposed.
 //!
 //! The wrappers take typed arguments, so that only this file and `*_unsafe.rs` need `unsafe`.
 
@@ -123,18 +124,19 @@ pub(crate) fn thread_identity() -> usize {
 }
 
 fn call1(number: i64, a: usize) -> Result<usize, Errno> {
-    // SAFETY: used below for calls that take no pointers.
+    // SAFETY: this module and its submodules use the function for calls that take no pointers.
     unsafe { call(number, [a, 0, 0, 0, 0, 0]) }
 }
 
 fn call3(number: i64, a: usize, b: usize, c: usize) -> Result<usize, Errno> {
-    // SAFETY: used below for calls that take no pointers, or pointers of live references.
+    // SAFETY: this module and its submodules use the function for calls that take no pointers, or
+    // pointers of live references.
     unsafe { call(number, [a, b, c, 0, 0, 0]) }
 }
 
 /// Returns the number of the CPU that this thread runs on, or `None` if the call fails.
 pub(crate) fn current_cpu() -> Option<u32> {
-    // SAFETY: takes no arguments; glibc reads the CPU number from the thread's rseq area.
+    // SAFETY: takes no arguments.
     let cpu = unsafe { libc::sched_getcpu() };
     u32::try_from(cpu).ok()
 }
@@ -171,7 +173,7 @@ pub(crate) fn fcntl(fd: RawFd, command: i32, arg: usize) -> Result<usize, Errno>
     call3(libc::SYS_fcntl, fd as usize, command as usize, arg)
 }
 
-/// Creates a non-blocking TCP socket of AF_INET6 or AF_INET.
+/// Creates a non-blocking TCP socket of AF_INET6, or of AF_INET if `inet6` is false.
 pub(crate) fn tcp_socket(inet6: bool) -> Result<RawFd, Errno> {
     let family = if inet6 { libc::AF_INET6 } else { libc::AF_INET };
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
@@ -301,7 +303,8 @@ pub(crate) fn inode(fd: RawFd) -> Option<u64> {
     Some(status.st_ino)
 }
 
-/// Returns the name of the calling thread, ended by a NUL. The first thread has the program's name.
+/// Returns the name of the calling thread, ended by a NUL. The first thread has the program's name,
+/// unless the program has renamed the thread.
 pub(crate) fn thread_name() -> [u8; 16] {
     let mut name = [0u8; 16];
     let _ = call3(
@@ -340,7 +343,8 @@ pub(crate) fn epoll_ctl(
     unsafe { call(libc::SYS_epoll_ctl, args) }
 }
 
-/// Waits for events of the epoll instance `epfd`, forever without a timeout. Returns their number.
+/// Waits for events of the epoll instance `epfd`, forever without a timeout. Returns the number of
+/// events in `into`. `mask` replaces the thread's signal mask during the wait.
 pub(crate) fn epoll_wait(
     epfd: RawFd,
     into: &mut [libc::epoll_event],
@@ -397,7 +401,7 @@ fn epoll_pwait2(
     unsafe { cancellation_unsafe::call(libc::SYS_epoll_pwait2, args) }
 }
 
-/// A kernel signal set.
+/// A kernel signal set: bit `signal - 1` for each signal.
 pub type SignalMask = u64;
 
 const SIGNAL_MASK_LEN: usize = size_of::<SignalMask>();
@@ -410,6 +414,7 @@ fn timespec(ns: u64) -> libc::timespec {
 }
 
 /// Waits for events of `fds`, forever without a timeout. Returns the number of ready entries.
+/// `mask` replaces the thread's signal mask during the wait.
 pub(crate) fn ppoll(
     fds: &mut [libc::pollfd],
     timeout_ns: Option<u64>,
@@ -459,7 +464,8 @@ pub(crate) fn close_range(first: u32, last: u32, flags: i32) {
     );
 }
 
-/// Returns the soft limit RLIMIT_NOFILE: descriptors of this process are below the limit.
+/// Returns the soft limit RLIMIT_NOFILE: new descriptors of this process are below the limit.
+/// Returns the usual limit of 1024 if the call fails.
 pub(crate) fn descriptor_limit() -> u64 {
     let mut limit = libc::rlimit {
         rlim_cur: 0,

@@ -1,8 +1,9 @@
 //! Lookup of objects by descriptor and by number, without locks.
 //!
-//! The objects are the sockets and the epoll instances of the program. Each kind has a
-//! [`DescriptorTable`] and a [`NumberTable`]. A descriptor is tracked if a table maps it to an
-//! object. A lookup of any other descriptor costs only a few instructions.
+//! The objects are the sockets and the epoll instances of the program, and the channels to the
+//! service. Sockets and epoll instances have a [`DescriptorTable`] each, and all kinds of objects
+//! have a [`NumberTable`]. A descriptor is tracked if a table maps the descriptor to an object. A
+//! lookup of any other descriptor costs only a few instructions.
 //!
 //! Objects are never freed, only reused (see [`Pool`]). A reference therefore stays valid while
 //! another thread closes the descriptor. After a thread has taken the object's lock, it checks
@@ -45,7 +46,8 @@ impl<T: Sync> DescriptorTable<T> {
         self.0.get(fd as usize).is_some_and(|cell| cell.is(object))
     }
 
-    /// Makes `fd` refer to `object`. Returns false if `fd` is [`DESCRIPTORS_MAX`] or higher.
+    /// Makes `fd` refer to `object`. Returns false if `fd` is negative, or [`DESCRIPTORS_MAX`] or
+    /// higher.
     pub(crate) fn set(&self, fd: RawFd, object: &'static T) -> bool {
         let Some(cell) = self.0.get(fd as usize) else {
             return false;
@@ -61,7 +63,7 @@ impl<T: Sync> DescriptorTable<T> {
     }
 }
 
-/// Maps the numbers that this crate assigns to its objects to these objects.
+/// Maps numbers, such as a socket's number or the slot of its connection, to objects.
 #[derive(Debug)]
 pub(crate) struct NumberTable<T: 'static, const MAX: usize>([StaticCell<T>; MAX]);
 
@@ -116,8 +118,9 @@ impl<T: Sync> Pool<T> {
         }))
     }
 
-    /// Takes an object from the pool, or creates an object with the next free number of `numbers`.
-    /// Returns `None` if all numbers are in use.
+    /// Takes an object from the pool. If the pool is empty, creates an object and assigns the next
+    /// number of `numbers` to the object. Returns `None` if the pool is empty and `MAX` objects
+    /// exist.
     pub(crate) fn take<const MAX: usize>(
         &self,
         numbers: &NumberTable<T, MAX>,
@@ -136,7 +139,7 @@ impl<T: Sync> Pool<T> {
         Some(object)
     }
 
-    /// Returns to the pool an object that no descriptor refers to any more.
+    /// Returns to the pool an object that is not in use any more.
     pub(crate) fn free(&self, object: &'static T) {
         self.0.lock().free.push(object);
     }
@@ -147,7 +150,7 @@ impl<T: Sync> Pool<T> {
     }
 
     /// Releases the lock in a child after fork, because a thread that does not exist in the child
-    /// may hold it. If this thread was changing the pool, the child loses at most one object.
+    /// may hold the lock. If this thread was changing the pool, the child may lose an object.
     pub(crate) fn reset_after_fork(&self) {
         self.0.unlock_after_fork();
     }

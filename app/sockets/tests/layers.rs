@@ -15,8 +15,8 @@ fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
 }
 
-/// Returns the code of each module without comments and tests, by the module's path, such as
-/// `socket/inner`.
+/// Returns the code of each file up to its tests and without comment lines, by the file's path
+/// without the extension, such as `socket/inner`.
 fn files() -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     collect(&source(), &mut found);
@@ -95,7 +95,8 @@ fn expand<'a>(prefix: &str, code: &'a str, found: &mut BTreeSet<String>) -> &'a 
     }
 }
 
-/// Returns the file of a path: the longest prefix of the path that is a file.
+/// Returns the file of a path: the longest prefix of the path that is a file, or that is a file
+/// with `_unsafe` appended. Returns `None` if no prefix is a file.
 fn file_of(path: &str, files: &BTreeMap<String, String>) -> Option<String> {
     let mut path = path;
     loop {
@@ -140,7 +141,8 @@ fn no_layer_imports_from_one_above() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    // Ensure that the test finds imports at all: each layer is imported by a higher layer.
+    // Ensure that the test finds imports at all: each layer except the highest is imported
+    // by a higher layer.
     let used = (0..LAYERS.len() - 1).all(|to| seen.iter().any(|(a, b)| a > b && *b == to));
     assert!(used, "{seen:?}");
 }

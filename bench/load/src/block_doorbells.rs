@@ -1,7 +1,8 @@
 //! A hostile program that tries to block the Tidelane service in a write to a doorbell.
 //!
-//! A doorbell is the eventfd to which the service writes in order to wake the program. The program
-//! is an echo client that fills the counters of all its eventfds, so that any write to them blocks.
+//! A doorbell is the eventfd to which the service writes in order to wake a program. The hostile
+//! program is an echo client that repeatedly fills the counters of all its eventfds, and makes them
+//! blocking, so that any write to them blocks.
 
 use std::{
     fs, io, thread,
@@ -26,7 +27,8 @@ pub struct Options {
 /// Time for which the connections run before the program fills the counters.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// Runs until the time is over, or until the service disconnects the program.
+/// Runs the client, and fills the counters until the time is over. Aborts the process half a second
+/// later if the client has not ended.
 pub fn run(options: &Options) -> io::Result<()> {
     let seconds = options.load.warmup + options.load.seconds;
     let deadline = Instant::now() + Duration::from_secs_f64(seconds);
@@ -52,7 +54,7 @@ pub fn run(options: &Options) -> io::Result<()> {
     client::run(&options.load, &plan)
 }
 
-/// Fills the counters of all eventfds of this process.
+/// Fills the counters of all eventfds of this process, and makes the eventfds blocking.
 fn block_all() -> io::Result<()> {
     for entry in fs::read_dir("/proc/self/fd")? {
         let path = entry?.path();

@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 
 use crate::sys::{self, Epoll, Fd, READABLE, Readiness, WRITABLE};
 
-/// Largest number of bytes per call of `recv`, and period in bytes of the source's data.
+/// Largest number of bytes per call of `recv` or `send`. The source's data repeat after this many
+/// bytes.
 const CHUNK: usize = 256 * 1024;
 /// Largest number of calls of `recv` or `send` for one flow before the next flow is served.
 const CALLS_PER_FLOW_MAX: usize = 2;
@@ -23,7 +24,7 @@ const EVENTS_MAX: usize = 512;
 const BACKLOG: i32 = 4096;
 /// Token of the listener in the epoll instance. The token of a flow is its index.
 const LISTENER: u64 = u64::MAX;
-/// Time limit for all flows to connect.
+/// Time within which all flows must reach the sink.
 const CONNECT_MAX: Duration = Duration::from_secs(15);
 /// Longest time in `epoll_wait` before the program checks whether it has to end.
 const TICK: Duration = Duration::from_millis(20);
@@ -40,7 +41,7 @@ pub struct SinkOptions {
     /// Number of flows to wait for.
     #[arg(long, default_value_t = 1)]
     flows: usize,
-    /// Seconds before counting starts, once all flows are connected.
+    /// Seconds between the arrival of the last flow and the start of counting.
     #[arg(long, default_value_t = 0.5)]
     warmup: f64,
     /// Seconds to count.
@@ -49,7 +50,8 @@ pub struct SinkOptions {
     /// Compare every byte with the source's stream, and fail if one differs.
     #[arg(long)]
     check: bool,
-    /// Also print the received bytes at intervals of this many seconds (0: never).
+    /// Also print the received bytes at intervals of this many seconds (0: never). The number of
+    /// bytes starts again from 0 when counting starts.
     #[arg(long, default_value_t = 0.0)]
     every: f64,
 }
@@ -86,13 +88,15 @@ struct Sink {
     /// The source's chunk twice in a row, so that the bytes of each `recv` are one slice of
     /// `expected`. `None` if the bytes are not compared.
     expected: Option<Vec<u8>>,
+    /// `None` without `--every`.
     progress: Option<Progress>,
 }
 
 /// Prints the number of received bytes at regular intervals.
 struct Progress {
+    /// Time at which the sink started. The lines count seconds from this time.
     start: Instant,
-    /// Time of the next line.
+    /// Earliest time of the next line.
     next: Instant,
     interval: Duration,
 }
@@ -214,7 +218,8 @@ impl Sink {
     }
 }
 
-/// Runs the source: sends on all flows until the sink closes one, or the time is over.
+/// Runs the source: sends on all flows until the sink closes a flow, the time is over, or SIGTERM
+/// or SIGINT arrives.
 pub fn source(options: &SourceOptions) -> io::Result<()> {
     sys::catch_end();
     let mut epoll = Epoll::new(EVENTS_MAX)?;

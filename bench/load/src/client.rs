@@ -78,12 +78,13 @@ pub struct Plan {
     pub per_connection: u64,
     /// The end that closes after the last request.
     pub closer: Closer,
-    /// True if the latency of the first request on a connection includes the handshake.
+    /// True if the latency of the first request on a connection counts from the start of the
+    /// handshake, even in an open loop.
     pub latency_includes_handshake: bool,
 }
 
-/// Runs the load and prints the result as one line of JSON. Returns an error if any connection
-/// failed.
+/// Runs the load and prints the result as one line of JSON. Returns an error if --total exchanges
+/// are not completed in time, or if any connection failed and --allow-errors is not given.
 pub fn run(load: &Load, plan: &Plan) -> io::Result<()> {
     sys::catch_end();
     let mut client = Client::new(load, plan)?;
@@ -108,7 +109,8 @@ struct Client<'a> {
     epoll: Epoll,
     connections: Vec<ConnectionState>,
     schedule: Schedule,
-    /// In an open loop, the connections that can take a request. The first one has waited longest.
+    /// In an open loop, the connections that can take a request. The first connection has waited
+    /// longest. Entries of connections that have ended are skipped.
     free: VecDeque<usize>,
     report: Report,
     buffer: Vec<u8>,
@@ -132,7 +134,9 @@ enum ConnectionState {
 /// A connection, from the start of its handshake to its end.
 struct Connection {
     fd: Fd,
+    /// True until the handshake is complete.
     connecting: bool,
+    /// Time at which the handshake started.
     opened: Instant,
     /// Time from which the latency of each request in flight counts, oldest request first.
     start_times: VecDeque<Instant>,
@@ -298,7 +302,8 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Ends a connection and opens the next one.
+    /// Ends a connection. Opens the next connection at once after `End::Done`, or later after a
+    /// failure.
     fn end(&mut self, index: usize, end: End) {
         match end {
             End::Done => {
@@ -382,7 +387,8 @@ impl Connection {
         }
     }
 
-    /// Handles the server's FIN, which is a failure if an answer is missing.
+    /// Handles the server's FIN, which is a failure unless all requests of the connection were sent
+    /// and answered.
     fn ended(&self) -> Result<(), End> {
         if self.left == 0 && self.start_times.is_empty() {
             return Err(End::Done);
@@ -390,9 +396,9 @@ impl Connection {
         Err(End::Broken("the server closed early".to_owned()))
     }
 
-    /// Passes requests to the socket until the pipeline or the socket is full or no request is due.
-    /// `next` returns the time from which the latency of the next request counts, or `None` if no
-    /// request is due.
+    /// Passes requests to the socket until the pipeline or the socket is full, no request is due,
+    /// or the connection may start no more requests. `next` returns the time from which the latency
+    /// of the next request counts, or `None` if no request is due.
     fn send_requests(
         &mut self,
         plan: &Plan,
@@ -453,7 +459,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Watches the socket for writability only while there are bytes to send.
+    /// Watches the socket for readability, and for writability during the handshake and while there
+    /// are bytes to send.
     fn watch(&mut self, epoll: &Epoll, token: u64) -> Result<(), End> {
         let write = self.connecting || self.unsent > 0;
         let wanted = if write { READABLE | WRITABLE } else { READABLE };

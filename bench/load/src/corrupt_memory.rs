@@ -33,16 +33,18 @@ pub struct Options {
 
 /// Name in `/proc/self/maps` of the region, the memory that the program shares with the service.
 const REGION: &str = "/memfd:tidelane-program";
-/// Number of bytes to overwrite at the start of the region. They hold the region's header and two
-/// contexts, which are the request and event rings between one thread and the service.
+/// Number of bytes to overwrite at the start of the region. The bytes hold the region's header and
+/// the first two ring sets. A ring set has the request and event rings between one thread of the
+/// program and one polling thread of the service.
 const HEAD_LEN: u64 = 4096 + (2 << 20);
-/// Number of bytes to overwrite at the start of the slots, which are the shared records of
-/// connections, and again at the start of the send buffers.
+/// Number of bytes to overwrite at the start of the slots, and again at the start of the send
+/// buffers. A slot is the shared record of a connection.
 const AREA_LEN: u64 = 256 << 10;
 /// Time for which the connections run before the program overwrites memory.
 const QUIET: Duration = Duration::from_millis(200);
 
-/// Runs the load, and overwrites memory until the time is over or the process fails.
+/// Runs the load, and overwrites memory until the time is over or the process fails. Aborts the
+/// process half a second later if the load has not ended.
 pub fn run(options: &Options) -> io::Result<()> {
     let seconds = options.load.warmup + options.load.seconds;
     let deadline = Instant::now() + Duration::from_secs_f64(seconds);
@@ -120,7 +122,8 @@ fn sweep_area(memory: &File, area: Area, random: &mut Random) -> io::Result<()> 
     Ok(())
 }
 
-/// Returns the parts of the region to overwrite. The region's header has their offsets.
+/// Returns the parts of the region to overwrite, at the starts of the region, of the slots and of
+/// the send buffers. The region's header has the offsets of the slots and of the send buffers.
 fn find_areas(memory: &File) -> io::Result<Vec<Area>> {
     let (start, len) = find_region()?;
     let mut header = [0; 64];
@@ -169,7 +172,8 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 8
     }
 
-    /// Returns a random word, or a boundary value of integer arithmetic.
+    /// Returns a random word or, in half of the calls, 0, `u64::MAX`, a number below 64, or a power
+    /// of two.
     fn value(&mut self) -> u64 {
         match self.next() % 8 {
             0 => 0,

@@ -99,8 +99,8 @@ pub fn run(options: &Options) -> io::Result<()> {
 impl Server {
     fn accept_all(&mut self) -> io::Result<()> {
         while let Some(fd) = sys::accept(&self.listener)? {
-            // The option fails if the peer has already reset the connection. The first read reports
-            // this error.
+            // The option may fail if the peer has already reset the connection. The first read
+            // reports this error.
             let _ = sys::set_option(&fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
             let index = self.free.pop().unwrap_or_else(|| {
                 self.connections.push(None);
@@ -133,8 +133,8 @@ impl Server {
 }
 
 impl Connection {
-    /// Handles an event: reads once and writes the bytes back. Returns true if the connection is
-    /// still in use.
+    /// Handles an event: writes pending bytes, reads at most once, and writes the read bytes back.
+    /// Returns true if the connection is still in use.
     fn serve(&mut self, event: &Readiness, buffer: &mut [u8]) -> io::Result<bool> {
         if event.writable() && !self.pending.is_empty() {
             self.flush()?;

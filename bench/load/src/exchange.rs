@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-/// Largest HTTP response head in bytes.
+/// Largest number of bytes that the client accepts before the HTTP response head is complete.
 const HEAD_MAX: usize = 8 * 1024;
 
 /// The request of a client, and the answer that it expects.
@@ -102,7 +102,9 @@ impl Exchange {
     }
 }
 
-/// Handles bytes of an answer or body of `length` bytes, of which `seen` were received before.
+/// Handles received bytes of an echo answer or an HTTP body, and adds their number to `seen`. The
+/// answer or body has `length` bytes, and the first `seen` bytes were received before. `expected`
+/// is `None` if the bytes are not compared.
 fn take_body(seen: &mut usize, length: usize, expected: Option<&[u8]>, bytes: &[u8]) -> Fed {
     let used = bytes.len().min(length - *seen);
     if expected.is_some_and(|expected| expected[*seen..*seen + used] != bytes[..used]) {
@@ -137,7 +139,8 @@ impl Progress {
     }
 }
 
-/// Returns the Content-Length of a response head. Fails if the status is not 200.
+/// Returns the Content-Length of a response head. Fails if the status is not 200, or if the head
+/// has no valid Content-Length.
 fn parse_head(head: &[u8]) -> Result<usize, &'static str> {
     let head = std::str::from_utf8(head).map_err(|_| "the head is not text")?;
     let mut lines = head.split("\r\n");

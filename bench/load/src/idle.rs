@@ -28,7 +28,7 @@ const OPENING_MAX: usize = 64;
 const CONNECTIONS_PER_PROCESS_MAX: usize = 15_000;
 /// The bytes of a request. The echo server sends them back as the answer.
 const REQUEST: [u8; 64] = [7; 64];
-/// Time limit of an answer.
+/// Longest wait for the next connection to open, and for the next answer.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A process whose memory the client reports.
@@ -53,7 +53,7 @@ pub struct Options {
     /// Servers, as ADDRESS:PORT. Connections go to the servers in turn.
     #[arg(long, value_delimiter = ',', required = true)]
     connect: Vec<SocketAddr>,
-    /// Local addresses. Connections use the addresses in turn, each with its own ports.
+    /// Local addresses. Connections use the addresses in turn. Each address has its own ports.
     #[arg(long, value_delimiter = ',')]
     from: Vec<IpAddr>,
     /// Number of connections.
@@ -62,7 +62,7 @@ pub struct Options {
     /// Number of requests on each connection after the idle time.
     #[arg(long, default_value_t = 3)]
     rounds: u32,
-    /// Number of requests in flight at one time, each on another connection.
+    /// Largest number of requests in flight at one time, each on a connection of its own.
     #[arg(long, default_value_t = 1)]
     at_once: usize,
     /// Seconds without requests before memory is read.

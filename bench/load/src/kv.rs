@@ -1,9 +1,9 @@
 //! A key-value client with memcached's text protocol, in a closed loop or at a fixed rate.
 //!
-//! The client stores all objects first. Each connection then has at most one request in flight.
-//! Every answer is compared with the value of its key, and any failure ends the client. In an open
-//! loop, latency counts from the time at which the request was due, and the client polls instead of
-//! sleeping for less than a millisecond.
+//! The client stores all objects before the load starts. Each connection has at most one request in
+//! flight. Every answer is compared with the expected answer, and any failure ends the client. In
+//! an open loop, latency counts from the time at which the request was due, and the client polls
+//! instead of sleeping for less than a millisecond.
 
 use std::{
     collections::VecDeque,
@@ -317,8 +317,8 @@ impl<'a> Client<'a> {
     }
 }
 
-/// Returns the line to print. `overdue` is the number of requests of an open loop that found no
-/// free connection by the end. Fails if no request was answered.
+/// Returns the line to print. `overdue` is the number of requests of an open loop that were due and
+/// not started at the end. Fails if no request was answered.
 fn result(
     options: &Options,
     report: &Report,

@@ -1,9 +1,9 @@
 //! `tidelane-load`: servers, clients and hostile programs for the benches and the interop tests.
 //!
 //! The tools call libc's exported functions, as a C program does. The same binary therefore runs on
-//! the kernel's TCP and, under `tidelane run`, which preloads a library that replaces these
-//! functions, on Tidelane. The clients print one line of JSON with the number and rate of requests,
-//! latency quantiles, errors, and CPU time.
+//! the kernel's TCP or on Tidelane: `tidelane run` preloads a library that replaces these
+//! functions. The echo, HTTP and key-value clients print one line of JSON with the number and rate
+//! of requests, latency quantiles, errors, and CPU time.
 
 use std::{fs, path::PathBuf, process::ExitCode};
 
@@ -42,11 +42,11 @@ struct Command {
 enum Tool {
     /// TCP echo server with one thread and level-triggered epoll.
     EchoServer(echo_server::Options),
-    /// Closed-loop echo client on long connections.
+    /// Echo client on long connections, in a closed loop or at a fixed rate.
     EchoClient(EchoClient),
     /// Echo client that repeatedly opens a connection, makes a few requests and closes it
     ShortClient(ShortClient),
-    /// Closed-loop HTTP client, keep-alive or `Connection: close`.
+    /// HTTP client, keep-alive or `Connection: close`, in a closed loop or at a fixed rate.
     HttpClient(HttpClient),
     /// Key-value client with memcached's text protocol, in a closed loop or at a fixed rate.
     KvClient(kv::Options),
@@ -62,7 +62,7 @@ enum Tool {
     Mux(mux::Options),
     /// A hostile program: writes random values to the memory that it shares with the service
     CorruptMemory(corrupt_memory::Options),
-    /// A hostile program: makes the service's write to a doorbell block
+    /// A hostile program: tries to block the service in a write to a doorbell
     BlockDoorbells(block_doorbells::Options),
     /// Sends ICMP echo requests.
     Ping(ping::Options),
@@ -94,7 +94,8 @@ struct ShortClient {
     /// Requests per connection.
     #[arg(long, default_value_t = 1)]
     requests: u64,
-    /// The end that closes first. If the server closes first, start it with the same --requests
+    /// The end that closes first. If the server closes first, start it with the same --requests and
+    /// --bytes
     #[arg(long, value_enum, default_value = "client")]
     closer: Closer,
 }

@@ -17,11 +17,12 @@ pub struct Report {
     latency: Histogram<u64>,
     /// Number of completed exchanges.
     pub requests: u64,
-    /// Number of established connections.
+    /// Number of established connections. The key-value client counts all its connections, which it
+    /// establishes before the warm-up.
     pub connections: u64,
     /// Number of failed connections, including the warm-up.
     pub errors: u64,
-    /// The reason of the first failure.
+    /// The reason of the first failure, including the warm-up.
     pub first_error: Option<String>,
 }
 

@@ -11,7 +11,7 @@ const EARLY: Duration = Duration::from_millis(1);
 /// Decides when a client starts its requests, in a closed or an open loop.
 #[derive(Debug)]
 pub enum Schedule {
-    /// A connection sends its next request as soon as its last one is answered.
+    /// A connection sends its next request as soon as an earlier request is answered.
     Closed,
     /// Requests are due at fixed intervals, whether or not earlier requests are answered.
     Open {
@@ -44,9 +44,10 @@ impl Schedule {
         matches!(self, Self::Open { .. })
     }
 
-    /// Takes the next request if it is due at `now`. Returns the time from which the request's
-    /// latency counts. In an open loop, this time is the time at which the request was due, so that
-    /// the latency includes the wait for a free connection.
+    /// Takes the next request, and returns the time from which the request's latency counts. In an
+    /// open loop, this time is the time at which the request was due, so that the latency includes
+    /// the wait for a free connection. Returns `None` if the request is not due at `now`. In a
+    /// closed loop, a request is always due.
     pub fn take(&mut self, now: Instant) -> Option<Instant> {
         match self {
             Self::Closed => Some(now),

@@ -3,8 +3,8 @@
 //!
 //! In a virtual machine, an idle exit takes up to 15 microseconds and dominates the kernel's
 //! latency at one connection, whereas a polling stack never goes idle. This tool runs one spinning
-//! thread per core in the class SCHED_IDLE. The thread keeps the core from going idle, and yields
-//! to all other threads.
+//! thread per core in the class SCHED_IDLE. The thread keeps the core from going idle, and leaves
+//! nearly all CPU time to runnable threads of other classes.
 
 use std::{hint, io, thread};
 

@@ -226,7 +226,8 @@ impl Epoll {
         self.control(libc::EPOLL_CTL_MOD, fd, bits, token)
     }
 
-    /// Waits up to `timeout` and fills `ready` with the ready descriptors.
+    /// Waits up to `timeout`, rounded down to milliseconds and at most a minute, and fills `ready`
+    /// with the ready descriptors. `ready` is empty after the timeout or a signal.
     pub fn wait(&mut self, timeout: Duration, ready: &mut Vec<Readiness>) -> io::Result<()> {
         ready.clear();
         let max = self.events.len() as libc::c_int;
@@ -280,7 +281,7 @@ pub fn schedule_idle() -> io::Result<()> {
     check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameter) }).map(drop)
 }
 
-/// Sleeps until `fd` is readable, at most for `timeout`.
+/// Sleeps until `fd` is readable or a signal arrives, at most for `timeout`.
 pub fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result<()> {
     let mut poll = libc::pollfd {
         fd: fd.as_raw_fd(),

@@ -4,7 +4,7 @@
 //! The tool derives each answer from the arriving segment alone. It answers a SYN with SYN,ACK,
 //! data with the same data and an ACK, and a FIN with a FIN. The tool does less work per segment
 //! than any TCP: it has no retransmission, no windows and no reordering. The tool serves one queue.
-//! It sleeps in `poll` between batches, or spins with `--spin`.
+//! When no frame has arrived, the tool sleeps in `poll`, or spins with `--spin`.
 
 use std::{
     io,
@@ -31,7 +31,7 @@ pub struct Options {
     /// TCP port to serve.
     #[arg(long)]
     port: u16,
-    /// Spin instead of sleeping between batches.
+    /// Spin instead of sleeping when no frame has arrived.
     #[arg(long)]
     spin: bool,
 }
@@ -73,7 +73,8 @@ pub fn run(options: &Options) -> io::Result<()> {
         }
         port.rx_release(&mut burst);
         port.tx_flush();
-        // Dropping the demux would detach it from the interface, so keep it in the loop.
+        // The demux detaches itself from the interface when it is dropped. This reference only
+        // marks the variable as used.
         let _held = &demux;
     }
 }
@@ -115,8 +116,8 @@ const ACK: u8 = 16;
 /// state of connections.
 const ISN: u32 = 0x7154_0000;
 
-/// Writes the answer to `frame` into `reply`. Returns the length of the answer, or `None` if the
-/// frame needs no answer.
+/// Writes the answer to `frame` into `reply`. Returns the length of the answer. Returns `None` if
+/// the frame needs no answer, is malformed, has IPv4 options, or is longer than [`REPLY_MAX`].
 ///
 /// `clock` is the TSval of the answer. `partial` is true if the NIC completes the TCP checksum
 /// (partial checksum).
@@ -297,6 +298,7 @@ mod tests {
         for len in 0..whole.len() {
             assert!(answer_to(&whole[..len]).is_none(), "cut to {len}");
         }
+        // No value of a byte in the rest of the TCP header may cause a panic.
         for at in TCP + 12..TCP + 32 {
             for value in 0..=255 {
                 let mut bad = whole.clone();

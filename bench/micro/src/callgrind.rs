@@ -20,9 +20,10 @@ pub struct Measurement {
 /// The result of a [`Measurement`].
 #[derive(Clone, Copy, Debug)]
 pub struct Counted {
-    /// Instructions per segment or request.
+    /// Instructions per segment, request or packet (see `Tally::count`), rounded to the nearest
+    /// integer.
     pub instructions: u64,
-    /// The number of segments or requests, and of allocations, that the load printed.
+    /// The numbers of segments, requests or packets, and of allocations, that the load printed.
     pub tally: Tally,
 }
 
@@ -44,7 +45,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Runs the load and divides the counted instructions by the load's segments or requests.
+/// Runs the load and divides the counted instructions by the load's segments, requests or packets.
 pub fn run(measurement: &Measurement) -> Result<Counted, String> {
     let valgrind = find_tool("valgrind")
         .ok_or("no valgrind here; apt-get install valgrind (make bench does it)")?;

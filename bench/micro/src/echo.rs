@@ -1,6 +1,6 @@
 //! The loads `port` and `local`: two programs with the client library exchange 64-byte requests and
-//! replies, over one or two hosts. A host is the TCP/IP stack of one polling thread of the Tidelane
-//! service.
+//! replies, on one host or on two hosts. A host is the TCP/IP stack of one polling thread of the
+//! Tidelane service.
 
 use tidelane_abi::program_flags;
 use tidelane_client::{ClientEvent, Connect, Context, Program, Stream};
@@ -15,10 +15,11 @@ use crate::{
 
 /// Length of a request, and of a reply, in bytes.
 const LEN: usize = 64;
+/// TCP port of the echo server.
 const PORT: u16 = 7;
-/// Virtual time between two steps of a host.
+/// Virtual time by which the clock advances at once.
 const STEP: Duration = Duration::from_micros(5);
-/// Steps within which all connections must be established.
+/// Number of steps of each host before the first turn. All connections must then be established.
 const SETUP_STEPS_MAX: u32 = 2_000;
 
 /// A program that uses the client library: the echo server or its client.
@@ -47,8 +48,8 @@ impl EchoProgram {
         }
     }
 
-    /// Handles one wake-up of the program: polls events, reads, writes, and submits the requests to
-    /// the service.
+    /// Handles one wake-up of the program: polls events, reads, writes, and publishes the library's
+    /// requests to the service.
     pub fn handle_wakeup(&mut self) {
         let events = &mut self.events;
         self.context.poll(&mut |event| events.push(event));
@@ -158,7 +159,8 @@ struct Meter {
 }
 
 impl Meter {
-    /// Runs one step of a host. After the warm-up, counts its instructions and allocations.
+    /// Runs one step of a host. After the warm-up, counts the instructions and allocations of the
+    /// step, and leaves the host's requests to the control plane unanswered.
     fn service(&mut self, machine: &mut Machine) {
         self.now += STEP;
         if self.counting {
@@ -170,8 +172,8 @@ impl Meter {
         }
     }
 
-    /// Handles one wake-up of a program. After the warm-up, counts its instructions and
-    /// allocations.
+    /// Handles one wake-up of a program. After the warm-up, counts the instructions and allocations
+    /// of the wake-up.
     fn library(&mut self, program: &mut EchoProgram) {
         if self.counting {
             let before = allocations_unsafe::count();
@@ -184,7 +186,7 @@ impl Meter {
 }
 
 /// Runs the load `port`: the two programs are on two hosts, whose NICs are the two ends of a link
-/// in memory. Counts the instructions of the server's host and client library.
+/// in memory. Counts the instructions of the server program and its host.
 pub fn two_hosts(load: Load) -> Tally {
     let (near, far) = MemPort::pair(MemConfig::default());
     let mut here = Machine::new(1, near);
@@ -223,8 +225,8 @@ pub fn two_hosts(load: Load) -> Tally {
 }
 
 /// Runs the load `local`: the two programs are on one host, whose local path passes the bytes of a
-/// connection within the host without packets. Counts the instructions of the host and of the
-/// client library in the two programs.
+/// connection within the host without packets. Counts the instructions of the host and of the two
+/// programs.
 pub fn one_host(load: Load) -> Tally {
     let mut here = Machine::new(1, MemPort::loopback(MemConfig::default()));
     let at = Endpoint::new(address(1), PORT);

@@ -21,18 +21,22 @@ const RING_LEN: u32 = 1 << 20;
 const REQUEST_LEN: usize = 64;
 /// Length of a response in bytes.
 const RESPONSE_LEN: usize = 1024;
-/// Number of the client's local ports. The client uses them in turn. The previous connection of a
-/// local port is then in TIME-WAIT at the server, and its timestamps are older.
+/// Number of the client's local ports. The client uses the ports in turn. When the client uses a
+/// port again, the port's previous connection is in TIME-WAIT at the server, with older timestamps.
 const LOCAL_PORTS: u16 = 256;
+/// TCP port of the server.
 const PORT: u16 = 80;
+/// Link address of the mux's interface, and of the gateway.
 const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
 /// The address of both programs: they use ports of the same mux.
 const ADDRESS: IpAddress = IpAddress::from_v4([10, 0, 0, 1]);
-/// Virtual time between two polls.
+/// Virtual time between two polls of a stack.
 const STEP: Duration = Duration::from_micros(200);
-/// Polls within which a turn must end.
+/// Polls of each stack within which a turn must end.
 const POLLS_MAX: u32 = 1000;
 
+/// Returns an embedded stack on a new mux port, and the mux's end of the port. `secret` is each
+/// byte of the stack's secret key.
 fn stack(secret: u8) -> (Stack<ProgramEnd>, ServiceEnd) {
     let (service, program) = PortRegions::heap(RING_LEN).expect("there is memory");
     let config = StackConfig {
@@ -82,7 +86,9 @@ impl Server {
 /// A client that opens a connection for each request.
 struct Client {
     stack: Stack<ProgramEnd>,
+    /// The local ports, the next to use first.
     locals: VecDeque<u16>,
+    /// Number of responses in the present turn.
     done: u32,
 }
 
@@ -137,7 +143,8 @@ fn tidelane_micro_embedded(server: &mut Server, now: Instant) {
 }
 
 /// Runs the load `embedded`: each turn opens `connections` connections at once, and ends when each
-/// of them has its response. The load counts connections, not turns.
+/// of them has its response. `load.count` and `load.warmup` are numbers of connections, not of
+/// turns. Only the server's instructions and allocations are counted.
 pub fn connections(load: Load) -> Tally {
     let (mut stack_1, mut port_1) = stack(1);
     let listener = stack_1.listen(Endpoint::new(ADDRESS, PORT), 1024);

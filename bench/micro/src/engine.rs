@@ -14,8 +14,9 @@ use crate::{Load, Tally, allocations_unsafe};
 
 /// Payload of every data segment.
 static PAYLOAD: [u8; 64] = [0x5a; 64];
+/// The link (NIC queue) of the flow.
 const LINK: LinkId = LinkId(1);
-/// Virtual time between two segments.
+/// Virtual time between two turns.
 const STEP: Duration = Duration::from_micros(20);
 
 /// The fields that differ between the segments of a flow. The service's driver copies the other
@@ -227,7 +228,7 @@ impl OneFlow {
     }
 }
 
-/// Checks the fields that are equal in all segments.
+/// Checks the properties of all segments: an open window, timestamps, and no ECN.
 fn check(sent: &Sent) {
     assert!(sent.wnd > 0, "the window is open");
     assert!(sent.timestamps.is_some(), "timestamps are in use");

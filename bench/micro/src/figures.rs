@@ -21,12 +21,13 @@ const LOCAL: &[&str] = &[
 
 /// One measured case, a row of the table.
 struct Figure {
+    /// Name of the case.
     case: &'static str,
     measurement: Measurement,
-    /// Target in instructions per segment or request.
+    /// Target in instructions per segment, request or packet. `None` if the case has no target.
     target: Option<u64>,
-    /// Instructions per segment or request above which `--check` fails: the measured count plus a
-    /// margin for differences between compilers.
+    /// Instructions per segment, request or packet above which `--check` fails: the measured count
+    /// plus a margin for differences between compilers.
     limit: u64,
 }
 

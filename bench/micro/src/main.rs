@@ -1,12 +1,13 @@
-//! `tidelane-micro`: counts the instructions of Tidelane's TCP engine, service and client library
-//! per segment or request.
+//! `tidelane-micro`: counts the instructions of Tidelane's TCP engine, service, client library,
+//! embedded stack and mux per segment, request or packet.
 //!
 //! Instruction counts are reproducible, unlike times on a shared machine. The program runs itself
 //! under callgrind once for each case, as a *load*: a sequence of equal turns, such as one request
-//! on each connection. Callgrind counts only within the functions whose names start with
-//! `tidelane_micro_`, from entry to return. Callgrind finds these functions by their symbols, so
-//! they are neither mangled nor inlined. The results go to `target/bench/instructions.json`. Each
-//! load also counts allocations, and `--check` fails if a load allocates.
+//! on each connection. Callgrind counts only within the functions that the case names, from entry
+//! to return. The names of these functions start with `tidelane_micro_`. Callgrind finds the
+//! functions by their symbols, so they are neither mangled nor inlined. The results go to
+//! `target/bench/instructions.json`. Each load also counts the allocations within its
+//! `tidelane_micro_` functions, and `--check` fails if a load allocates.
 
 mod allocations_unsafe;
 mod callgrind;
@@ -24,7 +25,7 @@ use clap::{Parser, Subcommand};
 #[global_allocator]
 static ALLOCATOR: allocations_unsafe::Counting = allocations_unsafe::Counting;
 
-/// Counts the instructions of engine, service and library, with callgrind
+/// Counts the instructions of engine, service, library, embedded stack and mux, with callgrind
 #[derive(Parser)]
 #[command(version, about)]
 struct Arguments {
@@ -37,14 +38,14 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run one load, and print the number of segments or requests and of allocations
+    /// Run one load, and print the numbers of segments, requests or packets, and of allocations
     Load {
         /// Name of the load: receive, send, port, local, embedded, mux-send or mux-receive
         name: String,
-        /// Turns to count
+        /// Turns to count; for the load embedded, the number of connections to count
         #[arg(long, default_value_t = 1000)]
         count: u32,
-        /// Warm-up turns, which are not counted
+        /// Warm-up turns (embedded: connections), which are not counted
         #[arg(long, default_value_t = 2000)]
         warmup: u32,
         /// Number of connections, each with one request per turn; for the mux loads, the number of
@@ -56,7 +57,8 @@ enum Command {
 
 /// The size of a load in turns. A turn is one segment or, for the loads with programs, one request
 /// on each connection. A turn of the mux loads has many packets, so that these loads run only a
-/// hundredth of the turns.
+/// hundredth of the turns. The load `embedded` counts connections instead of turns, and runs
+/// `connections` connections in each turn.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// Number of counted turns.

@@ -14,12 +14,12 @@ use tidelane_wire::{
 
 use crate::{Load, Tally, allocations_unsafe};
 
-/// Packets of one turn, over all mux ports.
+/// Packets of one turn, over all mux ports. The number of mux ports must divide this number.
 const PACKETS: u32 = 1024;
 /// Divisor of the requested numbers of turns. These loads need fewer turns than other loads,
 /// because each turn has [`PACKETS`] packets.
 const PER_TURN: u32 = 100;
-/// Length in bytes of a frame, without the frame check sequence (FCS).
+/// Length in bytes of the smallest Ethernet frame, without the frame check sequence (FCS).
 const FRAME_LEN: usize = 60;
 /// Link address of the interface.
 const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
@@ -83,7 +83,7 @@ fn local(port: u32) -> Endpoint {
     Endpoint::new(ADDRESSES[0], 1024 + port as u16)
 }
 
-/// Returns the smallest Ethernet frame with a TCP segment.
+/// Returns an Ethernet frame of [`FRAME_LEN`] bytes with a TCP segment.
 fn frame(src: Endpoint, dst: Endpoint) -> Vec<u8> {
     let template = HeaderTemplate::new(MAC, MAC, src.addr, dst.addr);
     let template = template.expect("both addresses are IPv4");

@@ -18,7 +18,8 @@ const AREA_LEN: u64 = 64 << 20;
 /// First TCP port for active opens.
 const PORT_FIRST: u16 = 40_000;
 
-/// A doorbell, which wakes a program, without an effect: no program sleeps in these loads.
+/// A doorbell without an effect. A doorbell wakes a sleeping program, and no program sleeps in
+/// these loads.
 struct NoBell;
 
 impl Bell for NoBell {
@@ -58,6 +59,7 @@ impl Machine {
         };
         let on_link = Route {
             prefix: IpAddress::from_v4([10, 0, 0, 0]),
+            // The length counts bits of the IPv4-mapped IPv6 address.
             prefix_len: 96 + 24,
             gateway: None,
             source: address(number),
@@ -73,8 +75,8 @@ impl Machine {
         }
     }
 
-    /// Adds a program with one context, which is the pair of request and event rings of a thread.
-    /// If `listen_at` is given, the program listens there.
+    /// Adds a program with one context. A context is a thread of the program, with its request and
+    /// event rings. If `listen_at` is given, the program listens there.
     pub fn program(&mut self, listen_at: Option<Endpoint>) -> (Program, Context) {
         let layout = Layout::new(SLOTS, AREA_LEN, AREA_LEN).expect("a possible layout");
         let region = Arc::new(ProgramRegion::heap(&layout).expect("there is memory"));
@@ -101,7 +103,8 @@ impl Machine {
         (program, context)
     }
 
-    /// Runs one step of the host, and answers the host's requests to the control plane.
+    /// Runs one step of the host, and answers the host's requests for link addresses and ports.
+    /// Ignores the other requests to the control plane.
     pub fn step(&mut self, now: Instant) {
         self.host.step(now);
         while let Some(request) = self.host.take_request() {

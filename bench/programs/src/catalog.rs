@@ -11,6 +11,8 @@
 //! | `{server}`, `{client}` | IP addresses of the two sides |
 //! | `{port}` | port of the server |
 //! | `{origin}` | address and port of the HTTP server behind proxies |
+//!
+//! In the commands `version` and `build`, only `{tools}` and `{port}` are replaced.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -51,8 +53,9 @@ pub struct Entry {
     pub npm: Vec<String>,
     /// A shell command that builds files in `{tools}`. It is executed once per run.
     pub build: Option<String>,
-    /// Reason for which `tidelane run` leaves the program to the kernel, such as "Go". `None` if
-    /// Tidelane can carry the program's connections.
+    /// Reason for which `tidelane run` leaves the program to the kernel, such as "Go". The testbed
+    /// then waits only briefly for the service to learn of the server's listener. `None` if no
+    /// reason is known in advance.
     pub kernel: Option<String>,
     /// Port of the server.
     pub port: u16,
@@ -82,10 +85,11 @@ pub struct Server {
     pub command: String,
     /// User that the server runs as. `None` for root.
     pub user: Option<String>,
-    /// A shell command on the server's side that succeeds when the server is ready. It is repeated
-    /// after the server listens on its port.
+    /// A shell command on the server's side that succeeds when the server is ready. After the
+    /// server listens on its port, the testbed repeats the command until it succeeds.
     pub ready: Option<String>,
-    /// Time limit of the start in seconds.
+    /// Time limit in seconds until the server listens, and the same limit again until `ready`
+    /// succeeds.
     #[serde(default = "thirty")]
     pub seconds: u64,
 }
@@ -112,7 +116,7 @@ pub struct Load {
     pub client: String,
     /// Format of the command's output, which contains the measured rate.
     pub output_format: OutputFormat,
-    /// Description of one request.
+    /// Description of one request and of the connections, such as "1 KiB, 16 connections".
     pub request: String,
 }
 
@@ -128,7 +132,8 @@ pub enum OutputFormat {
     Ab,
     /// `sysbench --percentile=99`.
     Sysbench,
-    /// A line of JSON with the fields of `tidelane-load`.
+    /// A line of JSON with fields of `tidelane-load`: `rps`, and optionally `errors`, `requests`
+    /// and `latency_us.p99`.
     Json,
     /// A line for each request, with its duration in microseconds. Requests are sequential.
     Microseconds,

@@ -46,7 +46,7 @@ pub fn run(entry: &Entry, rounds: usize, row: &mut Row) {
 }
 
 /// Runs only one check and one load, both on the kernel. Adds the cell to the row, and prints the
-/// load.
+/// result of the load.
 pub fn try_kernel(entry: &Entry, row: &mut Row) {
     let testbed = match Testbed::new(entry, Kind::PLAIN) {
         Ok(testbed) => testbed,
@@ -63,7 +63,8 @@ pub fn try_kernel(entry: &Entry, row: &mut Row) {
     testbed.end();
 }
 
-/// Runs the checks with only the client on Tidelane, and adds their cells.
+/// Runs the undisturbed check and the check with a killed service, both with only the client on
+/// Tidelane, and adds their cells.
 fn measure_client_on_tidelane(mut testbed: Testbed<'_>, row: &mut Row) {
     match testbed.wire.service_with(Side::Client, &[]) {
         Ok(service) => {
@@ -83,8 +84,8 @@ fn measure_client_on_tidelane(mut testbed: Testbed<'_>, row: &mut Row) {
     testbed.end();
 }
 
-/// Runs the remaining checks with the server on Tidelane, and adds their cells: the undisturbed
-/// check with both ends on Tidelane, and the checks with killed services.
+/// Runs these checks with the server on Tidelane, and adds their cells: the undisturbed check with
+/// both ends on Tidelane, and the two checks with killed services.
 fn measure_server_on_tidelane(mut testbed: Testbed<'_>, row: &mut Row) {
     let entry = testbed.entry;
     let mut client = testbed.wire.service_with(Side::Client, &[]);
@@ -165,7 +166,7 @@ fn lossy(entry: &Entry, accelerated: bool, row: &mut Row) {
 }
 
 /// Runs the load on the kernel and on Tidelane in each round. The order alternates, so that a drift
-/// of the machine's speed affects both.
+/// of the machine's speed affects both stacks equally.
 fn loads(kernel: &Testbed<'_>, ours: &Testbed<'_>, load: &Load, rounds: usize) -> LoadRow {
     let mut row = LoadRow::new(&load.request);
     let mut samples: [Vec<Sample>; 2] = [Vec::new(), Vec::new()];

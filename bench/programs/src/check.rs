@@ -42,8 +42,8 @@ pub fn run(testbed: &Testbed<'_>, how: CheckSetup<'_>) -> Result<Checked, Stop> 
 }
 
 /// Runs the client once, writes the client's output to the file `output`, and compares the output
-/// with the expected file. Without `how`, the client runs on the kernel, and no packets are lost.
-/// Returns the value of [`Checked::message`].
+/// with the expected file. Without `how`, the client runs on the kernel, and the time limit is not
+/// doubled. Returns the value of [`Checked::message`].
 pub fn transfer(
     testbed: &Testbed<'_>,
     output: &Path,

@@ -1,8 +1,8 @@
 # Runs a client's check on request, before, during and after an outage of the service. outage.rs
-# starts this script in the directory $1 and creates the file go.N there to request check N. The
-# script then runs check.sh with a time limit of $2 seconds. The output goes to out.N, the errors to
-# err.N, and the exit status to done.N. The status is 124 if the time limit ended the check. The
-# script ends after four checks, or after two minutes without a request.
+# creates the file go.N in the directory $1 to request check N. The script then runs check.sh of
+# this directory with a time limit of $2 seconds. The output goes to out.N, the errors to err.N, and
+# the exit status to done.N. The status is 124 if the time limit ended the check. The script ends
+# after four checks, or after two minutes without a request.
 cd "$1" || exit 1
 for round in 1 2 3 4; do
     waited=0

@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use tidelane_tests::Stop;
 
 /// Reads the entries with these names, or all entries if there are no names. The name of an entry
-/// is the name of its file without `.toml`. Fails if there is no entry with one of the names.
+/// is the name of its file without `.toml`. Fails if any of the names has no entry.
 pub fn read<T: DeserializeOwned>(
     folder: &Path,
     names: &[String],

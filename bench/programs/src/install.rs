@@ -9,8 +9,8 @@ use tidelane_tests::{Stop, command};
 
 use crate::catalog::Entry;
 
-/// Installs the packages that are missing. Returns [`Stop::Skip`] with the reason if a package
-/// cannot be installed.
+/// Installs the packages that are missing, and runs the entry's command `build`. Returns
+/// [`Stop::Skip`] with the reason if a package cannot be installed or the command fails.
 pub fn install(entry: &Entry) -> Result<(), Stop> {
     fs::create_dir_all(tools_dir())?;
     packages::debian(&entry.packages).map_err(skip)?;

@@ -87,7 +87,8 @@ fn read_wrk(text: &str) -> Result<ParsedLoad, String> {
     })
 }
 
-/// Returns the first word after `label` in the line that starts with `label`.
+/// Returns the first word after `label` in the first line that starts with `label`, apart from
+/// leading blanks.
 fn after<'a>(text: &'a str, label: &str) -> Option<&'a str> {
     let line = text
         .lines()
@@ -162,7 +163,7 @@ fn read_json(text: &str) -> Result<ParsedLoad, String> {
 }
 
 /// Parses lines with the duration of each request in microseconds. The requests are sequential, so
-/// that the sum of the durations is the duration of the load.
+/// the sum of the durations counts as the duration of the load.
 fn read_microseconds(text: &str) -> Option<ParsedLoad> {
     let mut times: Vec<f64> = text
         .lines()

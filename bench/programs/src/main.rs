@@ -93,7 +93,7 @@ fn run(options: &Options) -> Result<bool, Stop> {
     Ok(fine)
 }
 
-/// Measures one program. If it cannot be installed or started, the row has the reason.
+/// Measures one program. If the program cannot be installed or started, the row has the reason.
 fn measure(entry: &Entry, options: &Options) -> Row {
     let mut row = Row::new(entry);
     if let Err(Stop::Skip(why) | Stop::Fail(why)) = install::install(entry) {

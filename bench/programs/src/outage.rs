@@ -20,18 +20,20 @@ use crate::{
 /// Time for which a load runs before the service is killed. If a check runs instead of a load, the
 /// service is killed after a third of this time, because a check is shorter.
 const TIME_BEFORE_KILL: Duration = Duration::from_millis(300);
-/// Time limit for a client to end after the service was killed. The client's connections may fail.
+/// Time limit for the load client to end after the service was killed. The client's connections may
+/// fail. The wait for the end of a check exceeds the check's own time limit by at most this time.
 const END_MAX: Duration = Duration::from_secs(20);
 /// Time limit for a killed service to end, and for the new service to learn of a listener.
 const AGAIN_MAX: Duration = Duration::from_secs(20);
 
 /// Exit status of the command `timeout` for a client that exceeded its time limit.
 const TIMED_OUT_STATUS: &str = "124";
-/// Message for a client that did not end, because nothing reset its connection. The kernel answers
-/// the client's segments with a RST, but a client that only waits for its server sends none.
+/// Message for a client that did not end in time after the service was killed. The probable cause
+/// is that nothing reset the client's connection.
 const NO_RESET: &str = "the client hangs: it was at work when the service died, and got no reset";
 
-/// Kills the server's service and starts it again. The clients are on the kernel.
+/// Kills the server's service and starts it again. The clients are on the kernel. Returns the
+/// result of the check with the new service.
 pub fn of_server(testbed: &mut Testbed<'_>) -> Result<Checked, Stop> {
     let client = start_load(testbed)?;
     thread::sleep(TIME_BEFORE_KILL);
@@ -51,7 +53,7 @@ pub fn of_server(testbed: &mut Testbed<'_>) -> Result<Checked, Stop> {
 /// Kills the client's service, and the server's service if there is one, and starts them again.
 ///
 /// One shell on the client's service runs the checks before, during and after the outage. The shell
-/// outlives the service. The programs that it starts during the outage are on the kernel.
+/// outlives the service. The programs that the shell starts during the outage are on the kernel.
 pub fn of_clients(testbed: &mut Testbed<'_>, service: Service) -> Result<Checked, Stop> {
     let mut shell = CheckShell::new(testbed, &service)?;
     shell.check(testbed).map_err(|stop| named("before", stop))?;
@@ -82,7 +84,7 @@ fn named(when: &str, stop: Stop) -> Stop {
     Stop::Fail(format!("{when}: {text}"))
 }
 
-/// Starts a load client on the kernel, which runs when the service is killed.
+/// Starts a load client on the kernel, to be at work when the service is killed.
 fn start_load(testbed: &Testbed<'_>) -> Result<Running, Stop> {
     let text = testbed.fill(&testbed.entry.load().client);
     let text = check::into_file(&text, &testbed.output());

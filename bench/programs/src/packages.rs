@@ -12,7 +12,8 @@ use tidelane_tests::{
     tools::{source_root, target_dir},
 };
 
-/// Installs the Debian packages that are missing, by `scripts/setup.sh programs`, which needs root.
+/// Installs the Debian packages that are missing, by `scripts/setup.sh programs`. The script needs
+/// root if a package is missing.
 pub fn debian(packages: &[String]) -> Result<(), Stop> {
     if packages.is_empty() {
         return Ok(());
@@ -81,10 +82,10 @@ pub fn first_line(text: &str, folder: &Path) -> String {
 /// Returns the value of PATH for programs: the system directories and Tidelane's release binaries.
 /// The value does not contain the directories of version managers that a developer's PATH may have.
 pub fn search_path() -> String {
-    let load = target_dir().join("release");
+    let release = target_dir().join("release");
     format!(
         "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{}",
-        load.display()
+        release.display()
     )
 }
 

@@ -77,7 +77,7 @@ pub struct Placed {
 /// The results of a program's load on both stacks. Arrays of two have the kernel's value first.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LoadRow {
-    /// Description of one request.
+    /// Description of one request and of the connections.
     request: String,
     /// Medians of the requests per second.
     rate: [f64; 2],

@@ -36,8 +36,8 @@ pub enum CarriedBy {
     /// Tidelane carried all connections at each end that has a service. There was at least one
     /// connection.
     Accelerated,
-    /// The kernel carried `kernels` of the `connections` at an end that has a service. With 0
-    /// `connections`, there was none.
+    /// The kernel carried `kernels` of the `connections` at an end that has a service. If
+    /// `connections` is 0, the client opened no connection.
     Kernel { connections: u64, kernels: u64 },
 }
 

@@ -1,6 +1,7 @@
 //! A testbed: a wire with a running server at one end, on the kernel or on Tidelane. A wire is a
-//! veth pair between two network namespaces. A socket is accelerated if Tidelane carries it instead
-//! of the kernel.
+//! veth pair between two network namespaces. A lossy wire has two veth pairs, and between them a
+//! third namespace, in which a program drops packets. A socket is accelerated if Tidelane carries
+//! it instead of the kernel.
 
 use std::{
     cell::{Cell, RefCell},
@@ -74,9 +75,9 @@ pub struct Testbed<'a> {
     pub server: RefCell<Running>,
     /// The Tidelane service on the server's side. `None` if the server is on the kernel.
     pub service: Option<Service>,
-    /// The HTTP server behind a proxy.
+    /// The HTTP server behind a proxy. `None` if the program is no such proxy.
     _origin: Option<Nginx>,
-    /// The program that drops packets.
+    /// The program that drops packets. `None` without packet loss.
     _loss: Option<Running>,
     /// The wire.
     pub wire: Wire,
@@ -308,7 +309,7 @@ fn start_origin(wire: &Wire, home: &std::path::Path) -> Result<Nginx, Stop> {
     Ok(origin)
 }
 
-/// Executes the entry's `prepare` command.
+/// Makes the server's user the owner of `home`, and executes the entry's `prepare` command.
 fn prepare(entry: &Entry, wire: &Wire, home: &std::path::Path) -> Result<(), Stop> {
     let limit = Duration::from_secs(entry.server.seconds.max(60));
     if let Some(user) = &entry.server.user {

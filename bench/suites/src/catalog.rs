@@ -1,8 +1,8 @@
 //! The catalogue: the folder `catalog/` with a TOML file for each suite.
 //!
-//! Commands may contain placeholders: `{source}` (folder of the suite's source), `{place}` (folder
-//! of its builds), `{part}` (the part of the suite to run) and, in repetitions, `{cases}` (the
-//! cases to run).
+//! Commands may contain placeholders: `{source}` (folder of the suite's source) and `{place}`
+//! (folder of the suite's builds). The commands that run cases may also contain `{part}` (the part
+//! of the suite to run) and, in repetitions, `{cases}` (arguments that select the cases to run).
 
 use std::path::Path;
 
@@ -65,7 +65,8 @@ pub enum Source {
 pub struct Repeat {
     /// A shell command in `{source}`.
     pub command: String,
-    /// Arguments that select one case, such as `-m {case}`. `{cases}` consists of these texts.
+    /// Arguments that select one case, such as `-m {case}`, where `{case}` stands for the case's
+    /// name without the part. `{cases}` of the command stands for the arguments of all cases.
     pub case: String,
     /// True if the command accepts only one case.
     #[serde(default)]
@@ -76,7 +77,8 @@ pub struct Repeat {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReasonedCases {
-    /// Pattern of the names of the cases, in which `*` matches any text.
+    /// Pattern of the names of the cases, in which `*` matches any text. In `left_out`, the text
+    /// is only shown, and may have any form.
     pub case: String,
     /// Reason, as the table shows it.
     pub why: String,
@@ -84,7 +86,7 @@ pub struct ReasonedCases {
 
 impl Suite {
     /// Returns the chosen parts, or all parts if none are chosen. A suite without parts has one
-    /// part with an empty name. Fails if the suite has no such part.
+    /// part with an empty name. Fails if a chosen part is not a part of the suite.
     pub fn parts(&self, chosen: &[String]) -> Result<Vec<String>, Stop> {
         if let Some(part) = chosen.iter().find(|part| !self.parts.contains(part)) {
             return Err(Stop::Fail(format!("{} has no part {part}", self.name)));

@@ -21,7 +21,7 @@ const REPEATS: usize = 3;
 /// case. For more cases, the whole part is repeated.
 const SINGLE_MAX: usize = 12;
 
-/// Runs the parts on the kernel alone, and prints the cases that do not pass.
+/// Runs the parts on the kernel alone, and prints the cases that fail or have no result.
 pub fn try_kernel(suite: &Suite, place: &Place, parts: &[String]) -> Result<(), Stop> {
     let testbed = Testbed::new(suite, place, Stack::Kernel)?;
     for part in parts {
@@ -60,7 +60,8 @@ pub fn run(suite: &Suite, place: &Place, parts: &[String], row: &mut Row) -> Res
     Ok(())
 }
 
-/// Pairs the verdicts of the two stacks. Repeats the cases that passed on only one stack.
+/// Pairs the verdicts of the two stacks. Repeats each case that passed on only one stack, on the
+/// other stack. `seen` has the cases of the kernel, and then those of Tidelane.
 fn pair_verdicts(
     testbeds: &[Testbed<'_>; 2],
     suite: &Suite,

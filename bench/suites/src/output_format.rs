@@ -47,7 +47,7 @@ pub enum OutputFormat {
 
 impl OutputFormat {
     /// Parses the output `text` of a part. The names of cases get the part as a prefix, except in
-    /// the formats whose names are unique without it.
+    /// the formats whose names are unique without the part.
     pub fn read(self, part: &str, text: &str) -> Cases {
         let cases = match self {
             Self::Unittest => return unittest::read(text),
@@ -65,7 +65,8 @@ impl OutputFormat {
     }
 }
 
-/// Records a verdict. If a name occurs twice, the worse verdict counts.
+/// Records a verdict. If a name occurs twice, the greater verdict counts: for example, failed
+/// exceeds passed, and passed exceeds skipped.
 fn add_verdict(cases: &mut Cases, name: &str, verdict: Verdict) {
     let known = cases.entry(name.to_owned()).or_insert(verdict);
     *known = verdict.max(*known);

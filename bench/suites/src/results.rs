@@ -27,7 +27,7 @@ pub struct Finding {
     why: Option<String>,
 }
 
-/// A case that failed on one stack at first, and passed there in a repetition.
+/// A case that at first passed on only one stack, and passed on the other stack in a repetition.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Flaky {
     case: String,
@@ -67,7 +67,8 @@ pub struct Row {
     passed_on_neither: Vec<Finding>,
     flaky: Vec<Flaky>,
     left_out: Vec<LeftOut>,
-    /// Opened connections of the run on the kernel, and of the run on Tidelane.
+    /// Numbers of opens in the run on the kernel, and in the run on Tidelane, without the
+    /// repetitions of cases.
     pub connections: [Opens; 2],
 }
 
@@ -167,7 +168,7 @@ impl Results {
 
     /// Replaces a row and writes `result.json` and `TABLE.md`.
     ///
-    /// Reads the files again first, because another run may have changed them. A suite that was
+    /// Reads `result.json` again first, because another run may have changed it. A suite that was
     /// skipped keeps its old row.
     pub fn keep(&mut self, row: Row) -> Result<(), Stop> {
         let lock = fs::File::create(suites_dir().join("results.lock"))?;

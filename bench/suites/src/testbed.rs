@@ -183,7 +183,8 @@ impl<'a> Testbed<'a> {
         Ok(opens)
     }
 
-    /// Writes the state of each thread and socket to a log file, to find the cause of a hang.
+    /// Writes the state of each thread in the namespace, and of each socket of the service, to a
+    /// log file, to find the cause of a hang.
     fn log_tasks(&self, part: &str) -> Result<(), Stop> {
         let space = self.wire.namespace(Side::Server);
         let tasks = tidelane_tests::tasks::of_namespace(&space);

@@ -18,9 +18,9 @@ use crate::{
 
 /// Largest number of steps taken from one input.
 const STEPS_MAX: u32 = 192;
-/// Number of slots that the writes target.
+/// Number of slots that the writes to slots target.
 const SLOTS: u64 = 8;
-/// Number of bytes of a buffer area that the writes target.
+/// Number of bytes at the start of a buffer area that the writes to the area target.
 const BUFFERS: u64 = 1 << 16;
 
 /// Fuzz target: writes to the region of a program that is registered, listens and has connections.
@@ -67,7 +67,8 @@ fn act(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     }
 }
 
-/// Writes 1, 4 or 8 bytes to a structure that the service reads.
+/// Writes 1, 4 or 8 bytes to a structure that the service reads, to a buffer area, or anywhere in
+/// the first 256 KiB of the region.
 fn write_word(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     let place = bytes.u8();
     let (at, value) = (u64::from(bytes.u16()), any_value(bytes));

@@ -15,7 +15,7 @@ use crate::{
 const STEPS_MAX: u32 = 128;
 /// Largest number of descriptors in a message.
 const DESCRIPTORS_MAX: u8 = 4;
-/// Largest length of an invalid message, in bytes.
+/// Limit of the length of an invalid message in bytes. The length is less than the limit.
 const NONSENSE_MAX: u8 = 64;
 
 /// Fuzz target: runs sessions with messages and descriptors while time passes.
@@ -35,7 +35,7 @@ fn play(scene: &mut Scene<'_>, data: &[u8]) {
 }
 
 /// Runs one step: an attacker sends a message, joins a listener or opens a connection, attackers
-/// come and go, the peer opens a connection, or time passes.
+/// come and go, a descriptor is closed, the peer opens a connection, or time passes.
 pub fn act(scene: &mut Scene<'_>, bytes: &mut Bytes<'_>) {
     let what = bytes.u8();
     let at = usize::from(what >> 6);
@@ -75,8 +75,8 @@ fn any_kinds(bytes: &mut Bytes<'_>) -> Vec<Kind> {
     (0..count).map(|_| any_kind(bytes)).collect()
 }
 
-/// Returns a message of any kind. One bit of the input decides whether its numbers are small, as in
-/// valid messages.
+/// Returns a message of any kind. One bit of the input decides whether the numbers of the message
+/// are small, as in valid messages.
 fn any_message(bytes: &mut Bytes<'_>) -> Message {
     let kind = bytes.u8();
     let mut request = new_message(u32::from(kind % (message::SUSPEND_LISTENER as u8 + 2)));

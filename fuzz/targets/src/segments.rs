@@ -5,7 +5,7 @@
 //! and when time passes. The input also decides which packets arrive, are lost or are duplicated,
 //! and which segments a third party forges. Each engine sends and places payload through a
 //! `tidelane_hostile::party::CheckingDriver`, which panics if the engine breaks an invariant. At
-//! the end, no state may be left.
+//! the end, all connections are aborted, and no state may be left.
 
 use tidelane_engine::{
     Duration, Endpoint, EngineConfig, Event, FlowId, FlowKey, Instant, IpAddress, SeqNumber,
@@ -19,7 +19,7 @@ use tidelane_wire::{Segment, Timestamps};
 
 use crate::bytes::Bytes;
 
-/// Largest number of steps taken from one input. Longer inputs do not find more.
+/// Largest number of steps taken from one input.
 const STEPS_MAX: u32 = 256;
 /// Largest number of packets in flight to one receiver. Beyond this number, the oldest packet is
 /// lost.

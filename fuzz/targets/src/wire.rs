@@ -1,5 +1,5 @@
 //! The fuzz targets of the parsers of network input. The parsers must return a value or a drop
-//! reason for any bytes, and never panic. A value that is encoded and parsed again must be
+//! reason for any bytes, and never panic. A TCP header that is encoded and parsed again must be
 //! unchanged, except for SACK blocks that do not fit into the options.
 
 use tidelane_wire::{
@@ -55,7 +55,8 @@ fn fitting_options(options: &TcpOptions) -> TcpOptions {
     fit
 }
 
-/// Fuzz target: parses the input as the options of a segment.
+/// Fuzz target: parses the input as the options of a segment. Checks that the options that fit are
+/// unchanged after encoding and parsing.
 pub fn options(data: &[u8]) {
     let options = TcpOptions::parse(data);
     let mut buffer = [0; OPTIONS_LEN_MAX];

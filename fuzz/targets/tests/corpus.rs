@@ -1,4 +1,4 @@
-//! Runs every input of the corpus through its target.
+//! Runs every input of the corpora, and some prefixes of every input, through its target.
 
 use std::{fs, path::PathBuf};
 
@@ -32,7 +32,7 @@ fn every_input_of_the_corpora_passes() {
     }
 }
 
-/// Runs prefixes of every input. Each prefix is an input, too.
+/// Runs at most four prefixes of every input, at equal distances. Each prefix is an input, too.
 #[test]
 fn every_prefix_of_a_corpus_input_passes() {
     for (name, target) in TARGETS {

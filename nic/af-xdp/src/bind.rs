@@ -38,7 +38,8 @@ pub(crate) struct Bound {
     /// True if the UMEM has transmit metadata, by which the [`XdpPort`](crate::XdpPort) leaves
     /// partial checksums to the kernel or the device.
     pub(crate) metadata: bool,
-    /// True if one `sendto` can send the whole TX ring in copy mode.
+    /// True if the kernel accepted the length of the TX ring as the budget of one copy-mode
+    /// `sendto`.
     pub(crate) long_batches: bool,
     pub(crate) mode: XdpMode,
 }
@@ -114,7 +115,8 @@ impl Binding<'_> {
         Err(self.explain(call, error))
     }
 
-    /// Returns the attempts to make, in order. Later attempts request fewer features.
+    /// Returns the attempts to make, the preferred attempt first. The last attempt requests neither
+    /// zero-copy nor metadata.
     fn attempts(&self) -> Vec<Attempt> {
         let mut attempts = Vec::with_capacity(3);
         if self.config.prefer_zero_copy {
@@ -171,9 +173,9 @@ impl Binding<'_> {
         counts.is_ok_and(|counts| self.queue < counts.rx)
     }
 
-    /// Calls [`bind_once`](Self::bind_once) until the queue is free. The kernel frees the queue of
-    /// a closed socket from a work queue, some milliseconds after `close` or the death of its
-    /// process.
+    /// Calls [`bind_once`](Self::bind_once) while the queue is busy, at most [`BIND_TRIES_MAX`]
+    /// times. The kernel frees the queue of a closed socket from a work queue, some milliseconds
+    /// after `close` or the death of its process.
     fn bind_with_retries(&self, attempt: Attempt) -> Result<Bound, (&'static str, io::Error)> {
         for _ in 1..BIND_TRIES_MAX {
             match self.bind_once(attempt) {

@@ -6,16 +6,16 @@ use crate::XdpError;
 
 /// Headroom in bytes that the kernel keeps before the data of every received frame.
 pub(crate) const RX_HEADROOM: u32 = 256;
-/// Headroom in bytes before the data of every transmitted frame. The headroom is one cache line,
-/// and has the transmit metadata (`struct xsk_tx_metadata`) at the end.
+/// Headroom in bytes before the data of every packet in the port's own transmit frames. The
+/// headroom is one cache line, and has the transmit metadata (`struct xsk_tx_metadata`) at the end.
 pub(crate) const TX_HEADROOM: u32 = 64;
 /// Length in bytes of an Ethernet header with one VLAN tag.
 pub(crate) const LINK_HEADER_LEN_MAX: u32 = 18;
-/// Upper limit of each of the three frame counts in [`XdpConfig`].
+/// Upper limit of `rx_frames`, of `tx_packets` and of `shared_frames` in [`XdpConfig`].
 const FRAMES_MAX: u32 = 1 << 20;
 /// Frame sizes in bytes that every kernel accepts: powers of two, at most a page.
 const FRAME_SIZES: [u32; 2] = [2048, 4096];
-/// Largest MTU in bytes of an interface that a port can serve, which includes jumbo frames.
+/// Largest MTU in bytes of an interface that a port can serve. The limit allows jumbo frames.
 pub const MTU_MAX: u32 = 9216;
 
 /// Parameters of busy polling. With busy polling, a thread that makes a system call on the socket
@@ -39,8 +39,8 @@ pub struct XdpConfig {
     /// COMPLETION rings have an entry for each of these frames.
     pub tx_packets: u32,
     /// Size of a frame in bytes: 2048 or 4096. A port in zero-copy mode always uses 4096. The
-    /// headroom takes 256 bytes of a received frame and 64 bytes of a transmitted frame. A packet
-    /// that does not fit into one frame takes several frames (Linux 6.6).
+    /// headroom takes 256 bytes of a receive frame, and 64 bytes of the first transmit frame of a
+    /// packet. A packet that does not fit into one frame takes several frames (Linux 6.6).
     pub frame_size: u32,
     /// True if the port requests zero-copy first. With a driver without zero-copy (veth), the port
     /// uses copy mode.
@@ -59,10 +59,10 @@ pub struct XdpConfig {
     /// True if received packets may have a partial checksum (CHECKSUM_PARTIAL), for example packets
     /// from a sender on this machine over a veth.
     pub rx_checksum_may_be_partial: bool,
-    /// True if the port may send GSO frames (payload of many TCP segments, which the device
-    /// segments). Over a veth, the kernel at the other end receives GSO frames unsegmented. The
-    /// port sends GSO frames only in copy mode, only with `tx_checksum`, and only if the packet
-    /// socket for GSO frames could be opened.
+    /// True if the port may send GSO frames. A GSO frame has the payload of many TCP segments, and
+    /// the kernel or the device segments the frame. Over a veth, the kernel at the other end
+    /// receives GSO frames unsegmented. The port sends GSO frames only in copy mode, only with
+    /// `tx_checksum`, and only if the packet socket for GSO frames could be opened.
     pub gso: bool,
     /// True if packets above the MTU may arrive: a veth without a native XDP program passes on GSO
     /// packets that the sender at the other end has not segmented. The value needs Linux 6.6.
@@ -105,7 +105,7 @@ impl XdpConfig {
     }
 
     /// Returns the configuration with the smallest frame size that holds a packet of this MTU. If
-    /// the MTU is above all frame sizes, returns the configuration with the largest frame size.
+    /// no frame size holds the packet, returns the configuration with the largest frame size.
     #[must_use]
     pub fn sized_for(self, mtu: u32) -> Self {
         let holds = |size: &u32| mtu <= mtu_of(*size);

@@ -1,12 +1,14 @@
 //! Errors of opening an AF_XDP port ([`XdpPort`](crate::XdpPort)): an AF_XDP socket on one NIC
-//! queue, with its memory. The text of an error names the command that resolves it.
+//! queue, with its memory. The text of each error except [`XdpError::InvalidConfig`] and
+//! [`XdpError::System`] names a command that resolves the error or shows its cause.
 
 use std::{error::Error, fmt, io};
 
 /// The reason for which an AF_XDP port could not be opened.
 #[derive(Debug)]
 pub enum XdpError {
-    /// This network namespace has no interface of that name or index.
+    /// This network namespace has no interface of that name or index. The text is the name, or
+    /// `with index` and the index.
     NoSuchInterface(String),
     /// The interface has no queue with this number.
     NoSuchQueue {
@@ -40,7 +42,8 @@ pub enum XdpError {
         /// The largest MTU of a port in bytes ([`MTU_MAX`](crate::MTU_MAX)).
         mtu_max: u32,
     },
-    /// Packets of the interface need several frames each, which this kernel does not support.
+    /// A packet of the interface may need several frames, but this kernel supports only packets in
+    /// one frame.
     NoMultiBuffer {
         /// The interface.
         interface: String,
@@ -51,7 +54,7 @@ pub enum XdpError {
     InvalidConfig(&'static str),
     /// Any other failed system call.
     System {
-        /// Name of the call.
+        /// Name or description of the call.
         call: &'static str,
         /// Error of the call.
         error: io::Error,

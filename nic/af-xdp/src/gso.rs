@@ -1,9 +1,9 @@
 //! Transmission of GSO frames through a raw packet socket with `PACKET_VNET_HDR`. A GSO frame has
-//! the payload of many TCP segments, and the kernel or the device segments it.
+//! the payload of many TCP segments, and the kernel or the device segments the frame.
 //!
-//! AF_XDP carries frames up to the link's MTU. In copy mode, the kernel spends as much time on one
-//! AF_XDP frame as on one GSO frame of 40 segments that comes through a packet socket. Over a veth,
-//! the GSO frame is not even segmented. The AF_XDP port ([`XdpPort`](crate::XdpPort)) therefore
+//! AF_XDP carries frames up to the link's MTU. In copy mode, the kernel spends about as much time
+//! on one AF_XDP frame as on one GSO frame of 40 segments from a packet socket. Over a veth, the
+//! GSO frame is not even segmented. The AF_XDP port ([`XdpPort`](crate::XdpPort)) therefore
 //! sends bulk data through the packet socket.
 //!
 //! The packets of the packet socket pass the queueing discipline (qdisc), unlike the frames of

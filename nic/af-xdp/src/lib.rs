@@ -16,7 +16,7 @@
 //! whole packets: the port copies the frames of a received packet into one buffer, and the frames
 //! of a transmitted packet are adjacent.
 //!
-//! A program uses the port together with the crate `tidelane-steering`, whose `Demux` is the XDP
+//! A program uses the port together with the crate `tidelane-steering`, whose `Demux` loads the XDP
 //! program that redirects frames to the port:
 //!
 //! 1. `Demux::load_and_attach(ifindex, queue_counts(name)?.rx, Buffers::One)`;

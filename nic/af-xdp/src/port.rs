@@ -31,12 +31,13 @@ const ZERO_COPY_FRAME_SIZE: u32 = 4096;
 /// The kernel's counters of a socket (`XDP_STATISTICS`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XdpStatistics {
-    /// Frames dropped for reasons other than the state of the rings, for example because of their
-    /// length.
+    /// Frames dropped for reasons other than a full RX ring, for example because of their length.
+    /// In copy mode, the number includes the frames dropped because the FILL ring was empty.
     pub rx_dropped: u64,
     /// Frames dropped because the RX ring was full.
     pub rx_ring_full: u64,
-    /// Frames dropped because the FILL ring was empty.
+    /// Number of times that the kernel found the FILL ring empty. In copy mode, the kernel drops
+    /// one frame each time.
     pub rx_fill_ring_empty: u64,
     /// FILL entries (frames offered for reception) that the kernel refused.
     pub rx_invalid_descs: u64,
@@ -51,7 +52,8 @@ pub struct XdpStatistics {
 pub struct XdpCounters {
     /// Packets received.
     pub rx_packets: u64,
-    /// Received packets dropped because they were longer than an IP packet can be.
+    /// Received packets dropped because they were longer than the longest IPv4 packet with its link
+    /// header.
     pub rx_too_long: u64,
     /// Packets queued for transmission.
     pub tx_packets: u64,
@@ -61,11 +63,12 @@ pub struct XdpCounters {
     pub tx_gso_calls: u64,
     /// `sendto` calls made to transmit.
     pub tx_kicks: u64,
-    /// `recvfrom` calls made so that the kernel takes frames from the FILL ring.
+    /// `recvfrom` calls made so that the kernel takes frames from the FILL ring, or polls the NIC
+    /// (busy polling).
     pub rx_kicks: u64,
     /// Flushes in copy mode that left frames in the TX ring.
     pub tx_stalls: u64,
-    /// `sendto` calls that failed for a reason other than backpressure.
+    /// `sendto` calls that failed with an error other than EAGAIN, EBUSY, ENOBUFS and EINTR.
     pub tx_errors: u64,
 }
 
@@ -199,7 +202,7 @@ impl XdpPort {
     }
 
     /// Returns the socket for `Demux::register_xsk` and for polling. The socket is readable while
-    /// frames wait, and writable while the TX ring has space.
+    /// frames wait, and writable while the TX ring is at most half full.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -282,7 +285,8 @@ impl XdpPort {
         self.tx_error.take()
     }
 
-    /// Calls `sendto` until the kernel has taken all descriptors, or takes no more.
+    /// Calls `sendto` while the ring needs a wake-up, until the kernel has taken all descriptors or
+    /// takes no more.
     fn kick_tx(&mut self) {
         let mut pending = self.tx.pending();
         // Each round except the last makes the kernel take at least one descriptor, so the number
@@ -293,8 +297,8 @@ impl XdpPort {
             let left = self.tx.pending();
             if let Err(error) = outcome {
                 let code = error.raw_os_error().unwrap_or(0);
-                // These errors are backpressure. EAGAIN: the call has sent as many frames as it
-                // may, or the send buffer or the completion ring is full. EBUSY: the link dropped a
+                // These errors are temporary. EAGAIN: the call has sent as many frames as it may,
+                // or the send buffer or the device's queue is full. EBUSY: the link dropped a
                 // frame. ENOBUFS: temporarily no memory. EINTR: a signal interrupted the call.
                 if !matches!(
                     code,

@@ -19,7 +19,8 @@ pub struct QueueCounts {
 ///
 /// The function prefers the channels of ethtool. For a driver without channels, the function counts
 /// the queues in `sysfs`. A mount of `sysfs` shows the interfaces of one network namespace, so the
-/// thread must be in the network namespace of the mount.
+/// thread must be in the network namespace of the mount. If `sysfs` does not show the interface,
+/// the function returns one queue of each kind.
 pub fn queue_counts(interface: &str) -> io::Result<QueueCounts> {
     sys::interface_index(interface)?;
     match sys::interface_channels(interface) {

@@ -3,7 +3,7 @@
 //!
 //! Both indices are 32-bit counters that wrap at 2^32. The port writes one index, and the kernel
 //! writes the other index. The port stores its index once per batch, from a private copy, and loads
-//! the kernel's index once per batch. The port does not validate the kernel's index and entries,
+//! the kernel's index once per batch. This module does not validate the kernel's index and entries,
 //! because the kernel has full access to the memory of the process anyway.
 
 use std::{

@@ -14,7 +14,7 @@ use crate::{
     umem_unsafe::Umem,
 };
 
-/// Length in bytes of the longest packet: an Ethernet header with a VLAN tag, and the longest IP
+/// Length in bytes of the longest packet: an Ethernet header with a VLAN tag, and the longest IPv4
 /// packet. The kernel at the other end of a veth may send GSO packets above the MTU unsegmented.
 const PACKET_LEN_MAX: usize = LINK_HEADER_LEN_MAX as usize + 65_535;
 /// Option of a descriptor in a burst: `addr` is an offset in the burst's own buffer instead of the
@@ -66,7 +66,7 @@ pub(crate) struct RxQueue {
     incomplete: Vec<u8>,
     /// Number of packets received since the port was opened.
     received: u64,
-    /// Number of packets dropped because they were longer than an IP packet can be.
+    /// Number of packets dropped because they were longer than [`PACKET_LEN_MAX`].
     too_long: u64,
 }
 
@@ -77,8 +77,8 @@ impl RxQueue {
         rx: Ring<Descriptor>,
         layout: &UmemLayout,
     ) -> Self {
-        // The list covers all frames of the UMEM, because `exchange` may give any frame of the user
-        // to the receive half.
+        // The list covers all frames of the UMEM, because the caller of `exchange` may replace a
+        // received frame by any frame that the caller owns.
         let lent = vec![false; layout.frames() as usize].into_boxed_slice();
         let mut queue = Self {
             umem,
@@ -102,11 +102,12 @@ impl RxQueue {
         self.received
     }
 
-    /// Returns the number of packets dropped because they were longer than an IP packet can be.
+    /// Returns the number of packets dropped because they were longer than [`PACKET_LEN_MAX`].
     pub(crate) fn too_long(&self) -> u64 {
         self.too_long
     }
 
+    /// Returns the number of the frame (UMEM chunk) that contains the UMEM offset `addr`.
     #[inline]
     fn chunk_index(&self, addr: u64) -> usize {
         (addr >> self.frame_log2) as usize
@@ -158,8 +159,9 @@ impl RxQueue {
         count
     }
 
-    /// Appends the bytes of `frame` to the incomplete packet, returns the frame to the FILL ring,
-    /// and moves the packet to the burst if no frame continues it.
+    /// Appends the bytes of `frame` to the incomplete packet, and returns the frame to the FILL
+    /// ring. If `continues` is false, the packet is complete: the function moves the packet to the
+    /// burst, or drops a packet that is too long.
     #[cold]
     fn assemble(&mut self, burst: &mut XdpBurst, frame: Descriptor, continues: bool) {
         // SAFETY: the frame was taken from the RX ring and is not in the FILL ring yet, so the

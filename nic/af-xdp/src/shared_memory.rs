@@ -1,4 +1,5 @@
-//! The memory of a port's frames, which the user of the port may take.
+//! The memory of the frames of an AF_XDP port. The user of the port, the TCP/IP stack that opened
+//! the port, may take the memory.
 
 use std::{ptr::NonNull, sync::Arc};
 
@@ -6,7 +7,7 @@ use tidelane_packet_io::FrameMemory;
 
 use crate::{config::UmemLayout, tx_unsafe::TX_METADATA_LEN, umem_unsafe::Umem};
 
-/// The memory of a port, before the user takes it.
+/// The memory of a port's frames, until the user takes the memory.
 pub(crate) struct SharedMemory {
     umem: Arc<Umem>,
     layout: UmemLayout,

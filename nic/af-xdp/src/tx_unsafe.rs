@@ -22,7 +22,7 @@ use crate::{
 pub(crate) const TX_METADATA_LEN: u32 = 16;
 const _: () = assert!(size_of::<libc::xsk_tx_metadata>() == TX_METADATA_LEN as usize);
 const _: () = assert!(TX_METADATA_LEN <= TX_HEADROOM);
-/// Length of an Ethernet header in bytes. The kernel transmits nothing that is shorter than the
+/// Length of an Ethernet header in bytes. The port accepts no packet that is shorter than the
 /// header.
 const PACKET_LEN_MIN: usize = 14;
 
@@ -193,7 +193,8 @@ impl TxQueue {
         self.returned.pop_front()
     }
 
-    /// Queues one descriptor for each frame of the packet with `len` bytes of data at `addr`.
+    /// Queues the packet with `len` bytes of data at `addr`: one descriptor for each frame that
+    /// contains data.
     #[cold]
     fn push_frames(&mut self, addr: u64, len: u32, mut options: u32) {
         let number = self.packet_index(addr);
@@ -229,9 +230,9 @@ impl TxQueue {
         ((addr - self.area_start) / self.packet_size) as usize
     }
 
-    /// Completes a partial checksum: requests checksum offload in the transmit metadata, or
-    /// computes the checksum in software if the port has no transmit metadata. Returns the options
-    /// of the packet's first descriptor.
+    /// Requests checksum offload in the transmit metadata. If the port has no transmit metadata,
+    /// completes the partial checksum in software instead. Returns the options of the packet's
+    /// first descriptor.
     fn request_checksum(&mut self, addr: u64, len: usize, start: u16, offset: u16) -> u32 {
         let field_end = usize::from(start) + usize::from(offset) + 2;
         // The kernel would reject a descriptor whose checksum field lies outside the frame. The TX

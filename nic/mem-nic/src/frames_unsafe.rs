@@ -11,7 +11,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Returns the memory of `count` frames.
+    /// Returns the memory of `count` frames of `frame_len` bytes each. All bytes are zero.
     pub fn new(count: u32, frame_len: u32) -> Self {
         let zeroed = vec![0_u8; count as usize * frame_len as usize].into_boxed_slice();
         let raw = Box::into_raw(zeroed) as *mut [UnsafeCell<u8>];
@@ -30,7 +30,8 @@ impl Frames {
     fn at(&self, number: u32, range: &Range<u32>) -> *mut u8 {
         assert!(range.start <= range.end && range.end <= self.frame_len);
         let at = number as usize * self.frame_len as usize;
-        // Index the cells, so that a wrong frame number panics instead of leaving the memory.
+        // Index the cells, so that a wrong frame number panics instead of giving a pointer outside
+        // the memory.
         let frame = &self.bytes[at..at + self.frame_len as usize];
         frame[range.start as usize..].as_ptr().cast::<u8>() as *mut u8
     }

@@ -20,6 +20,7 @@ pub struct Capture<P, W> {
     out: W,
     /// Timestamp of the next frames in nanoseconds.
     time_ns: u64,
+    /// The write error that ended the capture.
     error: Option<io::Error>,
 }
 
@@ -53,8 +54,8 @@ impl<P: PacketIo, W: Write> Capture<P, W> {
         &self.port
     }
 
-    /// Returns the captured port. Frames that the caller passes to this port directly are not
-    /// captured.
+    /// Returns the captured port. Frames that the caller sends or receives directly through this
+    /// port are not captured.
     pub fn port_mut(&mut self) -> &mut P {
         &mut self.port
     }
@@ -141,7 +142,7 @@ impl<P: PacketIo, W: Write> PacketIo for Capture<P, W> {
 
 /// Returns the headers and the payload of the GSO frame (payload of many TCP segments) that `port`
 /// has just sent. A shared payload may differ from the bytes that `port` sent, because a program
-/// may write to it at any time.
+/// may write to the payload at any time.
 pub fn gso_frame(port: &mut impl PacketIo, payload: GsoPayload<'_>, gso: GsoParameters) -> Vec<u8> {
     let headers_len = usize::from(gso.headers_len);
     let mut frame = port.tx_gso_headers()[..headers_len].to_vec();

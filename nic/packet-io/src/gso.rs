@@ -1,12 +1,13 @@
-//! GSO frames: one frame with the payload of many TCP segments, which the link splits.
+//! GSO frames. A GSO frame has the payload of many TCP segments, and the link splits the frame into
+//! segments.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Smallest segment size, in payload bytes, of a GSO frame on a link that splits the frame in
-/// software, as the mux of the service does for the frames of a mux port (the shared memory of a
-/// program with a TCP/IP stack of its own). The minimum bounds the number of segments per frame. It
-/// is below the default MSS of IPv4 less the timestamp option (536 - 12 bytes), so that every
-/// ordinary connection may use GSO.
+/// software. An example of this link is a mux port: shared memory over which a program with a
+/// TCP/IP stack of its own sends frames to the mux of the service. The minimum bounds the number of
+/// segments per frame. The minimum is below the default MSS of IPv4 less the timestamp option
+/// (536 - 12 bytes), so that every ordinary connection may use GSO.
 pub const GSO_SEGMENT_MIN: u16 = 512;
 
 /// Parameters for the segmentation of a GSO frame by the link. Each segment has a copy of the
@@ -18,8 +19,8 @@ pub struct GsoParameters {
     pub headers_len: u16,
     /// Payload bytes of each segment except the last segment (MSS).
     pub segment_size: u16,
-    /// Offset of the TCP header in bytes. The checksum field of the TCP header holds the sum of the
-    /// pseudo-header of the whole GSO frame.
+    /// Offset of the TCP header in the frame, in bytes. The checksum field of the TCP header holds
+    /// the sum of the pseudo-header of the whole GSO frame.
     pub tcp_start: u16,
     /// True if the IP header is IPv6.
     pub is_v6: bool,

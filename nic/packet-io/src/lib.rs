@@ -46,8 +46,8 @@ pub trait Burst {
     fn frame(&self, at: usize) -> Option<&[u8]>;
 
     /// Returns the segment size (payload bytes) of frame `at` if the frame is a GSO frame, which
-    /// the receiver has to split. Returns zero for every other frame. Only a port that connects a
-    /// program to the service (crate `tidelane-packet-ring`) receives GSO frames.
+    /// the receiver has to split. Returns zero for every other frame. Only the service's end of a
+    /// mux port (crate `tidelane-packet-ring`) reports segment sizes.
     #[inline]
     fn segment_size(&self, at: usize) -> u16 {
         let _ = at;
@@ -67,8 +67,8 @@ pub enum TxChecksum {
     /// The checksum is complete.
     Done,
     /// Partial checksum (Linux: CHECKSUM_PARTIAL): the checksum field holds only the sum of the
-    /// pseudo-header. The port completes the checksum, or leaves the checksum to a peer on the same
-    /// machine. Both offsets are in bytes.
+    /// pseudo-header. The port completes the checksum, or leaves the checksum to the device or to a
+    /// peer on the same machine. Both offsets are in bytes.
     Partial {
         /// Start of the summed range, from the start of the frame.
         start: u16,

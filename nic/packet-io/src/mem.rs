@@ -146,7 +146,7 @@ pub struct MemPort {
     /// Released frames that are not yet back in the pool of `rx`.
     rx_released: Vec<Box<[u8]>>,
     /// Number of entries in `rx_released` at which the port returns all entries to the pool. If the
-    /// port kept more frames, the transmitter would run out of frames.
+    /// port kept more frames, the transmitter could run out of frames.
     rx_released_max: usize,
 }
 

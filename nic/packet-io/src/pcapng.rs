@@ -35,21 +35,25 @@ pub fn frame_block_len(len: usize) -> usize {
 pub fn write_header(out: &mut impl Write) -> io::Result<()> {
     let mut body = Vec::new();
     body.extend(BYTE_ORDER_MAGIC.to_le_bytes());
+    // Version 1.0, and a section of unspecified length.
     body.extend([1, 0, 0, 0]);
     body.extend((-1i64).to_le_bytes());
     write_block(out, BLOCK_SECTION_HEADER, &[&body])?;
     body.clear();
     body.extend(LINKTYPE_ETHERNET.to_le_bytes());
     body.extend([0, 0]);
+    // Snapshot length: no limit.
     body.extend(0u32.to_le_bytes());
     body.extend(OPTION_IF_TSRESOL.to_le_bytes());
+    // The option has one byte: times are in units of 10^-9 seconds. Three bytes of padding follow.
     body.extend([1, 0, 9, 0, 0, 0]);
+    // End of the options.
     body.extend([0; 4]);
     write_block(out, BLOCK_INTERFACE, &[&body])
 }
 
-/// Writes the block of a frame of `frame_len` bytes, of which `bytes` are captured. `time_ns` is in
-/// nanoseconds since 1970, or since an epoch of the caller's choice.
+/// Writes the block of a frame of `frame_len` bytes. `bytes` are the captured bytes at the start of
+/// the frame. `time_ns` is in nanoseconds since 1970, or since an epoch of the caller's choice.
 ///
 /// # Errors
 ///
@@ -75,8 +79,9 @@ pub fn write_frame(
     write_block(out, BLOCK_ENHANCED_PACKET, &parts)
 }
 
-/// Sorts the packet blocks in `bytes` by their times. Blocks with equal times keep their order. An
-/// incomplete block at the end of `bytes` is left out.
+/// Returns the packet blocks in `bytes`, sorted by their times. Blocks with equal times keep their
+/// order. The function leaves out the first incomplete or invalid block and all bytes after the
+/// block.
 pub fn sorted_by_time(bytes: &[u8]) -> Vec<u8> {
     let word = |at: usize| {
         let word = bytes.get(at..at + 4)?;

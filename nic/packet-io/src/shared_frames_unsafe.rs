@@ -4,7 +4,7 @@
 //! The memory consists of numbered frames of equal length. At each time, a frame belongs to the
 //! port or to the user. A user that keeps a received frame gives the port a free frame in exchange,
 //! so that the port never runs out of frames. For a transmission, the user lends a frame to the
-//! port, and gets it back when the port no longer reads it.
+//! port, and gets the frame back when the port no longer reads the frame.
 
 use std::{any::Any, ops::Range, ptr::NonNull};
 
@@ -20,7 +20,8 @@ pub struct FrameMemory {
     pub count: u32,
     /// Length of a frame in bytes.
     pub frame_len: u32,
-    /// Numbers of the frames that belong to the user. All other frames belong to the port.
+    /// Numbers of the frames that belong to the user at the start. All other frames belong to the
+    /// port at the start.
     pub free: Range<u32>,
     /// Number of bytes before the data of a lent frame that the port may write.
     pub tx_headroom: u32,

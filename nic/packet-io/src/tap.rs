@@ -3,8 +3,8 @@
 //!
 //! A tap copies each frame that its filter selects to a bounded buffer, as a block of a capture
 //! file (pcapng), and the observer takes the blocks from time to time. While the buffer is full,
-//! the tap only counts further frames as lost, so that it never delays the port. [`Tapped`] is a
-//! port with taps.
+//! the tap only counts further frames as lost, so that the tap never waits for the observer.
+//! [`Tapped`] is a port with taps.
 
 use std::fmt;
 

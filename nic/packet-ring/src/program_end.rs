@@ -14,7 +14,7 @@ use crate::view_unsafe;
 /// Length in bytes of an Ethernet header, an IPv6 header and a TCP header with all options.
 const GSO_HEADERS_LEN_MAX: usize = 14 + 40 + 60;
 
-/// Frames that a program has received, in the service's memory.
+/// Frames that a program has received, in the shared memory that the service writes.
 #[derive(Debug)]
 pub struct ProgramBurst {
     view: PacketView,

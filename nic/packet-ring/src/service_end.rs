@@ -75,8 +75,8 @@ impl ServiceEnd {
     }
 
     /// Returns true if the program has written an impossible index or length, or if a write to the
-    /// program's doorbell failed. The mux port transfers no more frames, and the service closes the
-    /// port.
+    /// program's doorbell failed. The mux port then transfers no more frames, and the service
+    /// closes the port.
     pub fn is_corrupt(&self) -> bool {
         self.corrupt
     }
@@ -105,8 +105,8 @@ impl PacketIo for ServiceEnd {
     }
 
     /// Copies at most `max` frames to `burst`. A GSO frame (payload of many TCP segments) counts as
-    /// one frame, and as one more frame for each 2 KiB, so that a program gets no larger share of
-    /// the core's time by GSO frames.
+    /// one frame, and as one more frame for each whole 2 KiB, so that a program gets no larger
+    /// share of the core's time by GSO frames.
     #[inline]
     fn rx_burst(&mut self, burst: &mut ServiceBurst, max: usize) -> usize {
         if self.corrupt || self.from_program.is_empty() {

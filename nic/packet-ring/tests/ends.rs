@@ -85,7 +85,7 @@ fn a_full_ring_refuses_frames_and_drains() {
     assert!(send(&mut port.service, &[1; 60]));
 }
 
-/// Two bursts at once keep their frames until both are released.
+/// The release of one burst leaves the frames of another burst intact.
 #[test]
 fn bursts_overlap() {
     let mut port = port();

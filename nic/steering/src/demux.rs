@@ -57,8 +57,8 @@ pub enum Scope {
     /// Packets without a connection in the kernel. The kernel keeps the segments of its
     /// connections, including those in SYN-RECEIVED and TIME-WAIT, and the ACKs of its SYN cookies.
     BesideConnections,
-    /// Packets for which the kernel has neither a connection nor a listener. The kernel keeps the
-    /// packets that it keeps with `BesideConnections`, and also the SYNs for its own listener.
+    /// Packets without a connection in the kernel, except SYNs for a listener of the kernel. The
+    /// kernel keeps these SYNs, and the packets that it keeps with `BesideConnections`.
     BesideKernel,
 }
 
@@ -120,16 +120,18 @@ pub struct DemuxCounters {
     /// Passed to the kernel: TCP or UDP without a claim.
     pub unclaimed: u64,
     /// Passed to the kernel: fragments of datagrams that the service does not get. If a fragment
-    /// overtakes the first fragment of its datagram, the demux treats the fragment like the earlier
-    /// datagrams between the two machines (`docs/design/fragments.md`).
+    /// overtakes the first fragment of its datagram, the demux passes the fragment to the service
+    /// or to the kernel, as it did with the earlier datagrams from this source to this destination
+    /// (`docs/design/fragments.md`).
     pub fragments: u64,
-    /// Passed to the kernel: ICMP, except errors that quote a claimed 3-tuple.
+    /// Passed to the kernel: ICMP, except the errors that `redirected_icmp` counts.
     pub icmp: u64,
     /// Passed to the kernel: other protocols, IPv4 source routes, malformed headers, and long
     /// chains of IPv6 extension headers.
     pub other_ip: u64,
-    /// Passed to the kernel: frames that are neither IPv4 nor IPv6, frames with a VLAN tag, and
-    /// link-level broadcast or multicast without a claim of all groups ([`Claim::GROUP_V4`]).
+    /// Passed to the kernel: frames that are neither IPv4 nor IPv6, frames of a VLAN (VLAN id other
+    /// than zero), and link-level broadcast or multicast without a claim of all groups
+    /// ([`Claim::GROUP_V4`]).
     pub not_ip: u64,
     /// Redirected to the service: fragments of claimed TCP or UDP.
     pub redirected_fragments: u64,

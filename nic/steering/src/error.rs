@@ -1,20 +1,22 @@
-//! Errors of loading the demux (the XDP program that redirects claimed packets to the service) and
-//! of copying the kernel's tables. The text of each error except [`SteeringError::System`] says
-//! what the user can do, in most cases with a command that resolves the error or shows its cause.
+//! Errors of loading the demux and of accessing its maps. The demux is the XDP program that
+//! redirects claimed packets to the service. The text of each error except
+//! [`SteeringError::System`] says what the user can do, in most cases with a command that resolves
+//! the error or shows its cause.
 
 use std::{error::Error, fmt, io};
 
 use crate::{firewall::Program, kernel_tables::AttachedXdpMode};
 
-/// The reason for which the demux or the copy of the kernel's tables failed.
+/// The reason for which an operation on the demux failed. The impaired link of the tests
+/// ([`ImpairedLink`](crate::impair::ImpairedLink)) has the same errors.
 #[derive(Debug)]
 pub enum SteeringError {
     /// The caller lacks a capability: CAP_NET_ADMIN, or CAP_BPF.
     NotPermitted,
     /// This network namespace has no interface with that index.
     NoSuchInterface(u32),
-    /// The kernel cannot load or attach the demux, which is an XDP program. The text is the
-    /// kernel's reason.
+    /// The kernel cannot load or attach the demux, which is an XDP program. The text is the reason
+    /// of the kernel or of the eBPF loader.
     NoKernelSupport(String),
     /// The interface has an XDP program that does not belong to this service.
     OtherProgram {

@@ -20,7 +20,7 @@ const ETH_SS_FEATURES: u32 = 4;
 const NAME_LEN: usize = 32;
 /// Length of `struct ethtool_drvinfo` in words of 32 bits. Its second field is the driver's name.
 const DRIVER_INFO_WORDS: usize = 49;
-/// Largest number of features; kernels have some 70.
+/// Largest number of features that this module supports; kernels have some 70.
 const FEATURES_MAX: u32 = 256;
 
 /// Number of a feature. The number stays the same while the kernel runs.

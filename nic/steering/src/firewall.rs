@@ -6,14 +6,14 @@
 //! sends over AF_XDP enter the kernel behind all hooks. GSO frames, which carry the payload of many
 //! TCP segments, are an exception. The service sends GSO frames over a packet socket, so these
 //! frames pass the hooks of tc, tcx and netdev egress. An operator may rely on a hook, so
-//! [`Firewall::hooks`] names each hook.
+//! [`Firewall::hooks`] lists the hooks, and [`network_security_modules`] lists the modules.
 //!
 //! ```text
 //!   NIC -> XDP -> tc, tcx -> netdev ingress -> prerouting -> input -> cgroup ingress -> socket
 //!           |                                                                            |
 //!        service                                                                         |
 //!           |                                                                            |
-//!   NIC <---+--- tc, tcx <- netdev egress <- postrouting <- output <- cgroup egress <----+
+//!   NIC <---+--- tc, tcx <- netdev egress <- cgroup egress <- postrouting <- output <----+
 //! ```
 
 mod bpf;
@@ -76,6 +76,7 @@ impl fmt::Display for Direction {
 /// users see names.
 #[derive(Clone, Debug, Eq)]
 pub struct Program {
+    /// Number that the kernel gave the program (BPF program ID).
     id: u32,
     /// Name of the program; `None` if the name is unknown or is not to be reported.
     name: Option<String>,
@@ -107,7 +108,7 @@ pub enum Hook {
         table: String,
         /// Name of the chain.
         chain: String,
-        /// Name of the netfilter hook.
+        /// Name of the netfilter hook, such as `input`; `unknown` for a hook without a known name.
         hook: &'static str,
     },
     /// A table of `iptables-legacy` with a rule, or a policy other than ACCEPT.
@@ -121,7 +122,7 @@ pub enum Hook {
     Filter {
         /// Name of the interface.
         interface: String,
-        /// Direction; None for a filter of the interface's root qdisc.
+        /// Direction; `None` for a filter of the interface's root qdisc.
         side: Option<Direction>,
         /// Kind of the filter, such as `u32` or `bpf`.
         kind: String,
@@ -139,7 +140,7 @@ pub enum Hook {
     },
     /// A BPF program of a cgroup.
     Cgroup {
-        /// Path of the cgroup.
+        /// Path of the cgroup in the cgroup2 hierarchy.
         cgroup: String,
         /// Attach type in the spelling of `bpftool`.
         attach_type: &'static str,
@@ -189,8 +190,9 @@ impl fmt::Display for Hook {
     }
 }
 
-/// Returns the hooks `found`. A hook that is among the hooks `known` has the name of `known`,
-/// because a process may have lost the right to look up the names of BPF programs.
+/// Returns the hooks `found`. A hook that equals a hook in `known` is replaced by the hook in
+/// `known`, which may have the name of its BPF program. This process may have lost the right to
+/// look up names after it found `known`.
 pub fn with_known_names(found: Vec<Hook>, known: &[Hook]) -> Vec<Hook> {
     let named = |hook: Hook| {
         known
@@ -225,6 +227,7 @@ pub struct Firewall {
     ifindex: u32,
     /// The cgroup2 hierarchy; `None` if the kernel has no cgroups.
     cgroups: Option<CgroupTree>,
+    /// Form in which BPF programs are reported.
     naming: Naming,
 }
 
@@ -251,7 +254,8 @@ impl Firewall {
         }
     }
 
-    /// Returns all current hooks. A subsystem that the kernel lacks has no hooks.
+    /// Returns the current hooks of each [`Subsystem`]. A subsystem that the kernel lacks has no
+    /// hooks.
     pub fn hooks(&self) -> Result<Vec<Hook>, HookQueryError> {
         let of = |subsystem| move |error| HookQueryError { subsystem, error };
         let mut hooks = nftables::chains(&self.interface).map_err(of(Subsystem::Nftables))?;
@@ -268,8 +272,9 @@ impl Firewall {
     }
 }
 
-/// Returns the kernel's security modules that control connections (`connect`, `listen`).
-/// Connections of the service bypass these modules.
+/// Returns the active security modules of the kernel that can control connections (`connect`,
+/// `listen`). Connections of the service bypass these modules. The result is empty if the kernel's
+/// list of modules cannot be read.
 pub fn network_security_modules() -> Vec<String> {
     const WITH_SOCKET_HOOKS: [&str; 5] = ["selinux", "apparmor", "smack", "tomoyo", "bpf"];
     let list = std::fs::read_to_string("/sys/kernel/security/lsm").unwrap_or_default();

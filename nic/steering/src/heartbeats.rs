@@ -24,8 +24,8 @@ const WORDS_PER_QUEUE: usize = 8;
 /// Value for a sleeping core. The demux replaces the value by the arrival time of the next frame
 /// for the service.
 const ASLEEP: u64 = 1;
-/// Value for a service that takes no more frames. The demux treats the core as silent for more than
-/// 30 s.
+/// Value for a service that takes no more frames. The demux treats the core like a core whose
+/// heartbeat is older than 30 s.
 const GIVEN_UP: u64 = 2;
 
 /// The heartbeats of all queues.
@@ -111,7 +111,7 @@ mod tests {
         assert!(!last.is_awaited());
         one.sleep();
         assert!(!one.is_awaited());
-        // The demux writes the time of a frame.
+        // `beat` stands in for the demux, which would write the arrival time of a frame.
         one.beat(2_000_000_000);
         assert!(one.is_awaited());
         all.give_up();

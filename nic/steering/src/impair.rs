@@ -29,7 +29,8 @@ pub struct DirectionCounters {
     pub forwarded: u64,
     /// Frames dropped on purpose.
     pub lost: u64,
-    /// Frames redirected to a socket, whose owner sends them later.
+    /// Frames redirected to a socket, whose owner sends them later. Frames that are dropped because
+    /// there is no socket count, too.
     pub delayed: u64,
 }
 
@@ -42,7 +43,8 @@ pub struct ImpairedLink {
 
 impl ImpairedLink {
     /// Joins the interfaces with these indices. Both drivers need native XDP. A frame that is
-    /// redirected into a veth arrives only if the other end has NAPI (`ethtool -K <end> gro on`).
+    /// redirected into a veth arrives only if the other end has NAPI (`ethtool -K <end> gro on`,
+    /// or an XDP program).
     pub fn join(ends: [u32; 2], impairment: &Impairment) -> Result<Self, SteeringError> {
         check_permission()?;
         let globals = [
@@ -80,7 +82,8 @@ impl ImpairedLink {
         self.delay_sockets.set(direction, socket)
     }
 
-    /// Returns the counters, by direction.
+    /// Returns the counters of directions 0 and 1 (see
+    /// [`set_delay_socket`](Self::set_delay_socket)).
     pub fn counters(&self) -> Result<[DirectionCounters; 2], SteeringError> {
         let [a, b, c, d, e, f] = self.counters.sum()?;
         Ok([

@@ -17,6 +17,7 @@
 //! * [`links`] says which kinds of interfaces can be served, and knows special cases of drivers.
 //! * [`Lookup`] queries the kernel for the listening socket that receives a SYN, and for
 //!   connections.
+//! * [`impair`] joins two interfaces by a link that drops and delays packets, for tests.
 //!
 //! All functions act on the network namespace of the calling thread. A value that has a socket (for
 //! example `KernelTables`, `Lookup`, `Features`) keeps the namespace of the thread that opened the

@@ -4,7 +4,7 @@
 //! AF_XDP delivers a frame as the interface's driver received it. A virtual interface on top of
 //! another interface delivers packets that the lower interface has already changed: GRO may have
 //! joined segments to a packet longer than a frame, and the checksum may be missing.
-//! `docs/kernels.md` has the table.
+//! `docs/kernels.md` has a table of the kinds.
 
 use crate::{
     AttachRequest,
@@ -15,7 +15,7 @@ use crate::{
 /// The kind of a VLAN device, such as `eth1.5`.
 const VLAN: &str = "vlan";
 
-/// Drivers that stop running an attached XDP program when they reinitialize their rings (the
+/// Drivers that stop running an attached native XDP program when they reinitialize their rings (the
 /// interface goes down and up, `ethtool -G`). All packets then go to the kernel, which resets the
 /// service's connections. vmxnet3 stops programs in this way in Linux 6.12 and 7.3.
 const FORGETFUL_DRIVERS: [&str; 1] = ["vmxnet3"];
@@ -70,8 +70,8 @@ fn name_of(kind: &LinkKind) -> String {
 }
 
 /// Returns the link below a VLAN device. The settings of the lower link affect the packets of the
-/// VLAN device. Returns `None` if `link` is not a VLAN device, or if the lower link is in another
-/// network namespace.
+/// VLAN device. Returns `None` if `link` is not a VLAN device, if the lower link is in another
+/// network namespace, or if `kernel_tables` does not have the lower link.
 pub fn carrier<'a>(kernel_tables: &'a KernelTables, link: &LinkRecord) -> Option<&'a LinkRecord> {
     let is_vlan = matches!(&link.kind, LinkKind::Virtual(kind) if kind == VLAN);
     let lower = link.lower.filter(|_| is_vlan && !link.lower_is_elsewhere)?;
@@ -131,7 +131,7 @@ impl Driver {
 
     /// Returns true if this driver, in the kernel release `release`, completes the checksums that
     /// AF_XDP's transmit metadata requests. Linux 6.12 sends segments without checksums on
-    /// virtio-net.
+    /// virtio-net. The function assumes that all other drivers complete the checksums.
     pub fn heeds_metadata(&self, release: &str) -> bool {
         self.0 != VIRTIO_NET || version_of(release) >= VIRTIO_NET_SINCE
     }
@@ -146,8 +146,8 @@ fn version_of(release: &str) -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// Returns a warning for a veth. The frames of a veth may have VLAN tags that the demux, the
-/// service's XDP program, cannot see.
+/// Returns a warning if `link` is a veth, and otherwise `None`. The frames of a veth may have VLAN
+/// tags that the demux, the service's XDP program, cannot see.
 pub fn veth_tag_warning(link: &LinkRecord) -> Option<String> {
     let name = &link.name;
     (link.kind == LinkKind::Veth).then(|| {

@@ -81,8 +81,9 @@ impl Lookup {
         })
     }
 
-    /// Tests the queries with a listening socket of this process. Returns `Unsupported` if the
-    /// kernel does not find the socket. A kernel without CONFIG_INET_DIAG finds no socket.
+    /// Tests [`listener`](Self::listener) with a listening socket of this process. Returns
+    /// `Unsupported` if the kernel does not find the socket. A kernel without CONFIG_INET_DIAG
+    /// finds no socket.
     pub fn self_test(&mut self) -> io::Result<()> {
         let flags = SocketFlags::CLOEXEC;
         let kind = SocketType::STREAM;
@@ -283,11 +284,12 @@ impl Request {
     }
 }
 
-/// A listening or connected socket.
+/// A listening socket, or the socket of a connection (up to TIME-WAIT).
 #[derive(Debug, PartialEq, Eq)]
 struct Found {
     /// TCP state of the socket (`TCP_LISTEN` and others).
     state: u8,
+    /// Identity, local address and owner, also for a connection.
     socket: FoundListener,
 }
 

@@ -43,9 +43,9 @@ pub struct BoundSocket {
 }
 
 impl PortReservation {
-    /// Reserves `port` of `addr` (IPv4 as `::ffff:a.b.c.d`), or a port of the kernel's choice if
-    /// `port` is 0. Returns the kernel's error: EADDRINUSE, EACCES for a privileged port,
-    /// EADDRNOTAVAIL.
+    /// Reserves TCP port `port` of `addr` (IPv4 as `::ffff:a.b.c.d`), or a port of the kernel's
+    /// choice if `port` is 0. Returns the kernel's error, for example EADDRINUSE, EACCES for a
+    /// privileged port, or EADDRNOTAVAIL.
     pub fn new(addr: [u8; 16], port: u16) -> io::Result<Self> {
         let socket = new_socket(addr, SocketType::STREAM)?;
         Self::bind(socket, addr, port)
@@ -77,9 +77,10 @@ impl PortReservation {
         Ok(reserved)
     }
 
-    /// Reserves the port to which a program's UDP socket is bound. ([`beside`](Self::beside) is the
-    /// function for TCP.) Ignores `bound.reuse_port`. Returns EADDRINUSE if another socket without
-    /// SO_REUSEADDR has the port, for example an earlier reservation.
+    /// Reserves the port to which `socket`, a program's UDP socket, is bound.
+    /// ([`beside`](Self::beside) is the function for TCP.) Ignores `bound.reuse_port`. Returns
+    /// EADDRINUSE if another socket without SO_REUSEADDR has the port, for example an earlier
+    /// reservation.
     ///
     /// UDP has no repair mode. Therefore this function sets SO_REUSEADDR on the program's socket
     /// for a moment. Meanwhile other sockets with SO_REUSEADDR may be bound to the port, so the
@@ -99,9 +100,10 @@ impl PortReservation {
         Ok(reserved)
     }
 
-    /// Returns true if no other TCP socket can be bound to the port of `bound`, not even with
-    /// SO_REUSEADDR. If the first socket of a port had SO_REUSEADDR at its `bind`, some kernels let
-    /// sockets with SO_REUSEADDR share the port in spite of a reservation. Linux 6.18 does not.
+    /// Returns true if no further TCP socket without SO_REUSEPORT can be bound to the port of
+    /// `bound`, not even with SO_REUSEADDR. If the first socket of a port had SO_REUSEADDR at its
+    /// `bind`, some kernels let sockets with SO_REUSEADDR share the port in spite of a reservation.
+    /// Linux 6.18 does not.
     pub fn is_exclusive(bound: &BoundSocket) -> io::Result<bool> {
         let probe = socket_like(bound, SocketType::STREAM)?;
         sockopt::set_socket_reuseaddr(&probe, true)?;
@@ -140,7 +142,7 @@ impl PortReservation {
     }
 }
 
-/// Opens an unbound socket with the properties of `bound`.
+/// Opens an unbound socket with the IP version, IPV6_V6ONLY and interface of `bound`.
 fn socket_like(bound: &BoundSocket, kind: SocketType) -> io::Result<OwnedFd> {
     let socket = new_socket(bound.addr, kind)?;
     if Ipv6Addr::from(bound.addr).is_unspecified() {

@@ -23,7 +23,7 @@ unsafe impl Send for SharedWords {}
 unsafe impl Sync for SharedWords {}
 
 impl SharedWords {
-    /// Maps the first `len` words of a map with `BPF_F_MMAPABLE`.
+    /// Maps the first `len` words of a BPF map that has the flag `BPF_F_MMAPABLE`.
     pub(crate) fn of_map(map: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses a free place, and refuses a length beyond the end of the map.
@@ -31,7 +31,7 @@ impl SharedWords {
         Ok(Self::new(start?.cast(), len))
     }
 
-    /// Maps private words of this process.
+    /// Maps `len` words that only this process can access, and that are zero at first.
     pub(crate) fn private(len: usize) -> io::Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses a free place.

@@ -28,7 +28,7 @@ pub(crate) const UNIT: u64 = 1_000;
 /// 2/ln 2 = 2.885: the least gain that doubles the rate in each round trip.
 const HIGH_GAIN: u64 = 2_885;
 const DRAIN_GAIN: u64 = UNIT * UNIT / HIGH_GAIN;
-/// `cwnd_gain` outside of STARTUP, which allows for delayed and lost ACKs.
+/// `cwnd_gain` of PROBE_BW. The gain allows for delayed and lost ACKs.
 const CWND_GAIN: u64 = 2 * UNIT;
 /// `pacing_gain` of each phase of PROBE_BW.
 const PACING_GAIN_CYCLE: [u64; 8] = [1_250, 750, UNIT, UNIT, UNIT, UNIT, UNIT, UNIT];
@@ -38,7 +38,7 @@ const BW_ROUNDS: u32 = 10;
 const MIN_RTT_AGE: Duration = Duration::from_secs(10);
 /// Least length of PROBE_RTT. The mode also lasts at least one round.
 const PROBE_RTT_TIME: Duration = Duration::from_millis(200);
-/// Window in PROBE_RTT in segments, and the least window in any mode.
+/// Window in PROBE_RTT in segments, and the least window in any mode, except after an RTO.
 const CWND_MIN_SEGMENTS: u32 = 4;
 /// Growth of BtlBw that restarts the count of [`FULL_BW_ROUNDS`], as a ratio: a quarter.
 const FULL_BW_GROWTH: (u64, u64) = (5, 4);
@@ -70,7 +70,7 @@ pub struct Bbr {
     window: Window,
     /// Filter of BtlBw, in bytes per second by round.
     bw: MaxFilter,
-    /// RTprop in microseconds (`u32::MAX` before the first sample), and the time of its sample.
+    /// RTprop in microseconds (`u32::MAX` before the first sample), and the start of its age.
     min_rtt_us: u32,
     min_rtt_at: Instant,
     /// Pacing rate in bytes per second.
@@ -86,7 +86,7 @@ pub struct Bbr {
     /// Index of the present phase in [`PACING_GAIN_CYCLE`], and the time of its start.
     phase: u8,
     phase_at: Instant,
-    /// Time at which PROBE_RTT ends. [`Instant::MAX`] until the flight is small enough.
+    /// Earliest end of PROBE_RTT ([`Instant::MAX`] until the flight is small); true after a round.
     probe_rtt_end: Instant,
     probe_rtt_round: bool,
     mode: Mode,
@@ -156,7 +156,7 @@ impl Bbr {
         Some(Duration::from_micros(self.min_rtt_us as u64))
     }
 
-    /// Sets the pacing rate to an initial window per `rtt`, times the gain of STARTUP.
+    /// Sets the pacing rate to one cwnd per `rtt`, times the gain of STARTUP.
     fn set_first_rate(&mut self, rtt: Duration) {
         let window = u64::from(self.window.cwnd()) * 1_000_000;
         let rate = window / rtt.as_micros().max(1);
@@ -199,7 +199,7 @@ impl Bbr {
         to_u32(held.div_ceil(smss) * smss)
     }
 
-    /// Counts rounds, and adds the rate of `sample` to the BtlBw filter.
+    /// Counts rounds. Adds the sample's rate to the BtlBw filter, unless app-limited and lower.
     fn update_bandwidth(&mut self, sample: &RateSample) {
         self.round_start = false;
         let Some(interval) = &sample.interval else {

@@ -1,4 +1,5 @@
-//! State of a congestion control beyond its window, for the socket option TCP_CC_INFO.
+//! The state that a congestion control algorithm has besides its window, for the socket option
+//! TCP_CC_INFO.
 
 use tidelane_time::Duration;
 

@@ -24,7 +24,8 @@ const ALPHA: u64 = 9;
 /// Denominator of `alpha_cubic`.
 const ALPHA_UNIT: u64 = 17;
 /// Largest distance from `K` in ms for which the curve is computed. The value is larger than any
-/// `K`, but so small that its cube, divided by 1000, times four segments fits into 64 bits.
+/// `K` for segments of 150 bytes or more, but so small that its cube, divided by 1000, times four
+/// segments fits into 64 bits.
 const OFFSET_MS_MAX: u64 = 1 << 18;
 /// Time after the start of congestion avoidance in which RTT samples are discarded, because they
 /// still belong to the recovery (as in Linux).
@@ -43,7 +44,7 @@ pub struct Cubic {
     k_ms: u32,
     /// W_est in bytes.
     w_est: u32,
-    /// Bytes acknowledged since `w_est` last grew, times the numerator of alpha.
+    /// Acknowledged bytes that have not yet grown `w_est`, times the numerator of alpha.
     w_est_credit: u64,
     /// Remainder of the division that computed the last growth of cwnd, in units of 1/cwnd bytes.
     growth_remainder: u32,
@@ -52,7 +53,7 @@ pub struct Cubic {
     /// Start of the congestion avoidance epoch, plus all idle times since then. [`Instant::MAX`]
     /// outside of an epoch.
     epoch_start: Instant,
-    /// Time of the last ACK of this epoch.
+    /// Time of the last ACK of this epoch, or end of the last idle time if that is later.
     last_ack: Instant,
     /// HyStart, which ends slow start early.
     hystart: HyStart,
@@ -126,7 +127,8 @@ impl Cubic {
         }
     }
 
-    /// Advances W_est by alpha segments per acknowledged window (RFC 9438 §4.3).
+    /// Advances W_est by alpha segments per acknowledged window, or by one segment once W_est has
+    /// reached `cwnd_prior` (RFC 9438 §4.3).
     fn advance_w_est(&mut self, acked_bytes: u32) {
         let alpha = if self.w_est < self.cwnd_prior {
             ALPHA

@@ -12,21 +12,22 @@ struct Sample {
     value: u32,
 }
 
-/// Windowed maximum. `best[0]` is the largest sample of the span. `best[1]` is the largest stored
-/// sample of a later round, and `best[2]` that of a round later still. Until such a sample is
-/// stored, an element repeats the one before it.
+/// Windowed maximum. `best[0]` is the largest stored sample. `best[1]` is the largest stored sample
+/// of a later round, and `best[2]` that of a round later still. Until such a sample is stored, an
+/// element repeats the element before it. The filter does not store every sample, so the maximum
+/// may be lower than the largest sample of the span.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct MaxFilter {
     best: [Sample; 3],
 }
 
 impl MaxFilter {
-    /// Returns the largest value; zero before the first sample.
+    /// Returns the largest stored value; zero before the first sample.
     pub const fn max(&self) -> u32 {
         self.best[0].value
     }
 
-    /// Returns the number of the round in which the largest value was measured.
+    /// Returns the number of the round in which the largest stored value was measured.
     pub const fn round(&self) -> u32 {
         self.best[0].round
     }
@@ -49,7 +50,7 @@ impl MaxFilter {
     }
 
     /// Drops samples that are too old. Stores samples from different parts of the span, so that a
-    /// recent sample can replace the largest sample when that expires.
+    /// recent sample can replace the largest sample when the largest sample expires.
     fn age(&mut self, new: Sample, span: u32) {
         let [first, second, third] = self.best;
         let age = new.round.wrapping_sub(first.round);

@@ -21,8 +21,8 @@ pub struct Window {
     initial_segments: u32,
     /// True if an RTO has expired and no ACK has arrived since then.
     in_timeout: bool,
-    /// True until the end of the slow start that follows an RTO, in which an ACK may cover data
-    /// that arrived long before the RTO.
+    /// True from an RTO to the end of the slow start that follows the RTO. In this slow start, an
+    /// ACK may cover data that arrived long before the RTO.
     after_timeout: bool,
 }
 

@@ -1,6 +1,6 @@
 //! A complete driver: a program that runs TCP engines (crate `tidelane-engine`). A wire in memory
-//! connects two engines and loses every ninth segment. One engine echoes all data, and the other
-//! engine checks the echo. Time is virtual.
+//! connects two engines and loses every ninth segment. The application of one engine echoes all
+//! data, and the application of the other engine checks the echo. Time is virtual.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -64,7 +64,7 @@ fn write(engine: &mut Engine, wire: &mut Wire, flow: FlowId, data: &[u8]) {
     written.expect("the data fits into the send limit");
 }
 
-/// Returns the new data that has arrived in order, and counts it as read.
+/// Returns the new data that has arrived in order, and tells the engine that this data was read.
 fn read(engine: &mut Engine, wire: &Wire, flow: FlowId) -> Vec<u8> {
     let Some(state) = engine.flow(flow) else {
         return Vec::new();

@@ -1,6 +1,6 @@
-//! Cold states of all flows. The cold state of a flow (`Connection`) is the state that only the
-//! slow path uses. The states are indexed by flow id and stored in chunks, so that a chunk without
-//! flows holds no memory.
+//! Cold states of all flows. The cold state of a flow (`Connection`) is the state that the fast
+//! path does not use. The states are indexed by flow id and stored in chunks, so that a chunk
+//! without flows holds no memory.
 
 use tidelane_flow::FlowId;
 use tidelane_slowpath::Connection;

@@ -9,10 +9,10 @@
 //! +--------------------------+-------+----------+--------+--------+
 //! ```
 //!
-//! MSS and window scale are rounded down to a table entry. A cookie needs no bit for timestamps,
-//! because a peer sends timestamps only if our SYN,ACK had timestamps. The lowest bit of our TSval,
-//! before the timestamp offset is added, tells if ECN was negotiated. The peer returns this TSval
-//! in TSecr.
+//! MSS and window scale are rounded down to a table entry. An MSS below the lowest entry counts as
+//! that entry. A cookie needs no bit for timestamps, because a peer sends timestamps only if our
+//! SYN,ACK had timestamps. The lowest bit of our TSval, before the timestamp offset is added, tells
+//! if ECN was negotiated. The peer returns this TSval in TSecr.
 
 use core::hash::Hasher;
 
@@ -117,7 +117,8 @@ pub fn check(
 }
 
 /// Builds the SYN,ACK that answers `syn` with a cookie. The engine keeps no state of the
-/// connection.
+/// connection. `options` are the socket options of the listener, and `mtu` is the MTU of the link
+/// in bytes.
 pub fn reply(
     secret: &Secret,
     config: &EngineConfig,

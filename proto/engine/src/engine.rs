@@ -48,13 +48,14 @@ pub struct Engine {
     /// increments only one counter per segment.
     counters: Counters,
     path_mtus: PathMtuCache,
-    /// Time that the driver passed to the last call that handled a segment or ended a batch.
+    /// Time that the driver passed to the last call that set the engine's clock (`tick`), such as
+    /// [`Engine::segment_arrives`].
     clock: Clock,
     /// Number of challenge ACKs that may still be sent in `limits_second` (RFC 5961 §7).
     challenges: u32,
     resets: ResetLimiter,
     /// Second of the engine's clock for which `challenges` and `resets` hold; `u64::MAX` before the
-    /// first segment.
+    /// first segment that the fast path did not handle.
     limits_second: u64,
     /// Number of half-open connections of all listeners: flows in SYN-RECEIVED that the application
     /// does not have yet.
@@ -165,7 +166,7 @@ impl Engine {
     }
 
     /// Handles a segment whose flow is in the table's cache of recent flows. Returns false, and
-    /// does nothing, if the flow is not in the cache.
+    /// does nothing, if the flow is not in the cache, or has given up its 4-tuple.
     #[inline(always)]
     fn receive_cached(
         &mut self,
@@ -200,8 +201,9 @@ impl Engine {
         true
     }
 
-    /// Acknowledges a run of in-order segments that ends with PSH (see [`FastPath::end_run`]). The
-    /// function is not inlined, so that the fast path can keep its fields in registers.
+    /// Ends a run of in-order segments, the last of which has PSH. Sends or schedules the ACK of
+    /// the run if an ACK is due (see [`FastPath::end_run`]). The function is not inlined, so that
+    /// the fast path can keep its fields in registers.
     #[inline(never)]
     fn end_run(&mut self, id: FlowId, driver: &mut impl Driver) {
         if let Some(flow) = self.table.get_mut(id) {
@@ -366,7 +368,8 @@ impl Engine {
         self.set_pending(id);
     }
 
-    /// Creates a flow for the 4-tuple `key`. Returns `None` if the flow table is full.
+    /// Creates a flow for the 4-tuple `key`. Returns `None` if the flow table is full, or has a
+    /// flow with this 4-tuple.
     fn create_flow(
         &mut self,
         clock: Clock,
@@ -385,7 +388,7 @@ impl Engine {
     }
 
     /// Creates a flow for the 4-tuple `key` with the initial sequence number `iss`. Returns `None`
-    /// if the flow table is full.
+    /// if the flow table is full, or has a flow with this 4-tuple.
     fn create_flow_with_iss(
         &mut self,
         clock: Clock,

@@ -2,10 +2,10 @@
 //! goes to the fast path, which handles in-order data and new ACKs of established flows, or to the
 //! slow path, which handles everything else.
 //!
-//! The engine is sans-IO: time, seed and all I/O are arguments of its functions. The *driver* is
-//! the program that runs the engine (the service, crate `tidelane-host`, or a test), not a NIC
-//! driver. The driver implements [`Driver`], through which the engine sends segments and reports
-//! events. `docs/design/engine.md` describes the design.
+//! The engine is sans-IO: time, secret key and all I/O are arguments of its functions. The *driver*
+//! is the code that runs the engine, for example the crate `tidelane-host` or a test. The driver
+//! implements [`Driver`], through which the engine sends segments and reports events. The driver is
+//! no NIC driver. `docs/design/engine.md` describes the design.
 #![forbid(unsafe_code)]
 
 mod connections;

@@ -6,7 +6,7 @@ use tidelane_wire::{Endpoint, FlowKey, IpAddress};
 
 /// Largest number of listeners.
 const LISTENERS_MAX: usize = 65_536;
-/// Size of the SYN queue of a listener with a smaller backlog.
+/// Size of the SYN queue of a listener with a smaller backlog, in connections.
 const SYN_QUEUE_MIN: u32 = 128;
 
 /// A socket in LISTEN: its address, its options and the lengths of its queues.
@@ -17,7 +17,8 @@ pub struct Listener {
     pub local: Endpoint,
     /// Backlog as `listen` sets it. As in Linux, the accept queue holds one connection more.
     pub backlog: u32,
-    /// Number of half-open connections: in SYN-RECEIVED, and not in the accept queue.
+    /// Number of half-open connections: connections in SYN-RECEIVED, except those that Fast Open
+    /// has put into the accept queue.
     pub syn_queue: u32,
     /// Number of connections in the accept queue. With Fast Open, a connection enters the queue
     /// before its handshake is complete.
@@ -29,7 +30,7 @@ pub struct Listener {
     /// Time until which an ACK may return a SYN cookie of this listener. A time in the past means
     /// that no cookie is valid.
     pub cookies_until: Instant,
-    /// True if another TCP/IP stack gets all later SYNs to this address and port. Connections that
+    /// True if another TCP/IP stack gets the later SYNs to this address and port. Connections that
     /// are already open here stay here.
     pub draining: bool,
 }
@@ -51,8 +52,9 @@ impl Listener {
         self.accept_queue <= self.backlog
     }
 
-    /// Returns true if a new listener of `group` at `local` may exist beside this listener. Both
-    /// listeners must be in one group, with the same local address and port.
+    /// Returns true if a new listener of `group` at `local` may share its port with this listener
+    /// although the addresses overlap. Both listeners must be in one group, with the same local
+    /// address, port and value of IPV6_V6ONLY.
     fn shares(&self, local: Endpoint, v6_only: bool, group: Option<u32>) -> bool {
         self.group.is_some()
             && (self.group, self.local, self.options.v6_only) == (group, local, v6_only)
@@ -74,6 +76,7 @@ fn is_dual(local: Endpoint, options: &SocketOptions) -> bool {
 /// group, as in Linux.
 #[derive(Debug)]
 pub struct Listeners {
+    /// Listeners by id; `None` if the id is free.
     entries: Vec<Option<Listener>>,
     /// Ports and ids, sorted by port.
     by_port: Vec<(u16, ListenerId)>,
@@ -95,10 +98,10 @@ impl Listeners {
     /// Adds a listener with empty queues. Returns an error if the port is zero, if the address is
     /// multicast or broadcast, or if the set is full.
     ///
-    /// Also returns an error if a listener outside of the group has the same port and the same
-    /// address, or the same port and a wildcard address that overlaps a wildcard `local`: `::`
-    /// without IPV6_V6ONLY overlaps `0.0.0.0`. A wildcard address and a specific address do not
-    /// conflict.
+    /// Also returns an error if a listener has the same port and the same address, or the same port
+    /// and a wildcard address that overlaps a wildcard `local`: `::` without IPV6_V6ONLY overlaps
+    /// `0.0.0.0`. Listeners of one group do not conflict if their addresses and values of
+    /// IPV6_V6ONLY are the same. A wildcard address and a specific address do not conflict.
     pub fn insert(
         &mut self,
         local: Endpoint,
@@ -178,8 +181,8 @@ impl Listeners {
         wildcard
     }
 
-    /// Returns the listener for a SYN with this 4-tuple. The 4-tuple decides among the listeners of
-    /// a group.
+    /// Returns the listener for a segment with this 4-tuple. The 4-tuple decides among the
+    /// listeners of a group.
     pub fn find_for(&self, key: &FlowKey) -> Option<ListenerId> {
         let first = self.find(&key.local)?;
         let Listener { local, group, .. } = *self.get(first)?;

@@ -28,7 +28,7 @@ struct Bucket {
     /// The second to which `sent` belongs: low 32 bits of the number of seconds on the engine's
     /// clock.
     second: u32,
-    /// Number of RSTs sent in this second.
+    /// Number of RSTs sent in the second `second`.
     sent: u32,
 }
 
@@ -114,8 +114,8 @@ mod tests {
         let mut resets = ResetLimiter::new();
         resets.begin_second(1, 100);
         assert_eq!(taken(&mut resets, peer(1), 30), 30);
-        // Each peer gets its full share until the limit of all peers is exhausted, so that a peer
-        // learns nothing about the RSTs to other peers.
+        // Until the limit of all peers is exhausted, each peer gets its full share and so learns
+        // nothing about the RSTs to other peers.
         assert_eq!(taken(&mut resets, peer(2), 30), 30);
         assert_eq!(taken(&mut resets, peer(3), 30), 30);
         assert_eq!(taken(&mut resets, peer(4), 30), 10);
@@ -147,7 +147,7 @@ mod tests {
         assert!(distinct.len() > 40);
         assert_eq!(randomized_limit(&SECRET, 7, u32::MAX), u32::MAX);
         assert_eq!(randomized_limit(&SECRET, 7, 0), 0);
-        // Even the smallest limit allows one RST in each second.
+        // The smallest limit above zero allows one RST in each second.
         assert!((0..50).all(|n| randomized_limit(&SECRET, n, 1) == 1));
     }
 }

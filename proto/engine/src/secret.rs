@@ -49,9 +49,9 @@ impl Secret {
 
     /// Returns the number that is added to TSval between the addresses of `key` (RFC 7323 §7.1), as
     /// in Linux. With offsets, no peer learns the uptime of the machine, or which addresses belong
-    /// to one machine. The offset depends on the two addresses only. The timestamps of a new
-    /// connection are therefore larger than the timestamps of an old connection in TIME-WAIT (RFC
-    /// 6191 §2). Returns zero if `config` turns offsets off.
+    /// to one machine. The offset does not depend on the ports or on the time. The timestamps of a
+    /// new connection are therefore later than the timestamps of an old connection in TIME-WAIT
+    /// (RFC 6191 §2). Returns zero if `config` turns offsets off.
     pub fn timestamp_offset(&self, key: &FlowKey, config: &EngineConfig) -> u32 {
         if !config.timestamp_offsets {
             return 0;

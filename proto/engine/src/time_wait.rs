@@ -8,8 +8,8 @@ use tidelane_flow::LinkId;
 use tidelane_time::Instant;
 use tidelane_wire::{FlowKey, Segment, SeqNumber};
 
-/// Number of stale elements that `order` may have in addition to twice the number of entries,
-/// before the table removes the stale elements.
+/// Number of elements that `order` may have beyond twice the number of entries, before the table
+/// removes the stale elements.
 const ORDER_SLACK: usize = 1024;
 /// Number of TCP ports.
 const PORTS: usize = 1 << 16;
@@ -55,6 +55,7 @@ impl Entry {
 /// All connections in TIME-WAIT.
 #[derive(Debug)]
 pub struct TimeWaitTable {
+    /// Entries by the hash of their 4-tuples.
     entries: HashTable<Entry>,
     /// Times at which TIME-WAIT ends, with their 4-tuples, in order of insertion. An element is
     /// stale if its entry was removed or replaced by an entry with the same 4-tuple.
@@ -84,7 +85,8 @@ impl TimeWaitTable {
         self.entries.len()
     }
 
-    /// Returns true if the next new entry would replace the oldest entry.
+    /// Returns true if there is no room for a new entry: the next new entry replaces the oldest
+    /// entry, if there is one.
     pub fn is_full(&self) -> bool {
         self.entries.len() >= self.max
     }

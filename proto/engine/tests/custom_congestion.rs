@@ -83,6 +83,7 @@ struct Connection {
     now: Instant,
     key: FlowKey,
     flow: FlowId,
+    /// Initial sequence number of the engine.
     iss: SeqNumber,
 }
 
@@ -148,6 +149,7 @@ impl Connection {
         self.engine.batch_end(self.now, &mut self.sent);
     }
 
+    /// Lets the application write up to stream position `end`.
     fn write(&mut self, end: u32) {
         self.engine.tx_advance(self.flow, end).unwrap();
         self.engine.batch_end(self.now, &mut self.sent);

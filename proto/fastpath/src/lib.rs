@@ -100,7 +100,7 @@ impl<'a, E: Driver> FastPath<'a, E> {
         }
         let mut tsval = flow.ts_recent;
         if before & flags::TIMESTAMPS != 0 {
-            // PAWS (RFC 7323 §5.3 R1), for timestamps that did not go back.
+            // PAWS (RFC 7323 §5.3 R1): punt a segment whose timestamp went back or is missing.
             match segment.timestamps() {
                 Some(t) if (t.tsval.wrapping_sub(tsval) as i32) >= 0 => tsval = t.tsval,
                 _ => return Err(Punt),
@@ -154,12 +154,12 @@ impl<'a, E: Driver> FastPath<'a, E> {
         Ok(())
     }
 
-    /// Ends a run: consecutive segments up to a segment with PSH, which GRO would merge into one
-    /// packet. Sends an ACK that is already due, and otherwise schedules the ACK of a full segment
-    /// for the end of the batch. Returns true if an ACK was sent. If each batch had one ACK only,
-    /// the loss of this ACK would make a sender with a small window wait for its probe timeout. The
-    /// caller ends a run only if the flow was pending before the segment with PSH, so that a lone
-    /// segment is acknowledged at the end of the batch.
+    /// Ends a run: consecutive segments, the last with PSH, that GRO would merge into one packet.
+    /// Sends an ACK that is already due. Otherwise, if an ACK for at least one full segment is
+    /// owed, schedules this ACK for the end of the batch. Returns true if an ACK was sent. If each
+    /// batch had one ACK only, the loss of this ACK would make a sender with a small window wait
+    /// for its probe timeout. The caller ends a run only if the flow was pending before the segment
+    /// with PSH, so that a lone segment is acknowledged at the end of the batch.
     pub fn end_run(&mut self) -> bool {
         let before = self.flow.flags;
         if before & flags::ACK_NOW != 0 {
@@ -176,7 +176,8 @@ impl<'a, E: Driver> FastPath<'a, E> {
     }
 
     /// Gives the `len` payload bytes of a segment that begins at RCV.NXT to the driver, and
-    /// advances RCV.NXT. Returns the flags to set. `before` holds the flow's present flags.
+    /// advances RCV.NXT. Returns the flags to set, or [`Punt`] if the driver does not take the
+    /// payload. `before` holds the flow's present flags.
     #[inline(always)]
     fn process_text(
         &mut self,
@@ -194,8 +195,8 @@ impl<'a, E: Driver> FastPath<'a, E> {
         Ok(flow.ack_flags(before, len, self.timeouts))
     }
 
-    /// Advances SND.UNA by `acked` bytes to `ack`, takes an RTT sample, and stops or restarts the
-    /// retransmission timer (RFC 6298 (5.2), (5.3)).
+    /// Advances SND.UNA by `acked` bytes to `ack`, takes an RTT sample if `ack` covers the timed
+    /// segment, and stops or restarts the retransmission timer (RFC 6298 (5.2), (5.3)).
     #[inline(always)]
     fn acknowledge(&mut self, ack: SeqNumber, acked: u32) {
         let flow = &mut *self.flow;
@@ -214,11 +215,12 @@ impl<'a, E: Driver> FastPath<'a, E> {
     }
 
     /// Sends all unsent data if the data fits into one segment, into the send window and into half
-    /// of cwnd, as most requests and responses do, and if RTTVAR is below
+    /// of cwnd, as most requests and responses do, and if [`FlowState::rttvar`] is below
     /// [`Timeouts::rttvar_rto_min_us`]. The flow is not pending afterwards. Punts in all other
-    /// cases, which [`FastPath::send`] handles. The caller has checked that nothing is in flight,
-    /// that SRTT is known, and that the flow has no flag of [`SEND_SINGLE_EXCLUDES`]. `before`
-    /// holds the flow's present flags, and `now_us` is [`Clock::us`].
+    /// cases, which [`FastPath::send`] handles, and if no frame is free. The caller has checked
+    /// that nothing is in flight, that SRTT is known, and that the flow has no flag of
+    /// [`SEND_SINGLE_EXCLUDES`]. `before` holds the flow's present flags, and `now_us` is
+    /// [`Clock::us`].
     #[inline(always)]
     pub fn send_single(&mut self, before: u32, now_us: u32) -> Result<(), Punt> {
         let flow = &mut *self.flow;
@@ -248,8 +250,9 @@ impl<'a, E: Driver> FastPath<'a, E> {
         Ok(())
     }
 
-    /// Sends new data as far as the window, cwnd and Nagle allow, and a queued FIN after the last
-    /// byte. Returns the number of segments, or `Err` if no frame is free.
+    /// Sends new data as far as the window, cwnd and Nagle allow. The segment with the last byte
+    /// carries a queued FIN. Returns the number of segments, or `Err` if no frame is free, even if
+    /// a part of the data was sent.
     pub fn send(&mut self) -> Result<u32, TxFull> {
         let sent = self.send_segments();
         let flight = self.flow.flight_size();
@@ -323,8 +326,9 @@ impl<'a, E: Driver> FastPath<'a, E> {
     }
 
     /// Returns the length of the next burst: as many full segments of the `usable` bytes as the
-    /// link and half of cwnd allow (as in Linux). A receiver acknowledges a burst by one ACK. With
-    /// at least two bursts per window, one of these ACKs may be lost without a timeout.
+    /// link and half of cwnd allow (as in Linux), and at least one segment. A receiver acknowledges
+    /// a burst by one ACK. With at least two bursts per window, one of these ACKs may be lost
+    /// without a timeout.
     #[inline]
     fn burst(&self, usable: u32, mss: u32) -> u32 {
         let most = usable.min(self.driver.burst_len(self.id, mss));
@@ -396,8 +400,8 @@ fn room_until(end: SeqNumber, from: SeqNumber) -> u32 {
     }
 }
 
-/// Returns the flag CWND_LIMITED if the `flight` after all data was sent exceeds half of cwnd. In
-/// slow start, cwnd may then grow.
+/// Returns the flag CWND_LIMITED if `flight`, the number of bytes in flight after all data was
+/// sent, exceeds half of cwnd. In slow start, cwnd may then grow.
 #[inline]
 const fn cwnd_limited_flag(flow: &FlowState, flight: u32) -> u32 {
     if flight > flow.cwnd / 2 {
@@ -408,9 +412,9 @@ const fn cwnd_limited_flag(flow: &FlowState, flight: u32) -> u32 {
 }
 
 /// Returns true if a small segment must wait because of TCP_CORK or Nagle (RFC 9293 §3.7.4). As in
-/// Linux, Minshall's variant of Nagle applies: a small segment waits only while another small
-/// segment is in flight. If a full segment in flight counted, too, the end of each long write would
-/// wait for a delayed ACK.
+/// Linux, Minshall's variant of Nagle applies: a small segment waits only if an earlier small
+/// segment was sent since all data was last acknowledged. If a full segment in flight counted, too,
+/// the end of each long write would wait for a delayed ACK.
 #[inline]
 fn is_held_by_nagle(flow: &FlowState) -> bool {
     match flow.flags & (flags::CORK | flags::NODELAY) {

@@ -35,8 +35,8 @@ impl FlowState {
     }
 
     /// Returns true if a window update is due. `opens` is the number of bytes by which the right
-    /// edge can move. An update is due if the edge can move by half of `rcv_wnd_limit`, or if it
-    /// can move and the present window is less than two segments.
+    /// edge can move. An update is due if the edge can move by half of `rcv_wnd_limit`, or if the
+    /// edge can move and the present window is less than two segments.
     #[inline(always)]
     pub fn window_update_due(&self, opens: u32) -> bool {
         let left = self.rcv_adv.distance_from(self.rcv_nxt);
@@ -52,7 +52,7 @@ impl FlowState {
     }
 
     /// Returns the flags that [`FlowState::schedule_ack`] sets, for a caller that sets other flags
-    /// at the same time. `before` is the present value of the flow's flags.
+    /// at the same time. Updates `rcv_mss`. `before` is the present value of the flow's flags.
     #[inline(always)]
     pub fn ack_flags(&mut self, before: u32, len: u32, timeouts: &Timeouts) -> u32 {
         if len > u32::from(self.rcv_mss) {
@@ -207,6 +207,7 @@ impl FlowState {
         self.note_window_sent(wnd);
     }
 
+    /// Updates the advertised window after the transmission of a segment with window field `wnd`.
     fn note_window_sent(&mut self, wnd: u16) {
         let window = u32::from(wnd) << self.rcv_wscale();
         self.rcv_adv = self.rcv_nxt.add(window).later_of(self.rcv_adv);

@@ -16,16 +16,16 @@
 //! |  24 | `snd_wnd`       | SND.WND in bytes                              | receive, slow       |
 //! |  28 | `irs`           | IRS                                           | slow (open)         |
 //! |  32 | `iss`           | ISS                                           | slow (open)         |
-//! |  36 | `tx_end`        | sequence number after the last byte written   | tx_advance          |
+//! |  36 | `tx_end`        | sequence number after the last byte written   | tx_advance, slow    |
 //! |  40 | `rto_deadline`  | retransmission, probe or persist timeout      | send, receive, slow |
 //! |  44 | `flags`         | bits of [`flags`]                             | all                 |
-//! |  48 | `state`         | RFC 9293 §3.3.2                               | slow                |
+//! |  48 | `state`         | RFC 9293 §3.3.2                               | engine, slow        |
 //! |  49 | `scales`        | Snd.Wind.Shift (high), Rcv.Wind.Shift (low)   | slow (open)         |
-//! |  50 | `rcv_mss`       | largest recent payload of the peer's segments | receive, slow       |
+//! |  50 | `rcv_mss`       | largest payload of the peer's segments        | receive, slow       |
 //! |  52 | `delack_at`     | low bits of the delayed ACK's deadline in ms  | engine (batch end)  |
 //! |  54 | `last_arrival`  | last arrival in units of 1024 ms (keepalive)  | receive, slow       |
-//! |  56 | `rtt_seq`       | end of the segment that is timed for an RTT   | send                |
-//! |  60 | `rtt_stamp`     | transmission time of the timed segment, us    | send                |
+//! |  56 | `rtt_seq`       | end of the segment that is timed for an RTT   | send, slow          |
+//! |  60 | `rtt_stamp`     | transmission time of the timed segment, us    | send, slow          |
 //! |  64 | `key`           | 4-tuple; compared by the lookup               | flow table (open)   |
 //! | 100 | `link`          | link to send on                               | engine (open)       |
 //! | 102 | `mss`           | Eff.snd.MSS                                   | slow                |
@@ -43,7 +43,8 @@
 //! path accepts has SEG.SEQ = RCV.NXT. The column "written by" names the code that writes the
 //! field: `receive` and `send` of the fast path, the slow path, the flow table, or the engine. The
 //! application reports written and read bytes by the engine's functions `tx_advance` and
-//! `rx_advance`.
+//! `rx_advance`. The engine also writes `snd_nxt`, `rcv_adv` and `rtt_stamp` when the ACK of a SYN
+//! cookie opens a flow.
 
 use tidelane_interface::{LinkId, Millis, State, Traffic};
 use tidelane_wire::{FlowKey, SeqNumber};
@@ -66,10 +67,11 @@ pub mod flags {
     /// loss recovery, persist timer, RTO backoff or DCTCP. `update_fast_path` in the crate
     /// `tidelane-slowpath` has the complete condition.
     pub const FAST_RECEIVE: u32 = 1 << 5;
-    /// The fast path may send: transmissions need neither a record (for loss recovery) nor pacing,
-    /// CWR, SACK blocks or MTU probes.
+    /// The fast path may send: the flow is in ESTABLISHED, and its transmissions need neither a
+    /// record (for loss recovery) nor pacing, CWR, SACK blocks, MTU probes or an urgent pointer.
+    /// `update_fast_path` has the complete condition.
     pub const FAST_SEND: u32 = 1 << 6;
-    /// The flow owes an ACK for received data.
+    /// The flow owes an ACK for a received segment.
     pub const ACK_OWED: u32 = 1 << 7;
     /// The flow sends an ACK at the end of the batch, without delay.
     pub const ACK_NOW: u32 = 1 << 8;
@@ -123,7 +125,7 @@ pub mod flags {
     pub const USED: u32 = 1 << 27;
     /// Flags that mark a flow to which the segments with its 4-tuple belong.
     pub const LOOKUP_FLAGS: u32 = INDEXED | USED;
-    /// Flags that every transmitted segment clears.
+    /// Flags that a transmitted segment clears if it acknowledges all received data.
     pub const ACK_FLAGS: u32 = ACK_OWED | ACK_NOW | DELACK_ARMED;
     /// First bit of the quick-ack counter, the number of ACKs to send at once: four bits.
     pub const QUICK_SHIFT: u32 = 28;
@@ -162,7 +164,7 @@ pub struct FlowState {
     pub state: State,
     /// Snd.Wind.Shift in the high half, Rcv.Wind.Shift in the low.
     pub scales: u8,
-    /// Largest recent payload of the peer's segments, in bytes.
+    /// Largest payload of the peer's segments, in bytes; an estimate before the first payload.
     pub rcv_mss: u16,
     /// Low 16 bits of the delayed ACK's deadline in ms, valid with [`flags::DELACK_ARMED`].
     pub delack_at: u16,
@@ -176,7 +178,8 @@ pub struct FlowState {
     pub key: FlowKey,
     /// Link to send on.
     pub link: LinkId,
-    /// Eff.snd.MSS: payload of a full segment, without options.
+    /// Eff.snd.MSS: payload of a full segment, in bytes. If timestamps are in use, the length of
+    /// their option is already subtracted.
     pub mss: u16,
     /// Congestion window, in bytes.
     pub cwnd: u32,
@@ -251,7 +254,8 @@ impl FlowState {
         }
     }
 
-    /// Returns the stream position after the last byte that was sent.
+    /// Returns the stream position after the last byte that was sent; zero until the handshake is
+    /// complete.
     pub const fn tx_sent(&self) -> u32 {
         match self.state {
             State::SynSent | State::SynReceived => 0,
@@ -259,8 +263,9 @@ impl FlowState {
         }
     }
 
-    /// Returns the receive window in bytes that the application may count on. The window may grow
-    /// with every event, so a driver calls the function again after each event.
+    /// Returns the largest receive window that the flow may offer, in bytes. The application's
+    /// reads and socket options change this value, so a driver calls the function again for each
+    /// event.
     pub const fn rx_window(&self) -> u32 {
         self.rcv_wnd_limit
     }
@@ -363,7 +368,7 @@ impl FlowState {
         self.flags >> flags::QUICK_SHIFT
     }
 
-    /// Sets the number of ACKs in quick-ack mode, at most 15.
+    /// Sets the number of ACKs to send at once in quick-ack mode: `count`, but at most 15.
     pub const fn set_quick_acks(&mut self, count: u32) {
         let count = if count > 15 { 15 } else { count };
         self.flags = self.flags & !(15 << flags::QUICK_SHIFT) | count << flags::QUICK_SHIFT;

@@ -4,10 +4,10 @@
 //! data. The slow path handles everything else, such as setup, teardown and loss recovery. Neither
 //! path depends on the other path.
 //!
-//! [`FlowState`] is the hot state of a flow, the 192 bytes that the fast path uses, and
-//! [`FlowTable`] finds it. The crate `tidelane-slowpath` defines the state that only the slow path
-//! uses. This crate also re-exports `tidelane-interface`, the types that the engine and its driver
-//! (the program that runs the engine) exchange.
+//! [`FlowState`] is the hot state of a flow: the 192 bytes that the fast path uses. [`FlowTable`]
+//! stores the hot states, and finds a state by flow id or 4-tuple. The crate `tidelane-slowpath`
+//! defines the state that only the slow path uses. This crate also re-exports `tidelane-interface`:
+//! the types that the engine and its driver (the program that runs the engine) exchange.
 //!
 //! ```text
 //!          engine

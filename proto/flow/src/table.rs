@@ -20,8 +20,8 @@ pub struct FlowTable {
     index: HashTable<FlowId>,
     /// Entries by id, in use or not.
     states: Vec<FlowState>,
-    /// The last flow looked up for each value of [`FlowKey::quick_hash`]. Different 4-tuples may
-    /// have the same hash, so [`FlowTable::cached`] compares the full key.
+    /// The last flow looked up for each value of [`FlowKey::quick_hash`] modulo `CACHE_LEN`.
+    /// Several 4-tuples share each value, so [`FlowTable::cached`] compares the full key.
     recent: Box<[FlowId; CACHE_LEN]>,
     /// Ids of removed flows that new flows may use.
     free: Vec<FlowId>,
@@ -29,6 +29,7 @@ pub struct FlowTable {
     quarantine: Vec<FlowId>,
     /// Key of the hash of 4-tuples.
     seed: [u64; 2],
+    /// Largest number of flows.
     flows_max: u32,
 }
 
@@ -191,7 +192,7 @@ impl FlowTable {
         self.states.len() as u32
     }
 
-    /// Iterates over all flows.
+    /// Returns an iterator over all flows.
     pub fn iter(&self) -> impl Iterator<Item = (FlowId, &FlowState)> {
         (0..)
             .map(FlowId)

@@ -46,7 +46,7 @@ const fn at_most(value: u32, max: u32) -> u32 {
     if value > max { max } else { value }
 }
 
-/// Converts a duration to milliseconds, rounded up, at least one.
+/// Converts a duration to milliseconds, rounded up: at least one, at most [`TIMEOUT_MS_MAX`].
 const fn to_ms(span: Duration) -> u32 {
     let ms = span.0.div_ceil(1_000_000);
     if ms == 0 {
@@ -129,7 +129,8 @@ impl FlowState {
         self.flags & flags::SACK != 0 && self.srtt != 0
     }
 
-    /// Returns true if more than one segment is in flight, so that the peer does not delay its ACK.
+    /// Returns true if more bytes than one full segment are in flight, so that the peer does not
+    /// delay its ACK.
     #[inline]
     pub const fn has_multiple_segments_in_flight(&self) -> bool {
         self.snd_nxt.distance_from(self.snd_una) > self.mss as u32
@@ -144,7 +145,7 @@ impl FlowState {
     }
 
     /// Restarts the timer like [`restart_rto`](Self::restart_rto), for a single segment in flight.
-    /// The caller has checked that SRTT is known and RTTVAR is below
+    /// The caller has checked that SRTT is known and `rttvar` is below
     /// [`Timeouts::rttvar_rto_min_us`]. `flags_now` is the present value of the flow's flags.
     /// Returns the flags to set; the caller clears all other flags of [`flags::TIMER`].
     #[inline(always)]
@@ -162,8 +163,8 @@ impl FlowState {
     }
 
     /// Starts the retransmission timer with `rto` ms. If `probe` is true, starts the probe timer
-    /// instead (RFC 8985 §7.2). The PTO is 2 SRTT, plus the peer's ACK delay for a single segment,
-    /// but at most `rto`. `several` is
+    /// instead (RFC 8985 §7.2). The PTO is 2 SRTT plus 2 ms, or plus the peer's ACK delay for a
+    /// single segment. The PTO is at least `pto_min_ms`, and at most `rto`. `several` is
     /// [`has_multiple_segments_in_flight`](Self::has_multiple_segments_in_flight).
     #[inline(always)]
     pub fn arm_rto(

@@ -21,8 +21,9 @@ impl EcnSet {
     /// Returns the codepoint of the reassembled packet: CE if any fragment has CE, and otherwise
     /// `first`, the codepoint of the first fragment.
     ///
-    /// Returns `None` if the set contains Not-ECT and another codepoint. Any result for this mix
-    /// could hide congestion, so the caller drops the packet, as in Linux.
+    /// Returns `None` if the set contains Not-ECT and another codepoint. The caller drops the
+    /// packet, as in Linux. For a mix of Not-ECT and CE, RFC 3168 forbids the result CE, and any
+    /// other result would hide congestion.
     pub fn combined(self, first: Ecn) -> Option<Ecn> {
         let only_not_ect = self.0 == 1 << Ecn::NotEct as u8;
         if self.has(Ecn::NotEct) && !only_not_ect {

@@ -10,8 +10,8 @@ pub const QUEUE_COST: usize = 512;
 /// Memory charged for a fragment in addition to its payload, in bytes.
 pub const FRAGMENT_COST: usize = 64;
 
-/// Largest IP header that is kept for an ICMP error, in bytes. Only IPv6 headers with extensions
-/// are longer.
+/// Largest IP header that is kept for an ICMP error, in bytes. Only an IPv6 header with extensions
+/// can be longer.
 const HEADER_KEPT_MAX: usize = 128;
 
 const _: () = assert!(size_of::<FragmentQueue>() + HEADER_KEPT_MAX <= QUEUE_COST);
@@ -20,9 +20,9 @@ const _: () = assert!(size_of::<StoredFragment>() <= FRAGMENT_COST);
 /// An incomplete packet that timed out, as input for the ICMP error to its sender.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TimedOutPacket {
-    /// Headers of the first fragment's frame, and the packet's bytes up to the end of that
-    /// fragment. `None` if the first fragment has not arrived, or if its IP header was too long to
-    /// keep.
+    /// Header fields of the frame with the first fragment (the fragment at offset zero), and the
+    /// packet's bytes up to the end of this fragment. `None` if the first fragment has not arrived,
+    /// or if its IP header was too long to keep.
     pub first: Option<(FrameHeaders, Vec<u8>)>,
 }
 
@@ -123,8 +123,9 @@ impl FragmentQueue {
     /// Adds a fragment. `checked` is the result of [`check`](Self::check) for this fragment.
     /// Returns an error if the fragment is dropped.
     ///
-    /// A fragment that overlaps earlier fragments, or that contradicts the known end, marks the
-    /// packet as invalid and frees its data. An exact duplicate has no effect on the packet.
+    /// A fragment that overlaps earlier fragments, contradicts the end of the packet, or exceeds
+    /// [`FRAGMENTS_MAX`] marks the packet as invalid and frees the packet's data. An exact
+    /// duplicate has no effect on the packet.
     pub fn insert(
         &mut self,
         fragment: &Fragment<'_>,

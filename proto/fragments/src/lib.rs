@@ -20,7 +20,7 @@
 //! | [`DISTANCE_MAX`] | later packets of the same source before an incomplete packet is dropped |
 //! | [`TIMEOUT`] | time from the first arrival of a fragment of a packet to the packet's timeout |
 //!
-//! The 16-bit identification of IPv4 wraps within a second at 1 Gbit/s. A fragment of a later
+//! The 16-bit identification of IPv4 can wrap within a second at 1 Gbit/s. A fragment of a later
 //! packet could therefore complete a packet that has lost a fragment. [`DISTANCE_MAX`] limits this
 //! risk, as `ipfrag_max_dist` does in Linux. The transport checksum detects most of the remaining
 //! cases (RFC 4963).
@@ -48,7 +48,8 @@ pub const INCOMPLETE_PACKETS_MAX: usize = 256;
 /// Largest number of fragments per packet. A packet of 64 KiB fits, even over a path with an MTU of
 /// 576 bytes.
 pub const FRAGMENTS_MAX: usize = 128;
-/// Number of later packets of the same source after which an incomplete packet is dropped.
+/// Largest number of later packets of the same source while a packet is incomplete. The next later
+/// packet drops the incomplete packet.
 pub const DISTANCE_MAX: u32 = 64;
 /// Time that a packet waits for its fragments: the value of RFC 8200 §4.5, and the least value of
 /// RFC 1122 §3.3.2.
@@ -65,7 +66,7 @@ pub struct Counters {
     pub reqds: u64,
     /// Packets reassembled.
     pub oks: u64,
-    /// Packets dropped, for any reason.
+    /// Packets dropped, for any reason, timeouts included.
     pub fails: u64,
     /// Packets dropped by a timeout.
     pub timeouts: u64,
@@ -83,7 +84,7 @@ pub struct Reassembler {
 
 impl Reassembler {
     /// Adds a fragment. Returns the frame of the reassembled packet if this fragment completes the
-    /// packet, or an error if the fragment is dropped.
+    /// packet. Returns an error if the fragment or the completed packet is dropped.
     pub fn push(
         &mut self,
         now: Instant,
@@ -124,8 +125,8 @@ impl Reassembler {
         whole.map(Some)
     }
 
-    /// Removes and returns a packet that has timed out at `now`. The caller repeats the call until
-    /// `None`.
+    /// Removes and returns a packet that has timed out at `now`. An invalid packet is removed, but
+    /// not returned. The caller repeats the call until the result is `None`.
     pub fn expire(&mut self, now: Instant) -> Option<TimedOutPacket> {
         loop {
             if self.next_timeout()? > now {

@@ -128,6 +128,7 @@ fn packets_do_not_mix() {
     assert_eq!(all.incomplete_packets(), 3);
 }
 
+/// The test of RFC 5722 §4 below covers overlaps that are not exact duplicates.
 #[test]
 fn only_an_exact_duplicate_is_ignored() {
     let whole = payload(2000);

@@ -24,7 +24,7 @@ pub struct EngineConfig {
     /// Largest number of flows of the engine. The flow table reserves its address space at the
     /// start.
     pub flows_max: u32,
-    /// Congestion control of new flows.
+    /// Congestion control of new flows whose socket chooses none.
     pub congestion: Algorithm,
     /// Initial window in segments (RFC 6928).
     pub initial_window: u32,
@@ -116,7 +116,7 @@ pub enum MtuProbing {
 }
 
 /// Connections that use ECN (Linux: `tcp_ecn`). A connection whose congestion control needs ECN,
-/// such as DCTCP, requests ECN under every policy.
+/// such as DCTCP, requests ECN, or agrees to the peer's request, under every policy.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum EcnPolicy {
     /// Connections do not use ECN.
@@ -172,8 +172,9 @@ impl Default for EngineConfig {
 /// Reason to reject a configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ConfigError {
-    /// A window or `tx_limit` is zero or above 2^30, `rx_window_initial` is above `rx_window_max`,
-    /// `initial_window` is zero, or `segment_max` is below 64.
+    /// `rx_window_max`, `rx_window_initial` or `tx_limit` is zero or above 2^30,
+    /// `rx_window_initial` is above `rx_window_max`, `initial_window` is zero, or `segment_max` is
+    /// below 64.
     Window,
     /// `flows_max` is zero or above 2^24.
     Flows,
@@ -189,7 +190,7 @@ impl fmt::Display for ConfigError {
         f.write_str(match self {
             Self::Window => {
                 "a window or tx_limit is zero or above 2^30, or rx_window_initial is above \
-                 rx_window_max, or segment_max is below 64"
+                 rx_window_max, or initial_window is zero, or segment_max is below 64"
             }
             Self::Flows => "flows_max is zero or above 2^24",
             Self::Duration => "a duration is zero, or rto_min is above rto_max",
@@ -262,7 +263,7 @@ pub struct SocketOptions {
     /// TCP_USER_TIMEOUT: longest time that data stays unacknowledged (RFC 9293 MUST-21). Zero: the
     /// number of retransmissions decides.
     pub user_timeout: Duration,
-    /// TCP_MAXSEG: largest MSS to announce and to use. Zero: the application set no limit.
+    /// TCP_MAXSEG: largest MSS in bytes to announce and to use. Zero: the application set no limit.
     pub mss_max: u16,
     /// TCP_CONGESTION. `None`: the engine's default.
     pub congestion: Option<Algorithm>,
@@ -273,8 +274,8 @@ pub struct SocketOptions {
     pub v6_only: bool,
     /// DiffServ field and TTL of the socket's packets.
     pub ip: IpOptions,
-    /// TCP_SYNCNT: retransmissions of SYN or SYN,ACK before the open fails. Zero: the engine's
-    /// default.
+    /// TCP_SYNCNT: number that replaces `syn_retries` (active open) or `syn_ack_retries` (passive
+    /// open) of the configuration. Zero: the configuration applies.
     pub syn_retries: u8,
     /// TCP_DEFER_ACCEPT of a listener: number of SYN,ACK timeouts for which a connection waits for
     /// data before it is accepted. Zero: connections do not wait.

@@ -22,7 +22,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// Iterates over all counters but the drops, with their names.
+            /// Returns an iterator over the names and values of all counters except `drops`.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name),)+].into_iter()
             }
@@ -33,13 +33,13 @@ macro_rules! counters {
 counters! {
     /// Segments that the driver passed to the engine.
     in_segs,
-    /// Segments sent, without retransmissions.
+    /// Segments with new data sent. SYNs, pure ACKs, RSTs and FINs without data do not count.
     out_segs,
     /// Segments that the fast path handled without the slow path.
     fast_receives,
-    /// Segments that the slow path handled.
+    /// Segments of existing flows that the slow path handled.
     slow_receives,
-    /// Segments retransmitted, SYN and SYN,ACK included.
+    /// Segments retransmitted, including SYN and SYN,ACK segments after a timeout.
     retrans_segs,
     /// RST segments sent.
     out_rsts,
@@ -47,7 +47,8 @@ counters! {
     active_opens,
     /// Passive opens: connections that a listener handed to the application.
     passive_opens,
-    /// Active and passive opens that failed during the handshake.
+    /// Active and passive opens that a RST or an ICMP error ended during the handshake, and
+    /// half-open connections that ended by a timeout or with their listener.
     attempt_fails,
     /// Connections reset by the peer or aborted once established.
     estab_resets,
@@ -70,15 +71,15 @@ counters! {
     fast_open_passive,
     /// Fast Open cookies that were not valid.
     fast_open_passive_fails,
-    /// SYNs with data or a cookie while the listener had too many pending requests.
+    /// SYNs with data or a Fast Open option while the listener had too many pending requests.
     fast_open_overflows,
     /// ACKs sent by the delayed-ACK timer.
     delayed_acks,
     /// Pure ACKs sent.
     pure_acks,
-    /// Segments received out of order.
+    /// Segments stored out of order.
     ofo_queue,
-    /// Segments received that contained only old data.
+    /// Unacceptable segments that ended at or before RCV.NXT, with or without data.
     dup_segs,
     /// DSACK blocks sent.
     dsack_sent,
@@ -103,11 +104,11 @@ counters! {
     window_probes,
     /// Keepalive probes sent.
     keepalive_probes,
-    /// Retransmitted SYN and SYN,ACK segments.
+    /// SYN and SYN,ACK segments retransmitted after a timeout.
     syn_retrans,
     /// Times that cwnd was reduced after an idle time.
     slow_start_restarts,
-    /// Connections ended by a timeout.
+    /// Connections ended by a timeout after the handshake.
     abort_on_timeout,
     /// Connections reset because the application closed them with unread data.
     abort_on_close,
@@ -119,11 +120,11 @@ counters! {
     time_wait_reused,
     /// TIME-WAIT entries replaced early because the table was full.
     time_wait_overflows,
-    /// SYNs with a window scale above 14, which counts as 14 (RFC 7323 §2.3).
+    /// SYNs and SYN,ACKs with a window scale above 14, which counts as 14 (RFC 7323 §2.3).
     impossible_wscales,
     /// Times that a flow had to wait because the driver had no free transmit frame.
     tx_full,
-    /// ICMP errors that passed all checks.
+    /// ICMP errors whose quoted sequence number was outstanding (RFC 5927 §4.1).
     icmp_errors,
     /// Path MTUs lowered by ICMP errors (RFC 1191).
     pmtu_lowered,
@@ -131,9 +132,9 @@ counters! {
     mtu_probes,
     /// MTU probes acknowledged.
     mtu_raised,
-    /// Paths on which full segments were dropped without an ICMP error (RFC 4821).
+    /// Times that repeated timeouts suggested a path MTU black hole (RFC 4821 §7.7).
     mtu_black_holes,
-    /// Invalid requests of applications.
+    /// Invalid read, write or urgent positions of applications.
     misuses,
 }
 

@@ -38,7 +38,8 @@ pub struct FlowRoute {
 /// Origin of a segment to send. The origin determines the IP fields of the segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Origin {
-    /// The segment belongs to a flow. The IP fields are those of [`Driver::set_ip`].
+    /// The segment belongs to a flow. The IP fields are those of [`NewFlow::ip`], until
+    /// [`Driver::set_ip`] changes them.
     Flow(FlowId),
     /// The segment is the RST of a flow that ends. The engine never retransmits this RST, and
     /// ignores [`TxFull`]. A driver without a free frame may keep the RST until a frame is free,
@@ -87,7 +88,8 @@ pub struct SegmentOut {
     pub ack: SeqNumber,
     /// Control bits.
     pub flags: TcpFlags,
-    /// Window field of the header: the window shifted right by Rcv.Wind.Shift.
+    /// Window field of the header: the window shifted right by Rcv.Wind.Shift. A SYN has the window
+    /// without a shift.
     pub wnd: u16,
     /// Urgent pointer (RFC 9293 §3.8.5). Zero if the URG bit is not set.
     pub urgent: u16,
@@ -158,7 +160,8 @@ pub enum Verdict {
 pub enum Admission {
     /// A flow may be created.
     Flow,
-    /// No further half-open flow may be created. The engine answers the SYN by a SYN cookie.
+    /// No further half-open flow may be created. The engine answers the SYN by a SYN cookie, or
+    /// drops the SYN if the configuration turns SYN cookies off.
     SynCookie,
     /// The engine drops the SYN, or the ACK that returns a SYN cookie. The peer may retransmit.
     Drop,
@@ -191,7 +194,8 @@ pub trait Driver {
     /// application, so that one notification covers several events.
     fn event(&mut self, flow: FlowId, event: Event);
 
-    /// Returns the route to the peer of a passive open that arrived on `link`.
+    /// Returns the route to the peer of `key`, for a passive open. The SYN, or the ACK that returns
+    /// a SYN cookie, arrived on `link`.
     fn route(&mut self, key: &FlowKey, link: LinkId) -> FlowRoute;
 
     /// Reports a new flow. The call precedes the flow's first [`transmit`](Self::transmit).

@@ -25,7 +25,8 @@ macro_rules! refusal {
 refusal! {
     /// Reason why a listener was not created.
     ListenError {
-        /// A listener has the same address and port.
+        /// A listener that may not share its port has the same port, and the same address or an
+        /// overlapping wildcard address.
         InUse => "there is a listener on this address and port",
         /// The largest number of listeners is reached.
         Full => "too many listeners",
@@ -58,7 +59,7 @@ refusal! {
         TxHead => "tx_head went backwards or past the limit",
         /// `tx_head` advanced after the sending direction was closed.
         TxAfterShutdown => "tx_head moved after shutdown",
-        /// The urgent data ends before SND.UNA or beyond the limit of the send buffer.
+        /// The urgent data is already acknowledged, or ends beyond the limit of the send buffer.
         Urgent => "urgent data ends outside of what may be written",
         /// `rx_read` went backwards or beyond the received data.
         RxRead => "rx_read went backwards or past rx_head",

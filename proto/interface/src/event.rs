@@ -7,16 +7,18 @@ use crate::ids::ListenerId;
 /// `tx_acked` the position after the last byte that the peer acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// A segment advanced the flow's stream positions.
+    /// A segment brought data, or acknowledged what the flow has sent.
     Progress {
         /// True if `rx_head` has advanced: there is new data to read.
         readable: bool,
-        /// True if `tx_acked` has advanced: there is room to write.
+        /// True if SND.UNA has advanced. `tx_acked` has advanced, too, and there is room to write,
+        /// unless the segment acknowledged a FIN only.
         writable: bool,
     },
     /// An active open is complete.
     Connected,
-    /// A passive open is complete, and the connection is in the listener's accept queue.
+    /// A passive open is complete, and the connection is in the listener's accept queue. With Fast
+    /// Open (RFC 7413), the handshake may still be incomplete.
     Accepted(ListenerId),
     /// The peer's FIN has arrived in order: end of file at `rx_head`.
     PeerClosed,
@@ -33,8 +35,8 @@ pub enum Event {
     NegativeAdvice,
     /// A soft error of the path (RFC 9293 MUST-47). The connection continues.
     SoftError(CloseCause),
-    /// The connection is over. Received data can still be read: the flow stays in CLOSED until
-    /// `close` or `abort`.
+    /// The connection is over. Received data can still be read: the flow stays in CLOSED or
+    /// TIME-WAIT until `close` or `abort`.
     Closed(CloseCause),
     /// The flow does not exist any more. This last event of a flow follows `close` or `abort`, or
     /// the end of a half-open flow, and does not wait for the end of TIME-WAIT. The engine does not

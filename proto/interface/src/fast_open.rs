@@ -6,14 +6,15 @@
 pub struct FastOpenPolicy {
     /// 0x1: active opens may request a cookie, and send data with a cookie.
     pub client: bool,
-    /// 0x2: listeners with a limit of pending requests accept data in a SYN.
+    /// 0x2: listeners with a limit of pending requests grant cookies, and accept data in a SYN with
+    /// a valid cookie.
     pub server: bool,
-    /// 0x4: active opens send data without a cookie.
+    /// 0x4: active opens send data without a cookie, if `client` is set.
     pub client_without_cookie: bool,
-    /// 0x200: listeners accept data without a cookie.
+    /// 0x200: listeners accept data without a cookie, if `server` is set.
     pub server_without_cookie: bool,
-    /// 0x400: a listener's limit of pending requests is its backlog, unless the application sets a
-    /// limit.
+    /// 0x400: a new listener's limit of pending requests is its backlog, unless the application
+    /// sets a limit. The bit has no effect without `server`.
     pub every_listener: bool,
 }
 

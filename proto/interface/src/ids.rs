@@ -29,7 +29,7 @@ id!(
 );
 id!(
     /// The driver's id of a link: a NIC queue, or the local path between programs of one host. The
-    /// engine only stores this id.
+    /// engine stores this id and returns it to the driver, but does not interpret it.
     LinkId(u16)
 );
 

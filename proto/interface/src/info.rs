@@ -18,7 +18,7 @@ pub struct FlowInfo {
     pub key: FlowKey,
     /// Connection state.
     pub state: State,
-    /// Sender phase.
+    /// Congestion phase of the sender (Linux: `tcpi_ca_state`).
     pub ca_state: CaState,
     /// Name of the congestion control.
     pub congestion: &'static str,
@@ -46,13 +46,13 @@ pub struct FlowInfo {
     pub ssthresh: u32,
     /// Eff.snd.MSS: payload bytes of a full segment.
     pub mss: u32,
-    /// Largest recent payload of the peer's segments, in bytes.
+    /// Largest payload of the peer's segments, in bytes; an estimate before the first payload.
     pub rcv_mss: u32,
     /// SND.WND: the peer's window in bytes.
     pub snd_wnd: u32,
     /// Largest window that the peer has offered, in bytes.
     pub snd_wnd_max: u32,
-    /// Our window in bytes, as last advertised.
+    /// RCV.WND: bytes from RCV.NXT to the right edge that we last advertised.
     pub rcv_wnd: u32,
     /// Snd.Wind.Shift: window shift of the peer.
     pub snd_wscale: u8,
@@ -107,13 +107,15 @@ pub struct FlowInfo {
     /// Delivery rate in bytes per second. Zero before the first sample, and for a congestion
     /// control that measures no rate.
     pub delivery_rate: u64,
-    /// True if the application limited `delivery_rate`.
+    /// True if the application limited `delivery_rate`, and before the first sample.
     pub app_limited: bool,
     /// Timeouts since SND.UNA last advanced.
     pub timeouts: u8,
-    /// Number of times that the RTO was doubled since the last RTT sample (RFC 6298 §5).
+    /// Number of times that the RTO or the persist timeout was doubled since the last RTT sample
+    /// (RFC 6298 §5). In SYN-SENT, timeouts without backoff count, too.
     pub backoff: u8,
-    /// Unanswered probes while the peer's window is closed.
+    /// Unanswered window probes, keepalive probes and retransmission timeouts; zero unless the
+    /// persist timer runs.
     pub probes: u8,
     /// Number of received DSACK blocks (RFC 2883).
     pub dsacks: u32,

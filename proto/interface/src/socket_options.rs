@@ -23,12 +23,14 @@ impl IpOptions {
 /// Limits of a connection's receive window in bytes. Zero means that the option is not set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WindowOptions {
-    /// SO_RCVBUF, converted to payload bytes. The window has this size, without autotuning.
+    /// SO_RCVBUF, converted to payload bytes. The window has this size, without autotuning, unless
+    /// `clamp` or the engine's configuration limits the window to a smaller size.
     pub buffer: u32,
     /// TCP_WINDOW_CLAMP: upper bound of the window.
     pub clamp: u32,
     /// SO_RCVLOWAT: number of bytes that must arrive to wake the application. An autotuned window
-    /// is at least twice as large, unless `clamp` is smaller.
+    /// is at least twice as large, unless `clamp` or the engine's configuration limits the window
+    /// to a smaller size.
     pub low: u32,
 }
 
@@ -64,6 +66,7 @@ pub enum FinWait2 {
     Configured,
     /// A time that the application set.
     For(Duration),
-    /// No time in FIN-WAIT-2: the engine resets the connection when the peer acknowledges the FIN.
+    /// No time in FIN-WAIT-2: the engine resets the connection as soon as it is an orphan in this
+    /// state.
     Never,
 }

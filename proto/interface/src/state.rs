@@ -1,7 +1,9 @@
 //! The connection states of RFC 9293 §3.3.2 and their transitions, as one table.
 //!
-//! The slow path (crate `tidelane-slowpath`, the engine's code for all segments but in-order data
-//! and ACKs) takes every transition from this table, by [`State::next`].
+//! The TCP engine takes its transitions from this table, by [`State::next`], with two exceptions.
+//! On [`StateEvent::Abort`], the engine sets CLOSED directly, or frees the connection. On
+//! [`StateEvent::TimeWaitTimeout`], the engine removes the connection's entry in its table for
+//! TIME-WAIT.
 
 use core::fmt;
 
@@ -12,7 +14,8 @@ pub enum State {
     /// No connection.
     #[default]
     Closed = 0,
-    /// Waiting for a SYN. No flow is in this state, because listeners are a type of their own.
+    /// Waiting for a SYN. No connection is in this state, because listeners are a type of their
+    /// own.
     Listen = 1,
     /// SYN sent, waiting for the peer's SYN.
     SynSent = 2,
@@ -46,7 +49,8 @@ pub enum CaState {
     Disorder,
     /// cwnd is being reduced after ECE.
     Cwr,
-    /// Fast recovery: lost data is retransmitted, and cwnd is reduced.
+    /// Fast recovery: lost data is retransmitted. cwnd is reduced, unless the segments were only
+    /// too long for the path.
     Recovery,
     /// Recovery after a retransmission timeout.
     Loss,
@@ -143,12 +147,14 @@ impl State {
         )
     }
 
-    /// Returns true if the peer may still send data, because its FIN has not arrived.
+    /// Returns true in the synchronized states in which the peer may still send data, because its
+    /// FIN has not arrived.
     pub const fn receives(self) -> bool {
         matches!(self, Self::Established | Self::FinWait1 | Self::FinWait2)
     }
 
-    /// Returns true if we may still send or retransmit data, because our FIN is not acknowledged.
+    /// Returns true in the synchronized states in which we may still send or retransmit data,
+    /// because our FIN is not acknowledged.
     pub const fn sends(self) -> bool {
         matches!(
             self,

@@ -1,9 +1,9 @@
 //! Counts and times of a flow's segments, for `TCP_INFO` (RFC 4898 §4: tcpEStatsPerf).
 //!
-//! A flow is a TCP connection. [`Traffic`] is a part of the flow's state that the fast path (the
-//! engine's code for in-order segments) uses, which updates each count or time by one instruction.
-//! The engine computes the other values of `TCP_INFO` from [`Traffic`] and from the rest of the
-//! flow's state.
+//! A flow is a TCP connection. [`Traffic`] has the counts and times that the fast path (the
+//! engine's code for in-order segments) updates, too, so [`Traffic`] has only values that are cheap
+//! to update. The engine computes the other values of `TCP_INFO` from [`Traffic`] and from the rest
+//! of the flow's state.
 
 use crate::clock::{Clock, Millis};
 
@@ -24,7 +24,8 @@ pub struct Traffic {
     pub data_sent_at: Millis,
     /// Time at which payload last arrived in order.
     pub data_received_at: Millis,
-    /// Time at which an ACK last arrived. The fast path counts only ACKs that advance SND.UNA.
+    /// Time at which an ACK last arrived. The fast path sets the time only for an ACK that advances
+    /// SND.UNA.
     pub ack_received_at: Millis,
     /// Start of the present busy time, in us modulo 2^32; zero if the flow is idle. A flow is busy
     /// while data is in flight or waits for the peer's window.
@@ -118,7 +119,7 @@ impl Traffic {
         self.data_segs_out.wrapping_add(self.empty_segs_out)
     }
 
-    /// Counts an ACK of `acked` new bytes.
+    /// Records an ACK that arrived at `now` and acknowledged `acked` new bytes.
     #[inline(always)]
     pub fn on_acked(&mut self, now: Millis, acked: u32) {
         self.note_acked(acked);
@@ -153,7 +154,8 @@ impl Traffic {
         }
     }
 
-    /// Ends the busy time: all data is acknowledged.
+    /// Ends the busy time, if the flow is busy, and the time in which the peer's window limits the
+    /// flow. The caller has found that no data is in flight.
     #[inline(always)]
     pub fn end_busy(&mut self, clock: &Clock) {
         if self.busy_since != 0 {

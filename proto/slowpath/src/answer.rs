@@ -13,8 +13,8 @@ use crate::{SlowPath, arrive::Step};
 pub const ANSWER_INTERVAL_MS: u32 = 500;
 
 /// Returns true if the answer to `segment` is rate-limited: the segment is empty, or has SYN. As in
-/// Linux, a segment with data or a FIN is always answered, because the segment may be legitimate,
-/// and the ACK then resynchronizes the peer.
+/// Linux, a segment with data or a FIN, but without SYN, is always answered, because the segment
+/// may be legitimate, and the ACK then resynchronizes the peer.
 pub fn is_rate_limited(segment: &Segment<'_>) -> bool {
     segment.len() == 0 || segment.flags.contains(TcpFlags::SYN)
 }
@@ -56,8 +56,8 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Drops the ACK that would complete the handshake while the listener's accept queue is full.
-    /// As in Linux (`tcp_check_req`), the SYN,ACK timer continues, and a later segment of the peer
-    /// tries again.
+    /// As in Linux (`tcp_check_req`), the SYN,ACK timer continues, and a later ACK of the peer may
+    /// complete the handshake.
     pub(crate) fn check_accept_queue(&mut self) -> Step {
         if !self.cold.accept_queue_full {
             return Ok(());
@@ -67,7 +67,7 @@ impl<E: Driver> SlowPath<'_, E> {
         self.drop(DropReason::AcceptQueueFull)
     }
 
-    /// Sends a RST in answer to `segment` (RFC 9293 §3.10.7.1).
+    /// Sends a RST in answer to `segment` (RFC 9293 §3.10.7.1), unless `segment` is a RST itself.
     pub fn reset_for(&mut self, segment: &Segment<'_>, key: tidelane_wire::FlowKey) {
         let ip = self.config.ip.to(key.peer.addr);
         if let Some(out) = crate::reset_reply(segment, key, self.hot.link, ip) {

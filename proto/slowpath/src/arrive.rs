@@ -147,9 +147,10 @@ impl<E: Driver> SlowPath<'_, E> {
         Err(Outcome::Keep)
     }
 
-    /// Second check: RST. A RST at RCV.NXT aborts the connection. Any other RST in the window gets
-    /// a challenge ACK (RFC 5961 §3). The payload of a RST is ignored (RFC 9293 SHLD-2). The
-    /// application gets an event (MUST-12). A passive open goes back to LISTEN (MUST-11).
+    /// Second check: RST. A RST at RCV.NXT aborts the connection, and the application gets an event
+    /// (RFC 9293 MUST-12). Any other RST in the window gets a challenge ACK (RFC 5961 §3). The
+    /// payload of a RST is ignored (SHLD-2). A half-open flow of a listener ends without an event,
+    /// because the listener stays in LISTEN (MUST-11).
     fn check_rst(&mut self, segment: &Segment<'_>) -> Step {
         if !segment.flags.contains(TcpFlags::RST) {
             return Ok(());
@@ -251,7 +252,7 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Updates the congestion state after an ACK: loss detection, spurious RTOs, ECN echoes, PRR
-    /// and growth of cwnd. An ACK that signals congestion does not grow cwnd first (as in Linux).
+    /// and growth of cwnd. An ACK that starts a reduction does not grow cwnd first (as in Linux).
     fn after_ack(&mut self, segment: &Segment<'_>, effects: AckEffects) {
         if self.cold.ca_state == CaState::Loss {
             self.on_ack_in_loss(segment, effects);
@@ -279,11 +280,10 @@ impl<E: Driver> SlowPath<'_, E> {
         self.cold.unanswered_probes = 0;
     }
 
-    /// Updates SND.WND and SND.WL1. Returns true if the window changed.
-    ///
-    /// RCV.NXT stands for SND.WL1 unless a later segment came out of order, because every segment
-    /// that the fast path took had SEG.SEQ = RCV.NXT. Empty segments with equal numbers may be
-    /// reordered, so only a larger window or a zero window in such a segment counts (as in Linux).
+    /// Updates SND.WND and SND.WL1. Returns true if the window changed. RCV.NXT stands for SND.WL1
+    /// unless a later segment came out of order, because every segment that the fast path took had
+    /// SEG.SEQ = RCV.NXT. Empty segments with equal numbers may be reordered, so only a larger
+    /// window or a zero window in such a segment counts (as in Linux).
     fn update_window(&mut self, segment: &Segment<'_>) -> bool {
         let wl1 = self.cold.snd_wl1.later_of(self.hot.rcv_nxt);
         let shift = if segment.flags.contains(TcpFlags::SYN) {
@@ -315,8 +315,8 @@ impl<E: Driver> SlowPath<'_, E> {
         changed
     }
 
-    /// Records the peer's largest window, which bounds the segment size. Otherwise a receiver with
-    /// a small buffer would get no segment before the persist timer expires (Linux:
+    /// Records the peer's largest window, which bounds the segment size. Without this bound, a
+    /// receiver with a small buffer would get no segment before the persist timer expires (Linux:
     /// `tcp_bound_to_half_wnd`).
     fn note_window(&mut self, wnd: u32) {
         if wnd > self.cold.snd_wnd_max {
@@ -429,8 +429,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Ends a connection that both sides have closed. Returns `outcome`, but keeps a flow whose
-    /// socket the application has not closed yet.
+    /// Ends a connection that both sides have closed. Returns `outcome`, but `Keep` instead of
+    /// `Release` if the application has not closed the socket yet.
     pub(crate) fn finish(&mut self, outcome: Outcome) -> Outcome {
         if self.cold.is_orphan {
             return outcome;
@@ -480,7 +480,7 @@ impl<E: Driver> SlowPath<'_, E> {
             self.begin_counts(segment);
             self.cold.ca_state = CaState::Open;
             self.driver.event(self.id, Event::Connected);
-            // If data waits for the handshake, the first data segment carries the ACK.
+            // If data waits for the handshake or follows at once, a data segment carries the ACK.
             self.hot.set(flags::ACK_OWED);
             self.hot
                 .assign(flags::ACK_NOW, !self.cold.fast_open.more_follows);

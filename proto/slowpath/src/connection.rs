@@ -1,5 +1,6 @@
-//! Cold state of a connection: the state that the fast path neither reads nor writes. The hot
-//! state, which both paths use, is [`FlowState`].
+//! Cold state of a connection: the state that the fast path (the engine's code for in-order
+//! segments) neither reads nor writes. The hot state, which the fast path and the slow path use, is
+//! [`FlowState`].
 
 use tidelane_cc::{Algorithm, Controller};
 use tidelane_flow::{
@@ -70,14 +71,17 @@ pub struct Connection {
     pub ooo: Ranges,
     /// Order in which the SACK option reports the out-of-order ranges (RFC 2018 §4).
     pub sack_report: SackReport,
-    /// Consecutive duplicate ACKs, on a connection without SACK.
+    /// Number of duplicate ACKs. With SACK, only ACKs that SACK new data count. An ACK that
+    /// advances SND.UNA outside of Recovery, the end of Recovery and a timeout reset the number.
     pub dup_acks: u32,
-    /// SND.NXT when recovery began.
+    /// SND.NXT when Recovery, Loss or CWR began. In Loss, F-RTO sets the value again at the first
+    /// ACK that advances SND.UNA.
     pub recovery_point: SeqNumber,
-    /// SND.NXT when the congestion window was last reduced.
+    /// SND.NXT when a loss or an ECE last reduced cwnd. A retransmission timeout does not set the
+    /// value.
     pub reduced_until: SeqNumber,
-    /// True if the next retransmission, the first of a recovery, ignores cwnd. The transmission
-    /// resets the value.
+    /// True if the next retransmission ignores cwnd: the first retransmission of a recovery or
+    /// after a partial ACK (RFC 6582). The transmission resets the value.
     pub ignore_cwnd_once: bool,
     /// Congestion state to restore if the recovery proves to be spurious.
     pub undo: Option<Undo>,
@@ -105,7 +109,7 @@ pub struct Connection {
     /// Retransmission timeouts since SND.UNA last advanced.
     pub timeouts: u8,
     /// Number of times that the RTO or the persist timeout was doubled since the last RTT sample
-    /// (RFC 6298 §5).
+    /// (RFC 6298 §5), or since the peer last opened a closed window.
     pub backoff: u8,
     /// True if the FIN was sent in a segment without payload.
     pub fin_without_data: bool,
@@ -128,7 +132,8 @@ pub struct Connection {
     pub deferred: bool,
     /// Socket options.
     pub options: SocketOptions,
-    /// MSS in bytes that our SYN announces: the MSS of the link, or a lower limit.
+    /// MSS in bytes that the link allows, or a lower limit. Our SYN announces this MSS. A new link
+    /// MTU changes the value, even after the SYN.
     pub rmss: u16,
     /// MSS in bytes that the path MTU allows, before TCP options are subtracted.
     pub path_mss: u16,
@@ -163,7 +168,8 @@ pub struct Connection {
     pub retrans_since: Option<Millis>,
     /// Time at which the closed window was first probed. USER TIMEOUT counts from this time.
     pub persist_since: Option<Millis>,
-    /// Time of the last rate-limited answer to an unacceptable segment (RFC 5961 §7).
+    /// Time of the last rate-limited answer (RFC 5961 §7): a challenge ACK, the ACK of an
+    /// unacceptable segment, or the answer to a repeated SYN.
     pub answered_at: Millis,
     /// True if the application has closed the socket or has exited.
     pub is_orphan: bool,
@@ -172,12 +178,13 @@ pub struct Connection {
     /// Time at which the slow path last took an acceptable segment, or at which the flow was
     /// created.
     pub last_arrival: Millis,
-    /// Time of the last segment, with more bits than in the hot state, which determines whether
+    /// Time of the last segment, with more bits than in the hot state. This time determines whether
     /// TS.Recent has expired.
     pub ts_recent_age: TsRecentAge,
     /// Record of the application's reads.
     pub reads: Reads,
-    /// Range that arrived twice. The next pure ACK reports the range (DSACK, RFC 2883).
+    /// Range that arrived twice. The next pure ACK, or a retransmission with enough room before it,
+    /// reports the range (DSACK, RFC 2883).
     pub dsack: Option<(SeqNumber, SeqNumber)>,
     /// Entry in the timer wheel.
     pub timer: tidelane_time::TimerHandle,

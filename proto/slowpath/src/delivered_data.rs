@@ -7,7 +7,8 @@ use tidelane_wire::SeqNumber;
 pub struct DeliveredData {
     /// Newly delivered bytes.
     pub bytes: u32,
-    /// RTT of the last newly delivered segment that was sent only once, in us.
+    /// RTT in us of the last newly delivered segment that was sent only once, at an exactly known
+    /// time.
     pub rtt_us: Option<u32>,
     /// Latest transmission time among the newly delivered segments, in us modulo 2^32.
     pub sent_us: Option<u32>,

@@ -20,15 +20,15 @@ const TRANSMISSIONS_MAX: usize = 4096;
 /// sent in the same microsecond share one record. Times are in microseconds modulo 2^32.
 #[derive(Clone, Copy, Debug)]
 struct Transmission {
-    /// P.sent_time.
+    /// P.sent_time: time of the transmission.
     sent_us: u32,
-    /// P.delivered, in bytes.
+    /// P.delivered: C.delivered at the transmission, in bytes.
     delivered: u64,
-    /// P.delivered_time.
+    /// P.delivered_time: C.delivered_time at the transmission, the start of the ACK interval.
     delivered_us: u32,
-    /// P.first_sent_time.
+    /// P.first_sent_time: C.first_sent_time at the transmission, the start of the send interval.
     first_sent_us: u32,
-    /// P.is_app_limited.
+    /// P.is_app_limited: true if the flow was app-limited at the transmission.
     app_limited: bool,
 }
 
@@ -38,9 +38,11 @@ struct Transmission {
 pub struct Sampler {
     /// C.delivered: bytes delivered so far.
     delivered: u64,
-    /// C.delivered_time.
+    /// C.delivered_time: time of the last delivery, or of a later transmission that began while
+    /// nothing was in flight.
     delivered_us: u32,
-    /// C.first_sent_time.
+    /// C.first_sent_time: transmission time of the segment that gave the last sample, or of a later
+    /// segment that was sent while nothing was in flight.
     first_sent_us: u32,
     /// C.app_limited: value of `delivered` up to which samples are app-limited; zero if the flow is
     /// not app-limited.
@@ -80,7 +82,8 @@ impl Sampler {
     }
 
     /// Counts `bytes` that an ACK newly delivered, and returns the sample of that ACK (§3.3).
-    /// `sent_us` is the latest transmission time of these bytes.
+    /// `sent_us` is the latest transmission time of these bytes. Returns `None` if there is no
+    /// record of a transmission at `sent_us`.
     fn on_delivered(&mut self, now_us: u32, bytes: u32, sent_us: Option<u32>) -> Option<Interval> {
         self.delivered += u64::from(bytes);
         self.delivered_us = now_us;
@@ -113,8 +116,8 @@ impl Sampler {
         }
     }
 
-    /// Returns the delivery rate in bytes per second (zero before the first sample), and true if
-    /// the application limited this rate.
+    /// Returns the delivery rate in bytes per second, and true if the application limited this
+    /// rate. Returns zero and true before the first sample.
     pub fn rate(&self) -> (u64, bool) {
         let Some(shown) = self.shown else {
             return (0, true);

@@ -8,7 +8,8 @@ use tidelane_wire::{Ecn, Segment, TcpFlags};
 
 use crate::{SlowPath, prr::Prr};
 
-/// Number of ACKs that are sent without delay after the first CE, so that the sender reacts soon.
+/// Least number of ACKs that are sent without delay after the first CE, so that the sender reacts
+/// soon.
 const QUICK_ACKS: u32 = 2;
 
 /// ECN state of a flow as the sender of data.
@@ -30,7 +31,8 @@ impl Default for EcnSender {
 }
 
 impl<E: Driver> SlowPath<'_, E> {
-    /// Returns true if DCTCP is in use: all packets are ECT, and ECE reports each CE (RFC 8257).
+    /// Returns true if DCTCP (RFC 8257), or another congestion control that needs ECN, is in use.
+    /// New and retransmitted data is then ECT, and ECE reports each CE.
     pub(crate) fn is_dctcp(&self) -> bool {
         self.hot.has(flags::ECN) && self.cold.controller.algorithm().needs_ecn()
     }
@@ -51,8 +53,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Returns the ECN field of the packet that carries our SYN. DCTCP sends all packets as ECT (as
-    /// in Linux).
+    /// Returns the ECN field of the packet that carries our SYN or SYN,ACK. DCTCP sends this packet
+    /// as ECT (as in Linux) if its flags request or accept ECN.
     pub(crate) fn syn_field(&self) -> Ecn {
         let asked = self.syn_ecn() != TcpFlags::NONE;
         if asked && self.cold.algorithm(self.config).needs_ecn() {
@@ -99,7 +101,8 @@ impl<E: Driver> SlowPath<'_, E> {
         self.hot.set(flags::ACK_NOW | flags::ACK_OWED);
     }
 
-    /// Handles ECE in an ACK that advanced SND.UNA by `acked` bytes (RFC 3168 §6.1.2).
+    /// Handles the ECN feedback of an ACK, with or without ECE (RFC 3168 §6.1.2). The ACK advanced
+    /// SND.UNA by `acked` bytes, perhaps zero.
     pub(crate) fn process_ecn_echo(&mut self, segment: &Segment<'_>, acked: u32) {
         if !self.hot.has(flags::ECN) {
             return;

@@ -32,7 +32,7 @@ pub struct FastOpen {
     /// True if the SYN was retransmitted.
     pub syn_retransmitted: bool,
     /// True if the application writes more data as soon as the connection is established. The ACK
-    /// of the SYN,ACK is then delayed, so that this data carries it.
+    /// of the SYN,ACK is then delayed, so that this data carries the ACK.
     pub more_follows: bool,
     /// Form of the Fast Open option in our SYN: true for the experimental form, false for the
     /// standard form. `None` if our SYN had no Fast Open option.
@@ -122,8 +122,8 @@ impl<E: Driver> SlowPath<'_, E> {
         self.arm_rto();
     }
 
-    /// Updates SND.NXT after a SYN or SYN,ACK with `data` bytes of data. A retransmission does not
-    /// move SND.NXT back.
+    /// Updates SND.NXT and the Fast Open state after a SYN or SYN,ACK with `data` bytes of data. A
+    /// retransmission does not move SND.NXT back.
     pub(crate) fn note_syn_sent(&mut self, data: u32) {
         let option = self.cold.fast_open.option.take();
         if let Some(option) = option {
@@ -139,7 +139,7 @@ impl<E: Driver> SlowPath<'_, E> {
         }
         if self.cold.fast_open.accepted_early {
             // The retransmission timer runs for the SYN,ACK, too, but FlightSize counts only the
-            // data after it.
+            // data after the SYN,ACK.
             self.hot.snd_una = self.hot.snd_una.later_of(self.hot.iss.add(1));
         }
     }
@@ -166,17 +166,17 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Completes the handshake of a flow that the application already has. From here on, the
-    /// retransmission timer covers the data that was sent during the handshake.
+    /// Handles the end of the handshake of a flow that the application already has. From here on,
+    /// the retransmission timer covers the data that was sent during the handshake.
     pub(crate) fn end_fast_open_pending(&mut self) {
         if self.hot.flight_size() > 0 {
             self.arm_rto();
         }
     }
 
-    /// Handles the first acknowledgment of our SYN, which may cover data of the SYN. Moves SND.NXT
-    /// back to the first unacknowledged byte, and retransmits the data from there at once (RFC 7413
-    /// §4.2.2, client).
+    /// Handles the first acknowledgment of our SYN, which may also acknowledge data of the SYN.
+    /// Moves SND.NXT back to the first unacknowledged byte, and retransmits the data from there at
+    /// once (RFC 7413 §4.2.2, client). Stores the server's answer for the cookie cache.
     pub(crate) fn on_syn_data_acked(&mut self, syn_ack: &Segment<'_>) {
         let first = self.hot.iss.add(1);
         let data = self.hot.snd_nxt.after(first);
@@ -213,7 +213,7 @@ impl<E: Driver> SlowPath<'_, E> {
 
     /// Retransmits the data of the SYN from SND.NXT up to `end`, as far as the peer's window and
     /// cwnd allow. A small last segment does not count for Nagle's algorithm. The scoreboard marks
-    /// the data as retransmitted, so that it gives no RTT sample (Karn) and counts in
+    /// the data as retransmitted, so that the data gives no RTT sample (Karn) and counts in
     /// `tcpi_retrans` (as in Linux).
     fn retransmit_syn_data(&mut self, end: SeqNumber) {
         let window = self.hot.snd_wnd.min(self.hot.cwnd);
@@ -236,8 +236,9 @@ impl<E: Driver> SlowPath<'_, E> {
         self.hot.clear(flags::SMALL_SENT);
     }
 
-    /// Handles data and FIN in a SYN,ACK, which a server may send before the handshake is complete
-    /// (RFC 7413 §4.2.2). The receive window is the unscaled window that our SYN announced.
+    /// Handles data and a FIN in a SYN,ACK. A server may send both before the handshake is complete
+    /// (RFC 7413 §4.2.2). Ignores both if our SYN did not offer Fast Open. The receive window is
+    /// the unscaled window that our SYN announced.
     pub(crate) fn receive_syn_ack_data(&mut self, syn_ack: &Segment<'_>, ecn: Ecn) -> Outcome {
         let more = !syn_ack.payload.is_empty() || syn_ack.flags.contains(TcpFlags::FIN);
         if !self.cold.fast_open.offered || !more {

@@ -1,7 +1,8 @@
 //! Detection of spurious retransmission timeouts: F-RTO (RFC 5682 §2, and §3 with SACK) and Eifel
-//! detection by timestamps (RFC 3522). A timeout was spurious if the peer then acknowledges data
-//! that was sent before the timeout and never retransmitted. The sender then restores cwnd and
-//! ssthresh.
+//! detection by timestamps (RFC 3522). For F-RTO, a timeout was spurious if the peer then
+//! acknowledges data that was sent before the timeout and never retransmitted. For Eifel, a timeout
+//! was spurious if an ACK echoes a timestamp from before the first retransmission. After a spurious
+//! timeout, the sender restores cwnd and ssthresh.
 
 use tidelane_flow::{CaState, Driver, flags};
 use tidelane_wire::Segment;

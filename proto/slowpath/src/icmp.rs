@@ -75,8 +75,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Lowers the path MTU to `mtu` and retransmits the flight in smaller segments (RFC 1191 §6.4,
-    /// RFC 8201 §5.4).
+    /// Lowers the path MTU to `mtu`, or to the next lower plateau if `mtu` is zero, and retransmits
+    /// the flight in smaller segments (RFC 1191 §6.4, RFC 8201 §5.4).
     fn lower_path_mtu(&mut self, mtu: u16) {
         let sizes = ip_sizes(self.hot.key.peer.addr);
         // The peer's MSS is unknown in SYN-SENT.
@@ -142,7 +142,8 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Raises the path MTU again when the lowered value has expired (RFC 1191 §6.3). The next full
-    /// segments show whether the path has changed.
+    /// segments show whether the path has changed. If the flow searches for its path MTU, only the
+    /// upper bound of the search is raised.
     pub(crate) fn raise_path_mtu(&mut self) {
         if self.search_again() {
             return;

@@ -9,7 +9,7 @@ pub struct IpSizes {
     pub headers: u16,
     /// MSS if the peer's SYN has no MSS option (RFC 9293 §3.7.1, MUST-15).
     pub mss_default: u16,
-    /// Least path MTU that an ICMP error may report. For IPv4, lower values are taken for attacks
+    /// Least path MTU that an ICMP error may set. For IPv4, a lower reported value may be an attack
     /// (Linux: `min_pmtu`). For IPv6, every link supports this MTU (RFC 8201 §4).
     pub path_mtu_min: u16,
     /// True if a report below `path_mtu_min` counts as `path_mtu_min`. False for IPv6, which

@@ -70,8 +70,9 @@ use tidelane_flow::{
 pub enum Outcome {
     /// The flow stays in the table.
     Keep,
-    /// The flow enters TIME-WAIT. The engine stores only the state that its answers in TIME-WAIT
-    /// need: 4-tuple, sequence numbers, TS.Recent, link and DiffServ field.
+    /// The flow enters TIME-WAIT. The engine's table for TIME-WAIT stores only the state that
+    /// answers need: 4-tuple, sequence numbers, TS.Recent, link and DiffServ field. The engine
+    /// frees the flow once the application has closed the socket.
     TimeWait,
     /// The connection is over. The engine frees the flow and its id.
     Release,
@@ -103,8 +104,9 @@ pub struct SlowPath<'a, E> {
 }
 
 impl<E: tidelane_flow::Driver> SlowPath<'_, E> {
-    /// Recomputes the flags that the fast path checks: FAST_RECEIVE allows it to handle arriving
-    /// segments, and FAST_SEND to send.
+    /// Recomputes the flags that the fast path checks. FAST_RECEIVE allows the fast path to handle
+    /// arriving segments, and FAST_SEND allows the fast path to send new data. SLOW_DEADLINE tells
+    /// that the slow path has a deadline of its own.
     pub fn update_fast_path(&mut self) {
         // The fast path handles neither the persist timer nor a backed-off RTO.
         let eligible = self.config.fast_path
@@ -120,7 +122,7 @@ impl<E: tidelane_flow::Driver> SlowPath<'_, E> {
             && self.cold.fin_at.is_none()
             && !self.cold.snd_wl1.after(self.hot.rcv_nxt)
             && !self.cold.mss_bounded_by_window
-            // DCTCP counts every acknowledged window, with or without ECE (RFC 8257 §3.3).
+            // DCTCP counts all acknowledged bytes, with or without ECE (RFC 8257 §3.3).
             && !self.is_dctcp();
         self.hot
             .assign(flags::FAST_RECEIVE, receive && !self.cold.is_orphan);
@@ -135,8 +137,9 @@ impl<E: tidelane_flow::Driver> SlowPath<'_, E> {
         self.hot.assign(flags::SLOW_DEADLINE, deadline.is_some());
     }
 
-    /// Moves the flow to CLOSED and reports the cause to the application (RFC 9293 MUST-12). The
-    /// engine frees the flow once the application has closed the socket.
+    /// Moves the flow to CLOSED. Reports the cause to the application (RFC 9293 MUST-12), unless a
+    /// cause was reported before or the application has closed the socket. The engine frees the
+    /// flow once the application has closed the socket.
     pub fn end(&mut self, cause: tidelane_flow::CloseCause) -> Outcome {
         self.hot.state = State::Closed;
         self.hot.clear(

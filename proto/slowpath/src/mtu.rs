@@ -3,9 +3,9 @@
 //!
 //! A search has two bounds: the largest size known to arrive, which is the size of all segments
 //! except probes, and the largest size worth a probe. A probe is one segment whose size is halfway
-//! between the bounds. Its ACK raises the lower bound. If only the probe is lost, the loss lowers
-//! the upper bound, and is no congestion signal. By default, a search begins when several
-//! consecutive timeouts suggest a path MTU black hole.
+//! between the bounds. The ACK of the probe raises the lower bound. The loss of the probe lowers
+//! the upper bound, and is no congestion signal if no other data is lost. By default, a search
+//! begins when several consecutive timeouts suggest a path MTU black hole.
 
 use tidelane_flow::{CaState, Driver, MtuProbing, TxFull, flags};
 use tidelane_wire::{SeqNumber, TcpFlags};
@@ -43,6 +43,7 @@ pub struct MtuSearch {
     active: bool,
     /// Largest size worth a probe.
     high: u16,
+    /// Probe in flight, if any.
     probe: Option<Probe>,
 }
 
@@ -78,7 +79,7 @@ impl<E: Driver> SlowPath<'_, E> {
         BASE_MSS.max(sizes.path_mtu_min - sizes.headers)
     }
 
-    /// Returns the largest size that the link and the peer's MSS allow.
+    /// Returns the largest size that the link, the peer's MSS and the configuration allow.
     fn largest_mss(&self) -> u16 {
         let both = self.cold.rmss.min(self.cold.peer_mss);
         both.min(self.config.segment_max)
@@ -92,6 +93,7 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
+    /// Begins a search whose lower bound is at most `low`.
     fn search_from(&mut self, low: u16) {
         self.cold.mtu = MtuSearch {
             active: true,
@@ -104,9 +106,9 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Checks for a black hole after a timeout (RFC 4821 §7.7). After [`TIMEOUTS`] timeouts, the
-    /// search begins at the base size. After further timeouts, the search begins at the least size,
-    /// for links with an MTU below the base size.
+    /// Checks for a black hole after a timeout (RFC 4821 §7.7). After [`TIMEOUTS`] timeouts, a
+    /// search begins at the base size. After further timeouts, a new search begins at the least
+    /// size, for links with an MTU below the base size.
     pub(crate) fn check_black_hole(&mut self) {
         let allowed = self.config.mtu_probing != MtuProbing::Off;
         if !allowed || self.cold.timeouts < TIMEOUTS || !self.hot.state.is_synchronized() {
@@ -172,8 +174,8 @@ impl<E: Driver> SlowPath<'_, E> {
         Ok(())
     }
 
-    /// Returns true if the flow may send a probe: no data is missing, path and peer allow segments
-    /// of the lower bound, and neither a small window nor pacing limits the flow.
+    /// Returns true if the flow may send a probe: no data is missing, the peer's MSS allows
+    /// segments of the lower bound, and neither a small window nor pacing limits the flow.
     fn may_probe(&self) -> bool {
         let scoreboard = self.cold.scoreboard.as_ref();
         self.cold.ca_state == CaState::Open
@@ -185,8 +187,9 @@ impl<E: Driver> SlowPath<'_, E> {
             && !self.is_held_back()
     }
 
-    /// Returns true if there is enough unsent data, and room in SND.WND and cwnd, for a probe and
-    /// the segments that must follow it.
+    /// Returns true if there is enough unsent data, and room in SND.WND, for a probe of `len` bytes
+    /// and the segments that must follow the probe. cwnd must be at least [`WINDOW_MIN`] segments,
+    /// and must have room for the probe.
     fn has_room_for_probe(&self, len: u32) -> bool {
         let mss = u32::from(self.hot.mss);
         let needed = len + FOLLOWERS * mss;
@@ -226,9 +229,9 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Handles the loss of `lost` bytes, which may include the probe. The loss of the probe lowers
-    /// the upper bound of the search. Returns true if nothing but the probe was lost: its data is
-    /// then retransmitted in smaller segments, and cwnd does not change (RFC 4821 §7.6.2).
+    /// Handles the loss of `lost` bytes. A probe that begins at SND.UNA then counts as lost, and
+    /// lowers the upper bound of the search. Returns true if nothing but the probe was lost: its
+    /// data is then retransmitted in smaller segments, and cwnd does not change (RFC 4821 §7.6.2).
     pub(crate) fn on_probe_loss(&mut self, lost: u32) -> bool {
         let first = |probe: &Probe| probe.start == self.hot.snd_una;
         let Some(probe) = self.cold.mtu.probe.filter(first) else {
@@ -240,8 +243,8 @@ impl<E: Driver> SlowPath<'_, E> {
         lost <= probe.end.distance_from(probe.start)
     }
 
-    /// Forgets the probe after a timeout or a retransmission, which shows nothing about the size of
-    /// the probe (RFC 4821 §7.6.3).
+    /// Forgets the probe after a timeout or a retransmission. A later ACK then shows nothing about
+    /// the size of the probe (RFC 4821 §7.6.3).
     pub(crate) fn forget_mtu_probe(&mut self) {
         self.cold.mtu.probe = None;
     }

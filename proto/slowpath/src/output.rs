@@ -1,4 +1,4 @@
-//! Segments that the slow path sends: SYN, pure ACKs, retransmissions, FIN, probes, RST.
+//! Segments that the slow path sends: SYN, pure ACKs, new data, retransmissions, FIN, RST.
 
 use tidelane_flow::{Driver, Origin, SegmentOut, State, TxFull, flags};
 use tidelane_wire::{Ecn, SeqNumber, TcpFlags, TcpOptions, Timestamps};
@@ -6,7 +6,8 @@ use tidelane_wire::{Ecn, SeqNumber, TcpFlags, TcpOptions, Timestamps};
 use crate::{SlowPath, frto::Frto, sack_blocks::WithSackBlocks};
 
 impl<E: Driver> SlowPath<'_, E> {
-    /// Sends a pure ACK, with SACK blocks if there is out-of-order data (RFC 2018 §4).
+    /// Sends a pure ACK, with SACK blocks if there is out-of-order data (RFC 2018 §4) or a
+    /// duplicate to report (RFC 2883 §4).
     pub fn send_ack(&mut self) -> Result<(), TxFull> {
         let seq = self.hot.snd_nxt;
         let mut out = self
@@ -239,8 +240,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
         self.charge_pacing_and_prr(self.hot.snd_nxt.distance_from(from));
         let persisted = self.hot.has(flags::PERSIST);
-        // `send_new` starts the timer without three rules of `arm_rto`: backoff, the least RTO of a
-        // flow without an RTT sample, and the shorter PTO of a flow with suspected losses.
+        // `send_new` starts the timer without some rules of `arm_rto`, such as backoff, the least
+        // RTO of a flow without an RTT sample, and the shorter PTO of a flow with suspected losses.
         let slow = self.cold.loss_suspected || self.cold.backoff > 0 || self.hot.srtt == 0;
         if (slow && !timed || persisted) && self.hot.snd_nxt != from {
             // Start the timer again, except a retransmission timer that was running before. A probe
@@ -272,7 +273,7 @@ impl<E: Driver> SlowPath<'_, E> {
         self.hot.traffic.set_window_limited(limited, now_us);
     }
 
-    /// Retransmits lost data as far as the congestion window allows (RFC 6675 §5 (C)).
+    /// Retransmits lost data as far as the congestion window (RFC 6675 §5 (C)) and pacing allow.
     fn send_retransmissions(&mut self) -> Result<(), TxFull> {
         let mss = u32::from(self.hot.mss);
         loop {

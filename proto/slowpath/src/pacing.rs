@@ -184,7 +184,8 @@ mod tests {
 
     const MSS: u32 = 1000;
 
-    /// Sends all bytes that pacing allows at each of `ticks`. Returns the number of bytes sent.
+    /// Sends all whole segments that pacing allows at each of `ticks`. Returns the number of bytes
+    /// sent.
     fn sent_at(rate: u64, ticks: impl Iterator<Item = Instant>) -> u64 {
         let (mut pacing, mut sent) = (Pacing::new(), 0);
         for now in ticks {

@@ -1,5 +1,5 @@
-//! The path MTU that a flow has found, which the engine keeps for later connections (RFC 1191 §6.2,
-//! RFC 4821 §5.2).
+//! The path MTU that a flow (connection) has found. The engine keeps the value for later
+//! connections (RFC 1191 §6.2, RFC 4821 §5.2).
 
 use tidelane_time::Instant;
 use tidelane_wire::IpAddress;
@@ -20,6 +20,7 @@ pub trait PathMtuStore {
     /// Stores the path MTU to `peer`.
     fn learn(&mut self, peer: IpAddress, path: PathMtu);
 
-    /// Removes the entry of `peer`: the path supports the link's MTU.
+    /// Removes the entry of `peer`: the path supports the largest segments that the link and the
+    /// peer allow.
     fn forget(&mut self, peer: IpAddress);
 }

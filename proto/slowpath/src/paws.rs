@@ -11,8 +11,8 @@ use crate::SlowPath;
 const WINDOW: i32 = 1;
 
 impl<E: Driver> SlowPath<'_, E> {
-    /// Returns true if PAWS rejects `segment` (§5.3 R1). PAWS rejects neither a RST (§5.2) nor any
-    /// segment while TS.Recent is outdated (§5.5).
+    /// Returns true if PAWS rejects `segment` (§5.3 R1). PAWS rejects no RST (§5.2), no segment
+    /// without timestamps, and no segment while TS.Recent is outdated (§5.5).
     pub(crate) fn fails_paws(&self, segment: &Segment<'_>) -> bool {
         let Some(t) = segment.options.timestamps else {
             return false;

@@ -35,8 +35,9 @@ impl PeerSyn {
         }
     }
 
-    /// Returns true if this end agrees to ECN. A SYN must not be ECT according to RFC 3168, so only
-    /// a DCTCP listener agrees to ECN after such a SYN (as in Linux).
+    /// Returns true if this end agrees to ECN. A SYN must not be ECT according to RFC 3168, so
+    /// after an ECT SYN, this end agrees to ECN only if its congestion control needs ECN (DCTCP),
+    /// as in Linux.
     pub fn agrees_to_ecn(&self, config: &EngineConfig, options: &SocketOptions) -> bool {
         let algorithm = options.congestion.unwrap_or(config.congestion);
         let allowed = config.ecn != EcnPolicy::Off && !self.ect;

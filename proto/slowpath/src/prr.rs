@@ -26,8 +26,9 @@ impl Prr {
         }
     }
 
-    /// Returns the bytes that may be sent (§3.1). `safe_bonus` is one segment if SND.UNA advanced
-    /// and no further loss was found (slow start bound), and otherwise `None` (conservative bound).
+    /// Returns the bytes that may be sent after an ACK that delivered `acked` bytes (§3).
+    /// `safe_bonus` is one segment if SND.UNA advanced and no further loss was found (slow start
+    /// bound), and otherwise `None` (conservative bound).
     fn send_count(&self, acked: u32, pipe: u32, ssthresh: u32, safe_bonus: Option<u32>) -> u32 {
         let count = if pipe > ssthresh {
             let share = self.delivered * u64::from(ssthresh);
@@ -78,7 +79,7 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Ends the reduction, and sets cwnd to the window of the congestion control (§3.1, last line).
+    /// Ends the reduction, and sets cwnd to the window of the congestion control.
     pub(crate) fn end_reduction(&mut self) {
         self.cold.prr = None;
         self.cold.frto = crate::frto::Frto::Off;

@@ -2,8 +2,8 @@
 
 use tidelane_wire::SeqNumber;
 
-/// Largest number of ranges. Data that would need another range is dropped, and the peer
-/// retransmits it.
+/// Largest number of ranges. A flow (connection) with this number drops further out-of-order data,
+/// and the peer retransmits the data.
 pub const RANGES_MAX: usize = 4096;
 
 /// A sorted set of disjoint, non-adjacent ranges within half the sequence space.

@@ -7,12 +7,12 @@ pub struct Reads {
     /// Number of multiples of [`STEP`](Self::STEP) that `rx_read` has crossed. The lowest bit of
     /// this number equals the highest bit of `rx_read`.
     crossed: u32,
-    /// Stream position at which the next measurement for receive-buffer autotuning begins.
+    /// Stream position at which the present measurement for receive-buffer autotuning began.
     pub autotune_from: u32,
 }
 
 impl Reads {
-    /// Number of bytes between two updates that must not be left out.
+    /// Number of bytes between two read positions at which [`update`](Self::update) must be called.
     pub const STEP: u32 = 1 << 31;
 
     /// Records that the application has read up to `rx_read`. The caller must call this function

@@ -15,13 +15,14 @@ pub struct Reordering {
     pub seen: u32,
     /// Largest distance by which a segment was overtaken, in segments; at least DupThresh.
     pub degree: u32,
-    /// Number of DSACK blocks, each of which reports a spurious retransmission.
+    /// Number of received DSACK blocks, each of which reports a spurious retransmission.
     pub dsacks: u32,
     /// RACK.reo_wnd_mult: the reordering window in quarters of the minimum RTT.
     pub quarters: u32,
     /// RACK.reo_wnd_persist: recoveries until `quarters` is reset.
     pub persist: u8,
-    /// RACK.dsack_round: further DSACKs do not count until this sequence number is acknowledged.
+    /// RACK.dsack_round: further DSACKs do not raise `quarters` until this sequence number is
+    /// acknowledged.
     pub round: SeqNumber,
 }
 
@@ -49,8 +50,9 @@ impl<E: Driver> SlowPath<'_, E> {
         known.degree = known.degree.max(segments);
     }
 
-    /// Grows cwnd after an ACK with new SACK information that did not advance SND.UNA (as in
-    /// Linux): on a path with much reordering, most data arrives out of order.
+    /// Grows cwnd after an ACK with new SACK information that did not advance SND.UNA, if the
+    /// measured reordering exceeds DupThresh (as in Linux). On a path with much reordering, most
+    /// data arrives out of order.
     pub(crate) fn grow_out_of_order(&mut self) {
         let not_reducing = matches!(self.cold.ca_state, CaState::Open | CaState::Disorder);
         if not_reducing && self.cold.reordering.degree > DUP_THRESH {
@@ -59,8 +61,8 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Returns RACK's reordering window in us: the time by which a segment may arrive late without
-    /// counting as lost (RFC 8985 §6.2 step 4). Returns zero if no reordering was seen and the
-    /// sender is in recovery or DupThresh segments are SACKed.
+    /// counting as lost (RFC 8985 §6.2 step 4). While no reordering has been seen, returns zero in
+    /// Recovery and Loss, and also if DupThresh segments are SACKed.
     pub(crate) fn reorder_us(&self) -> u32 {
         let enough = self.cold.scoreboard.as_ref().is_some_and(|scoreboard| {
             scoreboard.sacked() > (DUP_THRESH - 1) * u32::from(self.hot.mss)

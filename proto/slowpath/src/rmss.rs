@@ -9,11 +9,11 @@ use crate::ip_sizes::ip_sizes;
 /// MUST-67, SHLD-6). The MSS of a link counts as at least 88 bytes (Linux: `TCP_MIN_MSS`).
 pub fn rmss(config: &EngineConfig, peer: IpAddress, mtu: u32, options: &SocketOptions) -> u16 {
     let headers = u32::from(ip_sizes(peer).headers);
-    let of_path = mtu.saturating_sub(headers).clamp(88, 65_535 - headers) as u16;
+    let of_link = mtu.saturating_sub(headers).clamp(88, 65_535 - headers) as u16;
     let wanted = if options.mss_max == 0 {
         u16::MAX
     } else {
         options.mss_max
     };
-    of_path.min(config.segment_max).min(wanted)
+    of_link.min(config.segment_max).min(wanted)
 }

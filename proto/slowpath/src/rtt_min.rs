@@ -4,7 +4,7 @@
 use tidelane_cc::MaxFilter;
 use tidelane_flow::Millis;
 
-/// Length of the window (Linux: `tcp_min_rtt_wlen`).
+/// Length of the window in ms (Linux: `tcp_min_rtt_wlen`, in seconds).
 const WINDOW_MS: u32 = 300_000;
 
 /// Windowed minimum of the RTT, stored as the maximum of the samples' bitwise complements.
@@ -65,7 +65,8 @@ mod tests {
             let window = all.iter().filter(|(then, _)| at - then <= WINDOW_MS);
             let exact = window.map(|(_, us)| *us).min();
             assert!(Some(least.us()) >= exact, "step {step}");
-            // The second and third minimum stand for the rest of the window.
+            // The filter keeps only the three best samples. When the minimum expires, the next of
+            // the three replaces it.
             assert!(least.us() <= 100, "step {step}");
         }
     }

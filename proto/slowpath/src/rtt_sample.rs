@@ -7,8 +7,8 @@ use tidelane_wire::{Segment, SeqNumber};
 
 use crate::SlowPath;
 
-/// Longest RTT in ms that an echoed timestamp may give. A value that is no timestamp of ours mostly
-/// gives a longer RTT, and is then ignored.
+/// Age in ms from which an echoed timestamp gives no RTT. Most values that are no timestamps of
+/// ours have such an age.
 const ECHO_MS_MAX: u32 = 60_000;
 
 impl<E: Driver> SlowPath<'_, E> {
@@ -47,15 +47,16 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Returns the age in ms of the timestamp that `segment` echoes. The peer may echo any value,
-    /// so ages above ECHO_MS_MAX do not count.
+    /// so the result is `None` for ages of ECHO_MS_MAX or more.
     fn echoed_ms(&self, segment: &Segment<'_>) -> Option<u32> {
         let echo = segment.options.timestamps.filter(|t| t.tsecr != 0)?;
         let ms = self.clock.ms.0.wrapping_sub(echo.tsecr);
         (self.hot.has(flags::TIMESTAMPS) && ms < ECHO_MS_MAX).then_some(ms)
     }
 
-    /// Returns a time in us before which the segment whose timestamp `segment` echoes was sent: the
-    /// end of that millisecond. Returns `None` for a timestamp of the present millisecond.
+    /// Returns the end of the millisecond of the timestamp that `segment` echoes, in us modulo
+    /// 2^32. Our segment with this timestamp was sent before the result. Returns `None` for a
+    /// timestamp of the present millisecond, and if there is no valid echo.
     pub(crate) fn echoed_before_us(&self, segment: &Segment<'_>) -> Option<u32> {
         let ms = self.echoed_ms(segment).filter(|ms| *ms > 0)?;
         Some(self.clock.ms_start_us().wrapping_sub((ms - 1) * 1000))

@@ -18,7 +18,8 @@ const BLOCKS_MAX: usize = 4;
 /// State of the SACK blocks that this end sends to the peer, and their order (RFC 2018 §4).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SackReport {
-    /// A sequence number in each of the most recently reported ranges, the latest first.
+    /// A sequence number in each of the ranges in which data arrived most recently, the latest
+    /// first.
     latest: [Option<SeqNumber>; BLOCKS_MAX],
     /// True if the present out-of-order ranges have been sent to the peer.
     pub sent: bool,
@@ -164,8 +165,9 @@ impl<E: Driver> SlowPath<'_, E> {
         (options.sack, len)
     }
 
-    /// Sends new data by `send_new`, with SACK blocks while there is out-of-order data. The
-    /// segments are shorter by the length of the blocks (RFC 9293 §3.7.1).
+    /// Sends new data by `send_new`, with SACK blocks while there is out-of-order data, and with
+    /// the urgent pointer while there is urgent data. The segments are shorter by the length of the
+    /// blocks (RFC 9293 §3.7.1).
     pub(crate) fn send_with_sack_blocks(
         &mut self,
         send_new: impl Fn(&mut SlowPath<'_, WithSackBlocks<'_, E>>) -> Result<u32, TxFull>,
@@ -209,7 +211,9 @@ impl<E: Driver> SlowPath<'_, E> {
 /// urgent pointer to the segments that the fast path's sender transmits.
 pub struct WithSackBlocks<'a, E> {
     driver: &'a mut E,
+    /// SACK blocks of each segment; empty for segments without SACK blocks.
     blocks: SackBlocks,
+    /// SND.UP, until the peer has acknowledged the urgent data.
     snd_up: Option<SeqNumber>,
 }
 

@@ -3,9 +3,9 @@
 //!
 //! A flow without losses usually has no scoreboard, so that its transmissions need no record. At
 //! the first sign of a loss, the flow builds a scoreboard from the [transmission
-//! times](crate::send_times) of the data in flight. The scoreboard records every further
-//! transmission until the flow drops it some time after the last sign of a loss. RACK (RFC 8985)
-//! finds lost segments and lost retransmissions by their transmission times.
+//! times](crate::send_times) of the data in flight. The scoreboard then records every further
+//! transmission. Some time after the last sign of a loss, the flow drops the scoreboard. RACK (RFC
+//! 8985) finds lost segments and lost retransmissions by their transmission times.
 //!
 //! ```text
 //! snd_una                                                                     snd_nxt
@@ -26,8 +26,8 @@ use crate::{
 pub use self::record::Timing;
 use self::record::{RangeState, Record};
 
-/// Number of records above which the scoreboard ignores SACK blocks, because each SACK block may
-/// split two records and so add two records.
+/// Largest number of records after a SACK block. A SACK block may split two records and so add two
+/// records. The scoreboard ignores the block if there is no room for two more records.
 const RECORDS_MAX: usize = 16_384;
 
 /// RACK.segment: the delivered segment that was sent last (RFC 8985 §5.2).
@@ -50,6 +50,8 @@ pub struct Scoreboard {
     in_flight: u32,
     sacked: u32,
     lost: u32,
+    /// RACK.segment; `None` before the first delivery, and again after a timeout or a reduction of
+    /// the path MTU.
     rack: Option<Rack>,
     /// RACK.fack: highest sequence number that the peer has SACKed or acknowledged.
     fack: SeqNumber,
@@ -183,7 +185,8 @@ impl Scoreboard {
     }
 
     /// Updates RACK.segment for a range that was delivered, and adds the range to `delivery` (RFC
-    /// 8985 §6.2 steps 1 to 3).
+    /// 8985 §6.2 steps 1 to 3). A retransmitted range whose original transmission seems to have
+    /// arrived does not update RACK.segment.
     fn note_arrival(&mut self, record: &Record, timing: &Timing, delivery: &mut DeliveredData) {
         delivery.bytes += record.len();
         delivery.retransmitted |= record.retransmitted;
@@ -329,7 +332,8 @@ impl Scoreboard {
                 if record.retransmitted || record.state != RangeState::InFlight {
                     continue;
                 }
-                // All later records are first transmissions that were sent after RACK.segment.
+                // No later record was sent before this record, and so none was sent before
+                // RACK.segment.
                 break;
             }
             if record.state != RangeState::InFlight {
@@ -392,7 +396,8 @@ impl Scoreboard {
         }
     }
 
-    /// Marks the first `len` bytes lost if they are in flight (RFC 6582).
+    /// Marks the first `len` bytes lost if they are in flight (RFC 6582). If the first record is
+    /// shorter, marks only this record lost.
     pub fn mark_first_lost(&mut self, len: u32) {
         let Some(first) = self.records.front().copied() else {
             return;
@@ -492,8 +497,8 @@ mod tests {
 
     fn sums(scoreboard: &Scoreboard) -> [u32; 3] {
         let sum = |state| {
-            let of_fate = scoreboard.records.iter().filter(|r| r.state == state);
-            of_fate.map(Record::len).sum::<u32>()
+            let of_state = scoreboard.records.iter().filter(|r| r.state == state);
+            of_state.map(Record::len).sum::<u32>()
         };
         let sums = [
             sum(RangeState::InFlight),

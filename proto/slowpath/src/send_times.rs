@@ -3,8 +3,9 @@
 //!
 //! A record per transmission would cost time even on flows without losses. Instead, this table has
 //! one entry per eighth of a round trip, with the time of the last transmission in that span (RFC
-//! 8985 §4). Only the timed segment of each window (RFC 6298 §3) has its exact time. All other
-//! segments appear younger than they are, by at most an eighth of a round trip.
+//! 8985 §4). The timed segment of each window (RFC 6298 §3) has its exact time. Other segments may
+//! appear younger than they are, by at most an eighth of a round trip. Segments older than the
+//! table, and segments from the time of a dropped scoreboard, may appear much younger.
 //!
 //! The table also records where segments begin, as long as consecutive transmissions have the same
 //! segment size.
@@ -12,7 +13,7 @@
 use tidelane_flow::{FlowState, flags};
 use tidelane_wire::SeqNumber;
 
-/// Number of entries: two round trips. Older segments get the time of the oldest entry.
+/// Number of entries: at least two round trips. Older segments get the time of the oldest entry.
 const SEND_TIMES_MAX: usize = 16;
 /// Shift from `srtt`, in units of 1/8 us, to an eighth of a round trip in us.
 const PART_OF_SRTT: u32 = 6;
@@ -28,7 +29,8 @@ pub struct Sent {
     pub end: SeqNumber,
     /// Time of the transmission in us modulo 2^32.
     pub sent_us: u32,
-    /// Size of the segments in the range, of which the last may be shorter; zero if unknown.
+    /// Size in bytes of the segments in the range, of which the last may be shorter; zero if
+    /// unknown.
     pub segment: u16,
 }
 
@@ -77,25 +79,26 @@ pub struct SendTimes {
     send_times: [SendTime; SEND_TIMES_MAX],
     /// Index of the latest entry.
     latest: usize,
-    /// Start of the latest entry's span.
+    /// Start of the latest entry's span, in us modulo 2^32.
     begun_us: u32,
     boundaries: Boundaries,
 }
 
 impl SendTimes {
-    /// Records a transmission from `start` to SND.NXT in segments of `size` bytes, after other data
-    /// in flight.
+    /// Records a transmission from `start` to SND.NXT in segments of `size` bytes, of which the
+    /// last may be shorter.
     pub fn note(&mut self, hot: &FlowState, start: SeqNumber, size: u16, now_us: u32) {
-        // The timed segment ends at `rtt_seq`, from which `cut` derives its boundaries. Do not
-        // record them here either, just as the fast path does not record a timed segment that is
-        // alone in flight.
+        // `cut` derives the boundaries of the timed segment from `rtt_seq`, the end of this
+        // segment. Do not record these boundaries here, because the fast path does not record a
+        // transmission that ends with the timed segment.
         if hot.rtt_seq != hot.snd_nxt {
             self.boundaries.note(start, hot.snd_nxt, size);
         }
         self.note_time(hot, now_us);
     }
 
-    /// Gives all data in flight the time `now_us`, and forgets the segment sizes.
+    /// Gives the time `now_us` to the data in flight that is beyond all earlier entries, and
+    /// forgets the segment sizes.
     pub fn note_all(&mut self, hot: &FlowState, now_us: u32) {
         self.boundaries.forget(hot.snd_nxt);
         self.note_time(hot, now_us);
@@ -116,7 +119,8 @@ impl SendTimes {
         self.cut(hot, &self.times(hot, now_us))
     }
 
-    /// Splits the ranges of `times` at the start and at the end of the known segment boundaries.
+    /// Splits the ranges of `times` at the start and at the end of the known segment boundaries,
+    /// and at the end of a segment that SND.UNA divides.
     fn cut(&self, hot: &FlowState, times: &[SendTime]) -> Vec<Sent> {
         // All offsets are from SND.UNA.
         let (una, flight) = (hot.snd_una, hot.flight_size());

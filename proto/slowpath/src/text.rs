@@ -6,8 +6,8 @@ use tidelane_wire::{DropReason, Ecn, Segment, SeqNumber, TcpFlags};
 use crate::{Outcome, SlowPath, arrive::Step, sack_blocks::QUICK_ACKS};
 
 impl<E: Driver> SlowPath<'_, E> {
-    /// Seventh check: segment text. Stores out-of-order data (RFC 9293 SHLD-31), and acknowledges
-    /// it at once (MAY-13).
+    /// Seventh check: segment text. Stores the payload, even out of order (RFC 9293 SHLD-31).
+    /// Out-of-order data is acknowledged at once (MAY-13).
     pub(crate) fn process_text(&mut self, segment: &Segment<'_>, ecn: Ecn) -> Step {
         if segment.payload.is_empty() {
             return Ok(());
@@ -99,10 +99,10 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Acknowledges a run of consecutive segments at its end instead of at the end of the batch.
-    /// Each run gets an ACK of its own, as in Linux, where GRO joins the segments of a run up to
-    /// PSH. If each batch had one ACK only, its loss would make a peer in recovery or with a small
-    /// window wait for its RTO.
+    /// Acknowledges a run of consecutive segments at its end, instead of at the end of the batch,
+    /// if ACK_NOW is set. Each run gets an ACK of its own, as in Linux, where GRO joins the
+    /// segments of a run up to PSH. If each batch had one ACK only, the loss of this ACK would make
+    /// a peer in recovery or with a small window wait for its RTO.
     fn end_run(&mut self) {
         if self.hot.has(flags::ACK_NOW) {
             // If no frame is free, the ACK is sent at the end of the batch.
@@ -133,7 +133,7 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Moves RCV.NXT to `end` and over adjacent out-of-order ranges.
+    /// Moves RCV.NXT to `end` and over the out-of-order ranges that adjoin or overlap.
     fn advance_rcv_nxt(&mut self, end: SeqNumber) {
         let mut next = end;
         // A segment may fill several holes.

@@ -1,5 +1,6 @@
-//! Start and expiry of a flow's timers: retransmission, tail loss probe, persist, RACK reordering,
-//! pacing, keepalive, FIN-WAIT-2 and path MTU.
+//! Expiry of a flow's timers: retransmission, tail loss probe, persist, RACK reordering, pacing,
+//! keepalive, FIN-WAIT-2 and path MTU. Also the start of the retransmission, tail loss probe,
+//! persist and keepalive timers.
 
 use tidelane_flow::{CaState, CloseCause, Driver, Event, Millis, State, flags};
 
@@ -8,13 +9,13 @@ use tidelane_wire::{SeqNumber, TcpFlags};
 use crate::{Outcome, SlowPath};
 
 /// ACK delay of the peer in ms that the PTO assumes while losses are suspected. The 200 ms of RFC
-/// 8985 §7.2 would make the probe useless, because the default RTO_MIN is also 200 ms. Nearly all
-/// receivers delay an ACK by at most 40 ms.
+/// 8985 §7.2 would make the probe useless, because the default RTO_MIN is also 200 ms. Many
+/// receivers delay an ACK by about 40 ms.
 const PROBE_DELAYED_ACK_MS: u32 = 50;
 /// R1: number of consecutive timeouts after which the IP layer gets negative advice about the path.
 /// RFC 9293 SHLD-10 asks for at least three retransmissions.
 const R1: u8 = 3;
-/// Time in ms by which the PTO exceeds two round trips while losses are suspected.
+/// Time in ms that the PTO adds to two round trips and the ACK delay while losses are suspected.
 const PROBE_MS_MIN: u32 = 3;
 /// Longest time in ms until a deadline: 12 days. Comparisons modulo 2^32 hold within 24 days.
 const DEADLINE_MAX_MS: u64 = 1 << 30;
@@ -45,7 +46,8 @@ impl<E: Driver> SlowPath<'_, E> {
         let probe = probe && self.hot.may_send_tlp() && self.hot.flight_size() > 0;
         self.hot
             .arm_rto(&self.clock, self.timeouts, rto, probe, several);
-        // While losses are suspected, the PTO is shorter than that of RFC 8985 §7.2.
+        // While losses are suspected, the PTO assumes a shorter ACK delay than RFC 8985 §7.2, and
+        // the lower bound `pto_min` does not apply.
         if probe && self.cold.loss_suspected {
             let late = if several { 0 } else { PROBE_DELAYED_ACK_MS };
             let pto = ((self.hot.srtt >> 2) / 1000 + PROBE_MS_MIN).saturating_add(late);
@@ -77,7 +79,8 @@ impl<E: Driver> SlowPath<'_, E> {
         self.hot.clear(flags::PTO_ARMED);
     }
 
-    /// Handles all expired timers.
+    /// Handles the expired timers, until a timer ends the flow. If the keepalive timer has expired,
+    /// an expired path MTU timer waits for the next call.
     pub fn on_timer(&mut self) -> Outcome {
         if self.hot.has(flags::RTO_ARMED) && self.hot.rto_deadline.is_due(self.clock.ms) {
             self.hot.clear(flags::RTO_ARMED);
@@ -170,9 +173,11 @@ impl<E: Driver> SlowPath<'_, E> {
     }
 
     /// Returns true if the connection has reached R2 and must be given up (RFC 9293 §3.8.3,
-    /// MUST-20). R2 is the largest number of retransmissions, or USER TIMEOUT if the application
-    /// set one. A connection is not given up while its peer answers with a closed window (§3.8.6.1,
-    /// MUST-37), or has shrunk its window to less than the oldest segment (§3.8.6, SHLD-17).
+    /// MUST-20). R2 is the largest number of retransmissions. If the application set a USER
+    /// TIMEOUT, this time replaces the number in a synchronized state, and is a further bound in
+    /// the handshake. If the peer has closed its window (§3.8.6.1, MUST-37), or has shrunk its
+    /// window to less than the oldest segment (§3.8.6, SHLD-17), only the timeouts since the peer's
+    /// last answer count.
     fn is_past_r2(&self) -> bool {
         let retries = self.retries_max();
         let synchronized = self.hot.state.is_synchronized();
@@ -201,7 +206,7 @@ impl<E: Driver> SlowPath<'_, E> {
         u64::from(self.clock.ms.0.wrapping_sub(self.cold.last_arrival.0)) >= span
     }
 
-    /// Returns the number of SYN retransmissions with exponential backoff.
+    /// Returns the largest number of SYN retransmissions with exponential backoff.
     fn syn_retries(&self) -> u8 {
         match self.cold.options.syn_retries {
             0 => self.config.syn_retries,
@@ -245,8 +250,8 @@ impl<E: Driver> SlowPath<'_, E> {
         self.end(cause)
     }
 
-    /// Sends a tail loss probe (RFC 8985 §7.3): new data, or the last segment again if there is no
-    /// new data. The ACK of the probe shows which segments are lost.
+    /// Sends a tail loss probe (RFC 8985 §7.3): new data, or the last segment again if no new data
+    /// can be sent. The ACK of the probe shows which segments are lost.
     fn on_pto(&mut self) -> Outcome {
         self.cold.probe_sent = true;
         self.counters.loss_probes += 1;
@@ -291,9 +296,9 @@ impl<E: Driver> SlowPath<'_, E> {
     /// Handles the persist timeout: probes a closed window, or sends the part of a segment that a
     /// small window or a cork held back (RFC 9293 §3.8.6.1, SHLD-29, SHLD-30; §3.8.6.2.1 (4)).
     ///
-    /// A window probe is an empty segment before SND.UNA, as in Linux, which the peer answers
-    /// whether its window is open or closed. The probe does not count as in flight. A connection
-    /// whose peer answers is never given up (MUST-37).
+    /// A window probe is an empty segment before SND.UNA, as in Linux. The peer answers this
+    /// segment whether its window is open or closed. The probe does not count as in flight. Without
+    /// USER TIMEOUT, a connection whose peer answers is never given up (MUST-37).
     fn on_persist(&mut self) -> Outcome {
         self.hot.clear(flags::PERSIST);
         if self.hot.flight_size() > 0 || !self.hot.tx_end.after(self.hot.snd_nxt) {
@@ -344,13 +349,14 @@ impl<E: Driver> SlowPath<'_, E> {
         self.user_timeout_left(since) == Some(0)
     }
 
-    /// Returns `wait`, bounded by the time that is left of USER TIMEOUT. All times are in ms.
+    /// Returns `wait`, bounded by the time that is left of USER TIMEOUT, but at least 1 ms. `wait`
+    /// and the result are in ms.
     fn within_user_timeout(&self, since: Option<Millis>, wait: u32) -> u32 {
         let left = self.user_timeout_left(since).unwrap_or(wait);
         wait.min(left.max(1))
     }
 
-    /// Counts a timeout or a probe. The next segment of the peer resets the count.
+    /// Counts a timeout or a probe. The next acceptable segment on the slow path resets the count.
     fn note_unanswered(&mut self) {
         self.cold.unanswered_probes = self.cold.unanswered_probes.saturating_add(1);
     }
@@ -370,9 +376,9 @@ impl<E: Driver> SlowPath<'_, E> {
         }
     }
 
-    /// Sends a segment without payload at SND.UNA, which reports urgent data to a peer with a
-    /// closed window (RFC 9293 MUST-66). A window probe cannot report urgent data, because the peer
-    /// ignores the urgent pointer of an old segment (as in Linux).
+    /// Reports unacknowledged urgent data to a peer with a closed window, by a segment without
+    /// payload at SND.UNA (RFC 9293 MUST-66). A window probe cannot report urgent data, because the
+    /// peer ignores the urgent pointer of an old segment (as in Linux).
     fn probe_urgent(&mut self) {
         let una = self.hot.snd_una;
         let ahead = self.cold.urgent.snd_up.map(|up| up.distance_from(una));
@@ -424,8 +430,9 @@ impl<E: Driver> SlowPath<'_, E> {
         Outcome::Keep
     }
 
-    /// Returns true if the peer counts as dead: after the largest number of unanswered probes, or
-    /// after USER TIMEOUT if the application set one (as in Linux).
+    /// Returns true if the peer counts as dead: after the largest number of unanswered probes. If
+    /// the application set a USER TIMEOUT, this time and one unanswered probe decide instead (as in
+    /// Linux).
     fn is_peer_dead(&self, silent_ms: u32) -> bool {
         let limit = self.cold.options.user_timeout;
         if limit.is_zero() {
@@ -440,8 +447,8 @@ impl<E: Driver> SlowPath<'_, E> {
         idle.clamp(1, DEADLINE_MAX_MS) as u32
     }
 
-    /// Returns a lower bound of the time since the last segment arrived, in ms. The fast path
-    /// records the arrival in units of 1.024 s only.
+    /// Returns the approximate time since the last segment arrived, in ms. The fast path records
+    /// the arrival in units of 1.024 s only. The result may be about 2 s too short or 1 s too long.
     fn silent_ms(&self) -> u32 {
         let slow = self.clock.ms.0.wrapping_sub(self.cold.last_arrival.0);
         if self.hot.last_arrival == (self.cold.last_arrival.0 >> 10) as u16 {
@@ -452,7 +459,8 @@ impl<E: Driver> SlowPath<'_, E> {
         slow.min(fast.saturating_sub(1 << 10))
     }
 
-    /// Returns true unless both sides have closed the connection, which is then not probed.
+    /// Returns true if keepalive probes are useful: after the handshake, until the peer has both
+    /// sent a FIN and acknowledged our FIN.
     fn keepalive_applies(&self) -> bool {
         self.hot.state.receives() || self.hot.state.sends()
     }

@@ -7,10 +7,11 @@ use tidelane_wire::{Segment, SeqNumber};
 use crate::SlowPath;
 
 impl<E: Driver> SlowPath<'_, E> {
-    /// Checks the probe after SND.UNA moved to `ack`. If `ack` is beyond the probe and no DSACK has
-    /// reported the probe as a duplicate, the probe repaired a loss, which reduces cwnd unless a
-    /// reduction is already under way. An ACK up to the end of the probe proves nothing, because it
-    /// may be the late ACK of the original segment.
+    /// Checks the probe after SND.UNA moved to `ack`. If `ack` is beyond the probe, and neither a
+    /// DSACK nor a duplicate ACK has shown that the probe was not needed, the probe repaired a
+    /// loss. cwnd is then reduced, unless cwnd was already reduced in this window or a reduction is
+    /// under way. An ACK up to the end of the probe proves nothing, because this ACK may be the
+    /// late ACK of the original segment.
     pub(crate) fn check_tlp(&mut self, ack: SeqNumber) {
         let Some(end) = self.cold.probe_end else {
             return;

@@ -1,6 +1,6 @@
-//! Decides when a flow has a scoreboard, which records its transmissions. A flow needs one while
-//! losses are suspected, while an MTU probe is in flight, and while the congestion control needs
-//! delivery rates or an RTT sample from every ACK.
+//! Decides when a flow has a scoreboard, the record of every transmission. A flow needs a
+//! scoreboard while losses are suspected, while an MTU probe is in flight, and while the congestion
+//! control needs delivery rates or an RTT sample from every ACK.
 
 use tidelane_cc::{CongestionControl, RttSample};
 use tidelane_flow::{CaState, Driver, flags};
@@ -77,8 +77,8 @@ impl<E: Driver> SlowPath<'_, E> {
         self.cold.controller.on_rtt_sample(self.clock.now, &sample);
     }
 
-    /// Drops the scoreboard some time after the last sign of a loss, unless the flow needs the
-    /// scoreboard for another reason.
+    /// Ends the suspicion of losses some time after the last sign of a loss. While no loss is
+    /// suspected, drops the scoreboard unless the flow needs the scoreboard for another reason.
     pub(crate) fn drop_scoreboard_if_idle(&mut self) {
         let no_losses = self.cold.scoreboard.as_ref().is_some_and(|scoreboard| {
             self.cold.ca_state == CaState::Open
@@ -96,8 +96,8 @@ impl<E: Driver> SlowPath<'_, E> {
         }
         if !self.wants_scoreboard() {
             self.cold.scoreboard = None;
-            // The transmission times are lost with the scoreboard, so give all data in flight the
-            // present time.
+            // The transmission times are lost with the scoreboard, so give the data that the
+            // scoreboard recorded the present time.
             self.cold.send_times.note_all(self.hot, self.clock.us());
             self.cold.reorder_deadline = None;
             self.hot.clear(flags::RTT_TIMING);

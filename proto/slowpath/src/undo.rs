@@ -37,8 +37,9 @@ impl<E: Driver> SlowPath<'_, E> {
         start.before(*end) && (end.at_or_before(segment.ack) || blocks.get(1).is_some_and(inside))
     }
 
-    /// Handles a DSACK: a retransmission was spurious, so the reordering window grows (RFC 8985
-    /// §6.2 step 4). If all retransmissions were spurious, the recovery is undone.
+    /// Handles a DSACK of the data from `start` to `end`: a retransmission was spurious, so the
+    /// reordering window grows, at most once in a round trip (RFC 8985 §6.2 step 4). If all
+    /// retransmissions were spurious, the recovery is undone.
     pub(crate) fn on_dsack(&mut self, start: SeqNumber, end: SeqNumber) {
         self.counters.dsack_recv += 1;
         self.cold.reordering.dsacks += 1;

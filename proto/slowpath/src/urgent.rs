@@ -36,10 +36,10 @@ impl Urgent {
     }
 }
 
-/// Returns the urgent pointer of a segment that begins at `seq`: SND.UP, or the largest value of
-/// the field if SND.UP is out of reach. If the largest value would point at data that was already
-/// sent, returns `None`, as in Linux, because the peer would take an earlier byte for the last
-/// urgent byte.
+/// Returns the urgent pointer of a segment that begins at `seq`: the distance from `seq` to SND.UP,
+/// or the largest value of the field if SND.UP is out of reach. Returns `None` if no urgent data
+/// ends after `seq`. If the largest value would point at data that was already sent, also returns
+/// `None`, as in Linux, because the peer would take an earlier byte for the last urgent byte.
 pub(crate) fn pointer(
     snd_up: Option<SeqNumber>,
     seq: SeqNumber,
@@ -97,7 +97,8 @@ impl<E: Driver> SlowPath<'_, E> {
         urgent.snd_up = urgent.snd_up.filter(|up| up.after(una));
     }
 
-    /// Sets SND.UP to stream position `pos` (SEND with URGENT, RFC 9293 §3.10.2).
+    /// Moves SND.UP forward to `pos`, the stream position after the urgent data (SEND with URGENT,
+    /// RFC 9293 §3.10.2).
     pub fn write_urgent(&mut self, pos: u32) {
         let up = self.hot.iss.add(1).add(pos);
         let known = self.cold.urgent.snd_up;
@@ -105,7 +106,7 @@ impl<E: Driver> SlowPath<'_, E> {
         self.update_fast_path();
     }
 
-    /// Sends `out`, with URG and the urgent pointer if urgent data ends after the start of `out`.
+    /// Sends `out`, with URG and the urgent pointer if `pointer` returns a pointer for `out`.
     pub(crate) fn transmit(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
         let snd_up = self.cold.urgent.snd_up;
         match pointer(snd_up, out.seq, self.hot.snd_nxt) {
@@ -152,7 +153,7 @@ mod tests {
         assert_eq!(at(far.0, far.0), Some(65_535));
         let farther = UP.sub(65_536);
         assert_eq!(at(farther.0, farther.0), Some(65_535));
-        // In a retransmission, the field can only point at data that was already sent.
+        // In this retransmission, the field can only point at data that was already sent.
         assert_eq!(at(farther.0, UP.0), None);
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! This crate has no `now()`: the program that runs the protocol code, or a simulator with a clock
 //! of its own, passes the time as an argument. [`Instant`] and [`Duration`] wrap a `u64` and cost
-//! as much as a plain number. All arithmetic saturates, so a wrong clock makes timers late or
-//! early, but causes no panic.
+//! as much as a plain number. Sums, differences and products saturate, so a wrong clock makes
+//! timers late or early, but causes no panic.
 #![forbid(unsafe_code)]
 #![no_std]
 

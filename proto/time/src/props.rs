@@ -17,11 +17,12 @@ enum Op {
     InsertPast(u64),
     /// Cancels the entry at this index of the oracle, modulo its length.
     Cancel(usize),
-    /// Advances the clock and fires the expired entries.
+    /// Advances the clock by this duration and fires the expired entries.
     Advance(u64),
 }
 
-/// Generates durations of every magnitude, so that every level of the wheel is used.
+/// Generates durations of every magnitude up to 2^49 ns (6.5 days), so that at least the six lowest
+/// levels of the wheel are used.
 fn span() -> impl Strategy<Value = u64> {
     (0u32..50, any::<u64>()).prop_map(|(bits, value)| value & ((1 << bits) - 1))
 }
@@ -59,7 +60,8 @@ fn advance_and_compare(
     assert_eq!(fired, expected);
 }
 
-/// Checks that the wheel's next deadline is not later than the oracle's earliest deadline.
+/// Checks that the wheel's next deadline is not later than the oracle's earliest deadline, and that
+/// both have the same number of entries.
 fn check_next_deadline(wheel: &TimerWheel<u32>, oracle: &BTreeMap<(Instant, u32), TimerHandle>) {
     assert_eq!(wheel.len(), oracle.len());
     let earliest = oracle.first_key_value().map(|((at, _), _)| *at);

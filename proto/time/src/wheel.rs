@@ -13,9 +13,9 @@
 //! ```
 //!
 //! The level of an entry follows from the highest bit in which its tick differs from `cursor`, the
-//! tick up to which all slots were processed. All occupied slots of a level are therefore ahead of
-//! the cursor, and all entries of a level are earlier than those of the next level. The earliest
-//! slot is the lowest set bit in the bitmap `occupied` of the lowest non-empty level.
+//! tick up to which all slots were processed. No occupied slot is therefore before the cursor, and
+//! all entries of a level are earlier than those of the next level. The earliest slot is the lowest
+//! set bit in the bitmap `occupied` of the lowest non-empty level.
 //!
 //! When the cursor reaches a slot of a higher level, the entries of that slot move to lower levels.
 //! A TCP retransmission timer of 200 ms moves once or twice before it fires. When the cursor
@@ -106,12 +106,13 @@ pub struct TimerWheel<T: Copy> {
     free: u32,
     /// Number of used entries.
     len: u32,
-    /// Tick up to which all slots were processed.
+    /// Tick up to which all slots were processed. The slot of this tick may have entries that are
+    /// not due yet.
     cursor: u64,
     /// Lower bound of the deadlines of all entries outside the due list.
     not_before: Instant,
     /// Earliest time at which a poll can find an entry: `not_before`, or zero while the due list
-    /// has entries. A poll that finds nothing needs only this one comparison.
+    /// has entries. A poll before this time needs only this one comparison.
     wake_at: Instant,
     /// One bit for each non-empty slot of each level.
     occupied: [u64; LEVELS],
@@ -246,7 +247,8 @@ impl<T: Copy> TimerWheel<T> {
         self.note_wake();
     }
 
-    /// Moves the cursor to `now`.
+    /// Moves the cursor to the tick of `now`, and the entries that have expired to the due list.
+    /// The cursor never moves back.
     fn advance_cursor(&mut self, now: Instant) {
         let target = (now.0 >> TICK_LOG2).max(self.cursor);
         while let Some((level, slot, start)) = self.earliest_slot() {
@@ -276,8 +278,8 @@ impl<T: Copy> TimerWheel<T> {
         Some((level, slot, start))
     }
 
-    /// Returns the earliest deadline in a slot with fewer than [`EXACT_SCAN_MAX`] entries, or the
-    /// slot's start if the slot has more entries.
+    /// Returns the earliest deadline in a slot with fewer than [`EXACT_SCAN_MAX`] entries. Returns
+    /// the start of any other slot. `start` is the first tick of the slot.
     fn lower_bound(&self, level: usize, slot: usize, start: u64) -> Instant {
         let mut earliest = Instant::MAX;
         let mut index = self.lists[level * SLOTS + slot].head;

@@ -19,7 +19,7 @@ const BLOCK: usize = 64;
 const CHAIN: usize = 32;
 
 impl Sum {
-    /// The sum of zero bytes of data.
+    /// The sum of no data.
     pub const ZERO: Self = Self(0);
 
     /// Returns the sum of one 16-bit number, given in host byte order.
@@ -65,7 +65,7 @@ impl Sum {
 pub(crate) struct SmallSum(u32);
 
 impl SmallSum {
-    /// Creates a sum. At most 2^16 - 1 numbers can be added to the sum.
+    /// Creates a sum. At most 2^16 numbers can be added to the sum.
     pub(crate) const fn new(sum: Sum) -> Self {
         Self(sum.fold().to_be() as u32)
     }
@@ -172,7 +172,8 @@ fn split<const N: usize>(bytes: &[u8]) -> (Option<[u8; N]>, &[u8]) {
     }
 }
 
-/// Returns the sum of the pseudo-header for TCP and UDP, in the IP version of the addresses.
+/// Returns the sum of the pseudo-header of a transport protocol, in the IP version of the
+/// addresses. `len` is the length of transport header and payload in bytes.
 #[inline(always)]
 pub fn pseudo_header(src: IpAddress, dst: IpAddress, protocol: u8, len: u32) -> Sum {
     match (src.as_v4(), dst.as_v4()) {

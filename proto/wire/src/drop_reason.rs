@@ -33,13 +33,16 @@ macro_rules! drop_reasons {
 
 drop_reasons! {
     // Wire.
-    /// The frame ends within a header, or is shorter than a length field says.
+    /// The frame ends within a header or is shorter than a length field says, or the length of a
+    /// UDP datagram is less than a header.
     Truncated => "truncated",
     /// The Ethernet type is neither IPv4 nor IPv6. Frames with VLAN tags count here, too.
     UnsupportedEthertype => "unsupported_ethertype",
-    /// The receiver does not handle the transport protocol of the packet.
+    /// The receiver does not handle the transport protocol of the packet, or of the packet that an
+    /// ICMP error quotes.
     UnsupportedProtocol => "unsupported_protocol",
-    /// The IP version, a header length, the total length or the chain of headers is invalid.
+    /// The IP version, a header length, the total length, an option or the chain of headers is
+    /// invalid.
     BadIpHeader => "bad_ip_header",
     /// The IPv4 header checksum is wrong.
     BadIpChecksum => "bad_ip_checksum",
@@ -52,7 +55,8 @@ drop_reasons! {
     FragmentOverlap => "fragment_overlap",
     /// The fragment is an exact duplicate.
     FragmentDuplicate => "fragment_duplicate",
-    /// The packet of the fragment consists of too many fragments.
+    /// The packet of the fragment consists of too many fragments, or there is no room for the
+    /// fragment.
     FragmentLimit => "fragment_limit",
     /// The ECN fields of the packet's fragments are inconsistent (RFC 3168 §5.3).
     FragmentEcn => "fragment_ecn",
@@ -62,17 +66,18 @@ drop_reasons! {
     BadChecksum => "bad_checksum",
     /// The ICMP message is not an error, or its quote is invalid.
     BadIcmp => "bad_icmp",
-    /// The source or destination is not valid for TCP: a multicast or broadcast address, or an
-    /// address in "this network".
+    /// The source cannot be the address of one host: a multicast, broadcast or unspecified address,
+    /// or an address in "this network" (`0.0.0.0/8`).
     BadAddress => "bad_address",
-    /// The source is not possible on this link: an address of this host, a loopback address, or a
-    /// broadcast address of the link's routes.
+    /// The source is not possible on this link, such as an address of this host, a loopback
+    /// address, or a broadcast address of the link's routes.
     MartianSource => "martian_source",
     /// The route to the source uses another interface, and `rp_filter` forbids this (RFC 3704).
     ReversePath => "reverse_path",
     /// The packet has an IPv4 source route option (RFC 7126 §4.3, §4.4).
     SourceRoute => "source_route",
-    /// The packet is longer than the path MTU, or than a transmit frame.
+    /// The packet is longer than the path MTU or than a frame, or its payload cannot be read from
+    /// the send buffer.
     TooLong => "too_long",
 
     // Demultiplexing.
@@ -96,7 +101,7 @@ drop_reasons! {
     OutOfWindow => "out_of_window",
     /// All data of the segment has already been received.
     Duplicate => "duplicate",
-    /// SEG.ACK acknowledges unsent data.
+    /// SEG.ACK acknowledges unsent data, or does not acknowledge the SYN during the handshake.
     AckUnsent => "ack_unsent",
     /// SEG.ACK is older than SND.UNA by more than MAX.SND.WND (RFC 5961 §5).
     AckTooOld => "ack_too_old",
@@ -121,7 +126,8 @@ drop_reasons! {
     RateLimited => "rate_limited",
 
     // Limits of memory and queues.
-    /// There is no memory for the payload in the flow's receive buffer.
+    /// There is no memory for the payload in the flow's receive buffer, or in the receive queue of
+    /// a UDP socket.
     RxBufferFull => "rx_buffer_full",
     /// The connection has too many out-of-order ranges.
     ReassemblyFull => "reassembly_full",

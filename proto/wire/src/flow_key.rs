@@ -64,8 +64,8 @@ impl FlowKey {
 }
 
 impl PartialEq for FlowKey {
-    /// Compares the whole keys without an early exit. Nearly all compared keys are equal, so an
-    /// early exit would only add branches.
+    /// Compares both addresses at once, without an early exit between them. Nearly all compared
+    /// keys are equal, so an early exit would only add branches.
     #[inline(always)]
     fn eq(&self, other: &Self) -> bool {
         let local =

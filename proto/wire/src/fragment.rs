@@ -17,7 +17,8 @@ use crate::{
     },
 };
 
-/// Unit of fragment offsets, in bytes. Every fragment but the last has a multiple of this length.
+/// Unit of fragment offsets, in bytes. The payload length of every fragment but the last is a
+/// multiple of this unit.
 const UNIT: usize = 8;
 /// Largest value of the length field of IPv4 and IPv6, in bytes.
 const PACKET_LEN_MAX: usize = 65_535;
@@ -27,7 +28,8 @@ const PACKET_LEN_MAX: usize = 65_535;
 pub struct PacketId {
     /// Identification: 16 bits for IPv4, 32 bits for IPv6.
     pub id: u32,
-    /// Transport protocol. Zero for IPv6, where only the first fragment names the transport.
+    /// Transport protocol. Zero for IPv6, where only the Next Header field of the first fragment
+    /// counts.
     pub protocol: u8,
     /// Source of the packet.
     pub src: IpAddress,
@@ -55,7 +57,7 @@ pub struct Fragment<'a> {
     /// Protocol of the packet's payload: a transport protocol or an extension header.
     pub next: u8,
     /// Bytes of the packet before the payload: the IPv4 header with its options, or the IPv6 header
-    /// and the extension headers up to the fragment header.
+    /// and the extension headers up to and including the fragment header.
     pub header: &'a [u8],
     /// Payload of the fragment. Never empty.
     pub payload: &'a [u8],
@@ -78,7 +80,8 @@ impl Fragment<'_> {
         Ok(())
     }
 
-    /// Returns the headers of the reassembled frame. Only the first fragment has them.
+    /// Returns the header fields of the reassembled frame, if this is the first fragment. The
+    /// fields of later fragments may differ.
     pub fn reassembled_headers(&self) -> FrameHeaders {
         FrameHeaders {
             src_mac: self.src_mac,
@@ -193,7 +196,7 @@ fn parse_v6<'a>(
     Ok(fragment)
 }
 
-/// Header fields of a reassembled frame, which come from the first fragment.
+/// Header fields of a frame. Those of a reassembled frame come from the first fragment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameHeaders {
     /// Source MAC address.

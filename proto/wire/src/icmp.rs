@@ -1,5 +1,5 @@
-//! ICMP errors, which quote a segment that this host has sent. [`crate::icmpv6`] parses ICMPv6
-//! errors.
+//! ICMP errors, which quote a TCP segment or UDP datagram that this host has sent.
+//! [`crate::icmpv6`] parses ICMPv6 errors.
 
 use crate::{
     address::IpAddress,
@@ -33,8 +33,8 @@ pub fn parse_icmp_error(icmp: &[u8]) -> Result<IcmpError, DropReason> {
     })
 }
 
-/// Parses the quote of an ICMP or ICMPv6 error. Returns `BadIcmp` for other messages, and
-/// `UnsupportedProtocol` if the quoted packet is neither TCP nor UDP.
+/// Parses the quote of an ICMP or ICMPv6 error. Returns `BadIcmp` for other ICMP messages, and
+/// `UnsupportedProtocol` if `packet` is not ICMP or the quoted packet is neither TCP nor UDP.
 pub fn parse_quoted_packet(packet: &Packet<'_>) -> Result<QuotedPacket, DropReason> {
     match (packet.protocol, packet.dst.is_v4()) {
         (protocol::ICMP, true) => Ok(parse(packet.payload)?.1),

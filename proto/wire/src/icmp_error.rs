@@ -92,7 +92,7 @@ impl QuotedPacket {
         })
     }
 
-    /// Returns SEG.SEQ of a TCP segment, or `UnsupportedProtocol`.
+    /// Returns SEG.SEQ of a TCP segment, or `UnsupportedProtocol` for a UDP datagram.
     pub(crate) fn seq(&self) -> Result<SeqNumber, DropReason> {
         match self.protocol {
             protocol::TCP => Ok(SeqNumber(self.after_ports)),

@@ -12,8 +12,9 @@
 //! ```
 //!
 //! Parsers borrow from the frame, do not allocate and never panic. A parser rejects input with a
-//! [`DropReason`]. All addresses have 16 bytes (IPv4 in the form `::ffff:a.b.c.d`), so that only
-//! the parsers and the header template depend on the IP version.
+//! [`DropReason`]. An [`IpAddress`] has 16 bytes for both IP versions (IPv4 in the form
+//! `::ffff:a.b.c.d`), so that little code outside the parsers and emitters depends on the IP
+//! version.
 #![forbid(unsafe_code)]
 #![no_std]
 

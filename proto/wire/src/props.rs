@@ -18,7 +18,7 @@ fn naive_sum(bytes: &[u8]) -> u16 {
     sum as u16
 }
 
-/// Generates bytes with long runs of zeros and ones, which provoke errors in carries.
+/// Generates bytes of which many or all are 0 or 0xff. These values provoke errors in carries.
 fn lumpy_bytes(max: usize) -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![any::<u8>(), Just(0u8), Just(0xffu8)];
     prop_oneof![

@@ -16,25 +16,26 @@ impl SeqNumber {
         self.0
     }
 
-    /// Returns true if `self` precedes `other` by less than half the space.
+    /// Returns true if `self` precedes `other` by at most half the space. Two numbers that are
+    /// exactly half the space apart precede each other.
     #[inline]
     pub const fn before(self, other: Self) -> bool {
         (self.0.wrapping_sub(other.0) as i32) < 0
     }
 
-    /// Returns true if `self` follows `other` by less than half the space.
+    /// Returns true if `self` follows `other` by at most half the space.
     #[inline]
     pub const fn after(self, other: Self) -> bool {
         other.before(self)
     }
 
-    /// Returns true if `self` equals `other` or precedes it.
+    /// Returns true if `self` equals `other` or precedes `other` by less than half the space.
     #[inline]
     pub const fn at_or_before(self, other: Self) -> bool {
         !other.before(self)
     }
 
-    /// Returns true if `self` equals `other` or follows it.
+    /// Returns true if `self` equals `other` or follows `other` by less than half the space.
     #[inline]
     pub const fn at_or_after(self, other: Self) -> bool {
         !self.before(other)

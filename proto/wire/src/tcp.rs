@@ -347,6 +347,7 @@ impl<'a> RawSegment<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct TimestampsOnly<'a> {
     raw: RawSegment<'a>,
+    /// Bytes of TSval and TSecr. `None` if the segment has no options.
     timestamps: Option<&'a [u8; 8]>,
 }
 
@@ -467,7 +468,7 @@ pub fn emit_tcp_with(buf: &mut [u8], header: &SegmentHeader, options: &TcpOption
 ///
 /// # Panics
 ///
-/// If `header` is shorter than [`TCP_HEADER_LEN`].
+/// If `header` ends before the end of the checksum field.
 #[inline]
 pub fn write_tcp_checksum(header: &mut [u8], pseudo: Sum, payload: Sum) {
     header[CHECKSUM_AT].copy_from_slice(&[0, 0]);
@@ -476,11 +477,11 @@ pub fn write_tcp_checksum(header: &mut [u8], pseudo: Sum, payload: Sum) {
 }
 
 /// Prepares checksum offload: writes the sum of the pseudo-header to the checksum field. The NIC
-/// then adds the sum of header and payload.
+/// then adds the sum of header and payload, and complements the result.
 ///
 /// # Panics
 ///
-/// If `header` is shorter than [`TCP_HEADER_LEN`].
+/// If `header` ends before the end of the checksum field.
 #[inline]
 pub fn write_partial_checksum(header: &mut [u8], pseudo: Sum) {
     header[CHECKSUM_AT].copy_from_slice(&pseudo.fold().to_be_bytes());

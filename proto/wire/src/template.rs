@@ -22,8 +22,8 @@ pub const FRAME_HEADERS_LEN_MAX: usize = FRAME_HEADERS_LEN_V6;
 
 /// Default TTL or hop limit, the same as in Linux.
 const TTL: u8 = 64;
-/// IP header fields that an application may set for a connection. The TCP engine sets the ECN field
-/// for each segment, so it is not among them.
+/// IP header fields that an application may set for a connection. The ECN field is not among these
+/// fields, because the TCP engine sets the ECN field of each segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IpFields {
     /// Traffic class: the DiffServ field in the upper six bits. The lower two bits are ignored.
@@ -50,15 +50,16 @@ impl Default for IpFields {
 /// Flags and fragment offset with DF set, for path MTU discovery.
 const DF: [u8; 2] = [0x40, 0x00];
 
-/// Ethernet and IP header of the packets of a flow, with the checksums of the constant header
-/// fields.
+/// Ethernet and IP header of the packets of a flow. The sums of the constant header fields, which
+/// the checksums need, are precomputed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HeaderTemplate {
     /// The headers, followed by unused bytes.
     bytes: [u8; FRAME_HEADERS_LEN_MAX],
     /// Length in bytes of the headers in `bytes`.
     len: u8,
-    /// Sum of the IPv4 header in which length, identification, ECN and checksum are zero.
+    /// Sum of the IPv4 header in which length, identification, ECN and checksum are zero. Unused
+    /// for IPv6.
     ip_sum: SmallSum,
     /// Sum of the transport's pseudo-header in which the length is zero.
     pseudo_sum: SmallSum,

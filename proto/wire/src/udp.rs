@@ -8,7 +8,7 @@ use crate::{
 
 /// Length of a UDP header, in bytes.
 pub const UDP_HEADER_LEN: usize = 8;
-/// Offset of the checksum in a UDP header.
+/// Offset of the checksum in a UDP header, in bytes.
 pub const UDP_CHECKSUM_AT: usize = 6;
 
 /// A received datagram. The payload borrows from the received frame.
@@ -29,7 +29,8 @@ pub struct UdpDatagram<'a> {
 ///
 /// # Errors
 ///
-/// `Truncated` if the length field is shorter than a header or longer than the packet.
+/// `Truncated` if the payload of the packet is shorter than a UDP header, or if the datagram's
+/// length field is less than a header or more than this payload.
 /// `BadChecksum` if the checksum is wrong.
 pub fn parse_udp<'a>(
     packet: &Packet<'a>,
@@ -164,7 +165,8 @@ mod tests {
     /// RFC 768: a checksum of zero is sent as all ones.
     #[test]
     fn a_checksum_of_zero_is_sent_as_all_ones() {
-        // The payload makes the sum of everything else 0xffff.
+        // The checksum of the datagram with a zero payload becomes the payload. The sum of the new
+        // datagram is then 0xffff, and its complement, the checksum, is zero.
         let mut payload = vec![0; 2];
         let bytes = datagram(V4, &payload);
         payload.copy_from_slice(&bytes[UDP_CHECKSUM_AT..UDP_HEADER_LEN]);

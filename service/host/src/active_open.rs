@@ -49,8 +49,9 @@ pub(crate) struct ActiveOpen<'a, P: PacketIo> {
 }
 
 impl<P: PacketIo> ActiveOpen<'_, P> {
-    /// Sends the SYN, and binds the connection to a slot of the program. Returns the event for the
-    /// program.
+    /// Opens the connection, and binds it to a slot of the program. Returns the event for the
+    /// program. If the operator's rules drop the connection, its frames go nowhere, and the open
+    /// fails after the retransmissions of the SYN.
     pub(crate) fn start(&mut self) -> Result<ControlEvent, Unopened> {
         let peer = Endpoint {
             addr: IpAddress(self.asked.request.peer_addr),
@@ -112,6 +113,8 @@ impl<P: PacketIo> ActiveOpen<'_, P> {
         (is_local && self.input.mux().has_claimed(peer)).then_some(MUX_ROUTE)
     }
 
+    /// Returns the route over the interface, or the local path to a listener at an address of the
+    /// interface.
     fn route_from_interface(&mut self, peer: Endpoint) -> Result<FlowRoute, Unopened> {
         let Stack { engine, io } = &mut *self.stack;
         let routes = io.neighbours.routes();
@@ -121,8 +124,9 @@ impl<P: PacketIo> ActiveOpen<'_, P> {
             }
             return Ok(LOCAL_PATH_ROUTE);
         }
-        // For martians, other addresses of this host and multicast groups, the program gets the
-        // result of the kernel's `connect`.
+        // For a peer that is not reached over the interface (this includes other addresses of this
+        // host), and for multicast groups and other addresses that no host can have, the program
+        // gets the result of the kernel's `connect`.
         if !routes.leads_out(peer.addr) || !can_be_a_host(peer.addr) {
             return Err(Unopened::Kernel(not_accelerated::ROUTE));
         }

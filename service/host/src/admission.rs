@@ -26,8 +26,9 @@ pub struct Prepaid {
 
 impl Prepaid {
     /// Charges `account` for a passive open. The result tells the engine to make a flow, to send a
-    /// SYN cookie, or to drop the SYN. If the engine makes a flow, [`hand_to`](Self::hand_to)
-    /// assigns the charge to the flow. `owner` has the credentials of the listener's first program.
+    /// SYN cookie, or to drop the segment. If the engine makes a flow, [`hand_to`](Self::hand_to)
+    /// assigns the charges to the flow. `owner` has the credentials of the listener's first
+    /// program. `half_open` is true for a SYN, and false for an ACK with a valid SYN cookie.
     pub fn charge(
         &mut self,
         account: Option<&Arc<Account>>,
@@ -54,7 +55,8 @@ impl Prepaid {
         Admission::Flow
     }
 
-    /// Assigns the last charge to the binding of the new flow.
+    /// Assigns the charges and the credentials of the last passive open to the binding of the new
+    /// flow.
     pub fn hand_to(&mut self, binding: &mut Binding) {
         let Self {
             flow,

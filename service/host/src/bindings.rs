@@ -39,7 +39,7 @@ pub struct Bindings {
     accepted: Vec<(FlowId, ListenerId)>,
     /// Flows that ended in this step. The end of the step removes their bindings.
     released: Vec<FlowId>,
-    /// The numbers of the connections that programs have.
+    /// The source of the numbers of connections. A connection gets its number with its first slot.
     numbers: ConnectionNumbers,
 }
 
@@ -111,8 +111,8 @@ impl Bindings {
         binding.generation = taken.generation;
     }
 
-    /// Writes the state of `flow` to its slot, and pushes a READY event for the program. Returns
-    /// true if several processes hold the connection.
+    /// Writes the state of `flow` to its slot, and pushes a READY event for the program unless the
+    /// program has closed the slot. Returns true if several processes hold the connection.
     #[inline(always)]
     pub fn publish(&mut self, flow: FlowId, engine: &Engine, contexts: &mut Contexts) -> bool {
         let Some(Some(binding)) = self.entries.get_mut(flow.index()) else {
@@ -312,6 +312,7 @@ impl Bindings {
 
     /// Copies `payload` to stream position `pos` of a flow's receive buffer. Returns `None` and
     /// copies nothing if the buffer has to be allocated or enlarged, or if the flow has no slot.
+    /// Otherwise returns the result of [`StreamBuffer::write`].
     #[inline(always)]
     pub fn place(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> Option<bool> {
         let binding = self.get_mut(flow)?;
@@ -379,7 +380,8 @@ impl Bindings {
         !self.buffered_flows.is_empty()
     }
 
-    /// Frees the empty receive buffers of flows that were idle since the last call.
+    /// Examines at most `SWEEP_MAX` flows with a receive buffer, in turn. Frees the empty buffers
+    /// of the flows that received no data since they were last examined.
     #[inline]
     pub fn free_idle(&mut self, engine: &Engine, programs: &mut Programs) {
         for _ in 0..self.buffered_flows.len().min(SWEEP_MAX) {
@@ -393,7 +395,8 @@ impl Bindings {
         }
     }
 
-    /// Frees a flow's receive buffer if the buffer is empty and the program reads no older buffer.
+    /// Frees a flow's receive buffer if the buffer is empty, a program has the flow, and this
+    /// program reads no older buffer.
     #[inline(never)]
     pub fn free_empty(&mut self, flow: FlowId, engine: &Engine, programs: &mut Programs) {
         let Some(Some(binding)) = self.entries.get_mut(flow.index()) else {

@@ -27,7 +27,7 @@ pub trait Bell: Send {
 /// The service's side of one context.
 pub struct Context {
     region: Arc<ProgramRegion>,
-    /// Number of the context's rings in the region.
+    /// Index of the context's ring set in the region.
     rings: u32,
     data_requests: DataRequestConsumer,
     data_events: DataEventProducer,
@@ -45,8 +45,8 @@ pub struct Context {
 }
 
 impl Context {
-    /// Returns the service's side of the new rings with number `rings` in the region. Returns
-    /// `None` if the region has no rings with this number.
+    /// Returns the service's side of the new ring set with index `rings` in the region. Returns
+    /// `None` if the region has no ring set with this index.
     pub fn new(region: Arc<ProgramRegion>, rings: u32, bell: Box<dyn Bell>) -> Option<Self> {
         Some(Self {
             data_requests: DataRequestConsumer::new(region.clone(), rings)?,

@@ -45,7 +45,7 @@ impl Default for HostCounters {
 }
 
 impl HostCounters {
-    /// Counts a packet if it was dropped.
+    /// Counts a dropped packet. `taken` is the result of the packet's processing.
     pub fn count_drop(&mut self, taken: Result<(), DropReason>) {
         if let Err(reason) = taken {
             self.drops[reason.index()] += 1;

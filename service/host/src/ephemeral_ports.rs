@@ -8,8 +8,8 @@
 //! The pool selects a port by double hashing (RFC 6056 §3.3.4), as Linux does. A hash of the local
 //! address and the peer's address and port determines where the search begins. Another hash selects
 //! a counter, which says how far the search has advanced. Each peer thus sees ports in an order of
-//! its own. This order reveals nothing about the ports that other peers see. The pool does not
-//! select a port again soon.
+//! its own. This order reveals nothing about the ports that other peers see. While the pool has the
+//! same ports, a peer gets a port again only after the search has passed all other ports.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -41,7 +41,7 @@ const PERTURB_LEN: usize = 1 << 12;
 ///
 /// All users share the ports of the pool, and a port serves only one connection to the same peer. A
 /// hash of user, port and peer therefore gives each user half of the ports to a peer, so that no
-/// user can take all ports. Root has all ports.
+/// user can take all ports. Root and users without limits have all ports.
 #[derive(Clone, Copy, Debug)]
 pub struct PortShare {
     /// Key of the hash; `None` for the share that has all ports.
@@ -52,7 +52,7 @@ impl PortShare {
     /// The share that has all ports.
     pub const ALL: Self = Self { seed: None };
 
-    /// Returns the share of `user`. `seed` is the host's secret seed.
+    /// Returns the share of `user`. `seed` is the key of the host for the hash of the shares.
     fn of_user(user: UserId, seed: [u64; 2]) -> Self {
         // Spread the uid over 64 bits, because the hash mixes the seed with the ports.
         let UserId(uid) = user;
@@ -74,7 +74,8 @@ struct AddressPorts {
     ports: Vec<u16>,
     /// True while the driver has not answered a request for more ports.
     requested: bool,
-    /// True if the driver has no more ports, or if the pool has reached `PORTS_MAX`.
+    /// True if the driver has no more ports, or if its last answer had more ports than `PORTS_MAX`
+    /// allows.
     exhausted: bool,
 }
 
@@ -85,14 +86,15 @@ pub struct Choice {
     pub port: Option<u16>,
     /// True if the caller has to request more ports from the driver now.
     pub ask: bool,
-    /// True if the driver has no more ports. If `port` is `None`, the open then fails.
+    /// True if the pool of the address does not grow, because the driver has no more ports or the
+    /// pool has no room for another request. If `port` is `None`, the open then fails.
     pub exhausted: bool,
 }
 
 /// The ports of all local addresses.
 pub struct EphemeralPorts {
     pools: HashMap<IpAddress, AddressPorts, FixedState>,
-    /// Key of the two hashes.
+    /// Key of the two hashes that determine the start and the counter of a search.
     secret: [u8; 16],
     /// Key of the hash that gives each user a share of the ports.
     share_seed: [u64; 2],
@@ -134,7 +136,8 @@ impl EphemeralPorts {
         pool.ports.extend(ports.iter().take(room));
     }
 
-    /// Removes ports. No later connection gets one of these ports.
+    /// Removes ports. No later connection gets one of these ports, unless [`add`](Self::add) adds
+    /// the port again. The pools may then ask for more ports, even if they were exhausted.
     pub fn remove(&mut self, ends: &HashSet<Endpoint>) {
         for (addr, pool) in &mut self.pools {
             let addr = *addr;
@@ -230,8 +233,8 @@ mod tests {
         }
         one.extend(chosen(&mut pool, peer(2), 50));
         assert_eq!(chosen(&mut quiet, peer(2), 100), one);
-        // The next port of one peer differs from the next port of another peer, and of a run with
-        // another secret.
+        // The next ports of 254 peers have many different values, and so do the first ports of 256
+        // runs with different secrets.
         let starts: HashSet<u16> = (2..=255)
             .map(|n| chosen(&mut pool, peer(n), 1)[0])
             .collect();

@@ -29,7 +29,7 @@ const FRAMES_MAX: usize = 256;
 pub(crate) struct HandBack {
     /// True if the driver can inject frames into the kernel.
     enabled: bool,
-    /// 4-tuples of the segments in the present burst that have no flow.
+    /// 4-tuples of the segments in the present burst that the kernel gets.
     keys: Vec<FlowKey>,
     /// Frames that wait for the driver.
     frames: Vec<Stray>,
@@ -40,7 +40,7 @@ pub(crate) struct HandBack {
 pub struct Stray {
     /// The 4-tuple of the frame's segment.
     pub key: FlowKey,
-    /// The frame, whose checksums are complete.
+    /// The frame, whose TCP checksum is complete.
     pub frame: Vec<u8>,
 }
 
@@ -50,9 +50,9 @@ impl HandBack {
     }
 
     /// Returns true if the kernel gets the received segment that the RST `out` would answer. The
-    /// kernel gets only segments with ACK for the port of a listener. A RST with ACK answers a
-    /// segment without ACK, for example a refused SYN (RFC 9293 §3.10.7.1), and stays with the
-    /// service.
+    /// caller then does not send the RST. The kernel gets only segments from the wire with ACK for
+    /// the port of a listener, and only while there is room. A RST with ACK answers a segment
+    /// without ACK, for example a refused SYN (RFC 9293 §3.10.7.1). The service sends this RST.
     #[cold]
     pub(crate) fn takes(&mut self, out: &SegmentOut, listeners: &Listeners) -> bool {
         let port = out.key.local.port;
@@ -82,8 +82,8 @@ impl HandBack {
         !self.keys.is_empty()
     }
 
-    /// Copies the frames of a processed burst whose segments have no flow, and completes the
-    /// checksums of the copies. Asks the driver to take the frames.
+    /// Copies the frames of a processed burst that the kernel gets, and completes the TCP checksums
+    /// of the copies. Asks the driver to take the frames.
     #[cold]
     pub(crate) fn keep<'a>(
         &mut self,
@@ -107,8 +107,9 @@ impl HandBack {
 }
 
 impl Stray {
-    /// Copies a frame with a TCP segment, and completes the checksum of the copy. Returns `None`
-    /// for a SYN, because the kernel would accept a connection that the service has refused.
+    /// Copies a frame with a TCP segment, and completes the TCP checksum of the copy. Returns
+    /// `None` for other frames. Also returns `None` for a SYN without ACK, because the kernel would
+    /// accept a connection that the service has refused.
     fn of(frame: &[u8]) -> Option<Self> {
         let packet = parse_frame(frame).ok()?;
         if packet.protocol != protocol::TCP {

@@ -7,7 +7,7 @@ use siphasher::sip::SipHasher13;
 use tidelane_time::Instant;
 use tidelane_wire::{FlowKey, IpAddress};
 
-/// Builds hashers with a fixed initial state, only for maps whose keys the service chooses. A map
+/// Builds hashers with a fixed initial state, only for maps whose keys no peer can choose. A map
 /// whose keys a peer can choose uses [`SecretState`].
 pub type FixedState = BuildHasherDefault<DefaultHasher>;
 

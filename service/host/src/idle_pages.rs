@@ -24,8 +24,8 @@ pub struct IdlePages {
 }
 
 impl IdlePages {
-    /// Returns the pages to the system. If the system call fails, the pages stay in memory until a
-    /// connection uses them again.
+    /// Returns the pages to the system. If the system call fails, the pages stay in memory. The
+    /// host then counts the block as free of pages until a connection uses the block.
     pub fn give_back(&self) {
         let _ = self
             .region
@@ -58,8 +58,8 @@ impl Programs {
         }
     }
 
-    /// Returns true if a program allocated no receive memory since the last call and has pages to
-    /// free.
+    /// Returns true if a program allocated no receive memory since the last call and may have pages
+    /// to free. While a program stays idle, only the first call returns true for the program.
     pub(crate) fn check_idle(&mut self) -> bool {
         let mut found = false;
         for (_, program) in self.iter_mut() {

@@ -246,9 +246,9 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// Implements [`Driver::place`] for a flow whose receive buffer
-    /// has to be allocated or enlarged, or lies in the staging area before accept. The connection
-    /// then holds at most its share: the result of `longest_buffer` divided by `STAGED_SHARE`.
+    /// Implements [`Driver::place`] for a flow whose receive buffer has to be allocated or
+    /// enlarged, or lies in the staging area. Before accept, the connection holds at most its
+    /// share: the result of `longest_buffer` divided by `STAGED_SHARE`.
     #[inline(never)]
     fn place_with_room(&mut self, flow: FlowId, pos: u32, payload: &[u8]) -> bool {
         let Some(binding) = self.bindings.get(flow) else {
@@ -265,9 +265,9 @@ impl<P: PacketIo> HostIo<P> {
             .place_staged(flow, (pos, payload), held_max, staging)
     }
 
-    /// Implements [`Driver::transmit`] for all segments except a single segment over a NIC to a
-    /// known neighbour: bursts, SYNs, answers without a flow, and segments of flows with another
-    /// path.
+    /// Implements [`Driver::transmit`] for the uncommon cases: bursts, SYNs, the RSTs of ending
+    /// flows, answers without a flow, and segments over [`Path::Waiting`], [`Path::Mux`] or
+    /// [`Path::Nowhere`].
     #[inline(never)]
     fn transmit_any(&mut self, out: &SegmentOut) -> Result<(), TxFull> {
         match out.origin {
@@ -324,7 +324,7 @@ impl<P: PacketIo> HostIo<P> {
             .transmit(&mut self.counters, out, template, source)
     }
 
-    /// Keeps the RST of a flow for the next step. The flow must still have its binding.
+    /// Keeps the RST of a flow for a later step. The flow must still have its binding.
     #[cold]
     fn put_off_reset(&mut self, out: &SegmentOut) {
         let Some(binding) = out.flow().and_then(|flow| self.bindings.get(flow)) else {
@@ -340,8 +340,8 @@ impl<P: PacketIo> HostIo<P> {
         }
     }
 
-    /// Drops a segment with payload whose flow has no send buffer. The engine never sends payload
-    /// that the program has not written.
+    /// Drops a segment with payload whose flow has no slot or no send buffer. The engine never
+    /// sends payload that the program has not written.
     #[cold]
     fn never_written() -> Result<(), TxFull> {
         debug_assert!(false, "the engine sends payload that was never written");
@@ -391,8 +391,8 @@ impl<P: PacketIo> HostIo<P> {
     }
 }
 
-/// Returns the memory that holds the payload of `out`. Returns `None` if the segment has payload,
-/// but the flow has no slot or no send buffer.
+/// Returns the memory that holds the payload of `out`, or `Some(None)` if the segment has no
+/// payload. Returns `None` if the segment has payload, but the flow has no slot or no send buffer.
 #[inline(always)]
 fn source_of<'s>(
     out: &SegmentOut,

@@ -8,8 +8,9 @@
 //! ```
 //!
 //! A *core* is a polling thread of the service with a host of its own. A *mux port* belongs to a
-//! program with a TCP/IP stack of its own. The *mux link* carries frames in memory from these ports
-//! to the sockets of the service.
+//! program with a TCP/IP stack of its own. The *mux link* carries frames in memory between these
+//! ports and the sockets of the service. Of the frames in this diagram, only frames of NIC queues
+//! and reassembled packets go to a mux port.
 
 use tidelane_engine::LinkId;
 use tidelane_fragments::Counters;
@@ -32,8 +33,8 @@ const OWN_LINK: LinkId = LinkId(1);
 /// Limit of batches from other cores that one step receives.
 const BATCHES_PER_STEP_MAX: usize = 8;
 
-/// The input of IP packets of one core. The `receive` functions are called once per step. The
-/// caller passes the [`Stack`] that gets the packets of this core's flows.
+/// The input of IP packets of one core. The host calls [`receive`](Self::receive) once per step,
+/// and passes the [`Stack`] that gets the packets of this core's flows.
 ///
 /// In all functions, `link` is the link on which a frame arrived. `partial_allowed` is true if the
 /// checksum of the frame may be partial (only the pseudo-header sum).
@@ -94,8 +95,9 @@ impl IpInput {
         ports.into_iter().chain(self.fragments.next_timeout()).min()
     }
 
-    /// Receives one burst from each NIC queue, the frames that other cores have handed over, and
-    /// the frames of mux ports. Returns true if there was a frame.
+    /// Receives one burst from each NIC queue, frames that other cores have handed over, and frames
+    /// of mux ports. Returns true if there was a frame, or if a mux port has a packet for a later
+    /// step because this step gives the mux ports no turns.
     #[inline]
     pub(crate) fn receive<P: PacketIo>(&mut self, now: Instant, stack: &mut Stack<P>) -> bool {
         let mut worked = self.receive_queues(now, stack);
@@ -143,7 +145,8 @@ impl IpInput {
     }
 
     /// Receives a burst while mux ports are open. Gives each frame to the mux port that has claimed
-    /// the frame's destination, and the other frames to the engine.
+    /// the frame's destination. All other frames go the way of
+    /// [`receive_frame`](Self::receive_frame).
     #[cold]
     #[inline(never)]
     fn receive_beside_ports<P: PacketIo>(
@@ -161,8 +164,9 @@ impl IpInput {
         }
     }
 
-    /// Gives a frame from the wire to the mux port that has claimed its destination. Returns false
-    /// if no port has claimed the destination.
+    /// Gives a frame from the wire to the mux port that has claimed the frame's destination.
+    /// Answers a frame that the operator's rules refuse. Returns false if no port has claimed the
+    /// destination.
     fn receive_for_port<P: PacketIo>(
         &mut self,
         now: Instant,
@@ -178,7 +182,8 @@ impl IpInput {
         reception != Reception::Unclaimed
     }
 
-    /// Receives the frames that other cores have handed over. Returns true if there was a batch.
+    /// Receives up to `BATCHES_PER_STEP_MAX` batches of frames that other cores have handed over.
+    /// Returns true if there was a batch.
     #[inline(never)]
     fn receive_handed_over<P: PacketIo>(&mut self, now: Instant, stack: &mut Stack<P>) -> bool {
         let mut any = false;
@@ -208,7 +213,7 @@ impl IpInput {
     }
 
     /// Sends packets of mux ports, and publishes the packets that mux ports received in this step.
-    /// Returns true if a port has sent a packet, or has a packet for the next step.
+    /// Returns the result of [`PortMux::take_turns`].
     #[cold]
     #[inline(never)]
     fn serve_mux_ports<P: PacketIo>(&mut self, now: Instant, stack: &mut Stack<P>) -> bool {

@@ -4,7 +4,8 @@
 //! When a process is killed, the kernel ends the kernel connections of the process. The kernel does
 //! not know the connections of a killed service, so their peers could wait for ever. The process
 //! `tdl-restorer` outlives the service, and shares the memory of the journal with the service.
-//! After a kill, this process sends the peer of each entry a segment that ends the connection.
+//! After a kill, this process sends the peer of each entry an ACK. The peer's answer makes the
+//! kernel reset the connection.
 //!
 //! ```text
 //!   a core's area:   | bound |  page  |  page  |  page  | ...     sparse, pages come with use
@@ -12,7 +13,7 @@
 //! ```
 //!
 //! The host writes an entry when a connection is established, and clears the entry when the flow
-//! ends. `Host::sweep` updates the sequence numbers at intervals. If the peer waits, the
+//! ends. The sweep (`sweep.rs`) updates the sequence numbers at intervals. If the peer waits, the
 //! connection is idle, so the next update makes its entry exact. The host returns pages without
 //! entries to the system.
 
@@ -57,8 +58,8 @@ pub struct JournalEntry {
     pub snd_una: SeqNumber,
     /// RCV.NXT, or an earlier value.
     pub rcv_nxt: SeqNumber,
-    /// Difference of TSval from the timestamp clock; `None` if the connection uses no timestamps
-    /// (RFC 7323).
+    /// Difference of TSval from the timestamp clock, which counts milliseconds. `None` if the
+    /// connection uses no timestamps (RFC 7323).
     pub timestamp_offset: Option<u32>,
 }
 
@@ -183,7 +184,7 @@ struct Page {
     used: u8,
     /// True if the page is in `emptied` or `idle`.
     listed: bool,
-    /// True if an entry was written since the page was put on its list.
+    /// True if an entry was written since the page was put on the list `idle`.
     touched: bool,
 }
 
@@ -202,7 +203,7 @@ pub struct FlowJournal {
     pages: Vec<Page>,
     /// Pages that became empty since the last call of `give_back`.
     emptied: Vec<u32>,
-    /// Pages that were empty at the last call of `give_back`.
+    /// Pages that the last call of `give_back` moved from `emptied` to this list.
     idle: Vec<u32>,
 }
 
@@ -266,7 +267,8 @@ impl FlowJournal {
         }
     }
 
-    /// Returns to the system the pages that had no entry since the last call of this function.
+    /// Returns to the system the pages in `idle` that are empty and got no entry since the last
+    /// call. Then moves the pages in `emptied` to `idle`.
     pub fn give_back(&mut self) {
         for number in std::mem::take(&mut self.idle) {
             let page = &mut self.pages[number as usize];
@@ -329,14 +331,15 @@ impl JournalWriter {
         self.journal = Some(journal);
     }
 
-    /// Records `flow` if `event` establishes the flow. The end of the step writes the flow's entry.
+    /// Records `flow` if `event` establishes the flow. The end of the step writes the flow's entry
+    /// if the connection uses a NIC.
     pub(crate) fn note(&mut self, flow: FlowId, event: Event) {
         if self.journal.is_some() && matches!(event, Event::Connected | Event::Accepted(_)) {
             self.established.push(flow);
         }
     }
 
-    /// Returns true if an established flow has no entry yet.
+    /// Returns true if [`note`](Self::note) recorded a flow in this step.
     pub(crate) fn has_established(&self) -> bool {
         !self.established.is_empty()
     }
@@ -348,7 +351,8 @@ impl JournalWriter {
         }
     }
 
-    /// Writes the entries of the connections that were established in this step.
+    /// Writes the entries of the connections over a NIC that were established in this step. Other
+    /// connections get no entry.
     #[inline(never)]
     pub(crate) fn enter_established(&mut self, engine: &Engine, bindings: &Bindings) {
         for flow in std::mem::take(&mut self.established) {

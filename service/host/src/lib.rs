@@ -7,8 +7,8 @@
 //!
 //! The host is deterministic and does no I/O of its own. Its *driver*, the daemon `tidelaned` or
 //! the simulator, calls [`Host::step`] in a loop. One step processes frames, segments of the local
-//! path and requests of programs in batches. The step then notifies the programs, and sends the
-//! frames.
+//! path and requests of programs in batches. The step then sends the frames, and notifies the
+//! programs.
 //!
 //! ```text
 //!   ports ──frames──> ip_input ──segments──> engine <──requests── programs' rings

@@ -28,7 +28,8 @@ use crate::counters::HostCounters;
 
 /// Largest length in bytes of the Ethernet, IP and TCP headers of a frame together.
 const HEADERS_LEN_MAX: u32 = (FRAME_HEADERS_LEN_MAX + 60) as u32;
-/// Number of bursts that fill the RX ring of a NIC queue, which has 2048 frames.
+/// Number of bursts that fill the RX ring of a NIC queue. The ring of an AF_XDP port has 2048
+/// frames by default.
 const RING_BURSTS: usize = 2048 / BURST_MAX;
 
 /// The links of a host with NIC queues of type `P`.
@@ -102,7 +103,7 @@ impl<P: PacketIo> Links<P> {
         self.nic_queues.iter().any(partial)
     }
 
-    /// Returns the number of frames that the NIC queues lost, because their RX rings were full.
+    /// Returns the number of frames that the NIC queues lost because they had no space.
     pub fn rx_overruns(&self) -> u64 {
         let overruns = |queue: &NicQueue<P>| queue.port.rx_overruns();
         self.nic_queues.iter().map(overruns).sum()
@@ -145,7 +146,7 @@ impl<P: PacketIo> Links<P> {
     }
 
     /// Returns true if the RX ring of a NIC queue may still have frames that arrived before a timer
-    /// was due. An ACK among these frames makes a retransmission needless. A ring that is never
+    /// was due. An ACK among these frames may make a retransmission needless. A ring that is never
     /// empty delays timers for at most one pass over the ring.
     pub fn frames_wait(&self) -> bool {
         (1..RING_BURSTS).contains(&self.full_bursts)
@@ -206,8 +207,8 @@ impl<P: PacketIo> Links<P> {
         })
     }
 
-    /// Sends `out` over its NIC queue, with payload from `source`. Cuts a segment that is longer
-    /// than its segment size.
+    /// Sends `out` over its NIC queue, with payload from `source`. If the payload is longer than
+    /// the segment size, sends a GSO frame, which the link cuts into segments.
     #[inline(always)]
     pub fn transmit(
         &mut self,

@@ -18,7 +18,7 @@ use crate::{Host, ProgramId, listeners::Listener, options::opened_with};
 pub enum ListenError {
     /// A listener of another kernel socket has the address and port.
     InUse,
-    /// The engine has the largest number of listeners.
+    /// The engine has the largest number of listeners, or does not support the address and port.
     Limit,
     /// The program does not exist, or has ended.
     NoProgram,
@@ -31,12 +31,12 @@ pub struct Listen {
     pub number: u32,
     /// The kernel socket's cookie (SO_COOKIE).
     pub key: u64,
-    /// Listening address and port; `::` means both IP versions.
+    /// Listening address and port; `::` means both IP versions, unless `v6_only` is true.
     pub local: Endpoint,
-    /// True if `::` means IPv6 only.
+    /// True if `::` means IPv6 only (IPV6_V6ONLY).
     pub v6_only: bool,
-    /// User id of the owner of the socket's SO_REUSEPORT group. The listeners of a group share an
-    /// address and port.
+    /// User id of the owner of the socket's SO_REUSEPORT group; `None` if the socket has no group.
+    /// The listeners of a group share an address and port.
     pub group: Option<u32>,
     /// Limit of connections in the accept queue.
     pub backlog: u32,
@@ -132,7 +132,7 @@ impl<P: PacketIo> Host<P> {
     /// Suspends the listener of the kernel socket with cookie `key`: resets the connections that
     /// wait for a context, and refuses further connections. Programs and contexts keep the
     /// listener, and get its connections again after the next [`listen`](Self::listen) with the
-    /// socket, also by a program that does not hold the listener.
+    /// socket. The program of this `listen` need not hold the listener.
     pub fn suspend_listener(&mut self, now: Instant, key: u64) {
         self.stack.io.now = now;
         if let Some(listener) = self.stack.io.listeners.find(key) {
@@ -141,14 +141,15 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Returns the cookie (SO_COOKIE) of each listener's kernel socket.
+    /// Returns the cookie (SO_COOKIE) of the kernel socket of each listener that is not suspended.
     pub fn listener_keys(&self) -> Vec<u64> {
         let listeners = self.stack.io.listeners.iter();
         listeners.map(|(_, entry)| entry.key).collect()
     }
 
-    /// Drains a listener: from now on, the kernel gets the SYNs for the listener. `key` is the
-    /// cookie (SO_COOKIE) of the listener's kernel socket.
+    /// Drains a listener whose SYNs the driver has passed to the kernel: active opens of this host
+    /// then do not reach the listener, either. The engine still answers SYNs that arrive. `key` is
+    /// the cookie (SO_COOKIE) of the listener's kernel socket.
     pub fn drain_listener(&mut self, key: u64) {
         if let Some(listener) = self.stack.io.listeners.find(key) {
             self.stack.engine.drain_listener(listener);
@@ -156,7 +157,8 @@ impl<P: PacketIo> Host<P> {
     }
 
     /// Returns true if the listener of the kernel socket with cookie `key` has no half-open
-    /// connection, no connection that waits for accept, and no SYN cookie that is still valid.
+    /// connection, no connection that waits for accept, and no SYN cookie that is still valid. Also
+    /// returns true if there is no such listener, or if the listener is suspended.
     pub fn is_listener_idle(&self, now: Instant, key: u64) -> bool {
         let listener = self.stack.io.listeners.find(key);
         listener.is_none_or(|id| self.stack.engine.is_listener_idle(now, id))

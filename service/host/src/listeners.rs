@@ -110,9 +110,9 @@ impl Listener {
         }
     }
 
-    /// Makes a context a member, unless it is one already, and charges the program's user for the
-    /// membership. Returns `None` if the program does not hold the listener, or if the user has
-    /// reached a limit.
+    /// Makes a context a member, and charges the program's user for the membership. Changes nothing
+    /// if the context is a member already. Returns `None` if the program does not hold the
+    /// listener, or if the user has reached a limit.
     fn admit(&mut self, acceptor: Acceptor, programs: &Programs) -> Option<()> {
         let Acceptor {
             program, context, ..
@@ -172,17 +172,19 @@ impl Listener {
     }
 }
 
-/// All listeners of a host, by the engine's [`ListenerId`].
+/// All listeners of a host.
 #[derive(Default)]
 pub struct Listeners {
+    /// Listeners that are not suspended, by the engine's [`ListenerId`].
     entries: Vec<Option<Listener>>,
-    /// Listeners whose kernel socket was shut down, by their numbers. The engine does not have
-    /// them.
+    /// Suspended listeners, by the number that programs use. The kernel socket of a suspended
+    /// listener was shut down, or has moved to another port. The engine has no suspended listener.
     suspended: HashMap<u32, Listener, FixedState>,
+    /// Ids of the listeners that are not suspended, by the number that programs use.
     by_number: HashMap<u32, ListenerId, FixedState>,
     /// True if an accept queue has connections that wait only for room in a context or a program.
     has_unassigned: bool,
-    /// True if there may be room for these connections.
+    /// True if there may be room for the connections of `has_unassigned`.
     has_room: bool,
 }
 
@@ -204,7 +206,7 @@ impl Listeners {
     }
 
     /// Returns the length in bytes of the longest receive buffer that every program with the
-    /// listener could allocate.
+    /// listener could allocate. Returns `u32::MAX` if no program has the listener.
     pub fn longest_buffer(&self, id: Option<ListenerId>, programs: &Programs) -> u32 {
         let listener = id.and_then(|id| self.get(id));
         let holders = listener.map_or(&[][..], |listener| &listener.holders);
@@ -213,7 +215,7 @@ impl Listeners {
         lengths.min().unwrap_or(u32::MAX)
     }
 
-    /// Returns the value by which the connections of listener `id` refer to it.
+    /// Returns the value by which connections refer to the listener `id`.
     pub fn reference(&self, id: ListenerId) -> Option<ListenerOfFlow> {
         let number = self.get(id)?.number;
         Some(ListenerOfFlow { id, number })
@@ -225,7 +227,8 @@ impl Listeners {
         (current.number == listener.number).then_some(listener.id)
     }
 
-    /// Returns the listener of the kernel socket with cookie `key`, unless it is suspended.
+    /// Returns the listener of the kernel socket with cookie `key`, unless the listener is
+    /// suspended.
     pub fn find(&self, key: u64) -> Option<ListenerId> {
         let of_key = |entry: &Option<Listener>| entry.as_ref().is_some_and(|l| l.key == key);
         self.entries
@@ -234,14 +237,16 @@ impl Listeners {
             .map(|index| ListenerId(index as u32))
     }
 
-    /// Returns the listener for which programs use `number`.
+    /// Returns the listener for which programs use `number`, unless the listener is suspended.
     pub fn numbered_mut(&mut self, number: u32) -> Option<(ListenerId, &mut Listener)> {
         let id = *self.by_number.get(&number)?;
         Some((id, self.get_mut(id)?))
     }
 
     /// Makes a context a member of the listener with this number, and charges the program's user
-    /// for the membership. Returns the connections that waited for a member.
+    /// for the membership. Returns the listener, and the connections that waited for a member.
+    /// Returns `None` if the listener is suspended or does not exist, or if the context cannot
+    /// become a member.
     pub fn join(
         &mut self,
         number: u32,
@@ -310,7 +315,7 @@ impl Listeners {
         Some(listener)
     }
 
-    /// Returns all listeners.
+    /// Returns all listeners that are not suspended.
     pub fn iter(&self) -> impl Iterator<Item = (ListenerId, &Listener)> {
         self.entries
             .iter()
@@ -348,8 +353,9 @@ impl Listeners {
         self.has_room
     }
 
-    /// Returns the listeners that have members, and connections that wait for a member. The caller
-    /// tries to assign these connections, and then [records](Self::note_unassigned) the failures.
+    /// Returns the listeners that have members, and connections that are not assigned to a member.
+    /// The caller tries to assign these connections, and then [records](Self::note_unassigned) the
+    /// failures.
     pub fn take_unassigned(&mut self) -> Vec<ListenerId> {
         (self.has_unassigned, self.has_room) = (false, false);
         self.iter()

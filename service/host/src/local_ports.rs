@@ -3,7 +3,7 @@
 //!
 //! A claim on a port keeps the kernel from giving the port to another socket. The service needs the
 //! claim while a connection uses the port. The driver (the daemon) asks the host about many ports
-//! at once before the claims end. Each answer therefore only reads a counter.
+//! at once before the claims end. Each answer therefore reads a counter, and not all connections.
 
 use std::collections::HashMap;
 

@@ -43,8 +43,8 @@ impl MemoryLimits {
         high: u64::MAX,
     };
 
-    /// Returns the thresholds that the kernel chooses for `tcp_mem` on a system with this much
-    /// memory.
+    /// Returns the thresholds that the kernel chooses for `tcp_mem` on a system with `bytes` bytes
+    /// of memory.
     pub fn of_system(bytes: u64) -> Self {
         let pressure = (bytes / 16).max(512 << 10);
         let low = pressure / 4 * 3;
@@ -172,7 +172,8 @@ impl RxBuffers {
     }
 
     /// Frees the staging buffer `staged`, and allocates a buffer of the same size. The caller has
-    /// to copy the data at once. Returns `None` and allocates nothing if there is no room.
+    /// to copy the data at once. If there is no room, or if the user's account refuses the charge,
+    /// returns `None`, allocates nothing, and keeps `staged`.
     ///
     /// The charge for `staged` moves to the new buffer, so that a user at the limit can still
     /// accept the connection.

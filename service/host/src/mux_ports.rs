@@ -32,8 +32,8 @@ const NIC_WAIT_MAX: Duration = Duration::from_millis(100);
 /// The mux ports on one core, with their claims.
 pub type MuxPorts = Ports<Tapped<ServiceEnd>>;
 
-/// The mux of one core: the mux ports, and the programs behind the ports, whom the operator's rules
-/// judge.
+/// The mux of one core: the mux ports, and the programs behind the ports. The operator's rules
+/// judge the packets of these programs.
 ///
 /// Input: [`receive_from_wire`](Self::receive_from_wire), [`take_turns`](Self::take_turns),
 /// [`send_from_engine`](Self::send_from_engine). Output: [`flush`](Self::flush).
@@ -102,7 +102,7 @@ impl PortMux {
         self.ports.claims().owner(protocol::TCP, end).is_some()
     }
 
-    /// Gives a frame from the wire to the mux port that has claimed its destination.
+    /// Gives a frame from the wire to the mux port that has claimed the frame's destination.
     pub(crate) fn receive_from_wire<P: PacketIo>(
         &mut self,
         now: Instant,
@@ -128,11 +128,11 @@ impl PortMux {
         self.ports.receive(frame, from_wire, &mut rules)
     }
 
-    /// Sends packets of mux ports to their destinations. Returns true if a port has sent a packet,
-    /// or has a packet for the next step.
+    /// Sends packets of mux ports to their destinations. Returns true if a port has sent a packet.
+    /// If this step gives the mux ports no turns, returns true if a port has a packet to send.
     pub(crate) fn take_turns<P: PacketIo>(&mut self, now: Instant, io: &mut HostIo<P>) -> bool {
-        // Without turns of the engine, a mux port that floods the NIC would take all of its room in
-        // each step.
+        // Without turns of the engine, a mux port that floods the NIC would take all room of the
+        // NIC in each step.
         if io.links.is_turn_of_engine() {
             return self.ports.has_work();
         }

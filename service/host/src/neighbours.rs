@@ -5,6 +5,7 @@
 //!   hops.rs      the next hops            next hop -> link address
 //!   path.rs      a flow's path            headers of the frames to the peer
 //!   ingress.rs   source address checks    peer -> accepted or dropped
+//!   prefixes.rs  address prefixes         address -> value of the longest prefix
 //! ```
 //!
 //! The kernel resolves neighbours. The host asks the kernel by requests to its driver, the daemon
@@ -38,7 +39,7 @@ use crate::{
 pub struct Neighbours {
     routes: Routes,
     hops: Hops,
-    /// Link address of the sender of the present frame.
+    /// Source link address of the present frame. `None` while the host processes no frame.
     arrival: Option<MacAddress>,
     /// Seed of IPv6 flow labels (RFC 6437).
     label_seed: [u64; 2],
@@ -68,8 +69,9 @@ impl Neighbours {
         &self.routes
     }
 
-    /// Returns the routes and addresses of the interface. A change of the routes or of the link
-    /// address changes no path: see [`reroute`](Self::reroute) and [`refresh`](Self::refresh).
+    /// Returns the routes and addresses of the interface for a change. A change of the routes or of
+    /// the link address changes no path: see [`reroute`](Self::reroute) and
+    /// [`refresh`](Self::refresh).
     pub fn routes_mut(&mut self) -> &mut Routes {
         &mut self.routes
     }
@@ -86,27 +88,29 @@ impl Neighbours {
         self.arrival = None;
     }
 
-    /// Returns the identification (IP ID) of a packet to `peer` that has no flow and no DF flag.
+    /// Returns the identification (IP ID) of a packet to `peer`, for a packet without a flow and
+    /// without the DF flag.
     pub fn stray_ip_id(&self, peer: IpAddress, now: Instant) -> u16 {
         stray_ip_id(&self.secret, peer, now)
     }
 
     /// Applies the kernel's entry for neighbour `addr`. Returns `None` if the link address has not
-    /// changed. Otherwise, returns true if a flow uses the neighbour.
+    /// changed, or if the table is full of neighbours in use. Otherwise, returns true if a flow
+    /// uses the neighbour.
     pub fn set_neighbour(&mut self, addr: IpAddress, mac: Option<MacAddress>) -> Option<bool> {
         let hop = self.hops.set_neighbour(addr, mac)?;
         Some(self.hops.is_used(hop))
     }
 
-    /// Returns the link address of the next hop to `addr`. Returns `None` until the kernel has
-    /// resolved the next hop.
+    /// Returns the link address of the next hop to `addr`. Returns `None` if there is no route, or
+    /// while the kernel has not resolved the next hop.
     fn known_mac(&self, addr: IpAddress) -> Option<MacAddress> {
         let next = self.routes.next_hop(addr)?;
         self.hops.get(self.hops.find(next)?).mac
     }
 
-    /// Returns the next hop to `addr`, and adds a new next hop to the table of neighbours. Returns
-    /// `None` if there is no route, or if the table is full of neighbours in use.
+    /// Returns the next hop to `addr`. Adds the next hop to the table of neighbours if needed.
+    /// Returns `None` if there is no route, or if the table is full of neighbours in use.
     fn hop_to(&mut self, addr: IpAddress) -> Option<HopId> {
         let next = self.routes.next_hop(addr)?;
         self.hops.find_or_make(next)
@@ -134,9 +138,10 @@ impl Neighbours {
     }
 
     /// Returns the link address for an answer to a frame without a flow: the address of the
-    /// neighbour on the path to `peer`. While the kernel has not resolved the neighbour, returns
-    /// `arrival`, the source address of the frame. If the neighbour is an unresolved router, asks
-    /// the kernel to resolve the router, and returns `None`. The caller then drops the answer.
+    /// neighbour on the path to `peer`. If the neighbour is an unresolved router, asks the kernel
+    /// to resolve the router, and returns `None`. If the unresolved neighbour is `peer` itself,
+    /// returns `arrival`, the source link address of the frame, or `None` if packets to `peer` do
+    /// not leave over the interface. After `None`, the caller drops the answer.
     pub fn mac_for_reply_to(
         &mut self,
         now: Instant,
@@ -171,14 +176,15 @@ impl Neighbours {
         self.opens_nowhere = opens_nowhere;
     }
 
-    /// Returns the path of a new flow to the peer of `key`.
+    /// Returns the path of a new flow over `link` to the peer of `key`. The frames of an active
+    /// open over the NIC go through the neighbour that the kernel resolves.
     ///
-    /// The source of a SYN may be forged. The host asks the kernel about an unknown neighbour only
-    /// after the peer has answered ([`join`](Self::join)). Otherwise each forged SYN would
-    /// take an entry of the kernel's neighbour table and start a resolution in vain. Until the peer
-    /// has answered, segments go to the source link address of the SYN's frame. If the peer is
-    /// behind a router, the host asks the kernel about the router at once, because a forged SYN
-    /// cannot choose the router.
+    /// The source of a received SYN may be forged. The host asks the kernel about an unknown
+    /// neighbour only after the peer has answered ([`join`](Self::join)). Otherwise each forged SYN
+    /// would take an entry of the kernel's neighbour table and start a resolution in vain. Until
+    /// the peer has answered, segments go to the peer's link address in the table of neighbours, or
+    /// else to the source link address of the SYN's frame. If the peer is behind a router, the host
+    /// asks the kernel about the router at once, because a forged SYN cannot choose the router.
     pub fn path_to(
         &mut self,
         now: Instant,
@@ -267,7 +273,7 @@ impl Neighbours {
         }
     }
 
-    /// Makes the kernel probe the neighbour of `path` again, even if the last request was recent
+    /// Asks the kernel to probe the neighbour of `path` again, even if the last request was recent
     /// (RFC 9293 MUST-20). The neighbour may be gone, or may have another link address. Returns
     /// false if the path has no neighbour.
     pub fn probe_neighbour(
@@ -294,7 +300,7 @@ impl Neighbours {
     }
 
     /// Applies a changed link address of a neighbour or of the interface to `path`. Returns true if
-    /// the flow waited for the neighbour, and can now send.
+    /// the flow waited for the neighbour, and can send over the changed path.
     pub fn refresh(&self, path: &mut Path) -> bool {
         let from = self.routes.interface().mac;
         match path {
@@ -324,8 +330,9 @@ impl Neighbours {
         }
     }
 
-    /// Applies changed routes to `path`. If the peer has no route any more, the flow keeps its path
-    /// until there is a route again. Returns true if the flow can send over a new path.
+    /// Applies changed routes to `path`. A flow whose peer has no route, or whose new next hop
+    /// finds no place in the table of neighbours, keeps its path. A flow that has no hop before
+    /// [`join`](Self::join) also keeps its path. Returns true if the flow can send over a new path.
     pub fn reroute(
         &mut self,
         now: Instant,

@@ -20,15 +20,17 @@ pub(crate) const FLAG_BITS: u32 = program_flags::NODELAY
     | program_flags::CORK
     | program_flags::KEEPALIVE
     | program_flags::QUICKACK;
-/// Largest TCP_KEEPIDLE and TCP_KEEPINTVL in seconds, and largest TCP_KEEPCNT, as in Linux.
+/// Largest TCP_KEEPIDLE and TCP_KEEPINTVL in seconds, as in Linux.
 const KEEPALIVE_S_MAX: u32 = 32_767;
+/// Largest TCP_KEEPCNT, as in Linux.
 const KEEPALIVE_PROBES_MAX: u32 = 127;
 /// Smallest TCP_MAXSEG in bytes, as in Linux.
 const MSS_MIN: u16 = 88;
 /// Smallest window in bytes that a program may set: half of the smallest SO_RCVBUF of Linux.
 const WINDOW_MIN: u32 = 1152;
-/// Largest TCP_SYNCNT, and TCP_LINGER2 in seconds, as in Linux.
+/// Largest TCP_SYNCNT, as in Linux.
 const SYN_RETRIES_MAX: u8 = 127;
+/// Largest TCP_LINGER2 in seconds, as in Linux.
 const FIN_WAIT_2_S_MAX: u32 = 120;
 
 /// Returns `base` with the options in a program's flag bits.
@@ -42,8 +44,8 @@ pub(crate) fn options_of(flags: u32, base: SocketOptions) -> SocketOptions {
     }
 }
 
-/// Returns `base` with a program's options for new connections. Clamps each value to its allowed
-/// range.
+/// Returns `base` with a program's options for new connections. Clamps each value that has a limit
+/// in this module.
 pub(crate) fn opened_with(options: &OpenOptions, base: SocketOptions) -> SocketOptions {
     SocketOptions {
         user_timeout: match options.user_timeout_ms {
@@ -150,6 +152,7 @@ fn algorithm_of(number: u16) -> Option<Algorithm> {
     }
 }
 
+/// Returns the value of [`TcpInfo::details`].
 fn cc_info_words(cc_info: CcInfo) -> [u32; 6] {
     match cc_info {
         CcInfo::None => [0; 6],
@@ -170,6 +173,7 @@ fn cc_info_words(cc_info: CcInfo) -> [u32; 6] {
     }
 }
 
+/// Returns the number of microseconds, at most `u32::MAX`.
 fn micros(duration: Duration) -> u32 {
     u32::try_from(duration.as_micros()).unwrap_or(u32::MAX)
 }

@@ -11,7 +11,7 @@ use crate::{
     program::Programs,
 };
 
-/// Limit of parked active opens of all users.
+/// Limit of parked active opens of all users on one core.
 pub const PARKED_MAX: u64 = 65_536;
 /// Time limit of a parked open. The kernel's neighbour resolution fails after the same time.
 const PARKED_TIMEOUT: Duration = Duration::from_secs(3);
@@ -21,7 +21,7 @@ const PARKED_TIMEOUT: Duration = Duration::from_secs(3);
 pub struct Parked {
     /// The program that waits for the open.
     pub program: ProgramId,
-    /// Context of the program that gets the answer.
+    /// Number of the program's context that gets the answer.
     pub context: u32,
     /// The program's request.
     pub request: ControlRequest,
@@ -41,8 +41,8 @@ impl Parked {
 pub struct ParkedOpens(VecDeque<(Parked, Charge)>);
 
 impl ParkedOpens {
-    /// Parks an open, and reserves room for the answer in the open's context. Fails if the
-    /// program's user has reached the limit of parked opens.
+    /// Parks an open, and reserves room for the answer in the open's context. Fails if the accounts
+    /// allow the program's user no further parked open. Does nothing if the program does not exist.
     pub fn park(&mut self, parked: Parked, programs: &mut Programs) -> Result<(), Refused> {
         let Some(program) = programs.get(parked.program) else {
             return Ok(());
@@ -66,7 +66,7 @@ impl ParkedOpens {
         self.0.retain(|(parked, _)| parked.program != program);
     }
 
-    /// Returns the time at which the oldest open fails.
+    /// Returns the time at which the oldest open fails. Returns `None` if no open is parked.
     #[inline]
     pub fn deadline(&self) -> Option<Instant> {
         let oldest = self.0.front();

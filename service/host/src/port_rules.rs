@@ -78,14 +78,14 @@ impl PortOwners {
         }
     }
 
-    /// Empties the cache of cached_actions, because the rules have changed.
+    /// Empties the cache of actions, because the rules have changed.
     pub fn rules_have_changed(&mut self) {
         self.cached_actions.clear();
     }
 }
 
 /// The filter for packets of mux ports, by the operator's rules. A filter lives for a part of one
-/// step.
+/// step of the host.
 pub struct PortRules<'a> {
     /// The operator's rules.
     pub rules: &'a mut RuleSet,
@@ -93,7 +93,7 @@ pub struct PortRules<'a> {
     pub owners: &'a mut PortOwners,
     /// Counters of the host, which count the packets that the rules deny.
     pub counters: &'a mut HostCounters,
-    /// The time of the step.
+    /// The time of the host's step.
     pub now: Instant,
 }
 
@@ -147,14 +147,14 @@ struct Case<'a> {
     hash: FiveTupleHash,
     /// Side that has sent the packet: the peer (`In`) or the mux port (`Out`).
     sender: Direction,
-    /// The actions of the rules for a connection of the five_tuple, for each opener.
+    /// The actions of the rules for a connection with the 5-tuple, for each opener.
     cached_actions: CachedActions,
     now: Instant,
 }
 
 impl<'a> Judge<'a> {
-    /// Returns the decision on a packet. Drops a packet that is neither TCP nor UDP nor an ICMP
-    /// error.
+    /// Returns the decision on a packet. Drops a malformed packet, and a packet that is neither TCP
+    /// nor UDP nor an ICMP error about TCP or UDP.
     fn judge_packet(&mut self, way: Way, packet: &Packet<'_>) -> Action {
         let sender = match way {
             Way::In => Direction::In,
@@ -234,7 +234,7 @@ impl<'a> Judge<'a> {
     }
 
     /// Returns the decision on a connection that `opener` opens, and counts the decision for the
-    /// rule.
+    /// rule that decides.
     fn decide(&mut self, case: &Case<'_>, opener: Direction) -> Action {
         self.rules
             .verdict(&opening(self.owner, &case.five_tuple, opener))
@@ -405,7 +405,7 @@ impl Case<'_> {
     }
 
     /// Records the progress of a handshake: the segment has acknowledged the SYN of `opener`, or
-    /// `opener` has acknowledged the SYN-ACK.
+    /// `opener` has acknowledged the SYN-ACK. A RST records nothing.
     fn advance(&self, opener: Direction, segment: &Segment<'_>) {
         let (table, now) = (self.table, self.now);
         if segment.flags.contains(TcpFlags::RST) {
@@ -415,7 +415,8 @@ impl Case<'_> {
             table.record(self.hash, opener, true, now);
             return;
         }
-        // An earlier connection of the five_tuple has ended, or a host has restarted.
+        // Forget a recorded opener that differs: an earlier connection of the 5-tuple has ended, or
+        // a host has restarted.
         if table
             .opener(self.hash, now)
             .is_some_and(|old| old != opener)

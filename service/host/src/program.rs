@@ -26,7 +26,7 @@ pub struct TakenSlot {
     pub id: SlotId,
     /// Generation of the slot, which is odd while the slot is in use.
     pub generation: u32,
-    /// Context of the program that gets the events of the connection.
+    /// Number of the program's context that gets the events of the connection.
     pub context: u32,
 }
 
@@ -46,7 +46,7 @@ pub struct Program {
     pub share: CoreShare,
     /// Receive buffers in the region.
     pub rx: RxBuffers,
-    /// Use of each slot, from the first slot of the share on.
+    /// Use of each slot that was ever in use, from the first slot of the share on.
     slots: Vec<SlotUse>,
     /// Free slots that were in use before, the longest free slot first.
     free_slots: VecDeque<u32>,
@@ -109,8 +109,8 @@ impl Program {
         !self.free_slots.is_empty() || next < self.share.slots.end
     }
 
-    /// Takes a free slot. Returns the slot and its new generation. The generation is odd while the
-    /// slot is in use.
+    /// Takes a free slot. Returns the slot and its new generation, or `None` if no slot is free.
+    /// The generation is odd while the slot is in use.
     pub fn take_slot(&mut self) -> Option<(u32, u32)> {
         let slot = match self.free_slots.pop_front() {
             Some(slot) => slot,
@@ -149,7 +149,8 @@ impl Program {
         true
     }
 
-    /// Returns the slots that have the data of a connection.
+    /// Returns the slots that have the data of a connection. A slot whose connection has moved to
+    /// another program does not count.
     pub fn slots_in_use(&self) -> Vec<u32> {
         let in_use = |slot_use: &SlotUse| matches!(slot_use, SlotUse::Live(_) | SlotUse::Ended(_));
         let slots = self.slots().filter(|(_, slot_use)| in_use(slot_use));
@@ -165,6 +166,7 @@ impl Program {
 /// All programs of a host.
 #[derive(Default)]
 pub struct Programs {
+    /// The programs, by number minus one.
     entries: Vec<Option<Program>>,
     /// Contexts of all programs that have not ended.
     pub contexts: Contexts,
@@ -199,7 +201,8 @@ impl Programs {
         })
     }
 
-    /// Frees a slot, and pushes a RELEASED event to `context`.
+    /// Frees a slot, and pushes a RELEASED event to `context`, or to the program's first context if
+    /// `context` does not exist.
     pub fn release_slot(&mut self, id: SlotId, context: u32) {
         let program = self.get_mut(id.program);
         if program.is_some_and(|program| program.release_slot(id.slot))

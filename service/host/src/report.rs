@@ -79,8 +79,9 @@ impl SocketReport {
     }
 }
 
-/// Returns the name and pid of the program whose memory has a connection, and then of the other
-/// programs that hold the connection.
+/// Returns the name and pid of the programs that hold a connection. The program whose memory has
+/// the connection is the first. If no registered program holds the connection, returns only the
+/// program whose memory has the connection.
 fn holder_names(
     binding: &Binding,
     shared: &SharedConnections,
@@ -92,7 +93,7 @@ fn holder_names(
     let holders = home.into_iter().chain(others);
     let names: Vec<_> = holders.filter_map(|id| programs.name_and_pid(id)).collect();
     if names.is_empty() {
-        // The program has closed the connection, which still sends its data.
+        // No registered program holds the connection, which may still send its data.
         return programs.name_and_pid(binding.home).into_iter().collect();
     }
     names
@@ -107,7 +108,8 @@ impl<P: PacketIo> Host<P> {
         (frame_len_max, self.stack.io.links.checksum_may_be_partial())
     }
 
-    /// Returns all listeners, and then all connections except connections in TIME-WAIT.
+    /// Returns all listeners, and then all connections except connections in TIME-WAIT. A listener
+    /// whose kernel socket was shut down does not count.
     pub fn sockets(&self) -> Vec<SocketReport> {
         let Stack { engine, io } = &self.stack;
         let listeners = io.listeners.iter().map(|(id, listener)| {

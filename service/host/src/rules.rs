@@ -1,8 +1,11 @@
 //! The operator's rules, which decide whether a connection may open.
 //!
-//! The host checks the rules when a connection opens, and when the rules change, but never for a
-//! segment of an established connection. The first rule that matches decides. If no rule matches,
-//! the default decides. Without rules, the cost is one branch per new connection.
+//! The first rule that matches decides. If no rule matches, the default decides.
+//!
+//! For connections of its TCP engine, the host checks the rules when a connection opens, and when
+//! the rules change, but never for a segment of an established connection. Without rules, the cost
+//! is one branch per new connection. For the mux ports of programs with TCP/IP stacks of their own,
+//! the rules judge each packet (`port_rules.rs`).
 
 use std::{error::Error, fmt, net::IpAddr, ops::RangeInclusive, str::FromStr};
 
@@ -16,7 +19,9 @@ pub enum Action {
     /// The connection opens.
     #[default]
     Accept,
-    /// The opener gets a RST, or ECONNREFUSED.
+    /// A peer that opens the connection gets a RST. A program that opens the connection with a
+    /// socket of the service gets ECONNREFUSED. A mux port that opens the connection gets no
+    /// answer.
     Refuse,
     /// The opener gets no answer, and waits until its SYN retransmissions are used up.
     Drop,
@@ -35,7 +40,7 @@ impl fmt::Display for Action {
 /// The side that opens a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// The peer opens the connection: a SYN arrived for a listener.
+    /// The peer opens the connection: a SYN arrived for a listener or for a mux port.
     In,
     /// A program of this host opens the connection.
     Out,
@@ -50,7 +55,7 @@ pub struct Opening<'a> {
     pub local: Endpoint,
     /// Peer's address and port.
     pub peer: Endpoint,
-    /// Credentials of the program on this host that listens or connects.
+    /// Credentials of the program on this host that listens, connects or has the mux port.
     pub owner: &'a Credentials,
 }
 
@@ -184,9 +189,11 @@ impl fmt::Display for Rule {
 /// Rules in the order of the checks, with the number of decisions of each rule.
 #[derive(Clone, Debug, Default)]
 pub struct RuleSet {
+    /// The rules, each with the number of its decisions.
     rules: Vec<(Rule, u64)>,
     /// The verdict on connections that match no rule.
     default: Action,
+    /// Number of decisions of the default.
     default_hits: u64,
 }
 
@@ -200,13 +207,15 @@ impl RuleSet {
         }
     }
 
-    /// Returns true if every connection may open. The set then counts no decisions.
+    /// Returns true if the set has no rules, and the default accepts every connection. The set then
+    /// counts no decisions.
     #[inline]
     pub fn accepts_all(&self) -> bool {
         self.rules.is_empty() && self.default == Action::Accept
     }
 
-    /// Returns the verdict on a connection that opens, and counts the decision for the rule.
+    /// Returns the verdict on a connection that opens, and counts the decision for the rule (or the
+    /// default) that decides.
     #[inline]
     pub fn verdict(&mut self, opening: &Opening<'_>) -> Action {
         if self.accepts_all() {
@@ -229,7 +238,7 @@ impl RuleSet {
         }
     }
 
-    /// Returns the verdict on an open connection, and counts no decision.
+    /// Returns the verdict on a connection, and counts no decision.
     pub fn uncounted_action(&self, opening: &Opening<'_>) -> Action {
         let found = self.rules.iter().find(|(rule, _)| rule.fits(opening));
         found.map_or(self.default, |(rule, _)| rule.action)

@@ -44,13 +44,14 @@ struct SharedConnection {
     holders: Vec<Holder>,
     /// Former slots of the connection, whose programs still hold the connection.
     former_slots: Vec<SlotId>,
-    /// The state that was last published in the slot.
+    /// The state that was last published in the slot. `None` before the first publication.
     published: Option<Publication>,
     /// One unit for each holder, charged to the user of the first home.
     charge: Charge,
 }
 
-/// Limit of holds of all users: the holders of shared connections, and the members of listeners.
+/// Limit of holds of all users on one core: the holders of shared connections, and the members of
+/// listeners.
 pub const HOLDS_MAX: u64 = 1 << 22;
 
 impl SharedConnection {
@@ -99,7 +100,7 @@ impl SharedConnections {
     /// Makes the connection in a program's slot a shared connection, whose only holder is the
     /// program. The caller does so before a fork of the program. `payer` is the account of the
     /// program's user. Changes nothing if the program has not accepted the connection, or has
-    /// closed the connection.
+    /// closed the connection, or if the connection is shared already.
     pub(crate) fn share(
         &mut self,
         id: SlotId,
@@ -291,7 +292,7 @@ impl SharedConnections {
             // A move alone need not notify the other holders.
             shared.published = moved.published.or(shared.published);
         }
-        // Free the former slot of this program, which may have had the connection before.
+        // Free the former slot in the new home's program, which may have had the connection before.
         self.release_former_slot(connection, moved.slot.program, programs);
         self.keep_former_slot(connection, old, moved.old_context, programs);
         self.apply_holders(connection, SlotRecords { programs, bindings })

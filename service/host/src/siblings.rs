@@ -17,8 +17,8 @@ use tidelane_wire::{Packet, parse_frame, protocol};
 
 use crate::{Bell, icmp_error::icmp_error};
 
-/// Limit of the batches that wait between two cores. A batch has the frames of at most one burst,
-/// so the batches hold about as many frames as a NIC queue.
+/// Limit of the batches that wait between two cores. A batch of frames from a NIC queue has at most
+/// the frames of one burst.
 const BATCHES_MAX: usize = 64;
 
 /// The index of a core, and the number of cores.
@@ -50,7 +50,7 @@ impl CoreIndex {
 #[derive(Debug)]
 pub(crate) struct ConnectionNumbers {
     core_index: CoreIndex,
-    /// Number of connections that have a number.
+    /// Number of connections that were numbered so far.
     count: u64,
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct Batch {
     bytes: Vec<u8>,
     /// Length of each frame in bytes, and the link on which the frame arrived.
     lens: Vec<(u32, LinkId)>,
-    /// True if the checksums of the frames may be partial (only the pseudo-header sum).
+    /// True if the checksum of any frame may be partial (only the pseudo-header sum).
     partial_allowed: bool,
 }
 
@@ -126,6 +126,7 @@ struct Outgoing {
     filling: Batch,
     /// Number of batches from all cores that wait for the other core.
     waiting: Arc<AtomicUsize>,
+    /// The doorbell of the other core.
     bell: Box<dyn Bell>,
 }
 
@@ -256,7 +257,7 @@ impl Siblings {
     }
 
     /// Sends the batches that have frames. Returns the number of frames that were dropped because
-    /// the channel to their core was full.
+    /// the channel to their core was full, or because their core has ended.
     pub(crate) fn flush(&mut self) -> u64 {
         let mut lost = 0;
         for channel in self.outgoing.iter_mut().flatten() {
@@ -265,7 +266,8 @@ impl Siblings {
             }
             let spare = channel.used.try_recv().unwrap_or_default();
             let batch = std::mem::replace(&mut channel.filling, spare);
-            // Count the batch before the send, because the receiving core subtracts it.
+            // Count the batch before the send, because the receiving core may subtract the batch at
+            // once.
             channel.waiting.fetch_add(1, Ordering::SeqCst);
             if let Err(refused) = channel.to.try_send(batch) {
                 channel.waiting.fetch_sub(1, Ordering::SeqCst);
@@ -366,7 +368,7 @@ mod tests {
             last.recycle(next);
         }
         assert!(!last.has_work() && last.next().is_none());
-        // The first core reuses a returned batch, which is empty.
+        // The first core fills the batch that the full channel refused last. The batch is empty.
         first.hand_over(2, LinkId(1), &[7], false);
         assert_eq!(first.flush(), 0);
         let next = last.next().expect("a batch");

@@ -1,10 +1,11 @@
 //! Loads and stores on a slot, with their memory order.
 //!
 //! A slot is the record of one connection in the memory that a program shares with the service. The
-//! program writes one half of the slot, and the service writes the other half. The program may
-//! write any value, and no function of this module validates loaded values. Positions are stream
-//! positions: byte counts modulo 2^32. The word of a buffer ([`BufferWord`]) encodes the offset and
-//! the size of the buffer in the shared memory.
+//! program writes one half of the slot, and the service writes the other half. At the start of a
+//! connection, the service initializes both halves. The program may write any value, and no
+//! function of this module validates loaded values. Positions are stream positions: byte counts
+//! modulo 2^32. The word of a buffer ([`BufferWord`]) encodes the offset and the size of the buffer
+//! in the shared memory.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
@@ -65,13 +66,13 @@ pub fn set_tx_buffer_seen(slot: SlotView<'_>, word: BufferWord) {
 /// The state of a connection that [`publish`] shows to the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Publication {
-    /// Position up to which the TCP/IP host has received data in order.
+    /// Position up to which the service has received data in order.
     pub rx_head: u32,
     /// Position up to which the peer has acknowledged data.
     pub tx_acked: u32,
     /// Bits of [`tidelane_abi::service_flags`].
     pub flags: u32,
-    /// Close cause; 0 while the connection lives.
+    /// One of [`tidelane_abi::close_cause`]; 0 while the connection lives.
     pub cause: u32,
 }
 
@@ -118,7 +119,8 @@ pub fn set_urgent(slot: SlotView<'_>, word: u64, previous: u32) {
 }
 
 /// Clears both halves for a new connection, except the values of [`set_rx_window`] and
-/// [`set_tx_limit`]. Returns the new generation, which is odd because the slot is in use.
+/// [`set_tx_limit`], and the position of the previous urgent byte. Returns the new generation,
+/// which is odd because the slot is in use.
 pub fn begin_use(slot: SlotView<'_>) -> u32 {
     let program = slot.program();
     program.tx_buffer.store(0, Relaxed);

@@ -32,13 +32,14 @@ use crate::{
 
 /// The connections of the programs of one core.
 ///
-/// A *holder* of a connection is a process that has a descriptor of it. After a fork, a connection
-/// may have several holders. Its slot lies in the memory of one program, the *home*.
+/// A *holder* of a connection is a process that has a descriptor of the connection. After a fork, a
+/// connection may have several holders. The slot lies in the memory of one program, the *home*.
 ///
 /// Input: [`advance`](Self::advance) processes the program's half of a slot.
 /// [`inherit`](Self::inherit), [`take`](Self::take) and [`leave`](Self::leave) process a fork, a
-/// move to a child, and a close by one of several processes. [`end_program`](Self::end_program)
-/// processes the end of a process. Output: [`publish`](Self::publish).
+/// move to another holder, and a close by one of several holders.
+/// [`end_program`](Self::end_program) processes the end of a process. Output:
+/// [`publish`](Self::publish).
 pub(crate) struct Sockets {
     /// Connections that several processes hold.
     shared: SharedConnections,
@@ -293,8 +294,8 @@ impl Sockets {
         }
     }
 
-    /// Removes a holder that has ended. If `abort` is true, resets the connections that have no
-    /// other holder.
+    /// Removes a holder from all its shared connections. Closes the connections that have no other
+    /// holder, with a reset if `abort` is true.
     pub(crate) fn leave_all<P: PacketIo>(
         &mut self,
         now: Instant,

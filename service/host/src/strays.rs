@@ -14,7 +14,8 @@ impl<P: PacketIo> HostIo<P> {
     /// Returns the verdict on a segment without a flow, by its source address. Counts a dropped
     /// segment.
     pub(crate) fn check_source(&mut self, key: &FlowKey, link: LinkId) -> Verdict {
-        // The mux has checked the source addresses of the packets of mux ports.
+        // The local path carries only segments of programs of this host. The mux has checked the
+        // source addresses of the packets of mux ports.
         if link == LOCAL_PATH_LINK || link == MUX_LINK {
             return Verdict::Accept;
         }

@@ -87,7 +87,8 @@ fn is_oversized(engine: &Engine, bindings: &Bindings) -> bool {
     bindings.is_oversized() && engine.is_empty()
 }
 
-/// Frees the tables of flows if the tables are large and no flow exists.
+/// Frees the tables of flows if the tables are large, no flow exists, and no change of a flow waits
+/// for its publication.
 fn shrink(engine: &mut Engine, bindings: &mut Bindings) {
     if is_oversized(engine, bindings) && !bindings.has_unpublished() {
         bindings.shrink();

@@ -1,8 +1,9 @@
 //! The input of TCP segments and ICMP errors into the engine.
 //!
 //! The functions parse and check a packet of a flow of this core: addresses, checksum and headers.
-//! They then pass the segment or the error to the engine. `link` is the link on which the packet
-//! arrived. `partial_allowed` is true if the checksum may be partial (only the pseudo-header sum).
+//! Then the functions pass the segment or the error to the engine. `link` is the link on which the
+//! packet arrived. `partial_allowed` is true if the checksum may be partial (only the pseudo-header
+//! sum).
 
 use tidelane_engine::{Arrival, LinkId};
 use tidelane_packet_io::{Burst, PacketIo};
@@ -98,7 +99,7 @@ fn receive_tcp<P: PacketIo, A: Copy + Into<IpAddress>>(
     Ok(())
 }
 
-/// Receives a segment with options other than timestamps.
+/// Receives a segment whose options are not only timestamps in their usual place.
 #[inline(never)]
 fn receive_other_options<P: PacketIo>(
     stack: &mut Stack<P>,
@@ -167,8 +168,8 @@ pub(crate) fn answer_refused_ports<P: PacketIo>(stack: &mut Stack<P>, now: Insta
     mux_link.recycle(MuxQueue::Refused, frames);
 }
 
-/// Answers a segment that the operator's rules have refused with a RST, as a closed TCP port does.
-/// Ignores a packet that is not a valid segment.
+/// Sends a RST, as a closed TCP port does, in answer to a segment that the operator's rules have
+/// refused. Ignores a packet that is not a valid segment.
 #[cold]
 pub(crate) fn answer_refused<P: PacketIo>(
     stack: &mut Stack<P>,
@@ -200,7 +201,8 @@ pub(crate) fn answer_refused<P: PacketIo>(
 }
 
 /// Delivers a RST, as a closed TCP port sends it, to the flow of this host that sent `frame`. The
-/// frame was for a mux port, but no mux port has taken it. Ignores a frame with a RST.
+/// frame was for a mux port, but no mux port has claimed the destination, or the operator's rules
+/// have refused the frame. Ignores a frame with a RST.
 pub(crate) fn answer_without_port<P: PacketIo>(stack: &mut Stack<P>, now: Instant, frame: &[u8]) {
     let Ok(packet) = parse_frame(frame) else {
         return;

@@ -1,6 +1,6 @@
 //! The hold of late timers. A late timer means that this thread got its CPU late. The kernel thread
-//! that delivers the peers' ACKs was then late, too. The hold lets this kernel thread run before a
-//! timer retransmits.
+//! that delivers the peers' ACKs was then probably late, too. The hold lets this kernel thread run
+//! before a timer retransmits.
 
 use tidelane_time::{Duration, Instant};
 
@@ -9,16 +9,18 @@ const LATE_MIN: Duration = Duration::from_millis(2);
 /// Limit of the time for which the host holds late timers back.
 const HOLD_MAX: Duration = Duration::from_millis(10);
 
-/// The hold of the engine's timers, if there is one.
+/// The last hold of the engine's timers, if there was one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TimerHold {
-    /// Due time of the timers that the host holds back, and the time at which the hold ends.
+    /// The last hold: the due time of its timers, and the time at which the hold ends. `None`
+    /// before the first hold.
     held: Option<(Instant, Instant)>,
 }
 
 impl TimerHold {
     /// Returns true if the host holds back the timers that are due at `due`. Begins a hold if the
-    /// timers are late.
+    /// timers are late. The hold lasts as long as the timers are late, and at most [`HOLD_MAX`].
+    /// The timers of one due time are held once.
     #[cold]
     pub fn holds(&mut self, now: Instant, due: Option<Instant>) -> bool {
         let Some(due) = due else {
@@ -34,8 +36,8 @@ impl TimerHold {
         }
     }
 
-    /// Returns the time at which the timers run that are due at `due`. If the host holds the timers
-    /// back, this time is the end of the hold.
+    /// Returns the time at which the timers with the due time `due` run. If the host holds the
+    /// timers back, this time is the end of the hold.
     pub fn run_time(&self, due: Instant) -> Instant {
         match self.held {
             Some((held, until)) if held == due => until,

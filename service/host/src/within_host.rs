@@ -21,13 +21,14 @@ pub struct AddressesWithin {
 }
 
 impl AddressesWithin {
-    /// Returns true if the kernel delivers packets for `addr` to this host.
+    /// Returns true if `addr` is one of these addresses: the kernel delivers packets for `addr` to
+    /// this host, and the served interface does not have `addr`.
     pub fn has(&self, addr: IpAddress) -> bool {
         self.has_localnet(addr) || self.single.contains(&addr)
     }
 
     /// Returns the address from which the kernel would connect to `peer`. Returns `None` if `peer`
-    /// is not an address of the host.
+    /// is not one of these addresses.
     pub fn source_for(&self, peer: IpAddress) -> Option<IpAddress> {
         match self.has_localnet(peer) {
             true => Some(LOCALHOST_V4),
@@ -49,7 +50,8 @@ impl AddressesWithin {
     }
 
     /// Returns the local address of a connection to `peer` within this host. The socket is bound to
-    /// `wanted`, and to `port` unless `port` is zero. `None` leaves the connection to the kernel.
+    /// the address `wanted` unless `wanted` is unspecified, and to `port` unless `port` is zero.
+    /// `None` leaves the connection to the kernel.
     pub fn source(&self, wanted: IpAddress, port: u16, peer: IpAddress) -> Option<IpAddress> {
         let source = match wanted.is_unspecified() {
             true => self.source_for(peer)?,

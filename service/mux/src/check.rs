@@ -1,7 +1,7 @@
 //! Checks of the packets that a program sends through its mux port. A mux port is a pair of packet
 //! rings through which a program with a TCP/IP stack of its own shares the NIC. A packet leaves the
 //! mux port only if its source is a 3-tuple of the mux port, and if its headers and checksums are
-//! valid.
+//! valid. The TCP checksum of a GSO frame is not checked.
 
 use tidelane_wire::{
     DropReason, Endpoint, IpAddress, MacAddress, Packet, RawSegment,
@@ -39,8 +39,8 @@ pub enum SendRefusal {
     /// The [`Filter`](crate::Filter) does not pass the packet.
     Rule,
     /// The frame, or a segment of the GSO frame, is longer than a frame with a packet of the
-    /// interface's MTU. Unless the destination is a group, the mux port gets an ICMP error with the
-    /// MTU.
+    /// interface's MTU. The mux port gets an ICMP error with the MTU, unless the destination is a
+    /// multicast or broadcast address.
     TooLong,
 }
 
@@ -145,8 +145,9 @@ impl SendCheck<'_> {
     }
 
     /// Checks a GSO frame that the mux port sends. The TCP checksum may have any value, because the
-    /// NIC or the mux computes the checksum of each segment. `frame_len_max` is the largest frame
-    /// of the link in bytes.
+    /// NIC or the mux computes the checksum of each segment. `segment_size` is the number of
+    /// payload bytes of a segment. `frame_len_max` is the length of the largest frame of the link
+    /// in bytes.
     pub fn check_gso<'f>(
         &self,
         frame: &'f [u8],

@@ -1,8 +1,8 @@
 //! The 3-tuples that mux ports have claimed.
 //!
 //! The mux shares one NIC between TCP/IP stacks. A *mux port* ([`PortId`]) is a pair of packet
-//! rings for a program that has its own stack, and gets the packets of the 3-tuples that it has
-//! claimed. A *local port* is a TCP or UDP port number.
+//! rings for a program that has its own stack. The mux port gets the packets to the 3-tuples that
+//! the mux port has claimed. A *local port* is a TCP or UDP port number.
 
 use tidelane_wire::{Endpoint, IpAddress};
 
@@ -17,7 +17,8 @@ pub struct PortId(pub u32);
 pub struct Tuple {
     /// Protocol number: TCP or UDP.
     pub protocol: u8,
-    /// Local address and port. An unspecified address means all local addresses.
+    /// Local address and port. An unspecified address (`0.0.0.0` or `::`) means all local addresses
+    /// of both IP versions.
     pub local: Endpoint,
 }
 
@@ -45,8 +46,9 @@ const NO_OWNER: PortId = PortId(u32::MAX);
 #[derive(Clone, Copy, Debug)]
 struct Claim {
     tuple: Tuple,
+    /// The mux port that has the claim; [`NO_OWNER`] in a free entry.
     owner: PortId,
-    /// Index of the next claim in the list, or [`NONE`].
+    /// Index in `Claims::claims` of the next claim in the list, or [`NONE`].
     next: u32,
 }
 
@@ -67,6 +69,7 @@ pub struct Claims {
     /// Index in `claims` of the first claim of each local port: the ports of TCP, then the ports of
     /// UDP. The table is empty before the first claim.
     heads: Box<[u32]>,
+    /// The claims, and free entries.
     claims: Vec<Claim>,
     /// Indices of free entries of `claims`.
     free: Vec<u32>,
@@ -166,7 +169,7 @@ impl Claims {
     }
 
     /// Returns the mux port whose claim covers `protocol` and `local`, the local address and local
-    /// port of a packet.
+    /// port of a packet. Returns `None` if no claim covers them.
     #[inline]
     pub fn owner(&self, protocol: u8, local: Endpoint) -> Option<PortId> {
         let head = head_of(protocol, local.port)?;

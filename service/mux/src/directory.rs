@@ -1,7 +1,7 @@
-//! The directory that finds the receiver of a packet from the interface's addresses and the
-//! 3-tuples that mux ports have claimed. A mux port is a pair of packet rings through which a
-//! program with a TCP/IP stack of its own shares the NIC. The *host* is the stack that gets all
-//! packets that no mux port has claimed.
+//! The directory finds the receiver of a packet by the interface's addresses and by the 3-tuples
+//! (protocol, local address, local port) that mux ports have claimed. A mux port is a pair of
+//! packet rings through which a program with a TCP/IP stack of its own shares the NIC. The *host*
+//! is the stack that gets all packets that no mux port has claimed.
 
 use tidelane_wire::{
     DropReason, ETHERNET_HEADER_LEN, Endpoint, FrameHeaders, ICMP_ERROR_LEN_MAX, IpAddress,
@@ -49,8 +49,8 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Makes a directory without claims. `mac` and `addresses` belong to the interface. The MTU is
-    /// the largest packet of IP.
+    /// Makes a directory without claims. `mac` and `addresses` belong to the interface. Until
+    /// [`set_mtu`](Self::set_mtu), the MTU is 65,535 bytes, the largest length of an IPv4 packet.
     pub fn new(mac: MacAddress, addresses: Vec<IpAddress>) -> Self {
         Self {
             mac,
@@ -85,8 +85,9 @@ impl Directory {
 
     /// Returns the frame of the ICMP error about a frame that a mux port has sent and that is
     /// longer than the MTU. The source of the error is the destination of the frame. Returns `None`
-    /// if the destination is a multicast or broadcast address, which cannot be the source of a
-    /// packet (RFC 1122 §3.2.2, RFC 4291 §2.7).
+    /// if the frame is malformed, or if the destination is a multicast or broadcast address. No
+    /// ICMP error answers a multicast or broadcast packet of IPv4 (RFC 1122 §3.2.2), and a
+    /// multicast address cannot be the source of an error (RFC 4291 §2.7).
     #[cold]
     pub fn too_big(&self, frame: &[u8]) -> Option<Vec<u8>> {
         let packet = parse_frame(frame).ok()?;
@@ -141,8 +142,8 @@ impl Directory {
         }
     }
 
-    /// Checks a frame that [`parse_frame_v4`] does not handle. Any other frame has the same result
-    /// as in [`check_sent`](Self::check_sent).
+    /// Checks a frame that [`parse_frame_v4`] does not handle. For every other frame, the result
+    /// equals the result of [`check_sent`](Self::check_sent).
     #[inline(never)]
     fn check_other(&self, from: PortId, frame: &[u8]) -> Result<Destination, SendRefusal> {
         self.check_packet(from, parse_frame(frame))
@@ -193,8 +194,8 @@ impl Directory {
     /// A multicast or broadcast datagram goes to the owner of the wildcard address, as in Linux: a
     /// socket that is bound to an address of the interface does not receive these datagrams.
     ///
-    /// A packet from the wire is forged if its source is an address of this host. No mux port gets
-    /// a forged packet. The host counts and drops the packet.
+    /// A packet from the wire (`from_wire`) is forged if its source is an address of the interface.
+    /// No mux port gets a forged packet. The host counts and drops the packet.
     #[inline]
     pub fn receiver(&self, frame: &[u8], from_wire: bool) -> Option<PortId> {
         match parse_frame_v4(frame) {

@@ -27,7 +27,8 @@ pub trait Egress: Filter {
     fn give_to_host(&mut self, frame: &[u8]) -> bool;
 
     /// Answers a packet that one mux port sent to another, and that the filter refused at the
-    /// receiving mux port. The source of the answer is the destination of the packet.
+    /// receiving mux port. The source of the answer is the destination of the packet. The default
+    /// implementation does not answer.
     fn answer_refused(&mut self, _frame: &[u8]) {}
 }
 

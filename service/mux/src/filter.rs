@@ -18,7 +18,8 @@ pub enum Way {
 pub enum Verdict {
     /// The packet passes.
     Pass,
-    /// The packet does not pass. If the mux port was the receiver, the sender gets an answer.
+    /// The packet does not pass. If the mux port was the receiver, the service answers a TCP
+    /// segment with a RST. No other packet gets an answer.
     Refuse,
     /// The packet does not pass, and its sender gets no answer.
     Drop,
@@ -27,11 +28,12 @@ pub enum Verdict {
 /// Outcome for a packet that the NIC or the host offers to the mux ports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reception {
-    /// No mux port has claimed the packet's 3-tuple.
+    /// No mux port has claimed the packet's 3-tuple, or the packet is malformed or forged. A forged
+    /// packet comes from the wire and has an address of the interface as its source.
     Unclaimed,
     /// A mux port has the packet, or the packet was lost or dropped.
     Taken,
-    /// The filter has refused the packet. The caller answers the sender.
+    /// The filter has refused the packet ([`Verdict::Refuse`]). The caller answers the sender.
     Refused,
 }
 

@@ -1,6 +1,6 @@
-//! GSO frames that programs send through their mux ports. A mux port is a pair of packet rings
-//! through which a program with a TCP/IP stack of its own shares the NIC. Each frame has the
-//! payload of many TCP segments.
+//! GSO frames that programs send through their mux ports. A GSO frame has the headers of one TCP
+//! segment and the payload of several segments. A mux port is a pair of packet rings through which
+//! a program with a TCP/IP stack of its own shares the NIC.
 //!
 //! A NIC with GSO (generic segmentation offload) gets the whole frame. For other receivers, the mux
 //! splits the frame: it copies the frame's headers to each segment, and then sets the lengths,
@@ -27,7 +27,9 @@ const FLAGS: usize = 13;
 /// A checked GSO frame.
 #[derive(Clone, Copy, Debug)]
 pub struct GsoFrame<'a> {
+    /// The Ethernet, IP and TCP headers.
     headers: &'a [u8],
+    /// The TCP payload of all segments.
     payload: &'a [u8],
     src: IpAddress,
     dst: IpAddress,
@@ -129,7 +131,7 @@ impl<'a> GsoFrame<'a> {
     ///
     /// # Panics
     ///
-    /// Panics if there is no segment `at`.
+    /// May panic unless `at` is less than [`segments`](Self::segments).
     pub fn write_segment(&self, at: usize, segment: &mut Vec<u8>) {
         let size = usize::from(self.parameters.segment_size);
         let start = at * size;

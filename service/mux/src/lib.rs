@@ -1,4 +1,5 @@
-//! The mux: many isolated stacks and the host share one NIC and its addresses (MultiStack §3).
+//! The mux: many isolated stacks and the host share one NIC and its addresses, as in the paper on
+//! MultiStack (§3).
 //!
 //! A program with a TCP/IP stack of its own has a *mux port*: a pair of packet rings, through which
 //! it shares the NIC. A mux port receives and sends only packets of the 3-tuples (protocol, local

@@ -20,7 +20,7 @@ use crate::{
 /// Counters of the packets for the host and for the NIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Packets from the NIC for the host, because no mux port has claimed their 3-tuples.
+    /// Packets from the NIC for the host, because no mux port receives them.
     pub to_host: u64,
     /// Packets that were lost because the link to the host had no room, including packets of mux
     /// ports.
@@ -33,7 +33,9 @@ pub struct Counters {
 pub struct Mux<N: PacketIo, H: PacketIo, P: PortEnd> {
     outside: Outside<N, H>,
     ports: Ports<P>,
+    /// An empty burst for received frames of the NIC. `None` while the mux forwards the frames.
     nic_burst: Option<N::Burst>,
+    /// An empty burst for frames of the host. `None` while the mux forwards the frames.
     host_burst: Option<H::Burst>,
 }
 
@@ -123,9 +125,9 @@ impl<N: PacketIo, H: PacketIo, P: PortEnd> Mux<N, H, P> {
         self.outside.counters
     }
 
-    /// Forwards one burst of the NIC, one burst of the host, and one burst of each mux port with
-    /// packets. Returns true if there was a packet. This mux has no clock, so its ports must have
-    /// no rate limit.
+    /// Forwards one burst of the NIC, one burst of the host, and at most one burst of each mux port
+    /// with packets (see [`Ports::take_turns`]). Returns true if there was a packet. This mux has
+    /// no clock, so its ports must have no rate limit.
     pub fn step(&mut self) -> bool {
         let mut count = self.forward_from_nic();
         count += self.forward_from_host();

@@ -28,7 +28,8 @@ pub struct Port<P> {
     pub in_turns: bool,
     /// The time until which the mux port waits for its rate. `None` if the port does not wait.
     pub waits_until: Option<Instant>,
-    /// The rate limits of the mux port. `None` without a limit, so that a turn tests one word.
+    /// The rate limits of the mux port. `None` without a limit. The limiter is in a box, so that a
+    /// turn of a port without a limit tests one pointer.
     limiter: Option<Box<RateLimiter>>,
 }
 

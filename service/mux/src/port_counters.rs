@@ -14,7 +14,8 @@ pub struct PortCounters {
     pub sent: u64,
     /// GSO frames that the mux port has sent.
     pub gso_frames: u64,
-    /// Packets for the mux port that were lost because the port's packet ring had no room.
+    /// Packets for the mux port that were lost because the port's packet ring had no room, or
+    /// because the packet was longer than a frame of the ring.
     pub overruns: u64,
     /// Packets in `sent` that were lost because the NIC or the host had no room.
     pub lost: u64,

@@ -14,8 +14,9 @@ pub trait PortEnd: PacketIo {
     /// Returns true if the program has sent frames that the mux has not received.
     fn has_frames(&self) -> bool;
 
-    /// Returns true if the program has written invalid values into the packet rings. The owner of
-    /// the mux ports then closes the port.
+    /// Returns true if the packet rings are unusable, because the program has written invalid
+    /// values into the rings, or because the mux failed to wake the program. The owner of the mux
+    /// ports then closes the port.
     fn is_corrupt(&self) -> bool;
 }
 

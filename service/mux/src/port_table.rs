@@ -7,8 +7,9 @@ use crate::{
 
 /// The open mux ports.
 pub struct PortTable<P> {
+    /// The open mux ports, indexed by number. `None` for a free number.
     ports: Vec<Option<Port<P>>>,
-    /// Largest number of mux ports.
+    /// Largest number of mux ports. Each number is smaller than `ports_max`.
     ports_max: usize,
     /// Numbers of the open mux ports, in no order.
     open: Vec<PortId>,
@@ -16,7 +17,7 @@ pub struct PortTable<P> {
     next_look: usize,
     /// Mux ports that got frames since the last flush.
     queued: Vec<PortId>,
-    /// Mux ports whose packet rings have invalid values. A port may appear more than once.
+    /// Mux ports that are corrupt ([`PortEnd::is_corrupt`]). A port may appear more than once.
     corrupt: Vec<PortId>,
 }
 
@@ -120,7 +121,7 @@ impl<P: PortEnd> PortTable<P> {
         self.queued = queued;
     }
 
-    /// Records a mux port if its packet rings have an invalid value.
+    /// Records a mux port if the port is corrupt ([`PortEnd::is_corrupt`]).
     #[inline]
     pub fn note_if_corrupt(&mut self, id: PortId) {
         if self.get(id).is_some_and(|port| port.io.is_corrupt()) {
@@ -147,7 +148,7 @@ impl<P: PortEnd> PortTable<P> {
     }
 
     /// Returns the number of the next mux port to poll. [`len`](Self::len) calls return each port
-    /// once.
+    /// once. Returns `None` if no mux port is open.
     #[inline]
     pub fn next_to_poll(&mut self) -> Option<PortId> {
         if self.next_look >= self.open.len() {

@@ -12,6 +12,7 @@ use std::ops::AddAssign;
 
 use tidelane_time::{Duration, Instant};
 
+/// A second in nanoseconds.
 const SECOND: u64 = 1_000_000_000;
 /// Depth of a bucket: the longest time for which an idle mux port collects tokens.
 const DEPTH: Duration = Duration::from_millis(10);
@@ -131,7 +132,8 @@ impl RateLimiter {
     }
 }
 
-/// A token bucket, whose state is the time at which the bucket is empty.
+/// A token bucket, whose state is the time at which the bucket is empty. A token is the right to
+/// send one packet or one byte.
 #[derive(Debug)]
 struct Bucket {
     /// Tokens per second.
@@ -149,8 +151,8 @@ impl Bucket {
         }
     }
 
-    /// Returns the time at which the debt is paid. With a rate of zero, returns the last `Instant`:
-    /// a mux port with this limit never sends.
+    /// Returns the time at which the debt is paid, or an earlier time if there is no debt. With a
+    /// rate of zero, returns the last `Instant`: a mux port with this limit never sends.
     fn due(&self) -> Instant {
         match self.rate {
             0 => Instant(u64::MAX),
@@ -165,6 +167,7 @@ impl Bucket {
         (time * u128::from(self.rate) / u128::from(SECOND)) as u64
     }
 
+    /// Takes `tokens` from the bucket, which has a debt if it held fewer.
     fn pay(&mut self, now: Instant, tokens: u64) {
         let oldest = Instant(now.0.saturating_sub(DEPTH.0));
         let empty_at = self.empty_at.unwrap_or(now).max(oldest);

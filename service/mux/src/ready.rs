@@ -21,7 +21,7 @@ pub struct ReadySet {
 }
 
 impl ReadySet {
-    /// Makes an empty set for the mux port numbers below `ports`.
+    /// Makes an empty set for the mux port numbers below `ports`, rounded up to a multiple of 64.
     pub fn new(ports: usize) -> Self {
         let words = (0..ports.div_ceil(PORTS_PER_WORD)).map(|_| AtomicU64::new(0));
         Self {
@@ -29,7 +29,7 @@ impl ReadySet {
         }
     }
 
-    /// Adds a mux port. Ignores a port number beyond the limit of [`new`](Self::new).
+    /// Adds a mux port. Ignores a port number for which the set has no bit: see [`new`](Self::new).
     pub fn add(&self, port: PortId) {
         let at = port.0 as usize;
         if let Some(word) = self.words.get(at / PORTS_PER_WORD) {

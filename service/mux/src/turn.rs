@@ -37,8 +37,8 @@ impl Turn {
         self.segment = 0;
     }
 
-    /// Returns the number of packets so far. A GSO frame counts, with all of its segments, once its
-    /// last segment is sent.
+    /// Returns the number of packets of the frames that have ended. A GSO frame counts as the
+    /// number of its sent segments, or as one packet if no segment was sent.
     #[inline]
     pub fn packets(&self) -> usize {
         self.next + self.beyond.packets as usize

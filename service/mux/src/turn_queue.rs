@@ -57,7 +57,8 @@ impl TurnQueue {
         self.waiting.next_due()
     }
 
-    /// Queues the mux ports with packets, and the ports whose wait for their rate ends by `now`.
+    /// Queues the mux ports whose wait for their rate ends by `now`, and mux ports with packets. If
+    /// the mux polls the ports ([`PortEnd::POLLED`]), looks at the next `POLLS_MAX` ports only.
     #[inline]
     pub fn begin_step<P: PortEnd>(&mut self, now: Instant, table: &mut PortTable<P>) {
         if !self.waiting.is_empty() {
@@ -104,7 +105,8 @@ impl TurnQueue {
         }
     }
 
-    /// Takes the mux port that has the next turn. Returns `None` while a turn is paused.
+    /// Takes the mux port that has the next turn. Returns `None` if no port is in the queue, or
+    /// while a turn is paused.
     #[inline]
     pub fn pop(&mut self) -> Option<PortId> {
         match self.paused {
@@ -134,7 +136,8 @@ impl TurnQueue {
         self.waiting.add(due, id);
     }
 
-    /// Ends a mux port's wait for its rate, and queues the port for a turn.
+    /// Ends a mux port's wait for its rate, and queues the port for a turn. Does nothing if the
+    /// port does not wait.
     pub fn end_wait<P: PortEnd>(&mut self, table: &mut PortTable<P>, id: PortId) {
         let due = table.get_mut(id).and_then(|port| port.waits_until.take());
         if let Some(due) = due {

@@ -25,12 +25,15 @@ mod frames;
 const RING_LEN: u32 = 512 * 1024;
 /// TCP port that the first mux port has claimed.
 const FIRST: u16 = 1000;
+/// IPv6 address of the NIC and of all mux ports.
 const LOCAL_V6: IpAddress = IpAddress([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+/// IPv6 address of the peer.
 const PEER_V6: IpAddress = IpAddress([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
-/// Payload of the largest IPv4 segment with timestamps on a link with MTU 1500.
+/// Payload bytes of the largest IPv4 segment with timestamps on a link with MTU 1500.
 const MSS: u16 = 1448;
 
-/// Returns the payload of the largest segment to `dst` with timestamps on a link with MTU 1500.
+/// Returns the number of payload bytes of the largest segment to `dst` with timestamps on a link
+/// with MTU 1500.
 fn mss_to(dst: IpAddress) -> u16 {
     if dst.is_v4() { MSS } else { MSS - 20 }
 }
@@ -41,7 +44,7 @@ struct Nic {
     port: MemPort,
     /// Largest GSO frame in bytes, or zero for a NIC without GSO.
     gso_len_max: u32,
-    /// Headers of the next GSO frame.
+    /// Headers of the next GSO frame: at most 14 bytes for Ethernet, 40 for IPv6 and 60 for TCP.
     headers: [u8; 114],
     /// True if the NIC has no room for GSO frames.
     is_full: Cell<bool>,
@@ -100,7 +103,8 @@ impl PacketIo for Nic {
     }
 }
 
-/// A mux with two ports, which have claimed TCP ports [`FIRST`] and [`FIRST`] + 1 on all addresses.
+/// A mux with two ports. The first port has claimed TCP port [`FIRST`], and the second port has
+/// claimed TCP port [`FIRST`] + 1, both at [`LOCAL`] and at [`LOCAL_V6`].
 struct Net {
     mux: Mux<Nic, MemPort, ServiceEnd>,
     /// The far end of the NIC's link.
@@ -340,8 +344,9 @@ fn a_gso_frame_with_segments_longer_than_the_mtu_is_answered() {
     }
 }
 
-/// The mux refuses a GSO frame of which it has sent some segments, because the MTU has become
-/// smaller while the next segment waited for the NIC. The next frame of the turn is sent whole.
+/// The MTU becomes smaller after the mux has sent some segments of a GSO frame, while the next
+/// segment waits for the NIC. The mux refuses the rest of the frame, and then sends all segments of
+/// the next frame of the turn.
 #[test]
 fn a_refused_gso_frame_leaves_the_next_frame_whole() {
     let mut net = Net::with_nic(0, 4);
@@ -378,6 +383,8 @@ fn another_port_gets_segments() {
     assert!(net.mux.nic().sent.is_empty());
 }
 
+/// The mux refuses GSO frames that it cannot split. In the last case, the mux could split the
+/// frame, but refuses the source address.
 #[test]
 fn frames_that_cannot_be_split_are_refused() {
     let (stream, payload) = (Stream::to(PEER), payload(4000));
@@ -426,8 +433,8 @@ fn frames_that_cannot_be_split_are_refused() {
     }
 }
 
-/// Whatever a program writes into the headers of a GSO frame, only segments of its own 3-tuple with
-/// valid headers leave the mux.
+/// One bit of the headers of a GSO frame is wrong. Each frame that the NIC gets has a valid IP
+/// header, the local source addresses and the claimed source port.
 #[test]
 fn damaged_headers_cause_no_invalid_segment() {
     let stream = Stream::to(PEER);
@@ -458,14 +465,16 @@ fn damaged_headers_cause_no_invalid_segment() {
             }
         }
     }
-    // A changed address or length is refused, and a changed sequence number passes.
+    // The mux refuses a changed IP address or length, and passes a changed sequence number.
     assert!(
         refused > 200 && passed > 200,
         "{refused} refused, {passed} passed"
     );
 }
 
-/// In one turn, a mux port that floods with GSO frames sends about 64 KiB, as any other port.
+/// In a turn, a mux port sends at most 32 frames of up to 2 KiB. A GSO frame counts as one frame,
+/// and as one more frame for each whole 2 KiB. A turn has at most two of the GSO frames of this
+/// test.
 #[test]
 fn gso_frames_get_no_larger_share() {
     let mut net = Net::new(65_549);
@@ -494,12 +503,13 @@ fn gso_frames_get_no_larger_share() {
     net.mux.step();
     assert_eq!(receive(&mut net.peer), [single]);
     assert_eq!(receive(&mut net.programs[1]), [answer]);
-    assert!(net.mux.nic().sent.len() <= 2, "a turn is about 64 KiB");
+    assert!(net.mux.nic().sent.len() <= 2, "frames of one turn");
     while net.mux.step() {}
     assert_eq!(net.mux.nic().sent.len(), queued);
 }
 
-/// The NIC has room for fewer frames than a GSO frame has segments.
+/// Except in the first run, the NIC has room for fewer frames than a GSO frame has segments. Each
+/// run sends the same frames in the same order.
 #[test]
 fn segments_wait_for_a_full_nic_in_order() {
     let (frame, headers_len) = Stream::to(PEER).frame(&payload(60_000), 0, 0);
@@ -537,7 +547,7 @@ fn segments_wait_for_a_full_nic_in_order() {
     }
 }
 
-/// A NIC that takes no GSO frame now gets the segments.
+/// While the NIC has no room for a GSO frame, the mux sends the frame's segments.
 #[test]
 fn a_gso_frame_without_room_is_sent_as_segments() {
     let (frame, headers_len) = Stream::to(PEER).frame(&payload(60_000), 0, 0);
@@ -556,7 +566,8 @@ fn a_gso_frame_without_room_is_sent_as_segments() {
         let mut out = Vec::new();
         while net.mux.step() || net.mux.ports().has_work() {
             out.extend(receive(&mut net.peer));
-            // The segments of a frame are sent in the same form, even if the NIC has room again.
+            // After the first segments, the NIC has room for GSO frames again. The mux sends the
+            // rest of the frame as segments nevertheless.
             net.mux.nic().is_full.set(out.is_empty());
         }
         out.extend(receive(&mut net.peer));

@@ -1,6 +1,7 @@
 //! Tests of the destinations of packets between mux ports, the NIC and the host, and of packets
 //! that the mux refuses. A mux port is a pair of packet rings through which a program with a TCP/IP
-//! stack of its own shares the NIC. The host is the stack that gets all other packets.
+//! stack of its own shares the NIC. The host is the stack that gets all packets that no mux port
+//! has claimed.
 
 use tidelane_mux::*;
 use tidelane_packet_io::{Burst, MemConfig, MemPort, PacketIo};
@@ -68,7 +69,7 @@ impl Net {
     }
 }
 
-/// Receives one frame.
+/// Receives at most one frame.
 fn receive_one(port: &mut MemPort) -> Option<Vec<u8>> {
     let mut burst = port.new_burst();
     port.rx_burst(&mut burst, 1);
@@ -230,6 +231,8 @@ fn a_packet_of_the_wire_with_a_local_source_reaches_no_port() {
     assert_eq!(receive(net.port(0)), [forged.bytes()]);
 }
 
+/// One bit of the frame is wrong. The NIC gets the frame only if the bit is in the destination MAC
+/// address.
 #[test]
 fn every_changed_byte_of_the_headers_is_refused_or_harmless() {
     let mut net = Net::new(2);
@@ -264,7 +267,7 @@ fn a_port_that_floods_delays_no_other_port() {
         assert_eq!((of(1001), of(1002)), (1, 1), "round {round}");
         assert!(of(1000) <= 32, "{} packets in one turn", of(1000));
     }
-    // The packets of the flooding mux port are late, and none is lost.
+    // Packets of the flooding mux port leave later.
     let mut late = 0;
     while net.mux.step() {
         late += receive(&mut net.nic).len();
@@ -273,16 +276,17 @@ fn a_port_that_floods_delays_no_other_port() {
     assert_eq!(net.mux.counters().nic_overruns, 0);
 }
 
-/// The NIC sends one frame between two steps. A mux port that floods gets its share of these
-/// frames.
+/// The NIC sends one frame between two steps. One mux port floods. At the end, at most ten packets
+/// of a port that sends seldom still wait. A port that always has a packet has sent more than 40 %
+/// of the frames.
 #[test]
 fn a_port_that_floods_a_slow_nic_loses_no_packet_and_takes_none_from_others() {
     let mut net = Net::with_nic(3, 4);
     let (mut sent, mut out) = ([0, 0], Vec::new());
     for _ in 0..2000 {
         while send(net.port(0), &TestFrame::outgoing(1000).bytes()) {}
-        // The mux port with TCP port 1001 sends now and then. The port with TCP port 1002 always
-        // has a packet.
+        // The mux port with TCP port 1001 sends one packet for each ten frames of the NIC. The port
+        // with TCP port 1002 always has a packet.
         if sent[0] * 10 < out.len() {
             sent[0] += usize::from(send(net.port(1), &TestFrame::outgoing(1001).bytes()));
         }
@@ -343,7 +347,7 @@ fn a_packet_that_waits_for_the_nic_ends_with_its_port() {
     assert_eq!((of(waiting), of(1 - waiting)), (4, 20));
 }
 
-/// The program loses the claim of a packet that waits for the NIC.
+/// The program loses the claim of its packets' source 3-tuple while a packet waits for the NIC.
 #[test]
 fn a_packet_that_waits_for_the_nic_is_checked_again() {
     let mut net = Net::with_nic(2, 4);
@@ -490,8 +494,8 @@ fn claims_move_and_end_under_traffic_and_no_packet_is_misdelivered() {
     assert!(receive(&mut net.nic).is_empty());
 }
 
-/// Returns an ICMP error (destination unreachable, port unreachable) of the peer that quotes a
-/// packet from the local port `port`.
+/// Returns a frame with an ICMP error (destination unreachable, port unreachable) of the peer. The
+/// error quotes a packet of the IP protocol `protocol` from the local port `port`.
 fn icmp_error(protocol: u8, port: u16) -> Vec<u8> {
     let ip = |protocol: u8, ends: (IpAddress, IpAddress), len: usize| {
         let mut header = vec![0x45, 0, 0, len as u8, 0, 0, 0x40, 0, 64, protocol, 0, 0];
@@ -545,7 +549,8 @@ fn icmp_errors_go_to_the_owner_of_the_quoted_3_tuple() {
     }
 }
 
-/// Returns a UDP datagram with one byte of payload, over IPv4 without a UDP checksum.
+/// Returns a frame with a UDP datagram over IPv4, with one byte of payload and without a UDP
+/// checksum. `mac` is the source MAC address.
 fn datagram(mac: MacAddress, src: Endpoint, dst: Endpoint) -> Vec<u8> {
     let protocol = 17;
     let template =
@@ -558,8 +563,9 @@ fn datagram(mac: MacAddress, src: Endpoint, dst: Endpoint) -> Vec<u8> {
 }
 
 /// A multicast or broadcast datagram goes to the mux port that has claimed its UDP port at all
-/// addresses. If a mux port sends such a datagram, the datagram goes to the wire as well, and not
-/// back to the same mux port. TCP has no such packets.
+/// addresses. If a mux port sends the datagram, the datagram goes to the wire as well, and not back
+/// to the same mux port. The mux refuses a TCP segment of a mux port to a multicast or broadcast
+/// address.
 #[test]
 fn groups_reach_the_owner_of_the_wildcard_address() {
     let mut net = Net::new(3);
@@ -589,7 +595,7 @@ fn groups_reach_the_owner_of_the_wildcard_address() {
                 let count = usize::from(to_owner && owned == port);
                 assert_eq!(receive(net.port(at)).len(), count, "{group} {port} {at}");
             }
-            // The host, too, gets a packet that no mux port has claimed.
+            // The host gets a datagram that no mux port gets.
             let host = receive(&mut net.host);
             assert_eq!(host.len(), usize::from(!to_owner), "{group} {port}");
         }
@@ -631,7 +637,7 @@ fn groups_reach_the_owner_of_the_wildcard_address() {
     assert_eq!(refused.get(&SendRefusal::Destination), Some(&3));
 }
 
-/// A datagram for many that waits for the NIC reaches the other mux port once.
+/// A broadcast datagram that waits for the NIC reaches the other mux port once.
 #[test]
 fn a_datagram_for_many_waits_for_the_nic_once() {
     let mut net = Net::with_nic(2, 1);

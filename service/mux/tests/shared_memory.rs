@@ -28,6 +28,7 @@ struct Net {
 struct Program {
     id: PortId,
     end: ProgramEnd,
+    /// The program's mappings of the mux port's memories. The program can write `own`.
     regions: PortRegions,
 }
 
@@ -66,7 +67,8 @@ impl Net {
 
     /// Runs the mux until it has nothing to do. Returns the number of steps.
     fn settle(&mut self) -> usize {
-        // An idle mux port is found within a round over all ports.
+        // A step polls at most 32 ports, so the mux finds a packet of an idle port within a round
+        // over all ports.
         let idle_max = self.programs.len() / 32 + 2;
         let (mut steps, mut idle) = (0, 0);
         while idle < idle_max {
@@ -90,13 +92,13 @@ impl Net {
         }
         self.settle();
         let mut out = receive(&mut self.nic);
-        let genuine = out.len();
+        let total = out.len();
         out.retain(|frame| {
             which
                 .clone()
                 .any(|at| *frame == TestFrame::outgoing(FIRST + at as u16).bytes())
         });
-        assert_eq!(out.len(), which.len(), "{genuine} frames left the NIC");
+        assert_eq!(out.len(), which.len(), "{total} frames left the NIC");
         for at in which {
             let expected = TestFrame::incoming(FIRST + at as u16).bytes();
             assert_eq!(
@@ -153,6 +155,9 @@ const HARMS: [Harm; 8] = [
 
 impl Net {
     /// Makes the first program misbehave. `round` varies the values that the program writes.
+    ///
+    /// The program's memory has the number of produced units at the offset 0, the number of
+    /// consumed units at the offset 64, and the packets from the offset 4096 on.
     fn harm(&mut self, harm: Harm, round: u32) {
         let Program { end, regions, .. } = &mut self.programs[0];
         let memory = &regions.own;
@@ -189,8 +194,8 @@ impl Net {
     }
 }
 
-/// The first program misbehaves while 100 other programs carry traffic. No packet of the other
-/// programs is lost or delayed, and no wrong packet leaves the NIC.
+/// The first program misbehaves while 100 other programs carry traffic. All packets from and to the
+/// other programs arrive, and no packet goes to the host.
 #[test]
 fn a_hostile_program_harms_only_itself() {
     for harm in HARMS {
@@ -232,8 +237,8 @@ fn a_hostile_program_harms_only_itself() {
     }
 }
 
-/// A program changes its memory at any time, and each frame that leaves the NIC is genuine: the mux
-/// sends the bytes that it has checked.
+/// A program sends a frame and changes one word of its ring before each step of the mux. Each frame
+/// that leaves the NIC equals the program's frame, except for the destination MAC address.
 #[test]
 fn only_checked_bytes_are_sent_from_memory_that_changes() {
     let mut net = Net::new(1);
@@ -269,8 +274,8 @@ fn a_new_port_is_not_corrupt_because_the_old_one_was() {
     net.check_traffic(0..1);
 }
 
-/// Each of 2,000 idle mux ports is found within one round over all ports, and active ports wait at
-/// most one turn of each other port.
+/// The mux finds the packets of three of 2,000 idle mux ports within one round over all ports. If
+/// all ports flood, no port sends more than twice as many packets as the port with the fewest.
 #[test]
 fn idle_ports_are_found_and_turns_are_fair() {
     let mut net = Net::new(2000);
@@ -288,7 +293,7 @@ fn idle_ports_are_found_and_turns_are_fair() {
         steps += 1;
         assert!(steps <= 2000 / 32 + 1, "{found} found");
     }
-    // All mux ports flood. Once the mux has found all ports, each port gets the same share.
+    // All mux ports flood. Once the mux has found all ports, the shares of the ports are similar.
     let mut counts = vec![0_u32; 2000];
     for round in 0..1000 {
         for (at, program) in net.programs.iter_mut().enumerate() {
@@ -313,8 +318,9 @@ fn idle_ports_are_found_and_turns_are_fair() {
     assert!(most <= Some(&(64 + 64)), "{least:?} to {most:?}");
 }
 
-/// Mux ports open, claim, hand over and close 100,000 times under traffic. No packet is
-/// misdelivered, and nothing is left.
+/// Under traffic, a mux port opens and takes over the claim of the only other port, and the other
+/// port closes. These steps repeat 100,000 times. Each packet reaches the port that has the claim.
+/// In the end, one claim is left.
 #[test]
 fn ports_come_and_go_under_traffic() {
     let mut net = Net::new(1);
@@ -353,8 +359,8 @@ fn ports_come_and_go_under_traffic() {
     assert_eq!(net.mux.ports().claims().len(), 1);
 }
 
-/// A program sends a frame of the maximum length that is no packet. The mux port still carries the
-/// program's later packets.
+/// A program sends a frame of the maximum length. The frame contains no packet. The mux port still
+/// carries the program's later packets.
 #[test]
 fn a_frame_without_a_packet_stops_no_later_packet() {
     let mut net = Net::new(1);

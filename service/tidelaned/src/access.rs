@@ -3,8 +3,8 @@
 //! By default, programs of root and of members of the group `tidelane` in the service's own network
 //! namespace may use the service. The table `[access]` of the configuration admits more programs.
 //! The connections of a program that is not admitted stay with the kernel's TCP. The service also
-//! admits no program whose cgroup has BPF programs that filter or count connections, because the
-//! program's packets would bypass these BPF programs.
+//! admits no program whose cgroup has BPF programs for sockets or packets, such as filters and
+//! counters, because the program's connections would bypass these BPF programs.
 
 use std::{fs::File, io, os::fd::BorrowedFd, path::PathBuf};
 
@@ -27,7 +27,8 @@ pub const GROUP: &str = "tidelane";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AccessConfig {
-    /// Files of network namespaces, such as `/run/netns/NAME`; `"*"` for all.
+    /// Network namespaces in addition to the service's own, each as the path of its file, such as
+    /// `/run/netns/NAME`; `"*"` for all.
     pub namespaces: Vec<PathBuf>,
     /// Users in addition to root and the members of the group `tidelane`.
     pub users: Vec<Principal>,
@@ -108,7 +109,7 @@ impl AccessPolicy {
         Ok((policy, missing))
     }
 
-    /// Returns a policy that admits every program, for a control plane in a test.
+    /// Returns a policy that admits every program, for [`AccessControl::everybody`].
     fn everybody() -> Self {
         Self {
             any_namespace: true,
@@ -159,6 +160,8 @@ pub struct AccessControl {
     /// The service's own network namespace: the identity of its file, and the view that procfs
     /// gives of it. `None` for [`AccessControl::everybody`].
     own: Option<(NetNs, NetView)>,
+    /// The host's cgroups. `None` if the kernel has no cgroups, and for
+    /// [`AccessControl::everybody`]: the service then checks no cgroup.
     cgroups: Option<CgroupTree>,
     /// BPF programs of the root cgroup that Tidelane's own rules replace.
     replaced: CgroupHooks,
@@ -226,8 +229,9 @@ impl AccessControl {
         self.judge_cgroup(peer)
     }
 
-    /// Returns the network namespace that the children of `peer` must be in: the namespace of
-    /// `peer` when it connects to the service.
+    /// Returns the network namespace in which the children of `peer` must be: the namespace of
+    /// `peer`, which has just connected to the service. Returns `None` if the service cannot
+    /// examine the process.
     pub fn view_of(&self, peer: &Peer) -> Option<NetView> {
         if let Some((own, view)) = self.own
             && own == peer.namespace
@@ -238,8 +242,8 @@ impl AccessControl {
     }
 
     /// Checks a child that uses a socket which its parent obtained. `view` is the namespace of the
-    /// parent when it connected to the service. A child that has moved to another namespace is
-    /// refused, unless the policy admits all namespaces. A child in another PID namespace is not
+    /// parent when the parent connected to the service. A child that has moved to another namespace
+    /// is refused, unless the policy admits all namespaces. A child in another PID namespace is not
     /// checked for a move, because the service cannot see the child's process.
     pub fn judge_child(
         &self,
@@ -268,8 +272,9 @@ impl AccessControl {
     }
 
     /// Returns an error if BPF programs act on the program's cgroup, except for BPF programs that
-    /// the operator's rules replace. A process of another PID namespace passes, because neither the
-    /// process nor its cgroup is visible in this PID namespace.
+    /// the operator's rules replace. Also returns an error if the cgroup cannot be examined. A
+    /// process of another PID namespace passes, because neither the process nor its cgroup is
+    /// visible in this PID namespace.
     fn judge_cgroup(&self, peer: &Peer) -> Result<(), Denial> {
         let (Some(tree), Some(_)) = (&self.cgroups, peer.pid) else {
             return Ok(());

@@ -30,8 +30,8 @@ const LISTENERS_MAX: u64 = 65_536;
 /// Maximum number of reserved TCP and UDP ports of all users: half of the capacity of the demux
 /// (the XDP program that redirects the packets of these ports).
 const PORTS_MAX: u64 = 65_536;
-/// Maximum number of bytes of packet rings of all users. A packet ring connects a program with a
-/// TCP/IP stack of its own to the service, which locks the ring in memory.
+/// Maximum number of bytes of packet rings of all users. The service shares a packet ring with a
+/// program that has a TCP/IP stack of its own. The service locks the ring in memory.
 const RING_BYTES_MAX: u64 = 2 << 30;
 /// Number of file descriptors that are reserved for the service itself.
 const OWN_DESCRIPTORS: u64 = 1024;
@@ -113,7 +113,7 @@ impl Accounts {
     }
 
     /// Returns the time at which the user may send the next message, or `None` if the user may send
-    /// now.
+    /// now. Counts a refusal if the user has to wait.
     pub fn message_due(&mut self, user: &User, now: Instant) -> Option<Instant> {
         let rate = user.limit(Resource::Messages);
         let bucket = self.buckets.entry(user.id()).or_default();

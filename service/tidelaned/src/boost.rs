@@ -17,8 +17,8 @@ use crate::sys::Class;
 pub const PERIOD: Duration = Duration::from_millis(100);
 /// CPU time in one period of precedence above which the core shares the CPU in the next period.
 const SHARE: Duration = Duration(PERIOD.0 / 2);
-/// Mean length of a core's waits for its CPU above which the core counts as starved. The waits of a
-/// core behind a program that sleeps often, such as a busy server, are shorter.
+/// Smallest mean length of a starved core's waits for its CPU. The waits of a core behind a program
+/// that sleeps often, such as a busy server, are shorter.
 const LONG_WAIT: Duration = Duration::from_millis(1);
 
 /// The periods of precedence of a core, as the core's thread sees them.
@@ -80,7 +80,8 @@ pub struct CpuWaits {
 
 impl CpuWaits {
     /// Returns true if a thread with these waits, which had the waits `before` at an earlier check,
-    /// is starved: its mean wait was long, and the waits took more than a quarter of `interval`.
+    /// is starved: its mean wait since then was long, and the waits took more than a quarter of
+    /// `interval`, the time between the two checks.
     pub fn show_starvation(self, before: Self, interval: Duration) -> bool {
         let time = self.time.0.saturating_sub(before.time.0);
         let count = self.count.saturating_sub(before.count).max(1);

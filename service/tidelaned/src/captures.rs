@@ -25,7 +25,7 @@ const IDLE_MAX: Duration = Duration::from_secs(5);
 /// of the NIC. A capture of a mux port (the packet rings of a program with a stack of its own) has
 /// a buffer for each core.
 const BUFFER_LEN: usize = 4 << 20;
-/// Largest number of bytes that a capture copies of a frame: the length of the longest frame.
+/// Largest number of bytes that a capture copies of a frame. No frame is longer.
 const SNAP_LEN_MAX: u32 = 1 << 18;
 
 /// A request of the operator.

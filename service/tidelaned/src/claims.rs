@@ -26,16 +26,16 @@ mod owner;
 /// Time within which a program must connect from a port that it reserved. After this time, an
 /// unused claim ends.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Delay before the first check whether a claim may end. The delay doubles with each check, up to
-/// [`CHECK_DELAY_MAX`].
+/// Delay from the first to the second check whether a claim may end. The delay doubles with each
+/// check, up to [`CHECK_DELAY_MAX`].
 const CHECK_DELAY_MIN: Duration = Duration::from_millis(5);
 const CHECK_DELAY_MAX: Duration = Duration::from_millis(500);
-/// Delay before the service first queries the kernel for connections on a claim's port. The delay
-/// doubles with each query, up to [`QUERY_DELAY_MAX`].
+/// Delay before the first query of the kernel for connections on a claim's port, and before the
+/// second query. Each later delay is twice the delay before, up to [`QUERY_DELAY_MAX`].
 const QUERY_DELAY_MIN: Duration = Duration::from_millis(10);
 const QUERY_DELAY_MAX: Duration = Duration::from_secs(5);
-/// Interval between two checks of a pool port, which returns to the kernel if it has no
-/// connections. The interval exceeds the length of TIME-WAIT.
+/// Interval between two checks of a pool port, as long as TIME-WAIT (2 MSL). A port that the pool
+/// need not keep ([`POOL_PORTS_MIN`]) returns to the kernel if the port has no connections.
 const POOL_CHECK_DELAY: Duration = Duration::from_secs(60);
 /// Least number of ports that the pool keeps.
 const POOL_PORTS_MIN: usize = 64;
@@ -167,7 +167,7 @@ impl Claims {
     }
 
     /// Claims an endpoint for its owner. A wildcard address claims all addresses of its IP version.
-    /// A claim that exists already, even a released one, keeps its own terms, and `terms` is
+    /// A claim that exists already, even a released claim, keeps its own terms, and `terms` is
     /// dropped.
     pub fn claim(
         &mut self,
@@ -313,14 +313,15 @@ impl Claims {
         left.fold(Ok(()), Result::and)
     }
 
-    /// Returns the claims of `owner`, also the released claims.
+    /// Returns the claims of `owner`, including the released claims.
     pub fn of_owner(&self, owner: Owner) -> impl Iterator<Item = ClaimKey> {
         let from = (owner, Endpoint::default());
         let keys = self.records.range(from..).map(|(key, _)| *key);
         keys.take_while(move |(other, _)| *other == owner)
     }
 
-    /// Schedules a check: a connection from a reserved port has ended, possibly the last one.
+    /// Records that a connection from a reserved port has ended. Schedules a check, unless the
+    /// session still has time to open another connection from the port.
     pub fn connection_ended(&mut self, key: ClaimKey, now: Instant) {
         let Some(record) = self.records.get_mut(&key) else {
             return;
@@ -430,7 +431,7 @@ impl Claims {
             return;
         };
         if let Some(reservation) = &record.terms.reservation {
-            // On an error, the port stays reserved for the service alone.
+            // On an error, the reservation stays as it is.
             let _ = reservation.set_shared(shared && record.terms.shared);
         }
     }

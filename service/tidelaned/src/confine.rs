@@ -76,8 +76,8 @@ impl fmt::Display for ConfineError {
 
 impl std::error::Error for ConfineError {}
 
-/// Gives up every right that serving does not need. If `core_dumps` is true, a crash leaves a core
-/// file with the data of all users.
+/// Gives up every right that serving does not need. If `core_dumps` is true, a crash may leave a
+/// core file with the data of all users.
 pub fn enter(
     run_dir: &RunDir,
     readable: &Readable<'_>,

@@ -57,7 +57,8 @@ mod ports;
 mod requests;
 mod sessions;
 
-/// Epoll tokens of the descriptors that exist once.
+/// Epoll tokens of the descriptors that exist once. NOTIFY is for requests of the cores, FIREWALL
+/// for the timer of firewall checks, and CHECKED for descriptors of programs that were checked.
 const REGISTRATION: u64 = 0;
 const ADMIN: u64 = 1;
 const KERNEL_TABLES: u64 = 2;
@@ -68,8 +69,8 @@ const CHECKED: u64 = 6;
 /// Epoll tokens of session `n`: `SESSIONS + 2n` for its socket and `SESSIONS + 2n + 1` for its
 /// process.
 const SESSIONS: u64 = 16;
-/// Largest number of registrations that are accepted in a row. Existing sessions then get their
-/// turn.
+/// Largest number of connections to the registration socket that are accepted in a row. Existing
+/// sessions then get their turn.
 const ACCEPTS_PER_TURN: usize = 64;
 /// Interval at which the kernel's settings (sysctls and offloads) are read.
 const SETTINGS_INTERVAL: Duration = Duration::from_secs(5);
@@ -115,7 +116,7 @@ pub struct Parts<P: NicPort> {
     pub descriptors: DescriptorThreads,
     /// Sockets of the run directory.
     pub sockets: Sockets,
-    /// Rights that the process gave up.
+    /// The rights that the process gave up, and the rights that it could not give up.
     pub confinement: Confinement,
     /// Features that the kernel or the driver lacks, each with its effect.
     pub missing_features: Vec<String>,
@@ -152,7 +153,8 @@ pub struct Parts<P: NicPort> {
 }
 
 impl<P: NicPort> Control<P> {
-    /// Makes the control thread, and passes the kernel's network state to the cores.
+    /// Makes the control thread's state, and passes the rules and the kernel's network state to the
+    /// cores.
     pub fn new(parts: Parts<P>) -> io::Result<Self> {
         let (page, page_fd) = parts.page;
         let mut shared = ServiceState::new(parts.cores, parts.claims, page_fd, parts.descriptors);
@@ -345,7 +347,8 @@ impl<P: NicPort> Control<P> {
         self.stopping = true;
     }
 
-    /// Switches off harmful offloads that an operator has switched on.
+    /// Switches off harmful offloads that an operator has switched on. Ends the service if an
+    /// offload stays on.
     fn check_offloads(&mut self) {
         let offloads = self.offloads.clone();
         let mut offloads = offloads.lock().unwrap_or_else(PoisonError::into_inner);
@@ -362,8 +365,8 @@ impl<P: NicPort> Control<P> {
         }
     }
 
-    /// Reads the kernel's settings once per interval. The kernel does not announce changes of its
-    /// settings.
+    /// Reads the kernel's settings at most once per interval. The kernel does not announce most
+    /// changes of these settings.
     fn check_settings(&mut self) {
         let now = now();
         if now < self.settings_due {
@@ -376,7 +379,8 @@ impl<P: NicPort> Control<P> {
         }
     }
 
-    /// Passes addresses and routes to the cores, the demux and the programs.
+    /// Passes addresses and routes to the cores, the demux and the programs. Also passes the link
+    /// address, the MTU and the settings for checks of source addresses.
     fn sync_network(&mut self) {
         let addresses = self.network.addresses();
         if let Err(error) = self.shared.set_addresses(&addresses) {

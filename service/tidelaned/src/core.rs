@@ -64,6 +64,7 @@ fn used_cpu() -> Duration {
 struct CoreState {
     /// True if calls may wait in the channel of `CoreHandle`.
     calls_pending: AtomicBool,
+    /// True if the core and its watchdog have to end.
     stop: AtomicBool,
     /// False while the core sleeps in epoll.
     awake: AtomicBool,
@@ -86,7 +87,8 @@ struct CoreState {
 }
 
 impl CoreState {
-    /// Moves the core's thread `tid` to the real-time class, unless the core has to share its CPU.
+    /// Moves the core's thread `tid` to the real-time class (to the normal class if the kernel
+    /// refuses the real-time class), unless the core has to share its CPU.
     fn boost(&self, tid: i32) {
         let shares_cpu = self.shares_cpu.load(Ordering::Acquire);
         if !shares_cpu && sys::set_class(tid, Class::RealTime).is_ok() {
@@ -173,7 +175,9 @@ impl CoreConfig {
 struct Guard {
     /// Name of the core's thread.
     name: String,
+    /// The heartbeats of all cores, by which the watchdog leaves all frames to the kernel.
     all: Arc<Heartbeats>,
+    /// The heartbeats of the core's own queues.
     queues: Vec<Heartbeat>,
 }
 
@@ -315,7 +319,9 @@ struct Core<P: NicPort> {
     epoll: Arc<OwnedFd>,
     /// The value of `CoreState::boosts` that this thread last read.
     boosts_seen: u32,
+    /// The periods in the real-time class and the normal class.
     boost: Boost,
+    /// The heartbeats of the core's queues.
     pulse: Pulse,
 }
 
@@ -398,9 +404,9 @@ impl<P: NicPort> Core<P> {
         ran
     }
 
-    /// Changes the class of this thread at the end of a period (see [`Boost`]). Returns true if the
-    /// thread then is in a period: it has precedence over programs, or shares its CPU after it had
-    /// precedence.
+    /// Begins a period after the watchdog's boost, and changes the class of this thread at the end
+    /// of a period (see [`Boost`]). Returns true if the thread is in a period afterwards: the
+    /// thread has precedence over programs, or shares its CPU after it had precedence.
     fn update_class(&mut self, now: Instant) -> bool {
         let boosts = self.shared.boosts.load(Ordering::Relaxed);
         if boosts != self.boosts_seen {

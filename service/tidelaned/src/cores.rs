@@ -50,8 +50,8 @@ impl<P: NicPort> Cores<P> {
     }
 
     /// Calls `make` for each core, and sends the returned closure to the core. The cores run the
-    /// closures at the same time. Returns the answers in the order of the cores. Returns `None` if
-    /// a core has stopped or does not answer within 10 s.
+    /// closures at the same time. Waits for each core in turn, for up to 10 s. Returns the answers
+    /// in the order of the cores. Returns `None` if a core has stopped or does not answer in time.
     pub fn call_each<R: Send + 'static, F>(
         &self,
         mut make: impl FnMut(usize) -> F,

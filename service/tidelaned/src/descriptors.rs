@@ -1,9 +1,9 @@
 //! Threads of the Tidelane service that check descriptors which programs sent.
 //!
-//! A program chooses the descriptor, so that the service's calls on the descriptor may block:
-//! `close` waits for the unsent data of a socket with SO_LINGER. `getsockname` and `bind` wait for
-//! the socket lock, whose holder may wait for a page of a user's file system (FUSE). Therefore
-//! neither a core (a polling thread that handles packets) nor the control thread makes these calls.
+//! A program chooses the descriptor, so the service's calls on the descriptor may block: `close`
+//! waits for the unsent data of a socket with SO_LINGER. `getsockname` and `bind` wait for the
+//! socket lock, whose holder may wait for a page of a user's file system (FUSE). Therefore neither
+//! a core (a polling thread that handles packets) nor the control thread makes these calls.
 //! Each user has a thread that checks and closes all descriptors of the user's programs, one
 //! message after another. The service reads a program's next message only after the check of the
 //! previous message. The number of sessions (connected programs) therefore bounds the number of
@@ -45,7 +45,7 @@ use crate::{
 /// A message with descriptors.
 #[derive(Debug)]
 pub struct MessageWithDescriptors {
-    /// The session of the message.
+    /// Number of the session that received the message.
     pub session: u64,
     /// The message.
     pub message: Message,
@@ -59,7 +59,7 @@ pub struct MessageWithDescriptors {
 /// close.
 #[derive(Debug)]
 pub struct CheckedMessage {
-    /// The session of the message.
+    /// Number of the session that received the message.
     pub session: u64,
     /// The message.
     pub message: Message,
@@ -70,10 +70,11 @@ pub struct CheckedMessage {
 /// The result of the check of a message's descriptors.
 #[derive(Debug)]
 pub enum CheckResult {
-    /// The number of descriptors differs from the number that the message's kind requires: only a
-    /// hostile program sends this message.
+    /// The number of descriptors differs from the number that the message's kind requires.
+    /// Tidelane's library never sends this message.
     WrongCount,
-    /// The descriptor is not of the kind that the message requires.
+    /// The descriptor is not of the kind that the message requires, or its socket does not entitle
+    /// the program to the port, or the port could not be reserved.
     Unfit,
     /// CONTEXT, OPEN_PORT: the doorbell, an eventfd by which the service wakes the program.
     Doorbell(Doorbell),
@@ -87,8 +88,8 @@ pub enum CheckResult {
     Shared,
 }
 
-/// A program's socket that entitles the program to the socket's port. The port is reserved from now
-/// on.
+/// A program's socket that entitles the program to the socket's port. The port is reserved while
+/// `reservation` exists.
 #[derive(Debug)]
 pub struct Entitled {
     /// The socket's addresses, options and state.
@@ -97,9 +98,9 @@ pub struct Entitled {
     pub reservation: PortReservation,
     /// The socket's Fast Open options. RESERVE has the default options.
     pub fast_open: ListenerFastOpen,
-    /// True if the listener also gets the service's connections from programs of this host. The
-    /// program has requested these connections, and the kernel would deliver all of them to this
-    /// listener.
+    /// True if the listener also gets the service's connections from programs of this host. This
+    /// requires that the program has requested these connections, and that the kernel would deliver
+    /// all of them to this listener.
     pub within_host: bool,
 }
 
@@ -108,8 +109,8 @@ pub struct Entitled {
 pub struct TupleProof {
     /// The socket's addresses, options and state.
     pub socket: KernelSocket,
-    /// The kernel's reservation of the socket's port. `None` if a reservation already has the port
-    /// of a UDP socket.
+    /// The kernel's reservation of the socket's port. `None` for a UDP socket if an earlier
+    /// reservation, or another socket without SO_REUSEADDR, has the port.
     pub reservation: Option<PortReservation>,
     /// True if other TCP sockets with SO_REUSEADDR can be bound to the port, and connect from it.
     pub shared: bool,
@@ -134,7 +135,7 @@ pub struct DescriptorThreads {
     asks: bool,
     /// The argument of [`pace::install_check`] for new threads. `None` if the threads do not pause.
     pace: Option<IsBesideCore>,
-    /// The check for tests, which runs in the calling thread.
+    /// The check for tests, which runs in the calling thread. `None` in the service.
     immediate: Option<Entitlement>,
 }
 
@@ -344,14 +345,15 @@ fn check_listener(
 }
 
 /// Checks that a TCP socket does not listen. After `shutdown`, the socket may have no port, because
-/// the kernel releases a port that it chose itself. [`Entitlement::examine`] needs a port.
+/// the kernel releases a port that it chose itself. This check therefore does not call
+/// [`Entitlement::examine`], which needs a port.
 fn check_shut(fd: &OwnedFd) -> Option<CheckResult> {
     let (cookie, listens) = sockets::listening_state(fd.as_fd())?;
     (!listens).then_some(CheckResult::ListensNoMore(cookie))
 }
 
-/// Returns the addresses of the interface that the socket's local address covers. If it covers
-/// none, returns the local address itself.
+/// Returns the addresses of the interface that the socket's local address covers. If the local
+/// address covers none, returns the local address itself.
 fn covered(socket: &KernelSocket, addresses: &[IpAddress]) -> Vec<IpAddress> {
     let covers = |addr: &&IpAddress| socket.ends().any(|end| end.addr.covers(**addr));
     let covered: Vec<IpAddress> = addresses.iter().filter(covers).copied().collect();
@@ -416,7 +418,7 @@ fn check_bound(
 }
 
 /// Checks a socket from which a program is going to connect. The socket must be bound to its port,
-/// and must not be connected.
+/// not connected, and not listening.
 fn check_reserved(fd: &OwnedFd, entitlement: &Entitlement) -> Option<CheckResult> {
     let socket = entitlement.examine(fd.as_fd())?;
     pace::rest();

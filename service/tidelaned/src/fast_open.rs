@@ -31,8 +31,8 @@ impl FastOpen {
     }
 
     /// Returns the namespace's policy and keys. The policy is Linux's default if the setting cannot
-    /// be read. The keys are `None` until the kernel makes them for its first listener that needs
-    /// keys.
+    /// be read. The keys are `None` if they cannot be read, and until the kernel makes them for its
+    /// first listener that needs keys.
     pub fn read(&self) -> (FastOpenPolicy, Option<FastOpenKeys>) {
         let bits = self.policy.read(|text| text.parse().ok());
         let keys = self.keys.read(FastOpenKeys::from_text);
@@ -43,7 +43,8 @@ impl FastOpen {
     }
 }
 
-/// Returns the Fast Open options of a listening socket.
+/// Returns the Fast Open options of a listening socket. An option that cannot be read counts as not
+/// set.
 pub fn of_listener(socket: &OwnedFd) -> ListenerFastOpen {
     let socket = socket.as_fd();
     let number = |name| {

@@ -53,6 +53,7 @@ pub struct FirewallConfig {
 pub struct Guard {
     firewall: Firewall,
     mode: Mode,
+    /// The hooks that the last successful check found.
     hooks: Vec<Hook>,
     /// True if the last check failed and the failure was logged.
     failed: bool,
@@ -61,7 +62,8 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Checks the host before the service starts. The error is one line for the operator.
+    /// Checks the host before the service starts. `name` is the name of the service and of its
+    /// configuration file. The error is one line for the operator.
     pub fn before_start(firewall: Firewall, mode: Mode, name: &str) -> Result<Self, String> {
         let hooks = firewall.hooks().map_err(|error| error.to_string())?;
         if mode == Mode::Refuse && !hooks.is_empty() {
@@ -77,8 +79,8 @@ impl Guard {
             );
         }
         Ok(Self {
-            // Later checks report BPF programs by number only, because the seccomp filter of the
-            // running service denies the system calls that return names.
+            // Later checks report new BPF programs by number only, because the seccomp filter of
+            // the running service denies the system calls that return names.
             firewall: firewall.without_names(),
             mode,
             hooks,

@@ -13,8 +13,9 @@ use std::{
 
 use crate::netns::NetNs;
 
-/// Number of namespaces whose tables are read for one listing, in addition to the service's own.
-/// Sockets of further namespaces are not shown.
+/// Limit of the namespaces whose tables are read for one listing. Once the tables of more than this
+/// number of namespaces have been read, only the tables of the service's own namespace may still be
+/// read. Sockets of a namespace whose tables were not read are not shown.
 const NAMESPACES_MAX: usize = 16;
 
 /// Name of the state of a listener.
@@ -32,7 +33,7 @@ pub struct ProcNetSocket {
     /// Number of bytes received and not read. For a listener, the number of connections in the
     /// accept queue.
     pub recv_q: u32,
-    /// Number of bytes sent and not acknowledged.
+    /// Number of bytes that the program has sent and the peer has not acknowledged.
     pub send_q: u32,
 }
 
@@ -63,6 +64,7 @@ type Table = HashMap<u64, ProcNetSocket>;
 /// the namespace is looked up.
 #[derive(Debug)]
 pub struct SocketTables<R> {
+    /// The service's network namespace.
     own: Option<NetNs>,
     /// Reads the tables that a process sees.
     read: R,
@@ -126,7 +128,7 @@ impl<R: FnMut(u32) -> String> SocketTables<R> {
     }
 }
 
-/// Parses a line of a table; `None` for a heading.
+/// Parses a line of a table. Returns the socket with its inode; `None` for a heading.
 fn parse_line(line: &str) -> Option<(u64, ProcNetSocket)> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let (send_q, recv_q) = fields.get(4)?.split_once(':')?;

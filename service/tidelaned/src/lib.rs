@@ -1,5 +1,5 @@
-//! The library of the Tidelane service. The daemon `tidelaned` (`main.rs`) is built from its
-//! modules, and tests call the modules directly.
+//! The library of the Tidelane service. The daemon `tidelaned` (`main.rs`) is built from the
+//! library's modules, and tests call the modules directly.
 //!
 //! A core is a polling thread that drives one TCP/IP host (crate `tidelane-host`) over some of the
 //! NIC's queues. A session is the service's record of one program that has connected to the

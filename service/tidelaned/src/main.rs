@@ -6,7 +6,8 @@
 //! main thread serves registrations, netlink and the admin socket ([`control`]). Each core and the
 //! main thread have a watchdog thread, which ends the service if the watched thread hangs. The
 //! watchdog of a core also moves the core to the real-time scheduling class for a while when
-//! programs on the same CPU starve the core.
+//! programs on the same CPU starve the core. `tdl-descriptors` threads check descriptors of
+//! programs, and `tdl-memory` frees memory.
 
 use std::{
     fmt::Display,
@@ -57,8 +58,8 @@ use tidelaned::{
     watchdog::{self, Progress},
 };
 
-/// Link id of the NIC in the TCP engine. The local path, which joins programs of this host, has
-/// link id 0.
+/// Link id of the first NIC queue of a core in the TCP engine. The local path, which joins programs
+/// of this host, has link id 0.
 const NIC_LINK: u16 = 1;
 
 fn main() -> ExitCode {
@@ -208,8 +209,8 @@ fn check_machine(config: &Config) -> Result<(), String> {
     check_cpus(&config.cpus())
 }
 
-/// Checks that this process may run on the configured CPUs. A core could not be pinned to another
-/// CPU, and would run on any CPU.
+/// Checks that this process may run on the configured CPUs. A core cannot be pinned to a CPU that
+/// the process may not use, and would run on any CPU.
 fn check_cpus(cpus: &[Option<usize>]) -> Result<(), String> {
     let allowed = sched_getaffinity(None).map_err(because("cannot read the CPUs"))?;
     let is_there = |cpu: &usize| *cpu < CpuSet::MAX_CPU && allowed.is_set(*cpu);
@@ -487,7 +488,7 @@ fn default_ip_options(interface: &str) -> IpOptions {
     }
 }
 
-/// Returns the key of sequence numbers and hashes, which is random at each start (RFC 6528 §3).
+/// Returns the key of initial sequence numbers and hashes, random at each start (RFC 6528 §3).
 fn new_secret() -> Result<[u8; 16], String> {
     let mut secret = [0; 16];
     rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())
@@ -505,7 +506,7 @@ mod tests {
     fn rfc6528_section_3_each_start_has_a_secret_of_its_own() {
         let secrets: BTreeSet<_> = (0..100).map(|_| new_secret().expect("bytes")).collect();
         assert_eq!(secrets.len(), 100);
-        // Every byte of the secret varies between starts.
+        // Every byte of the secret varies between calls.
         for at in 0..16 {
             let values: BTreeSet<u8> = secrets.iter().map(|secret| secret[at]).collect();
             assert!(values.len() > 10, "byte {at}");

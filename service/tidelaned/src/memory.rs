@@ -1,4 +1,6 @@
-//! Section `[memory]` of the configuration file: thresholds for received data of all users.
+//! Section `[memory]` of the configuration file: thresholds for received data of all users. Once
+//! usage exceeds `pressure`, receive windows do not grow until usage falls below `low`. Usage never
+//! exceeds `high`.
 //!
 //! ```toml
 //! [memory]                 # in bytes; the defaults depend on the system's memory

@@ -43,9 +43,10 @@ impl NetNs {
     }
 }
 
-/// The current network namespace of a process, identified by a file that differs between
-/// namespaces. Unlike `/proc/PID/ns/net`, the file needs no rights over the process. Two processes
-/// are in one namespace if and only if their views are equal while both exist.
+/// The current network namespace of a process, identified by the file `/proc/PID/net/tcp`, which
+/// differs between namespaces. Unlike `/proc/PID/ns/net`, the file needs no rights over the
+/// process. Two processes are in one namespace if and only if their views are equal while both
+/// exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetView {
     /// Device number of the identifying file.

@@ -50,6 +50,7 @@ pub struct Network {
     ifindex: u32,
     /// The interface's name at the last check.
     name: String,
+    /// The interface's settings for checks of source addresses, such as `rp_filter`.
     settings: SourceSettings,
 }
 
@@ -71,7 +72,7 @@ impl Network {
         &self.kernel_tables
     }
 
-    /// Applies the events since the last call.
+    /// Applies the kernel's events since the last call. Returns the changes.
     pub fn poll(&mut self) -> io::Result<Changes> {
         let mut changes = Changes::default();
         for change in self.kernel_tables.poll()? {
@@ -157,8 +158,9 @@ impl Network {
         self.kernel_tables.resolve(self.ifindex, &addr.0)
     }
 
-    /// Returns the routes over the interface. `source_for` selects the source address of a route
-    /// without a preferred source address.
+    /// Returns the routes over the interface to other hosts, except for routes of IPv6 link-local
+    /// addresses. `source_for` selects the source address of a route without a preferred source
+    /// address. The result lacks routes for which there is no source address.
     pub fn own_routes(
         &self,
         source_for: impl Fn(IpAddress, u8) -> Option<IpAddress>,
@@ -224,7 +226,8 @@ impl Network {
     }
 
     /// Returns the host's addresses that are not served, for connections between programs of this
-    /// host. A prefix of several addresses counts only if it is 127.0.0.0/8.
+    /// host. A prefix of several addresses counts only if it is 127.0.0.0/8. IPv6 link-local
+    /// addresses do not count.
     pub fn addresses_within(&self) -> AddressesWithin {
         let served = self.addresses();
         let mut within = AddressesWithin::default();

@@ -1,4 +1,5 @@
-//! Offloads of the NIC that change packets before the demux, the service's XDP program, sees them.
+//! Offloads of the NIC or the kernel that change packets before the demux, the service's XDP
+//! program, sees them.
 //!
 //! The service switches these offloads off, and restores them when it ends. If the service is
 //! killed, another process restores them: [`Restorer`]. If an operator switches an offload on while
@@ -57,7 +58,8 @@ const VLAN_SERVICE: Offload = Offload {
     harm: VLAN.harm,
 };
 
-/// Offloads of a served interface. The kernel's own GRO may stay on, because it comes after XDP.
+/// Offloads of a served interface. The kernel's own GRO may stay on, because GRO comes after native
+/// XDP, and does not run with generic XDP.
 const OF_SERVED: [Offload; 4] = [LRO, GRO_HW, VLAN, VLAN_SERVICE];
 /// Offloads of the NIC below a served VLAN device. The kernel's GRO must be off, because GRO joins
 /// the NIC's packets before the kernel removes their VLAN tags.
@@ -77,14 +79,15 @@ struct DisabledOffload {
 /// The features that a service keeps off.
 #[derive(Debug)]
 pub struct Offloads {
+    /// The served interface, and the NIC below it if the served interface is a VLAN device.
     interfaces: Vec<Features>,
     disabled: Vec<DisabledOffload>,
     restorer: Restorer,
 }
 
 impl Offloads {
-    /// Switches off harmful features of an interface that is about to be served. The error is one
-    /// line for the operator.
+    /// Switches off harmful features of an interface that is about to be served, and of the NIC
+    /// below a VLAN device. The error is one line for the operator.
     pub fn switch_off(
         kernel_tables: &KernelTables,
         link: &LinkRecord,

@@ -129,7 +129,8 @@ impl Orphans {
     }
 }
 
-/// Writes the packet for the peer of a connection, without link header.
+/// Writes the packet for the peer of a connection into `frame`. Returns the packet without the link
+/// header, or `None` if both ends of the connection have different IP versions.
 fn write_packet<'f>(frame: &'f mut [u8; FRAME_MAX], entry: &JournalEntry) -> Option<&'f [u8]> {
     let JournalEntry { key, .. } = entry;
     let nobody = MacAddress::default();

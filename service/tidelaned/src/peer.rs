@@ -131,8 +131,8 @@ impl Peer {
 /// Returns the supplementary groups of a process. The list is empty if the groups cannot be read.
 fn groups_of(pid: u32) -> Vec<u32> {
     let mut status = String::with_capacity(STATUS_LEN);
-    // Read the file in one call. `fs::read_to_string` would first ask for the file's length, which
-    // is zero in procfs.
+    // `status` has room for the usual file, so one call reads the text. `fs::read_to_string` would
+    // first ask for the file's length, which is zero in procfs.
     let file = File::open(format!("/proc/{pid}/status"));
     let _ = file.and_then(|file| file.take(STATUS_MAX).read_to_string(&mut status));
     let line = status.lines().find_map(|line| line.strip_prefix("Groups:"));

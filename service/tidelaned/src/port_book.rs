@@ -117,7 +117,8 @@ impl PortBook {
         }
     }
 
-    /// Makes the number of a mux port free. The port has no claims, and all cores have closed it.
+    /// Makes the number of a mux port free. The port must have no claims, and all cores must have
+    /// closed the port.
     pub fn free(&mut self, port: PortId) {
         let freed = self.ports.remove(&port.0);
         let has_claims = freed.is_some_and(|entry| !entry.claims.is_empty());

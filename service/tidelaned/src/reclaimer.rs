@@ -27,7 +27,7 @@ enum ReclaimJob {
     Region(Arc<ProgramRegion>),
     /// Memory files that a program has received, but not mapped and sealed.
     Memories(Memories),
-    /// A program has ended: the thread checks its regions at once.
+    /// A program has ended: the thread checks all regions at once.
     Wake,
     /// A closure that frees memory and may block.
     Work(Box<dyn FnOnce() + Send>),

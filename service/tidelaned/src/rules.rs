@@ -50,7 +50,7 @@ pub enum DirectionWord {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Several<T>(Vec<T>);
 
-/// A port, `"80"`, or a range of ports, `"8000-8100"`.
+/// A port (`80` or `"80"`), or a range of ports (`"8000-8100"`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ports(std::ops::RangeInclusive<u16>);
 

@@ -84,9 +84,9 @@ pub struct ServiceState<P: NicPort> {
     pub link_address: Option<MacAddress>,
     /// Addresses of the served interface.
     addresses: Vec<IpAddress>,
-    /// Number of the next session.
+    /// Number of the last session, or 0 before the first session.
     next_session: u64,
-    /// Number of the next listener.
+    /// Number of the last new listener, or 0 before the first listener.
     next_listener: u32,
     /// Listeners by the cookies of their kernel sockets.
     listeners: HashMap<u64, Listener>,
@@ -102,7 +102,7 @@ struct Listener {
     /// Local address and port of the kernel socket, and IPV6_V6ONLY, at the last LISTEN that all
     /// cores accepted. `None` before.
     bound: Option<(Endpoint, bool)>,
-    /// True if the listener shares its port with other listeners (SO_REUSEPORT).
+    /// True if the kernel socket is in an SO_REUSEPORT group, whose listeners share a port.
     in_group: bool,
     /// Short-lived children of the programs that hold the listener.
     children: ShortLived,
@@ -197,8 +197,9 @@ impl<P: NicPort> ServiceState<P> {
         }
     }
 
-    /// Checks the claims that are due, at most `CANDIDATES_MAX` in one call, and ends the claims
-    /// that no connection uses any more. Errors are only logged.
+    /// Checks the claims that are due, at most `CANDIDATES_MAX` in one call. Ends claims that no
+    /// connection uses any more, and extends claims whose port has no connection of the kernel to
+    /// all packets of the port. Errors are only logged.
     pub fn finish_claims(&mut self, now: Instant) {
         let due = self.claims.due(now, CANDIDATES_MAX);
         if due.is_empty() {
@@ -318,9 +319,9 @@ impl<P: NicPort> ServiceState<P> {
         self.next_session
     }
 
-    /// Suspends the socket's listener if it is at another endpoint: the kernel chooses another port
-    /// when a program without the library shuts the socket down and listens again, unless the
-    /// program has bound the socket to a port number.
+    /// Suspends the socket's listener if the socket's endpoint differs from the listener's. When a
+    /// program without the library shuts the socket down and listens again, the kernel chooses
+    /// another port, unless the program has bound the socket to a port number.
     pub fn suspend_if_moved(&mut self, socket: &KernelSocket) {
         let known = self.listeners.get(&socket.cookie);
         let bound = known.and_then(|listener| listener.bound);
@@ -398,8 +399,8 @@ impl<P: NicPort> ServiceState<P> {
         idle.is_some_and(|cores| cores.into_iter().all(|idle| idle))
     }
 
-    /// Suspends the kernel socket's listener, because the kernel socket listens no more. The
-    /// programs that hold the listener keep it.
+    /// Suspends the kernel socket's listener: releases the listener's claims, and lets the cores
+    /// refuse new connections. The programs that hold the listener keep it.
     pub fn suspend_listener(&mut self, cookie: u64) {
         let Some(listener) = self.listeners.get_mut(&cookie) else {
             return;
@@ -473,7 +474,8 @@ impl<P: NicPort> ServiceState<P> {
         }
     }
 
-    /// Returns the time until the next check of a claim, which limits the control thread's sleep.
+    /// Returns the time until the next check of a claim. The control thread sleeps no longer than
+    /// this time. Returns `None` if no check is scheduled.
     pub fn next_check(&self, now: Instant) -> Option<Timespec> {
         let left = self.claims.next_check()? - now;
         Some(Timespec {

@@ -48,7 +48,8 @@ const SLOTS_MAX: u32 = 1 << 16;
 /// Address space in bytes of each of a program's two buffer areas: for received data, and for data
 /// to send. Pages are allocated on first use.
 const AREA_LEN: u64 = 4 << 30;
-/// Length in bytes of the kernel's buffer of unread answers. A session that fills the buffer ends.
+/// SO_SNDBUF in bytes that a session sets for its socket, whose buffer holds the unread answers. A
+/// session that fills the buffer ends.
 const ANSWERS_LEN_MAX: usize = 8192;
 /// Maximum number of messages that are read from a session in a row. Other sessions then get their
 /// turn.
@@ -69,8 +70,8 @@ pub struct Registered {
 }
 
 impl Registered {
-    /// Checks whether the program has mapped and sealed its memory. Returns true if it has, so that
-    /// the service may use the memory. Drops the memory files then.
+    /// Returns true if the program has mapped and sealed its memory, so that the service may use
+    /// the memory. In this case, drops the memory files.
     fn update_mapped(&mut self) -> bool {
         self.unsealed = self
             .unsealed
@@ -101,7 +102,8 @@ pub struct Session {
     pub admission: Admission,
     /// Name of the program, for listings.
     pub name: String,
-    /// Inodes of sockets that the kernel handles instead of the service, each with the reason.
+    /// Inodes of sockets that the kernel handles instead of the service. Each inode has a reason
+    /// from [`tidelane_abi::not_accelerated`].
     pub not_accelerated: Vec<(u64, u32)>,
     /// Sessions of children that are about to be forked, until the control thread watches them.
     pub children: Vec<Session>,

@@ -28,7 +28,7 @@ pub struct Settings {
     pub firewall: Mode,
     /// Limits of each user.
     pub limits: LimitsConfig,
-    /// Memory for received data of all users, which applies at the start only.
+    /// Limits of the memory for received data of all users. The setting applies at the start only.
     pub memory: MemoryLimits,
     /// True if the service accelerates the loopback connections of programs that were started with
     /// neither `tidelane run --loopback` nor `tidelane run --no-loopback`.

@@ -89,8 +89,9 @@ impl KernelSocket {
     }
 }
 
-/// Returns the kernel's description of the socket `fd`. Returns `None` if `fd` is not a TCP or UDP
-/// socket, or if the socket has no local port, or if its local address is IPv6 link-local.
+/// Returns the kernel's description of the socket `fd`. Returns `None` if the socket is not a TCP
+/// or UDP socket, or if it has no local port, or if its local address is IPv6 link-local. Returns
+/// an error if `fd` is no socket.
 pub fn examine(fd: BorrowedFd<'_>) -> io::Result<Option<KernelSocket>> {
     let family = sockopt::socket_domain(fd)?;
     let protocol = match (sockopt::socket_type(fd)?, sockopt::socket_protocol(fd)?) {
@@ -248,7 +249,7 @@ impl Entitlement {
     }
 }
 
-/// Returns true if the socket is bound to its port, does not listen and has not been connected.
+/// Returns true if the socket is bound to its port, does not listen and is not connected.
 /// After the end of a connection, `getsockname` still returns the port, although the socket may
 /// have lost it. `bind` fails with EINVAL only on a bound socket, and therefore shows whether the
 /// socket still has the port.
@@ -370,7 +371,7 @@ mod tests {
         let _ = rustix::io::read(&accepted, &mut [0; 1]);
         let examined = examine(accepted.as_fd()).expect("a socket");
         assert!(examined.is_none_or(|socket| !is_bound_only(accepted.as_fd(), &socket)));
-        // A failed connect releases the port.
+        // A failed connect releases a port that the kernel has chosen.
         let closed = bound("127.0.0.1:0");
         let nobody = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
         assert!(connect(&closed, &nobody).is_err());

@@ -2,7 +2,7 @@
 
 use crate::sysctl::Sysctl;
 
-/// Default of Linux.
+/// The setting's default in Linux, for a setting that cannot be read.
 const DEFAULT: u32 = 4096;
 
 /// The open file of `net.core.somaxconn`, for the network namespace in which it was opened. Each

@@ -73,7 +73,7 @@ impl Pulse {
 
 /// The time during which a thread has made no progress although it did not wait for a CPU.
 pub struct StallClock {
-    /// Id of the thread. Zero before the thread has started.
+    /// Id of the thread.
     thread: i32,
     /// Time without progress, excluding the time in which the thread waited for a CPU.
     silent: Duration,
@@ -177,7 +177,7 @@ pub struct Progress {
     /// Start of the work on the control thread's current event, in nanoseconds of the monotonic
     /// clock. Zero while the thread waits for events.
     busy_since: AtomicU64,
-    /// Id of the control thread.
+    /// Id of the control thread. Zero before the work on its first event.
     thread: std::sync::atomic::AtomicI32,
 }
 

@@ -1,7 +1,7 @@
 //! The layout of all memory and messages between a program and the service (process `tidelaned`).
 //!
-//! The crate holds only data: constants and assertions. All structures are `repr(C)`, hold offsets
-//! instead of pointers, and have no implicit padding. A program and the service share:
+//! The crate holds only types, constants and `const` functions. All structures are `repr(C)`, hold
+//! offsets instead of pointers, and have no implicit padding. A program and the service share:
 //!
 //! * the **program region**: three sealed, sparse memfds per program. The service creates them, and
 //!   both sides map them next to each other. The program can only read the receive buffers. The
@@ -162,8 +162,8 @@ pub mod data_event {
     pub const RELEASED: u8 = 2;
 }
 
-/// State of a connection that program and service share. Each side writes its own hot cache line.
-/// Two cold cache lines follow.
+/// State of a connection that program and service share. The service initializes both hot cache
+/// lines. Each side then writes only its own hot cache line. Two cold cache lines follow.
 #[repr(C, align(256))]
 #[derive(Debug)]
 pub struct Slot {
@@ -261,7 +261,7 @@ pub mod service_flags {
     pub const FIN_RECEIVED: u32 = 1 << 1;
     /// The connection is over, and `cause` has the reason. Unread bytes can still be read.
     pub const CLOSED: u32 = 1 << 2;
-    /// The peer has acknowledged our FIN.
+    /// The peer has acknowledged the FIN that follows the program's data.
     pub const FIN_ACKED: u32 = 1 << 3;
     /// Both ends are programs of this service, so no segment passes a NIC (the local path).
     pub const LOCAL_PATH: u32 = 1 << 4;
@@ -344,9 +344,9 @@ pub struct ConnectionIds {
 pub struct ControlRequest {
     /// One of [`control_request`].
     pub kind: u32,
-    /// Initial option bits of [`program_flags`].
+    /// CONNECT: initial option bits of [`program_flags`].
     pub flags: u32,
-    /// The program's own number for the socket. The service returns the number in events.
+    /// CONNECT, LISTENER_JOIN: the program's own number for the socket, which events return.
     pub cookie: u64,
     /// CONNECT: peer's address.
     pub peer_addr: [u8; 16],
@@ -474,7 +474,7 @@ pub const ROUTE_KERNEL: u32 = 0;
 /// Connections to this prefix are accelerated: the service handles them instead of the kernel.
 pub const ROUTE_ACCELERATED: u32 = 1;
 /// The prefix is an address of the service's interface. Only the service knows whether a program
-/// listens at the address, so `connect` waits for the answer CONNECT_STARTED or CONNECT_KERNEL.
+/// listens at the address, so `connect` waits for the service's answer to CONNECT.
 pub const ROUTE_ASK_SERVICE: u32 = 2;
 /// The prefix is loopback or another address of this host. Programs that use the service within
 /// the host treat it as [`ROUTE_ASK_SERVICE`], and other programs as [`ROUTE_KERNEL`].

@@ -1,5 +1,5 @@
-//! Socket options of a connection. The program sets them, and the service (process `tidelaned`)
-//! reads them from the connection's slot, its record in shared memory, or from a request.
+//! Socket options of a connection. The program sets the options. The service (process `tidelaned`)
+//! reads the options from a request, or from the slot, the connection's record in shared memory.
 
 use core::sync::atomic::AtomicU32;
 

@@ -81,9 +81,10 @@ pub struct PortHead {
 pub struct PacketHead {
     /// Length of the frame in bytes, or [`PACKET_SKIP`].
     pub len: u32,
-    /// Zero for a frame of at most [`PORT_FRAME_LEN_MAX`] bytes. For a GSO frame, which only a
-    /// program sends: payload bytes of each TCP segment except the last segment. The service
-    /// ignores the checksums of a GSO frame, and computes the checksums of the segments.
+    /// Zero for an ordinary frame, which has at most [`PORT_FRAME_LEN_MAX`] bytes. For a GSO frame,
+    /// which only a program sends: payload bytes of each TCP segment except the last segment. The
+    /// service ignores the checksums of a GSO frame. The service or the NIC computes the checksums
+    /// of the segments.
     pub segment_size: u16,
     /// Zero.
     pub reserved: u16,

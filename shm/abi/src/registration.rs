@@ -20,7 +20,7 @@ pub struct Message {
     pub context: u32,
     /// LISTEN: the program's own number for the listener.
     pub cookie: u64,
-    /// Answer to LISTEN, and UNLISTEN: the service's number for the listener.
+    /// UNLISTEN, and the answers to LISTEN and INHERIT: the service's number for the listener.
     pub listener: u32,
     /// LISTEN: largest length of the accept queue.
     pub backlog: u32,
@@ -28,20 +28,20 @@ pub struct Message {
     pub region_len: u64,
     /// REPORT_NOT_ACCELERATED: inode number of the kernel socket that is not accelerated.
     pub inode: u64,
-    /// REPORT_NOT_ACCELERATED: one of [`not_accelerated`]. Also present in an answer with
-    /// [`refusal::LIMIT`].
+    /// REPORT_NOT_ACCELERATED: one of [`not_accelerated`]. Answers with [`refusal::LIMIT`]: the
+    /// limit, or 0.
     pub reason: u32,
-    /// RESERVE, RELEASE_TUPLE and the answer to CLAIM_TUPLE: the port, in host byte order.
+    /// RELEASE_TUPLE, and the answers to RESERVE and CLAIM_TUPLE: the port, in host byte order.
     pub port: u32,
     /// TAKE_CONNECTION, RELEASE_CONNECTION: identity of the connection, from
     /// [`ConnectionIds::connection`](crate::ConnectionIds).
     pub connection: u64,
     /// TAKE_CONNECTION: word of a send buffer that can hold the unacknowledged data. 0 for none.
     pub tx_buffer: crate::BufferWord,
-    /// Answer to TAKE_CONNECTION: number of the slot. With [`refusal::BUFFER_TOO_SMALL`], the
-    /// number of unacknowledged bytes.
+    /// TCP_INFO, and the answer to TAKE_CONNECTION: number of the slot. In an answer with
+    /// [`refusal::BUFFER_TOO_SMALL`], the number of unacknowledged bytes.
     pub slot: u32,
-    /// Answer to TAKE_CONNECTION: generation of the slot.
+    /// TCP_INFO, and the answer to TAKE_CONNECTION: generation of the slot.
     pub generation: u32,
     /// REGISTER, OPEN_PORT: name of the program, padded with NUL.
     pub name: [u8; 32],
@@ -57,7 +57,7 @@ pub struct Message {
     pub within_host: u32,
     /// Zero.
     pub reserved: u32,
-    /// OPEN_PORT, CLAIM_TUPLE, RELEASE_TUPLE and their answers: the properties of a mux port (see
+    /// OPEN_PORT, PORT_OPENED, RELEASE_TUPLE: the properties of a mux port (see
     /// [`OPEN_PORT`](message::OPEN_PORT)).
     pub packet_port: crate::port::PacketPort,
 }
@@ -182,7 +182,7 @@ pub mod tcp_info_features {
     /// The SYN carried data that was acknowledged (RFC 7413): all data of our SYN, or the data of
     /// the peer's SYN that fitted into our receive window.
     pub const SYN_DATA: u32 = 1 << 3;
-    /// The program, not the path, limited `delivery_rate`.
+    /// The program, not the path, limited `delivery_rate`. Also set before the first rate.
     pub const APP_LIMITED: u32 = 1 << 4;
 }
 
@@ -270,16 +270,16 @@ pub mod refusal {
     pub const ABI_VERSION: u32 = 1;
     /// The message is invalid.
     pub const MALFORMED: u32 = 2;
-    /// The number of programs, contexts or listeners has reached a limit.
-    /// [`Message::reason`](super::Message) is the value of
-    /// [`not_accelerated::limit`](super::not_accelerated::limit).
+    /// A limit is reached, for example the number of programs, contexts or listeners, or the
+    /// service has failed to carry out the request. [`Message::reason`](super::Message) is the
+    /// value of [`not_accelerated::limit`](super::not_accelerated::limit), or 0.
     pub const LIMIT: u32 = 3;
     /// The program has no right to the object of the request: the descriptor is not a suitable
-    /// kernel socket, or the program does not hold the connection.
+    /// kernel socket, or the program does not hold the connection or the 3-tuple.
     pub const NOT_ENTITLED: u32 = 4;
     /// The address is not on an accelerated interface.
     pub const NOT_ACCELERATED: u32 = 5;
-    /// The 3-tuple belongs to another program.
+    /// Another program, mux port or kernel socket has the 3-tuple.
     pub const IN_USE: u32 = 6;
     /// TAKE_CONNECTION: the process that has the connection is copying bytes of it. The program
     /// repeats the request.
@@ -289,13 +289,14 @@ pub mod refusal {
     /// LISTEN: the kernel serves this listener, for the reason
     /// [`FORKS`](super::not_accelerated::FORKS).
     pub const FORKS: u32 = 9;
-    /// REGISTER, PROBE: the service does not admit programs of this network namespace. After the
-    /// refusals NAMESPACE, USER and CGROUP, the program may still send REPORT_NOT_ACCELERATED.
+    /// REGISTER, PROBE, OPEN_PORT: the service does not admit programs of this network namespace.
+    /// After the refusals NAMESPACE, USER and CGROUP, the program may still send
+    /// REPORT_NOT_ACCELERATED.
     pub const NAMESPACE: u32 = 16;
-    /// REGISTER, PROBE: the service does not admit this user.
+    /// REGISTER, PROBE, OPEN_PORT: the service does not admit this user.
     pub const USER: u32 = 17;
-    /// REGISTER, PROBE: the program's cgroup has BPF programs, which connections through the
-    /// service would bypass.
+    /// REGISTER, PROBE, OPEN_PORT: the program's cgroup has BPF programs, which connections through
+    /// the service would bypass.
     pub const CGROUP: u32 = 18;
 }
 

@@ -7,7 +7,7 @@
 //! If a privileged process followed a symbolic link of another user, that user could choose the
 //! file to which the process writes. Each directory below `/run` and `/var/log` is therefore opened
 //! from the descriptor of its parent directory, as one path component and without following links.
-//! A directory is used only if no other user can write to it ([`TrustedDir`]).
+//! Each of these directories is used only if no other user can write to it ([`TrustedDir`]).
 #![forbid(unsafe_code)]
 
 mod name;

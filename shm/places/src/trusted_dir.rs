@@ -1,4 +1,4 @@
-//! A directory to which only the user of this process can write.
+//! Directories of the services' files, and checks that no other user can write to them.
 
 use std::{
     fs::File,
@@ -13,8 +13,9 @@ use rustix::{
     process::geteuid,
 };
 
-/// A directory in which only the user of this process can create, rename and remove entries. A file
-/// that is opened in the directory, even by its path, was therefore created by this user.
+/// A directory of the system ([`of_system`](Self::of_system)), which is not checked, or a checked
+/// subdirectory ([`child`](Self::child)). In a checked subdirectory, no other user can create,
+/// rename or remove entries.
 #[derive(Debug)]
 pub struct TrustedDir {
     fd: OwnedFd,
@@ -22,8 +23,8 @@ pub struct TrustedDir {
 }
 
 impl TrustedDir {
-    /// Opens a directory of the system, such as `/run`. The function follows links in the path,
-    /// because only the administrator can create them.
+    /// Opens a directory of the system, such as `/run`, without a check of its owner and mode. The
+    /// function follows links in the path, because only the administrator can create them.
     pub fn of_system(path: &Path) -> io::Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::empty())?;
@@ -73,7 +74,7 @@ impl TrustedDir {
             "the file is not checked yet"
         );
         let path = self.path.join(name);
-        // O_NONBLOCK prevents the call from blocking on a FIFO that another user created.
+        // O_NONBLOCK prevents the call from blocking if the entry is a FIFO.
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let fd = openat(&self.fd, name, flags, mode).map_err(|error| match error {
             Errno::LOOP => refused(&path, "is a link; remove it"),
@@ -90,7 +91,7 @@ impl TrustedDir {
         Ok(fd.into())
     }
 
-    /// Removes the entry `name`, if it exists.
+    /// Removes the entry `name`, if it exists. Fails for a directory.
     pub fn remove(&self, name: &str) -> io::Result<()> {
         match unlinkat(&self.fd, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),

@@ -8,9 +8,9 @@
 //! free  -> quick list; a full quick list merges its older half into the buddy lists
 //! ```
 //!
-//! The allocator returns the buffer that was freed last, because its memory is likely to be in the
-//! CPU caches. For request-response traffic, an allocation is a pop from the quick list and a
-//! release is a push.
+//! The allocator returns the buffer of the requested size that was freed last, because its memory
+//! is likely to be in the CPU caches. For request-response traffic, an allocation is a pop from the
+//! quick list and a release is a push.
 //!
 //! The service allocates receive buffers, and the program allocates send buffers. All state is
 //! private: the allocator reads nothing from shared memory. The allocator adds chunks of 8 MiB as
@@ -199,7 +199,8 @@ impl BufferAllocator {
 
     /// Merges all free blocks and takes the largest free block of at least `len_min` bytes whose
     /// pages may be resident. The caller owns the block while it releases these pages
-    /// (`Region::punch_hole`), and then calls [`return_clean`](Self::return_clean).
+    /// (`Region::punch_hole`), and then calls [`return_clean`](Self::return_clean). Returns `None`
+    /// if no free block meets these conditions.
     pub fn take_dirty(&mut self, len_min: u64) -> Option<StreamBuffer> {
         self.merge_all();
         let orders = (0..ORDERS as u8).rev();

@@ -26,14 +26,16 @@ const SCM_PIDFD: i32 = 4;
 /// Space in bytes of the control message with the sender's pidfd.
 pub(crate) const PIDFD_SPACE: usize = (HEADER_LEN + 4).next_multiple_of(8);
 
-/// Credentials of the sender of a message, as seen in the receiver's namespaces.
+/// Credentials of the sender of a message, as seen in the receiver's namespaces. If the sender sent
+/// no credentials, the kernel reports the real ids. A sender without privileges can choose among
+/// its real, effective and saved ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sender {
     /// Process id, or `None` if the sender is outside of the receiver's PID namespace.
     pub pid: Option<Pid>,
-    /// Effective user id.
+    /// User id.
     pub uid: u32,
-    /// Effective group id.
+    /// Group id.
     pub gid: u32,
 }
 

@@ -71,7 +71,7 @@ impl Layout {
     }
 
     /// Returns the shift that turns a slot number into the number of its core. Returns `None` if
-    /// there are fewer slots than cores.
+    /// there are several cores and fewer slots than cores.
     pub fn slots_shift(&self, cores: u32) -> Option<u32> {
         match cores {
             // This shift turns every slot number into zero.

@@ -77,9 +77,9 @@ impl ProducerCursor {
         self.produced = self.produced.wrapping_add(1);
     }
 
-    /// Returns the position for the next `count` entries if the ring has room for them. The entries
-    /// may reach beyond the end of the ring, which the function does not check. The caller writes
-    /// the entries and then calls `commit_many`.
+    /// Returns the position for the next `count` entries if the ring has room for them. The
+    /// function does not check whether the entries reach beyond the end of the ring. The caller
+    /// writes the entries and then calls `commit_many`.
     #[inline]
     pub fn claim_many(&mut self, count: u32, consumed: &AtomicU32) -> Result<usize, PushError> {
         if self.free() < count {
@@ -208,7 +208,7 @@ impl ConsumerCursor {
         (self.consumed.wrapping_add(ahead) & self.mask) as usize
     }
 
-    /// Records that the first `count` entries were copied.
+    /// Records that the next `count` entries were copied.
     #[inline]
     pub fn commit_many(&mut self, count: u32) {
         self.consumed = self.consumed.wrapping_add(count);
@@ -230,6 +230,7 @@ impl ConsumerCursor {
         self.consumed == self.produced && produced.load(Ordering::Acquire) == self.consumed
     }
 
+    /// Loads the producer's index. Returns true if the ring has an entry.
     #[inline]
     fn refresh(&mut self, produced: &AtomicU32) -> Result<bool, Corrupt> {
         // Acquire makes the entries before this index visible.

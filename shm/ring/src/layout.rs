@@ -1,6 +1,6 @@
 //! Layout of a program region: the memory that one program shares with the service (process
-//! `tidelaned`). The region has ring sets, slots (the records of connections), receive buffers and
-//! send buffers, in this order.
+//! `tidelaned`). The region has a header, ring sets, slots (the records of connections), receive
+//! buffers and send buffers, in this order.
 
 use std::ops::Range;
 

@@ -64,8 +64,8 @@ impl Memories {
         self.0.each_ref().map(AsFd::as_fd)
     }
 
-    /// Returns true if the program has mapped and sealed the memories. From then on, no process can
-    /// punch the memories that the program writes.
+    /// Returns true if the memories that the program writes have the seal FUTURE_WRITE, so that no
+    /// process can punch them. The program maps all memories before it adds the seal.
     ///
     /// The check does not block. Only the program's call that adds the seal can be delayed by a
     /// hole punch in progress.
@@ -75,8 +75,8 @@ impl Memories {
     }
 }
 
-/// Maps the memories that a service sent, next to each other. Refuses memories that are not sealed
-/// against shrinking: after a shrink by their creator, an access would raise SIGBUS.
+/// Maps the memories that a service sent, next to each other. Refuses a memory without the seals
+/// SHRINK and GROW: after a shrink by the creator, an access would raise SIGBUS.
 pub(crate) fn map(memories: [BorrowedFd<'_>; MEMORIES]) -> io::Result<(Region, [u64; MEMORIES])> {
     let mut lens = [0; MEMORIES];
     for (len, memory) in lens.iter_mut().zip(memories) {

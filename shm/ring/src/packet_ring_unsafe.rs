@@ -122,7 +122,7 @@ impl PacketProducer {
     }
 
     /// Returns room for a frame of `len` bytes, which may be longer than [`PORT_FRAME_LEN_MAX`]
-    /// for a GSO frame. The new room replaces the room of an earlier call that was not committed.
+    /// for a GSO frame. A call with another length replaces the room that was not committed.
     ///
     /// # Errors
     ///
@@ -274,7 +274,8 @@ impl PacketConsumer {
         }
     }
 
-    /// Returns the next frame. The frame stays in the ring until [`release`](Self::release).
+    /// Returns the next frame, or `None` if the ring has no frame. The frame stays in the ring
+    /// until [`release`](Self::release).
     #[inline(always)]
     pub fn take(&mut self) -> Result<Option<PacketPlace>, Corrupt> {
         let Some((mut at, mut known)) = self.known()? else {
@@ -411,7 +412,7 @@ impl PacketView {
             return None;
         }
         // SAFETY: the place is within the mapping. The trusted producer does not write the frame
-        // before its release.
+        // before the consumer has released the frame.
         Some(unsafe { slice::from_raw_parts(self.data.as_ptr().add(start), place.len()) })
     }
 }

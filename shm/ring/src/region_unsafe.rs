@@ -145,7 +145,7 @@ impl Region {
 
     /// Locks the pages of `range` in memory after their first use, if the system allows it
     /// (RLIMIT_MEMLOCK, CAP_IPC_LOCK). A process that shares the pages then cannot force them to
-    /// swap.
+    /// swap. Panics if `range` is not within the region.
     pub fn keep_resident(&self, range: Range<u64>) {
         let within = range.start <= range.end && range.end <= self.len();
         assert!(within, "part of the region");
@@ -210,8 +210,9 @@ impl Region {
     }
 
     /// Releases the whole pages within `[offset, offset + len)`, which read as zero afterwards.
-    /// Pages that are only partly in the range are not released. Fails for a memfd of
-    /// [`Self::create_one_way`].
+    /// Pages that are only partly in the range are not released. Fails if the range is outside of
+    /// the region, if this process may not write the range, or if pages of a memfd of
+    /// [`Self::create_one_way`] would be released.
     pub fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
         let Some(end) = offset
             .checked_add(len)

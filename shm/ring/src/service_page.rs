@@ -73,8 +73,8 @@ impl ServicePageMap {
     }
 
     /// Returns the handling (a `ROUTE_*` constant) of the longest prefix that contains `addr`.
-    /// Returns `None` if no prefix contains `addr`, or if each of 1000 attempts met an
-    /// unfinished write.
+    /// Returns `None` if no prefix contains `addr`, or if each of 1000 attempts met a write of the
+    /// table.
     pub fn lookup(&self, addr: [u8; 16]) -> Option<u32> {
         let page = self.page();
         for _ in 0..ATTEMPTS_MAX {

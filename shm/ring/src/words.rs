@@ -1,8 +1,9 @@
-//! Words of the data rings, by which a program and the service (process `tidelaned`) tell each
-//! other that a slot, the record of a connection, has changed. A word is
+//! Words of the data rings between a program and the service (process `tidelaned`). Most words
+//! announce a change of a slot, the record of a connection. A word is
 //! `kind << 56 | arg << 32 | slot`, and `arg` has 24 bits.
 
-/// A decoded word of a data ring. The peer wrote the fields, and they are not validated.
+/// A word of a data ring. The fields of a word that was decoded come from the peer, and are not
+/// validated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataWord {
     /// One of [`tidelane_abi::data_request`] or [`tidelane_abi::data_event`].

@@ -1,5 +1,5 @@
 //! CUBIC (RFC 9438) as Linux computes it: windows in segments, time in ticks, integer rounding. The
-//! model's sender owns one [`Cubic`] and calls it for each ACK and each congestion signal.
+//! model's sender owns a [`Cubic`], and calls its functions for ACKs and congestion signals.
 
 use crate::{
     hystart::{HyStart, Sample},
@@ -23,12 +23,13 @@ pub(crate) const SSTHRESH_INFINITE: u64 = u64::MAX / 2;
 pub(crate) struct Cubic {
     pub(crate) cwnd: u64,
     pub(crate) ssthresh: u64,
-    /// Segments ACKed since the window last grew (Linux: `snd_cwnd_cnt`).
+    /// ACKed segments that have not yet made the window grow (Linux: `snd_cwnd_cnt`).
     cwnd_cnt: u64,
     /// W_max: the window before the last reduction, or less after fast convergence. 0 if W_max is
     /// unknown.
     w_max: u64,
-    /// Tick at which the congestion avoidance epoch began.
+    /// Tick at which the congestion avoidance epoch began. `None` if no epoch has begun since the
+    /// last reduction.
     epoch: Option<u64>,
     /// K: seconds from the start of the epoch until the window reaches its origin point.
     k: f64,
@@ -140,6 +141,7 @@ impl Cubic {
         }
     }
 
+    /// Begins an epoch at `tick`, and returns `tick`.
     fn begin_epoch(&mut self, tick: u64, acked: u64) -> u64 {
         self.epoch = Some(tick);
         (self.ack_cnt, self.w_est) = (acked, self.cwnd);
@@ -161,7 +163,8 @@ impl Cubic {
         }
     }
 
-    /// Lowers ssthresh after a congestion signal. The caller lowers the window to ssthresh.
+    /// Ends the epoch, and sets W_max and ssthresh after a congestion signal. The caller lowers the
+    /// window.
     pub(crate) fn reduce(&mut self) {
         self.epoch = None;
         self.w_max = if self.cwnd < self.w_max {
@@ -184,7 +187,8 @@ impl Cubic {
     /// Handles a round-trip sample. `mss` is in bytes.
     pub(crate) fn on_sample(&mut self, sample: &Sample, mss: u64) {
         let tick = self.ticks.at(sample.now);
-        // Linux ignores samples in the first second of an epoch. An epoch begins after a reduction.
+        // Linux ignores samples in the first second of an epoch, because they may be from a
+        // recovery.
         let early = |epoch| self.ticks.span(tick - epoch) < 1_000_000;
         if self.epoch.is_some_and(early) {
             return;

@@ -44,8 +44,9 @@ pub(crate) struct HyStart {
 }
 
 impl HyStart {
-    /// Returns true if slow start should end. `least` is the smallest round-trip time of the
-    /// connection in microseconds. `mss` is in bytes.
+    /// Returns true if slow start should end at this sample, and false for all samples after that.
+    /// `least` is the smallest round-trip time of the connection in microseconds. `mss` is in
+    /// bytes.
     pub(crate) fn on_sample(&mut self, sample: &Sample, least: u64, mss: u64) -> bool {
         if self.found || sample.cwnd < WINDOW_MIN {
             return false;

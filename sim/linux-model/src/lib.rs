@@ -13,8 +13,8 @@
 //! batching on ACKs:
 //!
 //! - The sender forms super-frames (bursts that Linux passes to TSO as one packet) of at most half
-//!   a window. The last segment of a super-frame has PSH. The sender defers a super-frame while
-//!   less than a third of the window is free.
+//!   a congestion window. The last segment of a super-frame has PSH if the super-frame has several
+//!   segments. The sender may defer a super-frame while less than a third of the window is free.
 //! - GRO merges consecutive segments at the receiver.
 //! - Segments go to the backlog of the socket while the program reads.
 //! - The receiver compresses SACKs.

@@ -10,8 +10,8 @@ pub struct Data {
     pub seq: u64,
     /// TSval: the sender's clock in milliseconds (RFC 7323).
     pub tsval: u64,
-    /// PSH. Set in the last segment of a super-frame, which is a burst that Linux passes to TSO as
-    /// one packet.
+    /// PSH. Set in the last segment of a super-frame of several segments. A super-frame is a burst
+    /// that Linux passes to TSO as one packet.
     pub push: bool,
 }
 

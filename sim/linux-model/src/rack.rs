@@ -74,7 +74,9 @@ impl Rack {
         self.latest = self.latest.max(sent.order);
     }
 
-    /// Records that `seq` arrived after the higher sequence number `high` (RFC 8985 §6.2 step 3).
+    /// Records that segment `seq` arrived after a higher segment (RFC 8985 §6.2 step 3). `high` is
+    /// the sequence number after the highest SACKed segment. Records nothing if `high` is not above
+    /// `seq`.
     pub(crate) fn note_reordering(&mut self, seq: u64, high: u64) {
         if seq < high {
             let extent = (high - seq).min(REORDERING_MAX);
@@ -93,10 +95,11 @@ impl Rack {
     }
 
     /// Widens the reordering window after a DSACK, at most once per round trip (RFC 8985 §6.2 step
-    /// 4).
+    /// 4). Without a DSACK, resets the window if `reo_wnd_persist` is 0.
     ///
     /// `delivered` is the number of segments delivered so far. `prior` is the number that had been
-    /// delivered when the sender last transmitted one of the segments that are ACKed now.
+    /// delivered before the latest transmission among the segments that are ACKed or SACKed now.
+    /// `None` stands for an ACK without any such segment.
     pub(crate) fn update_reo_wnd(&mut self, prior: Option<u64>, delivered: u64) {
         let Some(prior) = prior else {
             return;
@@ -112,8 +115,9 @@ impl Rack {
         }
     }
 
-    /// Marks lost segments (RFC 8985 §6.2 step 5). Returns the time in microseconds after which
-    /// further segments may be lost.
+    /// Marks lost segments (RFC 8985 §6.2 step 5). `window` is the reordering window in
+    /// microseconds. Returns the time in microseconds after which all further segments that were
+    /// sent before the latest arrived segment count as lost, or `None` if there is no such segment.
     pub(crate) fn detect_loss(
         &self,
         scoreboard: &mut Scoreboard,

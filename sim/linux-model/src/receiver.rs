@@ -12,10 +12,10 @@ const QUICKACKS_MAX: u32 = 16;
 const DELAY: u64 = 40_000;
 /// Number of duplicate ACKs for one RCV.NXT that are sent at once.
 const IMMEDIATE_DUP_ACKS: u32 = 3;
-/// Largest delay of compressed SACKs (`tcp_comp_sack_delay_ns`) and the slack of their timer
-/// (`tcp_comp_sack_slack_ns`), in microseconds. The delay is a twentieth of the round-trip time if
-/// this is less.
+/// Largest delay of compressed SACKs in microseconds (`tcp_comp_sack_delay_ns`). The delay is a
+/// twentieth of the round-trip time if this is less.
 const COMPRESSION_MAX: u64 = 1_000;
+/// Slack of the timer for compressed SACKs in microseconds (`tcp_comp_sack_slack_ns`).
 const COMPRESSION_SLACK: u64 = 100;
 /// Largest number of compressed SACKs (`tcp_comp_sack_nr`).
 const COMPRESSED_MAX: u32 = 44;
@@ -30,7 +30,8 @@ const RUN_MAX: usize = 45;
 enum AckDecision {
     /// Sends this ACK at once.
     Now(Ack),
-    /// Sends an ACK at the end of the backlog.
+    /// Sends an ACK at once for the first run of a batch, and at the end of the backlog for the
+    /// other runs.
     Soon,
     /// Sends no ACK now. A timer may be set.
     Later,
@@ -40,7 +41,8 @@ enum AckDecision {
 /// `TCP_PAWS_WINDOW`).
 const PAWS_WINDOW: u64 = 1;
 
-/// The receiving end of a connection. Its program reads data at once.
+/// The receiving end of a connection. Its program reads data at once. Sequence numbers count
+/// segments.
 #[derive(Debug)]
 pub struct Receiver {
     rcv_nxt: u64,
@@ -48,8 +50,8 @@ pub struct Receiver {
     acked: u64,
     /// TS.Recent in milliseconds.
     ts_recent: u64,
-    /// Out-of-order ranges above RCV.NXT. They do not touch, and the range that grew last is the
-    /// first.
+    /// Out-of-order ranges above RCV.NXT: the first sequence number, and the number after the last.
+    /// The ranges do not touch, and the range that grew last is the first.
     ranges: Vec<(u64, u64)>,
     /// Number of further ACKs that are sent at once.
     quickacks: u32,
@@ -59,7 +61,7 @@ pub struct Receiver {
     deadline: Option<u64>,
     /// RCV.NXT, and the number of duplicate ACKs that were sent at once for it.
     dup_acks: (u64, u32),
-    /// Number of compressed SACKs.
+    /// Number of SACKs compressed since the last ACK.
     compressed: u32,
     /// Time at which the ACK for the compressed SACKs is due.
     compressed_due: Option<u64>,
@@ -103,7 +105,8 @@ impl Receiver {
     ///
     /// The first run of segments wakes the program. While the program reads, the other runs go to
     /// the backlog of the socket. One ACK at the end acknowledges the backlog
-    /// (`tcp_backlog_ack_defer`). Runs that only cause duplicate ACKs are acknowledged separately.
+    /// (`tcp_backlog_ack_defer`). A run of old segments has an ACK of its own, and so has an
+    /// out-of-order run for which the receiver sends a duplicate ACK at once.
     pub fn on_data(&mut self, now: u64, batch: &[Data]) -> Vec<Ack> {
         let runs = batch
             .chunk_by(|one, next| !one.push && next.seq == one.seq + 1 && next.tsval == one.tsval);
@@ -154,9 +157,8 @@ impl Receiver {
         self.decide_ack(now, holes, last.push)
     }
 
-    /// Decides about the ACK. `holes` is true if there were out-of-order ranges before the run.
-    /// `push` is true if the run ends with PSH. PSH makes the program read at once, and its read
-    /// sends an ACK.
+    /// Decides about the ACK. `holes` is true if there were out-of-order ranges when the run
+    /// arrived. `push` is true if the run ends with PSH. Only a read of data with PSH sends an ACK.
     fn decide_ack(&mut self, now: u64, holes: bool, push: bool) -> AckDecision {
         let several = self.rcv_nxt > self.acked + 1;
         let filled = holes && self.ranges.is_empty();
@@ -172,7 +174,8 @@ impl Receiver {
     }
 
     /// Decides about the ACK for out-of-order segments. The first three duplicate ACKs with one
-    /// RCV.NXT are sent at once. After that, one ACK covers all segments of a time interval.
+    /// RCV.NXT are sent at once. After that, one ACK covers the runs of a time interval, at most
+    /// [`COMPRESSED_MAX`] + 1 runs.
     fn decide_dup_ack(&mut self, now: u64) -> AckDecision {
         let (at, count) = self.dup_acks;
         let count = if at == self.rcv_nxt { count } else { 0 };

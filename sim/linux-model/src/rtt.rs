@@ -1,8 +1,8 @@
 //! Round-trip estimation and retransmission timeout: RFC 6298 with Linux's constants.
 //!
 //! Linux applies the lower bound of 200 ms to the variance term instead of the timeout. The term
-//! rises at once to four times the largest smoothed deviation of a round trip. It falls slowly: at
-//! the end of each round trip, by a quarter of its difference from that value.
+//! rises at once to four times the largest smoothed deviation of a round trip. The term falls
+//! slowly: at the end of each round trip, by a quarter of its difference from that value.
 
 /// Smallest variance term, in microseconds.
 pub(crate) const RTO_MIN: f64 = 200_000.0;
@@ -37,7 +37,7 @@ impl Rtt {
         }
     }
 
-    /// Updates the estimates with a round-trip time of `us` microseconds.
+    /// Updates all estimates except `min` with a round-trip time of `us` microseconds.
     pub(crate) fn sample(&mut self, us: u64, snd_una: u64, snd_nxt: u64) {
         let us = us.max(1) as f64;
         if self.srtt == 0.0 {
@@ -49,8 +49,8 @@ impl Rtt {
         let error = us - self.srtt;
         self.srtt += error / 8.0;
         let more = error.abs() - self.deviation;
-        // A sample below the estimate has a smaller weight, so that it does not lengthen the
-        // timeout.
+        // A sample that is below the estimate and increases the deviation has a smaller weight, so
+        // that a shorter round trip hardly lengthens the timeout.
         let gain = if error < 0.0 && more > 0.0 { 32.0 } else { 4.0 };
         self.deviation += more / gain;
         self.largest = self.largest.max(4.0 * self.deviation);
@@ -61,7 +61,7 @@ impl Rtt {
         }
     }
 
-    /// Updates only the smallest sample.
+    /// Updates only `min`.
     pub(crate) fn note_min(&mut self, us: u64) {
         self.min = self.min.min(us.max(1));
     }

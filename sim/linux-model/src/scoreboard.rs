@@ -1,8 +1,9 @@
-//! The scoreboard: the segments in flight, ordered by sequence number and by last transmission.
+//! The scoreboard: the outstanding segments, which are between SND.UNA and SND.NXT, ordered by
+//! sequence number and by last transmission.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// State of one segment in flight.
+/// State of one outstanding segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
     /// Time of the last transmission in microseconds.
@@ -12,8 +13,10 @@ pub(crate) struct Sent {
     /// Number of segments delivered before the last transmission.
     pub(crate) delivered: u64,
     pub(crate) sacked: bool,
+    /// True if the segment is marked lost. The mark remains after a retransmission.
     pub(crate) lost: bool,
-    /// True if a retransmission of the segment is in flight.
+    /// True if a retransmission of the segment after a loss is in flight. A tail loss probe does
+    /// not count.
     pub(crate) retrans: bool,
     /// True if the segment was retransmitted at any time.
     pub(crate) ever_retrans: bool,
@@ -21,21 +24,22 @@ pub(crate) struct Sent {
     pub(crate) push: bool,
 }
 
-/// The segments in flight of a sender. Counts and sequence numbers are in segments.
+/// The outstanding segments of a sender. Counts and sequence numbers are in segments.
 #[derive(Debug, Default)]
 pub(crate) struct Scoreboard {
     /// SND.UNA.
     pub(crate) snd_una: u64,
+    /// Outstanding segments, from SND.UNA on.
     flight: VecDeque<Sent>,
-    /// Maps transmission numbers to the sequence numbers of segments that may still be marked lost.
+    /// Maps transmission numbers to the sequence numbers of segments that RACK may still mark lost.
     orders: BTreeMap<u64, u64>,
     /// Number of the next transmission.
     next_order: u64,
-    /// Number of SACKed segments in flight (`sacked_out`).
+    /// Number of outstanding segments that are SACKed (`sacked_out`).
     pub(crate) sacked: u64,
-    /// Number of segments in flight that are marked lost (`lost_out`).
+    /// Number of outstanding segments that are marked lost (`lost_out`).
     pub(crate) lost: u64,
-    /// Number of retransmissions in flight.
+    /// Number of retransmissions in flight, without tail loss probes (`retrans_out`).
     pub(crate) retrans_out: u64,
     /// Sequence number after the highest segment that was ever SACKed.
     high_sacked: u64,
@@ -127,7 +131,8 @@ impl Scoreboard {
         let before = *sent;
         sent.sacked = true;
         if before.lost {
-            // A retransmission counts as in flight only while the original counts as lost.
+            // If the segment is marked lost, its retransmission is assumed to have arrived. Without
+            // the mark, the retransmission still counts as in flight.
             (sent.lost, sent.retrans) = (false, false);
             self.lost -= 1;
             self.retrans_out -= u64::from(before.retrans);
@@ -175,13 +180,14 @@ impl Scoreboard {
         self.lost = 0;
     }
 
-    /// Returns the segments that may be marked lost, in the order of their last transmission.
+    /// Returns the segments that RACK may mark lost, in the order of their last transmission.
     pub(crate) fn by_transmission(&self) -> impl Iterator<Item = (u64, &Sent)> {
         let all = self.orders.values();
         all.filter_map(|seq| Some((*seq, self.get(*seq)?)))
     }
 
-    /// Returns the first lost segment that has no retransmission in flight.
+    /// Returns the first lost segment that has no retransmission in flight. Returns `None` without
+    /// a search if at least as many retransmissions are in flight as segments are marked lost.
     pub(crate) fn next_lost(&self) -> Option<u64> {
         if self.retrans_out >= self.lost {
             return None;

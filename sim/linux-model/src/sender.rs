@@ -33,7 +33,7 @@ pub struct Settings {
 /// Counters of a sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
-    /// Segments sent.
+    /// Segments sent, including retransmissions.
     pub out_segs: u64,
     /// Segments retransmitted.
     pub retrans_segs: u64,
@@ -51,22 +51,31 @@ pub struct Counters {
     pub dsack_recv: u64,
 }
 
-/// Linux's congestion states, in Linux's order. From Recovery on, the sender retransmits lost
-/// segments.
+/// Linux's congestion states, in Linux's order. The sender retransmits lost segments in Recovery
+/// and Loss.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum CaState {
+    /// No segment is SACKed, lost or retransmitted.
     Open,
+    /// Segments are SACKed or retransmitted, but no recovery runs.
     Disorder,
+    /// Congestion window reduced. The model is in this state only for a moment, when a tail loss
+    /// probe has repaired a loss.
     Cwr,
+    /// Fast recovery.
     Recovery,
+    /// Recovery after a retransmission timeout.
     Loss,
 }
 
 /// Purpose of the sender's only timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Timer {
+    /// Retransmission timeout (RFC 6298).
     Rto,
+    /// Tail loss probe (RFC 8985 §7).
     LossProbe,
+    /// RACK's wait for reordered segments (RFC 8985 §6.2 step 5).
     Reordering,
 }
 
@@ -89,14 +98,15 @@ struct Undo {
     /// Number of retransmissions that no DSACK has reported (`undo_retrans`). `None` before the
     /// first retransmission.
     undo_retrans: Option<u64>,
-    /// Window and ssthresh before the reduction. `None` if an undo only removes the loss marks.
+    /// Window before the reduction, and ssthresh that an undo restores. `None` if an undo changes
+    /// neither.
     prior: Option<(u64, u64)>,
     /// Timestamp of the first retransmission in milliseconds (`retrans_stamp`).
     retrans_stamp: Option<u64>,
 }
 
-/// The sending end of a connection. The program always has data to send. Times are in microseconds,
-/// and windows and sequence numbers in segments.
+/// The sending end of a connection. The program always has data to send. Times are in microseconds
+/// unless a field says otherwise, and windows and sequence numbers are in segments.
 #[derive(Debug)]
 pub struct Sender {
     settings: Settings,
@@ -108,7 +118,8 @@ pub struct Sender {
     rtt: Rtt,
     rack: Rack,
     ca_state: CaState,
-    /// SND.NXT at the start of the recovery. The recovery ends when SND.UNA reaches this number.
+    /// SND.NXT at the start of Disorder, Recovery or Loss. Recovery and Loss end when SND.UNA
+    /// reaches this number. F-RTO sets the number to SND.NXT again before it sends new segments.
     high_seq: u64,
     prr: Prr,
     undo: Undo,
@@ -124,9 +135,9 @@ pub struct Sender {
     timer: Option<(Timer, u64)>,
     /// True if the current ACK has set the reordering timer.
     reordering_armed: bool,
-    /// Number of segments known to have arrived.
+    /// Number of segments known to have arrived, including the duplicates that DSACKs reported.
     delivered: u64,
-    /// TSecr of the current ACK.
+    /// TSecr of the current ACK, in milliseconds.
     tsecr: u64,
     /// True if the congestion window limited the last transmission of new segments.
     cwnd_limited: bool,
@@ -139,7 +150,7 @@ pub struct Sender {
 
 impl Sender {
     /// Creates a sender and sends the initial window. `rtt` is the round-trip time of the
-    /// handshake.
+    /// handshake in microseconds.
     pub fn new(settings: Settings, now: u64, rtt: u64) -> Self {
         let ticks = Ticks::new(settings.hz);
         let mut sender = Self {

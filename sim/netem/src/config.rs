@@ -17,15 +17,16 @@ pub struct BurstLoss {
 }
 
 /// Configuration of one direction of a link. The default is an ideal link without delay, loss and
-/// limits.
+/// rate limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LinkConfig {
     /// Time from the departure of a frame's last bit to its arrival.
     pub delay: Duration,
-    /// Largest deviation from `delay` upwards and downwards, uniformly distributed.
+    /// Largest deviation of a frame's delay from `delay`, upwards and downwards. The deviation is
+    /// uniformly distributed.
     pub jitter: Duration,
-    /// True if jitter may reorder frames. If false, a frame arrives no earlier than the frames
-    /// before it.
+    /// True if jitter may reorder frames. If false, frames arrive in order, apart from the frames
+    /// that `reorder` selects.
     pub jitter_reorders: bool,
     /// Probability of independent loss.
     pub loss: Ppm,
@@ -41,21 +42,23 @@ pub struct LinkConfig {
     pub corrupt: Ppm,
     /// Longest frame in bytes. The link drops longer frames silently. Zero means no limit.
     pub frame_max: u32,
-    /// Longest packet in bytes that a router forwards on this link. The router answers a longer
-    /// packet with an ICMP error (RFC 1191, RFC 8201). Zero means no limit.
+    /// Longest packet in bytes that a router forwards on this link. The router drops a longer
+    /// packet, and answers with an ICMP error (RFC 1191, RFC 8201), unless the packet is IPv4
+    /// without DF. Zero means no limit.
     pub mtu: u32,
     /// Rate in bits per second, counted over whole frames. Zero means no limit.
     pub rate: u64,
     /// Size of the token bucket in bytes. Frames up to this total leave at once after a pause.
     pub burst: u32,
-    /// Delay of the timer that starts when the bucket has tokens again. All frames wait until the
-    /// timer expires, and then leave together.
+    /// Lateness of the timer that waits for tokens: the timer expires this time after the bucket
+    /// has the tokens of the first waiting frame. All frames for which the bucket then has tokens
+    /// leave together.
     pub timer: Duration,
     /// Largest queue length in frames, without the frame in transmission. The link drops further
-    /// frames.
+    /// frames. The limit has no effect without a rate, because no frame then waits.
     pub limit: u32,
-    /// Smallest queue length in frames at which ECN-capable packets are marked CE. `None` disables
-    /// marking.
+    /// Smallest number of frames, in the queue and in transmission, at which an ECN-capable packet
+    /// is marked CE when the packet enters the queue. `None` disables marking.
     pub ecn_threshold: Option<u32>,
 }
 

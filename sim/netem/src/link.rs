@@ -9,8 +9,8 @@ use tidelane_time::{Duration, Instant};
 
 use crate::{config::LinkConfig, packets::mark_congestion_experienced, rng::Rng};
 
-/// Largest number of frames in flight. The constant bounds the memory of a link without a rate,
-/// which has no queue, so that `limit` has no effect.
+/// Number of frames in flight from which the link drops further frames. The constant bounds the
+/// memory of a link. `limit` bounds only the frames that wait for the transmitter.
 const IN_FLIGHT_MAX: usize = 1 << 20;
 
 /// Counters of a link.
@@ -32,7 +32,7 @@ pub struct LinkCounters {
     pub corrupted: u64,
     /// Frames delayed by `reorder_delay`.
     pub reordered: u64,
-    /// Packets marked CE.
+    /// ECN-capable packets that were marked CE. Packets that had CE before are counted, too.
     pub marked: u64,
 }
 
@@ -97,12 +97,13 @@ pub struct Link {
     in_burst: bool,
     /// Departure times of the frames in the queue and in transmission, ascending.
     departures: VecDeque<Instant>,
-    /// Virtual time of the token bucket: the time at which all frames so far would have left at
-    /// `rate` without bursts.
+    /// Time at which the token bucket has tokens for all frames so far. If this time is past, the
+    /// bucket has tokens left.
     bucket_time: Instant,
     /// Last or next expiry of the timer that waits for tokens.
     timer_at: Instant,
-    /// Latest arrival time so far, for jitter that preserves the order.
+    /// Latest arrival time of all frames so far except those that `reorder` selected, for jitter
+    /// that preserves the order.
     last_arrival: Instant,
     in_flight: BinaryHeap<Reverse<InFlight>>,
     next_number: u64,
@@ -241,8 +242,8 @@ impl Link {
         }
     }
 
-    /// Queues a frame. Returns the time at which its last bit leaves, or `None` if the queue is
-    /// full.
+    /// Queues a frame, and sets CE if the queue is long. Returns the time at which the frame's last
+    /// bit leaves. Returns `None` if the queue is full or too many frames are in flight.
     fn transmit(&mut self, now: Instant, frame: &mut [u8]) -> Option<Instant> {
         while self
             .departures
@@ -273,7 +274,8 @@ impl Link {
         Some(departure)
     }
 
-    /// Takes the tokens for a frame of `len` bytes. Returns the time at which they are available.
+    /// Takes the tokens for a frame of `len` bytes. Returns the time at which the frame may leave:
+    /// `now`, or the expiry of the timer that waits for tokens.
     fn take_tokens(&mut self, now: Instant, len: usize) -> Instant {
         let credit = self.config.transmission_time(self.config.burst as usize);
         let full = Instant(now.as_nanos().saturating_sub(credit.as_nanos()));
@@ -285,7 +287,7 @@ impl Link {
     }
 
     /// Schedules the arrival of a frame. Unless jitter may reorder, the frame arrives no earlier
-    /// than the frames before it.
+    /// than the frames that this function has scheduled before.
     fn schedule_in_order(&mut self, arrival: Instant, frame: Vec<u8>) {
         let arrival = if self.config.jitter_reorders {
             arrival

@@ -7,8 +7,9 @@
 //!
 //! Each direction of a cable is a [`Link`] with its own queue. A switch forwards by link address. A
 //! router forwards by the packet's destination, decrements TTL or hop limit, and writes new link
-//! addresses. A router answers a packet that is longer than the next link's MTU with an ICMP error.
-//! The forwarding tables are computed at the start, so no node learns addresses or floods frames.
+//! addresses. A router drops a packet that is longer than the next link's MTU, and answers with an
+//! ICMP error, unless the packet is IPv4 without DF. The forwarding tables are computed at the
+//! start, so no node learns addresses or floods frames.
 
 use std::collections::VecDeque;
 
@@ -57,8 +58,9 @@ pub struct Network {
     /// By node: true if the host has no room for frames. Frames for the host then wait in their
     /// link.
     blocked: Vec<bool>,
-    /// Number of frames that a switch or router dropped: no path, TTL or hop limit expired, or an
-    /// IPv4 packet without DF that is longer than the MTU.
+    /// Number of frames that a switch or router dropped: malformed, with a wrong link address,
+    /// without a path, with an expired TTL or hop limit, or an IPv4 packet without DF that is
+    /// longer than the MTU.
     unroutable: u64,
     /// Number of ICMP errors that routers sent for packets longer than the next link's MTU.
     too_big: u64,
@@ -110,8 +112,8 @@ impl Network {
         }
     }
 
-    /// Returns the time of the next arrival at any node, and the index of the direction on which
-    /// the frame arrives.
+    /// Returns the time of the next arrival at any node that is not blocked, and the index of the
+    /// direction on which the frame arrives.
     pub fn next_arrival(&self) -> Option<(Instant, usize)> {
         let open = self.directions.iter().enumerate();
         open.filter(|(_, direction)| !self.blocked[direction.to])
@@ -147,7 +149,7 @@ impl Network {
         self.blocked[host] = blocked;
     }
 
-    /// Cuts or restores all links. Frames in flight still arrive.
+    /// Cuts or restores all links. Frames in flight still reach the end of their link.
     pub fn set_cut(&mut self, cut: bool) {
         for direction in &mut self.directions {
             let loss = if cut {
@@ -252,7 +254,8 @@ impl Network {
     }
 }
 
-/// Returns the first direction of the shortest path from `from` to each node.
+/// Returns the first direction of the shortest path from `from` to each node. The element is `None`
+/// for `from` itself and for a node without a path.
 fn first_directions(
     from: usize,
     directions: &[Direction],

@@ -9,7 +9,7 @@ pub enum NodeKind {
     Host,
     /// Forwards by link address.
     Switch,
-    /// Forwards by the packet's destination.
+    /// Forwards by the IP destination address.
     Router,
 }
 

@@ -13,10 +13,11 @@ const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 const FLAG_DF: u8 = 0x40;
 /// TTL and hop limit of the ICMP errors that a router sends.
 const TTL: u8 = 64;
-/// Largest length of an ICMP error with its quote, in bytes (RFC 1812 §4.3.2.3).
+/// Largest length of an IPv4 packet with an ICMP error and its quote, in bytes (RFC 1812
+/// §4.3.2.3).
 const ERROR_LEN_MAX_V4: usize = 576;
-/// Largest length of an ICMPv6 error with its quote, in bytes: the minimum MTU of IPv6 (RFC 4443
-/// §3.2).
+/// Largest length of an IPv6 packet with an ICMPv6 error and its quote, in bytes: the minimum MTU
+/// of IPv6 (RFC 4443 §3.2).
 const ERROR_LEN_MAX_V6: usize = 1280;
 const ICMP_HEADER_LEN: usize = 8;
 
@@ -26,7 +27,7 @@ fn split_frame(frame: &mut [u8]) -> Option<([u8; 2], &mut [u8])> {
     Some(([link[12], link[13]], packet))
 }
 
-/// Sets CE in the packet of a frame. Returns true if the packet is IP and ECN-capable.
+/// Sets CE in the packet of a frame if the packet is IP and ECN-capable. Returns true in this case.
 pub fn mark_congestion_experienced(frame: &mut [u8]) -> bool {
     match split_frame(frame) {
         Some((ETHERTYPE_IPV4, packet)) => mark_v4(packet),
@@ -68,7 +69,8 @@ fn mark_v6(packet: &mut [u8]) -> bool {
 }
 
 /// Decrements the TTL of an IPv4 packet and updates the header checksum, or decrements the hop
-/// limit of an IPv6 packet. Returns `None` if the frame is too short.
+/// limit of an IPv6 packet. Returns `None` if the frame is too short. The TTL or hop limit must not
+/// be zero.
 pub fn decrement_ttl(frame: &mut [u8]) -> Option<()> {
     match split_frame(frame)? {
         (ETHERTYPE_IPV4, packet) => {
@@ -87,8 +89,9 @@ fn set_checksum_v4(header: &mut [u8]) {
     header[10..12].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Builds the ICMP error of `router` for a packet that is longer than `mtu`. Returns the error as a
-/// frame to `hop`. Returns `None` for an IPv4 packet without DF, which a router would fragment.
+/// Builds the ICMP error of `router` for the packet of `frame`, which is longer than `mtu`. Returns
+/// the error as a frame to `hop`. Returns `None` for an IPv4 packet without DF, because a real
+/// router would fragment this packet.
 pub fn too_big(frame: &[u8], router: &Node, hop: MacAddress, mtu: u32) -> Option<Vec<u8>> {
     let (link, packet) = frame.split_at_checked(ETHERNET_HEADER_LEN)?;
     let is_v4 = link[12..] == ETHERTYPE_IPV4;

@@ -1,4 +1,5 @@
-//! Tests of each impairment alone, and of all impairments together against conservation laws.
+//! Tests of single impairments, and of all impairments except corruption and size limits together
+//! against conservation laws.
 
 use proptest::prelude::*;
 use tidelane_time::{Duration, Instant};
@@ -282,7 +283,7 @@ fn a_long_queue_marks_ecn_capable_packets() {
         }
         let mut seen = Vec::new();
         while let Some(frame) = link.poll(Instant::MAX) {
-            // parse_frame fails if the checksum is wrong.
+            // parse_frame fails if the checksum of the IPv4 header is wrong.
             seen.push(parse_frame(&frame).unwrap().ecn);
         }
         let marked = if ecn == Ecn::NotEct {
@@ -325,7 +326,8 @@ fn one_impairment_does_not_shift_another() {
     assert_eq!(distinct, numbers(&lost_alone));
     assert_ne!(numbers(&run(lossy, 12, 1_000, MS).0), numbers(&lost_alone));
 
-    // Frames that are not lost arrive at the same times as without loss.
+    // Frames that are not lost arrive at the same times as without loss. Duplicates do not change
+    // the arrival times of the original frames.
     let jittery = LinkConfig {
         jitter: MS * 9u32,
         jitter_reorders: true,

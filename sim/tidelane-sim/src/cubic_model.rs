@@ -1,9 +1,10 @@
 //! An ideal CUBIC: the window of RFC 9438, without a protocol around it.
 //!
-//! The model has one flow with a fixed round-trip time, independent loss of each packet, and no
-//! other limit. The sender notices a loss after one round-trip time and repairs it at no cost.
-//! Between losses, the window follows the functions of the RFC. A real sender is slower than this
-//! model because of loss recovery, timeouts and late ACKs.
+//! The model has one flow. In [`simulate`], the flow has a fixed round-trip time, independent loss
+//! of each packet, and no other limit. In [`mean_round_trip`], only the queue of a bottleneck
+//! limits the flow. The sender notices a loss after one round-trip time and repairs the loss at no
+//! cost. Between losses, the window follows the functions of the RFC. A real sender is slower than
+//! this model because of loss recovery, timeouts and late ACKs.
 
 use tidelane_netem::Rng;
 
@@ -29,7 +30,7 @@ struct Sender {
     w_max: f64,
     /// Window of the Reno-friendly region (RFC 9438 §4.3).
     w_est: f64,
-    /// Seconds since the last reduction.
+    /// Seconds since the last reduction, or since the end of slow start before the first reduction.
     since: f64,
     /// K: seconds from a reduction until the window is W_max again (RFC 9438 §4.2).
     k: f64,
@@ -102,11 +103,12 @@ pub struct Bottleneck {
 /// Initial window in segments (RFC 6928).
 const INITIAL_WINDOW: f64 = 10.0;
 
-/// Returns the mean round-trip time in seconds of an ideal sender that only a queue limits, from
-/// `after` to `until` seconds.
+/// Returns the mean round-trip time in seconds of an ideal sender that only a queue limits. The
+/// mean is over the round trips that start from `after` to `until` seconds.
 ///
-/// The sender leaves slow start as Linux's HyStart does: when the round-trip time has increased by
-/// an eighth, but by at least 4 ms and at most 16 ms.
+/// The sender leaves slow start at the first loss or, like Linux's HyStart, when the round-trip
+/// time has increased by an eighth. The increase must be at least 4 ms, and 16 ms are always
+/// enough.
 pub fn mean_round_trip(path: Bottleneck, after: f64, until: f64) -> f64 {
     let waiting = |cwnd: f64| (cwnd - path.rtt_s / path.packet_s).clamp(0.0, path.queue);
     let longer = (path.rtt_s / 8.0).clamp(0.004, 0.016);

@@ -1,5 +1,5 @@
-//! `tidelane-sim figure`: measures goodput, fairness and latency of bulk transfers over bad links
-//! in virtual time.
+//! `tidelane-sim figure`: measures goodput, fairness and latency of bulk transfers over simulated
+//! links in virtual time.
 
 use clap::ValueEnum;
 use tidelane_netem::LinkConfig;

@@ -1,5 +1,5 @@
-//! `tidelane-sim figure loss`: the goodput that bulk flows lose to packet loss and reordering. The
-//! figure compares Tidelane and a model of Linux on the same link.
+//! `tidelane-sim figure loss`, `loss-fast` and `loss-short`: the goodput that bulk flows lose to
+//! packet loss and reordering. The figures compare Tidelane and a model of Linux on the same link.
 
 use std::{
     sync::{
@@ -49,8 +49,8 @@ pub struct PathSpec {
     measured: Duration,
 }
 
-/// Paths on which a run takes seconds: one with a short queue, one with a long queue, and one with
-/// a long round-trip time.
+/// Paths of 1 Gbit/s or less: the first has a short queue, the second has many flows and a long
+/// queue, and the third has a long round-trip time.
 pub const SLOWER: [PathSpec; 3] = [
     PathSpec {
         name: "1 Gbit/s, 1 ms, 10 flows, queue of 100 frames",
@@ -96,7 +96,7 @@ pub const SLOWER: [PathSpec; 3] = [
     },
 ];
 
-/// Many flows, none of which can fill the link. Each impairment takes a minute of CPU time.
+/// Many flows, none of which can fill the link alone. Each impairment takes a minute of CPU time.
 pub const FASTER: [PathSpec; 1] = [PathSpec {
     name: "10 Gbit/s, 1 ms, 100 flows, queue of 1,000 frames",
     rate: 10_000_000_000,
@@ -219,7 +219,7 @@ impl PathSpec {
     }
 
     /// Measures and prints one path. Returns true if no penalty of Tidelane exceeds the penalty of
-    /// the model by more than the noise.
+    /// the model by more than the noise, of which at most [`NOISE_MAX`] counts.
     fn run(&self) -> Result<bool, Violation> {
         let (warm_up, measured) = (self.warm_up.as_millis(), self.measured.as_millis());
         println!("\n{}; {measured} ms after {warm_up} ms", self.name);

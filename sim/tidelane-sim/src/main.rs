@@ -2,8 +2,8 @@
 //! capture.
 //!
 //! After a failure in a swarm, the program prints the whole scenario, and writes the frames of all
-//! hosts that have a service. After every failure, the program prints the command that reproduces
-//! the failure.
+//! hosts that have a service to files. After every failure of a seed, the program prints the
+//! command that reproduces the failure.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -40,7 +40,7 @@ enum Command {
     },
     /// Run many seeds, on all CPUs
     Swarm {
-        /// Number of seeds; unlimited if neither --seeds nor --seconds is given
+        /// Number of seeds; by default, unlimited
         #[arg(long)]
         seeds: Option<u64>,
         /// Stop after this number of seconds
@@ -64,7 +64,7 @@ enum Command {
         seed: u64,
         #[command(flatten)]
         options: ScenarioOptions,
-        /// Write the frames of each host's port to PREFIX-0.pcapng, PREFIX-1.pcapng, ...
+        /// Write the frames of each host with a service to PREFIX-0.pcapng, PREFIX-1.pcapng, ...
         #[arg(long, value_name = "PREFIX")]
         pcap: Option<PathBuf>,
     },

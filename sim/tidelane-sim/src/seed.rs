@@ -16,7 +16,7 @@ pub struct ScenarioOptions {
     /// Topic of the runs; by default, the seed decides
     #[arg(long, value_enum)]
     theme: Option<ThemeName>,
-    /// Scenarios without IPv6 and without narrow paths, as older versions drew them
+    /// Scenarios with IPv4 only, and without MTU limits of paths
     #[arg(long)]
     plain: bool,
 }

@@ -10,9 +10,9 @@ use crate::{
 };
 
 impl Scenario {
-    /// Returns true if nothing in the scenario can lose a frame: the links lose none, no service
-    /// restarts, and no frame passes through a packet ring to a program with its own stack, because
-    /// a full ring drops frames.
+    /// Returns true if nothing in the scenario can lose a frame: the links lose none, no service or
+    /// direct host restarts, and no program has its own stack on a packet ring. A full packet ring
+    /// drops frames.
     pub fn is_lossless(&self) -> bool {
         let breaks = |fault: &Fault| matches!(fault, Fault::Outage { .. } | Fault::Restart { .. });
         let topology = &self.topology;
@@ -35,7 +35,8 @@ impl Scenario {
         self.faults.iter().any(jump)
     }
 
-    /// Returns true if a limit is so low that the service may refuse a connection.
+    /// Returns true if a limit (a backlog, or a host's number of local ports) is so low that the
+    /// service may refuse a connection.
     pub fn has_low_limits(&self) -> bool {
         let low = |spec: &ListenerSpec| (spec.backlog as usize) < self.connections.len();
         let few = |host: &HostSpec| (host.ports as usize) < self.connections.len();

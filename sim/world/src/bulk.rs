@@ -21,7 +21,7 @@ const CONNECTIONS_PER_PROGRAM: usize = 100;
 
 /// MTU of the hosts, in bytes.
 const MTU: u32 = 1500;
-/// Number of samples of a sender's state during the measurement.
+/// Number of samples of the smoothed round-trip time during the measurement.
 const SAMPLES: u64 = 50;
 
 /// Parameters of a bulk transfer.
@@ -56,12 +56,13 @@ pub struct Bulk {
 /// Result of a bulk transfer.
 #[derive(Clone, Debug)]
 pub struct Goodput {
-    /// Bytes that the server's program has read during the measurement, by connection. The
+    /// Bytes that the server's programs have read during the measurement, by connection. The
     /// connections of the third host come last.
     pub bytes: Vec<u64>,
     /// Duration of the measurement.
     pub measured: Duration,
-    /// Mean smoothed round-trip time of the first connection during the measurement.
+    /// Mean smoothed round-trip time of the first connection during the measurement. For the model
+    /// of Linux, the value at the end of the run.
     pub srtt: Duration,
     /// Counters of all hosts by name, for the whole run including the warm-up.
     pub counters: Vec<(String, u64)>,
@@ -93,8 +94,8 @@ impl Goodput {
 }
 
 impl Bulk {
-    /// Returns a transfer of one CUBIC flow over IPv4 for one second. The link is symmetric, the
-    /// window is 1 MiB, the seed is 1, and there is no competing traffic.
+    /// Returns a transfer of one CUBIC flow over IPv4 for one second without a warm-up. The link is
+    /// symmetric, the window is 1 MiB, the seed is 1, and there is no competing traffic.
     pub const fn over(link: LinkConfig) -> Self {
         Self {
             flows: 1,
@@ -248,7 +249,7 @@ fn endless(id: u32, number: usize, family: Family) -> ConnectionPlan {
 }
 
 impl World {
-    /// Returns the number of bytes that the server's program has read, by connection.
+    /// Returns the number of bytes that the server's programs have read, by connection.
     fn read_by_servers(&self) -> Vec<u64> {
         let entries = self.ledger().entries().iter();
         entries

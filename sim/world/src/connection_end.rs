@@ -12,12 +12,12 @@ use crate::{
     plan::{Ending, Role},
 };
 
-/// Largest number of bytes that an end moves in one turn (call of [`ConnectionEnd::turn`]), so that
-/// other connections get turns.
+/// Number of bytes after which a turn (call of [`ConnectionEnd::turn`]) ends, so that other
+/// connections get turns. Also the largest number of bytes of one read or write.
 const TURN_MAX: u64 = 128 << 10;
 /// Delay before an end retries a write that failed for lack of memory.
 const MEMORY_RETRY: Duration = Duration::from_millis(10);
-/// Delay of the next turn after a turn that moved [`TURN_MAX`] bytes.
+/// Delay of the next turn after a turn that moved at least [`TURN_MAX`] bytes.
 const TURN_TIME: Duration = Duration::from_micros(20);
 /// Time after which a server closes a connection whose client has not sent its header.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(400);
@@ -58,7 +58,7 @@ pub enum Next {
     Closed,
 }
 
-/// One end of one connection, with the stream, the plan and the progress of the end.
+/// One end of one connection, with the stream and the progress of the end. The ledger has the plan.
 #[derive(Debug)]
 pub struct ConnectionEnd<S> {
     stream: S,
@@ -167,8 +167,10 @@ impl<S: Pipe> ConnectionEnd<S> {
         })
     }
 
-    /// Closes the end if the peer is gone and its RST was lost, or if the header of the client's
-    /// stream has not arrived within `HEADER_TIMEOUT`. Returns true if the end has closed.
+    /// Closes the end if the peer has been gone for `GONE_PEER_TIMEOUT` because its RST was lost,
+    /// or if the header of the client's stream has not arrived within `HEADER_TIMEOUT`. Returns
+    /// true if this call has closed the end. Returns an error if the peer is gone and no RST can be
+    /// lost.
     pub fn check_gone_peer(
         &mut self,
         now: Instant,
@@ -204,7 +206,8 @@ impl<S: Pipe> ConnectionEnd<S> {
         self.stream.is_closed()
     }
 
-    /// Reads the header. Returns true once the header has identified the connection.
+    /// Inspects the header, which stays in the stream. Returns true once the header has identified
+    /// the connection.
     fn read_header(&mut self, now: Instant, run_state: &mut RunState) -> Result<bool, Violation> {
         let mut header = [0; HEADER_LEN as usize];
         let got = self.stream.peek(&mut header);
@@ -272,7 +275,7 @@ impl<S: Pipe> ConnectionEnd<S> {
         self.stream.close(abort);
     }
 
-    /// Closes after the plan is complete.
+    /// Closes after the plan is complete or the connection has ended.
     fn close(&mut self, now: Instant, run_state: &mut RunState) {
         run_state
             .ledger
@@ -348,7 +351,8 @@ impl<S: Pipe> ConnectionEnd<S> {
         Ok(taken > 0)
     }
 
-    /// Shuts down or closes if the plan is complete. Returns true if a further call may do more.
+    /// Shuts down or closes if the plan is complete, or closes if the connection has ended or the
+    /// peer has closed early. Returns true if a further call may do more.
     fn finish(&mut self, now: Instant, run_state: &mut RunState) -> Result<bool, Violation> {
         let id = self.connection_id();
         let plan = &run_state.ledger.entry(id).plan;

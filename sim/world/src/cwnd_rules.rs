@@ -15,8 +15,8 @@ use crate::{
 /// Number of full segments by which FlightSize may exceed cwnd: two of limited transmit (RFC 3042),
 /// one tail loss probe (RFC 8985 §7.3), and one because cwnd is not a multiple of the segment size.
 const ABOVE_CWND_MAX: u32 = 4;
-/// Number of full segments that a sender may send while cwnd permits none: segments of limited
-/// transmit, and probes.
+/// Number of full segments that a sender may send in one step while cwnd permits none: segments of
+/// limited transmit, and probes.
 const PROBES_MAX: u32 = 2;
 /// Limit of the checks per run. Each check lists all sockets of a host.
 const CHECKS_MAX: u64 = 20_000;
@@ -142,7 +142,8 @@ impl CwndRules {
                 .lowered_at
                 .filter(|(at, _)| info.bytes_acked + 1 < *at);
             sender.lowered_at = Some((reduced_until, signals));
-            // An earlier reduction does not count if an undo has followed it.
+            // An earlier reduction does not count after a timeout, or if a signal has followed,
+            // because the signal may have undone the reduction.
             let early = early.filter(|(_, then)| !timed_out && *then == signals);
             if let Some((at, _)) = early {
                 let text = format!(

@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 use tidelane_time::Instant;
 
 /// A hash with the constants of FNV-1a over 64-bit words instead of bytes, and with a rotation of
-/// the state after each word. The result is the same on every machine.
+/// the state after each word. The result is the same on every little-endian machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Digest(u64);
 

@@ -43,7 +43,7 @@ use parked::ParkedTime;
 use setup::{locals, options, socket};
 use stream::{DirectStream, Limits, Shared};
 
-/// Interval of the checks for peers that have disappeared without a reset.
+/// Interval of the checks for peers that have disappeared without a RST.
 const GONE_PEER_INTERVAL: Duration = Duration::from_secs(20);
 /// Limit of a context's wait while its NIC has no room for a segment.
 const FULL_WAIT_MAX: Duration = Duration::from_millis(10);
@@ -58,11 +58,12 @@ const ARRIVALS_PPM: u32 = 300_000;
 /// Name of the rule that the ready list is correct.
 const LIST: &str = "the ready list is right";
 
-/// A connection, and the time at which its program serves it next.
+/// A connection, and the condition for its next turn.
 struct Connection {
     end: ConnectionEnd<DirectStream>,
+    /// Time of the next turn. `None` if the next turn follows an event.
     at: Option<Instant>,
-    /// True if the ready list contains events of the connection.
+    /// True if the connection is new, or has had events in the ready list since its last turn.
     is_ready: bool,
 }
 
@@ -70,12 +71,12 @@ struct Connection {
 pub struct DirectHost {
     /// Time until which the host is paused.
     pub paused_until: Instant,
-    /// Time of the next run.
+    /// Time of the next run. `None` if the host waits for a frame.
     next: Option<Instant>,
     spec: DirectSpec,
     /// Offset of the host's clock from the clock of the world.
     clock_offset: Duration,
-    /// True while no program runs. Frames to and from the host are then lost.
+    /// True from a restart until the new programs run. Frames to the host are then lost.
     is_down: bool,
     clock: Clock,
     time: ParkedTime,
@@ -88,8 +89,11 @@ pub struct DirectHost {
     starts: VecDeque<Start>,
     /// Number of free buffers at the start.
     buffers: u32,
+    /// Time of the next check for peers that have disappeared.
     next_gone_check: Instant,
+    /// Number of connections accepted.
     accepted: u64,
+    /// Number of pauses of the connections that the programs have closed.
     pauses: u64,
     rng: Rng,
 }
@@ -185,7 +189,8 @@ impl DirectHost {
         Some(self.next?.max(self.paused_until))
     }
 
-    /// Passes a frame to the NIC. Returns false if the NIC has no room for the frame.
+    /// Passes a frame to the NIC, or drops the frame if the host is down. Returns false if the NIC
+    /// has no room for the frame.
     pub fn deliver(&mut self, now: Instant, frame: &[u8]) -> bool {
         let has_room = self.is_down || self.wire.deliver(frame);
         if !self.is_down {
@@ -204,7 +209,8 @@ impl DirectHost {
         self.wire.take_sent()
     }
 
-    /// Runs the context once, and then the programs. Returns true if there was work.
+    /// Runs a cycle of the context, and then the programs, unless the context waits. Returns true
+    /// if there was work.
     pub fn run(&mut self, now: Instant, run_state: &mut RunState) -> Result<bool, Violation> {
         self.is_down = false;
         self.set_clock(now);
@@ -350,8 +356,8 @@ impl DirectHost {
         Ok(has_opened)
     }
 
-    /// Serves each connection with events or an expired timer. Returns true if a program has served
-    /// a connection or looked for peers that have disappeared.
+    /// Serves each connection that is new, has events, or has reached the time of its next turn.
+    /// Returns true if a program has served a connection or looked for peers that have disappeared.
     fn give_turns(&mut self, now: Instant, run_state: &mut RunState) -> Result<bool, Violation> {
         let gone_check = now >= self.next_gone_check;
         if gone_check {

@@ -37,13 +37,15 @@ pub enum Fault {
         /// Duration.
         lasts: Duration,
     },
-    /// A service and its programs end. A new service starts without any state.
+    /// The service of a host and its programs end. A new service starts later without any state,
+    /// and the programs start again. On a direct host, which runs TCP in its programs, a context
+    /// has the place of the service.
     Restart {
         /// Index of the host.
         host: usize,
         /// Time of the fault.
         at: Instant,
-        /// Duration of the outage.
+        /// Time until the new service and the programs start.
         lasts: Duration,
         /// True if the service resets its connections before it ends.
         orderly: bool,

@@ -2,7 +2,8 @@
 //!
 //! The bytes of each stream contain tags that identify the connection ([`crate::pattern`]). A
 //! program's region is the memory that the program shares with the service. The region may contain
-//! bytes only of connections of the program's own user, even if the program is hostile.
+//! bytes only of connections that have an end of the program's own user, even if the program is
+//! hostile.
 
 use tidelane_netem::Rng;
 use tidelane_ring::ProgramRegion;
@@ -15,7 +16,8 @@ const PART_LEN: u64 = 256 << 10;
 /// Length of a block of the search in bytes. The search skips blocks of zeros, because most blocks
 /// are unused.
 const BLOCK: usize = 4096;
-/// Largest number of searches during a run. Further searches follow at the end of the run.
+/// Number of searches after which a run chooses no more programs at random. Searches also follow
+/// the death of a hostile program and the end of the run.
 const SEARCHES_MAX: u64 = 6;
 
 /// Searches the memory of programs for bytes of other users' connections.

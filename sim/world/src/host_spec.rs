@@ -1,4 +1,4 @@
-//! Parameters of a host.
+//! Parameters of a host with a service.
 
 use tidelane_engine::{Algorithm, EcnPolicy, EngineConfig};
 use tidelane_netem::Rng;
@@ -7,7 +7,7 @@ use tidelane_time::Duration;
 /// Number of local ports of a host, unless the scenario makes ports scarce.
 pub(crate) const PORTS: u32 = 4096;
 
-/// Parameters of a host.
+/// Parameters of a host with a service.
 #[derive(Clone, Debug)]
 pub struct HostSpec {
     /// Number of fast-path cores of the host's service.
@@ -28,7 +28,7 @@ pub struct HostSpec {
     pub engine: EngineConfig,
 }
 
-/// Draws the parameters of a host.
+/// Draws the parameters of a host. The scenario may then change `cores`, `ports` and `ipv6`.
 pub(crate) fn new_host(rng: &mut Rng) -> HostSpec {
     let mtu = [1500, 1500, 1500, 576, 1280, 9000][rng.below(6) as usize];
     let rx_window_max = 1 << rng.between(14, 22);

@@ -47,9 +47,10 @@ pub struct LatencyUnderLoad {
 /// Round-trip times of the small flow, and goodput of the bulk flow.
 #[derive(Clone, Debug)]
 pub struct RoundTrips {
-    /// Arrival time of each reply since the start of the bulk flow, and its round-trip time.
+    /// For each reply during the bulk flow: the time from the start of the bulk flow to the arrival
+    /// of the reply, and the round-trip time.
     pub together: Vec<(Duration, Duration)>,
-    /// Round-trip times before the start of the bulk flow.
+    /// Round-trip times of the replies before the start of the bulk flow.
     pub alone: Vec<Duration>,
     /// Bytes that the receiver of the bulk flow read.
     pub bulk: u64,
@@ -103,7 +104,8 @@ impl LatencyUnderLoad {
             bulk: 0,
             lasted: self.together,
         };
-        // The round-trip time of the first reply includes the handshake and is not counted.
+        // The client sends the next request when a reply arrives, so a round-trip time is the
+        // interval between two replies. The first reply only starts the first interval.
         let (mut now, mut last, mut replies) = (Instant::ZERO, None, 0);
         while now < end {
             now += RESOLUTION;

@@ -36,7 +36,7 @@ pub enum Stage {
     NotYet,
     /// In use by its program.
     Open,
-    /// Closed by its program, or ended with the program.
+    /// Closed by its program, or ended with the program or its service.
     Ended,
 }
 
@@ -49,10 +49,10 @@ pub struct EndRecord {
     pub written: u64,
     /// Payload bytes read and verified.
     pub read: u64,
-    /// True if the end has shut down for writing.
+    /// True if the end has shut down for writing, or if its program has closed the end.
     pub finished: bool,
-    /// Time at which the end closed early, aborted or died. From then on, its peer may receive a
-    /// RST.
+    /// Time from which the peer may receive a RST: the end closed early, aborted, died, lost its
+    /// service, or saw an early end of the connection.
     pub broken_at: Option<Instant>,
 }
 
@@ -65,8 +65,8 @@ pub struct Entry {
     pub ends: [EndRecord; 2],
     /// Reason why the connection may end contrary to its plan.
     pub excuse: Option<&'static str>,
-    /// True if the client writes random values to its own memory. Its streams are then not
-    /// verified.
+    /// True if the client writes random values to its own memory. Wrong bytes on the connection are
+    /// then no violation.
     pub client_is_hostile: bool,
     /// Time of the last progress of either end.
     pub last_progress: Instant,
@@ -84,9 +84,10 @@ pub struct Ledger {
     pub timeouts: bool,
     /// True if the service may refuse a connection, because a limit is low.
     pub refusals: bool,
-    /// True if a host's clock may jump, which ends the wait for a neighbour or a local TCP port.
+    /// True if a host's clock may jump, or if a host may pause. The wait for a neighbour or a local
+    /// TCP port may then end early.
     pub clock_jumps: bool,
-    /// True if no link loses frames, so that every RST arrives.
+    /// True if nothing in the run loses frames, so that every RST arrives.
     pub lossless: bool,
 }
 
@@ -135,7 +136,8 @@ impl Ledger {
         &mut entry.ends[role.index()]
     }
 
-    /// Records that an end is in use. A second call for the same end is a violation.
+    /// Records that an end is in use. A second call for the same end is a violation, unless the
+    /// client is hostile.
     pub fn open(&mut self, now: Instant, id: u32, role: Role) -> Result<(), Violation> {
         let client_is_hostile = self.entry(id).client_is_hostile;
         let end = self.touch(now, id, role);
@@ -152,7 +154,8 @@ impl Ledger {
         self.touch(now, id, role).written += count;
     }
 
-    /// Records that an end read `count` more bytes and verified them.
+    /// Records that an end read `count` more bytes and verified them. Returns an error if the end
+    /// has read more bytes than its peer has written, unless the client is hostile.
     pub fn read(&mut self, now: Instant, id: u32, role: Role, count: u64) -> Result<(), Violation> {
         self.bytes += count;
         let end = self.touch(now, id, role);
@@ -171,7 +174,8 @@ impl Ledger {
         self.touch(now, id, role).finished = true;
     }
 
-    /// Records that an end closed before its plan was complete.
+    /// Records that the peer of an end may receive a RST from now on, for example because the end
+    /// closed before its plan was complete.
     pub fn mark_broken(&mut self, now: Instant, id: u32, role: Role) {
         let end = self.touch(now, id, role);
         end.broken_at.get_or_insert(now);
@@ -256,7 +260,7 @@ impl Ledger {
     }
 
     /// Records the death of a program with its own stack, with all unsent data. `concerns` selects
-    /// the ends that the program served.
+    /// the ends that the program served. The connections that are not yet opened do not change.
     pub fn stack_died(&mut self, now: Instant, concerns: impl Fn(&ConnectionPlan, Role) -> bool) {
         let begun = |entry: &Entry| entry.ends[0].stage != Stage::NotYet;
         let begun: Vec<bool> = self.entries.iter().map(begun).collect();
@@ -278,14 +282,14 @@ impl Ledger {
     }
 
     /// Returns the time since which the peer of the end in `role` has been gone, so that the end
-    /// waits in vain.
+    /// waits in vain. Returns `None` if the peer is open, or if no RST of the peer is expected.
     pub fn peer_gone_since(&self, id: u32, role: Role) -> Option<Instant> {
         let peer = self.end(id, role.peer());
         peer.broken_at.filter(|_| peer.stage != Stage::Open)
     }
 
-    /// Checks that the connection of the end in `role` may end with `cause`, without an end of
-    /// file.
+    /// Checks that the connection of the end in `role` may end with `cause`, before both ends have
+    /// finished. If an exception of the run permits the cause, excuses the connection.
     pub fn check_cause(
         &mut self,
         now: Instant,
@@ -318,7 +322,7 @@ impl Ledger {
     }
 
     /// Checks an end of file at the end in `role`: the peer must have finished, and the end must
-    /// have read all bytes of the peer.
+    /// have read all bytes of the peer. A connection of a hostile client is not checked.
     pub fn check_end_of_file(&self, now: Instant, id: u32, role: Role) -> Result<(), Violation> {
         let (own, peer) = (self.end(id, role), self.end(id, role.peer()));
         let entry = self.entry(id);
@@ -335,8 +339,8 @@ impl Ledger {
         Err(violation(now, "the end comes after the last byte", text))
     }
 
-    /// Returns the connections that have started, are not over, and have made no progress for
-    /// `limit`.
+    /// Returns the connections that were planned to start by `now`, are not over, and have made no
+    /// progress for longer than `limit`.
     pub fn stuck(&self, now: Instant, limit: Duration) -> impl Iterator<Item = &Entry> {
         self.entries.iter().filter(move |entry| {
             !entry.is_over() && entry.plan.start <= now && now - entry.last_progress > limit

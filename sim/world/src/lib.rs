@@ -19,9 +19,10 @@
 //! - Bytes arrive intact and in order, and the end of file follows the last byte (`ledger.rs`).
 //! - No connection ends without a reason, and every connection makes progress.
 //! - An idle service sleeps.
-//! - The memory of one user's programs contains no byte of another user.
-//! - Every segment that a host sends obeys TCP (`wire_rules.rs`) and its congestion control
-//!   (`cwnd_rules.rs`).
+//! - The memory that a user's programs share with the service contains no byte of a connection
+//!   between other users.
+//! - Every segment that Tidelane's TCP sends over a link obeys TCP (`wire_rules.rs`) and its
+//!   congestion control (`cwnd_rules.rs`).
 //! - Mux ports send and receive only packets of their own 3-tuples (`ports/oracle.rs`).
 //! - At the end, no flow, buffer, TIME-WAIT, timer or mux port is left, and no user is charged for
 //!   memory.
@@ -83,12 +84,13 @@ pub use crate::{
     world::World,
 };
 
-/// Runs the scenario of `seed`. Returns an error if a rule is broken.
+/// Runs the scenario of `seed`. Returns an error if a rule is broken, or if memory for the run is
+/// lacking.
 pub fn run_seed(seed: u64) -> Result<Report, Violation> {
     run(Scenario::from_seed(seed))
 }
 
-/// Runs a scenario. Returns an error if a rule is broken.
+/// Runs a scenario. Returns an error if a rule is broken, or if memory for the run is lacking.
 pub fn run(scenario: Scenario) -> Result<Report, Violation> {
     let no_memory = |error: std::io::Error| Violation {
         at: tidelane_time::Instant::ZERO,

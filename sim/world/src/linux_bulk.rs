@@ -1,5 +1,6 @@
 //! Runs the bulk transfer of [`Bulk`] between models of Linux's TCP (`sim/linux-model`) instead of
-//! Tidelane's hosts. The network and its random numbers are the same for both.
+//! Tidelane's hosts. The links are the same for both. The random numbers of the links derive from
+//! the same seed, but differ.
 //!
 //! The frames have the length of real frames, so that they take the same time on a link and the
 //! same space in a queue. After the link header, a frame contains only the fields that the models
@@ -20,14 +21,15 @@ use crate::{
 /// Payload of a full segment with timestamps over an MTU of 1,500 bytes, in bytes.
 const MSS: u64 = 1448;
 /// Lengths of frames with and without payload, in bytes. A SACK option adds four bytes, plus eight
-/// per block.
+/// per block, to a frame without payload.
 const DATA_LEN: usize = 1514;
 const ACK_LEN: usize = 66;
 /// Numbers of the two hosts.
 const SENDER: usize = 0;
 const RECEIVER: usize = 1;
 
-/// A bulk transfer between models of Linux's TCP, with CUBIC and without a competing host.
+/// A bulk transfer between models of Linux's TCP, with CUBIC and without a competing host. The run
+/// ignores [`Bulk::congestion`], and [`Bulk::competing`] must be `None`.
 #[derive(Clone, Copy, Debug)]
 pub struct LinuxBulk {
     /// Flows, network, windows, times and seed.
@@ -49,11 +51,12 @@ struct Flow {
 struct Run {
     network: Network,
     flows: Vec<Flow>,
-    /// Deadlines of flows, ordered by time. [`Self::due`] contains the same deadlines by flow.
+    /// Deadlines in the order of time, each with the index of its flow. [`Self::due`] contains the
+    /// same deadlines by flow.
     timers: BTreeSet<(Instant, usize)>,
     due: Vec<Option<Instant>>,
     settings: Settings,
-    /// Duration of a handshake: the round-trip time of the link.
+    /// Duration of a handshake: the sum of the delays of the links in both directions.
     handshake: Duration,
 }
 
@@ -224,7 +227,8 @@ impl Run {
         Duration::from_micros(first.unwrap_or_default() as u64)
     }
 
-    /// Returns the sums of the senders' counters, named like the engine's counters.
+    /// Returns the sums of the senders' counters, named like the engine's counters. The engine has
+    /// no counter `undone`.
     fn counters(&self) -> Vec<(String, u64)> {
         let sum = |of: fn(&Counters) -> u64| self.senders().map(|s| of(s.counters())).sum();
         let named: [(&str, u64); 8] = [
@@ -248,8 +252,8 @@ enum Body {
     Ack(Ack),
 }
 
-/// Content of a frame: the flow, and then 32-bit numbers. The length of the frame determines their
-/// meaning.
+/// Content of a frame: the index of the flow, and then the fields of the body, each as a 32-bit
+/// number. The length of the frame determines whether the body is data or an ACK.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Packet {
     flow: usize,
@@ -335,6 +339,7 @@ mod tests {
         }
     }
 
+    /// Returns a transfer of four flows. `loss` is the probability of loss in parts per million.
     fn bulk(loss: u32) -> LinuxBulk {
         let link = LinkConfig {
             rate: 100_000_000,
@@ -367,9 +372,9 @@ mod tests {
         assert_eq!(lossy.bytes, bulk(20_000).run().bytes);
     }
 
-    /// The link of `bench/figures/tas-fig7`. On this link, a real kernel keeps 0.8 to 1 of its
-    /// lossless rate at a loss of 1 and 2 %, and 0.10 to 0.13 at 5 %. At 5 %, the model keeps twice
-    /// the kernel's rate.
+    /// The link of `bench/figures/tas-fig7`. On this link, a real kernel keeps 0.76 to 1 of its
+    /// lossless rate at a loss of 1 and 2 %, and 0.10 to 0.13 at 5 %. At 5 %, the model keeps about
+    /// twice the kernel's rate.
     #[test]
     fn loss_costs_about_as_much_as_on_a_kernel() {
         let rate = |loss| {

@@ -1,17 +1,19 @@
-//! The bytes of a stream as a function of the connection, the direction and the position. A
-//! receiver can verify any byte independently of the preceding bytes.
+//! The bytes of a stream as a function of the run's seed, the connection, the direction and the
+//! position. A receiver can verify any byte independently of the preceding bytes.
 
 /// Length in bytes of the header at the start of a client's stream. The header identifies the
 /// connection.
 pub const HEADER_LEN: u64 = 16;
+/// Constant that separates the hashes in the header and in the tags from other hashes of the seed.
 const HEADER_KEY: u64 = 0x7469_6465_6c61_6e65;
 /// First byte of every tag.
 const TAG_MARK: u8 = 0xa7;
 /// Distance between two tags in a stream, in bytes.
 const TAG_EVERY: usize = 8;
 
-/// The last four bytes of every eight bytes of a stream. A tag identifies the run and the
-/// connection, so that a part of a stream can be recognised anywhere in memory.
+/// The last four bytes of every eight bytes of a stream, except in the header. A tag contains a
+/// mark, eight bits of a hash of the run's seed, and the low 16 bits of the connection's number, so
+/// that a part of a stream can be recognised anywhere in memory.
 type Tag = [u8; 4];
 
 fn mix(value: u64) -> u64 {
@@ -28,7 +30,8 @@ fn tag(seed: u64, id: u32) -> Tag {
 
 /// Returns the connections of which `bytes` contains a part of a stream, at any offset. Two
 /// consecutive tags identify a part, so parts of less than 19 bytes may be missed. The header,
-/// which has no tags, is always missed.
+/// which has no tags, is always missed. A connection appears once for each pair of consecutive
+/// tags. The numbers of the run's connections must fit in 16 bits.
 pub fn connections_in(seed: u64, bytes: &[u8]) -> impl Iterator<Item = u32> {
     let [mark, run, ..] = tag(seed, 0);
     let windows = bytes.windows(TAG_EVERY + size_of::<Tag>());
@@ -51,7 +54,8 @@ pub struct Content {
 }
 
 impl Content {
-    /// Returns the stream of the client of connection `id`: a header, and then pseudorandom bytes.
+    /// Returns the stream of the client of connection `id`: a header, and then pseudorandom bytes
+    /// with tags.
     pub fn of_client(seed: u64, id: u32) -> Self {
         let name = u64::from(id);
         let mut header = [0; HEADER_LEN as usize];
@@ -64,7 +68,7 @@ impl Content {
         }
     }
 
-    /// Returns the stream of the server of connection `id`: pseudorandom bytes.
+    /// Returns the stream of the server of connection `id`: pseudorandom bytes with tags.
     pub fn of_server(seed: u64, id: u32) -> Self {
         Self {
             key: mix(seed ^ (u64::from(id) << 1 | 1)),

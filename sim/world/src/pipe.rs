@@ -1,5 +1,6 @@
-//! A program's operations on a connection. The streams of each kind of stack implement the
-//! operations: the service, the direct back end of the ring API, the embedded stack, and smoltcp.
+//! A program's operations on a connection. Each kind of stack implements the operations for its
+//! streams. The kinds are the service, the direct back end of the ring API, the embedded stack, and
+//! smoltcp.
 
 use std::io::IoSliceMut;
 
@@ -15,7 +16,8 @@ pub trait Pipe {
     fn peek(&mut self, into: &mut [u8]) -> usize;
     /// Consumes up to `count` bytes without copying them. Returns their number.
     fn discard(&mut self, count: usize) -> usize;
-    /// Reads with a randomly chosen function of the stream. Returns the number of bytes.
+    /// Reads with a randomly chosen function of the stream, if the stream has several. Returns the
+    /// number of bytes.
     fn receive(&mut self, rng: &mut Rng, into: &mut [u8]) -> usize;
     /// Writes as many bytes as fit. Returns their number.
     fn write(&mut self, bytes: &[u8]) -> usize;
@@ -34,13 +36,15 @@ pub trait Pipe {
     fn ended(&mut self) -> Option<u32>;
     /// Returns true if the peer's FIN has arrived.
     fn fin_received(&self) -> bool;
-    /// Returns true if the peer's FIN has arrived and all data has been read.
+    /// Returns true if the peer's FIN has arrived and all data has been read. A stream of the
+    /// service also returns true if all data has been read and the connection has ended.
     fn at_end(&mut self) -> bool;
-    /// Returns true if no more data will arrive.
+    /// Returns true if no more data will arrive, because the peer's FIN has arrived or the
+    /// connection has ended.
     fn peer_closed(&mut self) -> bool;
-    /// Returns true if the handshake is complete.
+    /// Returns true if the handshake is complete. The direct back end always returns true.
     fn established(&mut self) -> bool;
-    /// Disables Nagle's algorithm.
+    /// Disables Nagle's algorithm. Has no effect on the direct back end.
     fn set_nodelay(&mut self);
 }
 

@@ -78,7 +78,7 @@ pub struct Round {
 pub struct ConnectionPlan {
     /// Number of the connection in the run.
     pub id: u32,
-    /// Program that opens the connection.
+    /// Index of the program that opens the connection.
     pub client: usize,
     /// Index of the listener that accepts the connection.
     pub listener: usize,
@@ -149,17 +149,18 @@ pub enum Traffic {
     Short,
     /// Many small requests and replies.
     Echo,
-    /// A large transfer in one or both directions.
+    /// A transfer of less than 1 MiB in one or both directions.
     Bulk,
     /// A connection without payload.
     Empty,
 }
 
-/// Largest number of bytes of a bulk connection per direction, without the header.
+/// Exclusive limit of the bytes of a bulk connection per direction, without the header.
 const BULK_MAX: u64 = 1 << 20;
 
 impl ConnectionPlan {
-    /// Draws a connection of kind `traffic`.
+    /// Draws a connection of kind `traffic`, over IPv4 and with an active open at time zero. The
+    /// caller may change the IP version and the time.
     pub fn new(rng: &mut Rng, traffic: Traffic, id: u32, client: usize, listener: usize) -> Self {
         let rounds = rounds_of(rng, traffic);
         let mut plan = Self {
@@ -225,6 +226,7 @@ pub(crate) fn steady_end() -> EndPlan {
     }
 }
 
+/// Draws the plan of an end. `moved` is the number of bytes that both ends send.
 fn new_end(rng: &mut Rng, moved: u64) -> EndPlan {
     let chunk = |rng: &mut Rng| {
         let bits = rng.between(4, 17);

@@ -78,12 +78,11 @@ pub(crate) enum PortEvent {
     Retired(usize),
     /// A hostile program misbehaves.
     Hostile(usize),
-    /// A program starts again.
+    /// A program starts.
     Launch(usize),
-    /// A program ends.
+    /// A program dies, or a new version of the program takes over its claims.
     Change,
-    /// The driver closes corrupt mux ports: ports in whose rings the mux has found an impossible
-    /// value.
+    /// The driver closes corrupt mux ports, in whose rings the mux has found impossible values.
     Answer,
 }
 
@@ -94,11 +93,12 @@ pub(crate) struct Ports {
     /// Number of starts of each program.
     pub starts: Vec<u16>,
     driver: Driver,
-    /// Running programs, by index.
+    /// Running well-behaved programs, by index.
     programs: Vec<Option<PortProgram>>,
     /// Old versions of programs, each with the time of its planned end.
     retired: Vec<(Instant, PortProgram)>,
     hostiles: Hostiles,
+    /// Time of the next start of a program that does not run, by index.
     relaunches: Vec<Option<Instant>>,
     changes: VecDeque<PortChange>,
     /// Time at which the driver closes corrupt mux ports.
@@ -262,7 +262,7 @@ impl Ports {
         Some((change, program.open_ends()))
     }
 
-    /// Ends a program, which starts again at time `back`.
+    /// Ends a program. The program starts again at time `back`, or not if `back` is `None`.
     pub fn kill(
         &mut self,
         now: Instant,
@@ -346,8 +346,8 @@ impl Ports {
         })
     }
 
-    /// Checks that the mux has neither refused nor lost a packet of a well-behaved program. Without
-    /// room in the NIC, a packet has to wait.
+    /// Checks that the mux has lost no packet of a well-behaved program, and has refused no packet
+    /// without a reason. Without room in the NIC, a packet has to wait.
     pub fn check_unsent(&self, now: Instant, mux: &MuxPorts) -> Result<(), Violation> {
         for program in self.programs.iter().flatten() {
             let Some(counters) = mux.port_counters(program.id) else {
@@ -394,12 +394,12 @@ impl Ports {
         Ok(())
     }
 
-    /// Returns true if all programs have finished.
+    /// Returns true if no running well-behaved program has a connection to open or to serve.
     pub fn are_idle(&self) -> bool {
         self.programs.iter().flatten().all(PortProgram::is_idle)
     }
 
-    /// Returns true if no stack has any state of a connection.
+    /// Returns true if no stack of a well-behaved program has any state of a connection.
     pub fn are_over(&self) -> bool {
         self.programs.iter().flatten().all(PortProgram::is_over)
     }
@@ -415,7 +415,7 @@ impl Ports {
         unfinished.map(line).collect()
     }
 
-    /// Ends hostile programs and old versions, and cancels all planned ends.
+    /// Ends hostile programs and old versions, and cancels all planned ends and starts.
     pub fn begin_drain(&mut self, now: Instant, service: &mut Service) -> Result<(), Violation> {
         self.changes.clear();
         self.relaunches.fill(None);

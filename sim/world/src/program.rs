@@ -56,7 +56,8 @@ pub struct Process {
     pub program: Program,
     /// Shared memory of the process.
     pub region: Arc<ProgramRegion>,
-    /// Threads of the process, and the time at which each runs next.
+    /// Threads of the process, each with the time of its next run. `None` if the thread waits for
+    /// its doorbell.
     pub workers: Vec<(Option<Instant>, Worker)>,
     /// In a hostile program, the fuzzer that writes random values to the shared memory.
     pub fuzzer: Option<RegionFuzzer>,
@@ -107,8 +108,9 @@ impl Process {
         })
     }
 
-    /// Starts to accept connections of a listener. `key` identifies the listener, like the inode of
-    /// a kernel socket. Returns true if the service has accepted the listener.
+    /// Starts to accept connections of a listener. `host` is the index of the host. `key`
+    /// identifies the listener, like the inode of a kernel socket. Returns true if the service has
+    /// accepted all sockets of the listener.
     pub fn listen(
         &mut self,
         machine: &mut Machine,
@@ -145,14 +147,15 @@ impl Process {
         })
     }
 
-    /// Kills the process. No code of the process runs afterwards, not even destructors.
+    /// Kills the process. The destructors of its streams then do nothing, because no code of a
+    /// killed process runs.
     pub fn kill(self, now: Instant, machine: &mut Machine) {
         self.program.mark_service_gone();
         machine.host.remove_program(machine.clock(now), &self.id);
         machine.wake(now);
     }
 
-    /// Returns true if the process has no connections left.
+    /// Returns true if the process has no connection to open or to serve.
     pub fn is_idle(&self) -> bool {
         self.workers.iter().all(|(_, worker)| worker.is_idle())
     }

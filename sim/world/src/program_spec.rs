@@ -24,11 +24,11 @@ pub enum Behaviour {
 pub struct ProgramSpec {
     /// Index of the program's host.
     pub host: usize,
-    /// Number of the program's user.
+    /// User id of the program.
     pub user: u32,
     /// Number of the program's threads.
     pub workers: u32,
-    /// Longest delay from a doorbell to the run of its thread.
+    /// Longest delay after a thread's doorbell is rung until the thread runs.
     pub wake_time_max: Duration,
     /// Behaviour of the program.
     pub behaviour: Behaviour,
@@ -43,10 +43,10 @@ pub struct ListenerSpec {
     pub port: u16,
     /// Addresses to which the listener is bound.
     pub bound: Bound,
-    /// Largest length of the accept queue.
+    /// Backlog of the accept queue, as the program passes it to `listen`.
     pub backlog: u32,
-    /// Programs that hold the listener: several programs after a fork.
+    /// Indices of the programs that hold the listener: several programs after a fork.
     pub programs: Vec<usize>,
-    /// Longest time that a connection waits in the accept queue.
+    /// Time for which a program that uses the service leaves each connection in the accept queue.
     pub accept_delay: Duration,
 }

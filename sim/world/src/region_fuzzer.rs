@@ -1,8 +1,10 @@
 //! A hostile program that writes random values to its region, the memory that the program shares
-//! with the service. A slot is the record of one connection in the region.
+//! with the service. A slot is the record of one connection in the region. A ring set has the rings
+//! between one thread of the program and one core of the service.
 //!
 //! Each burst has up to 16 writes at random offsets, most of them in structures that the service
-//! reads. The burst then overwrites the next 16 words of a sweep over the memory in use.
+//! reads. The burst then overwrites the next 16 words (of 8 bytes) of a sweep over the parts of the
+//! region that a run uses first. The sweep starts again after the last word.
 
 use std::sync::Arc;
 
@@ -14,7 +16,7 @@ use tidelane_netem::Rng;
 use tidelane_ring::ProgramRegion;
 use tidelane_time::{Duration, Instant};
 
-/// Number of slots that the random writes target: the slots that the run uses first.
+/// Number of slots that the random writes and the sweep target: the slots that the run uses first.
 const SLOTS_AIMED_AT: u64 = 8;
 /// Number of bytes of each buffer area that the sweep covers.
 const BUFFERS_SWEPT: u64 = 64 << 10;
@@ -30,7 +32,7 @@ const EDGES: [u64; 8] = [
     u64::MAX,
 ];
 
-/// Number of words that the sweep covers in one burst.
+/// Number of words of 8 bytes that the sweep covers in one burst.
 const SWEEP_WORDS: u64 = 16;
 
 /// Writes random values to one region, in bursts.
@@ -42,7 +44,7 @@ pub struct RegionFuzzer {
     pub next: Instant,
     /// Number of writes so far.
     pub writes: u64,
-    /// Number of words swept so far.
+    /// Number of words swept so far, in earlier processes of the program, too.
     pub swept: u64,
     rng: Rng,
 }
@@ -84,7 +86,7 @@ impl RegionFuzzer {
     }
 
     /// Returns the region offset of the next word of the sweep. The sweep covers the header, the
-    /// first context, slots, and a part of each buffer area.
+    /// first ring set, the first slots, and the start of each buffer area.
     fn sweep_offset(&self) -> u64 {
         let layout = self.region.layout();
         let slots_start = layout.slot_offset(0).unwrap_or(HEADER_LEN);
@@ -106,6 +108,7 @@ impl RegionFuzzer {
         0
     }
 
+    /// Returns a random value. About half of the values are boundary values, or close to one.
     fn value(&mut self) -> u64 {
         let edge = EDGES[self.rng.below(EDGES.len() as u64) as usize];
         match self.rng.below(4) {
@@ -116,18 +119,19 @@ impl RegionFuzzer {
         }
     }
 
-    /// Selects the structure for the next write. Returns its region offset and its length in bytes.
+    /// Selects a structure, or the whole region, for the next random write. Returns its region
+    /// offset and its length in bytes.
     fn target(&mut self) -> (u64, u64) {
-        let context = ring_set_offset(0);
+        let ring_set = ring_set_offset(0);
         let slots = self.region.layout().slot_offset(0).unwrap_or(HEADER_LEN);
         match self.rng.below(10) {
             0 => (0, HEADER_LEN),
-            1 | 2 => (context, size_of::<RingSetHead>() as u64),
-            3 => (context + DATA_REQUEST_OFFSET, 256),
-            4 => (context + DATA_EVENT_OFFSET, 256),
-            5 => (context + CONTROL_REQUEST_OFFSET, 1024),
+            1 | 2 => (ring_set, size_of::<RingSetHead>() as u64),
+            3 => (ring_set + DATA_REQUEST_OFFSET, 256),
+            4 => (ring_set + DATA_EVENT_OFFSET, 256),
+            5 => (ring_set + CONTROL_REQUEST_OFFSET, 1024),
             6 => (
-                context + CONTROL_EVENT_OFFSET,
+                ring_set + CONTROL_EVENT_OFFSET,
                 RING_SET_LEN - CONTROL_EVENT_OFFSET,
             ),
             7 | 8 => (slots, SLOTS_AIMED_AT * size_of::<Slot>() as u64),

@@ -24,15 +24,17 @@ pub struct Report {
     pub complete: u64,
     /// Number of complete connections over IPv6.
     pub over_ipv6: u64,
-    /// Number of connections that ended early, as planned or for a recorded reason.
+    /// Number of all other connections. Each of them ended early as planned, was refused, or has a
+    /// recorded reason.
     pub broken: u64,
-    /// Number of programs that died.
+    /// Number of processes of programs that were killed, or that handed over to a new version.
     pub deaths: u64,
-    /// Number of services that were restarted.
+    /// Number of restarts of services and of direct hosts (which run TCP within their programs).
     pub restarts: u64,
     /// Number of segments checked against the wire rules.
     pub checked_segments: u64,
-    /// Number of checks of senders against the rules of congestion control.
+    /// Number of steps of a host after which its senders were checked against the rules of
+    /// congestion control.
     pub checked_windows: u64,
     /// Number of searches through the memory of a program.
     pub memory_searches: u64,
@@ -44,11 +46,12 @@ pub struct Report {
     pub fuzz_bursts: u64,
     /// Number of times that a host went to sleep without a timer.
     pub sleeps: u64,
-    /// Time at which the last connection was over.
+    /// Time of the check that found all connections over and all programs idle.
     pub busy: Instant,
-    /// Time at which the last state of the hosts disappeared.
+    /// Time of the check that found no state left on the hosts.
     pub end: Instant,
-    /// Start and end of each complete connection. Empty in a sum of reports.
+    /// Start and end of each connection whose duration is compared with a run without hostile
+    /// programs. Empty in a sum of reports.
     pub(crate) spans: Spans,
     /// Sums of the counters of all hosts.
     pub counters: BTreeMap<String, u64>,

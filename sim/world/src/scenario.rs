@@ -28,13 +28,13 @@ const AREA_LEN_LOW: u64 = 64 << 10;
 /// Theme of a run: the kind of problem on which its scenario concentrates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Theme {
-    /// Hosts, programs and links of all kinds.
+    /// Hosts with a service, with programs and links of all kinds.
     Any,
     /// Client and server are on one host.
     LocalPath,
     /// Programs die.
     Death,
-    /// A program writes random values to its shared memory.
+    /// One or two programs write random values to their shared memory.
     Misbehaviour,
     /// Services restart, hosts pause, clocks jump.
     Faults,
@@ -42,12 +42,15 @@ pub enum Theme {
     LowMemory,
     /// The peer is a smoltcp host.
     Smoltcp,
-    /// Services have several cores. Programs die, and services restart.
+    /// Services have one to four cores. In some runs, programs die, services restart, hosts pause,
+    /// or clocks jump. [`Scenario::from_seed`] never draws this theme.
     Cores,
     /// Programs with their own stacks send and receive over mux ports, the packet rings of a host's
-    /// mux, which shares the NIC between them and the service. Some programs are hostile.
+    /// mux, which shares the NIC between them and the service. In most runs, some programs are
+    /// hostile.
     Ports,
-    /// Hosts run the direct back end of the ring API, and connect to hosts of all kinds.
+    /// Some hosts run the direct back end of the ring API (TCP within the program), and have
+    /// connections with hosts of all kinds.
     Direct,
 }
 
@@ -58,9 +61,9 @@ pub struct Scenario {
     pub seed: u64,
     /// Theme of the run.
     pub theme: Theme,
-    /// Tidelane's hosts.
+    /// Hosts with Tidelane's service. Their indices precede the indices of all other hosts.
     pub hosts: Vec<HostSpec>,
-    /// The smoltcp host, if any. Its index is the number of Tidelane's hosts.
+    /// The smoltcp host, if any. The index of this host is the length of `hosts`.
     pub smoltcp: Option<SmoltcpSpec>,
     /// Hosts that run the direct back end of the ring API. Their indices follow all other hosts.
     pub direct: Vec<DirectSpec>,
@@ -74,12 +77,13 @@ pub struct Scenario {
     pub connections: Vec<ConnectionPlan>,
     /// Faults, in the order of time.
     pub faults: Vec<Fault>,
-    /// Mux ports of one host: packet rings for programs with their own stacks.
+    /// Mux ports of one host: packet rings for programs with their own stacks. `None` if no host
+    /// has mux ports.
     pub ports: Option<PortsSpec>,
 }
 
 impl Scenario {
-    /// Derives the scenario of `seed`.
+    /// Derives the scenario of `seed`. The seed also determines the theme.
     pub fn from_seed(seed: u64) -> Self {
         let mut rng = Rng::new(seed).fork(0x5ce_4a10);
         let theme = match rng.below(16) {
@@ -211,6 +215,7 @@ impl Scenario {
         }
     }
 
+    /// Adds a program to `host`. Returns the index of the program.
     pub(crate) fn add_program(
         &mut self,
         rng: &mut Rng,
@@ -302,13 +307,13 @@ impl Scenario {
         self.faults.sort_by_key(Fault::at);
     }
 
-    /// Draws a fault of one host. The caller sets its time.
+    /// Draws a fault of one of `self.hosts`. The caller sets the time of the fault.
     fn new_fault(&self, rng: &mut Rng) -> Fault {
         let host = rng.below(self.hosts.len() as u64) as usize;
         Self::new_fault_of(rng, host)
     }
 
-    /// Draws a fault of `host`. The caller sets its time.
+    /// Draws a pause, a clock jump or a restart of `host`. The caller sets the time of the fault.
     pub(crate) fn new_fault_of(rng: &mut Rng, host: usize) -> Fault {
         let at = Instant::ZERO;
         let bits = rng.between(6, 24);
@@ -339,7 +344,7 @@ impl Scenario {
         changes.min()
     }
 
-    /// Returns the listener that a program holds, if any.
+    /// Returns the index of the listener that a program holds, if any.
     pub fn listener_of(&self, program: usize) -> Option<usize> {
         self.listeners
             .iter()

@@ -65,7 +65,7 @@ impl Service {
         self.cores.iter().any(Host::has_work)
     }
 
-    /// Returns the time of the earliest timer.
+    /// Returns the time of the earliest timer of all cores, or `None` without a timer.
     pub fn next_timeout(&self) -> Option<Instant> {
         self.cores.iter().filter_map(Host::next_timeout).min()
     }
@@ -161,7 +161,7 @@ impl Service {
     }
 
     /// Returns the number of programs, the number of connections, and the used bytes of receive
-    /// buffers.
+    /// buffers. A program counts once, although each core has a number for it.
     pub fn usage(&self) -> (usize, usize, u64) {
         let all = self.cores.iter().map(Host::usage);
         all.fold((0, 0, 0), |(programs, flows, bytes), core| {
@@ -185,7 +185,8 @@ impl Service {
         self.cores[0].open_port(id, end, owner)
     }
 
-    /// Closes a mux port on the first core, with [`Host::close_port`].
+    /// Closes a mux port on the first core, with [`Host::close_port`]. Returns the service's end of
+    /// the packet rings, or `None` if the port is not open.
     pub fn close_port(&mut self, id: PortId) -> Option<Tapped<ServiceEnd>> {
         self.cores[0].close_port(id)
     }

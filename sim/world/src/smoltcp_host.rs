@@ -1,7 +1,8 @@
 //! A host that runs smoltcp, an independent implementation of TCP/IP.
 //!
 //! The programs of this host follow the same plans as the programs of Tidelane's hosts
-//! ([`ConnectionEnd`]). Every connection of this host therefore tests two implementations together.
+//! ([`ConnectionEnd`]). A connection with another kind of host therefore tests two implementations
+//! together. A program with smoltcp on a mux port (packet rings to a service) runs the same code.
 
 mod device;
 mod stream;
@@ -47,13 +48,13 @@ struct Connection {
 
 /// A host with smoltcp as its stack, and its programs.
 pub struct SmoltcpHost {
-    /// Time of the next run.
+    /// Time of the next run. `None` while the host waits for a frame.
     pub next: Option<Instant>,
     spec: SmoltcpSpec,
     device: Device,
     interface: Interface,
     sockets: Sockets,
-    /// Listening sockets that wait for a SYN, with their ports.
+    /// Listening sockets that wait for a SYN or for the end of the handshake, with their ports.
     listening: Vec<(u16, SocketHandle)>,
     connections: Vec<Connection>,
     /// Sockets that are closed by their program, but not yet finished by TCP.
@@ -178,13 +179,14 @@ impl SmoltcpHost {
         self.is_idle() && self.lingering.is_empty()
     }
 
-    /// Returns the ends of connections that the programs have not yet closed.
+    /// Returns the connection number, if it is known, and the role of each end that the programs
+    /// have not yet closed.
     pub fn open_ends(&self) -> Vec<(Option<u32>, Role)> {
         let ends = self.connections.iter();
         ends.map(|connection| connection.end.name()).collect()
     }
 
-    /// Describes the connections that TCP has not yet finished.
+    /// Describes the connections that are not yet opened, or that TCP has not yet finished.
     pub fn describe(&self) -> String {
         let sockets = self.sockets.borrow();
         let is_open = |socket: &&tcp::Socket<'_>| {

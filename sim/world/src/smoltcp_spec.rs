@@ -3,8 +3,9 @@
 use tidelane_netem::Rng;
 use tidelane_time::Duration;
 
-/// Parameters of a smoltcp host, which has its own programs. Its index follows the indices of
-/// Tidelane's hosts.
+/// Parameters of a smoltcp host, which has its own programs. The index of the host follows the
+/// indices of the hosts with Tidelane's service. A program with smoltcp on a mux port (packet rings
+/// to a service) has parameters of the same type.
 #[derive(Clone, Copy, Debug)]
 pub struct SmoltcpSpec {
     /// MTU of the host's interface, in bytes.
@@ -15,7 +16,7 @@ pub struct SmoltcpSpec {
     pub tx_len: u32,
     /// Longest delay of an ACK. Zero disables delayed ACKs.
     pub ack_delay: Duration,
-    /// True if the host uses Nagle's algorithm.
+    /// True if the sockets use Nagle's algorithm, unless a program sets TCP_NODELAY.
     pub nagle: bool,
     /// True if the host uses CUBIC. False if it has no congestion control.
     pub cubic: bool,

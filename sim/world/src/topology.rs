@@ -5,6 +5,9 @@
 //!  two switches:  host ==access== switch ==middle== switch ==access== host
 //!  two routers:   host ==access== switch == router ==middle== router == switch ==access== host
 //! ```
+//!
+//! Each connection in the drawing has a link in each direction. The unnamed connections, between a
+//! switch and a router, are ideal.
 
 use tidelane_host::Route;
 use tidelane_netem::{BurstLoss, Cable, LinkConfig, Network, Node, NodeKind, Rng};
@@ -13,7 +16,8 @@ use tidelane_wire::{IpAddress, MacAddress};
 
 use crate::family::Family;
 
-/// The connection between the two sides of a topology. A side is a switch with its hosts.
+/// The connection between the two sides of a topology. A side is a switch with its hosts and, if
+/// `routed` is true, a router.
 #[derive(Clone, Debug)]
 pub struct Middle {
     /// True if routers terminate the connection. False if the switches do.
@@ -58,7 +62,8 @@ pub fn mac(index: usize) -> MacAddress {
     MacAddress([2, 0, 0, 0, 0, index as u8 + 1])
 }
 
-/// Returns the IPv4 and IPv6 address of a side's router, the sources of its ICMP errors.
+/// Returns the IPv4 and IPv6 addresses of a side's router. The router's ICMP errors have these
+/// source addresses.
 fn router_addresses(side: usize) -> [IpAddress; 2] {
     let v4 = IpAddress::from_v4([10, 0, 1, side as u8 + 1]);
     [v4, v6(UNIQUE_LOCAL, 1, side)]
@@ -76,7 +81,8 @@ fn router_mac(side: usize) -> MacAddress {
     MacAddress([2, 0, 0, 0, 1, side as u8 + 1])
 }
 
-/// Returns the link address of the host or router with the address `addr`.
+/// Returns the link address of the host or router with the address `addr`. Returns `None` if
+/// the last two bytes of `addr` are those of neither.
 pub fn mac_of(addr: IpAddress) -> Option<MacAddress> {
     let [.., kind, number] = addr.0;
     let index = usize::from(number).checked_sub(1)?;
@@ -198,7 +204,7 @@ impl Topology {
     }
 
     /// Returns an upper bound of the probability that a frame is lost or corrupted on the worst
-    /// path, in ppm. Burst loss is not included.
+    /// path, in ppm. Losses in bursts and in full queues are not included.
     pub fn loss(&self) -> u32 {
         let impairment = |links: &mut dyn Iterator<Item = &LinkConfig>| {
             let losses = links.map(|link| link.loss + link.corrupt);
@@ -237,6 +243,7 @@ fn new_queue(rng: &mut Rng) -> LinkConfig {
     }
 }
 
+/// Draws a link with random delay, rate and impairments.
 fn new_wire(rng: &mut Rng) -> LinkConfig {
     let delay = Duration::from_nanos(1 << rng.between(10, 26));
     let rate = RATES[rng.below(6) as usize];

@@ -1,5 +1,5 @@
-//! Rules that every frame of a Tidelane host must obey. The checker keeps its own account of each
-//! host's segments, independently of the engine.
+//! Rules that the TCP segments of Tidelane's stacks must obey, in services and within programs. The
+//! checker keeps its own account of each host's segments, independently of the engine.
 //!
 //! The account cannot know which delivered frames the host has processed, because a frame may still
 //! be in the receive queue. Segments of an old connection may also be in flight. The account
@@ -21,7 +21,8 @@ use received::Received;
 /// Number of incarnations of a connection between two endpoints that the account keeps, because
 /// segments of old incarnations may arrive late.
 const INCARNATIONS_MAX: usize = 4;
-/// Send MSS in bytes for a peer that has announced no MSS (RFC 9293 §3.7.1 MUST-15).
+/// Send MSS in bytes for an IPv4 peer that has announced no MSS (RFC 9293 §3.7.1 MUST-15). The
+/// default for IPv6 would be larger, but each stack of a run announces its MSS.
 const MSS_DEFAULT: u32 = 536;
 
 /// Record of the segments that a host has sent on one connection.
@@ -32,7 +33,7 @@ struct Sent {
     max: SeqNumber,
     /// Window shift that the host's SYN offered.
     wscale: Option<u8>,
-    /// Right edge of the window that the host has advertised. `None` before its first ACK.
+    /// Largest right edge of the windows that the host has advertised. `None` before its first ACK.
     edge: Option<SeqNumber>,
 }
 
@@ -46,7 +47,7 @@ struct Incarnation {
     wscale: Option<u8>,
     /// MSS that the peer has announced, in bytes.
     mss: u32,
-    /// Right edge of the window that the peer has advertised.
+    /// Largest right edge of the windows that the peer has advertised. `None` before its first ACK.
     edge: Option<SeqNumber>,
     /// Latest TSval received.
     tsval: Option<u32>,
@@ -62,7 +63,7 @@ struct End {
     incarnations: Vec<Incarnation>,
 }
 
-/// Number of new bytes that a host has sent on a connection.
+/// The new bytes of one segment that a host has sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advance {
     /// 4-tuple of the connection. The local end is the sender.
@@ -74,6 +75,7 @@ pub struct Advance {
 /// The account of the segments of all hosts, and the checks against it.
 #[derive(Debug, Default)]
 pub struct WireRules {
+    /// Records by host, local endpoint and peer's endpoint.
     ends: BTreeMap<(usize, Endpoint, Endpoint), End>,
     /// New bytes that hosts have sent since the caller last took this list.
     pub advances: Vec<Advance>,
@@ -104,6 +106,8 @@ fn end_of(seg: &Segment<'_>) -> SeqNumber {
     seg.seq.add(seg.len())
 }
 
+/// Returns the shift of the window in `seg`. `own` is the shift that the sender has offered, and
+/// `others` the shift that the receiver has offered.
 fn shift(seg: &Segment<'_>, own: Option<u8>, others: Option<u8>) -> u32 {
     if is_syn(seg) {
         return 0;
@@ -305,7 +309,8 @@ impl Incarnation {
     }
 
     /// Returns the stream position of a sequence number. Positions count from the SYN and do not
-    /// wrap. Returns `None` if the number is so distant that it belongs to another incarnation.
+    /// wrap. Returns `None` if the number is before the SYN or far ahead, and thus belongs to
+    /// another incarnation.
     fn position(&self, number: SeqNumber) -> Option<u64> {
         const FAR: u32 = 1 << 30;
         let here = self.received.first_end();

@@ -28,7 +28,7 @@ use crate::{
 
 /// Interval of the checks for peers that have disappeared without a reset.
 const GONE_PEER_INTERVAL: Duration = Duration::from_secs(20);
-/// Delay before a worker retries a request that found the ring full.
+/// Delay before a worker runs again because a request ring was full or events are pending.
 const FULL_RETRY: Duration = Duration::from_micros(50);
 
 /// An active open of a worker.
@@ -47,7 +47,7 @@ pub struct Start {
 pub struct Accepting {
     /// The service's number of the listener.
     pub listener: ListenerHandle,
-    /// The worker's cookie of the listener.
+    /// The worker's cookie of the listener, by which accept events name the listener.
     pub cookie: u64,
     /// Time that a connection waits in the accept queue.
     pub delay: Duration,
@@ -57,7 +57,7 @@ pub struct Accepting {
 pub struct Worker {
     context: Context,
     program: Program,
-    /// True after the service has rung the doorbell.
+    /// True after the service has rung the doorbell, until the worker runs or takes the ring.
     bell: Arc<AtomicBool>,
     rng: Rng,
     /// Open ends, by slot.
@@ -73,7 +73,8 @@ pub struct Worker {
     /// Connections whose connect request the service has not yet answered.
     connecting: BTreeSet<u32>,
     accepting: Vec<Accepting>,
-    /// Ends of connections that the program accepts later.
+    /// Ends of connections in the accept queue, each with its listener and the time at which the
+    /// program accepts the end.
     to_accept: VecDeque<(Instant, ListenerHandle, ConnectionEnd<Stream>)>,
     /// Time of the next check for peers that have disappeared.
     next_gone_check: Instant,
@@ -129,7 +130,8 @@ impl Worker {
         self.ends.values().map(ConnectionEnd::name)
     }
 
-    /// Returns true if no connection is open, closing, in the accept queue, or yet to be opened.
+    /// Returns true if no connection is open, opening, closing, in the accept queue, or yet to be
+    /// opened.
     pub fn is_idle(&self) -> bool {
         self.ends.is_empty()
             && self.closing.is_empty()
@@ -168,8 +170,8 @@ impl Worker {
         Ok(self.next_wake(now, full))
     }
 
-    /// Frees empty send buffers. If memory is short, other connections wait for this memory.
-    /// Otherwise, frees the buffers with a probability of 10 %.
+    /// Frees empty send buffers. The worker always does so if memory is short, because other
+    /// connections wait for this memory, and otherwise with a probability of 10 %.
     fn trim_buffers(&mut self) {
         if self.memory_short || self.rng.chance_ppm(100_000) {
             let ends = &mut self.ends;

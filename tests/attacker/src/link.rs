@@ -21,7 +21,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Opens a packet socket on the interface called `interface`, for which the process needs root.
+    /// Opens a packet socket on the interface called `interface`. The process needs CAP_NET_RAW.
     pub fn open(interface: &str) -> Result<Self, Failure> {
         let failed = |error: io::Error| Failure::from(error);
         let mac = std::fs::read_to_string(format!("/sys/class/net/{interface}/address"));

@@ -49,12 +49,13 @@ pub struct Answer {
 /// Reason why a request failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// Connecting to the registration socket failed: the socket does not exist, or access was
-    /// denied.
+    /// Connecting to the registration socket failed, for example because the socket does not exist
+    /// or access was denied.
     Unreachable(io::Error),
     /// The service refused the request, with one of [`refusal`] as the reason.
     Refused(u32),
-    /// The service closed the connection, or its answer lacks descriptors or rings.
+    /// The service closed the connection, its answer lacks descriptors, or the shared memory has no
+    /// rings for the context.
     HungUp,
     /// A system call of this process failed, or the answer was invalid.
     Io(io::Error),

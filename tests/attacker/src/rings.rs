@@ -123,7 +123,8 @@ impl Rings {
         });
     }
 
-    /// Returns all events since the last call. A ring with invalid indices is taken as empty.
+    /// Returns the events since the last call, except those of kinds that [`Event`] lacks. A ring
+    /// with invalid indices is taken as empty.
     pub fn events(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         for (number, core) in self.cores.iter_mut().enumerate() {
@@ -159,8 +160,8 @@ impl Rings {
         Some((head, service.flags.load(Ordering::Acquire) & over != 0))
     }
 
-    /// Copies received bytes from stream position `pos` on to `into`. Returns false if the slot has
-    /// no valid receive buffer with these bytes.
+    /// Copies bytes of the receive buffer from stream position `pos` on to `into`. Returns false if
+    /// the slot has no valid receive buffer, or if `into` is longer than the buffer.
     pub fn read(&self, connection: Connection, pos: u32, into: &mut [u8]) -> bool {
         let Some(slot) = self.region.slot(connection.slot) else {
             return false;

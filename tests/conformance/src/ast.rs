@@ -16,7 +16,7 @@ pub struct Position {
 /// A whole script.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Script {
-    /// Remarks from comments of the form `// kernel: differs: ...`.
+    /// Remarks from comments such as `// kernel: differs: ...`, and from the table of exceptions.
     pub remarks: Vec<Remark>,
     /// Name and value of each line `--name=value`.
     pub options: Vec<(String, String)>,

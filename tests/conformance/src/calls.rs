@@ -80,9 +80,11 @@ pub enum Call {
         name: i32,
         len: usize,
     },
+    /// `fcntl` with F_GETFL.
     Flags {
         fd: Fd,
     },
+    /// `fcntl` with F_SETFL.
     SetFlags {
         fd: Fd,
         flags: i32,
@@ -149,8 +151,8 @@ pub fn errno_name(number: i32) -> String {
     found.map_or_else(|| format!("errno {number}"), |(name, _)| (*name).to_owned())
 }
 
-/// Returns the value of an expression: a number, a constant, or numbers and constants joined by
-/// `|`.
+/// Returns the value of an expression: a number, a constant, numbers and constants joined by `|`,
+/// or a list of one such expression.
 pub fn number(expr: &Expr) -> Result<i64, String> {
     match expr {
         Expr::Number(number) => Ok(*number),
@@ -319,7 +321,7 @@ fn resolve_transfer(
     }
     let bytes = pattern(fd, len);
     let connects = flags & libc::MSG_FASTOPEN != 0;
-    // Without MSG_NOSIGNAL, SIGPIPE would end the runner.
+    // MSG_NOSIGNAL prevents SIGPIPE, which could end the runner.
     let flags = flags | libc::MSG_NOSIGNAL;
     Ok(match connects {
         true => Call::SendConnect {
@@ -418,7 +420,8 @@ pub fn check(spec: &CallSpec, call_result: &CallResult) -> Result<(), String> {
     }
 }
 
-/// Compares the output of a successful call with the script.
+/// Compares the output of a successful `poll`, `getsockopt` or `ioctl` with the list in the script.
+/// Other output is not compared here.
 fn check_output(spec: &CallSpec, output: &[u8]) -> Result<(), String> {
     let word = |at: usize| {
         let bytes = output

@@ -25,8 +25,8 @@ struct Exception {
 pub struct Exceptions(Vec<Exception>);
 
 impl Exceptions {
-    /// Parses the text of the table. Fails with a message if an entry has no reason, or if a script
-    /// has two entries.
+    /// Parses the text of the table. Fails with a message if an entry has no reason, if a reason
+    /// precedes the first entry, or if a script has two entries.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut all: Vec<Exception> = Vec::new();
         for line in text.lines() {

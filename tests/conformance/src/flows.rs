@@ -240,7 +240,7 @@ impl Flow {
 
     /// Translates the TSecr `echo` of an injected segment to the number on the wire. A timestamp
     /// that the stack has not sent keeps its distance from the last timestamp that the stack has
-    /// sent.
+    /// sent. Zero stays zero.
     fn live_timestamp(&self, echo: u32) -> u32 {
         let known = self
             .timestamps

@@ -45,7 +45,8 @@ const READER_POLL_MS: i32 = 20;
 /// Lateness in microseconds that is not a fault of the stack: a tick of the kernel's timers (at
 /// most 10 ms), and scheduling.
 const LATENESS_ALLOWED: Micros = 12_000;
-/// Sysctls of every run. The other stacks under test have these values as defaults.
+/// Sysctls of every run. Each of these sysctls that the other stacks under test support has the
+/// same value there.
 const SETTINGS: [(&str, &str); 12] = [
     ("tcp_timestamps", "1"),
     ("tcp_sack", "1"),
@@ -82,9 +83,9 @@ pub struct Kernel {
     start: Instant,
     /// The tun device.
     device: Arc<OwnedFd>,
-    /// True at the end of the run, which ends the reader thread.
+    /// True at the end of the run. The reader thread ends when the flag is true.
     over: Arc<AtomicBool>,
-    /// Packets that the reader thread has read from the device.
+    /// Packets that the reader thread has read from the device, each with its time of arrival.
     packets: Receiver<(Instant, Vec<u8>)>,
     /// Calls for the caller thread. `None` at the end of the run.
     calls: Option<Sender<Call>>,
@@ -341,7 +342,7 @@ impl Stack for Kernel {
         loop {
             let (at, bytes) = self.packets.recv_timeout(self.until(by)).ok()?;
             let at = self.micros(at);
-            // Skip packets of the kernel that are not TCP.
+            // Skip packets that are not TCP to the remote host.
             if crate::wire::Packet::parse(self.version, &bytes).is_some() {
                 return Some(Sent { at, bytes });
             }

@@ -45,11 +45,12 @@ impl fmt::Display for Failure {
 
 /// A call that was started and whose result is not checked yet.
 struct Pending<'a> {
+    /// Position of the call in the script.
     at: Position,
     spec: &'a CallSpec,
     /// Expected time of return.
     until: Micros,
-    /// The descriptor, if the call reads or writes bytes of the stream.
+    /// The descriptor, if the call writes bytes, or reads bytes without MSG_PEEK.
     fd: Option<Fd>,
     /// True if the call reads urgent data (MSG_OOB).
     urgent: bool,
@@ -155,6 +156,7 @@ impl<'a, S: Stack> Run<'a, S> {
     }
 
     /// Starts a call. Waits until the call returns, unless the script says that the call blocks.
+    /// `base` is the time of the previous event, and `now` is the time of the call's event.
     fn call(
         &mut self,
         event: &'a Event,
@@ -330,7 +332,7 @@ impl<'a, S: Stack> Run<'a, S> {
     }
 }
 
-/// Formats a time in the notation of scripts.
+/// Formats a time in seconds, with six digits after the point.
 fn seconds(at: Micros) -> String {
     format!("{}.{:06} s", at / 1_000_000, at % 1_000_000)
 }

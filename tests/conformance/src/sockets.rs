@@ -42,7 +42,8 @@ pub trait Sockets {
     /// Starts `connect(2)`.
     fn connect(&mut self, fd: Fd, peer: Endpoint) -> CallResult<()>;
 
-    /// Returns the result of the handshake that `connect` has started.
+    /// Returns the result of the handshake that `connect` has started, or EAGAIN during the
+    /// handshake.
     fn connect_result(&mut self, fd: Fd) -> CallResult<()>;
 
     /// Implements `shutdown(2)`.
@@ -65,8 +66,8 @@ pub trait Sockets {
 
     /// Opens the connection with as many of `bytes` as the SYN may carry, and returns their number.
     /// Returns `None` if the connection is already open. `to` is the peer, unless a deferred
-    /// `connect` has named it. `waits` is true if the program's call blocks until the bytes after
-    /// the SYN are written, too.
+    /// `connect` has named it. `waits` is true if the program's own call returns only after the
+    /// call has also written the bytes that did not fit into the SYN.
     fn send_with_syn(
         &mut self,
         fd: Fd,

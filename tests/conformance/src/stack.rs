@@ -28,8 +28,8 @@ pub trait Stack {
     /// Returns the present time.
     fn now(&self) -> Micros;
 
-    /// Returns the lateness that an event may have without a fault of the stack. It is zero for a
-    /// stack in virtual time.
+    /// Returns the lateness that an event may have without a fault of the stack. The lateness is
+    /// zero for a stack in virtual time.
     fn lateness_allowed(&self) -> Micros;
 
     /// Sets the sysctl `name` below `net.ipv4`. Fails with the reason why the stack refuses it.
@@ -47,7 +47,7 @@ pub trait Stack {
     /// Delivers a packet, from the IP header on, to the stack.
     fn inject(&mut self, packet: &[u8]);
 
-    /// Waits for the next packet that the stack sends, at most until `by`. Returns `None` if there
-    /// is none.
+    /// Waits for the next packet that the stack sends, at most until `by`. Returns `None` if the
+    /// stack sends no packet until `by`.
     fn next_packet(&mut self, by: Micros) -> Option<Sent>;
 }

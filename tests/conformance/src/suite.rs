@@ -97,7 +97,8 @@ pub enum Verdict {
     Lacks(String),
     /// The stack cannot be tested on this machine, for this reason.
     Skipped(String),
-    /// The stack behaves differently without a remark, or a remark is wrong.
+    /// The stack behaves differently without a remark, a remark is wrong, or the script has an
+    /// error.
     Failed(String),
 }
 
@@ -115,8 +116,8 @@ pub struct Outcome {
 }
 
 impl Source {
-    /// Reads and parses the script at `path` in `folder`. A syntax error, or a first line that does
-    /// not name an RFC, becomes the script's result.
+    /// Reads and parses the script at `path` in `folder`. An error in the script, such as a syntax
+    /// error or a first line that does not name an RFC, becomes the verdict of its runs.
     pub fn read(path: &Path, folder: &Path) -> io::Result<Self> {
         let text = fs::read_to_string(path)?;
         let short = path.strip_prefix(folder).unwrap_or(path);
@@ -269,9 +270,10 @@ fn run_on(platform: Platform, script: &Script) -> Result<(), Failure> {
     }
 }
 
-/// Repeats a failed run on the kernel, with no other run beside it, until the script passes or has
-/// run [`KERNEL_TRIES`] times. On a busy machine, the kernel's timers may be late, and so the
-/// kernel may send another packet than the script expects. A wrong script fails each time.
+/// Repeats a failed run on the kernel, with no concurrent run, until the verdict is not a failure
+/// or the script has run [`KERNEL_TRIES`] times. On a busy machine, the kernel's timers may be
+/// late, and so the kernel may send another packet than the script expects. A wrong script fails
+/// each time.
 fn repeat(sources: &[Source], outcome: &mut Outcome) {
     let Some(source) = sources.iter().find(|source| source.name == outcome.name) else {
         return;

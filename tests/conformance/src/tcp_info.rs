@@ -1,10 +1,10 @@
-//! The fields of `struct tcp_info`, by name.
+//! The fields of `struct tcp_info` that assertions in scripts may name.
 
 /// Length of `struct tcp_info` that the runner requests, in bytes.
 pub const TCP_INFO_LEN: usize = 256;
 
-/// The fields: name, offset and size in bytes. [`TcpInfo::field`] handles the two window scales,
-/// which share a byte.
+/// The fields: name, offset in bytes, and size in bytes. [`TcpInfo::field`] handles the two window
+/// scales, which share a byte.
 const FIELDS: [(&str, usize, usize); 52] = [
     ("tcpi_state", 0, 1),
     ("tcpi_ca_state", 1, 1),
@@ -70,7 +70,8 @@ impl TcpInfo {
         Self(bytes)
     }
 
-    /// Returns the value of a field, or `None` if there is no field with this name.
+    /// Returns the value of a field. Returns `None` if no field has this name, or if the output
+    /// ends before the end of the field.
     pub fn field(&self, name: &str) -> Option<i64> {
         let shared = self.0.get(6).copied().unwrap_or(0);
         match name {

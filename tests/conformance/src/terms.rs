@@ -63,7 +63,8 @@ impl Term {
 }
 
 impl BinaryOp {
-    /// Applies the operator to `a` and `b`. Returns `None` if the divisor is zero.
+    /// Applies the operator to `a` and `b`. Returns `None` if the divisor is zero or the quotient
+    /// overflows.
     fn apply(self, a: i64, b: i64) -> Option<i64> {
         Some(match self {
             Self::Or => i64::from(a != 0 || b != 0),
@@ -145,6 +146,8 @@ mod tests {
         found[0].condition.value(&TcpInfo::new(bytes)).unwrap() != 0
     }
 
+    /// The test checks neither the precedence of `&` and `|` nor that of `and` over `or`. All
+    /// operands of `//` and `%` are positive.
     #[test]
     fn operators_bind_as_in_python() {
         assert!(holds("tcpi_snd_cwnd == 10"));

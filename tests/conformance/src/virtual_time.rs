@@ -41,7 +41,7 @@ struct Pending {
     opens: bool,
     /// Number of bytes that the call has written so far.
     done: usize,
-    /// Time at which `poll` times out.
+    /// Time at which `poll` times out. `None` for other calls, and without a timeout.
     deadline: Option<Instant>,
 }
 
@@ -114,7 +114,8 @@ impl<S: Sockets> VirtualTime<S> {
         }
     }
 
-    /// Tries the pending call again, and records its result if it has finished.
+    /// Tries the pending call, if there is a pending call, and records its result if it has
+    /// finished.
     fn try_pending(&mut self) {
         let Some(mut pending) = self.pending.take() else {
             return;

@@ -7,7 +7,7 @@ use crate::{
     ip::{self, ICMP, ICMPV6, TCP, Version, checksum, pseudo_sum},
 };
 
-/// Length of a TCP header without options.
+/// Length of a TCP header without options, in bytes.
 const TCP_LEN: usize = 20;
 /// Control bit SYN.
 pub const SYN: u8 = 2;
@@ -18,7 +18,7 @@ pub const ACK: u8 = 16;
 /// Control bit URG.
 pub const URG: u8 = 32;
 
-/// A TCP segment, with the fields that scripts name.
+/// A TCP segment, with two fields of its IP header.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Packet {
     /// ECN field of the IP header.
@@ -77,7 +77,8 @@ fn emit_options(options: &[TcpOption]) -> Vec<u8> {
     bytes
 }
 
-/// Parses one option. An option with a wrong length is returned as [`TcpOption::Other`].
+/// Parses one option. The result is [`TcpOption::Other`] if the kind is unknown or the length is
+/// wrong.
 fn parse_option(kind: u8, body: &[u8]) -> TcpOption {
     let word = |at: usize| {
         let bytes = body.get(at..at + 4)?;
@@ -122,7 +123,8 @@ fn parse_options(mut bytes: &[u8]) -> Result<Vec<TcpOption>, String> {
 }
 
 impl Packet {
-    /// Encodes the segment as a packet from the remote host, with an IP header.
+    /// Encodes the segment as a packet from the remote host, with an IP header. Over IPv4 the flag
+    /// DF is always set, whatever `dont_fragment` is.
     pub fn emit(&self, version: Version) -> Vec<u8> {
         let mut options = emit_options(&self.options);
         options.resize(options.len().next_multiple_of(4), 0);
@@ -181,8 +183,9 @@ impl Packet {
     }
 }
 
-/// Encodes an ICMP or ICMPv6 error about a segment that the host under test sent. `ports` are the
-/// segment's source and destination port, and `(seq, len)` its sequence number and payload length.
+/// Encodes an ICMP or ICMPv6 error about a segment that the host under test sent. `(kind, code,
+/// mtu)` are the error's type, code and MTU, or 0 for no MTU. `ports` are the segment's source and
+/// destination port, and `(seq, len)` are its sequence number and payload length.
 pub fn icmp_error(
     version: Version,
     (kind, code, mtu): (u8, u8, u16),
@@ -227,7 +230,7 @@ impl fmt::Display for TcpOption {
 }
 
 impl fmt::Display for Packet {
-    /// Formats the packet in the notation of scripts.
+    /// Formats the packet in the notation of scripts, without its ports.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words = ["", "[ect1] ", "[ect0] ", "[ce] "];
         f.write_str(words[usize::from(self.ecn & 3)])?;
@@ -304,6 +307,9 @@ mod tests {
         }
     }
 
+    /// One wrong bit in the IPv4 header or in the segment is an error of a checksum. A wrong bit in
+    /// the length field of the IPv6 header is an error of the length. A packet to the host under
+    /// test is not parsed.
     #[test]
     fn a_wrong_checksum_is_seen() {
         for (version, places) in [

@@ -33,8 +33,8 @@ const FORGER_LISTEN_PORT: u16 = 80;
 const VERIFIED: usize = 6;
 /// Length of the stream in each direction of a verified flow, in bytes.
 const VERIFIED_LEN: u32 = 40_000;
-/// Number of concurrent flows between the victim and forgers, from which on the campaign begins no
-/// further flow.
+/// Number of targets from which on the campaign begins no further target. A target is a flow
+/// between the victim and a forger.
 const TARGETS_MAX: usize = 96;
 /// Number of forging steps before the packets of victim and friend are exchanged and the victim's
 /// program acts. A step forges at most one packet.
@@ -81,6 +81,7 @@ pub struct Campaign {
     /// Number of verified flows that were opened so far.
     opened: u32,
     targets: BTreeSet<FlowId>,
+    /// The segment that was forged last: TCP header and payload.
     packet: Vec<u8>,
     counts: Counts,
 }
@@ -135,8 +136,8 @@ impl Campaign {
         }
     }
 
-    /// Sends `count` forged segments or a few more, and ICMP errors in addition. Then aborts all
-    /// flows, and checks that both engines have no state left.
+    /// Forges `count` segments or a few more, and ICMP errors in addition. Then aborts all flows,
+    /// and checks that neither engine has a flow, a connection in TIME-WAIT, or a timer left.
     pub fn run(mut self, count: u64) -> Counts {
         let mut moved = 0;
         let mut next_look = 50_000;
@@ -300,7 +301,8 @@ impl Campaign {
         let Some(state) = flow.and_then(|flow| self.victim.engine.flow(flow)) else {
             return;
         };
-        // Spare verified flows in SYN-SENT and SYN-RECEIVED, which an ICMP error may end.
+        // Spare verified flows that are not in ESTABLISHED. An ICMP error may end a flow in
+        // SYN-SENT or SYN-RECEIVED.
         if !of_target && state.state() != State::Established {
             return;
         }
@@ -377,8 +379,8 @@ impl Campaign {
         self.send_packet(key);
     }
 
-    /// Opens verified flows until there are [`VERIFIED`], and writes, reads and closes at both
-    /// ends of each.
+    /// Opens verified flows until there are [`VERIFIED`]. If both programs have a flow, writes and
+    /// reads at both ends, and ends each stream after [`VERIFIED_LEN`] bytes.
     fn use_verified(&mut self) {
         while self.verified.len() < VERIFIED {
             self.open_verified();

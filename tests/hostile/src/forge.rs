@@ -12,9 +12,10 @@ const PAYLOAD_MAX: u64 = 1460;
 /// change their result, so that a small error in a check shows near them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Edges {
-    /// Limits of the receive window, and other variables of the receive sequence space.
+    /// Limits of the receive window, and other variables of the receive sequence space. The first
+    /// is RCV.NXT if the edges are those of a flow.
     pub seqs: [SeqNumber; 4],
-    /// Limits of the send window, and other variables of the send sequence space.
+    /// SND.NXT, SND.UNA, and other variables of the send sequence space.
     pub acks: [SeqNumber; 4],
     /// TS.Recent of the receiver.
     pub ts_recent: u32,
@@ -31,8 +32,8 @@ impl Edges {
     }
 }
 
-/// Returns one of `edges`, a number near one of them, a number half the sequence space away, or a
-/// random number.
+/// Returns one of `edges`, a number near one of them, a number about half the sequence space away,
+/// or a random number.
 fn near(rng: &mut Rng, edges: &[SeqNumber; 4]) -> SeqNumber {
     let edge = edges[rng.below(4) as usize].0;
     SeqNumber(match rng.below(8) {
@@ -46,7 +47,7 @@ fn near(rng: &mut Rng, edges: &[SeqNumber; 4]) -> SeqNumber {
     })
 }
 
-/// Returns random flags, or one of the combinations that change a connection's state.
+/// Returns random flags, or one of five combinations of SYN, RST, FIN and ACK.
 fn any_flags(rng: &mut Rng) -> TcpFlags {
     match rng.below(6) {
         0 => TcpFlags(rng.next_u32() as u8),
@@ -58,7 +59,7 @@ fn any_flags(rng: &mut Rng) -> TcpFlags {
     }
 }
 
-/// Returns random options, with values at the limits of their ranges.
+/// Returns random options. Many of the values are at or beyond the limits of their ranges.
 fn any_options(rng: &mut Rng, edges: &Edges) -> TcpOptions {
     let mut options = TcpOptions::NONE;
     let edge = |rng: &mut Rng, of: u32| of.wrapping_add(rng.below(5) as u32).wrapping_sub(2);
@@ -94,8 +95,8 @@ fn any_options(rng: &mut Rng, edges: &Edges) -> TcpOptions {
     options
 }
 
-/// Returns the header of a segment that an honest peer could send next. `ports` are the source and
-/// the destination port.
+/// Returns the header of a segment that an honest peer could send next, except that TSecr is
+/// random. `ports` are the source and the destination port.
 fn plausible(rng: &mut Rng, edges: &Edges, ports: (u16, u16), timestamps: bool) -> SegmentHeader {
     let options = if timestamps {
         TcpOptions::timestamps(edges.ts_recent, rng.next_u32())

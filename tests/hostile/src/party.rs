@@ -127,7 +127,9 @@ pub struct Party {
     pub driver: CheckingDriver,
     /// Number of received payload bytes with the expected content.
     pub verified: u64,
+    /// Buffer for the expected content of received bytes.
     scratch: Vec<u8>,
+    /// Buffer for received bytes whose content is checked.
     bytes: Vec<u8>,
 }
 

@@ -34,7 +34,7 @@ fn forged_packets_neither_break_nor_leak_nor_disturb() {
         sum.verified_bytes += counts.verified_bytes;
     }
     println!("{sum:?}");
-    // Fewer established connections would mean that most forged segments reach no connection.
+    // With fewer established connections, most forged segments may reach no connection.
     assert!(sum.established > packets / 5_000, "{sum:?}");
     assert!(sum.verified_flows > packets / 50_000, "{sum:?}");
 }
@@ -44,9 +44,9 @@ fn equal_campaigns_give_equal_counts() {
     assert_eq!(Campaign::new(3).run(20_000), Campaign::new(3).run(20_000));
 }
 
-/// Hostile programs write random values to the memory that they share with the service. A burst of
-/// writes begins every two microseconds of virtual time. Meanwhile the other programs exchange
-/// bytes, which the simulator checks.
+/// Hostile programs write random values to the memory that they share with the service. The mean
+/// time between two bursts of writes is two microseconds of virtual time. Meanwhile the other
+/// programs exchange bytes, which the simulator checks.
 #[test]
 fn a_program_that_scribbles_over_its_region_disturbs_nobody() {
     let (mut fuzz_bursts, mut complete) = (0, 0);

@@ -36,8 +36,8 @@ pub fn attackers_have_the_rights_that_the_tests_assume() -> Outcome {
     Ok(())
 }
 
-/// The service answers the PROBE message of another user in its namespace. A program sends PROBE to
-/// learn whether the service would admit it.
+/// The service answers the PROBE message of another user in the service's namespace. A program
+/// sends PROBE to learn whether the service would admit it.
 pub fn another_user_is_answered() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

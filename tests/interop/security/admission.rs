@@ -14,8 +14,8 @@ use tidelane_tests::{
 use super::{ATTACKER_ID, Origin, attacker, readable_copy};
 use crate::support::{SHORT, check_load, echo_client};
 
-/// Returns the service's answer to a PROBE message of an attacker, as text. By PROBE a program asks
-/// whether the service would admit it.
+/// Returns the service's answer to a PROBE message of an attacker, or the attacker's error, as
+/// text. By PROBE a program asks whether the service would admit it.
 fn probe(wire: &Wire, service: &Service, origin: Origin) -> Result<String, Stop> {
     let program = attacker(wire, Side::Server, origin, service)?.arg("probe");
     Ok(program.run(SHORT)?.json()?["probe"].to_string())
@@ -27,9 +27,9 @@ fn mode(service: &Service) -> Result<u32, Stop> {
     Ok(stat(socket)?.st_mode & 0o777)
 }
 
-/// Without a configuration the service admits root and members of the group `tidelane` only. A
-/// reloaded configuration can admit other users and exclude them again. An invalid configuration
-/// changes nothing.
+/// With an empty configuration, the service does not admit a user who is neither root nor in the
+/// group `tidelane`. A reloaded configuration can admit this user and exclude the user again. An
+/// invalid configuration changes nothing.
 pub fn users_are_admitted_by_group_or_by_name() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.configured_service("", &[])?;
@@ -76,8 +76,8 @@ pub fn users_are_admitted_by_group_or_by_name() -> Outcome {
     Ok(())
 }
 
-/// A service without a configuration admits members of the group `tidelane`. Other users cannot
-/// open its registration socket.
+/// A service with an empty configuration admits a member of the group `tidelane`. Another user
+/// cannot connect to the registration socket.
 pub fn members_of_the_group_are_admitted() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service_with_groups(&format!("root:x:0:\ntidelane:x:{ATTACKER_ID}:\n"))?;
@@ -175,7 +175,7 @@ pub fn a_namespace_is_left_to_the_kernel() -> Outcome {
     Ok(())
 }
 
-/// A server of root has workers of another user, such as Debian's nginx. The service admits the
+/// A server of root, such as Debian's nginx, has workers of another user. The service admits the
 /// workers with their master, although it would not admit their user.
 pub fn workers_of_another_user_come_with_their_master() -> Outcome {
     let wire = Wire::new()?;
@@ -199,8 +199,8 @@ fn hierarchy() -> Result<PathBuf, Stop> {
     }
 }
 
-/// A program stays with the kernel if its cgroup has a BPF program that filters packets, because an
-/// accelerated connection would bypass the filter. `tidelane ss` shows the reason.
+/// A program stays with the kernel if its cgroup has a BPF program that can filter packets, because
+/// an accelerated connection would bypass the filter. `tidelane ss` shows the reason.
 pub fn a_filtered_cgroup_stays_with_the_kernel() -> Outcome {
     let wire = Wire::new()?;
     let group = wire.namespace(Side::Server);

@@ -69,8 +69,8 @@ pub fn a_program_cannot_punch_holes_under_the_service() -> Outcome {
     Ok(())
 }
 
-/// Waits for an accelerated listener on `port`. Starts `clients` connections of the kernel that
-/// send `text` to it and stay open.
+/// Waits for an accelerated listener on `port`. Starts a program that opens `clients` connections
+/// of the kernel to the listener, sends `text` on each, and keeps them open.
 fn send(
     wire: &Wire,
     service: &Service,

@@ -26,8 +26,9 @@ fn refusal(wire: &Wire) -> Result<String, Stop> {
     }
 }
 
-/// `tidelane up` refuses to start beside a tc filter or an nftables chain, and names it. With the
-/// option `--firewall bypass`, or with this mode in the configuration, the service starts.
+/// `tidelane up` refuses to start beside a tc filter, or beside an nftables chain with a hook, and
+/// names the filter or the chain. With the option `--firewall bypass`, or with this mode in the
+/// configuration, the service starts.
 pub fn up_names_the_rules_that_would_be_bypassed() -> Outcome {
     tools::require_tools(&["tc", "nft"])?;
     let wire = Wire::new()?;
@@ -74,7 +75,8 @@ pub fn up_names_the_rules_that_would_be_bypassed() -> Outcome {
     Ok(())
 }
 
-/// A running service names new firewall rules in its log and its status, as long as they exist.
+/// A running service writes new firewall rules to its log, and names them in its status as long as
+/// they exist.
 pub fn rules_that_appear_later_are_named() -> Outcome {
     tools::require_tools(&["nft"])?;
     let wire = Wire::new()?;

@@ -12,8 +12,7 @@ use tidelane_tests::{Outcome, Running, Service, Side, Stop, Wire, ensure, tools,
 use super::{Origin, attacker, lines};
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
-/// Maximum growth of the service's resident memory for one user, in KiB: the memory of a user who
-/// has reached the limit of every kind of resource.
+/// Maximum growth of the service's resident memory, in KiB, while one program repeats a request.
 const GROWTH_KIB_MAX: u64 = 64 << 10;
 
 /// Programs of root, which must be served during an attack.
@@ -32,8 +31,8 @@ impl Others {
         Ok(Self { _server, client })
     }
 
-    /// Starts a new server of root on `port` and a new accelerated client. Fails unless the service
-    /// accepts both.
+    /// Starts a new server of root on `port` and a new client under `tidelane run`. Fails unless
+    /// the server is accelerated and serves the client.
     fn check_newcomer(&self, wire: &Wire, service: &Service, port: u16) -> Outcome {
         let _server = echo_server(wire, Some(service), port)?;
         ensure!(
@@ -111,8 +110,8 @@ pub fn silent_registrations_end() -> Outcome {
 }
 
 /// The attacker repeats five kinds of requests in turn, each as fast as it can. The growth of the
-/// service's memory stays within its limit, the service serves a new program of root meanwhile, and
-/// all resources of the attacker are freed at the attacker's end.
+/// service's memory stays within its limit, and the service serves a new program of root meanwhile.
+/// At the attacker's end, resources of six kinds are freed.
 pub fn one_program_does_not_grow_the_service() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
@@ -148,8 +147,8 @@ pub fn one_program_does_not_grow_the_service() -> Outcome {
     others.check()
 }
 
-/// The limits in the configuration apply. `tidelane ss` shows the limit for which a listener is not
-/// accelerated.
+/// A limit in the configuration applies: root may have one accelerated listener. `tidelane ss`
+/// shows this limit as the reason why a second listener is not accelerated.
 pub fn limits_are_as_configured() -> Outcome {
     let wire = Wire::new()?;
     let limits = "[limits.user.root]\nlisteners = 1\n";
@@ -182,16 +181,16 @@ pub fn limits_are_as_configured() -> Outcome {
     check_load(&client.run(SHORT)?.json()?)
 }
 
-/// The service ends the session of a program that does not read the service's answers, before 250
-/// answers are unread.
+/// The service ends the session of a program that does not read the service's answers, before the
+/// program has sent 250 requests.
 pub fn unread_answers_end_a_session() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;
     let attack = attacker(&wire, Side::Server, Origin::User, &service)?;
     let line = attack.args("grow unread --seconds 5").run(SHORT)?.json()?;
     ensure!(line["refused"] == 1, "the session did not end: {line}");
-    let lying = line["obtained"].as_u64().unwrap_or(u64::MAX);
-    ensure!((4..250).contains(&lying), "{lying} answers stayed unread");
+    let sent = line["obtained"].as_u64().unwrap_or(u64::MAX);
+    ensure!((4..250).contains(&sent), "{sent} requests were sent");
     Ok(())
 }
 

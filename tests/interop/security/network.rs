@@ -1,5 +1,5 @@
-//! A host on the link forges IP addresses and MAC addresses. The service (`tidelaned`) drops each
-//! packet that the kernel would drop.
+//! A host on the link forges IP addresses and MAC addresses. The forged packets get no data from
+//! the service (`tidelaned`) or from the kernel.
 //!
 //! A wire is two network namespaces, the server's and the client's, joined by a veth pair. An
 //! accelerated program runs under `tidelane run`: the service carries its TCP connections instead
@@ -155,8 +155,8 @@ pub fn martians_get_no_answer() -> Outcome {
     Ok(())
 }
 
-/// A SYN in a frame to another MAC address, to broadcast or to a multicast address gets no answer,
-/// although the interface receives the frame.
+/// A SYN in a frame to another MAC address, to broadcast or to a multicast address gets no answer.
+/// A veth interface receives each of these frames.
 pub fn frames_for_others_are_not_taken() -> Outcome {
     let mut scene = Scene::new()?;
     let _accelerated = echo_server(&scene.wire, Some(&scene.service), ACCELERATED_PORT)?;
@@ -173,9 +173,10 @@ pub fn frames_for_others_are_not_taken() -> Outcome {
     Ok(())
 }
 
-/// The service sends to the MAC address that the kernel has resolved, not to the source MAC address
-/// of a received frame. A host whose MAC address is not in the neighbour table therefore gets no
-/// data. The service uses permanent neighbour entries, and does not change them.
+/// After the handshake, the service sends to the MAC address that the kernel has resolved, not to
+/// the source MAC address of a received frame. A host whose MAC address is not in the neighbour
+/// table therefore gets no data. If the kernel has an entry already, the SYN-ACK, too, goes to the
+/// MAC address of the entry. The service uses permanent entries, and does not change them.
 pub fn only_the_resolved_neighbour_is_sent_to() -> Outcome {
     let mut scene = Scene::new()?;
     let _accelerated = echo_server(&scene.wire, Some(&scene.service), ACCELERATED_PORT)?;

@@ -62,14 +62,14 @@ pub fn a_program_outside_is_served_and_freed() -> Outcome {
         ensure!(error.contains("reset"), "the peers saw {line}");
     }
     // A killed server without connections leaves no descriptors either.
-    let forked = echo_server(&wire, Some(&service), 7000)?;
+    let server = echo_server(&wire, Some(&service), 7000)?;
     check_load(
         &echo_client(&wire, Side::Client, 7000)?
             .args("--seconds 0.3")
             .run(SHORT)?
             .json()?,
     )?;
-    forked.signal_and_wait(Signal::KILL, SHORT)?;
+    server.signal_and_wait(Signal::KILL, SHORT)?;
     tools::wait_until(SHORT, "descriptors to be closed", || {
         Ok(service.descriptors()? <= before)
     })

@@ -21,7 +21,7 @@ use crate::support::{SHORT, check_load, check_not_in_kernel, echo_client, echo_s
 
 /// A port that only root may bind.
 const PRIVILEGED: u16 = 22;
-/// Maximum number of ports that one user may reserve, by the configuration.
+/// Maximum number of ports that one user may reserve, as the test configures.
 const PORTS_PER_USER: u64 = 2000;
 /// Number of reservations that the attacker requests.
 const TIMES: u64 = 8000;
@@ -43,8 +43,8 @@ fn claims(service: &Service) -> Result<u64, Stop> {
     Ok(service.counters()?["claims"].as_u64().unwrap_or(0))
 }
 
-/// Fails unless root's echo server on `port` serves all clients. A client of any other server on
-/// this port fails.
+/// Fails unless root's echo server on `port` serves four clients. The clients verify the echo, so a
+/// client of the attacker's server fails.
 fn check_server_of_root(wire: &Wire, port: u16) -> Outcome {
     let client = echo_client(wire, Side::Client, port)?.args("--connections 4 --seconds 0.3");
     check_load(&client.run(SHORT)?.json()?)
@@ -80,8 +80,8 @@ pub fn a_socket_of_another_interface_gives_no_claim() -> Outcome {
     Ok(())
 }
 
-/// The attacker reserves a port with SO_REUSEADDR, and root's server listens on the same port. All
-/// clients reach root's server in spite of the reservation.
+/// The attacker reserves a port with SO_REUSEADDR, and root's server listens on the same port.
+/// Clients reach root's server in spite of the reservation.
 pub fn a_reservation_takes_nothing_from_a_listener() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service()?;

@@ -27,7 +27,7 @@ pub fn reload(service: &Service, rules: &str) -> Outcome {
 }
 
 /// Gets `url` with curl. Returns curl's exit status: 0 for success, 7 if the connection is refused,
-/// 28 if there is no answer for a second.
+/// 28 if curl has no complete answer after a second.
 pub fn curl_status(wire: &Wire, url: &str) -> Result<Option<i32>, Stop> {
     let curl = wire
         .program(Side::Client, "curl")
@@ -40,7 +40,8 @@ fn curl(wire: &Wire) -> Result<Option<i32>, Stop> {
     curl_status(wire, &format!("http://{SERVER}/64"))
 }
 
-/// Returns the number of connections that each rule has matched.
+/// Returns the number of connections that each rule has decided. The last number is that of the
+/// default.
 fn hits(service: &Service) -> Result<Vec<u64>, Stop> {
     let rules = service.ask("rules")?["rules"].take();
     let rules = rules.as_array().cloned().unwrap_or_default();
@@ -50,8 +51,8 @@ fn hits(service: &Service) -> Result<Vec<u64>, Stop> {
         .collect())
 }
 
-/// A rule with direction `in` accepts, refuses or drops arriving connections, by the local port,
-/// the peer's prefix, and the user of the server.
+/// Rules accept, refuse or drop arriving connections, by the local port, the peer's prefix, and the
+/// user of the server. A rule with direction `out` does not affect them.
 pub fn clients_are_accepted_refused_and_dropped() -> Outcome {
     let wire = Wire::new()?;
     let refused = "[[rule]]\naction = 'refuse'\ndirection = 'in'\nlocal_port = 80\n";

@@ -2,6 +2,9 @@
 // attaches programs of this type for IPAddressDeny and IPAccounting.
 //
 //   sandbox MOUNT-POINT NAME PROGRAM ARGS...
+//
+// The cgroup2 hierarchy is mounted at MOUNT-POINT. NAME is the path of the new cgroup below
+// MOUNT-POINT.
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/bpf.h>

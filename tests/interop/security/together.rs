@@ -1,4 +1,5 @@
-//! All attacks on the service (`tidelaned`) at the same time, while another user has connections.
+//! Several attacks on the service (`tidelaned`) at the same time, while another user has
+//! connections.
 
 use std::env;
 
@@ -8,10 +9,10 @@ use tidelane_tests::{Outcome, Program, Running, Side, Wire, ensure, tools, wire:
 use super::{Origin, attacker, lines};
 use crate::support::{SHORT, check_load, echo_client, echo_server};
 
-/// Number of descriptors that the service may have in addition at the end, because of the echo
-/// server.
+/// Number of descriptors that the service may have at the end in addition to its first descriptors,
+/// because of the echo server.
 const KEPT_MAX: usize = 8;
-/// The attacks of `barrage`.
+/// The attacks that `tidelane-attacker barrage` runs at the same time.
 const ATTACKS: [&str; 6] = [
     "claims",
     "registrations",
@@ -26,14 +27,14 @@ fn seconds() -> u64 {
     tools::env_number("TIDELANE_BARRAGE", 4)
 }
 
-/// Two attackers run `barrage` and `linger` at the same time. The connections of another user lose
-/// nothing, and the service frees the attackers' descriptors.
+/// Two attackers run `barrage` and `linger` at the same time. The connections of another user have
+/// no error, and the service frees the attackers' descriptors.
 ///
-/// The output has three latencies of the other user's requests: without an attack, beside threads
-/// that only use CPU time, and during the attacks. The service has CPU 1. The attackers share CPU 0
-/// with the other user's client, but run in SCHED_IDLE, so that they take no CPU time from the
-/// client. A difference in latency is therefore an effect of the service. If the environment
-/// variable `TIDELANE_BARRAGE_ORDINARY` is set, the attackers have the usual priority.
+/// The output has the latencies of the other user's requests: without an attack, beside threads
+/// that only use CPU time, during the attacks, and afterwards. The service has CPU 1. The attackers
+/// share CPU 0 with the other user's client, but run in SCHED_IDLE, so that they take no CPU time
+/// from the client. A difference in latency is therefore an effect of the service. If the
+/// environment variable `TIDELANE_BARRAGE_ORDINARY` is set, the attackers have the usual priority.
 pub fn attacks_at_once_take_nothing_from_others() -> Outcome {
     let wire = Wire::new()?;
     let service = wire.service_on_cores(Side::Server, "1", &[])?;
@@ -78,7 +79,7 @@ fn on_cpu0_idle(attacker: Program) -> Program {
     }
 }
 
-/// Waits until an attacker has printed its first line.
+/// Waits until an attacker has printed that its attack began.
 fn begun(attacker: &Running) -> Outcome {
     tools::wait_until(SHORT, "the attacks to begin", || {
         Ok(attacker.output().0.contains("began"))
@@ -86,6 +87,7 @@ fn begun(attacker: &Running) -> Outcome {
 }
 
 /// Runs an echo client for `seconds` and prints its latency in a line that begins with `when`.
+/// Fails if the client has an error.
 fn traffic(wire: &Wire, seconds: f64, when: &str) -> Outcome {
     let client = echo_client(wire, Side::Client, 7000)?;
     let client = client.args("--connections 1 --bytes 1000 --warmup 0.2");

@@ -75,7 +75,7 @@ pub fn a_stopped_service_leaves_new_connections_to_the_kernel() -> Outcome {
             >= 4)
     })?;
     check_load(&again.wait(SHORT)?.success()?.json()?)?;
-    ensure!(server.alive() && service.alive(), "somebody ended");
+    ensure!(server.alive() && service.alive(), "a process ended");
     Ok(())
 }
 

@@ -42,7 +42,8 @@ pub fn parse(bytes: &[u8]) -> CallResult<Address> {
     }
 }
 
-/// Returns `end` as the socket address structure of `domain`, `AF_INET` or `AF_INET6`.
+/// Returns `end` as the socket address structure of `domain`, `AF_INET` or `AF_INET6`. With
+/// `AF_INET6`, an IPv4 address has its IPv4-mapped form.
 pub fn emit(end: Endpoint, domain: i32) -> Vec<u8> {
     let mut bytes = (domain as u16).to_ne_bytes().to_vec();
     bytes.extend(end.port.to_be_bytes());

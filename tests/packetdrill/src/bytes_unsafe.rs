@@ -1,7 +1,8 @@
 //! The functions that read and write bytes, such as `recvmsg`, in packetdrill's interface for
 //! stacks under test.
 //!
-//! A call on a descriptor that the stack does not own goes to the kernel.
+//! `read`, `readv`, `write` and `writev` on a descriptor that the stack does not own go to the
+//! kernel.
 
 use std::{
     ffi::{c_int, c_void},

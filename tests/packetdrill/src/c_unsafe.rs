@@ -18,7 +18,8 @@ use crate::{
 /// because libc's signatures have no `userdata` argument.
 static LOADED: Mutex<Option<Arc<Shared>>> = Mutex::new(None);
 
-/// Returns the stack of the interface that was made last, or `None` if that interface was freed.
+/// Returns the stack of the interface that was made last, or `None` if that interface was freed or
+/// no interface was made.
 pub fn loaded() -> Option<Arc<Shared>> {
     let loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     loaded.clone()
@@ -30,7 +31,8 @@ pub fn load(shared: Arc<Shared>) -> *mut c_void {
     Arc::into_raw(shared).cast_mut().cast()
 }
 
-/// Drops the reference that [`load`] made. Descriptors stay open, because packetdrill closes them.
+/// Drops the reference that [`load`] made. [`loaded`] then does not return this stack. Descriptors
+/// stay open, because packetdrill closes them.
 ///
 /// # Safety
 ///
@@ -111,7 +113,8 @@ pub unsafe fn bytes_mut<'a>(pointer: *mut c_void, len: usize) -> &'a mut [u8] {
 /// Copies at most `*len` bytes of `value` to the caller's buffer `to`.
 ///
 /// Sets `*len` to the number of copied bytes, as `getsockopt` does. If `whole` is true, sets `*len`
-/// to the length of `value` even if `value` was truncated, as `accept` does for addresses.
+/// to the length of `value` even if `value` was truncated, as `accept` does for addresses. Does
+/// nothing if `to` or `len` is null.
 ///
 /// # Safety
 ///

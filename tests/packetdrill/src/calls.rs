@@ -26,7 +26,7 @@ pub struct Polled {
 /// How long a call may block.
 #[derive(Clone, Copy)]
 enum Blocking {
-    /// The call fails with EAGAIN instead of blocking.
+    /// The call makes one attempt and does not block.
     No,
     /// The call blocks for at most this time. `None` means no limit.
     UpTo(Option<Duration>),
@@ -89,7 +89,7 @@ impl Shared {
         })
     }
 
-    /// Implements `connect(2)`.
+    /// Implements `connect(2)`. A `connect` that TCP_FASTOPEN_CONNECT defers succeeds at once.
     pub fn connect(&self, fd: Fd, to: Endpoint) -> CallResult<()> {
         let blocking = self.blocking_of(fd, 0, false)?;
         self.call(|stack| stack.connect(fd, to))?;
@@ -139,7 +139,9 @@ impl Shared {
     }
 
     /// Implements `sendto(2)`. The address `to` has an effect only with MSG_FASTOPEN, as on Linux.
-    /// The SYN then carries as many bytes as fit, and the rest follows after the handshake.
+    ///
+    /// If the call opens the connection (MSG_FASTOPEN or a deferred `connect`), the SYN carries as
+    /// many bytes as fit. A blocking call writes the rest after the handshake.
     pub fn send_to(
         &self,
         fd: Fd,
@@ -204,7 +206,7 @@ impl Shared {
 
     /// Implements `poll(2)` with a timeout of `ms` milliseconds; a negative `ms` means no limit.
     /// Returns the ready events of each entry. `other` polls a descriptor that the stack does not
-    /// own.
+    /// own. All events that `other` returns count, requested or not.
     pub fn poll(&self, entries: &[Polled], ms: i32, other: impl Fn(Fd) -> u32) -> Vec<u32> {
         let always = (libc::POLLERR | libc::POLLHUP) as u32;
         let look = |stack: &mut Stack| -> Vec<u32> {

@@ -31,7 +31,7 @@ pub fn of_cause(cause: CloseCause) -> Option<Errno> {
     }))
 }
 
-/// Returns the error with which Linux's `connect` fails if the engine cannot send a SYN.
+/// Returns the error with which `connect` fails if the engine refuses to open a connection.
 pub const fn errno_of_open(error: OpenError) -> Errno {
     Errno(match error {
         OpenError::InUse => libc::EADDRNOTAVAIL,

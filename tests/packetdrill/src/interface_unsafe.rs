@@ -1,5 +1,5 @@
-//! `packetdrill_interface_init`, and the functions of packetdrill's interface that open, bind,
-//! configure and close sockets, that inject and take packets, and that read the clock.
+//! `packetdrill_interface_init`, and the functions of packetdrill's interface that open, connect,
+//! configure and close sockets, inject and take packets, and read and advance the clock.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_long, c_longlong, c_uint, c_ulong, c_void},
@@ -171,8 +171,9 @@ fn table(userdata: User) -> Interface {
     }
 }
 
-// SAFETY (of all functions below): packetdrill passes the `userdata` of the interface, and the
-// pointers that the system call of the same name takes.
+// SAFETY (of the `extern "C"` functions below): packetdrill passes the `userdata` of the interface,
+// and the pointers that the system call of the same name takes. `netdev_send` gets a packet of
+// `len` bytes, and `netdev_receive` a buffer of `*len` bytes and valid pointers.
 
 unsafe extern "C" fn free(user: User) {
     // SAFETY: this is the last call of the interface.
@@ -277,7 +278,7 @@ unsafe extern "C" fn ioctl(user: User, fd: c_int, request: c_ulong, value: *mut 
         SIOCOUTQNSD => stack.unsent(fd),
         SIOCATMARK => stack.at_mark(fd),
         libc::FIONBIO => {
-            // SAFETY: the argument of this request is a valid `int`.
+            // SAFETY: the argument of this request points to a valid `int`.
             stack.socket_mut(fd)?.nonblocking = unsafe { *value.cast::<c_int>() } != 0;
             Ok(0)
         }
@@ -285,7 +286,7 @@ unsafe extern "C" fn ioctl(user: User, fd: c_int, request: c_ulong, value: *mut 
     });
     return_status(result.map(|number| {
         if request != libc::FIONBIO && !value.is_null() {
-            // SAFETY: the argument of these requests is a valid `int`.
+            // SAFETY: the argument of these requests points to a valid `int`.
             unsafe { *value.cast::<c_int>() = number as c_int };
         }
     }))

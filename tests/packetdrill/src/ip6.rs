@@ -51,8 +51,8 @@ fn header(bytes: &[u8]) -> Result<(Header, &[u8]), DropReason> {
     Ok((header, rest))
 }
 
-/// Parses an IPv6 packet with a TCP segment or an ICMPv6 error. [`crate::packet::parse`] parses
-/// IPv4.
+/// Parses an IPv6 packet with a TCP segment or an ICMPv6 error. Checks the TCP checksum, but not
+/// the ICMPv6 checksum. [`crate::packet::parse`] calls this function, and parses IPv4 itself.
 pub fn parse(bytes: &[u8]) -> Result<Inbound<'_>, DropReason> {
     let (header, rest) = header(bytes)?;
     let payload = rest.get(..header.len).ok_or(DropReason::Truncated)?;
@@ -107,8 +107,11 @@ fn parse_error(icmp: &[u8]) -> Result<IcmpError, DropReason> {
     Ok(IcmpError { kind, key, seq })
 }
 
-/// Returns the IPv6 packet with the segment `out`, the TCP header `tcp` and `payload`. Returns
-/// `None` if the segment exceeds 65,535 bytes. [`crate::packet::emit_with`] emits IPv4.
+/// Returns the IPv6 packet with the TCP header `tcp` and `payload`. `out` is the same segment, and
+/// gives the addresses and the ECN field. `fields` has the DiffServ field and the hop limit.
+///
+/// Returns `None` if the segment exceeds 65,535 bytes. [`crate::packet::emit_with`] calls this
+/// function, and emits IPv4 itself.
 pub fn emit(
     out: &SegmentOut,
     tcp: &SegmentHeader,

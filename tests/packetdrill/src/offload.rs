@@ -2,14 +2,14 @@
 //!
 //! Scripts written for Linux expect the packets that Linux passes to a device with TSO, while the
 //! engine sends single segments. This module joins the segments of one batch by Linux's rules.
-//! [`Sizing::segments`] limits the number of segments in a packet to the full segments that take
-//! about one millisecond at the pacing rate. The sysctl `tcp_tso_rtt_log` adds bytes for flows with
-//! a short RTT. The sysctl `tcp_min_tso_segs` sets a least number, but half the congestion window
-//! has precedence.
+//! [`Sizing::segments`] limits the number of segments in a packet to the full segments that leave
+//! in about one millisecond at the pacing rate. The sysctl `tcp_tso_rtt_log` adds bytes for flows
+//! with a short RTT. The sysctl `tcp_min_tso_segs` sets a least number, but half the congestion
+//! window has precedence.
 //!
-//! [`TsoPacket::join`] checks only headers and lengths. Its caller, `Wire::finish_batch`, also
-//! checks the position: a packet gets no further segment if it ends where an earlier packet or, in
-//! Linux, an skb of the send queue ended.
+//! [`TsoPacket::join`] compares the headers, the lengths and the stream positions of two packets.
+//! Its caller, `Wire::finish_batch`, also checks the end of the packet: a packet gets no further
+//! segment if it ends where an earlier packet or, in Linux, an skb of the send queue ended.
 
 use tidelane_engine::{FlowInfo, SegmentOut, TcpFlags};
 
@@ -28,9 +28,11 @@ pub struct Sizing {
     pub segments_min: u32,
     /// `tcp_tso_rtt_log`: flows with a short RTT get larger packets. 0 disables this rule.
     pub rtt_log: u32,
-    /// `tcp_pacing_ss_ratio`: pacing rate in slow start, in percent of cwnd per RTT.
+    /// `tcp_pacing_ss_ratio`: pacing rate while cwnd is below half of ssthresh, in percent of cwnd
+    /// per RTT.
     pub slow_start_ratio: u64,
-    /// `tcp_pacing_ca_ratio`: pacing rate in congestion avoidance, in percent of cwnd per RTT.
+    /// `tcp_pacing_ca_ratio`: pacing rate while cwnd is at least half of ssthresh, in percent of
+    /// cwnd per RTT.
     pub avoidance_ratio: u64,
 }
 
@@ -50,6 +52,7 @@ impl Sizing {
             bytes += GSO_MAX >> shift;
         }
         let auto = bytes.min(GSO_MAX) / mss;
+        // Linux leaves 320 bytes for headers (MAX_TCP_HEADER).
         let most = (GSO_MAX - 320) / mss;
         let auto = auto.max(self.segments_min.into()).min(most.max(1));
         auto.min((window / 2).max(1)) as u32
@@ -74,7 +77,8 @@ fn pacing_rate(sizing: &Sizing, info: &FlowInfo) -> u64 {
 /// A packet of one or several consecutive segments, before it is encoded.
 #[derive(Clone, Debug)]
 pub struct TsoPacket {
-    /// Header of the packet. `payload_len` is the payload length of one segment.
+    /// Header of the packet. `payload_len` is the payload length of the first segment. Only the
+    /// last segment may be shorter.
     pub out: SegmentOut,
     /// Payload of all segments.
     pub payload: Vec<u8>,
@@ -127,9 +131,10 @@ impl TsoPacket {
     /// Appends `next` if the packet then has at most `most` segments and can be segmented again.
     /// Returns true if `next` was appended.
     ///
-    /// `next` must continue the payload, the headers must be equal except for the sequence number,
-    /// PSH and FIN, neither may have URG, and the packet no FIN. All segments of the packet must
-    /// have the length of the first segment, and `next` may not be longer.
+    /// Both packets must belong to the same flow, and `next` must continue the payload. The headers
+    /// must be equal except for the sequence number, PSH and FIN. Neither header may have URG, and
+    /// the packet may not have FIN. All segments of the packet must have the length of the first
+    /// segment, and `next` may be neither longer nor empty.
     pub fn join(&mut self, next: &Self, most: u32) -> bool {
         let (a, b) = (&self.out, &next.out);
         let each = a.payload_len as usize;

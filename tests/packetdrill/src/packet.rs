@@ -12,13 +12,14 @@ use crate::{
     ip6,
 };
 
-/// Length of the Ethernet header in bytes. [`HeaderTemplate`] writes one, and [`emit_with`] cuts it
-/// off.
+/// Length of the Ethernet header in bytes. [`HeaderTemplate`] writes an Ethernet header, and
+/// [`emit_with`] cuts it off.
 const ETHERNET_HEADER_LEN: usize = 14;
 /// Length of the Ethernet and IPv4 headers, in bytes.
 const BELOW_TCP: usize = 34;
 
-/// Parses an IPv4 or IPv6 packet. Checks lengths and checksums as the kernel does.
+/// Parses an IPv4 or IPv6 packet. Checks lengths and checksums as the kernel does, except for the
+/// checksum of ICMPv6, which is not checked.
 pub fn parse(bytes: &[u8]) -> Result<Inbound<'_>, DropReason> {
     if bytes.first().is_some_and(|first| first >> 4 == 6) {
         return ip6::parse(bytes);
@@ -46,7 +47,8 @@ pub fn parse(bytes: &[u8]) -> Result<Inbound<'_>, DropReason> {
 }
 
 /// Returns the packet with the segment `out` and `payload`, with complete checksums. `ip_id` is the
-/// identification field of IPv4. Returns `None` if the segment exceeds 65,535 bytes.
+/// identification field of IPv4. Returns `None` if the segment exceeds 65,535 bytes, or if a local
+/// IPv4 address has an IPv6 peer.
 pub fn emit(out: &SegmentOut, payload: &[u8], ip_id: u16) -> Option<Vec<u8>> {
     emit_with(out, payload, ip_id, IpFields::default())
 }
@@ -118,6 +120,7 @@ mod tests {
         assert_eq!(segment.options, TcpOptions::timestamps(3, 4));
     }
 
+    /// Flips one bit of each byte of the packet.
     #[test]
     fn a_flipped_bit_is_refused() {
         let good = emit(&segment_out(), b"hello", 1).unwrap();

@@ -1,5 +1,5 @@
-//! Replacements for the libc functions that packetdrill calls directly instead of through the
-//! interface.
+//! Replacements for libc functions that packetdrill calls directly instead of through the
+//! interface: `getsockopt`, `system` and `sendfile`.
 //!
 //! The functions take effect only if LD_PRELOAD names the library, in addition to packetdrill's
 //! option `--so_filename`. A call on a descriptor that is not a socket of the stack goes to the
@@ -76,7 +76,8 @@ pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
     }
 }
 
-/// Replaces `sendfile(2)`.
+/// Replaces `sendfile(2)`. With a null `at`, the file's offset advances by the bytes that were
+/// read, even if the socket accepts fewer bytes.
 ///
 /// # Safety
 ///

@@ -12,14 +12,14 @@ const BUFFER_MAX: u32 = 65_536 - 320;
 /// The positions in the send stream of a flow at which Linux ends packets or sets PSH.
 #[derive(Debug, Default)]
 pub struct PacketEnds {
-    /// Ends of sent packets and of buffers, ascending.
+    /// Ends of sent packets, of buffers and of records, ascending.
     ends: VecDeque<u32>,
-    /// Ends of records. A record ends where a write with the flag MSG_EOR ends. No packet crosses
-    /// the end of a record, not even a retransmission.
+    /// Ends of records. A record ends where a write with the flag MSG_EOR ends. No packet without
+    /// URG crosses the end of a record, not even a retransmission.
     records: VecDeque<u32>,
-    /// Positions at which a segment that ends there has PSH.
+    /// Ends of the segments that have PSH.
     pushes: VecDeque<u32>,
-    /// The newest position in `pushes`.
+    /// The position that was last added to `pushes`.
     pub(crate) last_push: u32,
     /// Stream position at which the last buffer starts.
     pub(crate) tail: u32,

@@ -1,5 +1,5 @@
-//! The functions of packetdrill's interface for stacks under test that implement `poll`, `epoll`,
-//! pipes and `splice`.
+//! The functions `poll`, `epoll_*`, `pipe` and `splice` of packetdrill's interface for stacks under
+//! test.
 
 use std::{
     ffi::{c_int, c_uint, c_void},
@@ -20,7 +20,8 @@ use crate::{
 /// The `userdata` pointer of the interface, which points to the [`Shared`] stack.
 type User = *mut c_void;
 
-/// Returns the ready events of a descriptor that the stack does not own. Does not block.
+/// Returns the ready events of a descriptor that the stack does not own: POLLIN, POLLOUT and
+/// errors. Does not block.
 fn poll_kernel(fd: Fd) -> u32 {
     let mut entry = pollfd {
         fd,
@@ -32,8 +33,8 @@ fn poll_kernel(fd: Fd) -> u32 {
     u32::from(entry.revents as u16)
 }
 
-// SAFETY (of all functions below): packetdrill passes the `userdata` of the interface, and the
-// pointers that the system call of the same name takes.
+// SAFETY (of the `extern "C"` functions below): packetdrill passes the `userdata` of the interface,
+// and the pointers that the system call of the same name takes.
 
 pub unsafe extern "C" fn poll(user: User, to: *mut pollfd, count: nfds_t, ms: c_int) -> c_int {
     // SAFETY: by the contract above.
@@ -151,7 +152,8 @@ fn into_pipe(shared: &Shared, from: Fd, to: Fd, len: usize, flags: c_int) -> Cal
 }
 
 /// Moves at most `len` bytes from the pipe or file `from` to the socket `to`. Blocks until the
-/// socket has accepted all bytes, unless `flags` has MSG_DONTWAIT.
+/// socket has accepted all bytes, unless `flags` has MSG_DONTWAIT, the socket has O_NONBLOCK, or
+/// the send times out or fails. Bytes that the socket does not accept are lost.
 pub(crate) fn out_of_file(
     shared: &Shared,
     from: Fd,

@@ -1,8 +1,9 @@
 //! Ends of records in the send stream (MSG_EOR).
 //!
-//! Bytes written after a write with MSG_EOR never share a packet with the bytes of that write. The
+//! Bytes written after a write with MSG_EOR do not share a packet with the bytes of that write. The
 //! engine knows no records. The stack therefore withholds the bytes after the end of a record from
-//! the engine until all bytes of the record are sent.
+//! the engine until all bytes of the record are sent. `Wire::transmit` splits retransmissions at
+//! the ends of records.
 
 use tidelane_engine::{FlowId, SocketOptions};
 
@@ -38,7 +39,8 @@ impl Stack {
         self.release_records(id)
     }
 
-    /// Passes the written bytes up to the next end of a record to the engine.
+    /// Passes written bytes to the engine, record by record, up to the end of the first record that
+    /// is not sent completely.
     pub(crate) fn release_records(&mut self, id: FlowId) -> CallResult<()> {
         loop {
             let Some(flow) = self.flow(id) else {

@@ -7,7 +7,7 @@ use tidelane_engine::{FlowId, ListenerId};
 /// The object of the engine that a socket refers to.
 #[derive(Debug)]
 pub enum Role {
-    /// No object: the socket is new or disconnected, neither listening nor connected.
+    /// No object: the socket is neither listening nor connected, like a new socket.
     Unconnected,
     /// A listener with its accept queue.
     Listener {

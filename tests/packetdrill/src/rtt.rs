@@ -1,4 +1,4 @@
-//! The smoothed round-trip time as Linux computes it, with a sample from each ACK.
+//! The smoothed round-trip time with a sample from each ACK of timed packets, as in Linux.
 //!
 //! The engine times only one segment per flight, so that its smoothed RTT differs from the smoothed
 //! RTT of Linux. Linux derives the pacing rate from its smoothed RTT, and the size of packets from
@@ -11,10 +11,10 @@ use tidelane_engine::{Duration, Instant};
 /// Bound on the packets of a flow that are timed at once.
 const PACKETS_MAX: usize = 1024;
 
-/// The RTT measurement of one flow: its unacknowledged packets, and the smoothed RTT.
+/// The RTT measurement of one flow: the packets that are timed, and the smoothed RTT.
 #[derive(Debug, Default)]
 pub struct RoundTrips {
-    /// Stream position of each packet's end, ascending, and its time of sending.
+    /// The timed packets: stream position of the packet's end, ascending, and time of sending.
     sent: VecDeque<(u32, Instant)>,
     srtt: Option<Duration>,
 }
@@ -22,8 +22,9 @@ pub struct RoundTrips {
 impl RoundTrips {
     /// Records that a packet whose last byte is before the stream position `end` was sent at `now`.
     ///
-    /// A retransmission discards all packets in flight, because an ACK may then acknowledge either
-    /// transmission (Karn's algorithm, RFC 6298 §3).
+    /// A packet that ends at or before the end of the newest timed packet is a retransmission. All
+    /// timed packets are then discarded, because an ACK may acknowledge either transmission (Karn's
+    /// algorithm, RFC 6298 §3).
     pub fn sent(&mut self, end: u32, now: Instant) {
         let newest = self.sent.back();
         if newest.is_some_and(|(last, _)| (end.wrapping_sub(*last) as i32) <= 0) {
@@ -34,8 +35,8 @@ impl RoundTrips {
     }
 
     /// Takes an RTT sample from an ACK of the stream position `acked` that arrives at `now`. The
-    /// sample is that of the oldest packet that the ACK covers. `first` is the smoothed RTT to
-    /// assume before the first sample.
+    /// sample is the RTT of the oldest timed packet that the ACK covers. An ACK that covers no
+    /// timed packet gives no sample. `first` is the smoothed RTT to assume before the first sample.
     pub fn acknowledged(&mut self, acked: u32, now: Instant, first: Duration) {
         let mut oldest = None;
         while let Some((end, at)) = self.sent.front().copied()
@@ -70,11 +71,12 @@ mod tests {
             trips.sent(end, at(10));
         }
         let first = Duration::from_millis(8);
+        // An ACK before the end of the first packet gives no sample.
         trips.acknowledged(500, at(11), first);
         assert_eq!(trips.srtt(), None);
         trips.acknowledged(2000, at(26), first);
         assert_eq!(trips.srtt(), Some(Duration::from_millis(9)));
-        // A retransmission invalidates the measurements in flight.
+        // A retransmission discards the timed packets, so that the next ACK gives no sample.
         trips.sent(3000, at(30));
         trips.acknowledged(3000, at(90), first);
         assert_eq!(trips.srtt(), Some(Duration::from_millis(9)));

@@ -1,8 +1,8 @@
 //! The settings of a stack under test: sysctls, and the flags of packetdrill's `--so_flags`.
 //!
-//! The defaults are the sysctls that the preambles of Linux's packetdrill scripts set. A script
-//! sets a sysctl in the kernel. The stack reads the kernel's sysctls before and after, and applies
-//! the differences.
+//! The defaults follow the preambles of Linux's packetdrill scripts. A script sets a sysctl in the
+//! kernel. The stack reads the kernel's sysctls before the script's preamble, and again at `socket`
+//! and at Fast Open calls, and applies the differences.
 
 use std::{
     collections::BTreeMap,
@@ -245,7 +245,8 @@ impl Settings {
     }
 }
 
-/// The kernel's TCP sysctls at one time. Sysctls that the kernel does not have are left out.
+/// The kernel's values of the supported sysctls at one time, by name. Sysctls that the kernel does
+/// not have are left out.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Reading(BTreeMap<String, String>);
 
@@ -273,6 +274,7 @@ mod tests {
         Reading([(name.to_owned(), value.to_owned())].into())
     }
 
+    /// The readings lack the Fast Open key, which is followed without a change.
     #[test]
     fn only_settings_that_a_script_changed_are_followed() {
         let mut settings = Settings::new("").unwrap();
@@ -297,6 +299,7 @@ mod tests {
     fn the_defaults_announce_a_window_scale_of_eight() {
         let config = Settings::new("").unwrap().engine();
         assert_eq!(config.check(), Ok(()));
+        // A window of 240 * 2^16 bytes needs a scale of 8, because 2^7 < 240 < 2^8.
         assert_eq!(config.rx_window_max >> 16, 240);
     }
 }

@@ -1,9 +1,10 @@
 //! The stack as packetdrill's threads share it: the lock, blocked calls, and the virtual clock.
 //!
-//! packetdrill's first thread, the clock thread, runs the script and advances the clock. Its second
-//! thread makes the calls that may block. After each change of the stack, the clock thread starts
-//! a round: it wakes all blocked calls, and waits until each has been tried once more. The result
-//! of a script thus does not depend on the speed of the threads.
+//! packetdrill's first thread, the clock thread, runs the script and advances the clock.
+//! packetdrill's second thread makes the calls that may block. After each of its own calls and each
+//! timer, the clock thread runs a round: the clock thread wakes all blocked calls, and waits until
+//! each call has been tried once more. The result of a script thus does not depend on the speed of
+//! the threads.
 
 use std::{
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
@@ -32,7 +33,7 @@ struct Waiter {
     /// Virtual time at which the call times out. `None` means no timeout.
     deadline: Option<Instant>,
     /// True if the call is over, but the thread has not read the clock yet. packetdrill reads the
-    /// clock after each call, and the clock must not advance before.
+    /// clock after each call, and the clock thread must not advance the clock before this reading.
     returning: bool,
 }
 
@@ -226,8 +227,8 @@ impl Shared {
             .wait_timeout_while(locked, RETURN_MAX, |locked| !locked.all_waiters_done())
             .unwrap_or_else(PoisonError::into_inner);
         if wait_result.timed_out() {
-            // These threads do not read the clock after their calls. Do not wait for them any
-            // longer.
+            // A thread whose call is over may never read the clock. Later rounds do not wait for
+            // this thread.
             locked.waiters.retain(|waiter| !waiter.returning);
         }
         locked
@@ -252,7 +253,8 @@ impl Locked {
     }
 
     /// Records that the calling thread has tried its call in this round. `over` is true if the call
-    /// is over. `returning` is true if, in addition, the thread has yet to read the clock.
+    /// is over. `returning` is true if, in addition, the call was blocked before, so that the clock
+    /// thread waits until the thread has read the clock.
     fn record_attempt(&mut self, deadline: Option<Instant>, returning: bool, over: bool) {
         let me = thread::current().id();
         self.waiters.retain(|waiter| waiter.thread != me);

@@ -38,8 +38,8 @@ use crate::{
 const SECRET: [u8; 16] = *b"packetdrill runs";
 /// First ephemeral port.
 const EPHEMERAL_FIRST: u16 = 32_768;
-/// Longest time by which the clock advances to a timer while packetdrill waits for a packet. The
-/// bound exceeds every timeout of Linux. A later timer is ignored.
+/// Longest time by which the clock advances to a timer in one step. The bound exceeds the default
+/// of every timeout of Linux. A later timer is ignored until the clock is close enough.
 const JUMP_MAX: Duration = Duration::from_secs(4 * 3600);
 
 /// A file descriptor.
@@ -54,7 +54,8 @@ pub enum Object {
     Epoll(Epoll),
 }
 
-/// The state of a flow that neither the engine nor its buffers ([`crate::streams::Streams`]) have.
+/// The state of a flow that is neither in the engine nor in the flow's buffers
+/// ([`crate::streams::Streams`]).
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Flow {
     /// Descriptor of the flow's socket. `None` before `accept` and after `close`.
@@ -79,10 +80,12 @@ pub struct Stack {
     pub(crate) objects: BTreeMap<Fd, Object>,
     pub(crate) flows: HashMap<FlowId, Flow>,
     pub(crate) listeners: HashMap<ListenerId, Fd>,
+    /// The next ephemeral port.
     pub(crate) next_port: u16,
     /// Flows whose last write had MSG_MORE.
     pub(crate) corked: HashSet<FlowId>,
-    /// Flows whose last write did not fit into the send queue completely.
+    /// Flows whose last write did not fit into the send queue completely, until the queue has space
+    /// again.
     pub(crate) blocked_writers: HashSet<FlowId>,
     /// The engine. `None` during the script's preamble, which sets the engine's configuration.
     engine: Option<Engine>,
@@ -92,7 +95,8 @@ pub struct Stack {
 
 impl Stack {
     /// Returns a stack without sockets. `loaded` has the kernel's sysctls before the script's
-    /// preamble. An empty reading makes the stack ignore the kernel's sysctls.
+    /// preamble. If `loaded` and the reading of [`end_preamble`](Self::end_preamble) are empty, the
+    /// stack ignores the kernel's sysctls.
     pub fn new(settings: Settings, loaded: Reading) -> Self {
         Self {
             clock: VirtualClock::default(),
@@ -377,7 +381,7 @@ impl Stack {
     }
 
     /// Records a soft error. As in Linux, the next call fails with a soft error only if the program
-    /// set IP_RECVERR. Otherwise only SO_ERROR returns the error.
+    /// set IP_RECVERR or IPV6_RECVERR. Otherwise only SO_ERROR returns the error.
     fn on_soft_error(&mut self, id: FlowId, cause: CloseCause) {
         let owner = self.flows.get(&id).and_then(|flow| flow.owner);
         let Some(Ok(socket)) = owner.map(|fd| self.socket_mut(fd)) else {

@@ -62,11 +62,11 @@ pub struct Streams {
     pub written: Option<u32>,
     /// Ends of the records that are not sent completely.
     pub record_ends: VecDeque<u32>,
-    /// Positions at which packets end or have PSH.
+    /// Positions in the send stream at which packets end or get PSH.
     pub packet_ends: PacketEnds,
     /// Measurement of the RTT.
     pub round_trips: RoundTrips,
-    /// DiffServ field and TTL of sent packets.
+    /// DiffServ field, and TTL or hop limit, of sent packets.
     pub fields: IpFields,
 }
 

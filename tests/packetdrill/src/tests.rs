@@ -1,5 +1,6 @@
-//! Tests of the whole stack in virtual time. The tests inject the peer's segments and check the
-//! sent packets. Some tests make blocking calls from a second thread.
+//! Tests of the whole stack in virtual time. The tests inject the peer's segments, and check the
+//! sent packets and the results of socket calls. Some tests make blocking calls from a second
+//! thread.
 
 use std::{sync::Arc, thread};
 
@@ -325,6 +326,7 @@ fn a_reset_is_an_error_once_and_then_the_end() {
     assert_eq!(shared.call(|stack| stack.close(ACCEPTED)), Err(Errno::BADF));
 }
 
+/// Of the buffer sizes, the test checks only SO_SNDBUF. The test also reads the state in TCP_INFO.
 #[test]
 fn buffer_sizes_are_doubled_and_unknown_options_refused() {
     let (shared, _) = connected();
@@ -382,7 +384,9 @@ fn a_lost_tail_of_one_segment_is_probed_for_before_it_times_out() {
     let times: Vec<u64> = (0..3)
         .map(|_| next(&shared).unwrap().at_us / 10_000)
         .collect();
-    // The tail loss probe leaves after SRTT + 200 ms. The probe does not back off the RTO.
+    // The times are in units of 10 ms. The PTO for one segment, 2 SRTT + 200 ms, exceeds the RTO of
+    // SRTT + 200 ms. The tail loss probe therefore leaves after the RTO. The probe does not back
+    // off the RTO.
     assert_eq!((times[1] - times[0], times[2] - times[1]), (30, 30));
     let info = shared.call(|stack| stack.flow_info(stack.flow_of(ACCEPTED).unwrap().unwrap()));
     assert_eq!(info.unwrap().backoff, 1);
@@ -399,6 +403,8 @@ fn an_ack_for_a_whole_window_doubles_cwnd_in_slow_start() {
     assert_eq!(len(&queued(&shared)), 20_000);
 }
 
+/// The window grows with each ACK while the largest flight of the round trip, 9000 bytes, exceeds
+/// half of cwnd. The last ACK of the round trip therefore does not grow cwnd beyond 18,000 bytes.
 #[test]
 fn a_window_that_is_half_in_use_grows_in_slow_start_until_the_round_trip_is_over() {
     let (shared, first) = connected();
@@ -434,6 +440,7 @@ fn records_do_not_share_packets_and_do_not_wait_for_each_other() {
     );
 }
 
+/// The test sets TCP_MAXSEG, and reads the value from the SYN,ACK of the new connection.
 #[test]
 fn a_listener_hands_down_options_that_are_set_while_it_listens() {
     let shared = shared();
@@ -494,6 +501,7 @@ fn bytes_reported_by_sack_do_not_grow_the_window_again() {
     );
 }
 
+/// The test checks the growth. The test does not set SO_SNDBUF, which would end the growth.
 #[test]
 fn a_send_buffer_grows_with_the_window_unless_it_was_set() {
     let (shared, first) = connected();
@@ -537,11 +545,14 @@ fn options_of_a_listener_show_in_its_syn_ack() {
     assert_eq!(set(libc::SOL_SOCKET, libc::SO_RCVBUF, 20_000), Ok(()));
     let (level, name) = (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT);
     assert_eq!(set(level, name, 4), Ok(()));
+    // 4 s are rounded up to whole SYN,ACK timeouts: 1 s + 2 s + 4 s.
     let defer = shared.call(|stack| stack.option(LISTENER, level, name));
     assert_eq!(defer, Ok(7i32.to_ne_bytes().to_vec()));
     let syn = packet(LOCAL, TcpFlags::SYN, 0, 0, &[]);
     shared.call(|stack| stack.inject(&syn));
     let sent = shared.next_sent().unwrap();
+    // The IPv4 header has the DiffServ field in byte 1, without the ECN bits of IP_TOS, and the TTL
+    // in byte 8.
     assert_eq!((sent.bytes[1], sent.bytes[8]), (0xb8, 9));
     let Ok(Inbound::Segment(_, segment)) = packet::parse(&sent.bytes) else {
         panic!("not a segment of ours");

@@ -80,12 +80,12 @@ impl Wire {
     }
 
     /// Takes RTT samples from the ACKs of the present batch. `now_acked` returns the acknowledged
-    /// stream position of a flow, and the engine's smoothed RTT.
+    /// stream position of a flow and the engine's smoothed RTT, or `None` for a released flow.
     pub fn time_packets(&mut self, now_acked: impl Fn(FlowId) -> Option<(u32, Duration)>) {
-        let is_writable = |(id, event): &(FlowId, Event)| {
+        let acked_flow = |(id, event): &(FlowId, Event)| {
             matches!(event, Event::Progress { writable: true, .. }).then_some(*id)
         };
-        let flows: Vec<FlowId> = self.events.iter().filter_map(is_writable).collect();
+        let flows: Vec<FlowId> = self.events.iter().filter_map(acked_flow).collect();
         for id in flows {
             if let Some((acked, srtt)) = now_acked(id) {
                 let now = self.now;
@@ -152,7 +152,8 @@ impl Wire {
             packet_ends.end(end);
             let pushed = packet_ends.is_push(end);
             // A single segment has PSH if a write ends with the segment, or half a window after the
-            // last PSH. Segments sent by a timer keep the engine's PSH. A SYN never gets PSH.
+            // last PSH. Any other single segment loses PSH, unless a timer sends the segment. These
+            // rules do not apply to a SYN.
             let syn = packet.out.flags.contains(TcpFlags::SYN);
             let single = self.offload && packet.is_single() && !syn;
             if single && pushed {

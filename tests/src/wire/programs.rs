@@ -115,7 +115,8 @@ impl Wire {
     }
 
     /// Starts `program` on `service` if given, or else on the kernel. Waits until the program
-    /// listens on `port` in the server's namespace. Fails with the program's output if it ends.
+    /// listens on `port` in the server's namespace, and until `service` has the listener, too.
+    /// Fails with the program's output if the program ends.
     pub fn start_server(
         &self,
         program: Program,

@@ -1,5 +1,5 @@
 //! Requests to a running Tidelane service (`tidelaned`) over its admin socket: one line of JSON
-//! each way.
+//! each way. Bytes of a capture file may follow the line of an answer.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::failure::{Context, Failure};
 
-/// Time limit for the answer to a request.
+/// Longest wait of one read or write on the admin socket.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Longest accepted answer in bytes. The limit suffices to list a million sockets.
 const ANSWER_LEN_MAX: u64 = 1 << 30;
@@ -132,7 +132,7 @@ impl ServiceName {
         Ok(BufReader::new(stream.take(ANSWER_LEN_MAX)))
     }
 
-    /// Returns the failure for an error of [`Self::send`] and of its reader.
+    /// Returns the failure for an error of [`Self::send`], or of the reader that `send` returns.
     fn failure_of(&self, error: &io::Error) -> Failure {
         match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => self.not_running(),

@@ -19,8 +19,8 @@ use crate::{
     failure::{Context, Failure},
 };
 
-/// Interval at which the frames are taken. The service copies at most 4 MiB for each NIC queue in
-/// this time.
+/// Pause between two requests for captured frames. Between two requests, the service copies at most
+/// 4 MiB of frames for each NIC queue. At a mux port, the limit is for each core (polling thread).
 const INTERVAL: Duration = Duration::from_millis(50);
 
 /// Options of `capture`.
@@ -83,6 +83,7 @@ impl Protocol {
 /// The service's answer to a request that starts a capture.
 #[derive(Deserialize, Debug)]
 struct Opened {
+    /// Number of the capture.
     number: u64,
     /// Length in bytes of the start of the file, which follows the answer.
     bytes: u64,
@@ -92,15 +93,16 @@ struct Opened {
 /// of the file format.
 #[derive(Deserialize, Debug)]
 struct Taken {
+    /// Number of frames that follow the answer.
     frames: u64,
-    /// Number of frames that the service could not copy for lack of room.
+    /// Number of further frames that the service could not copy for lack of room.
     lost: u64,
     /// Length of the blocks in bytes.
     bytes: u64,
 }
 
-/// Writes frames until the count or the time is reached, until the reader of the output ends, or
-/// until a signal ends the command.
+/// Writes frames until the count or the time is reached, until the reader of the output ends, until
+/// a request fails, or until a signal ends the command.
 pub fn capture(options: &Options) -> Result<(), Failure> {
     let mut out: Box<dyn Write> = match &options.write {
         Some(path) => {
@@ -172,7 +174,8 @@ fn write_to(out: &mut dyn Write, bytes: &[u8]) -> Result<bool, Failure> {
     }
 }
 
-/// Returns the first `count` blocks of a capture file.
+/// Returns the first `count` blocks in `bytes`, a part of a capture file. Returns all bytes if
+/// there are fewer blocks, or if the length of a block exceeds the bytes.
 fn first_blocks(bytes: &[u8], count: u64) -> &[u8] {
     let mut at = 0;
     for _ in 0..count {

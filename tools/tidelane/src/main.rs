@@ -2,9 +2,10 @@
 //! sockets and counters. The service is the process `tidelaned`, which runs a TCP/IP stack for
 //! programs.
 //!
-//! A failed command prints one line on standard error and exits with a non-zero status. The binary
-//! `tidelaned` and the library `libtidelane.so`, which `tidelane run` preloads into programs, are
-//! in the same directory as this program.
+//! A failed command prints the failure in one line on standard error, and exits with a non-zero
+//! status. For a wrong argument, the option parser prints several lines. The binary `tidelaned` and
+//! the library `libtidelane.so`, which `tidelane run` preloads into programs, are in the same
+//! directory as this program.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

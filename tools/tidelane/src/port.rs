@@ -61,25 +61,30 @@ struct Answer {
 #[serde(default)]
 struct Port {
     number: u32,
+    /// Name of the program.
     program: String,
     /// Process of the program, or 0 if the service does not know the process.
     pid: u32,
+    /// User id of the program.
     uid: u32,
     /// Length of each packet ring in bytes.
     ring_len: u32,
     /// Protocol and local endpoint of each claim.
     claims: Vec<String>,
+    /// Packets that the mux port has received.
     received: u64,
     /// Packets that the mux port has sent. Each segment of a GSO frame counts.
     sent: u64,
+    /// GSO frames that the mux port has sent.
     gso_frames: u64,
-    /// Packets for the mux port that were lost because its ring was full.
+    /// Packets for the mux port that were lost because the port's ring had no room, or because the
+    /// packet was longer than a frame of the ring.
     overruns: u64,
-    /// Packets of the mux port that were lost because the NIC had no room.
+    /// Packets in `sent` that were lost because the NIC or the host had no room.
     lost: u64,
-    /// Number of times that packets of the mux port waited because of its rate limit.
+    /// Number of times that packets of the mux port waited because of the port's rate limit.
     delays: u64,
-    /// Packets of the mux port that were not sent, by reason.
+    /// Packets of the mux port that the service refused to send, by reason.
     refused: BTreeMap<String, u64>,
 }
 
@@ -111,7 +116,7 @@ pub fn port(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Removes all mux ports but port `number` from an answer.
+/// Removes all mux ports but port `number` from an answer. Fails if the answer lacks this port.
 fn keep_only(answer: &mut serde_json::Value, number: u32) -> Result<(), Failure> {
     let ports = answer["ports"].as_array_mut();
     let ports = ports.ok_or_else(|| Failure::new("unexpected answer: no mux ports"))?;

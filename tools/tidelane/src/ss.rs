@@ -1,5 +1,5 @@
-//! `tidelane ss`: prints the sockets of the programs that run on the service (`tidelaned`), in the
-//! format of `ss -ti`.
+//! `tidelane ss`: prints the sockets of the programs that run on the service (`tidelaned`), in a
+//! format like that of `ss -tip`, with the further column ACCELERATED.
 
 use std::fmt::Write;
 
@@ -31,20 +31,29 @@ struct Answer {
 #[derive(Deserialize, Debug, Default)]
 #[serde(default)]
 struct Socket {
+    /// TCP state in the spelling of RFC 9293.
     state: String,
+    /// Received and unread bytes; for a listener, the length of the accept queue.
     recv_q: u64,
+    /// Unacknowledged and unsent bytes; for an accelerated listener, the backlog.
     send_q: u64,
+    /// Local address and port.
     local: String,
+    /// Address and port of the peer; a wildcard for a listener.
     peer: String,
+    /// Name of the program.
     program: String,
+    /// Process id of the program, or 0 if the service does not know the process.
     pid: u32,
+    /// True if the socket is on Tidelane.
     accelerated: bool,
     /// Reason why the socket is not accelerated, or a remark on an accelerated socket.
     reason: String,
     info: Option<Info>,
 }
 
-/// The TCP variables that `ss -i` shows. Variables that the service does not send are `None`.
+/// The TCP variables that `ss -i` shows. `cwnd` and `ssthresh` are in segments, and `mss` is in
+/// bytes. Numbers that the service does not send are `None`.
 #[derive(Deserialize, Debug, Default)]
 #[serde(default)]
 struct Info {
@@ -61,7 +70,7 @@ struct Info {
     retrans: Option<u64>,
 }
 
-/// Prints a line for each socket. A connection has a second line with its TCP variables.
+/// Prints a line for each socket. A connection on Tidelane also has a line with its TCP variables.
 pub fn ss(options: &Options) -> Result<(), Failure> {
     if options.json {
         println!("{}", options.service.ask::<serde_json::Value>("ss")?);

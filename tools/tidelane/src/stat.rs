@@ -28,7 +28,7 @@ pub struct Options {
 /// The service's answer to the request `stat`.
 #[derive(Deserialize, Debug)]
 struct Answer {
-    /// Rules of the host's firewall that do not apply to the service's packets.
+    /// Rules of the host's firewall that do not apply to the service's connections.
     #[serde(default)]
     firewall: Firewall,
     counters: BTreeMap<String, u64>,

@@ -186,7 +186,8 @@ fn spawn(daemon: &Path, options: &Options, log: &File) -> Result<Child, Failure>
 enum Stopped {
     /// The service runs, but has not answered within [`READY_WITHIN`].
     Late,
-    /// The process of the service ended, with this exit status.
+    /// The process of the service ended, with this exit status; or the exit status could not be
+    /// read, with this error.
     Ended(String),
 }
 
@@ -229,11 +230,12 @@ fn holder_of(interface: &str) -> Option<(String, u32)> {
     })
 }
 
-/// Returns the line of the service's output that states the reason for its end.
+/// Returns the line of the service's output that states the reason for the service's end. Returns
+/// `None` if all lines are blank.
 ///
 /// The service's last log line has the reason. If the service logged nothing, the error line of the
-/// option parser has it, and the lines after that only summarize the usage. Without such a line,
-/// the function returns the last line of the output.
+/// option parser has the reason, and the lines after the error line only summarize the usage.
+/// Without a log line and an error line, the function returns the last line that is not blank.
 fn reason(text: &str) -> Option<&str> {
     let with = |start: &'static str| move |line: &&str| line.starts_with(start);
     let lines = || text.lines().filter(|line| !line.trim().is_empty());

@@ -2,10 +2,10 @@
 //! Tidelane with the kernel's stack.
 //!
 //! An experiment is called a figure, because most experiments repeat a figure of a paper. The
-//! figure's plan (`plan.toml`) describes the cases and the targets. A run has several rounds. Each
-//! round measures every case on all stacks in turn, and the next round does so in the reverse
-//! order, so that a slow phase of the machine affects all stacks alike. The result and its plot go
-//! to `target/bench` and, without `--no-keep`, also to the folder of the plan.
+//! figure's plan (`plan.toml`) describes the cases and the targets. A run has several rounds. A
+//! round measures each case on all stacks in turn. Every second round reverses the order, so that a
+//! slow phase of the machine affects all stacks alike. The result and its plot go to `target/bench`
+//! and, without `--no-keep`, also to the folder of the plan.
 
 use std::{fs, path::Path};
 
@@ -102,8 +102,8 @@ pub fn run(options: &Options) -> Result<(), String> {
 }
 
 /// Measures a plan. The number of rounds on the command line replaces the plan's number. The
-/// numbers of connections on the command line replace the plan's numbers, except that for a request
-/// plan, they select some of its numbers.
+/// numbers of connections on the command line replace the plan's numbers. For a request plan, the
+/// numbers on the command line select some of the plan's numbers instead.
 fn measure_plan(plan: AnyPlan, options: &Options) -> Result<Outcome, Stop> {
     let rounds = |planned: u32| options.rounds.unwrap_or(planned).max(1);
     let (heading, rows, svg) = match plan {
@@ -196,8 +196,8 @@ fn list(root: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Prints the table, and writes the result and the plot. If `keep` is true, also writes them to the
-/// folder of the plan.
+/// Prints the table, and writes the result and the plot to `target/bench`. If `keep` is true, also
+/// writes both to `folder`, the folder of the plan.
 fn finish(figure: &str, folder: &Path, outcome: &Outcome, keep: bool) -> Result<(), String> {
     let Outcome { heading, rows, svg } = outcome;
     rows::print_table(heading, rows);
@@ -225,7 +225,7 @@ fn finish(figure: &str, folder: &Path, outcome: &Outcome, keep: bool) -> Result<
 mod tests {
     use super::*;
 
-    /// Returns the plan of the first figure of this kind.
+    /// Returns the plan of a figure of this kind.
     fn plan_of(kind: &str) -> AnyPlan {
         let folders = fs::read_dir(source_root().join("bench/figures")).expect("the figures");
         let files = folders.map(|folder| folder.expect("a folder").path().join("plan.toml"));

@@ -153,13 +153,13 @@ fn show_end(text: &str, log: &Path) {
     println!("    (whole output: {})", log.display());
 }
 
-/// Exit status of `timeout` if the time limit ended the command.
+/// Exit status of `timeout` if the command has ended by SIGTERM at the time limit.
 const TIMED_OUT: i32 = 124;
 
 /// Runs a step's command to its end, or until the time limit in seconds.
 ///
-/// No process of the command outlives this process: `setpriv` makes the kernel send SIGTERM to
-/// `timeout` when this process dies, and `timeout` forwards the signal to its process group.
+/// The command does not outlive this process: `setpriv` makes the kernel send SIGTERM to `timeout`
+/// when this process dies, and `timeout` forwards the signal to its process group.
 fn execute(step: &Step, limit: u64, log: &Path) -> Result<(), String> {
     let file = File::create(log).map_err(|error| format!("{}: {error}", log.display()))?;
     let errors = file.try_clone().map_err(|error| error.to_string())?;

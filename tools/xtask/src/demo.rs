@@ -25,7 +25,7 @@ const SERVER_CPU: &str = "1";
 /// Options of `demo`.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// Number of rounds; each measures every case on both stacks
+    /// Number of rounds of each case; a round measures both stacks
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Seconds per measurement
@@ -36,9 +36,11 @@ pub struct Options {
     connections: u32,
 }
 
-/// A wire, which is a veth pair between two network namespaces, and an nginx on one stack at its
-/// server's end. The programs stand before the wire, so that they are dropped first.
+/// A wire, which is a veth pair between two network namespaces, and an nginx on one stack at the
+/// server's end of the wire. `wire` is the last field, because the programs must be dropped before
+/// the wire.
 struct StackSetup {
+    /// Name of the stack.
     name: &'static str,
     nginx: Nginx,
     _service: Option<Service>,

@@ -7,15 +7,15 @@ use std::{collections::BTreeMap, fs, path::Path};
 use tidelane_tests::tools::source_root;
 use toml::{Table, Value};
 
-/// The folders on which each folder may depend in addition to itself. An entry for a single crate
-/// replaces the entry of its layer.
+/// The layers on which the crates of each folder may depend, in addition to their own layer. An
+/// entry for a single crate replaces the entry of its layer.
 const FOLDERS: &[(&str, &[&str])] = &[
     ("proto", &[]),
     ("shm", &["proto"]),
     ("nic", &["proto", "shm"]),
     ("service", &["proto", "shm", "nic"]),
-    // The library that is preloaded into programs contains no TCP, so `app` must not depend on
-    // `proto`.
+    // The library that is preloaded into programs contains no TCP, so a crate of `app` without an
+    // entry of its own must not depend on `proto`.
     ("app", &["shm"]),
     // `app/port` only moves packets between the service and a program that has its own TCP.
     ("app/port", &["shm", "nic"]),

@@ -15,8 +15,8 @@ use tidelane_tests::tools::target_dir;
 const FRAME_MAX: u64 = 4096;
 /// Path of the library below the target directory.
 const LIBRARY: &str = "release/libtidelane.so";
-/// Parts of the standard library that may have larger frames. These parts run only to print the
-/// backtrace of a panic if the user has set RUST_BACKTRACE.
+/// Parts of the standard library that may have larger frames. These parts serve the backtrace of a
+/// panic, which is printed only if the user has set RUST_BACKTRACE.
 const BACKTRACE: [&str; 4] = [
     "backtrace_rs::",
     "sys::backtrace::",
@@ -24,7 +24,8 @@ const BACKTRACE: [&str; 4] = [
     "gimli::",
 ];
 
-/// Checks all functions of the library. Fails with a list of the frames that are too large.
+/// Checks all functions of the library except [`BACKTRACE`]. Fails with a list of the frames that
+/// are too large.
 pub fn run() -> Result<(), String> {
     let library = target_dir().join(LIBRARY);
     let frames = frames(&disassembled(&library)?);
@@ -72,7 +73,8 @@ fn disassembled(library: &Path) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Returns the frame size in bytes of each function in a disassembly.
+/// Returns the frame size in bytes of each function in a disassembly. Functions without a [`Step`]
+/// are left out.
 fn frames(text: &str) -> BTreeMap<String, u64> {
     let mut steps: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     let mut function = "";
@@ -109,8 +111,8 @@ fn function_begun(line: &str) -> Option<&str> {
     is_hex.then_some(name)
 }
 
-/// Parses an instruction such as `sub $0x18,%rsp` or `lea -0x18(%rsp),%r11`. Returns `None` for an
-/// instruction that does not affect the frame.
+/// Parses an instruction such as `sub $0x18,%rsp` or `lea -0x18(%rsp),%r11`. Returns `None` for any
+/// other instruction, even for `push`.
 fn step_of(line: &str) -> Option<Step> {
     let (_, instruction) = line.split_once(":\t")?;
     let (name, operands) = instruction.split_once(' ')?;

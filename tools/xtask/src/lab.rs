@@ -7,9 +7,9 @@
 //! ```
 //!
 //! An emulated machine boots one kernel, has all selected NICs, and runs the selected interop tests
-//! on each NIC. The printed table has a line for each kernel and NIC, and a cell for each test.
-//! `docs/kernels.md` has the results. The module [`pair`] boots two machines on one link, and the
-//! module [`scripts`] runs the packet scripts of `tests/conformance` on other kernels.
+//! on each NIC. The printed table has a line for each kernel and NIC, and a column for each test or
+//! group of tests. `docs/kernels.md` has the results. The module [`pair`] boots two machines on one
+//! link. The module [`scripts`] runs the packet scripts of `tests/conformance` on other kernels.
 
 use std::{
     collections::BTreeMap,
@@ -42,7 +42,7 @@ use kernels::{KERNELS, Kernel, REFUSED};
 use machine::{Machine, Plan, Processors};
 use nics::{NICS, Nic};
 
-/// Tools that the laboratory needs, each with its Debian package.
+/// Tools without which the laboratory does not start, each with its Debian package.
 const TOOLS: [(&str, &str); 6] = [
     (EMULATOR, "qemu-system-x86"),
     ("busybox", "busybox-static"),
@@ -55,10 +55,10 @@ const TOOLS: [(&str, &str); 6] = [
 const PATIENCE: u32 = 6;
 /// Seconds that a machine may take to boot, as a part of its time limit.
 const BOOT_MAX: u64 = 120;
-/// Seconds that each test adds to the time limit of its machine. There is no limit for a single
-/// test.
+/// Seconds that each test on each NIC adds to the time limit of its machine. The test program, not
+/// the laboratory, limits the time of a single test.
 const TEST_MAX: u64 = 180;
-/// Default time limit of the whole run, in seconds.
+/// Default time limit of a whole run or of a download, in seconds.
 const ALL_MAX: u64 = 24 * 3600;
 
 /// Options of `lab`.
@@ -77,7 +77,7 @@ pub struct Options {
     /// Run only a small selection of tests, which takes some minutes
     #[arg(long)]
     small: bool,
-    /// Skip the tests that have not started after this many seconds
+    /// Skip the tests that have not ended after this many seconds
     #[arg(long)]
     seconds: Option<u64>,
     /// Run only tests whose names contain one of these texts
@@ -128,7 +128,8 @@ fn directory() -> Result<PathBuf, String> {
     std::path::absolute(target_dir().join("lab")).map_err(|error| error.to_string())
 }
 
-/// Returns the time at which a run that starts now must end. `seconds` is its time limit.
+/// Returns the time at which a run or download that starts now must end. `seconds` is the time
+/// limit, by default [`ALL_MAX`].
 fn end_after(seconds: Option<u64>) -> Instant {
     Instant::now() + Duration::from_secs(seconds.unwrap_or(ALL_MAX))
 }
@@ -250,7 +251,8 @@ impl KernelRun<'_> {
     }
 
     /// Boots the machine and adds the results of the tests to `cells`. Fails with a reason if the
-    /// machine or the time ended before all tests had run.
+    /// machine does not boot, if the machine or the time ends before all tests have run, or if the
+    /// machine reports an unknown test.
     fn serve(
         &self,
         kernel: &Kernel,
@@ -312,7 +314,7 @@ impl KernelRun<'_> {
 }
 
 /// Returns the shell command that runs interop tests in an emulated machine. The tests run one
-/// after another, because a machine has only one wire.
+/// after another, because tests on an emulated NIC cannot share the NIC.
 fn interop_command(program: &Path, tests: &[&str]) -> String {
     let target = std::path::absolute(target_dir()).unwrap_or_else(|_| target_dir());
     let release = target.join("release");

@@ -47,7 +47,8 @@ pub fn source_files(root: &Path) -> Result<Vec<SourceFile>, String> {
     Ok(paths.into_iter().filter_map(read).collect())
 }
 
-/// Adds the paths of all files in the directory `below` to `paths`, except for build output.
+/// Adds the paths of all files below the directory `below` to `paths`, except for folders called
+/// `target` or `.git`. The paths and `below` are relative to `root`.
 fn walk(root: &Path, below: &Path, paths: &mut Vec<String>) {
     let Ok(entries) = fs::read_dir(root.join(below)) else {
         return;

@@ -3,11 +3,13 @@
 //! `specs/rfcNNNN.toml` lists the requirements of an RFC ([`mod@file`] describes the format). Each
 //! requirement cites the code that implements it and a test that proves it, or gives the reason for
 //! an exception. A requirement without code, without a test or with an unimplemented part counts as
-//! missing, except for a MAY without code. The check fails
+//! missing, except for an exception and for a MAY without code. The check fails
 //!
-//! * if cited code or a cited test does not exist, or code cites an unknown id ([`citations`]),
+//! * if cited code or a cited test does not exist, if the engine does not pass a cited packet
+//!   script, or if code cites an unknown id ([`citations`]),
 //! * if an RFC has more missing requirements than the ratchet (`spec-ratchet.txt`) allows, or
-//! * if a promise of `docs/security.md` names no test ([`promises`]).
+//! * if a promise of `docs/security.md` names no test or a test that does not exist
+//!   ([`promises`]).
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -31,9 +33,9 @@ const RATCHET: &str = "tools/xtask/spec-ratchet.txt";
 /// Options of `spec`.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// Check only the RFCs with these numbers
+    /// Print only the RFCs with these numbers; all RFCs are checked
     rfcs: Vec<u32>,
-    /// List the missing requirements, each with the missing part
+    /// List the missing requirements, and the missing parts of those that are implemented in part
     #[arg(long)]
     missing: bool,
     /// List the exceptions with their reasons
@@ -44,7 +46,8 @@ pub struct Options {
     bless: bool,
 }
 
-/// Prints the counts of each RFC and checks every citation.
+/// Prints the counts of the selected RFCs, and checks all RFCs and promises. With `bless`, writes
+/// the ratchet instead of checking.
 pub fn run(options: &Options) -> Result<(), String> {
     let root = source_root();
     let files = source_files(&root)?;

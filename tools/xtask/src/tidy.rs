@@ -18,9 +18,9 @@ use tidelane_tests::tools::source_root;
 
 use crate::source::{SourceFile, code_only, is_name_char, source_files};
 
-/// Largest number of lines of a function.
+/// Largest number of lines of a Rust function.
 const FUNCTION_LINES_MAX: usize = 70;
-/// Largest number of lines of a file, without its tests.
+/// Largest number of lines of a Rust file, without its tests.
 const FILE_LINES_MAX: usize = 500;
 /// Largest number of characters of a line.
 const LINE_LENGTH_MAX: usize = 100;
@@ -40,14 +40,14 @@ pub struct Options {
 struct Offence {
     /// Key in the ratchet: the name of the rule, and the file, function or commit.
     key: String,
-    /// Size of the offence: a number of lines, characters or occurrences.
+    /// Size of the offence: a number of lines, characters, occurrences or files.
     size: usize,
-    /// Message for the user: the file, the line and the rule.
+    /// Message for the user: the place and the rule.
     text: String,
 }
 
 /// Checks the files of the tree and the commits of the branch. Fails if the ratchet does not cover
-/// an offence.
+/// an offence. With `bless`, writes the offences to the ratchet instead.
 pub fn run(options: &Options) -> Result<(), String> {
     let root = source_root();
     let files = source_files(&root)?;
@@ -160,7 +160,7 @@ fn check_lines(file: &SourceFile) -> Vec<Offence> {
     }]
 }
 
-/// Returns true if the whole file at `path` is test code.
+/// Returns true if the whole file at `path` is the code of tests or benchmarks.
 fn is_test_file(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     ["tests.rs", "props.rs"].contains(&name)
@@ -170,7 +170,8 @@ fn is_test_file(path: &str) -> bool {
             .any(|part| part == "tests" || part == "benches")
 }
 
-/// Returns the offset of the test module at the end of a file, or the length of the file.
+/// Returns the offset of the first test module, which stands at the end of a file. Returns the
+/// length of `code` if there is no test module.
 fn tests_start(code: &str) -> usize {
     let mut at = 0;
     for line in code.split_inclusive('\n') {

@@ -59,8 +59,8 @@ impl Stream {
         self.rx_word
     }
 
-    /// Tells the service that no byte of an earlier receive buffer is lent, so that it can free the
-    /// earlier buffers. Does nothing if the service already knows.
+    /// Tells the service that no byte of an earlier receive buffer is lent, so that the service can
+    /// free the earlier buffers. Does nothing if the stream has already confirmed the buffer.
     pub fn confirm_rx_buffer(&mut self) {
         if self.rx_word_seen != self.rx_word {
             self.rx_word_seen = self.rx_word;
@@ -73,7 +73,8 @@ impl Stream {
         }
     }
 
-    /// Records whether parts of the room to send are lent. While they are, no send buffer is freed.
+    /// Records whether parts of the room to send are lent. While parts are lent, the stream frees
+    /// no send buffer. The caller closes the stream only after the return of all parts.
     pub fn set_room_lent(&mut self, is_lent: bool) {
         self.room_lent = is_lent;
     }
@@ -90,9 +91,9 @@ impl Stream {
     }
 
     /// Returns up to `wanted` bytes of room that begin `after` bytes beyond the next byte to write,
-    /// at most up to the end of the buffer's memory. Returns `None` if there are fewer than `least`
-    /// bytes before the limit of unacknowledged bytes, if there is no memory, or if the stream
-    /// cannot send.
+    /// at most up to the end of the buffer's memory. Returns `None` if the limit of unacknowledged
+    /// bytes leaves no room, or less room than both `least` and `wanted`. Also returns `None` if
+    /// there is no memory, or if the stream cannot send.
     pub fn reserve(&mut self, after: u32, wanted: u32, least: u32) -> Option<Run> {
         let shut = self.flags & (program_flags::SHUT_WRITE | program_flags::CLOSE) != 0;
         if shut || self.service_flags() & service_flags::CLOSED != 0 {
@@ -138,7 +139,8 @@ impl Stream {
         self.tx_head = self.tx_head.wrapping_add(len);
     }
 
-    /// Appends bytes to the written bytes, without publishing them. Returns their number.
+    /// Appends as many bytes of `from` as fit to the written bytes, without publishing them.
+    /// Returns the number of appended bytes.
     pub fn write_unpublished(&mut self, from: &[u8]) -> usize {
         let count = self.copy_in(from);
         self.tx_head = self.tx_head.wrapping_add(count as u32);

@@ -1,5 +1,5 @@
 //! The receive side of a stream. The service (the process `tidelaned`) writes received bytes to a
-//! circular buffer in shared memory, which it replaces by larger buffers on demand.
+//! circular buffer in shared memory. The service replaces the buffer by larger buffers on demand.
 
 use std::{
     io::IoSliceMut,
@@ -55,7 +55,8 @@ impl Stream {
         count
     }
 
-    /// Copies readable bytes from offset `skip` on without consuming them. Returns their number.
+    /// Copies readable bytes that begin `skip` bytes after the read position, without consuming
+    /// them. Returns the number of copied bytes.
     #[inline]
     pub(super) fn copy_out(&mut self, skip: u32, into: &mut [u8]) -> usize {
         // Bytes before the known `rx_head` need no refresh, because the present buffer stays valid

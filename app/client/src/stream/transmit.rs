@@ -38,7 +38,8 @@ pub(super) struct Outgrown {
 }
 
 impl Stream {
-    /// Returns the number of bytes that `write` would take, if memory is available.
+    /// Returns the number of bytes that `write` would take, if memory is available and the
+    /// connection is not over.
     #[inline]
     pub fn writable(&mut self) -> usize {
         self.refresh_tx();
@@ -153,11 +154,11 @@ impl Stream {
         count.min(capacity.saturating_sub(unacked) as usize)
     }
 
-    /// Replaces the send buffer by a buffer for `needed` bytes, or by the largest buffer that
-    /// memory permits. Without memory, the old buffer stays.
+    /// Replaces the send buffer by a larger buffer for `needed` bytes, or by the largest buffer
+    /// that memory permits. Without memory for a larger buffer, the old buffer stays.
     pub(super) fn grow(&mut self, needed: u32) {
-        let capacity = self.tx_buffer.map_or(0, |buffer| buffer.log2);
-        self.grow_from(needed, capacity + 1);
+        let log2 = self.tx_buffer.map_or(0, |buffer| buffer.log2);
+        self.grow_from(needed, log2 + 1);
     }
 
     /// Replaces the send buffer by a buffer for `needed` bytes, or by the largest buffer of at
@@ -194,7 +195,8 @@ impl Stream {
             .saturating_sub(self.tx_head.wrapping_sub(self.tx_acked))
     }
 
-    /// Loads the peer's acknowledgments, and frees outgrown buffers.
+    /// Loads the peer's acknowledgments, computes the limit of unacknowledged bytes, and frees
+    /// outgrown buffers that the service does not read any more.
     pub(super) fn refresh_tx(&mut self) {
         let half = self.shared.view();
         let acked = half.service().tx_acked.load(Acquire);
@@ -233,8 +235,8 @@ impl Stream {
         self.tx_head.wrapping_sub(self.tx_acked)
     }
 
-    /// Returns the limit of unacknowledged bytes (SO_SNDBUF): the lower limit of the service's and
-    /// the program's.
+    /// Returns the limit of unacknowledged bytes (SO_SNDBUF): the smaller of the service's limit
+    /// and the program's limit.
     pub fn tx_limit(&self) -> u32 {
         let limit = self.shared.view().service().tx_limit.load(Relaxed);
         match self.sending.unacked_max {
@@ -268,7 +270,7 @@ impl Stream {
     }
 
     /// Returns true if the unsent bytes are below half of TCP_NOTSENT_LOWAT, where Linux wakes a
-    /// waiting writer.
+    /// waiting writer, or if TCP_NOTSENT_LOWAT is not set.
     pub fn is_below_notsent_lowat(&mut self) -> bool {
         let limit = self.sending.unsent_max;
         limit == 0 || u64::from(self.unsent()) * 2 < u64::from(limit)
@@ -291,8 +293,8 @@ impl Stream {
         limit.min(unacked.saturating_add(room))
     }
 
-    /// Frees the send buffer if all bytes are acknowledged. Returns true if the stream is left
-    /// without a send buffer.
+    /// Frees the send buffer if all bytes are acknowledged and no room to send is lent. Returns
+    /// true if the stream is left without a send buffer.
     pub fn trim(&mut self) -> bool {
         let Some(buffer) = self.tx_buffer else {
             return true;

@@ -1,5 +1,5 @@
-//! Tests of a context, which is the set of rings of one thread of a program: requests, events, the
-//! sleep protocol and corrupt rings.
+//! Tests of a context, which is the set of rings of one thread of a program. The tests cover
+//! requests, events, the sleep protocol, corrupt rings and routes.
 
 use std::sync::atomic::Ordering;
 
@@ -67,6 +67,7 @@ fn events_are_reported_and_invalid_events_are_not() {
     service.control_event(control_event::CONNECT_FAILED, 0, 2, 0);
     service.control_event(control_event::CONNECT_KERNEL, 0, 3, 0);
     service.control_event(control_event::ACCEPTED, 5, 4, 8);
+    // Slot 64 does not exist, and 99 and 77 are no kinds of events.
     service.control_event(control_event::ACCEPTED, 64, 4, 8);
     service.control_event(99, 5, 4, 8);
     service.ready(5);
@@ -187,6 +188,7 @@ fn the_doorbell_is_rung_only_when_a_core_sleeps() {
     context.flush();
     assert_eq!(rung(), 1);
     assert!(context.shares_cpu(Some(0)) && context.shares_cpu(None));
+    // The word contains the number of the core's CPU plus one.
     core.cpu.store(1, Ordering::Relaxed);
     assert!(context.shares_cpu(Some(0)) && !context.shares_cpu(Some(1)));
 }

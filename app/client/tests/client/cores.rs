@@ -21,6 +21,7 @@ struct Core {
     data_events: DataEventProducer,
     control_requests: ControlRequestConsumer,
     control_events: ControlEventProducer,
+    /// Number of the core's first slot.
     first_slot: u32,
 }
 
@@ -31,11 +32,12 @@ impl Core {
     }
 }
 
-/// A program with one context (the rings of one thread), and the side of each core of the service.
+/// A program with one context (the rings of one thread), and each core's ends of these rings.
 struct Service {
     cores: Vec<Core>,
     region: Arc<ProgramRegion>,
     page: Arc<ServicePageMap>,
+    /// Number of times that the program has rung a doorbell of the service, for any core.
     rung: Arc<AtomicU32>,
     program: Program,
     context: Context,
@@ -223,6 +225,8 @@ fn events_of_all_cores_are_reported_and_keep_a_context_awake() {
     }
 }
 
+/// Each context needs a set of rings for each core, so the number of contexts depends on the number
+/// of cores.
 #[test]
 fn contexts_end_where_the_cores_rings_end() {
     let service = service();

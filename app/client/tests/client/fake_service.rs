@@ -17,32 +17,43 @@ use tidelane_ring::{
     words::DataWord,
 };
 
-/// The fake service's private state of a connection.
+/// The fake service's private state of a connection. A position counts the bytes of one direction
+/// from 0, and wraps around.
 pub struct Connection {
+    /// Generation of the connection's slot (the record of a connection in shared memory).
     pub generation: u32,
     /// The send buffer that the last handled ADVANCE request announced.
     tx: Option<StreamBuffer>,
+    /// Position up to which the program had written at the last handled ADVANCE request.
     pub tx_head: u32,
+    /// Position up to which the written bytes are acknowledged.
     pub tx_acked: u32,
+    /// The present receive buffer.
     rx: Option<StreamBuffer>,
     /// Replaced receive buffers that the program may still read.
     rx_old: Vec<StreamBuffer>,
+    /// Position up to which bytes were received.
     pub rx_head: u32,
+    /// Bits of [`tidelane_abi::service_flags`].
     pub flags: u32,
 }
 
 /// A service with one core (polling thread), for a program with one context (the rings of one
 /// thread).
 pub struct FakeService {
+    /// The memory that the program shares with the service.
     pub region: Arc<ProgramRegion>,
+    /// The page with the service's routes and the states of its cores.
     pub page: Arc<ServicePageMap>,
     /// Number of times that the program has rung the service's doorbell.
     pub rung: Arc<AtomicU32>,
+    /// The open connections, by slot number.
     pub connections: HashMap<u32, Connection>,
     pub data_requests: DataRequestConsumer,
     pub data_events: DataEventProducer,
     pub control_requests: ControlRequestConsumer,
     pub control_events: ControlEventProducer,
+    /// Allocator of the receive buffers.
     rx_area: BufferAllocator,
 }
 
@@ -51,6 +62,8 @@ impl FakeService {
         FakeService::with_areas(64 << 20, 64 << 20)
     }
 
+    /// Makes a service. `rx_len` and `tx_len` are the lengths in bytes of the areas of the receive
+    /// buffers and of the send buffers.
     pub fn with_areas(rx_len: u64, tx_len: u64) -> FakeService {
         let layout = Layout::new(64, rx_len, tx_len).unwrap();
         let region = Arc::new(ProgramRegion::heap(&layout).unwrap());
@@ -74,8 +87,8 @@ impl FakeService {
         })
     }
 
-    /// Prepares a slot (the record of a connection in shared memory) for a new connection. Returns
-    /// the slot's generation.
+    /// Prepares a slot for a new connection. `rx_window` and `tx_limit` are in bytes. Returns the
+    /// slot's generation.
     pub fn begin(&mut self, slot: u32, rx_window: u32, tx_limit: u32) -> u32 {
         let view = self.region.slot(slot).unwrap();
         let half = view.service();
@@ -111,7 +124,7 @@ impl FakeService {
         generation
     }
 
-    /// Sets service flags and a close cause in the slot.
+    /// Adds service flags in the slot, and sets the close cause.
     pub fn set_flags(&mut self, slot: u32, flags: u32, cause: u32) {
         let view = self.region.slot(slot).unwrap();
         let connection = self.connections.get_mut(&slot).unwrap();
@@ -132,7 +145,8 @@ impl FakeService {
         words
     }
 
-    /// Handles the pending ADVANCE requests and returns their slots.
+    /// Handles the pending ADVANCE requests and returns their slots. Drops the other pending data
+    /// requests.
     pub fn advance(&mut self) -> Vec<u32> {
         let words = self.requests();
         let advanced = words
@@ -145,6 +159,8 @@ impl FakeService {
         slots
     }
 
+    /// Handles an ADVANCE request: checks and adopts the program's values in the slot. Frees the
+    /// replaced receive buffers if the program has confirmed the present buffer.
     fn adopt(&mut self, slot: u32) {
         let view = self.region.slot(slot).unwrap();
         let half = view.program();
@@ -229,7 +245,7 @@ impl FakeService {
         true
     }
 
-    /// Frees the receive buffers of an idle connection.
+    /// Frees the receive buffers of a connection if the program has read all received bytes.
     pub fn idle(&mut self, slot: u32) {
         let view = self.region.slot(slot).unwrap();
         let connection = self.connections.get_mut(&slot).unwrap();
@@ -248,6 +264,7 @@ impl FakeService {
         }
     }
 
+    /// Queues the event READY.
     pub fn ready(&mut self, slot: u32) {
         self.data_events
             .push(DataWord::new(data_event::READY, slot).encode())

@@ -9,7 +9,7 @@ use crate::fake_service::FakeService;
 
 const SLOT: u32 = 3;
 
-/// Returns a stream with in-place access, and the fake service of its connection.
+/// Returns a stream with in-place access, with the fake service and the context of its connection.
 fn setup() -> (FakeService, Context, Stream) {
     let mut service = FakeService::new();
     let program = service.program();

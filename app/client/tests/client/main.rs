@@ -1,6 +1,6 @@
 //! Tests of the client library (`tidelane-client`) with a fake service. The tests in `session`
-//! connect to the fake service over a registration socket. The other tests only share memory with
-//! the fake service.
+//! connect to a fake service over a registration socket. The other tests only share memory with a
+//! fake service.
 
 mod contexts;
 mod cores;

@@ -40,7 +40,8 @@ impl Drop for SocketPath {
     }
 }
 
-/// Listens at `path`. Accepts the first program in another thread, and calls `work` there.
+/// Listens at `path`. Another thread accepts the first program, and calls `work` with the accepted
+/// socket.
 fn serve<T: Send + 'static>(
     path: &SocketPath,
     work: impl FnOnce(OwnedFd) -> T + Send + 'static,
@@ -101,6 +102,7 @@ fn register(socket: OwnedFd) -> Registered {
     }
 }
 
+/// Returns true if `fd` is readable or has hung up before `timeout` ends.
 fn readable(fd: impl AsFd, timeout: Duration) -> bool {
     let timeout = Timespec::try_from(timeout).unwrap();
     poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)).unwrap() == 1
@@ -200,6 +202,7 @@ fn a_session_from_registration_to_the_service_s_death() {
     let service = serve(&path, answer_a_session);
     let program = Program::register(&path.0, "testing a name longer than the field").unwrap();
     let mut context = program.new_context().unwrap();
+    // The fake service does not examine the program's sockets, so an eventfd stands for them.
     let file = Doorbell::new().unwrap();
     assert_eq!(
         program.listen(file.fd(), &listen_with(77)).unwrap(),
@@ -215,7 +218,7 @@ fn a_session_from_registration_to_the_service_s_death() {
     program.unlisten(ListenerHandle(9));
     let (service, doorbell) = service.join().unwrap();
 
-    // While the program sleeps, an event rings its doorbell (an eventfd).
+    // While the program sleeps, the service rings the program's doorbell (an eventfd) for an event.
     let mut events = DataEventProducer::new(service.region.clone(), 0).unwrap();
     let _control = ControlEventProducer::new(service.region.clone(), 0).unwrap();
     assert!(context.prepare_to_sleep());
@@ -238,7 +241,7 @@ fn a_session_from_registration_to_the_service_s_death() {
     context.poll(&mut |event| got.push(event));
     assert_eq!(got, [ClientEvent::Ready { slot: 3 }]);
 
-    // While the service sleeps, a request rings its doorbell.
+    // While the service sleeps, the program rings the service's doorbell for a request.
     let needs_wakeup = &service.page.core(0).unwrap().needs_wakeup;
     sleep::prepare_to_sleep(needs_wakeup);
     context.assign(3);
@@ -261,6 +264,8 @@ fn a_session_from_registration_to_the_service_s_death() {
     ));
 }
 
+/// The library moves its descriptors to numbers from 768 on, because programs may expect to get the
+/// lower numbers in order.
 #[test]
 fn descriptors_of_the_library_have_high_numbers() {
     let path = SocketPath::new("numbers");
@@ -281,6 +286,9 @@ fn descriptors_of_the_library_have_high_numbers() {
     service.join().unwrap();
 }
 
+/// `abandon` closes this process's descriptor of the registration socket. A child that has
+/// abandoned its parent's session therefore does not delay the hang-up when the parent ends. In
+/// this test, no other process has the socket, so the service sees the hang-up at once.
 #[test]
 fn an_abandoned_session_hangs_up_when_the_parent_does() {
     let path = SocketPath::new("abandoned");

@@ -2,6 +2,7 @@ use tidelane_rings::Pool;
 
 use super::*;
 
+/// Length of a buffer in bytes.
 const BUFFER_LEN: u32 = 64;
 
 /// Returns the test pattern's byte at a stream position.
@@ -124,7 +125,8 @@ fn overlaps_are_trimmed() {
     }
 }
 
-/// A peer that sends single bytes, forwards or backwards, does not occupy a buffer per byte.
+/// A peer that sends single bytes in order does not occupy a buffer per byte. If the bytes arrive
+/// in reverse order, the chain accepts at most [`AHEAD_MAX`] out-of-order buffers.
 #[test]
 fn single_bytes_share_buffers() {
     let pool = pool();
@@ -139,8 +141,8 @@ fn single_bytes_share_buffers() {
     assert_eq!(copies, 0);
     assert!(1024 - pool.free_count() < 16 + 10_000 / BUFFER_LEN * 2);
     assert_eq!(taken(&mut chain), bytes(0, 10_000));
-    // Backwards: the number of out-of-order buffers is limited, and small buffers are joined when
-    // the gap is filled.
+    // In reverse order, each accepted byte occupies a buffer. The buffers are joined when the gap
+    // is filled.
     let mut refused = 0;
     for pos in (10_001..11_000).rev() {
         match chain.has_place(pos) {

@@ -72,7 +72,7 @@ fn headers_overwrite_acknowledged_bytes_only() {
     let mut range = |pos, len| chain.buffer_with(pos, len).map(|(_, range)| range);
     assert_eq!(range(0, 6), Some(40..46));
     assert_eq!(range(0, 2), Some(40..42));
-    assert_eq!(range(2, 2), None, "bytes before it are not acknowledged");
+    assert_eq!(range(2, 2), None, "bytes 0 and 1 are not acknowledged");
     assert_eq!(range(6, 2), Some(40..42), "the start of a buffer");
     assert_eq!(range(4, 4), None, "two buffers");
     assert_eq!(range(8, 1), None, "beyond the end");

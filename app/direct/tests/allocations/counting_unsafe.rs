@@ -6,6 +6,7 @@ use std::{
 };
 
 thread_local! {
+    /// Number of allocations and reallocations of the thread.
     static COUNT: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -35,7 +36,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Returns the number of allocations that this thread has made.
+/// Returns the number of allocations and reallocations that this thread has made.
 pub fn allocations() -> u64 {
     COUNT.with(Cell::get)
 }

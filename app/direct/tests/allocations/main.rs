@@ -23,9 +23,9 @@ const CONNECTIONS: usize = 20;
 /// Number of messages in each direction on each connection.
 const ROUNDS: u64 = 200;
 
-/// Exchanges requests and answers on all connections. The server returns each received buffer as
-/// the answer, so the payload stays where the NIC has put the request. Returns the number of
-/// allocations.
+/// Exchanges requests and answers on all connections. The server sends each received buffer as the
+/// answer. If the NICs share their memory, the payload of the answer therefore stays in the frame
+/// of the request. Returns the number of allocations.
 fn exchange(pair: &mut Pair, connections: &[Descriptor], message: &[u8], rounds: u64) -> u64 {
     let before = allocations();
     for _ in 0..rounds {
@@ -134,14 +134,14 @@ fn a_datagram_costs_no_copy_and_no_allocation() {
         let (_, before) = run(20);
         let (count, after) = run(ROUNDS);
         assert_eq!(count, 0, "allocations");
-        // The client and the server copy each datagram once in each direction.
+        // Each round has two datagrams. Their sender and their receiver each make one copy.
         let copies = if is_shared { 0 } else { 4 * ROUNDS };
         assert_eq!(after - before, copies);
     }
 }
 
-/// On a port that does not share its memory, a message is copied once at each end, and costs no
-/// allocation.
+/// On a port that does not share its memory, the server copies each request and each answer once.
+/// The messages cost no allocation.
 #[test]
 fn another_port_costs_one_copy_and_no_allocation() {
     let (mut pair, connections) = connected(false);

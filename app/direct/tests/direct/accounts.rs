@@ -1,5 +1,5 @@
 //! The buffers of a context: how many each kind of data may take, and when each buffer is freed.
-//! The *port* of a context is its queue of the simulated NIC (`nic_unsafe.rs`).
+//! The *port* of a context is its simulated NIC (`nic_unsafe.rs`).
 
 use tidelane_engine::Duration;
 use tidelane_rings::{Buffer, Context, Descriptor, Events};
@@ -144,8 +144,8 @@ fn a_dropped_segment_is_not_a_copy() {
     pair.assert_clean();
 }
 
-/// Paused connections do not take the buffers of other connections. A program that holds no buffers
-/// can always send an answer.
+/// Paused connections leave half of the buffers to other connections, whose requests are answered
+/// within 1 ms.
 #[test]
 fn paused_connections_leave_buffers_to_others() {
     let mut pair = Pair::new(Quality::default());
@@ -156,7 +156,8 @@ fn paused_connections_leave_buffers_to_others() {
         pair.server.context.pause(connection.1);
         blocked.push(connection);
     }
-    // Each connection has a receive window of 64 KiB. All windows together exceed the buffers.
+    // Each connection has an initial receive window of 64 KiB. All windows together allow more
+    // segments than the server has buffers.
     for round in 0..12 {
         for (sender, _) in &blocked {
             let pool = pair.client.context.pool();
@@ -178,7 +179,7 @@ fn paused_connections_leave_buffers_to_others() {
         let took = pair.clock.get() - start;
         assert!(took < Duration::from_millis(1), "round {round}: {took:?}");
     }
-    // No acknowledged data is lost: all data arrives after the pause.
+    // After the pause, each connection yields its data in order up to the end of the stream.
     let expected: usize = 12 * 5000;
     let mut received = vec![0; blocked.len()];
     for (sender, receiver) in &blocked {
@@ -222,7 +223,7 @@ fn a_buffer_of_another_pool_is_copied() {
     pair.assert_clean();
 }
 
-/// A port without free frames delays segments but loses none.
+/// A port without free frames delays segments, and all data arrives.
 #[test]
 fn a_full_port_delays_and_loses_nothing() {
     for is_shared in [true, false] {

@@ -1,4 +1,5 @@
-//! The behaviour that the ring API requires of every back end, tested on direct contexts.
+//! Behaviour of direct contexts: the requirements of the ring API on every back end, and the
+//! options of a direct context.
 
 use std::{cell::Cell, rc::Rc};
 
@@ -12,7 +13,8 @@ use crate::{
     nic_unsafe::{Clock, Quality},
 };
 
-/// Runs `count` clients that exchange `len` bytes each with an echo server.
+/// Runs `count` clients that exchange `len` bytes each, in messages of `message_len` bytes, with an
+/// echo server.
 fn echo(pair: &mut Pair, count: usize, len: usize, message_len: usize) -> Clients {
     let (mut echo, mut clients) = (Echo::default(), Clients::default());
     pair.server
@@ -58,8 +60,8 @@ fn a_lack_of_buffers_delays_and_loses_nothing() {
     pair.assert_clean();
 }
 
-/// Buffers are short, and the wire loses packets. Out-of-order data never takes the last free
-/// buffer, because the data that fills the gap needs a buffer.
+/// Buffers are short, and the wire loses packets. All transfers still end, because out-of-order
+/// data leaves buffers for the data that fills the gap.
 #[test]
 fn a_lack_of_buffers_and_loss_end_well() {
     for seed in 0..40 {
@@ -239,7 +241,8 @@ fn a_close_sends_what_is_queued() {
     pair.assert_clean();
 }
 
-/// Dropping a context resets the context's connections, even connections in an accept queue.
+/// Dropping a context resets the context's connections, even a connection that the context has not
+/// established yet.
 #[test]
 fn a_dropped_context_resets_its_connections() {
     let mut pair = Pair::new(Quality::default());
@@ -273,7 +276,7 @@ fn a_dropped_context_resets_its_connections() {
     assert!(held.is_empty());
 }
 
-/// `tx_sync` only sends and `rx_sync` only receives. In any order of the calls, no event is lost.
+/// `tx_sync` only sends and `rx_sync` only receives. A mix of both calls loses no event.
 #[test]
 fn tx_sync_and_rx_sync_together_lose_no_event() {
     let mut pair = Pair::new(Quality::default());
@@ -350,8 +353,8 @@ fn an_abort_resets_and_frees_buffers() {
     pair.assert_clean();
 }
 
-/// A program waits for room on a paused connection that is reset. The list reports CLOSED at once,
-/// after the received data, because the event WRITABLE never comes.
+/// A program waits for room on a paused connection that is reset. The list reports the received
+/// data and then CLOSED without a resume, because the event WRITABLE never comes.
 #[test]
 fn a_reset_ends_a_wait_for_room_in_spite_of_a_pause() {
     let mut pair = Pair::new(Quality::default());
@@ -382,7 +385,8 @@ fn a_reset_ends_a_wait_for_room_in_spite_of_a_pause() {
     pair.assert_clean();
 }
 
-/// A paused connection receives no data, so its peer is blocked. No data is lost or repeated.
+/// A paused connection delivers no data to its program, so its receive window fills and blocks the
+/// peer. No data is lost or repeated.
 #[test]
 fn a_pause_blocks_the_peer() {
     let mut pair = Pair::new(Quality::default());
@@ -446,7 +450,7 @@ fn a_paused_listener_accepts_later() {
     let entry = pair.server.list.entry(0);
     assert!(entry.events.intersects(Events::ACCEPTED));
     assert_eq!((entry.listener, entry.bytes), (Some(listener), 5));
-    // The close of a listener resets the connections in its accept queue, and no others.
+    // The close of a listener resets the connections in its accept queue.
     pair.server.context.pause(listener);
     let second = pair.client.context.connect(server(80)).expect("a port");
     pair.run_for(Duration::from_millis(5));
@@ -489,7 +493,7 @@ fn backpressure_returns_the_buffer() {
         .send(client, error.buffer)
         .expect("room");
     pair.run_until("the rest", |pair| pair.server.data(peer) == b"4");
-    // An empty buffer is accepted but sends no data.
+    // An empty buffer is accepted, and is freed.
     let empty = pair.client.context.pool().allocate().expect("free");
     pair.client.context.send(client, empty).expect("room");
     pair.client.context.close(client);
@@ -570,7 +574,8 @@ fn connections_over_ipv6() {
     pair.assert_clean();
 }
 
-/// A buffer must not exceed the limit of a connection's unacknowledged data.
+/// Impossible options are zero buffers, a buffer without room for data, a buffer that exceeds the
+/// limit of a connection's unacknowledged data (`tx_limit`), and zero flows.
 #[test]
 fn impossible_options_are_refused() {
     let open = |change: fn(&mut DirectOptions)| {

@@ -51,7 +51,8 @@ fn assert_no_owners(pair: &mut Pair) {
     assert_eq!(owned, [0, 0], "buffers with owners");
 }
 
-/// On NICs that share their frames, datagrams are delivered in both directions without a copy.
+/// Datagrams are delivered in both directions. A context copies payloads only if the NICs do not
+/// share their frames.
 #[test]
 fn datagrams_are_answered() {
     for is_shared in [true, false] {

@@ -1,7 +1,7 @@
 //! Tests of the example `ring-http`, an HTTP server on the ring API (`tidelane-rings`).
 //!
 //! The server runs on a direct context (`tidelane-direct`): TCP runs in the server's process. The
-//! client is a stack of `tidelane-embedded` at the other end of a lossy wire in virtual time.
+//! client is a stack of `tidelane-embedded` at the other end of a simulated wire in virtual time.
 
 use std::{cell::Cell, rc::Rc};
 

@@ -140,7 +140,8 @@ impl Pair {
         }
     }
 
-    /// Advances the clock to the arrival of the next packet or to the next timer.
+    /// Advances the clock to the arrival of the next packet or to the next timer, but at least by
+    /// 10 microseconds.
     pub fn advance(&mut self) {
         let timers = [
             self.client.context.next_timeout(),
@@ -242,7 +243,9 @@ pub struct Echo {
     kept: BTreeMap<Descriptor, Vec<Buffer>>,
     /// Descriptors to close once their refused buffers are sent.
     ended: Vec<Descriptor>,
+    /// Number of open connections.
     pub connections: usize,
+    /// Causes of the failed connections.
     pub causes: Vec<Cause>,
 }
 
@@ -292,6 +295,7 @@ impl Echo {
 /// The client's end of one connection.
 struct Stream {
     seed: u32,
+    /// Number of bytes to send.
     len: usize,
     /// Length of one message in bytes.
     message_len: usize,
@@ -304,7 +308,9 @@ struct Stream {
 #[derive(Default)]
 pub struct Clients {
     streams: BTreeMap<Descriptor, Stream>,
+    /// Number of connections that have received the whole echo and the end of the stream.
     pub finished: usize,
+    /// Causes of the failed connections.
     pub causes: Vec<Cause>,
     /// Hash over all events and bytes, in order.
     pub digest: u64,

@@ -30,8 +30,8 @@ const TX_FRAMES: u32 = 256;
 
 /// Number of frames for the stack under test, if the NIC shares its memory.
 const USER_FRAMES: u32 = 8192;
-/// Bytes before the data of a lent frame that the NIC overwrites, like a NIC with transmit
-/// metadata.
+/// Number of bytes before the data of a lent frame. The NIC overwrites these bytes, like a NIC with
+/// transmit metadata.
 const TX_HEADROOM: u32 = 16;
 
 /// The virtual clock of a test.
@@ -46,8 +46,8 @@ pub struct Quality {
     pub loss: u64,
     /// Probability of duplication, in permille.
     pub duplicate: u64,
-    /// Probability of a longer delay, from one to 20 times `delay`, in permille. Packets with a
-    /// longer delay arrive out of order.
+    /// Probability of a random delay from one to 20 times `delay`, in permille. Packets with a
+    /// longer delay may arrive out of order.
     pub reorder: u64,
     /// Probability of a changed byte or a truncation, in permille.
     pub corrupt: u64,
@@ -79,6 +79,7 @@ impl Default for Quality {
 
 /// A packet on the wire.
 struct Packet {
+    /// Time of arrival.
     at: Instant,
     bytes: Vec<u8>,
 }
@@ -87,12 +88,13 @@ struct Packet {
 pub struct Wire {
     clock: Clock,
     pub quality: Quality,
+    /// State of the random number generator.
     state: u64,
     /// Packets towards each end, in the order of arrival.
     queues: [VecDeque<Packet>; 2],
     /// Buffers of delivered packets, for reuse.
     free: Vec<Vec<u8>>,
-    /// Number of sent packets.
+    /// Number of sent packets, including lost packets.
     pub sent: u64,
     /// Length of the longest packet in bytes.
     pub longest: usize,
@@ -259,7 +261,7 @@ impl Burst for NicBurst {
     }
 }
 
-/// One end of a wire.
+/// A NIC at one end of a wire.
 pub struct Nic {
     memory: Rc<Frames>,
     wire: Rc<RefCell<Wire>>,

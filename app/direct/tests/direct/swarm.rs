@@ -27,7 +27,7 @@ fn quality(seed: u64) -> Quality {
 }
 
 /// Runs clients with streams and messages of different lengths, and verifies each byte. Returns the
-/// digest of all events and bytes.
+/// digest of the events and bytes at the clients.
 fn run(seed: u64) -> u64 {
     let mut pair = Pair::new(quality(seed));
     let (mut echo, mut clients) = (Echo::default(), Clients::default());
@@ -81,7 +81,7 @@ fn a_seed_repeats() {
 }
 
 /// A lossy peer and a peer that does not read do not delay another connection. Each request of the
-/// other connection takes one round trip, and the memory does not grow.
+/// other connection is answered within 2 ms, and the client's buffers in use are bounded.
 #[test]
 fn lossy_and_blocked_peers_delay_nobody_else() {
     let mut pair = Pair::new(Quality::default());
@@ -94,8 +94,8 @@ fn lossy_and_blocked_peers_delay_nobody_else() {
     pair.server.queue(lossy_peer, &data);
     let mut got = Vec::new();
     for round in 0..200 {
-        // Packets are lost only between the requests, so the loss affects only the other
-        // connections.
+        // Packets are lost only between the requests, so the prompt connection loses no request
+        // and no answer.
         pair.wire.borrow_mut().quality.loss = 300;
         for _ in 0..20 {
             pair.step();

@@ -1,5 +1,5 @@
-//! The wait of a sync for events: timers, time limits, packets, and a packet port (`PacketIo`)
-//! without free frames.
+//! Tests of the call `sync` while it waits for events. A wait runs timers, ends at its time limit
+//! or with a packet, and repeats sends when a packet port (`PacketIo`) has free frames again.
 
 use std::{rc::Rc, time};
 
@@ -11,8 +11,8 @@ use crate::{
     nic_unsafe::Quality,
 };
 
-/// A wait runs the timers, and ends at its time limit. One call retransmits the SYN at the right
-/// times.
+/// A wait runs the timers, and ends at its time limit. One call sends the SYN and its
+/// retransmissions.
 #[test]
 fn a_wait_runs_timers_and_ends_at_its_limit() {
     let mut pair = Pair::new(Quality {

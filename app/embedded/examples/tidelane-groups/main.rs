@@ -1,9 +1,10 @@
 //! Multicast and broadcast over a mux port of the service: a program that answers and asks over
-//! UDP, with a stack of its own that has only UDP over IPv4. A mux port is a pair of packet rings
+//! UDP, with a stack of its own that has only UDP over IPv4. A mux port consists of packet rings
 //! through which a program with a TCP/IP stack of its own shares the NIC.
 //!
-//! The program claims a UDP port of all addresses. It answers each datagram `ask` by `answer`. With
-//! `--ask`, it also sends `ask` to a group or a broadcast address until an answer arrives.
+//! The program claims a UDP port of all addresses, and answers each datagram `ask` by `answer`.
+//! With `--ask`, the program also sends `ask` to a group or a broadcast address until an answer
+//! arrives. Each datagram with another payload than `ask` counts as an answer.
 
 use std::{
     io,
@@ -20,14 +21,14 @@ use tidelane_wire::{
     protocol, udp_header,
 };
 
-/// Time between two questions.
+/// Longest time between two questions. If a frame arrives, the next question follows at once.
 const ASK_TIME: Duration = Duration::from_millis(100);
 
 /// Answers and asks over UDP, on a mux port of the Tidelane service.
 #[derive(Parser, Debug)]
 #[command(version)]
 struct Options {
-    /// Own address, one of the service's interface
+    /// Own address: an address of the service's interface
     #[arg(long)]
     address: Ipv4Addr,
     /// UDP port
@@ -43,15 +44,20 @@ struct Options {
 
 /// A received datagram.
 struct Received {
+    /// Source link address of the frame.
     mac: MacAddress,
+    /// Address and port of the sender.
     from: SocketAddrV4,
+    /// Destination address: an own address, a group, or a broadcast address.
     to: IpAddress,
+    /// True if the payload is `ask`. Otherwise the datagram counts as an answer.
     is_question: bool,
 }
 
 /// The stack: UDP over IPv4 on a mux port.
 struct Stack {
     port: Port,
+    /// Source address and port of the datagrams that the stack sends.
     own: SocketAddrV4,
 }
 
@@ -65,7 +71,8 @@ impl Stack {
         Ok(Self { port, own })
     }
 
-    /// Sends a datagram. A datagram without room is lost.
+    /// Sends a datagram from the own address to `to`. `mac` is the destination link address. The
+    /// datagram is lost if the port has no free frame.
     fn send(&mut self, mac: MacAddress, to: SocketAddrV4, payload: &[u8]) {
         let [src, dst] = [self.own, to].map(|end| IpAddress::from_v4(end.ip().octets()));
         let own_mac = MacAddress(self.port.mac());
@@ -84,7 +91,7 @@ impl Stack {
         self.port.tx_flush();
     }
 
-    /// Receives the datagrams that wait.
+    /// Receives datagrams that wait, at most `BURST_MAX`.
     fn receive(&mut self) -> Vec<Received> {
         let mut burst = self.port.new_burst();
         self.port.rx_burst(&mut burst, BURST_MAX);
@@ -105,7 +112,8 @@ impl Stack {
     }
 }
 
-/// Returns the link address of a group or of a broadcast address (RFC 1112 §6.4).
+/// Returns the link address of a group (RFC 1112 §6.4), or the broadcast link address if `group` is
+/// no group.
 fn link_address(group: Ipv4Addr) -> MacAddress {
     match group.octets() {
         [_, b, c, d] if group.is_multicast() => MacAddress([1, 0, 0x5e, b & 0x7f, c, d]),

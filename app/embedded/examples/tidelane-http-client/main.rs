@@ -1,6 +1,6 @@
-//! An HTTP client on the embedded stack, whose packets come from a mux port of the Tidelane
-//! service. A mux port is a pair of packet rings through which a program with a TCP/IP stack of its
-//! own shares the NIC.
+//! An HTTP client on the embedded stack. The stack exchanges packets with the Tidelane service
+//! through a mux port: packet rings through which a program with a TCP/IP stack of its own shares
+//! the NIC.
 //!
 //! The client keeps a number of connections busy, each with one request at a time, and checks the
 //! length and the bytes of each response. If the server is on another mux port of the same service,
@@ -27,9 +27,9 @@ mod response;
 /// Smallest number of local TCP ports with `--close`. The client uses the ports in turn, so that
 /// the previous connection of a port has ended when the client uses the port again.
 const CLOSING_PORTS: usize = 512;
-/// Length of the packet ring of each direction in bytes.
+/// Length in bytes of each packet ring of the mux port.
 const RING_LEN: u32 = 1 << 20;
-/// Number of bytes that one call reads.
+/// Largest number of bytes that one call reads.
 const READ_LEN: usize = 64 << 10;
 
 /// HTTP client on an embedded TCP stack, on a mux port of the service that TIDELANE_SOCKET names.
@@ -49,7 +49,7 @@ struct Options {
     /// Number of connections at a time
     #[arg(long, default_value_t = 64)]
     connections: usize,
-    /// Bytes of each response
+    /// Length of the body of each response in bytes
     #[arg(long, default_value_t = 64)]
     bytes: usize,
     /// Use a new connection for each request

@@ -3,7 +3,7 @@
 
 use std::io;
 
-/// Longest head of a response, in bytes.
+/// Longest incomplete head of a response, in bytes.
 const HEAD_LEN_MAX: usize = 1024;
 
 /// State of a response that is being received.
@@ -27,8 +27,9 @@ impl Response {
         }
     }
 
-    /// Handles received bytes. Fails if the head is too long or the status is not 200. Also fails
-    /// if the body is longer than `body_len`, or does not repeat the letters `a` to `z`.
+    /// Handles received bytes. Fails if an incomplete head is longer than `HEAD_LEN_MAX`, or if
+    /// the status is not 200. Also fails if the body is longer than `body_len`, or does not repeat
+    /// the letters `a` to `z`.
     pub fn receive(&mut self, bytes: &[u8]) -> io::Result<()> {
         let wrong = |text: &str| Err(io::Error::new(io::ErrorKind::InvalidData, text.to_owned()));
         let Some(head) = &mut self.head else {

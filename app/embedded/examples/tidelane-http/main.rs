@@ -3,8 +3,8 @@
 //!
 //! With `--device`, programs on the kernel's stack reach the server by the route to the device. `ip
 //! tuntap add mode tun name DEVICE` makes the device. With `--service`, the server has an address
-//! of the service's interface, which the kernel and other programs use, too. With `--kernel`, the
-//! same server runs on the kernel's sockets.
+//! of the service's interface. The kernel and other programs use this address, too. With
+//! `--kernel`, the same server runs on the kernel's sockets.
 
 mod http;
 mod kernel;
@@ -38,7 +38,8 @@ struct Options {
     /// Use the kernel's sockets, and no device
     #[arg(long)]
     kernel: bool,
-    /// Address of the server: from the network of the device, or one of the service's interface
+    /// Address of the server: from the network of the device, an address of the service's
+    /// interface, or with `--kernel` an address of the kernel
     #[arg(long)]
     address: IpAddr,
     /// TCP port of the server
@@ -47,7 +48,7 @@ struct Options {
     /// MTU of the device in bytes
     #[arg(long, default_value_t = 1500)]
     mtu: u32,
-    /// Each N-th packet in each direction is lost; 0 means no loss
+    /// Each N-th packet of the device in each direction is lost; 0 means no loss
     #[arg(long, default_value_t = 0)]
     lose: u32,
     /// Seconds until the server ends

@@ -1,4 +1,4 @@
-//! The HTTP server on a mux port of the Tidelane service. A mux port is a pair of packet rings
+//! The HTTP server on a mux port of the Tidelane service. A mux port consists of packet rings
 //! through which a program with a TCP/IP stack of its own shares the NIC.
 
 use std::{io, net::SocketAddr};
@@ -8,7 +8,7 @@ use tidelane_port::{Port, PortConfig};
 
 use crate::{Options, stack_config};
 
-/// Length in bytes of the packet ring of each direction.
+/// Length in bytes of each packet ring of the mux port.
 const RING_LEN: u32 = 1 << 20;
 
 /// Serves for the time in `options`. Returns the number of responses. Fails if the service ends.

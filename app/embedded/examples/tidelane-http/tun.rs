@@ -14,19 +14,19 @@ use crate::{Options, stack_config, tun_unsafe};
 
 /// The simulated packet loss of one direction.
 struct Loss {
-    /// Drop each packet whose number is a multiple of `every`. Zero means no loss.
+    /// Each packet whose number is a multiple of `every` is dropped. Zero means no loss.
     every: u32,
     /// Number of packets so far.
     count: u32,
 }
 
 impl Loss {
-    /// Drops each `every`-th packet. Zero means no loss.
+    /// Returns a loss of each `every`-th packet. Zero means no loss.
     fn new(every: u32) -> Self {
         Self { every, count: 0 }
     }
 
-    /// Returns true if the next packet is dropped.
+    /// Counts the next packet. Returns true if the packet is dropped.
     fn is_next_lost(&mut self) -> bool {
         self.count = self.count.wrapping_add(1);
         self.every > 0 && self.count.is_multiple_of(self.every)
@@ -65,8 +65,8 @@ pub fn serve(options: &Options) -> io::Result<u64> {
     })
 }
 
-/// Waits until the device has a packet, or for `limit`. mio is edge-triggered, so mio reports the
-/// device again only after the server has read all packets.
+/// Waits until the device gets a packet, or for `limit`. mio is edge-triggered and may not report
+/// packets that wait already, so the server waits only after it has read all packets.
 fn wait(poll: &mut Poll, events: &mut Events, limit: Duration) -> io::Result<()> {
     match poll.poll(events, Some(limit)) {
         Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),

@@ -6,8 +6,8 @@ use std::{
     os::{fd::AsRawFd, unix::fs::OpenOptionsExt},
 };
 
-/// Opens the TUN device `name`, and creates it if it does not exist. Reads and writes do not block.
-/// Each of them moves one packet.
+/// Opens the TUN device `name`, and creates the device if it does not exist. A read or a write
+/// moves one packet, and does not block.
 pub fn open(name: &str) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options
@@ -24,7 +24,7 @@ pub fn open(name: &str) -> io::Result<File> {
         *to = from as libc::c_char;
     }
     request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as i16;
-    // SAFETY: the kernel reads and writes `request` only, which lives until the call returns.
+    // SAFETY: the kernel accesses only `request`, which lives until the call returns.
     let result = unsafe { libc::ioctl(device.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
     match result {
         0 => Ok(device),

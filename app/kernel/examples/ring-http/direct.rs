@@ -1,4 +1,4 @@
-//! Serves on the direct back end (TCP in this process) behind a TUN device.
+//! Opens a context of the direct back end (TCP in this process) behind a TUN device.
 
 use std::{io, net::SocketAddr};
 

@@ -26,7 +26,7 @@ mod server;
 #[path = "../../../embedded/examples/tidelane-http/tun_unsafe.rs"]
 mod tun_unsafe;
 
-/// Longest wait for a request.
+/// Longest wait for a request, and time between two attempts to open the service.
 const WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// HTTP server on the ring API.
@@ -43,8 +43,8 @@ struct Options {
     /// Microseconds for which the io_uring back end polls the NAPI instances in a wait
     #[arg(long, default_value_t = 0)]
     busy_poll_us: u32,
-    /// Smallest length in bytes of a send of the io_uring back end that lets the kernel read the
-    /// buffers instead of copying them. Zero: all sends copy
+    /// Smallest length in bytes of a zero-copy send of the io_uring back end, for which the kernel
+    /// reads the buffers instead of copying them. Zero: all sends copy
     #[arg(long, default_value_t = 0)]
     zero_copy_min: u32,
     /// TUN device of the direct back end, whose network has the address of the server. Without a
@@ -52,8 +52,8 @@ struct Options {
     /// rings) of the Tidelane service at TIDELANE_SOCKET
     #[arg(long, conflicts_with = "interface")]
     device: Option<String>,
-    /// Interface of the direct back end, of which the server gets a queue (AF_XDP). Needs root or
-    /// the capabilities of AF_XDP
+    /// Interface of the direct back end. The server gets a queue of the interface (AF_XDP). Needs
+    /// root or the capabilities of AF_XDP
     #[arg(long)]
     interface: Option<String>,
     /// Queue of the interface, to which the NIC sends the packets of the server. Without a number,
@@ -135,7 +135,8 @@ fn serve_direct(options: &Options) -> io::Result<()> {
     }
 }
 
-/// Serves on the service. After the service ends, waits for the next service and serves on it.
+/// Serves on the service. After the service ends, waits for the next service, and serves on it for
+/// another `--seconds` seconds.
 fn serve_on_service(options: &Options) -> io::Result<()> {
     let mut context = ServiceContext::open(&ServiceOptions::default())?;
     loop {

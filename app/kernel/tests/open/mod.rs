@@ -4,7 +4,8 @@ use std::io::ErrorKind;
 
 use tidelane_kernel::{KernelContext, KernelOptions};
 
-/// Opens a context. Prints a message and returns `None` if the system forbids io_uring.
+/// Opens a context. Prints a message and returns `None` if the system forbids io_uring or does not
+/// support the required io_uring.
 pub fn open(options: &KernelOptions) -> Option<KernelContext> {
     match KernelContext::open(options) {
         Ok(context) => Some(context),

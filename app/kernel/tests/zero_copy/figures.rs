@@ -19,7 +19,8 @@ use crate::{link::VethPair, open::open};
 
 /// Bytes that a measurement sends.
 const TOTAL: usize = 256 << 20;
-/// Number of measurements of each kind. The one with the least CPU time counts.
+/// Number of measurements of each kind. The measurement with the least CPU time of sender and
+/// receiver counts.
 const RUNS: usize = 5;
 
 /// One measurement.
@@ -48,7 +49,8 @@ fn answer(listener: TcpListener, len: usize) -> thread::JoinHandle<()> {
     })
 }
 
-/// Sends messages of `len` bytes in buffers of 4 KiB at most, with two messages under way.
+/// Sends messages of `len` bytes in buffers of 4 KiB at most, with at most two messages under
+/// way.
 fn exchange(context: &mut KernelContext, peer: Descriptor, len: usize) -> Figures {
     let mut list = ReadyList::new();
     let data = vec![7; 4096.min(len)];
@@ -91,7 +93,7 @@ fn touch(context: &KernelContext) {
     }
 }
 
-/// Measures messages of `len` bytes to a new listener.
+/// Measures messages of `len` bytes to `listener`. Returns `None` if the system has no io_uring.
 fn measure(listener: TcpListener, len: usize, zero_copy: ZeroCopy) -> Option<Figures> {
     let mut context = open(&KernelOptions {
         zero_copy,
@@ -118,7 +120,8 @@ const KINDS: [(&str, ZeroCopy); 3] = [
     ("learning", ZeroCopy::WhereItPays { min: 1 }),
 ];
 
-/// Measures the kinds of sends in turn, and prints a line for each.
+/// Measures the kinds of sends in turn for several message lengths. Prints a line for each length
+/// and kind.
 fn compare(link: &str, mut listen: impl FnMut() -> TcpListener) {
     for len in [16 << 10, 64 << 10, 256 << 10] {
         let mut best: [Option<Figures>; KINDS.len()] = [None; KINDS.len()];

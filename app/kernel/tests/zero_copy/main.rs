@@ -23,7 +23,7 @@ use tidelane_rings::{Buffer, Context, Descriptor, Events, Pool, ReadyList, SendR
 
 use crate::open::open;
 
-/// Time limit of a test.
+/// Time limit of a read, and of a wait for a condition.
 const LIMIT: Duration = Duration::from_secs(30);
 /// Time limit of one wait.
 const WAIT: Wait = Wait::For(Duration::from_millis(5));
@@ -49,13 +49,13 @@ struct Joined {
 }
 
 impl Joined {
-    /// Connects over loopback to a peer that does not read.
+    /// Connects over loopback to a peer with a receive buffer of [`WINDOW_MIN`].
     fn new(options: &KernelOptions) -> Option<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         Self::with(options, &listener, WINDOW_MIN)
     }
 
-    /// Connects over loopback to a peer that reads slowly.
+    /// Connects over loopback to a peer with a receive buffer of [`WINDOW`].
     fn to_reader(options: &KernelOptions) -> Option<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         Self::with(options, &listener, WINDOW)
@@ -215,8 +215,8 @@ fn a_buffer_is_free_after_its_notification_and_not_before() {
     assert_eq!(still_free, free);
 }
 
-/// A wait without an event ends only with a notification of the kernel that it has read sent
-/// buffers, and each notification ends one wait.
+/// A wait without an event ends early only with a notification that the kernel has finished reading
+/// sent buffers. The one notification of this test ends at most one wait.
 #[test]
 fn a_notification_ends_one_wait() {
     let Some(mut joined) = Joined::new(&always()) else {
@@ -294,7 +294,7 @@ fn an_abort_ends_the_reads_of_the_kernel() {
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
 }
 
-/// A reset by the peer fails the connection, and returns all buffers.
+/// After a reset by the peer, all buffers are free.
 #[test]
 fn a_reset_ends_the_reads_of_the_kernel() {
     let Some(mut joined) = Joined::new(&always()) else {

@@ -49,7 +49,7 @@ pub enum Word {
     CasLow,
     /// High half of the CAS number.
     CasHigh,
-    /// Length of the key, and the marks of the item.
+    /// Length of the key in bytes (the low 8 bits), and the marks of the item.
     KeyLenAndMarks,
 }
 
@@ -82,9 +82,13 @@ impl Block {
 
 /// Blocks, each of which is free or part of a chain.
 pub struct Arena {
+    /// The blocks that were ever in use.
     blocks: Vec<Block>,
+    /// First block of the list of freed blocks, or [`NONE`].
     free: u32,
+    /// Number of blocks in use.
     used: u32,
+    /// Limit of the number of blocks.
     count_max: u32,
 }
 
@@ -110,7 +114,7 @@ impl Arena {
         self.count_max
     }
 
-    /// Takes a free block as a chain of one block.
+    /// Takes a free block as a chain of one block. Returns `None` if all blocks are in use.
     pub fn allocate(&mut self) -> Option<u32> {
         let block = match self.free {
             NONE if (self.blocks.len() as u32) < self.count_max => {

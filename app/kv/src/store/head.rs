@@ -13,7 +13,7 @@ pub enum Mark {
     Fetched = 1 << 9,
     /// A client has invalidated the item.
     Stale = 1 << 10,
-    /// An answer has contained the flag W, which asks this one client to renew the item.
+    /// An answer has contained the flag W, which asks the client of the answer to renew the item.
     TokenSent = 1 << 11,
     /// The client sent the key in base64.
     BinaryKey = 1 << 12,

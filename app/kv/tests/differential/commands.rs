@@ -81,8 +81,9 @@ impl Commands {
         }
     }
 
-    /// Returns at most `count` commands. An increment or decrement begins a batch, because
-    /// memcached omits the padding of a number while an unsent answer refers to the item.
+    /// Returns at most `count` + 1 commands. An increment or decrement is always the first command
+    /// of a batch, because memcached omits the padding of a number while an unsent answer refers to
+    /// the item.
     pub fn batch(&mut self, count: usize) -> Vec<u8> {
         let mut script = self.next.take().unwrap_or_default();
         for _ in 0..count {

@@ -11,7 +11,8 @@
 /// Largest permitted difference in seconds.
 const SECONDS_MAX: u32 = 5;
 
-/// Panics unless the answers of memcached and of the server are the same.
+/// Panics unless the answers of memcached and of the server are the same, apart from the permitted
+/// differences.
 pub fn assert_same(script: &[u8], (memcached, server): &(Vec<u8>, Vec<u8>)) {
     let is_same = is_same(memcached, server);
     assert!(

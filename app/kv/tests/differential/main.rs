@@ -1,5 +1,6 @@
-//! The server answers as memcached does. Both servers get the same bytes, and the test compares
-//! their answers.
+//! The server `tidelane-kv` answers as memcached does. Most tests send the same bytes to both
+//! servers and compare the answers. Two tests run a tool of libmemcached against `tidelane-kv`
+//! alone.
 //!
 //! `compare.rs` lists the permitted differences. The tests need Debian's `memcached` and
 //! `libmemcached-tools`. A test whose tool is missing is skipped, and prints a line to standard
@@ -30,6 +31,8 @@ fn every_script_has_the_answers_of_memcached() {
     }
 }
 
+/// `tidelane-kv` gets each script shorter than 400 bytes in single bytes. memcached gets the script
+/// whole.
 #[test]
 fn scripts_in_single_bytes_have_the_answers_of_memcached() {
     let Some(mut pair) = Pair::start() else {
@@ -92,7 +95,8 @@ fn random_bytes_have_the_answers_of_memcached() {
     }
 }
 
-/// libmemcached's `memcaslap` with 10 % set and 90 % get of 1 KiB. The tool verifies the values.
+/// libmemcached's `memcaslap` with 10 % set and 90 % get of 1 KiB. The tool verifies half of
+/// the values.
 #[test]
 fn memcaslap_reads_the_values_that_it_has_stored() {
     let Some(tool) = find_tool("memcaslap") else {

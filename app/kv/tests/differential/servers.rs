@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-/// Time limit for an answer. Without an answer, the server hangs.
+/// Time limit for an answer. The tests assume that a server that takes longer hangs.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 /// Command that follows each script. Its answer marks the end of the answers.
 const LAST_COMMAND: &[u8] = b"mg ~end k\r\n";
@@ -23,7 +23,7 @@ pub fn skip(tool: &str, package: &str) {
     eprintln!("SKIPPED: no {tool} here; apt-get install {package}");
 }
 
-/// Searches for a tool in the directories of PATH, `/usr/sbin` and `/sbin`.
+/// Searches for a tool in the directories of PATH, `/usr/bin`, `/usr/sbin` and `/sbin`.
 pub fn find_tool(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path)
@@ -126,6 +126,9 @@ impl Server {
         self.send_and_read(&whole, len.min(whole.len()), Some(LAST_ANSWER))
     }
 
+    /// Sends a script in pieces of `len` bytes. Returns the answers up to `last`, or up to the end
+    /// of the connection if the server closes the connection earlier. In the latter case,
+    /// "(closed)" follows the answers, and the client connects again.
     fn send_and_read(&mut self, script: &[u8], len: usize, last: Option<&[u8]>) -> Vec<u8> {
         let mut writer = self.stream.try_clone().expect("a second handle");
         let whole = script.to_vec();

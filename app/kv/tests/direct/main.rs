@@ -22,13 +22,14 @@ const LINK_ADDRESSES: [MacAddress; 2] = [
     MacAddress([2, 0, 0, 0, 0, 2]),
 ];
 const PORT: u16 = 11_211;
-/// Unix time at which the tests start.
+/// Unix time at the zero of the virtual clock.
 const START: time::Duration = time::Duration::from_secs(1_700_000_000);
 /// Number of buffers of the server.
 const BUFFERS: u32 = 1024;
 /// Largest number of connections of the server.
 const CONNECTIONS: u64 = 64;
-/// Number of cycles after which a test fails if an answer has not arrived.
+/// Number of cycles after which a test fails if an answer has not arrived, or if a connection has
+/// not ended.
 const CYCLES_MAX: usize = 200_000;
 
 /// A virtual clock. Each wait advances the clock by the time limit of the wait.
@@ -190,8 +191,9 @@ fn commands_arrive_in_any_pieces() {
     site.await_end();
 }
 
-/// A client that does not read its answers is blocked. Blocked clients do not delay other clients,
-/// even if the answers exceed all buffers. A blocked client that reads again gets every byte.
+/// A client that does not read its answers is blocked. Another client still gets its answers, even
+/// if the answers to the blocked clients exceed all buffers. One blocked client reads later, and
+/// gets every byte.
 #[test]
 fn blocked_clients_hurt_themselves_only() {
     let mut site = Site::new();

@@ -8,7 +8,7 @@ use crate::{
 /// Room in bytes with which a session can execute any command.
 const ROOM_MIN: usize = 8192;
 
-/// Returns a script with commands, garbage, long values and long lines.
+/// Returns a script of ten random parts: commands, garbage, long values or long lines.
 fn script(seed: u64) -> Vec<u8> {
     let mut random = Random::new(seed);
     let mut commands = Commands::new(seed);

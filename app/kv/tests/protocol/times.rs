@@ -21,7 +21,7 @@ fn an_item_expires_in_its_second() {
     expect(kv, 109, "get a\n", "VALUE a 0 1\nx\nEND\n");
     expect(kv, 110, "get a\nadd a 0 0 1\nn\n", "END\nSTORED\n");
     expect(kv, 1_000_000_000, "get b\n", "VALUE b 0 1\ny\nEND\n");
-    // After the clock is set back, items neither disappear nor stay forever.
+    // An item without an expiry stays after the clock is set back.
     expect(kv, 0, "get b\n", "VALUE b 0 1\ny\nEND\n");
 }
 
@@ -39,7 +39,7 @@ fn touches_move_the_expiry() {
         "get a\ntouch a -1\nget a\n",
         "VALUE a 0 1\nx\nEND\nTOUCHED\nEND\n",
     );
-    // An append keeps the expiry. A set replaces the expiry.
+    // An append and an increment keep the expiry.
     expect(
         kv,
         100_000,

@@ -23,7 +23,8 @@ fn store_big(server: &Process, len: usize) -> Vec<u8> {
     [head.as_bytes(), &value, b"\r\nEND\r\n"].concat()
 }
 
-/// Raises the limit of descriptors of this process and its children to the hard limit.
+/// Raises the limit of descriptors of this process and its children to the hard limit. Returns
+/// the limit.
 fn raise_descriptor_limit() -> u64 {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -134,7 +135,7 @@ fn thousands_of_connections_stop_in_the_middle() {
         .collect();
     server.check_service();
     server.await_stat("curr_connections", count as u64 + 1);
-    // The pool has 128 MiB. The process uses only the half for received data.
+    // The pool has 128 MiB, which is 64 MiB more than `check_memory` expects.
     server.check_memory(2 + 64);
     // Half of the clients close their connection. The other half resets it.
     for (at, client) in clients.iter().enumerate() {

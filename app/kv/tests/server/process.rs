@@ -56,7 +56,8 @@ impl Process {
         stream
     }
 
-    /// Returns the number of the statistic `name`.
+    /// Returns the number of the statistic `name`. A new connection requests the statistics, which
+    /// include this connection.
     pub fn stat(&self, name: &str) -> u64 {
         let text = ask_until(&mut self.connect(), b"stats\r\n", "END\r\n");
         let start = format!("STAT {name} ");
@@ -64,8 +65,8 @@ impl Process {
         line.expect(name).parse().expect("a number")
     }
 
-    /// Panics if the process uses more memory than its buffers (64 MiB by default), `items_mib` for
-    /// the items, and 32 MiB for the rest.
+    /// Panics if the peak of the resident memory exceeds 64 MiB for the default number of buffers,
+    /// `items_mib` for the items and any further buffers, and 32 MiB for the rest.
     pub fn check_memory(&self, items_mib: u64) {
         let path = format!("/proc/{}/status", self.child.id());
         let status = std::fs::read_to_string(path).expect("the process lives");

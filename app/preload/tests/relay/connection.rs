@@ -156,7 +156,8 @@ impl Connection {
         half.flags.store(self.service, Release);
     }
 
-    /// Copies bytes in both directions, until nothing can be copied without waiting.
+    /// Copies bytes in both directions, until nothing can be copied without waiting. Then handles
+    /// the end of the connection.
     pub fn step(&mut self, region: &ProgramRegion) -> Progress {
         let mut progress = Progress::default();
         self.send(region, &mut progress);

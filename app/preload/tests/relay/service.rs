@@ -68,7 +68,7 @@ pub fn connections() -> u32 {
     CONNECTIONS.load(Ordering::Relaxed)
 }
 
-/// Starts a thread that serves every program that registers at `path`.
+/// Starts a thread that accepts programs at `path`. Each program is served by a further thread.
 pub fn start(path: &Path) {
     let kind = SocketType::SEQPACKET;
     let listener = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
@@ -265,7 +265,7 @@ impl Session {
                 close_unused_listeners(&mut LISTENERS.lock().unwrap());
                 Some(answer)
             }
-            // No process of these tests has the listener of another process.
+            // The relay does not suspend listeners.
             message::SUSPEND_LISTENER => Some(answer),
             message::RESERVE => {
                 answer.port = u32::from(port_of(&descriptors[0]));

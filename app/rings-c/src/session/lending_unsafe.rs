@@ -19,12 +19,13 @@ use tidelane_rings::{
 
 /// The only descriptor.
 pub const DESCRIPTOR: Descriptor = Descriptor(3);
-/// Length of the room to send.
+/// Length of the room to send in bytes.
 pub const SEND_LEN: usize = 64;
 
 /// Memory whose parts are lent as buffers. Each part is lent once at a time.
 pub struct Stream {
     bytes: Box<[UnsafeCell<u8>]>,
+    /// Offsets of the parts that are lent.
     lent: RefCell<BTreeSet<u32>>,
 }
 
@@ -36,6 +37,7 @@ impl Stream {
         })
     }
 
+    /// Lends a part. Returns `None` if the memory has no such part, or if the part is lent.
     fn lend(self: &Rc<Self>, range: Range<usize>, is_writable: bool) -> Option<Buffer> {
         let part = self.bytes.get(range.clone())?;
         if !self.lent.borrow_mut().insert(range.start as u32) {
@@ -66,7 +68,9 @@ pub struct Seen {
     /// Payloads that the program has sent, each with true if it lay in the room to send, which
     /// needs no copy.
     pub sends: RefCell<Vec<(Vec<u8>, bool)>>,
+    /// True if the back end refuses each send.
     pub is_full: Cell<bool>,
+    /// True once the session has aborted a descriptor.
     pub is_aborted: Cell<bool>,
 }
 
@@ -86,6 +90,7 @@ pub struct Lending {
     parts: Vec<Range<usize>>,
     /// Number of parts in each list.
     per_list: usize,
+    /// Index of the next part to receive.
     next: usize,
 }
 

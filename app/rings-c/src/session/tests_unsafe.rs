@@ -11,6 +11,8 @@ use super::{
     *,
 };
 
+/// Returns a session that receives `data` in parts of `part_len` bytes, with `per_list` parts in
+/// each list. `Seen` shows what the back end has lent and sent.
 fn lending(data: &[u8], part_len: usize, per_list: usize) -> (Session, Rc<Seen>) {
     let (context, seen) = Lending::new(data, part_len, per_list);
     (Session::new(Box::new(context), 1), seen)
@@ -179,7 +181,7 @@ fn direct_pair() -> [Session; 2] {
     })
 }
 
-/// Messages pass through the engine and come back. The server sends the received buffer itself.
+/// A message passes through the engine and comes back. The server sends the received buffer itself.
 #[test]
 fn a_direct_context_carries_messages_of_c_programs() {
     let [mut client, mut server] = direct_pair();

@@ -4,7 +4,7 @@ mod pages;
 mod programs;
 mod servers;
 
-/// Each misuse of the interface returns its error and changes nothing.
+/// The checks of `misuse.c` succeed: misuses of the interface return their errors.
 #[test]
 fn misuses_are_refused() {
     let program = programs::compile("misuse", "tests/c_api/misuse.c", &programs::library("a"));
@@ -21,7 +21,7 @@ fn misuses_are_refused() {
     assert_eq!(text, "ok\n");
 }
 
-/// The shared library has all functions, too.
+/// `misuse.c`, which calls every function of the header, also succeeds with the shared library.
 #[test]
 fn programs_link_the_shared_library() {
     let library = programs::library("so");

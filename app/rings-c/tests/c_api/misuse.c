@@ -1,4 +1,5 @@
-/* Each misuse of the interface returns its error, and changes nothing. Prints "ok" at the end. */
+/* Misuses of the interface return their errors, and correct calls succeed before and after them.
+ * Prints "ok" at the end, or "skipped" and a reason if the system forbids io_uring. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <netinet/in.h>
@@ -116,7 +117,7 @@ static struct tlr_counters counters_of(tlr_context context) {
     return counters;
 }
 
-/* Checks that each function returns `error` for the handle of a context. */
+/* Checks that each function with a context as argument returns `error` for this handle. */
 static void check_handle(tlr_context context, int error) {
     struct sockaddr_in address = loopback(0);
     struct tlr_counters counters;
@@ -422,7 +423,7 @@ static void buffers(tlr_context context, int listener) {
     CHECK(has_text(other, foreign, "foreign"));
     IS(tlr_close_context(other), 0);
     check_buffer(context, accepted, foreign, -EINVAL);
-    /* Any number. */
+    /* A million pseudo-random numbers. */
     unsigned long long seed = 1;
     for (int count = 0; count < 1000000; count++) {
         seed = seed * 6364136223846793005 + 1442695040888963407;
@@ -444,7 +445,7 @@ static void buffers(tlr_context context, int listener) {
     IS(tlr_set_payload(context, buffer, 1, 2), 0);
     CHECK(has_text(context, buffer, "in"));
     IS(tlr_release(context, buffer), 0);
-    /* A buffer of the pool is writable where it is, and serves any descriptor. */
+    /* A buffer that io_uring allocates for a descriptor is writable where it is. */
     void *readable, *writable;
     again = tlr_allocate_for(context, accepted);
     IS(tlr_payload(context, again, &readable), 0);
@@ -567,7 +568,8 @@ static void full(void) {
     IS(tlr_close_context(context), 0);
 }
 
-/* Datagrams in both directions, and calls for connections on a UDP socket, and the reverse. */
+/* Datagrams in both directions, calls for connections on a UDP socket, and calls for datagrams on
+ * TCP sockets. */
 static void datagrams(tlr_context context, int listener) {
     struct sockaddr_in address = loopback(0), sender;
     struct sockaddr *any = (struct sockaddr *)&address;
@@ -607,7 +609,7 @@ static void datagrams(tlr_context context, int listener) {
         IS(tlr_sender(context, (int)entry.slots, (struct sockaddr *)&sender, &len), -ENOENT);
         IS(tlr_sender(context, -1, (struct sockaddr *)&sender, &len), -ENOENT);
     }
-    /* A buffer of the list is sent back as it is; a refused one stays. */
+    /* A buffer of the list is sent back as it is. A refused buffer stays. */
     const struct sockaddr *peer = (struct sockaddr *)&sender;
     IS(tlr_send(context, bound, slot.buffer), -ENOTCONN);
     IS(tlr_send_to(context, listener, slot.buffer, peer, sizeof sender), -ENOTCONN);

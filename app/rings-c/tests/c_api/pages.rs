@@ -1,5 +1,5 @@
-//! Compares the manual pages with the header and with the exported functions, and checks their
-//! form.
+//! Compares the manual pages with the header and with the exported functions, and checks the
+//! form of the pages.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,7 +10,7 @@ use std::{
 
 use crate::programs::{crate_root, library, scratch};
 
-/// Sections of each page, in their order.
+/// Sections of each page of a function, in their order.
 const SECTIONS: [&str; 7] = [
     "NAME",
     "SYNOPSIS",
@@ -103,7 +103,8 @@ fn each_synopsis_is_the_prototype() {
     }
 }
 
-/// Each page has all sections, and refers to pages that exist.
+/// Each page of a function has all sections and is listed in the overview. If the
+/// first reference of a line names a function, the page of this function exists.
 #[test]
 fn each_page_is_whole() {
     let (functions, overviews) = (pages(".3"), pages(".7"));
@@ -137,7 +138,7 @@ fn each_page_is_whole() {
     }
 }
 
-/// The example of each page compiles on its own, without a warning.
+/// The example of each page compiles without a warning after the headers that the test includes.
 #[test]
 fn each_example_compiles() {
     let pages = pages(".3").into_iter().chain(pages(".7"));

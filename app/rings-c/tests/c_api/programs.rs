@@ -47,7 +47,7 @@ pub fn compile(name: &str, source: &str, library: &Path) -> PathBuf {
 }
 
 /// Returns the folder for files of this run, within cargo's target directory. The first call
-/// removes the folders of earlier runs.
+/// removes the folders of processes that have ended.
 pub fn scratch() -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| {
@@ -64,7 +64,7 @@ pub fn scratch() -> PathBuf {
     folder.clone()
 }
 
-/// Raises the limit of open descriptors as far as the system permits.
+/// Sets the limit of open descriptors to 20,000, or to the hard limit if that limit is lower.
 pub fn allow_many_descriptors() {
     let mut limit = libc::rlimit {
         rlim_cur: 0,

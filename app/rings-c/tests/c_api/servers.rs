@@ -11,9 +11,10 @@ use std::{
 
 use crate::programs;
 
-/// Time limit of a test.
+/// Time limit of a read from a server.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Name of the variable that makes the test program a client, with the address of the server.
+/// Name of the environment variable with the address of the server. The variable makes the test
+/// program a client.
 const CLIENT_OF: &str = "TIDELANE_RINGS_CLIENT_OF";
 
 /// The process of an example server. Dropping the value kills the process.
@@ -103,7 +104,7 @@ fn failure(name: &str, arguments: &[&str]) -> String {
 }
 
 /// An argument selects the back end. If the back end cannot be opened, the program prints the
-/// reason and a remedy.
+/// reason. Wrong arguments make the program print its usage.
 #[test]
 fn servers_choose_the_back_end_by_an_argument() {
     let address = ["127.0.0.1", "7999"];
@@ -160,7 +161,7 @@ fn the_client_compares_the_echo_of_many_connections() {
     let report = server.end();
     assert_eq!(number(&report, "accepted"), 311);
     assert_eq!(number(&report, "present"), 0);
-    // Nobody listens any more.
+    // The server has ended.
     let (report, errors) = run_client("refused", address, ["3", "1"]);
     assert_eq!(
         (number(&report, "finished"), number(&report, "failed")),
@@ -316,7 +317,7 @@ fn the_echo_server_returns_each_byte_of_many_connections() {
     );
 }
 
-/// Clients that send and never read are blocked. Meanwhile, another client gets its echo.
+/// Clients that send and do not read are blocked. Meanwhile, another client gets its echo.
 #[test]
 fn blocked_receivers_of_the_echo_server_hurt_themselves_only() {
     for count in [1, 200] {
@@ -345,7 +346,7 @@ fn blocked_receivers_of_the_echo_server_hurt_themselves_only() {
             assert_eq!(&got, b"ping");
             thread::sleep(Duration::from_millis(2));
         }
-        // A blocked client that reads has all its data.
+        // A blocked client that reads gets more than 64 KiB of its data, and then the end.
         let mut first = blocked.swap_remove(0);
         first.set_nonblocking(false).expect("a socket");
         first.shutdown(Shutdown::Write).expect("open");
@@ -445,7 +446,7 @@ fn the_http_server_answers_each_request() {
     let mut streams: Vec<TcpStream> = (0..200).map(|_| server.connect()).collect();
     let mut requests = 0;
     for round in 0..5 {
-        // Requests in one piece, in two, and two in one piece.
+        // A request in one piece, a request in two pieces, or two requests in one piece.
         for (at, stream) in streams.iter_mut().enumerate() {
             let len = (at * 37 + round) % 9000;
             let request = format!("GET /{len} HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -508,9 +509,9 @@ fn the_http_server_answers_each_request() {
     );
 }
 
-/// Clients request more than all buffers can hold, and read nothing. They get only their share of
-/// the buffers, so that another client still gets its answers. Clients that close meanwhile leave
-/// nothing behind.
+/// Clients request more than all buffers can hold, and read nothing. These clients get only their
+/// share of the buffers, so that another client still gets its answers. Clients that close
+/// meanwhile leave nothing behind.
 #[test]
 fn blocked_receivers_of_the_http_server_do_not_stop_it() {
     let Some(server) = Server::start("ring_http", "blocked") else {

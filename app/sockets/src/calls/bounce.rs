@@ -8,10 +8,11 @@ const BOUNCE_LEN: usize = 64 << 10;
 /// Largest number of unused bounce buffers that are kept, to bound the memory that they use.
 const BOUNCE_KEPT_MAX: usize = 16;
 
-/// Unused bounce buffers, kept for the next call.
+/// The pool: unused bounce buffers, kept for later calls.
 static BOUNCE: Lock<Vec<Box<[u8]>>> = Lock::new(Vec::new());
 
-/// A bounce buffer. Dropping the value returns the buffer to the pool.
+/// A bounce buffer. Dropping the value returns the buffer to the pool, or frees the buffer if the
+/// pool is full.
 pub(super) struct Bounce(pub(super) Box<[u8]>);
 
 impl Bounce {

@@ -326,8 +326,8 @@ fn channel_for(socket: &'static Socket, inner: &Inner) -> Option<&'static Channe
 /// connection in shared memory.
 ///
 /// Until the event CONNECT_STARTED announces the slot, the service sends events to the channel of
-/// the connect request, where perhaps no thread waits. Then the connection can be assigned to
-/// `channel`. The wait is rare, because the request usually goes through `channel`.
+/// the connect request, where perhaps no thread waits. After this event, the caller can assign the
+/// connection to `channel`. The wait is rare, because most requests go through `channel`.
 pub(crate) fn await_slot(socket: &'static Socket, fd: RawFd, channel: &'static Channel) {
     channels::prefer(channel);
     let on_other_channel = socket.enter(fd).is_some_and(|inner| {
@@ -401,7 +401,7 @@ fn is_deferred(socket: &'static Socket, fd: RawFd) -> Option<bool> {
 }
 
 /// Waits for the service's answer to the connect request, CONNECT_STARTED or CONNECT_KERNEL. If the
-/// kernel has to connect, returns the [`not_accelerated`] reason.
+/// kernel has to connect, makes the socket `Fresh` and returns the [`not_accelerated`] reason.
 fn wait_answer(socket: &'static Socket, fd: RawFd) -> Option<u32> {
     let deadline = Deadline::after(Some(ANSWER_WAIT_NS));
     let mut kernel = None;

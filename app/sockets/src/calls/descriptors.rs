@@ -150,7 +150,8 @@ impl Inner {
     }
 }
 
-/// Waits until the peer has acknowledged the FIN, for at most `seconds` (SO_LINGER).
+/// Closes the sending direction, and waits until the peer has acknowledged the FIN, for at most
+/// `seconds` (SO_LINGER). The end of the connection or a signal also ends the wait.
 fn wait_lingering(socket: &'static Socket, seconds: u32) {
     let deadline = Deadline::after(Some(u64::from(seconds) * 1_000_000_000));
     wait::lingering(socket, deadline, |inner| {

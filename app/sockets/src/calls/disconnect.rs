@@ -39,9 +39,9 @@ pub fn disconnect(socket: &'static Socket, fd: RawFd) -> Handled {
     }
 }
 
-/// Carries out `shutdown` of a listener. After SHUT_RD, the socket listens in neither stack, and
-/// the connections in the accept queue are reset. This holds for all processes with a descriptor of
-/// the socket. The program may call `listen` again.
+/// Carries out `shutdown` of a listener. After SHUT_RD or SHUT_RDWR, the socket listens in neither
+/// stack, and the connections in the accept queue are reset. This holds for all processes with a
+/// descriptor of the socket. The program may call `listen` again. SHUT_WR has no such effect.
 pub(super) fn shut_listener_down(
     socket: &'static Socket,
     mut inner: Guard<'static, Inner>,

@@ -46,6 +46,7 @@ pub fn on_created(epfd: RawFd) {
     }
 }
 
+/// Starts tracking an epoll instance. Returns `None` if a limit is reached.
 fn adopt(epfd: RawFd) -> Option<&'static Instance> {
     process::start_tracking();
     let channel = channels::take_free()?;
@@ -63,8 +64,11 @@ fn adopt(epfd: RawFd) -> Option<&'static Instance> {
 /// The stacks that may report a socket's events: the kernel, the service, or both.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reporter {
+    /// The kernel alone, for a socket without `connect` or `listen`.
     Kernel,
+    /// The kernel and the service, for a listener.
     Both,
+    /// The service alone, for a socket with an accelerated connection or a failed active open.
     Tidelane,
 }
 
@@ -102,8 +106,8 @@ pub fn control(
     })
 }
 
-/// Returns the epoll instance of a descriptor, and starts tracking an instance that was created
-/// before the library was loaded. Returns `None` for another kind of file.
+/// Returns the epoll instance of a descriptor. First starts tracking an instance whose creation the
+/// library did not see. Returns `None` for another kind of file, or if a limit is reached.
 fn instance_of(epfd: RawFd) -> Option<&'static Instance> {
     instance::of(epfd).or_else(|| is_epoll(epfd).then(|| adopt(epfd)).flatten())
 }
@@ -119,7 +123,8 @@ fn is_epoll(fd: RawFd) -> bool {
     sys::epoll_ctl(fd, libc::EPOLL_CTL_MOD, probe, Some(event)) == Err(Errno(libc::ENOENT))
 }
 
-/// Carries out `epoll_ctl` on `inner`, a tracked epoll instance that the program adds to `epfd`.
+/// Carries out an `epoll_ctl` that adds, modifies or removes the registration of `inner` with the
+/// instance of `epfd`. `inner` is a tracked epoll instance, and `fd` is its descriptor.
 pub fn control_nested(
     inner: &'static Instance,
     epfd: RawFd,
@@ -386,7 +391,8 @@ fn collect(instance: &'static Instance, events: &mut [epoll_event]) -> usize {
     count
 }
 
-/// Sleeps in the kernel's epoll instance. Returns 0 if the caller has to collect events again.
+/// Sleeps in the kernel's epoll instance. Returns the number of events, or 0 if the deadline has
+/// passed or if the caller has to collect events again.
 fn sleep(
     instance: &'static Instance,
     events: &mut [epoll_event],

@@ -1,6 +1,7 @@
 //! Closing of accelerated connections, which the service (the process `tidelaned`) carries, at the
-//! end of the process. For each closed connection, the service sends the unsent payload and a FIN.
-//! Without this module, the service would reset the connections of a process that has ended.
+//! end of the process. For each closed connection, the service sends the unsent payload and a FIN,
+//! or a RST if SO_LINGER is 0 seconds. Without this module, the service would reset all connections
+//! of a process that has ended.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,11 +12,11 @@ use crate::{
     table,
 };
 
-/// True after the first call of `at_exit`.
+/// True after a call of `at_exit` has begun to close the connections.
 static DONE: AtomicBool = AtomicBool::new(false);
 
-/// Closes every connection and listener, because the process is about to end (`exit`, `_exit`,
-/// return from `main`).
+/// Closes the established connections and the listeners, because the process is about to end
+/// (`exit`, `_exit`, return from `main`).
 pub fn at_exit() {
     if session::last().is_none() || !session::owns_tables() || DONE.swap(true, Ordering::Relaxed) {
         return;
@@ -43,6 +44,7 @@ fn close(socket: &'static Socket) {
     };
     let channel = inner.channel;
     let abort = inner.options.linger == Some(0);
+    // In the state `LostByFork`, later calls on the connection fail.
     match std::mem::replace(&mut inner.state, State::LostByFork) {
         State::Stream(mut connection) => {
             connection.stream.close(abort, None);

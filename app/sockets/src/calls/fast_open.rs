@@ -13,8 +13,8 @@ use crate::{
     sys::{Address, Errno, Handled, fail},
 };
 
-/// Begins a `send` with MSG_FASTOPEN: opens the connection, whose SYN will carry the bytes of this
-/// `send`. Fails with EISCONN on a connected socket.
+/// Begins a `send` with MSG_FASTOPEN: opens the connection, whose SYN can carry the first bytes of
+/// this `send`. Fails with EISCONN on a connected socket.
 pub fn open(socket: &'static Socket, fd: RawFd, peer: Option<Address>, flags: i32) -> Handled<()> {
     let blocking = socket.blocks() && flags & libc::MSG_DONTWAIT == 0;
     let mut inner = socket.enter(fd)?;

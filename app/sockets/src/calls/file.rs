@@ -1,6 +1,7 @@
 //! `sendfile` and `splice` on accelerated connections, which the service (the process `tidelaned`)
-//! carries. `sendfile` reads the file directly into the send buffer. `splice` copies the payload
-//! through a temporary buffer (a bounce buffer), which costs a second copy.
+//! carries. `sendfile` usually reads the file directly into the send buffer. `splice`, and
+//! `sendfile` in some cases, copy the payload through a temporary buffer (a bounce buffer), which
+//! costs a second copy.
 
 use std::{os::fd::RawFd, sync::atomic::AtomicU8};
 
@@ -61,8 +62,9 @@ fn copy_file(
         let placed = socket.enter(fd)?.send_in_place(socket, len, read);
         let copied = match placed {
             Some(copied) => copied,
-            // The send buffer is full, or the connection is ending, corked or shared with another
-            // process. In these cases, `copy_bounced` waits for room or returns the error.
+            // The send buffer is full, the handshake is not complete, the connection has an error
+            // or is shared with another process, or the last write had MSG_MORE. In these cases,
+            // `copy_bounced` sends the bytes, if need be after a wait, or returns the error.
             None => copy_bounced(socket, fd, file, *position, len)?,
         };
         match copied {

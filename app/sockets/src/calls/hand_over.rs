@@ -5,9 +5,10 @@
 //! on in either way. In the kernel, the descriptor of the connection refers to an unconnected
 //! socket, and the receiver would only get this socket. Only the tables of the library
 //! (`libtidelane.so`, which contains this crate) in this process lead from the descriptor to the
-//! connection. The library therefore reports each attempt (see `docs/socket-calls.md`).
+//! connection. The library therefore reports an attempt to pass on a connection by SCM_RIGHTS, or
+//! by `exec` as standard input, output or error (see `docs/socket-calls.md`).
 //!
-//! With the environment variable TIDELANE_STRICT, the call that passes the connection on fails.
+//! With the environment variable TIDELANE_STRICT, a reported call fails.
 
 use std::os::fd::RawFd;
 

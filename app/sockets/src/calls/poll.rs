@@ -140,8 +140,8 @@ fn request_connections(fds: &[pollfd]) {
 }
 
 /// Returns the service's events for the entry's descriptor: events that the entry asks for, and for
-/// a socket also [`ALWAYS`]. First migrates the connection to this process if several processes
-/// share it (after `fork`) and it has pending events.
+/// a socket also [`ALWAYS`]. If several processes share the connection (after `fork`) and the
+/// connection has pending events, first migrates the connection to this process.
 fn ready(entry: &pollfd) -> i16 {
     if let Some(socket) = registry::of(entry.fd) {
         let Some(mut inner) = socket.enter_without_migration(entry.fd) else {

@@ -1,10 +1,11 @@
 //! `fork`: the handlers that run before `fork` in the parent, and after `fork` in the parent and in
 //! the child.
 //!
-//! Parent and child share the connections (see `docs/design/fork.md`). A child inherits listeners,
-//! and asks the service (the process `tidelaned`) to listen for it, too, when it first uses them. A
-//! session is the registration of a process with the service. The parent prepares the child's
-//! session before the fork.
+//! Parent and child share the connections (see `docs/design/fork.md`). The child inherits the
+//! listeners. When the child first uses a listener, the child asks the service (the process
+//! `tidelaned`) to listen for the child, too. A session is the registration of a process with the
+//! service. The parent prepares the child's session before the fork, if the parent has an
+//! accelerated connection, or a listener that is not left to the kernel.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

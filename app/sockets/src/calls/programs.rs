@@ -1,6 +1,6 @@
 //! Reports about programs that this process starts and that the library (`libtidelane.so`, which
-//! contains this crate) cannot serve, such as statically linked programs. They use the kernel's
-//! TCP. The library reports each program once.
+//! contains this crate) cannot serve, such as statically linked programs. These programs use the
+//! kernel's TCP. The library reports each program once, up to a limit (`REPORTED_MAX`).
 
 use std::{
     ffi::CStr,
@@ -45,8 +45,8 @@ pub fn report_if_not_served(program: &CStr, search: Option<&[u8]>) {
     }
 }
 
-/// Remembers `program`. Returns true if neither this process nor its children had remembered it,
-/// or if there is no room ([`REPORTED_MAX`]).
+/// Remembers the hash of `program`. Returns true if the hash was not remembered yet, if there is no
+/// room ([`REPORTED_MAX`]), or if [`prepare`] has not mapped the memory.
 fn is_new(program: &CStr) -> bool {
     let Some(words) = REPORTED.load() else {
         return true;

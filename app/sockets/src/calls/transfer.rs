@@ -66,7 +66,8 @@ pub fn recv(socket: &'static Socket, fd: RawFd, into: &mut [u8], flags: i32) -> 
     })
 }
 
-/// Carries out `recv` with MSG_TRUNC, which consumes received bytes without copying them.
+/// Carries out `recv` with MSG_TRUNC, which copies no bytes. Consumes the received bytes, unless
+/// `flags` contains MSG_PEEK.
 pub fn skip(socket: &'static Socket, fd: RawFd, wanted: usize, flags: i32) -> Handled {
     let peeks = flags & libc::MSG_PEEK != 0;
     if flags & libc::MSG_OOB != 0 {
@@ -153,7 +154,7 @@ pub fn pending_error(socket: &'static Socket, fd: RawFd) -> Option<Errno> {
 
 /// Keeps the error of a message of `recvmmsg` for the next call or for SO_ERROR, because the call
 /// itself returns the number of messages before the error. Linux keeps all errors except EAGAIN.
-/// This function also does not keep the end of a wait by a signal or by a cancellation.
+/// This function drops EAGAIN, and also the errors EINTR and CANCELLED of an interrupted wait.
 pub fn keep_error(socket: &'static Socket, fd: RawFd, error: Errno) {
     if matches!(error, WOULD_BLOCK | CANCELLED | Errno(libc::EINTR)) {
         return;
@@ -166,7 +167,9 @@ pub fn keep_error(socket: &'static Socket, fd: RawFd, error: Errno) {
 }
 
 /// Calls `take(inner, number of bytes so far)` until the program has enough bytes: one byte with
-/// MSG_PEEK, all `wanted` bytes with MSG_WAITALL, and otherwise SO_RCVLOWAT bytes.
+/// MSG_PEEK, all `wanted` bytes with MSG_WAITALL, and otherwise SO_RCVLOWAT bytes. The call ends
+/// with fewer bytes at the urgent mark, at the end of the stream, at an error, and if the call
+/// must not wait.
 fn receive(
     socket: &'static Socket,
     fd: RawFd,

@@ -42,9 +42,9 @@ impl Instance {
                     wake::record_event(state, self.channel(), socket);
                 }
             }
-            // The other events are about new connections. Their handlers take a socket's lock,
-            // which precedes the ring's lock in the lock order. Keep the event until the ring's
-            // lock is free.
+            // Most other events are about new connections. The handlers of these events take a
+            // socket's lock, which precedes the ring's lock in the lock order. Keep the event until
+            // the ring's lock is free.
             other => state.control_events.push(other),
         });
         let Some(session) = session else {

@@ -59,7 +59,8 @@ pub(crate) struct NestedRegistration {
     pub(super) disabled: bool,
     /// True if the next wait must report an edge-triggered registration even without a new event.
     pub(super) report_without_edge: bool,
-    /// The event count of the inner instance at the last report of the registration.
+    /// Sum of the event counts of the inner instance and of all instances within it, at the last
+    /// report of the registration.
     pub(super) seen_events: u32,
     /// The number of the last change or report of this registration. Numbers are from
     /// `nested::next_number`.
@@ -209,8 +210,8 @@ fn make(channel: &'static Channel) -> &'static Instance {
 
 /// Ends the registrations that a socket has under a closed descriptor, while other descriptors
 /// still refer to the socket. Otherwise, if the program opens another file with this descriptor
-/// number, a wait would seem to report the socket's events for the new file. Linux deviates: it
-/// keeps a registration until the last descriptor of the file is closed.
+/// number, a wait would seem to report the socket's events for the new file. This deviates from
+/// Linux, which keeps a registration until the last descriptor of the file is closed.
 pub(crate) fn forget_descriptor(socket: &'static Socket, fd: RawFd) {
     let registrations: Vec<RegistrationRef> = socket.lock().registrations(socket).collect();
     for registration in registrations {

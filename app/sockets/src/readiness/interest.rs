@@ -69,8 +69,8 @@ impl Interest {
         };
         match self.free.pop() {
             Some(index) => {
-                // If the ready list still contains the reused entry, it stays there, and the next
-                // wait checks the new registration.
+                // If the ready list still contains the index of the reused entry, the index stays
+                // there, and the next wait checks the new registration.
                 let queued = self.registrations[index as usize].queued;
                 self.registrations[index as usize] = Registration {
                     queued,
@@ -98,7 +98,8 @@ impl Interest {
             .then_some(registration)
     }
 
-    /// Removes a registration. Returns true if the kernel's epoll instance has it, too.
+    /// Removes a registration. Returns true if the kernel's epoll instance also has the
+    /// registration.
     pub(crate) fn remove(&mut self, index: u32, socket: &'static Socket) -> bool {
         let Some(registration) = self.find(index, socket) else {
             return false;
@@ -165,8 +166,9 @@ impl Interest {
         !self.ready.is_empty()
     }
 
-    /// Returns true if a wait would report an event. Removes registrations from the ready list that
-    /// turn out not to be ready.
+    /// Returns true if a wait would report an event. Checks the ready list up to the first
+    /// registration that a wait would report, and removes from the list the checked registrations
+    /// that a wait would not report.
     pub(crate) fn has_due(&mut self) -> bool {
         let mut list = std::mem::take(&mut self.ready);
         let mut due = false;
@@ -184,8 +186,9 @@ impl Interest {
     }
 
     /// Checks the registrations of the ready list in order, and calls `report` for each ready
-    /// registration, at most `max` times. A ready registration that is level-triggered goes to the
-    /// end of the list (round robin). Returns true if some registrations were not checked.
+    /// registration, at most `max` times. A reported registration with neither EPOLLET nor
+    /// EPOLLONESHOT goes to the end of the list (round robin). Returns true if some registrations
+    /// were not checked.
     #[inline(never)]
     pub(crate) fn take_ready(&mut self, mut report: impl FnMut(Report), max: usize) -> bool {
         let mut list = std::mem::take(&mut self.ready);

@@ -13,8 +13,8 @@ use crate::{
     sys::{self, Errno, SignalMask},
 };
 
-/// Merges events with the same user data, because a listener that is ready in the kernel and in the
-/// service has two events. Returns the new number of events.
+/// Merges those of the first `count` events that have the same user data, because a listener that
+/// is ready in the kernel and in the service has two events. Returns the new number of events.
 pub(crate) fn merge_same(events: &mut [epoll_event], count: usize) -> usize {
     let mut kept = 0;
     for at in 0..count {
@@ -48,7 +48,7 @@ pub(crate) fn kernel_events(
     )?;
     let kept = remove_internal(instance, events, count, found);
     if kept < count + found {
-        // This call consumed the doorbell's edge, which was meant to wake a sleeping thread.
+        // This call may have consumed a doorbell's edge, which was meant to wake a sleeping thread.
         wake::on_edge_consumed(instance);
     }
     Ok(kept)
@@ -79,9 +79,9 @@ pub(crate) fn remove_internal(
     kept
 }
 
-/// Disables the EPOLLONESHOT registrations that the kernel has disabled by reporting them. If
-/// several registrations have the user data of an event, the kernel has reported the registration
-/// whose listener has a pending connection.
+/// Disables the EPOLLONESHOT registrations that the kernel has disabled by reporting them. Several
+/// registrations may have the user data of an event. The kernel has reported the registrations
+/// whose kernel sockets are ready, for example listeners with a pending connection.
 fn note_one_shots(instance: &Instance, events: &[epoll_event]) {
     let mut state = instance.lock_interest();
     for event in events {

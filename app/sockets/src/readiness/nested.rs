@@ -1,10 +1,10 @@
 //! Epoll instances that are registered with another epoll instance.
 //!
 //! The kernel's outer epoll instance contains the kernel's inner instance. The kernel therefore
-//! reports an event of the inner instance in two cases: if one of its kernel descriptors is ready,
-//! or if the doorbell of its channel has rung. A channel is a set of rings that this process shares
-//! with the service (the process `tidelaned`). The doorbell is an eventfd by which the service
-//! wakes a thread for an event of an accelerated socket.
+//! reports an event of the inner instance not only if a kernel descriptor of the program is ready
+//! there, but also if the doorbell of the inner channel has rung. A channel is a set of rings that
+//! this process shares with the service (the process `tidelaned`). The doorbell is an eventfd by
+//! which the service wakes a thread for an event of an accelerated socket.
 //!
 //! The service rings a doorbell only after a thread has announced its sleep to the channel, and the
 //! doorbell does not show which socket is ready. Therefore a wait on the outer instance announces
@@ -229,8 +229,10 @@ impl Instance {
         checked
     }
 
-    /// Returns the program's event for an event of the kernel's epoll instance. Returns `None` if
-    /// the event is about an inner instance, and only a doorbell caused the event.
+    /// Returns the program's event for an event of the kernel's epoll instance. Returns `None` for
+    /// an event of an inner instance in two cases: if only a doorbell caused the event and no
+    /// tracked socket is due, or if the registration is disabled, or was removed, changed or
+    /// reported meanwhile.
     pub(super) fn program_event(&self, event: epoll_event) -> Option<epoll_event> {
         let Some(number) = number_of(event.u64) else {
             return Some(event);
@@ -259,7 +261,8 @@ impl Instance {
     /// events.
     pub(crate) fn nested_events(&self, events: &mut [epoll_event], mut count: usize) -> usize {
         let mut all = self.nested();
-        // The registration that was reported last comes last, so that the others do not starve.
+        // The registration that was changed or reported last comes last, so that the others do not
+        // starve.
         let last = LAST_NUMBER.load(Ordering::Relaxed);
         all.sort_by_key(|n| std::cmp::Reverse(last.wrapping_sub(n.changed)));
         for nested in all {
@@ -285,8 +288,8 @@ impl Instance {
     }
 
     /// Records that a wait reports `reported`, and disables the registration if it has
-    /// EPOLLONESHOT. Returns false, and records nothing, if the registration has been changed or
-    /// reported since the caller read it.
+    /// EPOLLONESHOT. Returns false, and records nothing, if the registration is disabled, or has
+    /// been removed, changed or reported since the caller read it.
     fn take_report(&self, reported: &NestedRegistration, checked: Checked) -> bool {
         let mut all = self.nested.lock();
         let mut all = all.iter_mut();
@@ -322,7 +325,8 @@ impl Instance {
     }
 
     /// Sets the events of a registration in the kernel's epoll instance. Does nothing if the
-    /// program has closed the descriptor. The number may belong to another file by now.
+    /// registered descriptor does not refer to the inner instance any more: after a close, the
+    /// descriptor may refer to another file.
     fn modify_in_kernel(&self, registration: &NestedRegistration, events: u32) {
         let (inner, fd) = (registration.inner, registration.fd);
         let is_open = inner.is_some_and(|inner| instance::refers(fd, inner));
@@ -366,7 +370,8 @@ impl Instance {
     }
 }
 
-/// Returns a number that no registration of an inner instance has.
+/// Returns a number that no registration with an inner instance has, or `None` if all are in use.
+/// Prefers a number that no registration has at all.
 fn free_number(nested: &[NestedRegistration]) -> Option<usize> {
     let has = |number: usize, of_inner: bool| {
         let mut same = nested.iter().filter(|n| n.number == number);

@@ -76,12 +76,13 @@ pub(crate) struct Report {
     /// True if a one-shot registration has to be disabled in the kernel's epoll instance, too.
     pub(crate) disarm_kernel: bool,
     /// True if the registration is also in the kernel's epoll instance, which may report the same
-    /// socket. Only a listener can be ready in both.
+    /// socket. Only a listener can be ready in both the kernel and the service.
     pub(crate) in_kernel_epoll: bool,
 }
 
 impl Registration {
-    /// Applies EPOLL_CTL_MOD. Exclusive registrations cannot be modified.
+    /// Applies EPOLL_CTL_MOD. Returns EINVAL if the registration has EPOLLEXCLUSIVE, or if `events`
+    /// contains this flag.
     pub(crate) fn modify(&mut self, fd: RawFd, events: u32, data: u64) -> Result<(), Errno> {
         if is_exclusive(events | self.events) {
             return Err(Errno(libc::EINVAL));
@@ -153,8 +154,9 @@ impl Registration {
         bits != 0
     }
 
-    /// Returns true if an edge-triggered registration has had an edge since the last check.
-    /// EPOLLRDHUP, EPOLLHUP and EPOLLERR are edges even if the program did not ask for them.
+    /// Returns true if an edge-triggered registration has had an edge since the last check, or has
+    /// to be reported without an edge. EPOLLRDHUP, EPOLLHUP and EPOLLERR are edges even if the
+    /// program did not ask for them.
     fn edge(&mut self, all: u32, bits: u32, inner: &mut Inner) -> bool {
         const OUT: u32 = libc::EPOLLOUT as u32;
         const ENDS: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;

@@ -55,8 +55,8 @@ impl Deadline {
     }
 }
 
-/// Repeats `attempt` as long as it returns EAGAIN. Between two attempts, sleeps until the socket
-/// has an event, or until `kernel_fd` is readable.
+/// Repeats `attempt` as long as it returns EAGAIN. Between two attempts, goes on with a wait
+/// ([`Sleeper`]), whose sleep ends when the socket has an event or `kernel_fd` is readable.
 ///
 /// Returns EAGAIN when the deadline passes, EINTR after a signal, and EBADF if `fd` was closed
 /// meanwhile. Without a deadline, a signal does not end the wait if all handlers have SA_RESTART.
@@ -118,12 +118,15 @@ pub(crate) fn lingering(
     }
 }
 
-/// The wait of one thread. Each call of `step` does one stage of the wait: poll the rings, spin,
-/// announce the sleep, or sleep. After each step, the caller checks its own condition.
+/// The wait of one thread. A call of `step` polls the rings, spins and announces the sleep, or
+/// returns as soon as it finds events. After an announcement, the next call sleeps. After each
+/// call, the caller checks its own condition.
 #[derive(Debug)]
 pub(crate) struct Sleeper {
     deadline: Deadline,
+    /// Channels whose events end the sleep.
     channels: SmallVec<&'static Channel>,
+    /// Sockets whose `waiters` count this thread.
     sockets: SmallVec<&'static Socket>,
     /// Kernel descriptors that end the sleep.
     kernel: Vec<libc::pollfd>,
@@ -166,7 +169,8 @@ impl Sleeper {
     }
 
     /// Lets events of this locked socket end the sleep. If no other thread waits for the socket,
-    /// its events move to the channel of this thread, so that they wake no other thread.
+    /// its events may move to the channel of this thread, so that they wake no other thread
+    /// (module `thread_channel`).
     ///
     /// The caller holds the socket's lock until this function returns. Another thread therefore
     /// either sees that this thread waits for the socket, or moves the events before this function
@@ -197,15 +201,15 @@ impl Sleeper {
         }
     }
 
-    /// Lets these kernel descriptors end the sleep, with the events that each entry asks for. Only
-    /// the first call has an effect.
+    /// Lets these kernel descriptors end the sleep, with the events that each entry asks for. Does
+    /// nothing if the wait already has kernel descriptors, for example from an earlier call.
     pub(crate) fn watch_kernel_all(&mut self, fds: &[libc::pollfd]) {
         if self.kernel.is_empty() {
             self.kernel.extend_from_slice(fds);
         }
     }
 
-    /// Does the next stage of the wait. Returns EAGAIN if the deadline has passed, and EINTR if a
+    /// Does the next part of the wait. Returns EAGAIN if the deadline has passed, and EINTR if a
     /// signal has ended the sleep.
     pub(crate) fn step(&mut self) -> Result<(), Errno> {
         if self.armed {
@@ -318,8 +322,8 @@ fn wait_for_doorbell(
 }
 
 /// Sleeps on the descriptors in `fds`. From index `first_channel` on, the descriptors are kernel
-/// epoll instances with the doorbells of channels. Takes the events off these instances, so that a
-/// doorbell ends only one sleep.
+/// epoll instances with the doorbells of channels. Takes the events off these instances, so that
+/// the same events do not end the next sleep on these instances, too.
 fn sleep_on_many(
     fds: &mut [libc::pollfd],
     first_channel: usize,

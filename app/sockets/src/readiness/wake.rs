@@ -12,9 +12,10 @@
 //! | a call of this process ([`on_readiness_change`]) | put into their ready lists | woken |
 //! | `epoll_ctl` ([`on_armed`]) | one is put into its ready list | not woken |
 //!
-//! A doorbell wakes one thread at a time, because the kernel reports its edge only once. A woken
-//! thread that leaves work undone therefore wakes the next thread ([`Channel::wake_sleepers`]). A
-//! thread that consumes the edge without having slept has to wake a sleeping thread, too.
+//! A doorbell wakes only one of the threads that wait in the same epoll instance, because the
+//! kernel reports the doorbell's edge there only once. A woken thread that leaves work undone
+//! therefore wakes the next thread ([`Channel::wake_sleepers`]). A thread that consumes the edge
+//! without having slept has to wake a sleeping thread, too.
 
 use std::sync::atomic::Ordering;
 
@@ -45,7 +46,8 @@ pub(super) fn record_event(state: &mut Interest, channel: &Channel, socket: &'st
     }
 }
 
-/// Unlocks `state`, and wakes the threads that wait for the recorded events.
+/// Unlocks `state`, puts the recorded sockets into the ready lists of other epoll instances, and
+/// wakes the threads that sleep on `channel` if `state.wake` was true.
 #[inline]
 pub(super) fn finish(mut state: Guard<'_, Interest>, channel: &Channel) {
     if state.other_registrations.is_empty() && !state.wake {
@@ -69,7 +71,8 @@ pub(crate) fn on_readiness_change(socket: &'static Socket, channel: Option<&'sta
     wake_waiters(socket, channel);
 }
 
-/// Wakes a waiter because a registration of the instance was armed and put into its ready list.
+/// Wakes a waiter of the instance, because the next wait has to check a registration: the program
+/// has added or changed the registration, or the registration was put into the ready list.
 pub(crate) fn on_armed(instance: &Instance) {
     instance.channel().wake_sleepers();
 }
@@ -86,8 +89,9 @@ pub(crate) fn on_edge_consumed(instance: &Instance) {
     instance.channel().wake_sleepers();
 }
 
-/// Wakes the threads that wait for the socket on `channel`, because the socket was closed, or
-/// because its events arrive at another channel from now on.
+/// Wakes the threads that wait for the socket on `channel`, so that they check the socket again:
+/// the socket was closed, its readiness has changed, or its events arrive at another channel from
+/// now on.
 pub(crate) fn wake_waiters(socket: &Socket, channel: Option<&'static Channel>) {
     if socket.waiters.load(Ordering::SeqCst) > 0
         && let Some(channel) = channel
@@ -105,7 +109,8 @@ pub(crate) fn on_channel_joined(socket: &Socket, before: &SmallVec<&'static Chan
         .for_each(|channel| wake_waiters(socket, Some(channel)));
 }
 
-/// Puts all registrations of a socket into the ready lists of their epoll instances.
+/// Puts all registrations of a socket into the ready lists of their epoll instances, and wakes a
+/// waiter of each of these instances.
 pub(crate) fn notify_registrations(socket: &'static Socket) {
     let registrations: Vec<RegistrationRef> = socket.lock().registrations(socket).collect();
     for registration in registrations {

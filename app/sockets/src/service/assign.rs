@@ -8,11 +8,12 @@ impl Channel {
     /// Makes the service report the events of `connection` to this channel.
     ///
     /// A program may add a connection to one epoll instance and soon after to another. If the two
-    /// requests went through two channels, the service could carry them out in the wrong order. All
+    /// requests went through two channels, the service could carry them out in the wrong order. The
     /// requests therefore go through the default channel, which also serves the sockets in no epoll
     /// instance. A request goes through this channel only if the default channel cannot get a
     /// context.
-    /// Returns false, and changes nothing, if this channel cannot get a context of the connection's
+    ///
+    /// Returns false, and assigns nothing, if this channel cannot get a context of the connection's
     /// session.
     pub(crate) fn take_over(&'static self, connection: &Connection) -> bool {
         let slot = connection.stream.slot();

@@ -12,8 +12,8 @@ const NO_SOCKET: u32 = u32::MAX;
 pub(super) struct Batch {
     /// Number of the batch. Never 0, which means "no batch".
     number: AtomicU32,
-    /// Number of the batch's last socket. A change of this socket publishes the changes of the
-    /// batch.
+    /// Number of the batch's last socket, or [`NO_SOCKET`]. A change of this socket publishes the
+    /// changes of the batch.
     last: AtomicU32,
 }
 

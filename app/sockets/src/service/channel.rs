@@ -7,7 +7,7 @@
 //!
 //! * A core is a polling thread of the service.
 //! * A session is a registration of this process with the service. Fields named `session` contain
-//!   its generation number, which is 1 for the first session of the process.
+//!   its generation number, which is at least 1.
 //! * A change is a new read or write position of a connection, or another request about it.
 //! * A batch is the set of ready sockets that one `epoll_wait` returned.
 //!
@@ -65,6 +65,7 @@ pub struct Channel {
     outers: OuterChannels<Channel>,
     /// The sleeping threads that have to announce their sleep again.
     stale: StaleSleepers,
+    /// Rings of the doorbell that make up for resets by threads that wait in an outer instance.
     rung_again: RungAgain,
     /// The batch that the program works on.
     batch: Batch,
@@ -144,7 +145,7 @@ impl Channel {
             ring.session = session.generation;
             ring.context = Some(context);
             self.doorbell.store(doorbell, Ordering::SeqCst);
-            // After the store, so that an epoll instance of this session has this doorbell.
+            // Follows the store, so that each of this session's `sleep_fds` has this doorbell.
             self.sleep_fds.begin_session(session.generation);
             if let Some(retired) = ring.retired.filter(|_| self.has_sleepers()) {
                 sys::ring_eventfd(retired);
@@ -209,7 +210,7 @@ impl Channel {
     /// and because a core on the same CPU cannot run before the batch ends.
     #[inline]
     pub(crate) fn submit(&self, socket: &BatchMember, connection: &mut Connection) {
-        // `enter` fails in a signal handler that has interrupted the lock's holder: publish later.
+        // `enter` fails in a signal handler that has interrupted the lock's holder: submit later.
         let Some(mut ring) = self.ring.enter() else {
             return;
         };
@@ -276,8 +277,8 @@ impl Channel {
         doorbell >= 0 && sys::read_bytes(doorbell, &mut [0; 8]).is_ok()
     }
 
-    /// Announces the sleep of all threads again after this thread has reset the doorbell. If
-    /// `rung`, the doorbell had rung, perhaps for a thread that still sleeps on this channel.
+    /// Makes up for a `drain_doorbell` that returned `rung`. If the doorbell had rung, may ring it
+    /// again for the sleepers on this channel. Announces the sleep of the outer sleepers again.
     pub(crate) fn announce_again(&self, rung: bool) {
         if rung {
             let ring = || self.ring_doorbell();
@@ -342,7 +343,7 @@ impl Channel {
         &self.outers
     }
 
-    /// Wakes the threads that sleep in the kernel's epoll instance of a channel without a doorbell.
+    /// Wakes a thread that sleeps in the kernel's epoll instance of a channel without a doorbell.
     /// Arms a one-shot registration of the template, an unconnected socket, which the kernel
     /// reports immediately.
     #[cold]
@@ -371,13 +372,13 @@ impl Channel {
         self.ring.lock().session
     }
 
-    /// Returns true if events are pending. The check takes the ring's lock and costs two loads.
+    /// Returns true if events are pending. Takes the lock, and loads up to two words for each core.
     pub(crate) fn has_events(&self) -> bool {
         self.ring.lock().has_events()
     }
 
-    /// Returns true if polling is better than sleeping: recent polls have found events, a core is
-    /// awake, and none shares this CPU.
+    /// Returns true if the thread should poll before it sleeps: [`SpinRecord`] advises a poll, a
+    /// core is awake, and no core shares this CPU.
     pub(crate) fn should_spin(&self) -> bool {
         if !self.spin_record.is_promising() {
             return false;

@@ -59,8 +59,9 @@ impl Channel {
     /// the doorbell of `other` when events arrive. Returns false if the thread must not sleep,
     /// mostly because events are pending ([`Channel::arm`]).
     ///
-    /// The thread sleeps in this channel's epoll instance. Therefore adds the doorbell of `other`
-    /// to this instance, once for each session (registration of this process with the service).
+    /// The thread sleeps in this channel's epoll instance. Therefore, this function adds the
+    /// doorbell of `other` to this instance, once for each session (registration of this process
+    /// with the service).
     pub(crate) fn arm_default(&self, other: &'static Channel) -> bool {
         self.register_default(other);
         other.arm()

@@ -49,8 +49,8 @@ const PASSING_ON: [(&[&str], u32); 3] = [
     // Clients that execute a program for their connection.
     (&["tcpclient", "s6-tcpclient"], OPENED),
     // Servers that pass connections in messages over a unix socket: Dante, Dovecot, Postfix and
-    // vsftpd. Each process of Dovecot passes only one connection. The children of vsftpd also close
-    // all other descriptors.
+    // vsftpd. Each process of Dovecot passes only one connection, so its detection at the first
+    // connection would come too late. The children of vsftpd also close all other descriptors.
     (
         &[
             "danted",
@@ -71,7 +71,7 @@ const PASSING_ON: [(&[&str], u32); 3] = [
 struct ExceptionState {
     exceptions: Exceptions,
     /// The kinds of connections that this process or its forked children pass on ([`ACCEPTED`],
-    /// [`OPENED`]). Forked children share the word.
+    /// [`OPENED`]). Forked children share the word. `None` if there was no memory for the word.
     passes_on: Option<SharedWords<1>>,
 }
 

@@ -1,15 +1,17 @@
 //! Events of the library's own descriptors in the program's epoll instances.
 //!
-//! The library (`libtidelane.so`, which contains this crate) adds two kinds of descriptors:
-//! doorbells, which are eventfds by which the service (the process `tidelaned`) wakes threads, and
-//! the control socket, which is the Unix socket over which this process registered with the
-//! service.
+//! The library (`libtidelane.so`, which contains this crate) adds three kinds of descriptors:
+//!
+//! * Doorbells are eventfds by which the service (the process `tidelaned`) wakes threads.
+//! * The control socket is the Unix socket over which this process registered with the service.
+//! * The template is an unconnected socket, which wakes a thread of an epoll instance without a
+//!   doorbell (`Channel::wake_sleepers`).
 
 use super::session::{self, ProcessSession};
 
-/// Two bytes whose addresses are the `epoll_data` of doorbells (the first byte) and of the control
-/// socket (the second byte). The program has no pointers to these bytes, so it does not use the
-/// same `epoll_data`.
+/// Two bytes whose addresses are the `epoll_data` of doorbells and the template (the first byte),
+/// and of the control socket (the second byte). The program has no pointers to these bytes, so it
+/// does not use the same `epoll_data`.
 static INTERNAL_TAGS: [u8; 2] = [0; 2];
 
 /// Returns true if the kernel's event is about one of the library's own descriptors. If the control
@@ -24,7 +26,8 @@ pub(crate) fn is_internal_event(event: &libc::epoll_event) -> bool {
     data == internal_tag(0) || data == internal_tag(1)
 }
 
-/// Returns the `epoll_data` of a doorbell (`which` 0) or of the control socket (`which` 1).
+/// Returns the `epoll_data` of doorbells and the template (`which` 0), or of the control socket
+/// (`which` 1).
 pub(super) fn internal_tag(which: usize) -> u64 {
     &raw const INTERNAL_TAGS[which] as u64
 }

@@ -14,7 +14,7 @@ const PROBE_INTERVAL_NS: u64 = 200_000_000;
 
 /// Number of this process's listeners that want a service.
 static LISTENERS: AtomicU32 = AtomicU32::new(0);
-/// True while a thread looks for the service.
+/// True during the sleep of the thread that has to look for the service ([`BoundedSleep`]).
 static SEARCHING: AtomicBool = AtomicBool::new(false);
 /// Number of the last session to which the process offered its existing listeners, or 0.
 static OFFERED: AtomicU32 = AtomicU32::new(0);
@@ -35,8 +35,8 @@ pub(crate) fn note_offered(session: u32) {
 }
 
 /// Returns true if the process has listeners that the present service may not know: if the last
-/// service is gone, if no service has run so far, or if another call has registered with a new
-/// service.
+/// service is gone, if this process has not registered yet, or if another call has registered with
+/// a new service.
 #[inline]
 pub(crate) fn seeks_service() -> bool {
     LISTENERS.load(Ordering::Relaxed) > 0
@@ -47,7 +47,7 @@ pub(crate) fn seeks_service() -> bool {
 
 /// The sleep of a thread, with a time limit if the thread has to look for the service.
 pub(crate) struct BoundedSleep {
-    /// True if this thread has to look for the service.
+    /// True if this thread has to look for the service after the sleep.
     searches: bool,
 }
 

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::sys::{self, Lock};
 
-/// Number of channels that were added to the channels within any instance, modulo 2^32: by the
-/// addition of an inner instance, or by the first accelerated socket of an inner instance.
+/// Number of additions to the channels within any instance, modulo 2^32. An addition is the
+/// registration of an inner instance, or the event that the channel of an inner instance gets its
+/// rings and its doorbell.
 static ADDITIONS: AtomicU32 = AtomicU32::new(0);
 
 fn additions() -> u32 {
@@ -41,8 +42,8 @@ impl Announcement {
         self.additions == additions()
     }
 
-    /// Records in `stale` that this thread no longer sleeps. The thread calls this function before
-    /// it ends the announced sleep, so that no addition counts a thread that has been recorded.
+    /// Records in `stale` that this thread has woken. The thread calls this function before it ends
+    /// the announced sleep, so that no addition counts a thread that has been recorded.
     pub(crate) fn end(&self, stale: &StaleSleepers) {
         if self.is_counted && !self.is_current() {
             stale.leave();
@@ -59,7 +60,7 @@ pub(super) fn count_addition() {
 pub(crate) const NESTING_MAX: u32 = 4;
 /// Time in nanoseconds that another thread gets to look at a doorbell that has rung.
 const LOOK_TIME_NS: u64 = 50_000;
-/// Largest number of such times before an addition goes on without a thread that does not wake.
+/// Largest number of these times before an addition goes on without a thread that does not wake.
 const LOOKS_MAX: u32 = 200;
 
 /// Sleeps for a moment, so that other threads can look at a doorbell that has rung.
@@ -76,14 +77,15 @@ fn count_down(count: &AtomicU32) {
     }
 }
 
-/// The rings of a doorbell by threads that wait in an outer instance and have reset the doorbell.
-/// The doorbell may have rung for threads that sleep on the inner channel, so it rings again until
-/// these threads have woken. The thread in the outer instance also sees its own rings.
+/// The rings of an inner channel's doorbell by threads that wait in an outer instance and have
+/// reset the doorbell. The doorbell may have rung for threads that sleep on the inner channel, so a
+/// thread in the outer instance rings it again until these threads have woken. The thread in the
+/// outer instance also sees its own rings (echoes).
 #[derive(Debug, Default)]
 pub(super) struct RungAgain {
     /// Number of threads that have yet to wake.
     owed: AtomicU32,
-    /// True if the next ring may be one of these rings.
+    /// True if the next ring that a thread in the outer instance sees may be an echo.
     may_be_echo: AtomicBool,
 }
 
@@ -150,8 +152,8 @@ impl StaleSleepers {
         self.look(|| ());
     }
 
-    /// Calls `before` and waits for a moment, again and again. Returns true if no such thread is
-    /// left, and false after a limited time.
+    /// Calls `before` and waits for a moment, again and again. Returns true when no thread has to
+    /// announce its sleep again, and false after a limited time.
     fn look(&self, before: impl Fn()) -> bool {
         for _ in 0..LOOKS_MAX {
             if self.0.load(Ordering::SeqCst) == 0 {

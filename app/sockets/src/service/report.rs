@@ -1,4 +1,4 @@
-//! Reports about sockets that stay with the kernel. They go to the service (the process
+//! Reports about sockets that stay with the kernel. The reports go to the service (the process
 //! `tidelaned`) for `tidelane ss`, and to standard error if the environment sets TIDELANE_STRICT.
 
 use std::os::fd::RawFd;

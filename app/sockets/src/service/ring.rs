@@ -13,7 +13,7 @@ use crate::sys;
 pub(super) struct Ring {
     /// The rings and the doorbell. `None` before the first accelerated socket.
     pub(super) context: Option<Context>,
-    /// The session that the context belongs to.
+    /// Number of the session that the context belongs to, or 0 without a context.
     pub(super) session: u32,
     /// Number of changes since `submit` last published. Other functions do not reset the count.
     pub(super) unflushed: u32,
@@ -36,7 +36,8 @@ impl Ring {
         }
     }
 
-    /// Asks the service to ring the doorbell. Returns true if the thread may sleep.
+    /// Publishes queued requests, and asks the service to ring the doorbell at the next event.
+    /// Returns true if the thread may sleep.
     ///
     /// If the service is gone, the thread may also sleep, because the kernel's events still arrive.
     /// The channel may belong to an older session than the process, because another channel may

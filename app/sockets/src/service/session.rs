@@ -74,6 +74,7 @@ impl ProcessSession {
 /// Settings from the environment, read once.
 #[derive(Debug)]
 pub(crate) struct Settings {
+    /// Path of the service's socket (TIDELANE_SOCKET).
     socket_path: PathBuf,
     /// True if a call fails instead of leaving its socket to the kernel (TIDELANE_STRICT).
     pub(crate) strict: bool,
@@ -97,7 +98,7 @@ static SETTINGS: StaticCell<Settings> = StaticCell::new();
 static REGISTERING: Lock<u64> = Lock::ranked(Rank::Session, 0);
 /// Number of sessions that this process has had. A forked child continues the parent's count.
 static GENERATIONS: AtomicU32 = AtomicU32::new(0);
-/// The id of the process that owns the tables, or 0 before the process tracks a socket. A vfork
+/// The id of the process that owns the tables, or 0 before the process tracks a descriptor. A vfork
 /// child shares the memory of its parent, and must not change the tables.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// An unconnected TCP socket, whose duplicates serve as placeholder descriptors of accelerated
@@ -325,9 +326,9 @@ pub(crate) fn close_internal(fd: RawFd) {
     let _ = sys::close(fd);
 }
 
-/// Returns the lowest number for the library's own descriptors. The number is high, but below
-/// RLIMIT_NOFILE, because the library leaves the low numbers, on which `select` depends, to the
-/// program.
+/// Returns the lowest number for the library's own descriptors. The number is high, because the
+/// library leaves the low numbers, on which `select` depends, to the program. The number is below
+/// RLIMIT_NOFILE, unless this limit is less than 13.
 fn internal_base() -> usize {
     match INTERNAL_BASE.load(Ordering::Relaxed) {
         0 => {

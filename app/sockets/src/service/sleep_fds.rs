@@ -62,11 +62,11 @@ impl SleepFds {
 }
 
 /// An epoll instance that one sleeping thread has borrowed from a channel. Dropping the value
-/// returns the epoll instance.
+/// returns the epoll instance, or closes it if the channel has changed to another session.
 #[derive(Debug)]
 pub(crate) struct SleepFd<'a> {
     pub(crate) fd: RawFd,
-    /// The session that the doorbell belongs to.
+    /// Number of the session that the doorbell in the epoll instance belongs to.
     session: u32,
     owner: &'a SleepFds,
 }
@@ -99,7 +99,7 @@ mod tests {
         drop((one, other));
         let again = [(), ()].map(|()| all.lend(|| panic!("two are idle")).unwrap());
         assert!(again.iter().all(|sleep| fds.contains(&sleep.fd)));
-        // The doorbell of the next session is another one.
+        // The next session has another doorbell, so the borrowed epoll instances are closed.
         all.begin_session(1);
         drop(again);
         assert!(all.0.lock().fds.is_empty());

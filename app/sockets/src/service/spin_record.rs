@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::sys;
 
 /// Number of polls in a row without an event after which polling counts as useless. The thread of
-/// the service then probably waits for a CPU, perhaps for the one on which this thread polls.
+/// the service then probably waits for a CPU, perhaps for the CPU on which this thread polls.
 const FAILURES_MAX: u32 = 8;
 /// While polling counts as useless, one in this many waits still polls, to find out whether events
 /// arrive in time again.
@@ -36,8 +36,8 @@ impl SpinRecord {
         false
     }
 
-    /// Polls with `poll` until the time `end` in nanoseconds, or until `poll` returns true. Returns
-    /// true if `poll` did.
+    /// Polls with `poll` until the time `end` in nanoseconds of CLOCK_MONOTONIC, or until `poll`
+    /// returns true. Returns true if `poll` did.
     pub(super) fn spin(&self, end: u64, mut poll: impl FnMut() -> bool) -> bool {
         let mut found = false;
         while !found && sys::monotonic_ns() < end {

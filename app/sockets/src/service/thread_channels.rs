@@ -1,11 +1,12 @@
 //! The channels of threads that wait in blocking calls (`recv`, `poll`, ...).
 //!
 //! A channel consists of rings and a doorbell that this process shares with the service (the
-//! process `tidelaned`). Sockets in no epoll instance begin on the default channel. If several
-//! threads slept there, each event would wake all of them. A thread therefore gets a channel of its
-//! own when it waits for a socket while another thread sleeps on the socket's channel, and keeps
-//! that channel until the thread ends. Programs with one thread for each connection get one channel
-//! for each thread in this way. A program with one waiting thread needs only the default channel.
+//! process `tidelaned`). In a program without epoll, sockets begin on the default channel. If
+//! several threads slept there, each event would wake all of them. A thread therefore gets a
+//! channel of its own when it waits for a socket while another thread sleeps on the socket's
+//! channel, and keeps that channel until the thread ends. Programs with one thread for each
+//! connection get one channel for each thread in this way. A program with one waiting thread needs
+//! only the default channel.
 //!
 //! The number of these channels is limited ([`CHANNELS_MAX`]). Further threads share the channels
 //! of other threads.
@@ -15,12 +16,12 @@ use std::sync::atomic::Ordering;
 use super::{channel::Channel, channels};
 use crate::sys::{self, Lock};
 
-/// Largest number of channels for threads. A channel has a context, that is, rings in shared
-/// memory. The service limits the contexts of a user, the epoll instances of the user's programs
-/// need contexts, too, and a core of the service spends time on each context in each step.
+/// Largest number of channels for threads. Each channel has a context, that is, rings in shared
+/// memory. The service limits the number of contexts of a user, and epoll instances need contexts,
+/// too. In each step, a core of the service spends time on each context.
 const CHANNELS_MAX: usize = 16;
-/// Number of channels whose thread `of_this_thread` checks for its end. The checks cost one system
-/// call each.
+/// Largest number of channels for which `of_this_thread` checks whether the channel's thread has
+/// ended. Each check costs one system call.
 const CHECKS_MAX: usize = 4;
 
 /// The channels of threads, with the thread that each belongs to.
@@ -32,20 +33,22 @@ static OWNERS: Lock<Owners> = Lock::new(Owners {
 #[derive(Debug)]
 struct Owners {
     owners: Vec<Owner>,
-    /// Index at which the next search for the channel of an ended thread begins.
+    /// Index of the channel that the last search for the channel of an ended thread checked last.
+    /// The next search begins after this index.
     next: usize,
 }
 
 #[derive(Debug)]
 struct Owner {
-    /// Id of the thread that got the channel last.
+    /// Id of the thread that owns the channel. The threads that share the channel are not recorded.
     thread: i32,
     channel: &'static Channel,
 }
 
 impl Owners {
     /// Gives the channel of an ended thread to `thread`. If there are already [`CHANNELS_MAX`]
-    /// channels, and the checked ones belong to living threads, `thread` shares one of them.
+    /// channels, and the checked channels belong to living threads, `thread` shares one of these
+    /// channels. Returns `None` if `thread` has to get another channel.
     fn reuse(&mut self, thread: i32) -> Option<&'static Channel> {
         let count = self.owners.len();
         for _ in 0..CHECKS_MAX.min(count) {
@@ -61,7 +64,8 @@ impl Owners {
 }
 
 /// Returns the own channel of the calling thread, which is about to wait for a socket whose events
-/// arrive at `channel`. If the thread has none, it gets one if another thread sleeps on `channel`.
+/// arrive at `channel`. A thread without an own channel gets a channel if another thread sleeps on
+/// `channel`. Otherwise, or if no channel is left, returns `None`.
 pub(crate) fn of_this_thread(channel: &'static Channel) -> Option<&'static Channel> {
     let word = sys::channel_word();
     if let Some(number) = word.load(Ordering::Relaxed).checked_sub(1) {

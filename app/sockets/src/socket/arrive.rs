@@ -83,7 +83,8 @@ pub(crate) fn control_event(
 }
 
 impl AnnouncedConnection {
-    /// Creates the connection. Returns `None` if its session has ended.
+    /// Creates the connection. Returns `None` if another session has replaced the connection's
+    /// session, or if there is no slot with this number.
     fn into_connection(self, options: &Options) -> Option<Connection> {
         let session = session::last().filter(|last| last.generation == self.session)?;
         let flags = options.program_flags();
@@ -136,7 +137,7 @@ fn connect_started(
         };
         return Some(socket);
     }
-    // The program closed the socket before the service answered the connect request.
+    // No socket waits for this answer, for example because the program has closed the socket.
     announced.discard(channel);
     None
 }

@@ -14,9 +14,9 @@ const WOULD_BLOCK: Errno = Errno(libc::EAGAIN);
 const BROKEN_PIPE: Errno = Errno(libc::EPIPE);
 
 impl Inner {
-    /// Returns true if a write is fast-path eligible: it only has to copy bytes to the send buffer,
-    /// because the connection is established, has no pending error, is not shared with another
-    /// process (after `fork`), and the last write did not have MSG_MORE.
+    /// Returns true if a write is fast-path eligible: it only has to copy bytes to the send buffer.
+    /// The connection is then established, has had no error (not even an ICMP error), and is not
+    /// shared with another process (after `fork`). The last write did not have MSG_MORE.
     #[inline(always)]
     pub(crate) fn is_fast_path_eligible(&self) -> bool {
         let needs_slow_path = self.error != 0 || self.corked_once || self.shared;

@@ -8,7 +8,8 @@ const INFO_LEN_MAX: usize = 20;
 /// Length of a `tcp_dctcp_info` in bytes.
 const DCTCP_LEN: usize = 16;
 
-/// Returns the bytes of the union and their number, which depends on the congestion control.
+/// Returns the bytes of the union, and the length of the value in bytes. The length depends on the
+/// congestion control.
 pub(crate) fn cc_info(tcp_info: &TcpInfo) -> ([u8; INFO_LEN_MAX], usize) {
     let mut info = [0; INFO_LEN_MAX];
     let words = tcp_info.details;

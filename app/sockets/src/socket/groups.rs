@@ -4,8 +4,9 @@
 //! hash. The whole group is left to the kernel in two cases:
 //!
 //! * A BPF program, which the service cannot run, selects the listener for each connection.
-//! * One listener of the group has to stay with the kernel. If the service had the rest of the
-//!   group, this listener would get no connections, because the service gets the packets first.
+//! * One listener of the group has to stay with the kernel because of a socket option. If the
+//!   service had the rest of the group, this listener would get no connections, because the service
+//!   gets the packets first.
 //!
 //! Within this process and the processes that it forks, the local address of the listeners
 //! identifies a group.
@@ -18,7 +19,7 @@ use crate::{
     table,
 };
 
-/// Options that attach a BPF program to a group. libc does not define them.
+/// Options that attach a BPF program to a group. The crate `libc` does not define these options.
 const PROGRAMS: [i32; 2] = [
     51, // SO_ATTACH_REUSEPORT_CBPF
     52, // SO_ATTACH_REUSEPORT_EBPF
@@ -54,7 +55,7 @@ fn has(name: Address) -> bool {
 }
 
 /// Leaves the group with the local address of `fd` to the kernel, together with this process's
-/// listeners of the group. The caller must not hold a lock.
+/// listeners of the group. Does nothing if `fd` has no local port. The caller must not hold a lock.
 pub(crate) fn leave_to_kernel(fd: RawFd) {
     let Ok(name) = sys::local_name(fd) else {
         return;

@@ -120,8 +120,9 @@ impl Inner {
         }
     }
 
-    /// Records an ICMP error, if the service reports one. If the program set IP_RECVERR, the error
-    /// fails the next call. Otherwise only SO_ERROR returns it.
+    /// Records an ICMP error, if the service reports one. If the program set IP_RECVERR, or
+    /// IPV6_RECVERR for an IPv6 peer, the error fails the next call. Otherwise only SO_ERROR
+    /// returns the error.
     fn note_soft_error(&mut self) {
         let State::Stream(connection) = &mut self.state else {
             return;

@@ -21,7 +21,8 @@ use crate::{
     table,
 };
 
-/// Shortest time in nanoseconds between two requests to listen for the same listener.
+/// Shortest time in nanoseconds between two attempts of `reattach` for the same listener, unless a
+/// new service runs.
 const RETRY_NS: u64 = 1_000_000_000;
 /// `Listening::retry_at_ns` of a listener that is left to the kernel.
 pub(crate) const NEVER: u64 = u64::MAX;
@@ -117,8 +118,8 @@ impl Listening {
         });
     }
 
-    /// Closes the service's listener for good, so that only the kernel listens. The program can
-    /// still accept the connections in the accept queue.
+    /// Gives up the service's listener for good, so that this process gets further connections only
+    /// from the kernel. The program can still accept the connections in the accept queue.
     pub(crate) fn leave_to_kernel(&mut self) {
         let _section = Section::enter();
         let channels = self.joined.clone();
@@ -147,7 +148,7 @@ impl Listening {
         self.retry_at_ns == NEVER
     }
 
-    /// Closes the service's listener and the connections in the accept queue.
+    /// Gives up the service's listener, and aborts the connections in the accept queue.
     pub(crate) fn close(mut self) {
         self.leave_to_kernel();
         for (connection, channel) in self.queue.drain(..) {
@@ -201,7 +202,8 @@ fn find_service() {
 
 /// Makes the service deliver connections of the listener to `channel`, too. Returns the channels
 /// that joined before. The caller has to wake the threads that wait for the listener on these
-/// channels, so that they also wait on `channel`.
+/// channels, so that they also wait on `channel`. Returns no channels if `channel` has already
+/// joined, or if the listener is left to the kernel.
 #[must_use]
 pub(crate) fn join(
     socket: &'static Socket,
@@ -234,9 +236,9 @@ pub(crate) fn join(
     before
 }
 
-/// Makes `channel` join the listener as [`join`] does, unless another channel has joined. In that
-/// case, only asks the current service to listen if it does not have the listener yet, and returns
-/// no channels.
+/// Makes `channel` join the listener as [`join`] does, unless a channel has already joined. In that
+/// case, only asks the current service to listen if the service does not have the listener yet, and
+/// returns no channels.
 #[must_use]
 pub(crate) fn ensure_joined(
     socket: &'static Socket,
@@ -274,8 +276,8 @@ pub(crate) fn leave(inner: &mut Inner, channel: &'static Channel) {
 }
 
 /// Updates the options that new connections of a listener start with, after the program has set an
-/// option. `again` is true if the service has to read the backlog or options from the kernel socket
-/// again.
+/// option or the backlog. `again` is true if the service has to get a request even if these options
+/// are unchanged: for a new backlog, or to read other options from the kernel socket again.
 pub(crate) fn options_changed(socket: &Socket, inner: &mut Inner, fd: RawFd, again: bool) {
     let cookie = socket.cookie(inner.generation);
     let opening = inner.options.opening();
@@ -294,8 +296,8 @@ pub(crate) fn options_changed(socket: &Socket, inner: &mut Inner, fd: RawFd, aga
 }
 
 /// Suspends the service's listener of the kernel socket `fd`, which does not listen, for all
-/// processes that have the socket. Also a process that does not hold the service's listener may do
-/// this. Nothing happens if the service has no listener of the socket.
+/// processes that have the socket. A process that does not hold the service's listener may also
+/// call this function. Nothing happens if the service has no listener of the socket.
 pub(crate) fn suspend(fd: RawFd) {
     let _section = Section::enter();
     if let Some(session) = session::establish()

@@ -1,6 +1,7 @@
 //! `setsockopt` and `getsockopt` on sockets whose connections the service (the process `tidelaned`)
-//! carries. The value of a supported option goes to the service, or is only recorded for
-//! `getsockopt`. For any other option, `setsockopt` fails with the kernel's error or ENOPROTOOPT.
+//! carries. The value of a supported option goes to the service, affects calls in this crate (for
+//! example SO_RCVTIMEO), or is only recorded for `getsockopt`. For any other option, `setsockopt`
+//! fails with the kernel's error or ENOPROTOOPT.
 
 use tidelane_abi::{congestion, program_flags};
 use tidelane_client::Stream;
@@ -35,7 +36,8 @@ fn flag_of(level: i32, name: i32) -> Option<u32> {
 }
 
 impl Inner {
-    /// Applies `setsockopt`. Returns the kernel's error for an option that is not supported.
+    /// Applies `setsockopt`. For an option that is not supported, returns the kernel's error, or
+    /// ENOPROTOOPT if the kernel would accept the value.
     pub(crate) fn apply(
         &mut self,
         socket: &Socket,
@@ -140,8 +142,8 @@ impl Inner {
         }
     }
 
-    /// Returns the number of the connection's congestion control. Without a connection, returns the
-    /// number that the program set, or `None`.
+    /// Returns the number of the connection's congestion control. Without a connection, or if the
+    /// service is gone, returns the number that the program set, or `None`.
     pub(crate) fn congestion(&mut self) -> Option<u16> {
         let known = self.service_tcp_info().map(|info| info.congestion as u16);
         let asked = || {
@@ -208,7 +210,8 @@ impl Inner {
     }
 }
 
-/// Returns the number of the congestion control with this name, or ENOENT.
+/// Returns the number of the congestion control with this name. Returns EINVAL for an empty value,
+/// and ENOENT for an unknown name.
 fn congestion_number(name: &[u8]) -> Result<i32, Errno> {
     if name.is_empty() {
         return Err(Errno(libc::EINVAL));
@@ -226,7 +229,8 @@ fn congestion_number(name: &[u8]) -> Result<i32, Errno> {
 }
 
 /// Converts a `struct timeval` to nanoseconds. Returns `None` for zero, which means no timeout, and
-/// `Some(0)` for a negative timeout.
+/// `Some(0)` for a negative timeout. Returns EINVAL for a value that is too short, and EDOM for a
+/// number of microseconds out of range.
 fn timeval_ns(value: &[u8]) -> Result<Option<u64>, Errno> {
     let word = |at: usize| {
         let bytes = value

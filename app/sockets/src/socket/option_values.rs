@@ -1,12 +1,12 @@
-//! Integer socket options: converts the program's value to the value that Linux stores, or to the
-//! error that Linux returns. The service (the process `tidelaned`) gets the options that affect its
-//! connections.
+//! The values of socket options: this module converts the program's value to the value that Linux
+//! stores, or to the error that Linux returns. The service (the process `tidelaned`) gets the
+//! options that affect its connections.
 
 use super::kernel_options;
 use crate::sys::{self, Errno};
 
-/// Integer options whose values this crate records, so that `getsockopt` returns them. The values
-/// of options that are also in [`FORWARDED`] go to the service, too.
+/// Integer options (level and name) whose values this crate records, so that `getsockopt` returns
+/// them. The values of options that are also in [`FORWARDED`] go to the service, too.
 pub(crate) const RECORDED: [(i32, i32); 31] = [
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
     (libc::SOL_SOCKET, libc::SO_REUSEPORT),
@@ -40,7 +40,7 @@ pub(crate) const RECORDED: [(i32, i32); 31] = [
     (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
     (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
 ];
-/// Options whose values go to the service, because they affect a connection's TCP.
+/// Options (level and name) whose values go to the service, because they affect a connection's TCP.
 pub(crate) const FORWARDED: [(i32, i32); 18] = [
     (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE),
     (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
@@ -151,7 +151,7 @@ pub(crate) fn normalized(
 }
 
 /// Returns the kernel's default of an option. Sysctls can change the default, so this function asks
-/// the kernel with a temporary socket.
+/// the kernel with a temporary IPv4 socket. Returns [`TTL_DEFAULT`] if the kernel does not answer.
 pub(crate) fn kernel_default(level: i32, name: i32) -> i32 {
     let Ok(fd) = sys::tcp_socket(false) else {
         return TTL_DEFAULT;
@@ -240,6 +240,7 @@ mod tests {
         assert_eq!(normalized(tos.0, tos.1, &[0xbb], KIND), Ok(0xb8));
         let count = normalized(libc::IPPROTO_TCP, libc::TCP_SYNCNT, &[3], KIND);
         assert_eq!(count, Err(Errno(libc::EINVAL)));
+        // A socket of family AF_INET refuses the options of IPv6, whatever the length of the value.
         let class = (libc::IPPROTO_IPV6, libc::IPV6_TCLASS);
         let refused = normalized(class.0, class.1, &[1, 0, 0, 0], KIND);
         assert_eq!(refused, Err(Errno(libc::ENOPROTOOPT)));

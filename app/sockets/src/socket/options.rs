@@ -16,7 +16,7 @@ pub(crate) struct Options {
     pub(crate) receive_timeout_ns: Option<u64>,
     /// SO_SNDTIMEO in nanoseconds, or `None` for no timeout.
     pub(crate) send_timeout_ns: Option<u64>,
-    /// Level, name and value of each other option that the program set.
+    /// Level, name and value of the other options that the program set.
     recorded: Vec<(i32, i32, i32)>,
     /// SO_RCVLOWAT in bytes.
     pub(crate) rcvlowat: u32,
@@ -133,7 +133,7 @@ impl Options {
             syn_retries: byte(libc::IPPROTO_TCP, libc::TCP_SYNCNT),
             defer_accept: defer_timeouts(number(libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT)),
             reserved: [0; 2],
-            // 0 means no limit, also for a rate that does not fit into 32 bits.
+            // 0 means no limit. A rate that does not fit into 32 bits is sent as 0.
             pacing_rate_max: u32::try_from(self.pacing_rate_max).unwrap_or(0).into(),
         }
     }

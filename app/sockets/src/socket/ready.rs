@@ -12,13 +12,14 @@ const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 const ERR: u32 = libc::EPOLLERR as u32;
 const HUP: u32 = libc::EPOLLHUP as u32;
 const RDHUP: u32 = libc::EPOLLRDHUP as u32;
-/// Readiness of a connection of the parent process that this process cannot use, so that every call
-/// returns at once.
+/// Readiness of a connection that other processes have (after `fork`) and that this process cannot
+/// use, so that every call returns at once.
 const LOST: u32 = ERR | IN | OUT | HUP | RDHUP;
 
 impl Inner {
     /// Returns the events that Linux would report, as EPOLL* bits, which equal the POLL* bits.
-    /// Returns 0 while the connection is in another process.
+    /// While the connection is in another process, returns 0, or `LOST` after this process's
+    /// session of the connection has ended.
     ///
     /// Without EPOLLOUT in `wanted`, the result may lack EPOLLOUT, whose computation reads another
     /// cache line.

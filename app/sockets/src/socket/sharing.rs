@@ -1,9 +1,10 @@
 //! Shared connections: after `fork`, several processes have a descriptor of the same connection.
 //!
-//! The payload of a connection is in the memory of one process at a time. When another process uses
-//! the connection, it asks the service (the process `tidelaned`) to migrate the connection to it
-//! (see `docs/design/fork.md`). A session is the registration of a process with the service. A slot
-//! is the record of a connection in the memory that a process shares with the service.
+//! The payload of a connection is in the memory of one process at a time. Before another process
+//! uses the connection, this other process asks the service (the process `tidelaned`) to migrate
+//! the connection (see `docs/design/fork.md`). A session is the registration of a process with the
+//! service. A slot is the record of a connection in the memory that a process shares with the
+//! service.
 
 use tidelane_abi::{program_flags, service_flags};
 
@@ -65,7 +66,7 @@ impl Inner {
         self.shared_flags() & service_flags::SHARED != 0
     }
 
-    /// Returns true if the connection was migrated to another process.
+    /// Returns true if the connection is in another process.
     pub(crate) fn is_migrated(&self) -> bool {
         self.shared_flags() & service_flags::MIGRATED != 0
     }
@@ -171,7 +172,8 @@ fn take(socket: &'static Socket, inner: &mut Inner) {
 
 /// Asks the service to migrate the connection to this process and to one of its channels (rings
 /// that this process shares with the service). Prefers the channel of the epoll instance with which
-/// the socket is registered. Returns the connection and the channel.
+/// the socket is registered. Returns the connection and the channel, or `None` if the connection
+/// cannot be migrated.
 fn take_to_channel(
     socket: &'static Socket,
     inner: &Inner,

@@ -39,7 +39,7 @@
 //! |---|---|---|---|---|---|---|---|---|
 //! | `bind` | kernel | EINVAL | EINVAL | kernel | kernel | kernel | EINVAL | EINVAL |
 //! | `connect` | open | EALREADY, waits | EISCONN | open | kernel | kernel | migrates | EISCONN |
-//! | `listen` | both stacks | EINVAL | EINVAL | both stacks | kernel | kernel | EINVAL | EINVAL |
+//! | `listen` | both stacks | EINVAL | EINVAL | both stacks | both | kernel | EINVAL | EINVAL |
 //! | `accept` | kernel | EINVAL | EINVAL | EINVAL | a connection | kernel | EINVAL | EINVAL |
 //! | `recv` | kernel | waits | bytes | error, end | kernel | kernel | migrates | ECONNRESET |
 //! | `send` | kernel | waits, SYN | bytes | EPIPE | kernel | kernel | migrates | ECONNRESET |
@@ -90,8 +90,8 @@ pub(crate) enum State {
 }
 
 impl State {
-    /// Returns true if the kernel handles the socket's payload and options: the columns of the
-    /// table in which `recv` and `send` are "kernel".
+    /// Returns true if the kernel handles the socket's payload and `getsockopt`: the columns of the
+    /// table in which `recv`, `send` and `getsockopt` are "kernel". Also returns true for `Free`.
     #[inline]
     pub(crate) fn is_in_kernel(&self) -> bool {
         matches!(
@@ -104,12 +104,12 @@ impl State {
 /// An active open whose handshake is not complete.
 #[derive(Debug, Default)]
 pub(crate) struct Connecting {
-    /// Number of the session in which the connect was requested. The first session has number 1.
+    /// Number of the session in which the connect was requested. The lowest number is 1.
     pub(crate) session: u32,
     /// The connection, after the service has answered with the event CONNECT_STARTED.
     pub(crate) connection: Option<Connection>,
     /// The reason (`tidelane_abi::not_accelerated`) if the service has refused the connect request,
-    /// so that the kernel has to connect.
+    /// so that the kernel has to connect, or else `None`.
     pub(crate) kernel: Option<u32>,
     /// Number of bytes that the SYN can carry, while the SYN waits for the first write. 0 if the
     /// SYN does not wait.

@@ -13,14 +13,16 @@ use crate::{service::thread_channels, sys};
 /// Moves the events of the locked socket to the channel of the calling thread, which is about to
 /// wait for them. Does nothing in these cases:
 ///
-/// * The thread has no channel of its own and needs none, or several processes share the
-///   connection.
-/// * The present channel is that of an epoll instance, which may soon report the socket again. Puma
-///   moves each connection between an instance and its threads.
-/// * Another thread waits for the socket. The two threads would take the events from each other
+/// * The socket has no connection or no channel, or several processes share the connection.
+/// * The thread has no channel of its own and needs or gets none, or its channel cannot take over
+///   the connection.
+/// * The socket is registered with an epoll instance, or its present channel is that of an epoll
+///   instance, which may soon report the socket again. The web server Puma moves each connection
+///   between an instance and its threads.
+/// * A thread already waits for the socket. Two threads would take the events from each other
 ///   forever.
-/// * Another thread was the last to wait for the socket. Moving costs a request and an event, which
-///   would slow down the threads of a pool that take turns.
+/// * The calling thread was not the last to wait for the socket. Moving costs a request and an
+///   event, which would slow down the threads of a pool that take turns.
 pub(crate) fn move_events_here(socket: &'static Socket, inner: &mut Inner) {
     let (State::Stream(connection), Some(before)) = (&inner.state, inner.channel) else {
         return;

@@ -10,10 +10,10 @@ use crate::sys::Errno;
 impl Inner {
     /// Returns the urgent byte, and consumes the byte unless `peeks` is true.
     ///
-    /// Returns EINVAL without an urgent byte, and with SO_OOBINLINE. If the urgent pointer has
-    /// arrived before the byte, returns EAGAIN, or `Ok(None)` after the peer's FIN or after the
-    /// program has shut down reading. Returns ENOTCONN if the connection ended without a FIN of the
-    /// peer.
+    /// Returns EINVAL without an urgent byte that the program has yet to read, and with
+    /// SO_OOBINLINE. If the urgent pointer has arrived before the byte, returns EAGAIN, or
+    /// `Ok(None)` after the peer's FIN or after the program has shut down reading. If the
+    /// connection ended without a FIN of the peer, returns ENOTCONN, even if the byte has arrived.
     pub(crate) fn take_urgent(&mut self, peeks: bool) -> Result<Option<u8>, Errno> {
         self.refresh();
         let inline = self.options.urgent_inline();
@@ -42,8 +42,8 @@ impl Inner {
         }
     }
 
-    /// Skips an urgent byte at the read position, unless SO_OOBINLINE is set. Returns true if the
-    /// read can continue after the byte.
+    /// Skips an urgent byte that has arrived and is at the read position, unless SO_OOBINLINE is
+    /// set. Returns true if a byte was skipped, so that the read can continue after this byte.
     pub(crate) fn pass_mark(&mut self, socket: &Socket) -> bool {
         let State::Stream(connection) = &mut self.state else {
             return false;
@@ -73,7 +73,7 @@ pub(crate) fn peek(stream: &mut Stream, into: &mut [u8]) -> usize {
     }
 }
 
-/// Returns EPOLLPRI while the urgent byte is pending, or else 0.
+/// Returns EPOLLPRI if the urgent byte has arrived and was not yet read, or else 0.
 pub(crate) fn readiness(stream: &mut Stream) -> u32 {
     if stream.has_urgent() {
         libc::EPOLLPRI as u32

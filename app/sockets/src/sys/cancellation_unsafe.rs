@@ -14,6 +14,8 @@
 //! system call are a code sequence of their own (`cancellable`). If SIGCANCEL interrupts a thread
 //! in this sequence before the system call is complete, the handler moves the thread to the end of
 //! the sequence. The result of a completed call is never lost.
+//!
+//! On architectures other than x86-64, the word stays zero, and only libc handles cancellation.
 
 use std::{
     ffi::c_int,
@@ -32,9 +34,9 @@ pub const SIGCANCEL: c_int = 32;
 const NONE: u32 = 0;
 /// Value of the word after the cancellation of the thread was requested.
 const REQUESTED: u32 = 1;
-/// Value of the word after SIGCANCEL has arrived at a thread that has disabled cancellation. If the
-/// signal has interrupted a system call that the kernel does not restart, such as `epoll_wait`, the
-/// thread has to repeat the call.
+/// Value of the word after SIGCANCEL has arrived at a thread that has a request but has disabled
+/// cancellation. If the signal has interrupted a system call that the kernel does not restart, such
+/// as `epoll_wait`, the thread has to repeat the call.
 const INTERRUPTED_WHILE_DISABLED: u32 = 2;
 
 unsafe extern "C" {
@@ -109,7 +111,7 @@ pub unsafe fn call(number: i64, args: [usize; 6]) -> Result<usize, Errno> {
 }
 
 /// Makes a system call of a thread with a cancellation request. Returns [`CANCELLED`] without
-/// making the call if cancellation is enabled.
+/// making the call if cancellation is enabled. Repeats a call that only SIGCANCEL has interrupted.
 ///
 /// # Safety
 ///
@@ -219,11 +221,11 @@ pub unsafe fn request(thread: libc::pthread_t) {
     let _ = thread;
 }
 
-/// Handles SIGCANCEL. Returns true if libc's handler, which ends the thread, may run.
+/// Handles SIGCANCEL. Returns true if libc's handler, which may end the thread, may run.
 ///
 /// Returns false if the signal interrupted a section (a part of the library that no signal handler
-/// of the program interrupts), if the thread has disabled cancellation, or if this function has
-/// moved the thread to the end of `cancellable`.
+/// of the program interrupts), if the thread has a request in its word but has disabled
+/// cancellation, or if this function has moved the thread to the end of `cancellable`.
 ///
 /// # Safety
 ///

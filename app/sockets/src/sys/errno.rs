@@ -1,4 +1,5 @@
-//! Error numbers (errno). The crates on which this crate depends report causes instead of errno.
+//! Error numbers (errno). The crate `tidelane-client`, on which this crate depends, reports why a
+//! connection ended as a cause instead of an errno.
 
 use tidelane_abi::close_cause;
 
@@ -6,8 +7,9 @@ use tidelane_abi::close_cause;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
-/// The result of a call on a tracked socket, a TCP socket of the program that this crate may
-/// accelerate. `None` means that the caller has to make the system call instead.
+/// The result of a program's call that this crate may carry out, for example on a tracked socket (a
+/// TCP socket of the program that this crate may accelerate). `None` means that the caller has to
+/// make the system call instead.
 pub type Handled<T = usize> = Option<Result<T, Errno>>;
 
 /// The result of a call that the library leaves to the kernel.

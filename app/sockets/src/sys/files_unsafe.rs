@@ -1,4 +1,4 @@
-//! System calls on ordinary files, for `sendfile` and `splice`.
+//! System calls on ordinary files and pipes, for `sendfile` and `splice`.
 
 use std::{os::fd::RawFd, sync::atomic::AtomicU8};
 
@@ -67,7 +67,7 @@ pub(crate) fn write_waiting(pipe: RawFd, bytes: &[u8]) -> Result<usize, Errno> {
     unsafe { cancellation_unsafe::call(libc::SYS_write, args) }
 }
 
-/// Returns true if a pipe holds no bytes.
+/// Returns true if a pipe holds no bytes. Returns false if the kernel refuses the query.
 pub(crate) fn is_empty_pipe(pipe: RawFd) -> bool {
     let mut unread: i32 = 0;
     let pointer = &raw mut unread as usize;

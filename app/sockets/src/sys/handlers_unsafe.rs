@@ -1,5 +1,5 @@
-//! SA_RESTART: after a signal whose handler has this flag, a blocking call continues instead of
-//! failing with EINTR.
+//! SA_RESTART: after a signal whose handler has this flag, a blocking call such as `recv` continues
+//! instead of failing with EINTR.
 
 use super::{SIGNAL_MASK_LEN, SignalMask, call};
 
@@ -21,6 +21,7 @@ pub(crate) fn handlers_restart() -> bool {
         let args = [signal, 0, &raw mut action as usize, SIGNAL_MASK_LEN, 0, 0];
         // SAFETY: only reads the present action into a live structure of the kernel's layout.
         let known = unsafe { call(libc::SYS_rt_sigaction, args) }.is_ok();
+        // 0 is SIG_DFL, and 1 is SIG_IGN.
         let caught = known && action.handler > 1;
         !caught || action.flags & libc::SA_RESTART as u64 != 0
     })

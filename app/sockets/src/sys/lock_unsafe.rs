@@ -3,8 +3,8 @@
 //!
 //! The program's signal handlers do not run while their thread holds a lock (`section_unsafe`). A
 //! few handlers run nevertheless, such as handlers of SIGSEGV and one-shot handlers (SA_RESETHAND).
-//! If one of these handlers takes a lock that its own thread holds, the process ends instead of
-//! deadlocking, because the lock records its owner.
+//! If one of these handlers tries to take a lock that its own thread holds, [`Lock::lock`] ends the
+//! process and [`Lock::enter`] returns `None`. The lock records its owner, so neither deadlocks.
 
 use std::{
     cell::UnsafeCell,
@@ -52,7 +52,8 @@ impl<T> Lock<T> {
     /// # Panics
     ///
     /// Aborts the process if this thread already holds the lock, which is possible in a signal
-    /// handler that interrupted the thread.
+    /// handler that interrupted the thread. Debug builds panic if the thread takes the lock against
+    /// the lock order, as in [`enter`](Self::enter) and [`lock_of_new`](Self::lock_of_new).
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
         match self.enter() {
@@ -138,7 +139,7 @@ impl<T> Lock<T> {
     }
 
     /// Releases the lock in a child after fork, where the lock's owner may not exist, and replaces
-    /// its value. The old value is not dropped, because the owner may have been changing it.
+    /// the value. The old value is not dropped, because the owner may have been changing it.
     pub fn reset_after_fork(&self, value: T) {
         // SAFETY: the child has one thread, which runs the fork handler and does not hold this
         // lock's guard. `write` does not drop the old value.
@@ -146,7 +147,7 @@ impl<T> Lock<T> {
         self.owner.store(0, Ordering::Release);
     }
 
-    /// Releases the lock in a child after fork, and keeps its value. A thread of the parent may
+    /// Releases the lock in a child after fork, and keeps the value. A thread of the parent may
     /// have been changing the value, so the value must be valid at any instant.
     pub fn unlock_after_fork(&self) {
         self.owner.store(0, Ordering::Release);
@@ -170,10 +171,10 @@ fn reentered() -> ! {
 /// Access to the value of a lock that this thread holds. Dropping the guard releases the lock.
 pub struct Guard<'a, T> {
     lock: &'a Lock<T>,
-    /// Checks the lock order in debug builds.
+    /// In debug builds, the record of this lock for the check of the lock order.
     _held: Held,
-    /// A section, in which no signal handler of the program runs. The section ends after the lock
-    /// is released, because fields are dropped after the guard's own `drop`.
+    /// A section, which defers the program's signal handlers. The section ends after the lock is
+    /// released, because fields are dropped after the guard's own `drop`.
     _section: Section,
 }
 

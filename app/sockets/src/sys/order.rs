@@ -2,6 +2,7 @@
 //! cannot deadlock. Debug builds check the order.
 
 /// A lock's position in the lock order: a thread that holds a lock takes only locks of higher rank.
+/// `Lock::try_lock` and `Lock::lock_of_new` allow exceptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Rank {

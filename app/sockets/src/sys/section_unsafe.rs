@@ -5,16 +5,17 @@
 //! ran within a section would find locks that its own thread holds, and half-changed memory. The
 //! library therefore installs its own handler in front of the program's handlers (`signals_unsafe`
 //! in the crate `tidelane-preload`). The library's handler defers a signal that arrives within a
-//! section to the end of the section.
+//! section to the end of the section. Two kinds of handlers also run within a section: one-shot
+//! handlers (SA_RESETHAND), and handlers of signals that an instruction raises, such as SIGSEGV.
 //!
 //! ```text
 //! signal -> handler -> not in a section: call the program's handler
-//!                  \-> in a section: block all signals, send the signal again, return
+//!                  \-> in a section: block the signals, send the signal again, return
 //! end of the section, if a signal was deferred: unblock -> the kernel delivers the signal
 //! ```
 //!
-//! A section needs no system call unless a signal arrives within it. Because the kernel delivers
-//! the signal again, it applies the mask, stack and flags that the program set for its handler.
+//! A section needs no system call unless a signal arrives within it. The kernel delivers the signal
+//! again with the mask, stack and flags that the program set for its handler.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 
@@ -101,7 +102,7 @@ pub(super) fn cancellation() -> &'static AtomicU32 {
     &state().cancellation
 }
 
-/// Returns the word in which the calling thread keeps the number of its own channel.
+/// Returns the word in which the calling thread keeps the number of its own channel plus one, or 0.
 #[inline]
 pub(crate) fn channel_word() -> &'static AtomicU32 {
     &state().channel
@@ -246,7 +247,7 @@ pub unsafe fn defer_signal(
     if state.depth.load(Ordering::Relaxed) == 0 {
         return false;
     }
-    // No other handler runs from here on.
+    // No handler of a signal that a section can defer runs from here on.
     if change_mask(libc::SIG_BLOCK, all()).is_err() {
         return false;
     }

@@ -7,9 +7,10 @@
 //! ```
 //!
 //! No event is missed: either the sleeper finds the event at its last check, or the waker finds the
-//! sleeper and rings the doorbell. The doorbell wakes only one of the threads that sleep on it. A
-//! thread that wakes up without handling the event calls `wake` again for the next thread.
-//! `tests/loom.rs` checks this protocol in every order of the steps.
+//! sleeper and rings the doorbell. Threads that sleep in the same kernel epoll instance share one
+//! edge of the doorbell, so a ring wakes only one of them. A thread that wakes up without handling
+//! all events calls `wake` again for the next thread. `tests/loom.rs` checks this protocol in every
+//! order of the steps.
 
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -43,12 +44,12 @@ impl Sleepers {
         self.0.load(Ordering::SeqCst)
     }
 
-    /// Returns true if a thread sleeps.
+    /// Returns true if a thread sleeps, or is about to.
     pub fn any(&self) -> bool {
         self.count() > 0
     }
 
-    /// Calls `ring` if a thread sleeps. The caller has stored the event before.
+    /// Calls `ring` if a thread sleeps, or is about to. The caller has stored the event before.
     #[inline]
     pub fn wake(&self, ring: impl FnOnce()) {
         if self.any() {

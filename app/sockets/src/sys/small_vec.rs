@@ -1,4 +1,4 @@
-//! A list for the channels or sockets that a thread waits for, which is usually one.
+//! A list that usually has one element, for the channels or sockets that a thread waits for.
 
 /// A list whose first element is stored inline, so that one element needs no allocation.
 #[derive(Clone, Debug)]
@@ -31,8 +31,8 @@ impl<T: Copy> SmallVec<T> {
         self.first.is_none()
     }
 
-    /// Removes the elements for which `matches` returns true. Returns true if it removed an
-    /// element.
+    /// Removes the elements for which `matches` returns true. Returns true if an element was
+    /// removed. The order of the remaining elements may change.
     pub(crate) fn remove(&mut self, mut matches: impl FnMut(T) -> bool) -> bool {
         let before = self.iter().count();
         self.more.retain(|value| !matches(*value));

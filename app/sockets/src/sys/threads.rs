@@ -1,4 +1,4 @@
-//! Identities of processes and threads.
+//! System calls on threads: identities, yielding the CPU, and signals.
 
 use super::{Errno, call1, call3};
 

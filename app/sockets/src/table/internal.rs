@@ -45,7 +45,8 @@ pub(crate) fn set_internal(fd: RawFd, internal: bool) {
     }
 }
 
-/// Records that the descriptor is in a table: extends the range that `descriptors` returns.
+/// Records that the descriptor is tracked or the library's own: extends the range that
+/// `descriptors` returns.
 pub(super) fn note_descriptor(fd: RawFd) {
     DESCRIPTOR_END.fetch_max(fd + 1, Ordering::AcqRel);
 }

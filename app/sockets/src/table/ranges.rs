@@ -10,7 +10,8 @@ use super::{descriptors, is_internal};
 pub(crate) enum CloseRangeStep {
     /// The caller has to stop tracking this descriptor, if it is tracked.
     Forget(RawFd),
-    /// The caller has to let the kernel close the descriptors from the first to the last.
+    /// The caller has to let the kernel close the descriptors from the first to the last, both
+    /// included.
     Close(u32, u32),
 }
 

@@ -75,8 +75,11 @@ impl Item {
 /// A reproducible random sequence of requests (xorshift64*).
 #[derive(Debug)]
 pub struct Mix {
+    /// State of the random number generator.
     state: u64,
+    /// Number of objects.
     keys: u64,
+    /// Percentage of requests that store an object.
     set_percent: u64,
 }
 

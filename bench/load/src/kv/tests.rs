@@ -1,4 +1,4 @@
-//! Tests of the key-value client against a small server that runs on a thread of the test.
+//! Tests of the key-value client. Most tests use a small server that runs on a thread of the test.
 
 use std::{
     collections::HashMap,
@@ -31,7 +31,7 @@ fn serve(stream: TcpStream, change: fn(&mut Vec<u8>)) -> io::Result<()> {
             }
             ["get", key] => {
                 let value = store.get(key).expect("a stored key");
-                // Write the answer in parts, so that the client has to join them.
+                // Write the answer in parts, so that the client may have to join the parts.
                 write!(output, "VALUE {key} 0 {}\r\n", value.len())?;
                 output.write_all(value)?;
                 output.write_all(b"\r\nEND\r\n")?;
@@ -43,7 +43,8 @@ fn serve(stream: TcpStream, change: fn(&mut Vec<u8>)) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the options of a client with one connection to `listener`, which counts 500 answers.
+/// Returns the options of a client that has one connection to `listener` and ends after 500
+/// answers.
 fn options(listener: &TcpListener, rate: f64) -> io::Result<Options> {
     Ok(Options {
         connect: listener.local_addr()?,
@@ -58,7 +59,8 @@ fn options(listener: &TcpListener, rate: f64) -> io::Result<Options> {
     })
 }
 
-/// Runs a client with one connection and `rate` requests per second, until 500 answers.
+/// Runs a client with one connection and `rate` requests per second, until 500 answers. A rate of
+/// zero means a closed loop: each answer triggers the next request.
 fn run_with(rate: f64, change: fn(&mut Vec<u8>)) -> io::Result<Value> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let options = options(&listener, rate)?;

@@ -24,8 +24,9 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Builds the frames that the mux ports send or, for [`Direction::Receive`], receive from the
-    /// NIC.
+    /// Builds a frame for each mux port. The mux port sends the frame or, for
+    /// [`Direction::Receive`], receives the frame from the NIC. With a sender without a mux, the
+    /// mux port of the peer receives the frame.
     pub fn new(options: &Options) -> io::Result<Self> {
         let mac = parse_mac(&options.mac)?;
         let peer_mac = parse_mac(&options.peer_mac)?;
@@ -37,8 +38,8 @@ impl Frames {
             let outside = Endpoint::new(peer, PEER_PORT);
             let next = FIRST_PORT + (number + 1) % options.ports;
             match (options.direction, options.without_mux) {
-                // A sender without a mux acts as the peer of a receiving mux, and sends to its mux
-                // ports.
+                // A sender without a mux acts as the peer of a receiving mux. The sender sends a
+                // frame to each mux port of this mux.
                 (Direction::Send, true) => {
                     let from = Endpoint::new(local, PEER_PORT);
                     let to = Endpoint::new(peer, FIRST_PORT + number);

@@ -1,5 +1,6 @@
-//! A simulated NIC in memory, with which the load `mux` measures the mux (`service/mux`) alone. The
-//! NIC accepts every packet, and delivers the same packets again and again.
+//! A simulated NIC in memory, with which `tidelane-load mux` measures the mux (`service/mux`)
+//! alone. The mux shares one NIC between the network stacks of several programs. The simulated NIC
+//! accepts every packet, and delivers the same packets again and again.
 
 use std::sync::Arc;
 
@@ -15,13 +16,18 @@ const RX_FRAMES_MIN: usize = 1024;
 
 /// A NIC without an interface. Sent frames are overwritten, and received frames repeat.
 pub struct MemoryNic {
+    /// Memory of the transmit frames.
     tx: Box<[u8]>,
+    /// Index of the next transmit frame.
     next_tx: usize,
+    /// The frames that the NIC delivers in turn.
     rx: Arc<[Vec<u8>]>,
+    /// Index in `rx` of the next frame to deliver.
     next_rx: usize,
 }
 
-/// A burst of received frames: `count` of the repeated frames, from index `start` on.
+/// A burst of received frames: `count` of the repeated frames, from index `start` on. After the
+/// last frame, the burst continues with the first.
 pub struct MemoryBurst {
     rx: Arc<[Vec<u8>]>,
     start: usize,

@@ -67,7 +67,8 @@ fn name(line: &str) -> Option<String> {
 }
 
 /// Returns the result at the end of this line. The result may follow printed text without a space
-/// if the line is short and has no `: `, because other such lines are log messages.
+/// if the line is short and has no `: `. A line that is long or has `: ` is taken for a log
+/// message.
 fn ended(line: &str) -> Option<Verdict> {
     let (_, tail) = line.rsplit_once("... ").unwrap_or(("", line));
     let words = [

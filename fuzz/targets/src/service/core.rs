@@ -1,6 +1,6 @@
 //! Replacements for parts of the service's daemon (`tidelaned`): a core that runs on its caller's
 //! thread instead of a polling thread, a wire between two hosts, and a demux that only stores
-//! claims. The real demux is an XDP program. The demux passes the packets of claimed ports to the
+//! claims. The real demux is an XDP program, which passes the packets of claimed ports to the
 //! service.
 
 use std::{
@@ -102,7 +102,7 @@ impl CoreLink<MemPort> for Link {
 pub struct Wire(pub [MemPort; 2]);
 
 impl Wire {
-    /// Moves the frames that host `from` has sent to the other host.
+    /// Moves up to [`BURST_MAX`] frames, sent by host `from`, to the other host.
     pub fn carry(&mut self, from: usize) {
         let [one, other] = &mut self.0;
         let (from, to) = if from == 0 {

@@ -1,5 +1,5 @@
 //! The kinds of descriptors that an attacker may send to the service over its registration socket.
-//! By some messages the program claims the port of the socket that it sends.
+//! With some messages, the program sends a socket to claim the socket's port.
 
 use std::{
     io::{self, Write},
@@ -83,8 +83,8 @@ impl Kind {
     ];
 
     /// Returns true if this kind of descriptor permits the claim that a message of the kind
-    /// `message` asks for. RESERVE permits even a socket that shares the victim's port, because its
-    /// claim takes no packet for which the kernel has a socket.
+    /// `message` asks for. RESERVE permits even a socket that shares the victim's port, because the
+    /// claim of RESERVE takes no packet for which the kernel has a socket.
     pub fn permits(self, message: u32) -> bool {
         match message {
             message::LISTEN => {
@@ -98,7 +98,8 @@ impl Kind {
     }
 }
 
-/// The attackers' descriptors. Each is created on first use.
+/// The attackers' descriptors. The sockets that belong to the victim's port or connection come from
+/// the scene. Every other descriptor is created on first use.
 #[derive(Default)]
 pub struct Descriptors(Vec<(Kind, Vec<OwnedFd>)>);
 
@@ -108,7 +109,8 @@ impl Descriptors {
         self.0.push((kind, vec![descriptor]));
     }
 
-    /// Returns the descriptor of this kind, or `None` if the kernel refuses to create it.
+    /// Returns the descriptor of this kind. Returns `None` if the kernel refuses to create the
+    /// descriptor, or if the descriptor comes from the scene and does not exist.
     pub fn get(&mut self, namespace: &TestNamespace, kind: Kind) -> Option<BorrowedFd<'_>> {
         let known = self.0.iter().position(|(known, _)| *known == kind);
         let at = match known {

@@ -68,7 +68,7 @@ pub struct FuzzProgram {
     pub service: Option<Service>,
     /// The registered program, after the answer to REGISTER.
     pub program: Option<Program>,
-    /// Rings of the program's only context (the rings of one thread).
+    /// Rings of the program's first context (the rings of one thread).
     pub rings: Option<Rings>,
     /// Connections of the program, the oldest first. Closed connections stay in the list.
     pub connections: Vec<Connection>,
@@ -99,7 +99,7 @@ impl FuzzProgram {
         }
     }
 
-    /// Reads events, and accepts the connections that the events announce.
+    /// Reads events. Accepts the connections of `listener`, and records all new connections.
     pub fn poll(&mut self, listener: u32) {
         let Some(rings) = &mut self.rings else {
             return;
@@ -182,7 +182,7 @@ impl Peer {
         self.rings.connect(service.0, port, 0);
     }
 
-    /// Takes one step. Accepts and records the connections that events announce.
+    /// Takes one step. Accepts the connections of the listener, and records all new connections.
     pub fn step(&mut self, now: Instant) {
         self.link.step(now);
         answer_requests(&self.link, |host, now, addr| {
@@ -251,8 +251,8 @@ pub fn answer(service: &Service) -> Option<Result<Answer, Failure>> {
 }
 
 /// Maps the two memories of the mux port (a pair of packet rings to share the NIC) that an attacker
-/// has opened, which also seals them. The service refuses the attacker's claims of 3-tuples if the
-/// memories are not sealed.
+/// has opened. Mapping seals the memories. The service refuses the attacker's claims of 3-tuples if
+/// the memories are not sealed.
 pub fn seal(answer: &Answer) {
     for pair in answer.descriptors.chunks_exact(2).take(1) {
         let memories = [pair[0].as_fd(), pair[1].as_fd()];

@@ -19,8 +19,8 @@ pub fn pair() -> (OwnedFd, OwnedFd) {
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("descriptors")
 }
 
-/// Returns a registration socket whose other end is closed, for a placeholder of the victim's
-/// program that has no session with the service.
+/// Returns a registration socket whose other end is closed. A placeholder of the victim's program,
+/// which has no session with the service, holds the socket.
 pub fn spare() -> Service {
     Service::over(pair().0).expect("a socket")
 }
@@ -40,8 +40,8 @@ pub fn is_held(claim: &Claim) -> bool {
     probe.make().is_err()
 }
 
-/// Returns the number of open sockets, memfds and similar descriptors of this process. Files on
-/// disk do not count, because another thread may be reading one.
+/// Returns the number of open sockets, pipes, anonymous inodes (such as eventfds) and memfds of
+/// this process. Files on disk do not count, because another thread may be reading a file.
 pub fn open_descriptors() -> usize {
     let listed = fs::read_dir("/proc/self/fd").expect("a list of descriptors");
     let links = listed.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());

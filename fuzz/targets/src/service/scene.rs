@@ -224,7 +224,7 @@ impl<'g> Scene<'g> {
         number
     }
 
-    /// Connects a program of the attackers' user to the registration socket.
+    /// Connects a new attacker to the service, unless [`ATTACKERS_MAX`] attackers exist.
     pub fn add_attacker(&mut self) {
         if self.attackers.len() < ATTACKERS_MAX {
             let (ours, theirs) = pair();
@@ -313,7 +313,7 @@ impl<'g> Scene<'g> {
         assert!(!claims || permitted, "{kind:?} was given a claim");
     }
 
-    /// Adds an attacker: the child process that another attacker has announced by INHERIT.
+    /// Adds the child process of INHERIT as an attacker, or ends its session if there is no room.
     fn add_child(&mut self, answer: Answer) {
         let newest = self.sessions.keys().next_back().copied();
         let socket = answer.descriptors.into_iter().next();

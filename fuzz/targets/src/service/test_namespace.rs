@@ -19,7 +19,7 @@ pub const SERVICE: [u8; 4] = [10, 77, 0, 1];
 /// Port of the listener in the other namespace.
 const FOREIGN_PORT: u16 = 7001;
 
-/// Kernel sockets that all inputs of a thread share. The sockets live as long as the process,
+/// The kernel socket that all inputs of a thread share. The socket lives as long as the process,
 /// because a thread that ends must not close descriptors while another thread counts them.
 pub struct TestNamespace {
     /// A listener in another network namespace.
@@ -31,9 +31,9 @@ thread_local! {
 }
 
 impl TestNamespace {
-    /// Runs `work` in the thread's namespace, which the first call creates. Prints a message and
-    /// does nothing if the process may not create a namespace. Only one thread runs at a time,
-    /// because descriptors are counted for the whole process.
+    /// Runs `work` in the thread's namespace, which the thread's first call creates. Does nothing
+    /// if the process does not run as root, except that the thread's first call prints a message.
+    /// Only one thread runs at a time, because descriptors are counted for the whole process.
     pub fn with(work: impl FnOnce(&TestNamespace)) {
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);

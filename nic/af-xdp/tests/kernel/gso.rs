@@ -26,7 +26,7 @@ const SEGMENT_SIZE: usize = 1000;
 const FIRST_SEQ: u32 = 7000;
 const FIN_PSH_ACK: u8 = 0x19;
 
-/// Returns a TCP GSO frame whose checksum field holds the pseudo-header sum.
+/// Returns a TCP frame whose checksum field holds the pseudo-header sum.
 fn tcp(macs: ([u8; 6], [u8; 6]), payload: &[u8]) -> Vec<u8> {
     let mut frame = macs.1.to_vec();
     frame.extend(macs.0);
@@ -49,7 +49,7 @@ fn tcp(macs: ([u8; 6], [u8; 6]), payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Sends a GSO frame that `tcp` returned.
+/// Sends a frame that `tcp` returned as a GSO frame.
 fn send_gso(port: &mut XdpPort, frame: &[u8]) -> Result<(), LinkFull> {
     let (headers, rest) = frame.split_at(ETHERNET_LEN + IP_LEN + TCP_LEN);
     port.tx_gso_headers()[..headers.len()].copy_from_slice(headers);

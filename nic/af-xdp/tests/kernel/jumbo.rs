@@ -1,4 +1,4 @@
-//! Tests with packets of a jumbo MTU, which take several frames of the UMEM each.
+//! Tests with packets of a jumbo MTU. A long packet takes several frames of the UMEM.
 
 use tidelane_af_xdp::{MTU_MAX, XdpConfig, XdpError, XdpPort};
 use tidelane_packet_io::PacketIo;
@@ -28,7 +28,7 @@ fn testbed(config: XdpConfig) -> Option<Testbed> {
 }
 
 /// Returns payload lengths around each length that fills the last frame: one byte below the length,
-/// the length, and one byte above. The list also has the shortest and the longest payload.
+/// the length, and one byte above. The list also has two short payloads and the longest payload.
 fn lengths(frame_size: usize) -> Vec<usize> {
     let mut lengths = vec![1, 100, PAYLOAD_MAX - 1, PAYLOAD_MAX];
     for frames in 1..=PAYLOAD_MAX / frame_size {
@@ -40,7 +40,7 @@ fn lengths(frame_size: usize) -> Vec<usize> {
     lengths
 }
 
-/// Returns bytes that differ by position and by datagram.
+/// Returns bytes that differ by position and by `number`.
 fn payload(number: usize, len: usize) -> Vec<u8> {
     (0..len)
         .map(|at| (at * 7 + at / 256 + number) as u8)

@@ -1,6 +1,6 @@
 //! Tests of the packets that an AF_XDP port receives and transmits, and of packets that the kernel
 //! keeps. The demux (crate `tidelane-steering`) is the XDP program that redirects packets to the
-//! port if their address, protocol and port are claimed.
+//! AF_XDP port if their destination address, protocol and destination port are claimed.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -349,7 +349,7 @@ fn received_frames_come_round() {
         }
         testbed.port.rx_release(&mut held);
     }
-    // All 64 frames are lent out, so the kernel drops and counts further frames.
+    // The first 64 packets take all 64 frames, so the kernel drops and counts further packets.
     for _ in 0..64 + 10 {
         peer.send_to(b"more", endpoint(CLAIMED_PORT)).unwrap();
     }
@@ -469,7 +469,7 @@ fn errors_name_the_cause() {
     assert!(matches!(unprivileged, XdpError::NotPermitted));
     drop(held);
     // The kernel frees the queue some milliseconds after the socket is closed. `open` repeats its
-    // `bind` until the queue is free.
+    // `bind` a limited number of times while the queue is busy.
     let again = open(
         0,
         XdpConfig {

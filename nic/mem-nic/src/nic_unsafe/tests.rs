@@ -1,4 +1,5 @@
-//! Tests of the NIC: frames on the wire, exchanged frames, and changes during a transmission.
+//! Tests of the simulated NIC: frames on the wire, exchanged frames, and changes during a
+//! transmission.
 
 use std::cell::Cell;
 

@@ -6,9 +6,10 @@
 //! ```
 //!
 //! Each SYN looks like a SYN of Linux. Its source is one of the `--hosts` addresses from `--from`
-//! on, with a random port. The SYNs leave evenly at `--rate`, until `--count` SYNs are sent. A
-//! machine that cannot reach the rate sends as fast as it can. The program prints `ready` when it
-//! starts to send, and at its end the number of SYNs and the seconds that they took.
+//! on, with a pseudo-random port. The SYNs leave at `--rate` on average, in short bursts, until
+//! `--count` SYNs are sent. A machine that cannot reach the rate sends as fast as it can. The
+//! program prints `ready` when it starts to send, and at its end the number of SYNs and the seconds
+//! that they took.
 
 use std::{
     error::Error,
@@ -29,7 +30,7 @@ mod syn;
 
 const USAGE: &str = "usage: tidelane-flood --interface IF --to ADDR:PORT --to-mac MAC \
                      --from ADDR --hosts N --rate SYNS_PER_SECOND --count N";
-/// Number of frames that are queued before a flush.
+/// Largest number of frames that are queued before a flush.
 const BURST: u64 = 32;
 /// Sleep while the program is ahead of its rate.
 const SLEEP: Duration = Duration::from_micros(100);

@@ -21,7 +21,7 @@ pub struct SynSource {
     hosts: u32,
     /// State of the random number generator.
     state: u64,
-    /// Number of SYNs so far, which is also the TSval of the last SYN.
+    /// Number of SYNs so far. The number is also the TSval of the last SYN.
     count: u32,
 }
 

@@ -11,9 +11,9 @@
 //! In both directions, the program drops `--loss` packets of a million IPv4 packets. The program
 //! delays `--reorder` packets of a million remaining IPv4 packets by `--delay-us` microseconds
 //! (1000 by default), so that other packets overtake the delayed packets. Both shares are zero by
-//! default. The program prints `ready` to its standard output when the interfaces are joined. It
-//! runs for `--seconds`, or until its standard input is readable or at its end, and then prints its
-//! counters.
+//! default. The program prints `ready` to its standard output when the interfaces are joined. The
+//! program runs for `--seconds`. Without `--seconds`, the program runs until its standard input is
+//! readable or at its end. The program then prints its counters.
 
 use std::{
     error::Error,
@@ -31,6 +31,7 @@ mod wire;
 
 const USAGE: &str = "usage: tidelane-impair --in IF_A --out IF_B [--loss PPM] [--reorder PPM] \
                      [--delay-us US] [--seconds N]";
+/// Default of `--delay-us`, in microseconds.
 const DELAY_US: u64 = 1000;
 
 /// The parsed command line.

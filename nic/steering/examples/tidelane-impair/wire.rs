@@ -1,6 +1,6 @@
-//! The user-space half of the impaired link, which holds some packets back until others have
-//! overtaken them. An eBPF program (`tidelane_steering::impair`) forwards or drops all other
-//! packets between the two interfaces.
+//! The user-space half of an impaired link between two interfaces. This half holds some packets
+//! back for a fixed time, so that other packets overtake them. An eBPF program
+//! (`tidelane_steering::impair`) forwards or drops all other packets between the two interfaces.
 
 use std::{
     collections::VecDeque,
@@ -32,11 +32,11 @@ pub struct WireConfig {
 pub struct WireCounters {
     /// Counters of the eBPF program.
     pub program: DirectionCounters,
-    /// Delayed packets that were sent.
+    /// Delayed packets that were sent after their delay.
     pub released: u64,
-    /// Delayed packets that at least one forwarded frame of the same direction has overtaken.
+    /// Released packets that at least one forwarded frame of the same direction has overtaken.
     pub overtaken: u64,
-    /// Delayed packets for which the port had no free frame.
+    /// Delayed packets that were dropped, because the port had no free frame.
     pub refused: u64,
 }
 
@@ -44,7 +44,7 @@ pub struct WireCounters {
 struct DelayedPacket {
     bytes: Vec<u8>,
     due: Instant,
-    /// Frames of this direction that were forwarded before this packet was received.
+    /// Number of forwarded frames of this direction, read shortly before this packet was received.
     forwarded_before: u64,
 }
 
@@ -106,7 +106,7 @@ impl Wire {
 
     /// Waits until a packet to delay arrives, a delayed packet is due, `stop` has input, or the
     /// time is `until`. Then stores the packets to delay and sends the packets that are due.
-    /// Returns true if `stop` has input.
+    /// Returns true if `stop` has input or is at its end.
     pub fn step(
         &mut self,
         until: Instant,

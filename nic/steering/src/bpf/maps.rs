@@ -10,10 +10,10 @@ use aya::{
 use super::{errno_of, failed};
 use crate::SteeringError;
 
-/// Keys and values of a [`BpfHashMap`].
+/// Keys of `K` bytes and values of `V` bytes of a [`BpfHashMap`].
 pub(crate) type Entries<const K: usize, const V: usize> = Vec<([u8; K], [u8; V])>;
 
-/// An array of one entry that the eBPF program reads.
+/// An array of one entry of `V` bytes. The eBPF program reads the entry.
 pub(crate) struct ArrayEntry<const V: usize> {
     pub(super) map: Array<MapData, [u8; V]>,
 }
@@ -29,7 +29,7 @@ where
     }
 }
 
-/// A hash map in the kernel.
+/// A hash map in the kernel, with keys of `K` bytes and values of `V` bytes.
 pub(crate) struct BpfHashMap<const K: usize, const V: usize> {
     pub(super) map: HashMap<MapData, [u8; K], [u8; V]>,
 }
@@ -61,7 +61,8 @@ where
     }
 }
 
-/// The AF_XDP sockets, by receive queue.
+/// The AF_XDP sockets to which an eBPF program redirects frames, by number. The number is a receive
+/// queue for the demux, and a direction for the impaired link of the tests.
 pub(crate) struct XskSocketMap {
     pub(super) map: XskMap<MapData>,
 }

@@ -16,7 +16,7 @@ const UDP: u8 = 17;
 const ICMP: u8 = 1;
 const HOST: [u8; 4] = [10, 0, 0, 1];
 const PEER: [u8; 4] = [10, 0, 0, 2];
-/// Destination address of all frames.
+/// Link address of the demux's interface, and destination address of the frames of [`ethernet`].
 const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
 /// Source address of frames that the service hands back to the kernel.
@@ -69,7 +69,7 @@ fn transport(proto: u8, source_port: u16, dest_port: u16, options: usize) -> Vec
     packet
 }
 
-/// Returns an ICMP message from a router that quotes a packet from port 80 of `HOST`.
+/// Returns an ICMP message from a router. The message quotes the packet `quoted`.
 fn icmp_error(kind: u8, quoted: &[u8]) -> Vec<u8> {
     let mut packet = ipv4(ICMP, [10, 0, 0, 9], HOST, 0);
     packet.extend([kind, 0, 0, 0, 0, 0, 0, 0]);
@@ -77,14 +77,14 @@ fn icmp_error(kind: u8, quoted: &[u8]) -> Vec<u8> {
     packet
 }
 
+/// Returns the start of a segment from port 80 of `HOST`, with `options` words of IPv4 options.
 fn quoted(options: usize) -> Vec<u8> {
     let mut packet = ipv4(TCP, HOST, PEER, options);
     packet.extend([0, 80, 0x9c, 0x40, 1, 2, 3, 4]);
     packet
 }
 
-/// The demux with TCP port 80 and UDP port 53 of `HOST` claimed, over IPv4 and IPv6, without
-/// sockets.
+/// The demux without AF_XDP sockets.
 struct Testbed {
     object: Object,
     counters: PerCpuCounters<COUNTERS>,
@@ -103,6 +103,7 @@ impl Testbed {
         Some(Self { object, counters })
     }
 
+    /// Claims TCP port 80 and UDP port 53 of `HOST` (over IPv4) and of `ipv6::HOST`.
     fn new() -> Option<Self> {
         let mut testbed = Self::without_claims()?;
         let mut claims = testbed
@@ -277,7 +278,7 @@ fn a_priority_tag_is_stripped() {
             assert_eq!(testbed.seen(&tagged(80, priority | vlan)).not_ip, 1);
         }
     }
-    // A second tag belongs to a VLAN.
+    // The demux removes one tag only.
     let mut twice = tagged(80, 0);
     twice.splice(12..12, [0x81, 0, 0, 0]);
     assert_eq!(testbed.seen(&twice).not_ip, 1);
@@ -301,6 +302,7 @@ fn no_truncated_frame_is_misread() {
     }
 }
 
+/// Compares the sections of the programs and of the license, and no other sections.
 #[test]
 fn the_checked_in_objects_equal_the_output_of_clang() {
     let objects = [
@@ -446,7 +448,7 @@ fn source_routes_are_the_kernels_and_other_options_the_services() {
     }
 }
 
-/// Returns a frame to a group of link addresses, with this packet.
+/// Returns a frame to the broadcast link address, with this packet.
 fn to_group(packet: &[u8]) -> Vec<u8> {
     let mut frame = ethernet(packet);
     frame[..6].fill(0xff);

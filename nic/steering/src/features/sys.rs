@@ -14,9 +14,11 @@ const WORDS_MAX: usize = 256 * 8 + 3;
 /// Runs the command in the first word of `words` on the interface called `name`. The kernel's
 /// answer replaces the words.
 ///
-/// Every command of this module has a structure of a fixed length (`ETHTOOL_GDRVINFO`), or the
-/// length in one of its words (`ETHTOOL_GSSET_INFO`, `ETHTOOL_GSTRINGS`, `ETHTOOL_GFEATURES`,
-/// `ETHTOOL_SFEATURES`). The kernel therefore writes at most the `WORDS_MAX` words of the buffer.
+/// The kernel writes at most the `WORDS_MAX` words of the buffer. `ETHTOOL_GDRVINFO` has a
+/// structure of a fixed length. In `ETHTOOL_GSSET_INFO`, `ETHTOOL_GFEATURES` and
+/// `ETHTOOL_SFEATURES`, the words limit the length. For `ETHTOOL_GSTRINGS`, most kernels write the
+/// names of all features regardless of the words. The caller therefore checks the kernel's number
+/// of features before this command.
 pub(super) fn ethtool(socket: BorrowedFd<'_>, name: &str, words: &mut Vec<u32>) -> io::Result<()> {
     let len = words.len();
     words.resize(WORDS_MAX.max(len), 0);

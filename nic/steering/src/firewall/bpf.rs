@@ -79,8 +79,8 @@ fn program(id: u32, naming: Naming) -> Program {
 }
 
 impl Program {
-    /// Returns the program with this number. The result has no name if the program is gone, or if
-    /// the caller may not see the program.
+    /// Returns the program with this number. The result has no name if the program is gone or has
+    /// no name, or if the caller may not see the program.
     pub(crate) fn numbered(id: u32) -> Self {
         let mut programs = loaded_programs().filter_map(Result::ok);
         let known = programs.find(|program| program.id() == id);
@@ -130,10 +130,11 @@ impl CgroupTree {
         self.root.as_fd()
     }
 
-    /// Returns the programs that act on cgroup `path`, including the programs of its ancestors.
+    /// Returns the programs that see or control the connections of cgroup `path`, including the
+    /// programs of the cgroup's ancestors.
     pub fn hooks_at(&self, path: &str) -> io::Result<CgroupHooks> {
         let relative = Path::new(path.trim_start_matches('/'));
-        // `/proc/PID/cgroup` shows a cgroup outside of the mounted part as "/../..".
+        // `/proc/PID/cgroup` shows a cgroup outside of this process's cgroup namespace as "/../..".
         if relative
             .components()
             .any(|part| part == Component::ParentDir)
@@ -153,7 +154,9 @@ impl CgroupTree {
         Ok(CgroupHooks(programs))
     }
 
-    /// Returns the programs that act on the cgroup of process `pid`, with the path of the cgroup.
+    /// Returns the path of the cgroup of process `pid`, and the cgroup's programs as
+    /// [`hooks_at`](Self::hooks_at) returns them. The path is empty if the process has no cgroup in
+    /// the hierarchy.
     pub fn hooks_of_process(&self, pid: u32) -> io::Result<(String, CgroupHooks)> {
         let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
         let path = groups.lines().find_map(|line| line.strip_prefix("0::"));
@@ -165,7 +168,7 @@ impl CgroupTree {
     }
 }
 
-/// Returns the mount point of the whole hierarchy.
+/// Returns the mount point of the whole hierarchy. `mounts` is the text of `/proc/PID/mountinfo`.
 fn mount_point(mounts: &str) -> Option<PathBuf> {
     let path = mounts.lines().find_map(|line| {
         let (mount, kind) = line.split_once(" - ")?;

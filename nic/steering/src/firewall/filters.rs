@@ -20,7 +20,7 @@ const PARENTS: [(u32, Option<Direction>); 3] = [
     (0, None),
 ];
 
-/// Returns the filters of an interface.
+/// Returns the filters of an interface, without duplicates.
 pub(super) fn filters(interface: &str, ifindex: u32) -> io::Result<Vec<Hook>> {
     let mut hooks = Vec::new();
     for (parent, side) in PARENTS {
@@ -36,6 +36,7 @@ pub(super) fn filters(interface: &str, ifindex: u32) -> io::Result<Vec<Hook>> {
     Ok(hooks)
 }
 
+/// Returns the request for the filters of one parent (`struct tcmsg`).
 fn request(ifindex: u32, parent: u32) -> [u8; TCMSG_LEN] {
     let mut body = [0; TCMSG_LEN];
     body[4..8].copy_from_slice(&ifindex.to_ne_bytes());
@@ -43,6 +44,7 @@ fn request(ifindex: u32, parent: u32) -> [u8; TCMSG_LEN] {
     body
 }
 
+/// Returns the filter that `message` describes.
 fn filter(message: &[u8], interface: &str, side: Option<Direction>) -> io::Result<Hook> {
     let (fixed, attributes) = message
         .split_first_chunk::<TCMSG_LEN>()

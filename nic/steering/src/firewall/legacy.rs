@@ -1,6 +1,7 @@
 //! Tables of `iptables-legacy`. A hook is a part of the kernel's firewall that packets of the
-//! service bypass. A table is a hook if it has a rule, or a policy other than ACCEPT. A table that
-//! accepts everything is no hook, because even `iptables-legacy -L` creates this table.
+//! service (a TCP/IP stack in user space) bypass. A table is a hook if it has a rule, or a policy
+//! other than ACCEPT. A table that accepts everything is no hook, because even `iptables-legacy -L`
+//! creates the table.
 
 use std::io;
 
@@ -16,6 +17,7 @@ pub(super) struct Version {
     list: &'static str,
     /// `iptables` or `ip6tables`.
     command: &'static str,
+    /// Constants of the socket whose options read the tables.
     sockets: SocketFamily,
     /// Offset in bytes of the field `target_offset` in a rule (a `struct ipt_entry` or
     /// `struct ip6t_entry`).
@@ -43,7 +45,8 @@ const VERSIONS: [Version; 2] = [
     },
 ];
 
-/// Returns the tables that filter or change packets.
+/// Returns the tables that have a rule, or a policy other than ACCEPT. A table whose rules cannot
+/// be examined counts as having rules.
 pub(super) fn tables() -> io::Result<Vec<Hook>> {
     let mut hooks = Vec::new();
     for version in VERSIONS {
@@ -69,6 +72,7 @@ pub(super) fn tables() -> io::Result<Vec<Hook>> {
 /// Returns true if the table has only its policies, and all of them accept.
 fn only_accepts(table: &Table, version: &Version, rules: &[u8]) -> bool {
     let hooks = (0..5).filter(|hook| table.valid_hooks & 1 << hook != 0);
+    // A table without other rules has one policy rule for each hook, and the final error rule.
     table.entries == table.valid_hooks.count_ones() + 1
         && hooks.into_iter().all(|hook| {
             let at = table.underflow[hook] as usize;
@@ -82,7 +86,8 @@ const ACCEPT: i32 = -2;
 /// Number of bytes of `struct xt_entry_target` before the verdict of a standard target.
 const TARGET_LEN: usize = 32;
 
-/// Returns the verdict of the rule at the start of `rule`, if it has a standard target.
+/// Returns the verdict of the rule at the start of `rule`. Returns `None` if the rule has no
+/// standard target, or is truncated.
 fn verdict(version: &Version, rule: &[u8]) -> Option<i32> {
     let offset = rule.get(version.target_offset_at..)?.first_chunk()?;
     let target = rule.get(usize::from(u16::from_ne_bytes(*offset))..)?;
@@ -96,7 +101,8 @@ fn verdict(version: &Version, rule: &[u8]) -> Option<i32> {
 mod tests {
     use super::*;
 
-    /// Returns the policy rule of an IPv4 table with one hook, followed by the error rule.
+    /// Returns the policy rule of an IPv4 table. `policy` is the rule's verdict field. `name` is
+    /// the first byte of the target's name.
     fn rules(policy: i32, name: u8) -> Vec<u8> {
         let mut rule = vec![0; 112 + 40];
         rule[88..90].copy_from_slice(&112u16.to_ne_bytes());

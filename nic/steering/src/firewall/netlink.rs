@@ -14,7 +14,7 @@ use rustix::{
     },
 };
 
-/// Length of the receive buffer in bytes. Netlink messages of the kernel have at most 32 KiB.
+/// Length of the receive buffer in bytes. The kernel fills at most 32 KiB at a time.
 const BUFFER_LEN: usize = 64 << 10;
 /// Largest number of attempts to get a dump without an interruption by a change.
 const DUMPS_MAX: usize = 8;
@@ -35,8 +35,9 @@ pub(super) fn malformed() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "malformed netlink message")
 }
 
-/// Returns the messages of a dump request of type `kind` with `body`, without their headers.
-/// Returns `None` if the kernel lacks the subsystem.
+/// Sends a dump request of type `kind` with `body`. Returns the messages of the answer without
+/// their headers. Returns `None` if the kernel lacks the netlink protocol, or if the kernel answers
+/// EINVAL, as for an unknown subsystem of netfilter.
 pub(super) fn dump(
     protocol: Option<rustix::net::Protocol>,
     kind: u16,
@@ -134,7 +135,8 @@ impl Dump {
     }
 }
 
-/// The attributes of a message after its fixed part, with their types (flags removed).
+/// Attributes as bytes: the part of a message after the fixed part, or the value of a nested
+/// attribute. The iterator returns the type (without flags) and the value of each attribute.
 pub(super) struct Attributes<'a>(pub(super) &'a [u8]);
 
 impl<'a> Attributes<'a> {
@@ -149,7 +151,7 @@ impl<'a> Attributes<'a> {
         Ok(None)
     }
 
-    /// Returns the text of the first attribute of type `kind`, without its final NUL.
+    /// Returns the text of the first attribute of type `kind`, up to the first NUL.
     pub(super) fn text(&self, kind: u16) -> io::Result<Option<String>> {
         Ok(self.find(kind)?.map(text))
     }
@@ -177,7 +179,7 @@ impl<'a> Iterator for Attributes<'a> {
     }
 }
 
-/// Returns the text of an attribute without its final NUL.
+/// Returns the text of an attribute's value, up to the first NUL.
 pub(super) fn text(value: &[u8]) -> String {
     let end = value.iter().position(|byte| *byte == 0);
     String::from_utf8_lossy(&value[..end.unwrap_or(value.len())]).into_owned()

@@ -1,6 +1,7 @@
 //! Base chains of nf_tables. Packets that the service (a TCP/IP stack in user space) receives or
-//! sends over AF_XDP bypass these chains. Each base chain is reported, even without rules. Chains
-//! without a netfilter hook are only jump targets, and tables without a base chain have no effect.
+//! sends over AF_XDP bypass these chains. A base chain is reported, even without rules, if packets
+//! to or from this host on the interface pass the chain. Chains without a netfilter hook are only
+//! jump targets, and tables without a base chain have no effect.
 
 use std::io;
 
@@ -55,8 +56,8 @@ fn chain(message: &[u8], interface: &str) -> io::Result<Option<Hook>> {
     }))
 }
 
-/// Returns the names of a family and a hook; None for hooks that packets of this host never pass
-/// (forwarding, bridges, ARP).
+/// Returns the names of a family and a hook. Returns `None` for hooks that packets of this host
+/// never pass (forwarding, bridges, ARP).
 fn place(family: u8, hook: u32) -> Option<(&'static str, &'static str)> {
     const INET: [Option<&str>; 6] = [
         Some("prerouting"),
@@ -158,7 +159,8 @@ mod tests {
     fn a_message_that_ends_early_is_an_error_or_says_less() {
         for message in messages() {
             for end in 0..message.len() {
-                // A truncated hook is an error, a missing hook is not, and nothing panics.
+                // A truncated hook is an error, and a missing hook is not. The loop checks only
+                // that no truncated message causes a panic.
                 let _ = chain(&message[..end], "eth1");
             }
         }

@@ -27,7 +27,8 @@ struct Query {
     prog_ids: u64,
     prog_cnt: u32,
     pad: u32,
-    /// Pointers to further output, which are all null: this output is not requested.
+    /// Three pointers to further output, which are null because this output is not requested, and
+    /// a revision number that the kernel may write.
     more: [u64; 4],
 }
 
@@ -102,7 +103,7 @@ pub(super) fn mount_cgroup2() -> io::Result<OwnedFd> {
     owned(unsafe { libc::syscall(libc::SYS_fsmount, fd, FSMOUNT_CLOEXEC, MOUNT_ATTR_RDONLY) })
 }
 
-/// The constants of an IP version for sockets.
+/// The constants of an IP version for a socket and its options.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SocketFamily {
     /// `AF_INET`, `AF_INET6`.
@@ -111,7 +112,7 @@ pub(super) struct SocketFamily {
     pub(super) level: i32,
 }
 
-/// The kernel's description of a table (`struct ipt_getinfo` without the name).
+/// Fields of the kernel's description of a table (`struct ipt_getinfo`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Table {
     /// Bit set of the netfilter hooks that use the table (bit `n` for hook `n`).
@@ -146,7 +147,9 @@ const ENTRIES_AT: usize = 40;
 /// counts as having rules.
 const RULES_LEN_MAX: usize = 16 << 20;
 
-/// Returns table `name` and its rules; `None` if the table has been removed meanwhile.
+/// Returns table `name` and its rules; `None` if the table has been removed meanwhile. The result
+/// has no rules if the rules are longer than `RULES_LEN_MAX`, or if another process is replacing
+/// the rules.
 pub(super) fn legacy_table(
     family: SocketFamily,
     name: &str,
@@ -177,7 +180,7 @@ pub(super) fn legacy_table(
     // SAFETY: `into` points to `size` writable bytes.
     match unsafe { option(&socket, family.level, SO_GET_ENTRIES, into, size) } {
         Ok(()) => Ok(Some((table, bytes.split_off(ENTRIES_AT)))),
-        // The rules are being replaced, so the table has rules.
+        // The rules are being replaced. Without its rules, the table counts as having rules.
         Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => Ok(Some((table, Vec::new()))),
         Err(error) => gone(error),
     }

@@ -22,7 +22,7 @@ use crate::answers::{ANSWER_WAIT_MAX, limit_wait, receive_answer};
 
 /// Multicast groups (`RTMGRP_*`): link, neighbor, address and route of IPv4 and IPv6.
 const GROUPS: u32 = 1 | 4 | 0x10 | 0x40 | 0x100 | 0x400;
-/// Length of the receive buffer in bytes. Netlink messages of the kernel have at most 32 KiB.
+/// Length of the receive buffer in bytes. The kernel fills at most 32 KiB at a time.
 const BUFFER_LEN: usize = 64 << 10;
 /// Requested size in bytes of the socket buffer in which the kernel queues events between two
 /// polls.
@@ -77,7 +77,7 @@ impl Channel {
     }
 
     /// Returns all answers to a dump request. Repeats the request if a change of the kernel's
-    /// tables interrupts the dump, up to `DUMPS_MAX` times.
+    /// tables interrupts the dump. Fails after `DUMPS_MAX` interrupted dumps.
     pub(super) fn dump(
         &mut self,
         request: RouteNetlinkMessage,
@@ -148,7 +148,8 @@ impl Channel {
     }
 
     /// Reads all answers to the last request. Returns false if a change of the kernel's tables
-    /// interrupted the dump. Fails if an answer is lost.
+    /// interrupted the dump. Fails if the kernel answers with an error, or if the last answer does
+    /// not arrive in time.
     fn collect(&mut self, answers: &mut Vec<RouteNetlinkMessage>) -> io::Result<bool> {
         let mut consistent = true;
         loop {

@@ -52,7 +52,7 @@ pub struct LinkRecord {
     pub ifindex: u32,
     /// Name of the link.
     pub name: String,
-    /// Link-layer address; None if the link has no address of six bytes.
+    /// Link-layer address; `None` if the link has no address of six bytes.
     pub mac: Option<MacAddress>,
     /// MTU in bytes.
     pub mtu: u32,
@@ -62,7 +62,8 @@ pub struct LinkRecord {
     pub ethernet: bool,
     /// True if the link is switched on (IFF_UP), with or without a carrier.
     pub up: bool,
-    /// Index of the bond, bridge, team, VRF or similar master of the link.
+    /// Index of the bond, bridge, team, VRF or similar master of the link; `None` for a link
+    /// without a master.
     pub master: Option<u32>,
     /// Index of the link that carries this link's frames (IFLA_LINK). For a veth, index of the
     /// other end.

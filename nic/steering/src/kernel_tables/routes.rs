@@ -25,7 +25,7 @@ pub enum RouteKind {
     Unicast,
     /// Packets are delivered to this machine.
     Local,
-    /// Packets to a broadcast, multicast or anycast address.
+    /// The destination is a broadcast, multicast or anycast address.
     Broadcast,
     /// Packets are rejected or dropped.
     Unreachable,
@@ -36,7 +36,8 @@ pub enum RouteKind {
 pub struct RouteInfo {
     /// Type of the route.
     pub kind: RouteKind,
-    /// Index of the output link. For [`RouteKind::Local`], index of the link with the address.
+    /// Index of the output link. For [`RouteKind::Local`], index of the link with the address. Zero
+    /// if the route has no link.
     pub ifindex: u32,
     /// Next-hop router. `None` if the destination is on the link.
     pub gateway: Option<Address>,
@@ -75,10 +76,11 @@ impl RouteAttributes {
     }
 }
 
-/// Key of a route: index of the table in [`TABLES`], length of the prefix, and the prefix.
+/// Key of a route: index of the table in [`TABLES`], length of the prefix in bits, and the prefix.
+/// The length of an IPv4 prefix includes the 96 bits of the IPv4-mapped form.
 type RouteKey = (u8, u8, Address);
 
-/// Routes by table and prefix. Each prefix keeps only its route with the lowest metric.
+/// Routes by table and prefix. For each prefix, a table has only the route with the lowest metric.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RouteTable {
     routes: BTreeMap<RouteKey, RouteAttributes>,
@@ -133,6 +135,7 @@ impl RouteTable {
         })
     }
 
+    /// Returns the route to `dst` with the longest prefix in the first table that has a match.
     pub(super) fn lookup(&self, dst: &Address) -> Option<RouteInfo> {
         (0..TABLES.len())
             .find_map(|table_index| self.lookup_in(table_index, dst))
@@ -181,7 +184,8 @@ fn parse_address(addr: &RouteAddress) -> Option<Address> {
     }
 }
 
-/// Parses a route. Returns `None` if the route's table or type is not copied.
+/// Parses a route. Returns `None` for a route that is not copied: a route of another table, type or
+/// address family, a route with a TOS, and a malformed route.
 fn parse_route(message: &RouteMessage) -> Option<(RouteKey, RouteAttributes)> {
     let header = &message.header;
     let kind = match header.kind {

@@ -43,12 +43,12 @@ impl AddressRecord {
 /// State of a neighbor entry (`NUD_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NeighborState {
-    /// The kernel is resolving the address and has no answer yet (INCOMPLETE).
+    /// The kernel is resolving the IP address and has no answer yet (INCOMPLETE).
     Incomplete,
     /// The neighbor was confirmed recently (REACHABLE).
     Reachable,
-    /// The neighbor was not confirmed recently (STALE). The address is usable, but the caller
-    /// should request a confirmation.
+    /// The neighbor was not confirmed recently (STALE). The link-layer address is usable, but the
+    /// caller should request a confirmation.
     Stale,
     /// The stale entry was used (DELAY). The kernel requests a confirmation soon.
     Delay,
@@ -204,8 +204,9 @@ fn address_record(message: &AddressMessage) -> Option<AddressRecord> {
         AddressFamily::Inet6 => 0,
         _ => return None,
     };
-    // On a point-to-point link, `Address` is the peer's address and `Local` is this machine's
-    // address. On any other link, both attributes are this machine's address.
+    // If the address has a peer (point-to-point), `Address` is the peer's address and `Local` is
+    // this machine's address. Otherwise, each present attribute is this machine's address. An IPv6
+    // address without a peer has no `Local`.
     let local = message
         .attributes
         .iter()

@@ -64,7 +64,7 @@ fn an_address_of_another_machine_is_refused() {
     assert_eq!(refused.kind(), io::ErrorKind::AddrNotAvailable);
 }
 
-/// A UDP reservation keeps other UDP sockets from its port, and no TCP socket.
+/// A UDP reservation keeps other UDP sockets from its port.
 #[test]
 fn a_reserved_udp_port_is_taken_until_dropped() {
     let reserved = PortReservation::new_datagram(LOOPBACK, 0).unwrap();
@@ -77,8 +77,8 @@ fn a_reserved_udp_port_is_taken_until_dropped() {
     std::net::UdpSocket::bind(address).unwrap();
 }
 
-/// A program's listener, which the kernel still serves, has a reservation beside it. The
-/// reservation holds the port through every call of the program on the socket.
+/// A reservation is beside a program's listener, which the kernel still serves. The reservation
+/// holds the port when the program calls `shutdown` and `close` on the listener.
 #[test]
 fn a_reservation_holds_the_port_through_any_call_on_the_listener() {
     if !may_reserve() {

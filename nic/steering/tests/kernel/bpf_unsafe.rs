@@ -1,4 +1,5 @@
-//! BPF programs that accept every packet, loaded by system calls without the loader `aya`.
+//! BPF programs that accept every packet, loaded by system calls without the loader `aya`; and
+//! mount namespaces for threads of tests.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 

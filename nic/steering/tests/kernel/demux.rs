@@ -19,7 +19,7 @@ use crate::net::{Pair, privileged};
 
 const HOST_PORT: &str = "10.77.0.1:8080";
 const SECOND: Duration = Duration::from_secs(1);
-/// Environment variable that names the interface for a child process of the test.
+/// Environment variable with the interface index for a child process of the test.
 const HOLD_VARIABLE: &str = "TIDELANE_TEST_HOLD_IFINDEX";
 
 fn web_claim() -> Claim {
@@ -113,13 +113,14 @@ fn datagram(to: [u8; 6], port: u16, text: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A redirected frame that the service hands back goes to the kernel, despite the claim.
+/// A frame that the service hands back goes to the kernel, despite the claim.
 #[test]
 fn the_kernel_gets_frames_that_are_handed_back() {
     if !privileged("the_kernel_gets_frames_that_are_handed_back") {
         return;
     }
-    // Both modes: a veth whose peer may send jumbo frames accepts no native program.
+    // Both modes: a veth whose peer may send jumbo frames accepts no native program with
+    // `Buffers::One`.
     for (pair, mode) in [
         (Pair::new(), AttachMode::Native),
         (Pair::with_mtu(9000), AttachMode::Generic),
@@ -191,7 +192,7 @@ fn generic_mode_is_used_if_native_mode_is_refused() {
     if !privileged("generic_mode_is_used_if_native_mode_is_refused") {
         return;
     }
-    // A veth whose peer may send jumbo frames accepts no native program.
+    // A veth whose peer may send jumbo frames accepts no native program with `Buffers::One`.
     let pair = Pair::with_mtu(9000);
     let ifindex = pair.host.index("veth0");
     let demux = pair

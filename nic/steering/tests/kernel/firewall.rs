@@ -11,7 +11,7 @@ use crate::{
     net::{Namespace, Pair, privileged},
 };
 
-/// Returns the hooks of `veth0` as text, without the machine's own programs of the root cgroup.
+/// Returns the hooks of `veth0` as text, without programs of cgroups, which depend on the machine.
 fn hooks(namespace: &Namespace) -> Vec<String> {
     let firewall = Firewall::of("veth0", namespace.index("veth0")).expect("cgroups");
     let found = namespace.run(|| firewall.hooks()).expect("the hooks");

@@ -58,7 +58,7 @@ impl Namespace {
         namespace
     }
 
-    /// Runs `ip` with these arguments in the namespace.
+    /// Runs `ip` with these arguments in the namespace. Returns the text that `ip` prints.
     pub fn ip(&self, words: &str) -> String {
         let mut args = vec!["-n", &self.name];
         args.extend(words.split_whitespace());

@@ -13,7 +13,7 @@ const SMSS: u32 = 1_000;
 const RTT: Duration = Duration::from_millis(40);
 /// Rate of the bottleneck in bytes per second: one segment per millisecond.
 const RATE: u64 = 1_000_000;
-/// Capacity of the path in bytes.
+/// Bandwidth-delay product of the path in bytes.
 const BDP: u32 = 40_000;
 
 /// A segment in flight.
@@ -39,10 +39,12 @@ struct Path {
     free_at: Instant,
     /// Time until which pacing stops the sender.
     paced_until: Instant,
+    /// Number of bytes that the receiver has acknowledged.
     delivered: u64,
+    /// Time of the last ACK, or the start of the simulation before the first ACK.
     delivered_at: Instant,
-    /// Largest number of segments in flight for which the application has data; `usize::MAX` if it
-    /// always has data.
+    /// Largest number of segments in flight for which the application has data; `usize::MAX` if the
+    /// application always has data.
     app_flight_max: usize,
 }
 
@@ -121,6 +123,7 @@ impl Path {
     }
 }
 
+/// Returns true if `value` differs from `expected` by at most 5 %.
 fn near(value: u64, expected: u64) -> bool {
     value.abs_diff(expected) * 20 <= expected
 }
@@ -241,7 +244,8 @@ fn a_timeout_starts_with_a_segment_and_keeps_the_model() {
 }
 
 proptest! {
-    /// The window and the rate stay within their bounds for any sequence of samples.
+    /// The window stays within its bounds, and the pacing rate is positive, for any sequence of
+    /// samples.
     #[test]
     fn any_deliveries_keep_the_bounds(
         samples in prop::collection::vec((any::<[u64; 4]>(), 0u32..64, 0u32..8), 1..100),

@@ -49,7 +49,7 @@ impl Engine {
     /// twice the congestion window, as in Linux, but at least `SEND_BUFFER_MIN`. A larger result is
     /// bounded by `SEND_BUFFER_MIN` plus the bandwidth-delay product at 10 Gbit/s, because data
     /// beyond this bound would leave the CPU cache before its transmission. `tx_limit` bounds every
-    /// result. The result may shrink between two calls. The engine does not enforce it.
+    /// result. The result may shrink between two calls. The engine does not enforce the result.
     #[inline]
     pub fn autotuned_send_buffer(&self, id: FlowId, flow: &FlowState) -> u32 {
         if flow.cwnd <= SEND_BUFFER_MIN / 2 {

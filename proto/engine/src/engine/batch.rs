@@ -17,15 +17,16 @@ use super::{Engine, ts_recent_check::TS_RECENT_CHECK};
 /// Idle time in µs after which the slow path must check cwnd before a flow sends (RFC 5681 §4.1
 /// restarts from the initial window after an idle RTO). The value is well below the default RTO_MIN
 /// of 200 ms, so that the slow path, which compares the idle time with the RTO, is never asked too
-/// late. An engine with a shorter `rto_min` keeps its window after an idle time between its RTO and
-/// this value: a constant costs the fast path less than a comparison with the RTO.
+/// late. With an `rto_min` below this value, a flow keeps its cwnd after an idle time between its
+/// RTO and this value: a constant costs the fast path less than a comparison with the RTO.
 const IDLE_US_MIN: u32 = 10_000;
 
 /// Flags that must be set for the fast path to finish a flow.
 const FAST_FLAGS: u32 = flags::FAST_SEND | flags::FAST_RECEIVE;
 /// Flags that must be clear for the fast path to finish a flow.
 const SLOW_FLAGS: u32 = flags::SLOW_DEADLINE | flags::FIN_QUEUED;
-/// Flags by which the engine recognizes a pending flow that has nothing to send but a pure ACK.
+/// Flags by which the engine recognizes a pending flow that has nothing to send but a pure ACK. The
+/// ACK does not move the right edge of the window, and no retransmission timer runs.
 const ACK_MASK: u32 = FAST_FLAGS
     | SLOW_FLAGS
     | flags::SEND_WANTED
@@ -39,8 +40,9 @@ const DATA_MASK: u32 = FAST_FLAGS | SLOW_FLAGS | flags::SEND_WANTED | SEND_SINGL
 const IDLE_MASK: u32 = FAST_FLAGS | SLOW_FLAGS | flags::SEND_WANTED | flags::ACK_NOW;
 
 impl Engine {
-    /// Ends a batch of segments and requests. Sends the ACKs that are still owed, at most one per
-    /// flow, and the data that new ACKs allow. Ids of freed flows may be reused afterwards.
+    /// Ends a batch of segments and requests. Sends the ACKs that may not be delayed, at most one
+    /// pure ACK per flow, and the data that the windows allow. Starts the delayed-ACK timers of the
+    /// other ACKs. Ids of freed flows may be reused afterwards.
     #[inline(always)]
     pub fn batch_end(&mut self, now: Instant, driver: &mut impl Driver) {
         // Flows that become pending during this loop are finished at the end of the next batch.
@@ -78,8 +80,8 @@ impl Engine {
         self.pending.push(id);
     }
 
-    /// Appends a flow to a list without capacity. The function is separate, so that the common
-    /// case, which needs no allocation, stays small.
+    /// Appends a flow to the list of pending flows, whose capacity is used up. The function is
+    /// separate, so that the common case, which needs no allocation, stays small.
     #[inline(never)]
     fn push_pending_grow(&mut self, id: FlowId) {
         self.pending.push(id);
@@ -252,8 +254,9 @@ impl Engine {
         }
     }
 
-    /// Records the transmission time of the new data from `start` to SND.NXT, for a flow that
-    /// already had data before `start` in flight.
+    /// Records the transmission time of the new data from `start` to SND.NXT. The caller omits the
+    /// call for a single segment that is timed for an RTT sample, because the flow's state has the
+    /// time of this segment.
     #[inline(never)]
     fn record_send_time(&mut self, id: FlowId, start: SeqNumber) {
         if let (Some(flow), Some(Some(cold))) =
@@ -307,8 +310,8 @@ impl Engine {
         full
     }
 
-    /// Stops the transmission of a flow until [`Engine::resume_transmit`], because the driver has
-    /// no free transmit frame (packet buffer).
+    /// Adds a flow to the list of flows that [`Engine::resume_transmit`] continues. The caller has
+    /// found that the driver has no free transmit frame (packet buffer).
     pub(super) fn block(&mut self, id: FlowId) {
         if let Some(Some(cold)) = self.connections.get_mut(id.index())
             && !cold.tx_blocked
@@ -397,7 +400,7 @@ impl Engine {
         }
     }
 
-    /// Returns true if [`Engine::next_timeout`] has passed at `now`.
+    /// Returns true if [`Engine::next_timeout`] is at or before `now`.
     #[inline]
     pub fn is_due(&self, now: Instant) -> bool {
         let time_wait = self.time_wait.next_deadline();

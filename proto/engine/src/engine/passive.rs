@@ -1,6 +1,6 @@
 //! Passive opens. A SYN for a listener creates a half-open flow (a connection in SYN-RECEIVED). If
-//! the SYN queue is full, the engine answers the SYN by a SYN cookie. The ACK that returns the
-//! cookie creates the flow.
+//! the SYN queue is full, the engine answers the SYN by a SYN cookie, or drops the SYN if the
+//! configuration turns SYN cookies off. The ACK that returns the cookie creates the flow.
 
 use tidelane_flow::{
     Admission, Arrival, Clock, Driver, FlowId, FlowState, ListenerId, State, StateEvent,
@@ -19,7 +19,7 @@ const COOKIE_LIFETIME: Duration = Duration::from_secs(128);
 impl Engine {
     /// Handles a SYN for a listener (RFC 9293 §3.10.7.2). As in Linux, the engine drops the SYN if
     /// the accept queue is full, and the peer retransmits the SYN later. If the SYN queue is full,
-    /// the engine answers the SYN by a SYN cookie.
+    /// the engine answers the SYN by a SYN cookie, unless the configuration turns SYN cookies off.
     pub(super) fn passive_open(
         &mut self,
         clock: Clock,
@@ -90,7 +90,7 @@ impl Engine {
         }
     }
 
-    /// Counts a dropped SYN.
+    /// Counts a dropped SYN, or a dropped ACK that returns a SYN cookie.
     pub(super) fn drop_syn(&mut self, reason: DropReason) {
         self.counters.listen_drops += 1;
         self.counters.drops[reason.index()] += 1;
@@ -164,8 +164,8 @@ impl Engine {
     }
 
     /// Handles an ACK that may return a SYN cookie. If the cookie is valid, creates the flow and
-    /// passes the segment to the flow, or drops the segment if there is no room. Returns true if
-    /// the cookie is valid.
+    /// passes the segment to the flow, unless the driver forbids the connection or there is no
+    /// room. Returns true if the cookie is valid.
     pub(super) fn accept_cookie(
         &mut self,
         clock: Clock,

@@ -41,8 +41,8 @@ impl Engine {
         self.reset(arrival, segment, driver);
     }
 
-    /// Answers a segment without a connection by a RST, within the limits (RFC 9293 §3.10.7.1:
-    /// CLOSED).
+    /// Counts a segment without a connection as dropped for `reason`, and answers the segment by a
+    /// RST, within the limits (RFC 9293 §3.10.7.1: CLOSED).
     pub(super) fn refuse(
         &mut self,
         arrival: &Arrival,

@@ -25,8 +25,9 @@ const TIME_WAIT_REUSE_DELAY: Duration = Duration::from_secs(1);
 const MTU_MIN: u32 = 68;
 
 impl Engine {
-    /// Performs a passive OPEN: creates a listener at `local` and returns its id. An unspecified
-    /// local address means all addresses.
+    /// Performs a passive OPEN: creates a listener at `local` and returns its id. The address
+    /// `0.0.0.0` means all IPv4 addresses. The address `::` means all IPv6 addresses and, without
+    /// IPV6_V6ONLY, all IPv4 addresses.
     pub fn listen(
         &mut self,
         local: Endpoint,
@@ -54,8 +55,8 @@ impl Engine {
 
     /// Removes a listener and frees its half-open flows without a RST. As in Linux, a peer that
     /// retransmits its SYN may then reach another listener that the application opens. The driver
-    /// must abort the flows in the accept queue, because only the driver knows which of them the
-    /// application has not accepted.
+    /// must abort the flows in the accept queue, because the engine knows only the length of the
+    /// queue.
     pub fn unlisten(&mut self, now: Instant, id: ListenerId, driver: &mut impl Driver) {
         if !self.listeners.remove(id) {
             return;
@@ -79,10 +80,10 @@ impl Engine {
         }
     }
 
-    /// Drains a listener whose address another TCP/IP stack has taken over: from this call on, the
-    /// service's XDP program steers new SYNs to that stack. The engine still answers SYNs that
-    /// arrive here, but [`listener_at`](Self::listener_at) does not return the listener, so that
-    /// active opens on the same host also go to the other stack.
+    /// Drains a listener whose new SYNs go to another TCP/IP stack. The service calls this function
+    /// after it has told its XDP program to pass these SYNs to the kernel. The engine still answers
+    /// SYNs that arrive here, but [`listener_at`](Self::listener_at) does not return the listener,
+    /// so that active opens on the same host also go to the other stack.
     pub fn drain_listener(&mut self, id: ListenerId) {
         if let Some(listener) = self.listeners.get_mut(id) {
             listener.draining = true;
@@ -199,9 +200,9 @@ impl Engine {
 
     /// Closes both directions (CLOSE): the application releases the flow. Sends a FIN, or a RST if
     /// received bytes are unread (RFC 9293 MAY-1, SHLD-3; RFC 2525 §2.17). A flow in FIN-WAIT-2
-    /// with a negative TCP_LINGER2 ends with a RST, too. A flow in SYN-SENT ends without a FIN or a
-    /// RST. The engine emits [`Released`](tidelane_flow::Event::Released) during this call or
-    /// later.
+    /// with a negative TCP_LINGER2 ends with a RST, too. A flow in CLOSED, SYN-SENT or TIME-WAIT
+    /// ends without a FIN or a RST. The engine emits [`Released`](tidelane_flow::Event::Released)
+    /// during this call or later.
     pub fn close(&mut self, now: Instant, id: FlowId, driver: &mut impl Driver) {
         let Some(flow) = self.table.get_mut(id) else {
             return;
@@ -236,9 +237,9 @@ impl Engine {
         self.set_pending(id);
     }
 
-    /// Closes a flow with a RST (SO_LINGER of zero seconds, or unread data). The engine first sends
-    /// the data that the send window and cwnd allow, because Linux would have sent this data
-    /// already during `write`.
+    /// Closes a flow with a RST (SO_LINGER of zero seconds, or unread data), like
+    /// [`abort`](Self::abort). The engine first sends the data that the send window and cwnd allow,
+    /// because Linux would have sent this data already during `write`.
     pub fn close_with_reset(&mut self, now: Instant, id: FlowId, driver: &mut impl Driver) {
         self.send_now(now, id, driver);
         self.abort(now, id, driver);
@@ -320,7 +321,7 @@ impl Engine {
         Some(cold.options)
     }
 
-    /// Returns the state of a flow that the fast path and the slow path share.
+    /// Returns the hot state of a flow: the state that the fast path and the slow path share.
     pub fn flow(&self, id: FlowId) -> Option<&FlowState> {
         self.table.get(id)
     }
@@ -347,6 +348,8 @@ impl Engine {
     }
 
     /// Frees the memory of the flow tables if the engine has no flow, and does nothing otherwise.
+    /// The table of the hot states keeps its memory if a flow was freed since the last
+    /// [`Engine::batch_end`].
     pub fn shrink(&mut self) {
         if self.is_empty() {
             self.connections = Connections::default();

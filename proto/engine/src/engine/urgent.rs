@@ -12,8 +12,9 @@ impl Engine {
     /// acknowledged. The driver (the program that runs the engine) may call this function before it
     /// writes the urgent bytes, so that no segment carries urgent bytes without the pointer.
     ///
-    /// Returns an error, and changes nothing, if the flow does not exist, or if `tx_up` is already
-    /// acknowledged or beyond the send limit.
+    /// Returns an error, and leaves the flow unchanged, if the flow does not exist, or if `tx_up`
+    /// is already acknowledged or beyond the send limit. Returns no error but has no effect if the
+    /// flow is in CLOSED or has sent its FIN.
     pub fn tx_urgent(
         &mut self,
         now: Instant,

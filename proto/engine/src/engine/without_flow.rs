@@ -10,8 +10,8 @@ use super::{Engine, without_offset};
 use crate::time_wait::Entry;
 
 impl Engine {
-    /// Handles a segment without a flow: answers it on behalf of a connection in TIME-WAIT, opens a
-    /// connection, answers it by a RST, or drops it.
+    /// Handles a segment without a flow: answers the segment on behalf of a connection in
+    /// TIME-WAIT, opens a connection, answers the segment by a RST, or drops the segment.
     #[inline(never)]
     pub(super) fn receive_without_flow(
         &mut self,
@@ -56,11 +56,11 @@ impl Engine {
         }
     }
 
-    /// Answers a segment for a connection in TIME-WAIT by an ACK. A retransmitted FIN restarts the
-    /// 2 MSL timer (RFC 9293 §3.10.7.4). A SYN does not restart the timer, because a client that
-    /// retransmits its SYN would prolong TIME-WAIT. Such a client answers our ACK by a RST at
-    /// RCV.NXT, which ends TIME-WAIT, as in Linux. A RST at any other sequence number is ignored
-    /// (RFC 1337).
+    /// Answers a segment for a connection in TIME-WAIT by an ACK, except the connection's last ACK
+    /// and a RST. A retransmitted FIN restarts the 2 MSL timer (RFC 9293 §3.10.7.4). A SYN does not
+    /// restart the timer, because a client that retransmits its SYN would prolong TIME-WAIT. The
+    /// client answers our ACK by a RST at RCV.NXT, which ends TIME-WAIT, as in Linux. A RST at any
+    /// other sequence number is ignored (RFC 1337).
     fn answer_in_time_wait(
         &mut self,
         clock: Clock,

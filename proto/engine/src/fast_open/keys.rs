@@ -47,9 +47,9 @@ impl FastOpenKeys {
         Some(Self { primary, backup })
     }
 
-    /// Parses the format of Linux's `tcp_fastopen_key`: four hexadecimal words, optionally followed
-    /// by a comma and the four words of the backup key. Returns `None` for a text in any other
-    /// format.
+    /// Parses the format of Linux's `tcp_fastopen_key`: four hexadecimal words with hyphens between
+    /// them, optionally followed by a comma and the four words of the backup key. Returns `None`
+    /// for a text in any other format.
     pub fn from_text(text: &str) -> Option<Self> {
         let mut bytes = Vec::new();
         for key in text.trim().split(',') {

@@ -14,10 +14,12 @@ use super::keys::FastOpenKeys;
 /// spoofed SYN at once.
 const RESET_HOLD: Duration = Duration::from_secs(60);
 
-/// Pending Fast Open requests of one listener.
+/// Number and limit of the pending Fast Open requests of one listener, and the listener's Fast Open
+/// options.
 #[derive(Debug, Default)]
 pub struct Queue {
-    /// Largest number of pending requests. Zero turns Fast Open off.
+    /// Largest number of requests that count: pending requests, and reset requests for
+    /// [`RESET_HOLD`]. Zero turns Fast Open off.
     max: u32,
     /// Number of pending requests.
     taken: u32,
@@ -31,7 +33,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Sets the largest number of requests.
+    /// Sets the largest number of requests that count.
     pub fn set_max(&mut self, max: u32) {
         self.max = max;
     }
@@ -51,8 +53,7 @@ impl Queue {
 
     /// Ends a pending request. `reset` is true if the connection ended by a RST from the client's
     /// address before the handshake was complete. The request then counts for `RESET_HOLD` longer.
-    /// A request that ends by a timeout or an ICMP error does not, as in Linux: it has counted
-    /// during all retransmissions of the SYN,ACK.
+    /// As in Linux, a request that ends in any other way stops counting at once.
     pub fn release(&mut self, now: Instant, reset: bool) {
         self.taken = self.taken.saturating_sub(1);
         if reset {
@@ -61,17 +62,17 @@ impl Queue {
     }
 }
 
-/// Pending requests of all listeners with Fast Open.
+/// Entries of all listeners with Fast Open.
 #[derive(Debug, Default)]
 pub struct Queues(BTreeMap<ListenerId, Queue>);
 
 impl Queues {
-    /// Returns the requests of a listener. Creates the entry if there is none.
+    /// Returns the entry of a listener. Creates the entry if there is none.
     pub fn get_or_insert(&mut self, listener: ListenerId) -> &mut Queue {
         self.0.entry(listener).or_default()
     }
 
-    /// Returns the requests of a listener, or `None` for a listener without Fast Open.
+    /// Returns the entry of a listener, or `None` if the listener has none.
     pub fn get_mut(&mut self, listener: ListenerId) -> Option<&mut Queue> {
         self.0.get_mut(&listener)
     }
@@ -99,7 +100,10 @@ mod tests {
         queue.release(now, false);
         assert!(queue.has_room(now));
         queue.release(now, true);
-        assert!(queue.has_room(now), "the reset request still counts");
+        assert!(
+            queue.has_room(now),
+            "the reset request fills only one place"
+        );
         queue.acquire();
         assert!(!queue.has_room(now + Duration::from_secs(59)));
         assert!(queue.has_room(now + Duration::from_secs(60)));

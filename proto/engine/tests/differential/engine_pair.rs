@@ -94,7 +94,7 @@ pub struct EnginePair {
     key: FlowKey,
 }
 
-/// Returns the state that determines the behavior of a flow, as text.
+/// Returns the compared part of the state of a flow, as text.
 fn summary(info: &FlowInfo) -> String {
     format!(
         "{} {:?} cwnd {} ssthresh {} srtt {:?} rttvar {:?} rto {:?} mss {} snd_wnd {} rcv_wnd {} \

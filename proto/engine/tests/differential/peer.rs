@@ -34,7 +34,8 @@ pub struct Peer {
     wnd: u16,
     /// True if both ends permit SACK.
     sack: bool,
-    /// TSval of the peer's last segment, and of the engine's last segment.
+    /// TSval of the peer's last segment, and of the engine's last segment. `None` if the peer sends
+    /// no timestamps.
     timestamps: Option<(u32, u32)>,
     /// True if both ends agree on ECN.
     ecn: bool,
@@ -187,7 +188,7 @@ impl Peer {
         }
     }
 
-    /// Acknowledges more data: whole segments or a part of a segment.
+    /// Acknowledges more data: all data, up to three full segments, or a random number of bytes.
     fn acknowledge(&mut self, rng: &mut Rng) {
         let all = self.outstanding();
         let more = match rng.below(10) {
@@ -224,6 +225,8 @@ impl Peer {
         segment
     }
 
+    /// Returns a segment that follows a new hole, or an in-order segment if there are six holes or
+    /// the window is full.
     fn out_of_order(&mut self, rng: &mut Rng) -> PeerSegment {
         let gap = self.length(rng);
         if gap > 0 && self.holes.len() < 6 {
@@ -256,7 +259,7 @@ impl Peer {
         }
     }
 
-    /// Returns a retransmission of recent data.
+    /// Returns a retransmission of recent data, or a pure ACK if the peer has sent no data.
     fn retransmit(&mut self, rng: &mut Rng) -> PeerSegment {
         let sent = self.next.distance_from(self.irs.add(1)).min(5000);
         if sent == 0 {
@@ -273,7 +276,8 @@ impl Peer {
         }
     }
 
-    /// Returns an ACK with SACK blocks for outstanding data, and sometimes a DSACK block.
+    /// Returns an ACK with SACK blocks for outstanding data, and sometimes a DSACK block. The
+    /// ACK has no blocks if the connection does not use SACK.
     fn sack_ack(&mut self, rng: &mut Rng) -> PeerSegment {
         let mut segment = self.pure_ack();
         let all = self.outstanding();

@@ -7,6 +7,7 @@ use tidelane_engine::{
 
 use crate::rig::{Rig, ack, spans, syn};
 
+/// ICMP errors, each with the cause that ends a connection after the error.
 const UNREACHABLE: [(IcmpErrorKind, CloseCause); 4] = [
     (IcmpErrorKind::NetUnreachable, CloseCause::NetUnreachable),
     (IcmpErrorKind::HostUnreachable, CloseCause::HostUnreachable),

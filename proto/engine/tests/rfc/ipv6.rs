@@ -1,5 +1,5 @@
-//! Tests of TCP over IPv6, as far as it differs from IPv4: segment sizes, and the lookup of
-//! listeners. A rig is one TCP engine, with the test as its peer.
+//! Tests of the differences between TCP over IPv6 and TCP over IPv4: segment sizes, path MTU
+//! discovery, and the lookup of listeners. A rig is one TCP engine, with the test as its peer.
 
 use tidelane_engine::{
     Endpoint, EngineConfig, FlowKey, IcmpErrorKind, IpAddress, ListenError, SocketOptions,
@@ -70,6 +70,7 @@ fn rfc8201_section_4_errors_that_quote_no_segment_in_flight_are_ignored() {
     let kind = IcmpErrorKind::FragmentationNeeded { mtu: 1400 };
     assert_eq!(rig.icmp(2881, kind), []);
     assert_eq!(rig.icmp(900_000_000, kind), []);
+    // An error that reports an MTU above the path MTU is ignored, too.
     assert_eq!(
         rig.icmp(1, IcmpErrorKind::FragmentationNeeded { mtu: 9000 }),
         []

@@ -1,7 +1,8 @@
-//! Tests of the requirements of RFCs, segment by segment in virtual time: one file per RFC, one
-//! test per clause. Each test uses a rig (`rig.rs`), which is one TCP engine whose peer and
-//! application are played by the test. Sequence numbers are relative, as in tcpdump: 0 is the SYN,
-//! and 1 is the first byte.
+//! Tests of the requirements of RFCs, segment by segment in virtual time. Each file covers one RFC
+//! or one topic. Many test names begin with the section of the RFC, or with the number of the
+//! requirement in RFC 9293, such as `must_25`. Each test uses a rig (`rig.rs`), which is one TCP
+//! engine whose peer and application are played by the test. Sequence numbers are relative, as in
+//! tcpdump: 0 is the SYN, and 1 is the first byte.
 
 mod rig;
 

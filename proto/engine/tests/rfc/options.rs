@@ -1,5 +1,6 @@
-//! Tests of socket options that are visible on the wire: IP fields, SYN retransmissions, windows
-//! and timeouts. A rig is one TCP engine, with the test as its peer and its application.
+//! Tests of socket options that are visible on the wire: IP fields, SYN retransmissions, deferred
+//! accept, windows, timeouts and pacing. A rig is one TCP engine, with the test as its peer and its
+//! application.
 
 use tidelane_engine::{
     CloseCause, Duration, EngineConfig, Event, FinWait2, IpFields, IpOptions, SocketOptions,
@@ -111,6 +112,8 @@ fn must_20_shld_10_the_third_retransmission_gives_negative_advice() {
     assert_eq!(rig.driver.negative_advice, 1);
 }
 
+/// Returns a connection whose peer has completed the handshake. The connection waits for data
+/// during `defer_accept` SYN,ACK timeouts (TCP_DEFER_ACCEPT).
 fn deferring(defer_accept: u8) -> Rig {
     let options = SocketOptions {
         defer_accept,
@@ -265,6 +268,7 @@ fn the_window_is_at_least_twice_so_rcvlowat() {
     );
     rig.push(data(1, 1, 1000));
     rig.wait_ms(100);
+    // The bound is below 1,000,000 bytes, because unread data reduces the window.
     assert!(rig.info().rcv_wnd > 900_000, "{}", rig.info().rcv_wnd);
 }
 

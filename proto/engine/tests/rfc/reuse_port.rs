@@ -9,10 +9,11 @@ use crate::rig::{ACK, RST, Rig, SYN, ack, syn};
 
 /// The SO_REUSEPORT group of the listeners.
 const OWNER: Option<u32> = Some(1000);
-/// Number of peers, each of which opens one connection.
+/// Number of ports of the peer. The peer opens one connection from each port.
 const PEERS: u16 = 3000;
 
-/// Returns a rig whose peer sends its SYNs to a port that `count` listeners share.
+/// Returns a rig whose peer sends its SYNs to a port that `count` listeners share, and the
+/// listeners.
 fn shared(count: usize) -> (Rig, Vec<ListenerId>) {
     let mut rig = Rig::listening(EngineConfig::default(), SocketOptions::default());
     rig.key.local.port = 8080;
@@ -98,6 +99,7 @@ fn nobody_else_joins_a_group() {
 #[test]
 fn a_full_listener_drops_its_share_and_no_other() {
     let (mut rig, listeners) = shared(2);
+    // With a backlog of zero, a listener is full after one connection.
     rig.engine.set_backlog(listeners[0], 0);
     let mut dropped = 0;
     for port in 10_000..10_000 + PEERS {

@@ -71,7 +71,8 @@ fn section_5_a_spurious_retransmission_is_undone() {
     assert_eq!(rig.engine.counters().dsack_recv, 1);
     rig.push(ack(1, 5001));
     assert_eq!(rig.info().ca_state, CaState::Open);
-    // A block within the second block is a DSACK, too (§4.3), and SACKs nothing.
+    // A first block within the second block is a DSACK, too (§4.3). Only the second block SACKs
+    // data.
     let dsack = ack(1, 5001).sack(&rig, &[(6001, 7001), (6001, 8001)]);
     rig.push(dsack);
     assert_eq!(rig.engine.counters().dsack_recv, 2);
@@ -120,7 +121,8 @@ fn section_4_2_the_part_that_came_before_is_reported_in_and_out_of_order() {
         blocks.as_slice().iter().map(relative).collect::<Vec<_>>()
     };
     assert_eq!(blocks(&mut rig, data(501, 1, 1000)), [(501, 1001)]);
-    // A partial duplicate out of order: the DSACK block, and the range that contains it (§4.2.2).
+    // The first segment out of order is no duplicate. The second one is a partial duplicate: its
+    // ACK carries the DSACK block, and the range that contains the block (§4.2.2).
     assert_eq!(blocks(&mut rig, data(3001, 1, 1000)), [(3001, 4001)]);
     let both = [(3501, 4001), (3001, 4501)];
     assert_eq!(blocks(&mut rig, data(3501, 1, 1000)), both);

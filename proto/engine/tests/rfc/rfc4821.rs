@@ -18,7 +18,7 @@ fn established(mtu_probing: MtuProbing, sack_permitted: bool) -> Rig {
     Rig::established_with(config, SocketOptions::default(), peer)
 }
 
-/// A peer behind a path that silently drops segments of more than `limit` bytes.
+/// A peer behind a path that silently drops segments with more than `limit` bytes of payload.
 struct Peer {
     limit: u32,
     /// RCV.NXT, relative to the engine's ISS.
@@ -118,6 +118,7 @@ fn section_7_3_the_largest_size_that_arrives_is_found() {
             peer.carry(&mut rig, 50_000);
         }
         let found = rig.info().mss;
+        // The search stops less than 8 bytes below the largest size.
         assert!(found <= limit && limit < found + 8, "{found} of {limit}");
         let counters = rig.engine.counters();
         assert!(counters.mtu_probes > counters.mtu_raised || limit == 1460);

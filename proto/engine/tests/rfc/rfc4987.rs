@@ -101,6 +101,7 @@ fn without_syn_cookies_the_syn_is_dropped() {
     assert_eq!(rig.push(opening()), []);
 }
 
+/// `flooded` checks that the engine's limit `half_open_max` holds, here with a single listener.
 #[test]
 fn all_listeners_share_a_bound() {
     flooded(EngineConfig {
@@ -166,8 +167,8 @@ fn a_full_accept_queue_delays_as_in_linux() {
     assert_eq!(rig.events(), [Event::Accepted(listener)]);
 }
 
-/// As in Linux: a full accept queue only drops the last ACK. A retransmitted SYN is answered, a
-/// wrong ACK gets a RST, and a RST ends the handshake.
+/// As in Linux: while the accept queue is full, the last ACK of a handshake is dropped, with or
+/// without data. A retransmitted SYN is still answered, and a wrong ACK gets a RST.
 #[test]
 fn a_full_accept_queue_only_keeps_the_last_acknowledgment_out() {
     let mut rig = Rig::with_backlog(EngineConfig::default(), SocketOptions::default(), 0);

@@ -56,7 +56,7 @@ fn section_3_1_cwnd_is_reduced_in_proportion_to_deliveries() {
 fn section_3_1_with_heavy_losses_packets_are_conserved() {
     let (_, replies) = recovery(12);
     let after: Vec<usize> = replies[3..].iter().map(Vec::len).collect();
-    // Each delivered segment elicits one segment until FlightSize is ssthresh. The lost segments
-    // are not retransmitted in one burst.
+    // Without the lost segments, less than ssthresh is in flight. Each delivered segment therefore
+    // elicits one segment, and the lost segments are not retransmitted in one burst.
     assert!(after.iter().all(|count| *count == 1), "{after:?}");
 }

@@ -65,7 +65,7 @@ fn section_2_3_our_own_shift_is_at_most_fourteen() {
         let config = windows(1 << 14, max);
         let (_, first) = Rig::opening(config, SocketOptions::default());
         assert_eq!(first.options.wscale, Some(shift), "{max}");
-        // The scaled field can represent the whole window.
+        // The scaled field can represent the whole window, or all but one unit of the field.
         assert!(u64::from(max) <= 0x1_0000 << shift);
     }
 }

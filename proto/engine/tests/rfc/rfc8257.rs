@@ -54,7 +54,7 @@ fn section_3_2_a_change_of_ce_state_is_acknowledged_at_once_and_separately() {
     assert_eq!(told, [(seq + 3000, ACK | ECE), (seq + 4000, ACK)]);
 }
 
-/// ECE halves cwnd as it was before the ACK, which does not grow cwnd first.
+/// An ACK with ECE does not grow cwnd before ECE halves cwnd.
 #[test]
 fn section_3_3_ece_does_not_grow_cwnd_first() {
     let mut rig = established();
@@ -89,7 +89,8 @@ fn section_3_3_the_first_ece_halves_cwnd_and_later_ones_follow_alpha() {
         }
         rig.wait_ms(10);
     }
-    // Alpha is one at first. Later, one ECE in every fifth window lowers alpha.
+    // Alpha is one at first. Later, alpha is small, because only one segment in every fifth window
+    // is acknowledged with ECE.
     assert!((0.5..0.7).contains(&reductions[0]), "{reductions:?}");
     let last = *reductions.last().unwrap();
     assert!(last > 0.8, "{reductions:?}");

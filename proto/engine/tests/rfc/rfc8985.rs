@@ -196,8 +196,8 @@ fn section_7_4_a_loss_behind_a_probe_does_not_reduce_again() {
     assert!(rig.info().ssthresh < ssthresh);
 }
 
-/// On a path that reorders, spurious retransmissions have grown the reordering window to three
-/// quarters of the minimum RTT.
+/// On a path that reorders, spurious retransmissions have widened the reordering window. After
+/// sixteen recoveries without a spurious retransmission, the window is smaller again.
 #[test]
 fn section_6_2_step_4_sixteen_recoveries_reset_the_reordering_window() {
     let (mut rig, una) = of_40_ms();

@@ -17,7 +17,7 @@ fn round(rig: &mut Rig, una: &mut u32) {
 }
 
 /// Returns cwnd after a loss at twenty segments and ten seconds of small exchanges, and cwnd one
-/// RTT later, in which the flow has used all of cwnd.
+/// RTT later. The flow uses all of cwnd in this RTT.
 fn window_after_pause(fast_path: bool) -> (u32, u32) {
     let config = EngineConfig {
         fast_path,
@@ -60,8 +60,9 @@ fn section_5_8_time_in_which_the_window_was_not_in_use_does_not_count() {
     }
 }
 
-/// In slow start, an ACK of nine segments would nearly double cwnd. If the ACK also shows a loss,
-/// cwnd does not grow (as in Linux).
+/// The ACK acknowledges three segments, and its SACK block six. In slow start, an ACK of nine
+/// segments would nearly double cwnd. If the ACK also shows a loss, cwnd does not grow (as in
+/// Linux): ssthresh is 0.7 times the ten segments of cwnd before the ACK.
 #[test]
 fn section_4_6_an_ack_that_shows_a_loss_does_not_grow_cwnd() {
     let mut rig = Rig::established_sack();

@@ -14,7 +14,7 @@ pub const SYN: TcpFlags = TcpFlags::SYN;
 pub const RST: TcpFlags = TcpFlags::RST;
 /// Initial sequence number of the peer.
 const IRS: SeqNumber = SeqNumber(0xffff_f000);
-/// Number of segments after which the engine counts as sending endlessly.
+/// Number of segments in one batch after which the engine counts as sending endlessly.
 const SENT_MAX: usize = 100_000;
 static ZEROES: [u8; 65_536] = [0; 65_536];
 
@@ -128,8 +128,9 @@ pub struct Side {
     pub events: Vec<(FlowId, Event)>,
     /// Stream position and length of each payload that the engine stored by [`Driver::place`].
     pub placed: Vec<(u32, usize)>,
-    /// Changes of the IP fields of flows, each with the number of segments that the engine had sent
-    /// in this batch before the change.
+    /// Changes of the IP fields of flows, and the IP fields of new flows if they are not the
+    /// default. Each element starts with the number of segments that the engine had sent in this
+    /// batch before.
     pub headers: Vec<(usize, IpFields)>,
     /// Value of each change [`IpChange::MayFragment`], in order.
     pub fragments: Vec<bool>,
@@ -416,7 +417,8 @@ impl Rig {
         self.batch_end()
     }
 
-    /// Passes an ICMP error to the engine that quotes the segment with this sequence number.
+    /// Passes an ICMP error to the engine. The error quotes the segment with this sequence number.
+    /// Returns the engine's segments.
     pub fn icmp(&mut self, seq: u32, kind: IcmpErrorKind) -> Vec<Out> {
         let error = IcmpError {
             kind,

@@ -36,7 +36,7 @@ fn must_30_and_62_the_pointer_is_that_of_the_next_byte() {
     let mut rig = Rig::established(nodelay());
     assert_eq!(marked(&rig.write(10)), [(1, 10, None)]);
     assert_eq!(marked(&rig.write_urgent(5)), [(11, 5, Some(5))]);
-    // Later data is not urgent, and does not change the pointer until the urgent data is
+    // Later data is not urgent. Its segments carry no pointer, even while the urgent data is not
     // acknowledged.
     assert_eq!(marked(&rig.write(7)), [(16, 7, None)]);
     rig.push(ack(1, 11));
@@ -189,7 +189,7 @@ fn must_32_a_pointer_beyond_the_segment_waits_for_its_byte() {
     rig.push(data(1, 1, 10).urgent(1000));
     assert_eq!(urgent_events(&mut rig), [Event::Urgent(999)]);
     // A sender repeats the pointer in each segment before the urgent byte, but the engine reports
-    // it once.
+    // the pointer once.
     rig.push(data(11, 1, 10).urgent(990));
     assert_eq!(urgent_events(&mut rig), []);
     // The pointer advances.

@@ -12,7 +12,7 @@ fn options(seconds: u64) -> SocketOptions {
     }
 }
 
-/// Lets the peer close its window, by a segment of one byte.
+/// Lets the peer close its window, by a segment with one byte of data.
 fn close_window(rig: &mut Rig) {
     rig.push(data(1, 1, 1).wnd(0));
     rig.wait_ms(100);
@@ -25,7 +25,8 @@ fn unacknowledged_data_ends_the_connection_after_user_timeout() {
     rig.events();
     assert_eq!(rig.write(1000).len(), 1);
     let sent = rig.wait_ms(60_000);
-    // The RTO is 210 ms and doubles. USER TIMEOUT ends the wait for the last RTO early.
+    // The RTO is 210 ms and doubles. USER TIMEOUT starts at the first retransmission, and ends the
+    // wait for the last RTO early.
     let first = times(&sent, start)[0];
     let expected: Vec<u64> = (0..4).map(|n| first * ((2 << n) - 1)).collect();
     let seen = times(&sent, start);
@@ -99,6 +100,7 @@ fn must_37_without_user_timeout_a_peer_that_answers_probes_is_kept_forever() {
     close_window(&mut rig);
     rig.events();
     rig.write(1000);
+    // MUST-36: the engine probes the closed window.
     let mut probes = 0;
     for _ in 0..36_000 {
         for probe in rig.wait_ms(100) {
@@ -109,7 +111,7 @@ fn must_37_without_user_timeout_a_peer_that_answers_probes_is_kept_forever() {
     }
     assert!(probes > 30, "{probes}");
     assert!(!rig.events().iter().any(|e| matches!(e, Event::Closed(_))));
-    // MUST-36: data is sent as soon as the window opens.
+    // Data is sent as soon as the window opens.
     let sent = rig.push(ack(2, 1).wnd(5000));
     assert_eq!((sent.len(), sent[0].len), (1, 1000));
 }

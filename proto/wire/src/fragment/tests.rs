@@ -1,4 +1,5 @@
-//! Tests of the parser of fragments, and of the headers of reassembled packets.
+//! Tests of the parser of fragments, of the headers of reassembled packets, and of the ICMP error
+//! for an incomplete packet.
 
 extern crate std;
 
@@ -30,8 +31,9 @@ fn v4(word: u16, options: usize, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Returns a frame with an IPv6 packet that has a fragment header after these extension headers.
-/// `word` has the offset and the more-fragments flag.
+/// Returns a frame with an IPv6 packet that has a fragment header after extension headers of 8
+/// bytes each. `extensions` has their next-header numbers. `word` has the offset and the
+/// more-fragments flag.
 fn v6(word: u16, extensions: &[u8], payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd];
     frame.extend([0x60, 0x10, 0, 0]);

@@ -177,7 +177,7 @@ fn rfc8200_section_4_2_only_options_that_may_be_skipped_are_accepted() {
         ] {
             assert!(parsed(number, options), "{number}: {options:?}");
         }
-        // Options that demand a discarded packet.
+        // Options whose type demands that the receiver discard the packet.
         for kind in [0x40, 0x80, 0xc2, 0xfe] {
             assert!(!parsed(number, [kind, 4, 0, 0, 0, 0]), "{number}: {kind}");
             assert!(!parsed(number, [1, 1, 0, kind, 1, 0]), "{number}: {kind}");

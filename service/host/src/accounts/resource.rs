@@ -48,11 +48,13 @@ resources! {
     /// Holds. Each process that shares a connection after a fork has a hold on the connection, and
     /// each context that accepts from a listener has a hold on the listener.
     Holds = "holds",
-    /// Bytes of stream buffers.
+    /// Bytes of receive buffers, before and after accept.
     StreamBytes = "stream_bytes",
-    /// Messages on the registration socket per second.
+    /// Messages on the registration socket per second. Only the limit is used; there are no
+    /// charges.
     Messages = "messages_per_second",
-    /// Bytes of stream buffers of connections that no program has accepted yet.
+    /// Bytes of receive buffers in the staging area, for connections that no program has yet. The
+    /// same bytes also count as `StreamBytes`.
     StagedBytes = "staged_bytes",
     /// Bytes of packet rings of mux ports.
     RingBytes = "ring_bytes",

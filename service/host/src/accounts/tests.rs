@@ -2,8 +2,8 @@
 //! account counts the units of one user in one ledger. A charge is a number of units that an
 //! account holds. A ledger reserves an eighth of its capacity for root. A user may hold at most as
 //! many units as remain free, not counting this reserve: a single user gets half of the other
-//! seven eighths. Root may hold at most seven times as many units as remain free. Each further user
-//! therefore finds free units.
+//! seven eighths. Root may hold at most seven times as many units as remain free. Neither a user
+//! nor root therefore takes all free units. Only an unlimited user does ([`User::unlimited`]).
 
 use std::sync::Arc;
 

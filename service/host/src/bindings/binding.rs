@@ -19,8 +19,8 @@ use crate::{
     slots::{self, ProgramView},
 };
 
-/// The home of a connection before accept. The number stands for the staging area, which is the
-/// host's own region, and not for a program.
+/// The home of a connection that no program has yet. The number stands for the staging area, which
+/// is the host's own region, and not for a program.
 pub const STAGING: ProgramId = ProgramId(0);
 /// Binary logarithm of the smallest receive buffer in bytes: 4 KiB.
 const RX_LOG2_FIRST: u8 = 12;
@@ -31,7 +31,7 @@ pub struct Binding {
     /// The program that has the slot and the buffers; [`STAGING`] until a program gets the
     /// connection.
     pub home: ProgramId,
-    /// Number of the connection, unique in this host; 0 until a program has the connection.
+    /// Number of the connection, unique in the service; 0 until a program has the connection.
     pub connection: u64,
     /// Number of the slot (the connection's record in shared memory) in the home's region;
     /// `u32::MAX` in staging.
@@ -43,7 +43,8 @@ pub struct Binding {
     /// Number of the home's context (the rings of one thread) on which the events of the connection
     /// go to the program.
     pub context: u32,
-    /// Listener that accepted the connection.
+    /// Listener that accepted the connection. `None` for an active open, and until the engine
+    /// reports that the connection is accepted.
     pub listener: Option<ListenerOfFlow>,
     /// Path of the flow's frames to the peer.
     pub path: Path,
@@ -86,7 +87,7 @@ pub struct Binding {
     pub closed_by_program: bool,
     /// True if the program asked for the sent position (TCP_NOTSENT_LOWAT).
     pub reports_sent: bool,
-    /// True if data was received since the last sweep for idle buffers.
+    /// True if data was received since the last sweep for idle buffers that examined the flow.
     pub active: bool,
     /// Credentials of the program that listened or connected, for checks when the rules change.
     pub owner: Option<Arc<Credentials>>,
@@ -206,7 +207,7 @@ impl Binding {
     }
 
     /// Updates `rx_read` from the slot, because the program may have read more since its last
-    /// request. Ignores a position beyond `rx_head`.
+    /// request. Ignores a position that is not between `rx_read` and `rx_head`.
     fn catch_up_reads(&mut self, slot: Option<SlotView<'_>>) {
         let Some(slot) = slot else { return };
         let read = slots::rx_read(slot);
@@ -271,7 +272,7 @@ pub struct FormerSlot {
     pub connection: u64,
     /// The slot's generation.
     pub generation: u32,
-    /// Context that waits for the connection.
+    /// Number of the program's context that gets the notification of a change.
     pub context: u32,
     /// True if the program was notified of a change and has not taken the connection since.
     pub notified: bool,
@@ -289,8 +290,8 @@ pub enum SlotUse {
     Former(FormerSlot),
 }
 
-/// Returns the close cause to publish for a flow that has ended with the engine's `cause`. The
-/// engine's cause 0 means that both sides closed the connection by FIN.
+/// Returns the close cause to publish for a flow that has ended. `cause` is the cause that the
+/// engine reported, or 0 if it reported none: both sides have closed the connection by FIN.
 pub fn cause_or_finished(cause: u32) -> u32 {
     if cause == 0 {
         close_cause::FINISHED

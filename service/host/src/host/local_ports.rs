@@ -25,8 +25,9 @@ impl<P: PacketIo> Host<P> {
 
     /// Returns true for each port of `ends` that no connection of this core needs, and ends the
     /// program's reservation of the port. A connection that the program opened from its reserved
-    /// port needs the port, also in TIME-WAIT, so that the kernel does not choose the port for
-    /// another `bind`. Without a program, each connection at the port needs the port.
+    /// port needs the port. Any connection in TIME-WAIT with the same port number also needs the
+    /// port, so that the kernel does not choose the port for another `bind`. Without a program,
+    /// each connection with the port number needs the port, except in TIME-WAIT.
     pub fn give_up(&mut self, ends: &[(Option<ProgramId>, Endpoint)]) -> Vec<bool> {
         let (ports, engine) = (&mut self.stack.io.local_ports, &self.stack.engine);
         let unused = |(program, end): &(Option<ProgramId>, Endpoint)| match program {

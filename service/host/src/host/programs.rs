@@ -65,9 +65,11 @@ impl<P: PacketIo> Host<P> {
         context.is_some_and(|context| self.stack.io.programs.contexts.insert(id, number, context))
     }
 
-    /// Removes a program, ends its listeners, and resets its connections. Connections that the
-    /// program has closed go on. The region stays mapped, and the program's number stays in use,
-    /// until the last of these connections ends.
+    /// Removes a program, releases its listeners, and resets its connections. Connections that the
+    /// program has closed go on, and so do connections that another process holds. Connections that
+    /// the program has not accepted go back to their listener, if another program holds the
+    /// listener. The region stays mapped, and the program's number stays in use, until no
+    /// connection has a slot in the region.
     pub fn remove_program(&mut self, now: Instant, id: ProgramId) {
         if let Some(program) = self.stack.io.programs.get_mut(id) {
             program.registered = false;
@@ -76,7 +78,8 @@ impl<P: PacketIo> Host<P> {
         self.stack.io.programs.remove_unused(id);
     }
 
-    /// Ends a program's listeners, contexts and connections. The program's number stays in use.
+    /// Releases a program's listeners, and ends its contexts and connections, with the exceptions
+    /// of [`remove_program`](Self::remove_program). The program's number stays in use.
     pub(crate) fn disconnect_program(&mut self, now: Instant, id: ProgramId) {
         self.stack.io.now = now;
         for listener in self.stack.io.listeners.held_by(id) {
@@ -91,8 +94,8 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Allows or forbids a program to connect within this host. The daemon allows only a program in
-    /// the network namespace of the service, whose loopback is the loopback of the listeners.
+    /// Allows or forbids a program to connect within this host. The daemon allows only programs in
+    /// the network namespace of the service, because another namespace has another loopback.
     pub fn allow_within_host(&mut self, id: ProgramId, allowed: bool) {
         if let Some(program) = self.stack.io.programs.get_mut(id) {
             program.within_host = allowed;

@@ -4,6 +4,7 @@ use std::{fs::File, os::unix::fs::MetadataExt};
 
 use super::*;
 
+/// Returns an entry. `number` is the peer's port and RCV.NXT.
 fn entry(number: u16, timestamp_offset: Option<u32>) -> JournalEntry {
     let v6 = IpAddress([0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
     JournalEntry {
@@ -62,10 +63,12 @@ fn flows_beyond_the_memory_have_no_entry() {
     assert_eq!(memory.entries().count(), 0);
 }
 
+/// A page has 64 entries. The area of a core begins with another page, the header.
 #[test]
 fn pages_are_allocated_on_use_and_given_back() {
     let (memory, file) = JournalMemory::with_file(1, 64 * 1000).expect("memory");
     let file = File::from(file);
+    // Number of pages in memory: a block has 512 bytes, and a page has 4096 bytes.
     let resident = || file.metadata().expect("a file").blocks() / 8;
     let mut journal = memory.of_core(0);
     assert_eq!(resident(), 0);

@@ -10,7 +10,8 @@
 use tidelane_engine::{FlowRoute, LinkId, SegmentOut};
 use tidelane_wire::{FlowKey, Segment};
 
-/// Link number of the local path, which joins programs of this host. NIC queue `n` is link `n + 1`.
+/// Link number of the local path, which joins programs of this host. NIC queue `n`, counted from
+/// zero, is link `n + 1`.
 pub const LOCAL_PATH_LINK: LinkId = LinkId(0);
 /// Limit of segments in a batch.
 const SEGMENTS_MAX: usize = 4096;
@@ -58,7 +59,8 @@ impl LocalPath {
         self.filling.segments.is_empty()
     }
 
-    /// Queues the segment `out`. `fill` writes the payload. Returns false if the batch is full.
+    /// Queues the segment `out`. `fill` writes the payload. Returns false if the batch has no room
+    /// for the segment.
     pub fn push(&mut self, out: &SegmentOut, fill: impl FnOnce(&mut [u8])) -> bool {
         let start = self.filling.payload.len();
         let end = start + out.payload_len as usize;

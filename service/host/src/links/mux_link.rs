@@ -17,7 +17,7 @@ pub const MUX_ROUTE: FlowRoute = FlowRoute {
     link: MUX_LINK,
     mtu: FRAME_LEN_MAX as u32 - 14,
 };
-/// Limit of frames that wait in each direction.
+/// Limit of frames that wait in each queue of the link.
 const FRAMES_MAX: usize = 1024;
 
 /// A queue of frames, oldest first.

@@ -16,7 +16,7 @@ pub struct Transmitter<'a, P> {
     pub port: &'a mut P,
     /// Counters of frames and drops.
     pub counters: &'a mut HostCounters,
-    /// Set to true when a port takes a frame.
+    /// Set to true when a port takes a frame that waits for a flush. A GSO frame does not wait.
     pub queued: &'a mut bool,
     /// Set to true when a port has no room.
     pub blocked: &'a mut bool,

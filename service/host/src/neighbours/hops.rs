@@ -1,5 +1,5 @@
-//! The table of neighbours (next hops) on a link. Flows keep a [`HopId`], so that a changed link
-//! address applies to all flows at once.
+//! The table of neighbours (next hops) on a link. The path of a flow keeps the [`HopId`] of its
+//! neighbour, so that the host can apply a changed link address to the flow.
 //!
 //! Received packets can cause entries for any number of neighbours, so the table is bounded. A flow
 //! may soon need an unused neighbour again, so the neighbour stays until another neighbour needs
@@ -29,21 +29,24 @@ pub struct HopId(u32);
 pub struct Hop {
     /// IP address of the neighbour.
     pub addr: IpAddress,
-    /// Link address of the neighbour. `None` until the kernel has resolved the neighbour.
+    /// Link address of the neighbour. `None` while the kernel has no link address.
     pub mac: Option<MacAddress>,
-    /// Time of the last request to the kernel.
+    /// Time of the last request to the kernel about the hop. `None` before the first request.
     probed: Option<Instant>,
     /// Number of flows that hold the hop.
     users: u32,
-    /// True if the hop is in `unused`.
+    /// True if the hop is in [`Hops::unused`].
     listed: bool,
 }
 
 /// All neighbours of an interface.
 pub struct Hops {
+    /// The hops, by [`HopId`].
     entries: Vec<Hop>,
+    /// The hop of each address in the table.
     index: HashMap<IpAddress, HopId, SecretState>,
-    /// Hops without users, the longest unused first. A hop that has users again stays in the list.
+    /// Hops that had no user when they entered the list, oldest entry first. A hop that has users
+    /// again stays in the list until [`take_unused`](Self::take_unused) skips the hop.
     unused: VecDeque<HopId>,
 }
 
@@ -89,6 +92,8 @@ impl Hops {
         Some(id)
     }
 
+    /// Takes the first hop without users from the list `unused`, and removes the hops in front of
+    /// this hop from the list.
     fn take_unused(&mut self) -> Option<HopId> {
         while let Some(id) = self.unused.pop_front() {
             let hop = self.entry(id);

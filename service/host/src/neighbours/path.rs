@@ -11,8 +11,9 @@ pub enum Path {
     Local,
     /// Over the NIC, to a neighbour.
     Port {
-        /// The neighbour, which the path holds (a counted reference). `None` during the handshake
-        /// of a passive open: segments then go to the link address from which the SYN came.
+        /// The neighbour, which the path holds (a counted reference). `None` in a passive open
+        /// until a peer on the link has answered the SYN-ACK: segments then go to the peer's link
+        /// address in the table of neighbours, or else to the link address from which the SYN came.
         hop: Option<HopId>,
         /// Ethernet and IP header with the last known link address.
         template: HeaderTemplate,
@@ -23,13 +24,14 @@ pub enum Path {
         /// The neighbour, which the path holds (a counted reference). `None` if there is no route,
         /// or if the table of neighbours is full.
         hop: Option<HopId>,
-        /// Ethernet and IP header without a link address.
+        /// Ethernet and IP header. The destination link address is not valid.
         template: HeaderTemplate,
     },
     /// Over the link in memory to the mux ports, through which programs with stacks of their own
     /// share the NIC.
     Mux {
-        /// Ethernet and IP header, with the interface's link address at both ends.
+        /// Ethernet and IP header. The source and the destination link address are the address of
+        /// the interface.
         template: HeaderTemplate,
     },
     /// No path: a rule of the operator drops the SYNs of the program.

@@ -1,12 +1,12 @@
 //! A table of address prefixes with values, and the look-up of the longest prefix that covers an
-//! address. A look-up takes one binary search per prefix length in use.
+//! address. A look-up takes at most one binary search per prefix length in use.
 
 use tidelane_wire::IpAddress;
 
 /// A prefix with its value.
 #[derive(Clone, Copy, Debug)]
 struct Entry<T> {
-    /// Length in bits of the 128-bit form.
+    /// Length in bits of the 128-bit form: an IPv4 prefix has 96 bits more.
     len: u8,
     /// The prefix, with zeros after its length.
     prefix: IpAddress,
@@ -15,6 +15,7 @@ struct Entry<T> {
 }
 
 impl<T> Entry<T> {
+    /// Returns the sort key of the entry.
     fn place(&self) -> (u8, IpAddress) {
         (self.len, self.prefix)
     }
@@ -23,7 +24,8 @@ impl<T> Entry<T> {
 /// A table of prefixes.
 #[derive(Clone, Debug)]
 pub struct Prefixes<T> {
-    /// Entries, unique and sorted by length and prefix.
+    /// Entries, sorted by length and then by prefix. No two entries have the same prefix and
+    /// length.
     entries: Vec<Entry<T>>,
     /// Prefix lengths in use, the longest first.
     lengths: Vec<u8>,
@@ -39,8 +41,8 @@ impl<T> Default for Prefixes<T> {
 }
 
 impl<T: Copy> Prefixes<T> {
-    /// Makes a table of prefixes, with lengths in bits of the 128-bit form. If a prefix has several
-    /// entries, the table keeps the first entry.
+    /// Makes a table of prefixes, with lengths in bits of the 128-bit form. If `known` has several
+    /// values for a prefix, the table keeps the first value.
     pub fn new(known: impl Iterator<Item = (IpAddress, u8, T)>) -> Self {
         let entry = |(prefix, len, known): (IpAddress, u8, T)| {
             let len = len.min(128);
@@ -56,7 +58,8 @@ impl<T: Copy> Prefixes<T> {
         Self { entries, lengths }
     }
 
-    /// Returns the value of the longest prefix that covers `addr`.
+    /// Returns the value of the longest prefix that covers `addr`. Returns `None` if no prefix
+    /// covers `addr`.
     pub fn lookup(&self, addr: IpAddress) -> Option<T> {
         self.lengths.iter().find_map(|len| {
             // Prefixes of fewer than 96 bits belong to IPv6 and contain no IPv4 address.

@@ -17,14 +17,14 @@ pub struct Route {
     pub prefix_len: u8,
     /// Address of the router; `None` for destinations on the link.
     pub gateway: Option<IpAddress>,
-    /// Source address of packets that take the route.
+    /// Local address of active opens over the route, unless the program chooses the local address.
     pub source: IpAddress,
 }
 
 /// The state of the served interface.
 #[derive(Clone, Debug)]
 pub struct Interface {
-    /// Link number of the interface for new flows.
+    /// Number of the link (NIC queue) that active opens over the interface use.
     pub link: LinkId,
     /// Link address of the interface.
     pub mac: MacAddress,
@@ -37,7 +37,9 @@ pub struct Interface {
 /// The routes of the served interface, and its source address checks.
 pub struct Routes {
     interface: Interface,
+    /// The routes, as the caller has set them.
     routes: Vec<Route>,
+    /// The same routes, for look-ups.
     by_prefix: Prefixes<Route>,
     /// Source address checks of received packets.
     ingress: IngressPolicy,
@@ -160,12 +162,13 @@ impl Routes {
         self.interface.addresses.contains(&addr)
     }
 
-    /// Returns the route to `addr` with the longest prefix.
+    /// Returns the route to `addr` with the longest prefix. Returns `None` if there is no route.
     pub fn lookup(&self, addr: IpAddress) -> Option<Route> {
         self.by_prefix.lookup(addr)
     }
 
-    /// Returns the next hop to `addr`: a router, or `addr` itself.
+    /// Returns the next hop to `addr`: a router, or `addr` itself. Returns `None` if there is no
+    /// route. A link-local IPv6 address needs no route.
     pub fn next_hop(&self, addr: IpAddress) -> Option<IpAddress> {
         if addr.is_link_local_v6() {
             return Some(addr);

@@ -13,8 +13,9 @@
 //!
 //! The tag is a keyed hash, so that neither a program nor a peer can make entries collide. An entry
 //! lies in one of the [`WAYS`] places of its set. A new entry replaces an expected answer or an
-//! unanswered datagram before it replaces a connection. A flood of SYNs or datagrams therefore does
-//! not replace connections. The loss of an entry can deny packets, but never admits packets.
+//! unanswered datagram before it replaces a connection. A flood of SYNs or datagrams therefore
+//! replaces a connection only in a set that is full of connections. The loss of an entry can deny
+//! packets, but never admits packets.
 //!
 //! The cores share the table, because a program may answer a packet over another core than the core
 //! that received the packet. An entry is one atomic word, so that no core waits for another core.
@@ -35,12 +36,12 @@ use crate::rules::{Direction, RuleSet};
 
 /// Number of entries. The table has 256 KiB.
 const ENTRIES: usize = 1 << 15;
-/// Number of places in a set. A set is one cache line.
+/// Number of places in a set. A set has the size of a cache line.
 const WAYS: usize = 8;
 const SETS: usize = ENTRIES / WAYS;
 /// Time for which a handshake expects an answer, and for which answers to a datagram pass.
 const ANSWER_MAX: Duration = Duration::from_secs(120);
-/// Unit of the time in an entry.
+/// Unit of the time in an entry. The time in an entry is modulo 2^21 units (97 days).
 const TICK: Duration = Duration::from_secs(4);
 const TIME_BITS: u32 = 21;
 const TIME_MASK: u64 = (1 << TIME_BITS) - 1;
@@ -52,10 +53,12 @@ const TAG_MASK: u64 = !((1 << (KIND_SHIFT + 2)) - 1);
 /// Limit of attempts to write an entry while other cores write to its set.
 const ATTEMPTS_MAX: usize = 2 * WAYS;
 
-/// Kinds of entries: expected answer, unanswered, answered. A new entry replaces the lowest kind
-/// first. Zero is a free place.
+/// Kind of an entry for an answer that a handshake expects. A new entry replaces the lowest kind
+/// first. Kind zero is a free place.
 const EXPECTED: u64 = 1 << KIND_SHIFT;
+/// Kind of an entry for datagrams that the other side has not answered.
 const UNANSWERED: u64 = 2 << KIND_SHIFT;
+/// Kind of an entry for a connection, or for datagrams that the other side has answered.
 const ANSWERED: u64 = 3 << KIND_SHIFT;
 
 /// The 5-tuple of packets between a mux port and a peer.
@@ -94,7 +97,9 @@ pub struct Expected {
 /// The table of one user. The table has no memory before [`prepare`](Self::prepare).
 #[derive(Debug)]
 pub struct Associations {
+    /// Key of the hashes.
     secret: [u8; 16],
+    /// The entries. The [`WAYS`] places of a set are adjacent.
     entries: OnceLock<Box<[AtomicU64]>>,
 }
 
@@ -133,7 +138,7 @@ impl Associations {
         }
     }
 
-    /// Returns the hash of a five_tuple.
+    /// Returns the hash of a 5-tuple.
     pub fn hash(&self, five_tuple: &FiveTuple) -> FiveTupleHash {
         let mut hasher = SipHasher13::new_with_key(&self.secret);
         hasher.write_u8(five_tuple.protocol);
@@ -144,8 +149,8 @@ impl Associations {
         FiveTupleHash(hasher.finish())
     }
 
-    /// Returns the side that opened the connection of `five_tuple`. Renews the time of the entry,
-    /// because a full set replaces its oldest entry.
+    /// Returns the side that opened the connection of `five_tuple`. Returns `None` if the table has
+    /// no entry. Renews the time of the entry, because a full set replaces its oldest entry.
     pub fn opener(&self, five_tuple: FiveTupleHash, now: Instant) -> Option<Direction> {
         let word = self.change(five_tuple, |word| (word & !TIME_MASK) | ticks(now))?;
         Some(opener_of(word))
@@ -163,13 +168,13 @@ impl Associations {
         self.change(five_tuple, |word| (word & !TIME_MASK) | ticks(now));
     }
 
-    /// Records that the other side has answered the first datagram of `five_tuple`.
+    /// Records that the other side has answered a datagram of `five_tuple`.
     pub fn mark_answered(&self, five_tuple: FiveTupleHash) {
         self.change(five_tuple, |word| word | ANSWERED);
     }
 
-    /// Records the side that has opened the connection of `five_tuple`, or that sent the first
-    /// datagram. `answered` is true if the other side has answered.
+    /// Records the side that has opened the connection of `five_tuple`, or has sent the first
+    /// datagram of `five_tuple`. `answered` is true if the other side has answered.
     pub fn record(
         &self,
         five_tuple: FiveTupleHash,
@@ -210,7 +215,7 @@ impl Associations {
         tag_of(hasher.finish())
     }
 
-    /// Returns the set for a five_tuple's entries. The set is empty without memory.
+    /// Returns the set for the entries of a 5-tuple. The set is empty without memory.
     fn set(&self, five_tuple: FiveTupleHash) -> &[AtomicU64] {
         let start = (five_tuple.0 as usize % SETS) * WAYS;
         let entries = self.entries.get();
@@ -240,8 +245,9 @@ impl Associations {
         Some(word)
     }
 
-    /// Writes an entry. The entry replaces the entry with the same tag, or else the entry that
-    /// [`lowest`](Self::lowest) returns.
+    /// Writes an entry. The entry replaces the entry with the same tag and a kind that `fits`, or
+    /// else the entry that [`lowest`](Self::lowest) returns. The write is lost if other cores
+    /// change the place in each of [`ATTEMPTS_MAX`] attempts.
     fn write(&self, five_tuple: FiveTupleHash, word: u64, fits: fn(u64) -> bool) {
         for _ in 0..ATTEMPTS_MAX {
             let same = self.find(five_tuple, word & TAG_MASK, fits);
@@ -299,7 +305,7 @@ fn ticks(now: Instant) -> u64 {
     (now.0 / TICK.0) & TIME_MASK
 }
 
-/// Returns true if an entry is not older than [`ANSWER_MAX`].
+/// Returns true if an entry is not older than [`ANSWER_MAX`], counted in units of [`TICK`].
 fn is_recent(word: u64, now: Instant) -> bool {
     let age = ticks(now).wrapping_sub(word) & TIME_MASK;
     age <= ANSWER_MAX.0 / TICK.0
@@ -365,7 +371,7 @@ mod tests {
         table.forget(one);
         assert_eq!(table.opener(one, NOW), None);
         assert!(table.expects(one, &expected(5), NOW));
-        // The hash covers the protocol, and both addresses and ports.
+        // The hash covers the protocol, and differs if the two ends are exchanged.
         let base = five_tuple(1);
         let swapped = FiveTuple {
             local: base.peer,
@@ -414,7 +420,7 @@ mod tests {
         }
         let kept = connections.iter();
         let kept = kept.filter(|hash| table.opener(**hash, NOW).is_some());
-        // A few sets lose connections, because more connections than places hash to the set.
+        // A set loses a connection if as many connections as places hash to the set, or more.
         assert!(kept.count() * 1000 > connections.len() * 999);
     }
 

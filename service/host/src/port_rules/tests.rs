@@ -28,6 +28,7 @@ struct Sent {
     way: Way,
     protocol: u8,
     header: SegmentHeader,
+    /// Length of the payload in bytes.
     payload: usize,
 }
 
@@ -198,7 +199,7 @@ impl Scene {
         self.judge(sent) == Verdict::Pass
     }
 
-    /// Opens a connection from the side that sends with `way`.
+    /// Opens a connection. `way` is the direction of the opener's packets.
     fn open(&mut self, way: Way) {
         self.open_from(way, 0);
     }
@@ -209,10 +210,7 @@ impl Scene {
         let (seq, ack) = numbers(way);
         let (seq, ack) = (seq + offset, ack + offset);
         assert!(self.passes(tcp(way, SYN, seq, 0)), "SYN");
-        assert!(
-            self.passes(tcp(back, SYN_ACK, ack, seq + 1)),
-            "the answer to it"
-        );
+        assert!(self.passes(tcp(back, SYN_ACK, ack, seq + 1)), "SYN-ACK");
         assert!(self.passes(tcp(way, ACK, seq + 1, ack + 1)), "the last ACK");
     }
 
@@ -272,11 +270,11 @@ fn a_connection_in_an_accepted_direction_has_all_its_segments() {
                 assert!(scene.passes(data), "{way:?} {flags:?}");
             }
         }
-        // The sides retransmit SYN-ACK and SYN if an ACK is lost.
+        // A side retransmits its SYN-ACK or SYN if the acknowledgment is lost.
         let (seq, ack) = numbers(way);
         assert!(scene.passes(tcp(back(way), SYN_ACK, ack, seq + 1)));
         assert!(scene.passes(tcp(way, SYN, seq, 0)));
-        // The other side may not open another connection of the same five_tuple.
+        // The other side may not open another connection of the same 5-tuple.
         assert!(!scene.passes(tcp(back(way), SYN, ack, 0)));
         // An idle connection stays in the table.
         scene.now += Duration::from_secs(7 * 86_400);
@@ -297,8 +295,9 @@ fn a_closed_port_answers_a_syn_by_a_rst() {
     }
 }
 
-/// A side restarts during a handshake. It answers the next segment of the other side by a RST
-/// without ACK, whose sequence number is the acknowledgment number of that segment.
+/// A side restarts during a handshake. The restarted side answers the next segment of the other
+/// side by a RST without ACK. The sequence number of the RST is the acknowledgment number of that
+/// segment.
 #[test]
 fn a_restarted_side_resets_a_handshake() {
     for way in WAYS {
@@ -338,8 +337,8 @@ fn data_in_the_handshake_passes() {
     }
 }
 
-/// The rules accept only connections from one side. A segment of the other side does not pass
-/// without a handshake, for all values of the flags.
+/// The rules accept only connections from one side. Without a handshake, no segment of the other
+/// side passes, whatever its flags are.
 #[test]
 fn a_segment_without_a_handshake_does_not_pass() {
     for way in WAYS {
@@ -368,7 +367,8 @@ fn a_segment_without_a_handshake_does_not_pass() {
     }
 }
 
-/// A program sends random segments to a peer, which answers with RSTs.
+/// The rules let the program open no connection. Neither random segments of the program nor random
+/// RSTs of the peer pass.
 #[test]
 fn a_program_cannot_talk_to_a_refused_peer() {
     let mut scene = Scene::new(Action::Accept, Action::Drop);
@@ -410,7 +410,7 @@ fn both_sides_may_open_at_once_if_both_directions_are_accepted() {
             } else {
                 opens_in
             };
-            assert_eq!(answered, asked, "it answers the SYN of the other side");
+            assert_eq!(answered, asked, "a SYN-ACK needs a SYN that passed");
             if opens_in && opens_out {
                 let (seq, ack) = numbers(back(answers));
                 assert!(scene.passes(tcp(back(answers), SYN_ACK, seq, ack + 1)));
@@ -477,7 +477,7 @@ fn an_unknown_connection_needs_both_directions() {
     }
 }
 
-/// While there are no rules, the other side may open a connection of the same five_tuple. New rules
+/// While there are no rules, the other side may open a connection of the same 5-tuple. New rules
 /// therefore must not use an opener that was recorded before.
 #[test]
 fn openers_are_forgotten_while_there_are_no_rules() {
@@ -517,8 +517,8 @@ fn a_pair_may_be_used_again_from_the_other_side() {
     }
 }
 
-/// A claim moves to a mux port of another program of the user. The rules have other verdicts on
-/// this program.
+/// Another program of the same user gets the mux port, and with it the port's claims (3-tuples).
+/// The rules have other verdicts on this program.
 #[test]
 fn rules_apply_to_the_present_owner_of_a_claim() {
     let mut scene = Scene::new(Action::Accept, Action::Accept);
@@ -585,7 +585,7 @@ fn new_rules_judge_datagrams_by_the_first_sender() {
     assert_eq!(scene.judge(udp(Way::Out)), Verdict::Refuse);
     assert_eq!(scene.judge(udp(Way::In)), Verdict::Drop);
     scene.set(Action::Accept, Action::Refuse);
-    assert!(scene.passes(udp(Way::Out)), "it answers the peer's");
+    assert!(scene.passes(udp(Way::Out)), "an answer to the peer");
 }
 
 #[test]
@@ -643,6 +643,7 @@ fn icmp_errors_about_datagrams_belong_to_an_accepted_exchange() {
 fn a_packet_of_another_kind_does_not_pass() {
     let mut scene = Scene::new(Action::Accept, Action::Accept);
     let mut frame = tcp(Way::In, SYN, 1, 0).frame();
+    // Protocol 132 is SCTP.
     frame[23] = 132;
     finish_ip_header(&mut frame);
     assert_eq!(scene.judge_frame(Way::In, &frame), Verdict::Drop);

@@ -1,4 +1,5 @@
-//! Tests of the conditions of rules, the order of rules, and the counts of decisions.
+//! Tests of the conditions of rules, the order of rules, the counts of decisions, and the matching
+//! and parsing of address prefixes.
 
 use super::*;
 

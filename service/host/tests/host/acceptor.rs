@@ -114,7 +114,7 @@ impl Acceptor {
         stage.run();
     }
 
-    /// Resets the connection of `event`.
+    /// Accepts, resets and closes the connection of `event`. The host then frees the slot.
     pub fn abort(&mut self, stage: &mut Stage, event: &ControlEvent) {
         let half = self.region.slot(event.slot).expect("a slot").program();
         let flags = program_flags::CLOSE | program_flags::ABORT | program_flags::TAKEN;
@@ -133,7 +133,7 @@ impl Acceptor {
     }
 }
 
-/// Returns the first send buffer of a program.
+/// Returns the first send buffer of a program. The buffer has 4096 bytes.
 pub fn send_buffer(region: &ProgramRegion) -> StreamBuffer {
     let mut allocator = BufferAllocator::new(region.layout().tx_area());
     allocator.alloc(12).expect("an empty area")

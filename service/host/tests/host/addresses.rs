@@ -1,6 +1,6 @@
-//! Tests of the addresses of packets that a host, the stack of one core of the service, accepts
-//! (RFC 1122 §3.2.1, RFC 9293 §3.9.2.3). Each test sends a SYN to a port without a listener. The
-//! SYN draws a RST if the host accepts the packet.
+//! Tests of the addresses and TTLs of packets that a host, the stack of one core of the service,
+//! accepts (RFC 1122 §3.2.1, RFC 9293 §3.9.2.3). Each test sends SYNs to a port without a listener.
+//! A SYN draws a RST if the host accepts the packet.
 
 use tidelane_time::Instant;
 

@@ -1,9 +1,9 @@
 //! Tests that no byte of one program's connections reaches another program's memory. The host, the
 //! stack of one core of the service, shares a memory region with each program.
 //!
-//! Each test fills the memory that the host may reuse with a marker. Connections of one program
-//! fill the staging area, which holds received data until accept. The program itself fills its
-//! region. Then the test assigns a connection to another program, and searches that program's
+//! Most tests fill memory that the host may reuse with a marker: connections of one program fill
+//! the staging area, which holds received data until accept, or the program itself fills its
+//! region. The test then gives a connection to another program, and searches the other program's
 //! region for the marker.
 
 use std::{ops::Range, sync::Arc};
@@ -21,7 +21,7 @@ use crate::{
 const MARKER: u8 = 0xa5;
 /// Ports of the marker's owner, and of the other program.
 const PORTS: [u16; 2] = [80, 81];
-/// First data of each connection of the other program.
+/// Data without a marker byte.
 const TEXT: [u8; 1] = *b"1";
 
 /// Makes a program that holds the listener of `port`.
@@ -43,8 +43,8 @@ fn listen(stage: &mut Stage, port: u16) -> Program {
     (id, region)
 }
 
-/// Connects to `port` and sends `text` at stream positions from `at` on. Returns the header of the
-/// handshake's last segment.
+/// Connects from TCP port `from` to `port`, and sends `text` at stream positions from `at` on.
+/// Returns the header of the handshake's last segment.
 fn connect(stage: &mut Stage, port: u16, from: u16, at: u32, text: &[u8]) -> SegmentHeader {
     let mut syn = segment(TcpFlags::SYN, 7, 0);
     (syn.src_port, syn.dst_port) = (from, port);
@@ -128,7 +128,7 @@ fn a_grown_staging_buffer_passes_on_received_bytes_only() {
     let mut stage = Stage::new();
     mark_staging(&mut stage);
     let other = listen(&mut stage, PORTS[1]);
-    // The first two bytes are missing, so that the buffer has a hole before it grows, too.
+    // The first two bytes are missing, so the buffer has a hole before and after its growth.
     connect(&mut stage, PORTS[1], 6000, 2, &vec![7; 20_000]);
     let mut acceptor = Acceptor::join_listener(&mut stage, &other, PORTS[1].into());
     assert_eq!(acceptor.accepted().len(), 1);
@@ -207,7 +207,7 @@ fn an_inherited_connection_carries_only_its_own_bytes() {
     assert_eq!(markers(&child.1), 0);
 }
 
-/// Registers a forked child of `parent`, which holds the connections of `parent`, too.
+/// Registers a forked child of `parent`. The child also holds the connections of `parent`.
 fn inherit(stage: &mut Stage, parent: ProgramId) -> Program {
     let layout = Layout::new(32, 1 << 20, 1 << 20).expect("a possible layout");
     let region = Arc::new(ProgramRegion::heap(&layout).expect("there is memory"));

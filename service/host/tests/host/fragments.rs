@@ -126,9 +126,9 @@ fn fragments_for_others_are_not_kept() {
     assert_eq!(core.host.next_timeout(), None);
 }
 
-/// RSS chooses the queue of a fragment by its IP addresses, and a veth chooses the queue by the
-/// sender's CPU. For any choice of queues, one core reassembles the fragments, and the core of the
-/// flow answers.
+/// RSS chooses the queue of a fragment by its IP addresses. On a veth, the queue is the transmit
+/// queue of the sender. For any choice of queues, one core reassembles the fragments, and the core
+/// of the flow answers.
 #[test]
 fn fragments_from_any_queues_are_reassembled() {
     const CORES: u32 = 3;

@@ -30,6 +30,7 @@ fn a_returned_connection_is_in_the_accept_queue_again() {
     one_more.src_port = 5018;
     assert_eq!(stage.exchange(stranger(1), one_more), []);
     let mut acceptor = Acceptor::join(&mut stage, &successor);
+    // The successor has 16 slots, so one connection still waits.
     let accepted = acceptor.accepted();
     assert!(accepted.iter().map(|(port, _)| *port).eq(5001..=5016));
     assert!(

@@ -51,7 +51,7 @@ fn each_flow_counts_ip_identifications_from_a_secret_start() {
     assert!(far.count() >= 9, "{firsts:?}");
 }
 
-/// The identification is zero, as in Linux for a packet with DF that no socket sends.
+/// The identification is zero, as in Linux for a packet with DF that no connected socket sends.
 #[test]
 fn answers_without_a_flow_and_syn_ack_have_identification_zero() {
     let mut stage = Stage::new();
@@ -60,7 +60,8 @@ fn answers_without_a_flow_and_syn_ack_have_identification_zero() {
         let peer = stranger(number);
         let mut to_nobody = segment(TcpFlags::SYN, 7, 0);
         to_nobody.dst_port = 81;
-        // The answers are a SYN,ACK of a half-open flow or a SYN cookie, and a reset.
+        // The first answer is a SYN,ACK, of a half-open flow or with a SYN cookie. The second
+        // answer is a RST.
         for syn in [segment(TcpFlags::SYN, 7, 0), to_nobody] {
             stage.send(peer, syn, &[]);
             stage.run();

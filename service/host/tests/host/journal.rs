@@ -37,7 +37,7 @@ fn connections_are_in_the_journal_as_long_as_they_live() {
         stage.run();
     }
     stage.answers(stranger(1));
-    // The sweep 250 ms later updates the journal entries of idle connections.
+    // The next sweep, at most 250 ms later, updates the entries.
     stage.now += Duration::from_millis(250);
     assert!(stage.core.host.next_timeout() <= Some(stage.now));
     stage.run();

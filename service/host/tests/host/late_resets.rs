@@ -9,10 +9,11 @@ use crate::{
     stage::{Stage, listen, stranger},
 };
 
+/// Number of transmit frames of the port.
 const FRAMES: u32 = 4;
 
 /// The host resets the remaining connections when frames are free again. Each connection needs this
-/// reset: a peer that waits for data sends no segment, to which the host could answer with a RST.
+/// reset: a peer that waits for data sends no segment to which the host could answer with a RST.
 #[test]
 fn resets_that_find_no_frame_wait_for_one() {
     let port = MemConfig {

@@ -57,8 +57,8 @@ fn pages_of_closed_connections_are_lent_once_and_used_again() {
     assert!(!rest(&mut stage), "all pages are gone");
 }
 
-/// Above the threshold `high`, the host drops payload and opens no connection. Linux does the same
-/// above the last value of `tcp_mem`.
+/// At the threshold `high`, the host drops payload, as Linux does above the last value of
+/// `tcp_mem`, and drops new SYNs. The test checks the SYN.
 #[test]
 fn payload_above_the_memory_limit_is_dropped() {
     let mut stage = Stage::new();
@@ -91,8 +91,8 @@ fn payload_above_the_memory_limit_is_dropped() {
     assert_eq!(stage.exchange(stranger(1), syn).len(), 1);
 }
 
-/// Returns the largest window that the host advertises to a peer. The peer fills each window, and
-/// the program reads all data.
+/// Returns the largest window in bytes that the host advertises to a peer. The peer fills each
+/// window, and the program reads all data. `pressure` is the threshold of memory pressure in bytes.
 fn largest_window(pressure: u64) -> u16 {
     let mut stage = Stage::with_core(Core::with_config(EngineConfig {
         rx_window_initial: 4 << 10,

@@ -1,6 +1,6 @@
-//! Tests of packets between mux ports and sockets on the service. The host is the stack of one core
-//! of the service. A mux port is shared memory over which a program with a TCP/IP stack of its own
-//! exchanges packets with the host.
+//! Tests of packets between mux ports and sockets on the service, and of packets from mux ports to
+//! the NIC. The host is the stack of one core of the service. A mux port is shared memory over
+//! which a program with a TCP/IP stack of its own exchanges packets with the host.
 
 use std::sync::{Arc, atomic::AtomicU32};
 
@@ -282,8 +282,8 @@ fn the_engine_and_a_port_that_floods_share_a_small_nic() {
     assert_eq!(counters.map(|counters| counters.lost), Some(0));
 }
 
-/// A NIC that sends nothing holds the packets of mux ports for 100 ms. Afterwards the ports still
-/// reach the service.
+/// If the NIC sends nothing, the packets of a mux port wait for at most 100 ms. The mux then drops
+/// the packets for the NIC, and the mux port again reaches the service.
 #[test]
 fn a_nic_that_stands_still_separates_no_port_from_the_service() {
     let mut stage = small_nic();
@@ -330,8 +330,8 @@ fn a_nic_that_stands_still_separates_no_port_from_the_service() {
     assert_eq!(counters(&stage), Some((14, 2)));
 }
 
-/// A connect to a 3-tuple fails after the mux port that claimed it has ended. The kernel, which has
-/// the 3-tuple from then on, would also answer with a RST.
+/// A connect to a 3-tuple (protocol, address, port) fails after the mux port with the claim to the
+/// 3-tuple has ended. The kernel, which then has the 3-tuple, would also answer with a RST.
 #[test]
 fn a_port_that_has_ended_resets_its_peers() {
     let mut stage = Stage::new();

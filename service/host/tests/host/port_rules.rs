@@ -87,7 +87,7 @@ impl Program {
         end.tx_flush();
     }
 
-    /// Sends a GSO frame of 10,000 bytes to an address.
+    /// Sends a GSO frame with 10,000 bytes of payload to an address.
     fn send_gso(&mut self, to: IpAddress, header: &SegmentHeader) {
         let frame = frame(OUR_MAC, (LOCAL, to), header);
         let headers_len = frame.len();
@@ -126,7 +126,7 @@ impl Program {
         segments
     }
 
-    /// Returns the number of packets that the rules refused to the program.
+    /// Returns the number of packets of the program that the rules refused.
     fn refused(&self, core: &Core) -> u64 {
         let counters = core.host.mux_ports().port_counters(self.id);
         let counters = counters.expect("an open port");
@@ -145,6 +145,8 @@ fn credentials(uid: u32) -> Credentials {
     }
 }
 
+/// Returns a frame from the address `ends.0` to the address `ends.1`. `mac` is the source MAC
+/// address.
 fn frame(mac: MacAddress, ends: (IpAddress, IpAddress), header: &SegmentHeader) -> Vec<u8> {
     let template = HeaderTemplate::new(mac, OUR_MAC, ends.0, ends.1)
         .expect("both addresses have one IP version");
@@ -172,7 +174,7 @@ fn set_rules(core: &mut Core, rules: &[Rule]) {
     core.host.set_rules(NOW, set);
 }
 
-/// Returns a segment of a stranger to TCP port [`ONE`].
+/// Returns a segment of a stranger (a peer that the test plays) to TCP port [`ONE`].
 fn to_one(flags: TcpFlags, seq: u32, ack: u32) -> SegmentHeader {
     SegmentHeader {
         dst_port: ONE,
@@ -213,7 +215,7 @@ fn a_peer_is_accepted_refused_or_dropped() {
     stage.core.receives(&broken);
     stage.run();
     assert!(stage.answers(stranger(1)).is_empty() && port.received(0).is_empty());
-    // An ACK gets the RST of a closed TCP port, and a RST gets none.
+    // An ACK gets the RST of a closed TCP port, and a RST gets no answer.
     let answer = stage.exchange(stranger(1), to_one(ACK, 7, 99));
     assert_eq!(answer.len(), 1);
     assert_eq!(
@@ -299,8 +301,9 @@ fn a_server_answers_its_clients_over_any_core() {
     }
 }
 
-/// New rules also apply to the open connections of a mux port. If they refuse a connection, the
-/// peer gets a RST, and the port gets no more packets of the connection.
+/// New rules also apply to the open connections of a mux port. If the new rules refuse a
+/// connection, the peer's next segment gets a RST, and the mux port gets no more packets of the
+/// connection.
 #[test]
 fn new_rules_apply_to_open_ports() {
     let mut stage = Stage::new();
@@ -418,8 +421,8 @@ fn ports_are_judged_at_both_ends() {
     }
 }
 
-/// A claim moves to the mux port of a user who may not open connections, while a connection is
-/// open. The rules for the new user apply to the connection.
+/// During a handshake, the claim to the local 3-tuple moves to the mux port of a user who may not
+/// open connections. The rules for the new user apply to the connection.
 #[test]
 fn a_moved_claim_is_judged_by_its_new_owner() {
     let mut stage = Stage::new();

@@ -48,7 +48,7 @@ struct Hostile {
 
 impl Hostile {
     fn new() -> Self {
-        // The host computes the checksums, and sends no segment that the memory link has to cut.
+        // Without checksum offload, the host computes the complete checksums.
         let mut stage = Stage::with_core(Core::with_port(MemConfig {
             partial_checksums: false,
             ..MemConfig::default()
@@ -105,7 +105,7 @@ impl Hostile {
         self.sent()
     }
 
-    /// Acknowledges the first `count` bytes.
+    /// Acknowledges the first `count` bytes. Returns the payload that the host has sent.
     fn acknowledge(&mut self, count: u32) -> Vec<Sent> {
         self.last.ack = self.first.add(count);
         self.stage.send(stranger(1), self.last, &[]);
@@ -205,7 +205,7 @@ fn acknowledged_bytes_are_never_sent_again() {
     assert!(!hostile.is_reset);
 }
 
-/// A program that moves its write position back to acknowledged bytes, or behind them, loses the
+/// A program that moves its write position back to acknowledged bytes, or too far ahead, loses the
 /// connection. No byte is sent again.
 #[test]
 fn a_write_position_never_moves_back() {

@@ -17,20 +17,24 @@ use crate::{
     rig::{Core, OUR_MAC},
 };
 
+/// Address of the host.
 pub const LOCAL: IpAddress = IpAddress::from_v4(OURS);
+/// Link address of the router of a new stage.
 pub const THEIR_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
+/// TCP port of the listener.
 pub const PORT: u16 = 80;
 
-/// A host in virtual time. The stage answers the host's requests in place of the kernel.
+/// A host in virtual time. The stage plays the kernel's part, and answers the host's neighbour
+/// requests.
 pub struct Stage {
     pub core: Core,
     /// The present virtual time.
     pub now: Instant,
     /// Link address of the router that forwards the strangers' frames.
     pub router: MacAddress,
-    /// True if the kernel answers the host's neighbour requests.
+    /// True if the stage answers the host's neighbour requests.
     pub is_resolved: bool,
-    /// Neighbours about which the kernel was asked.
+    /// Neighbours that the host has asked to resolve.
     asked: Vec<IpAddress>,
     /// Other requests of the host.
     others: Vec<HostRequest>,
@@ -71,7 +75,7 @@ impl Stage {
         }
     }
 
-    /// Takes the host's requests. Returns true if the kernel has resolved a neighbour.
+    /// Takes the host's requests. Returns true if the stage has answered a neighbour request.
     fn ask_kernel(&mut self) -> bool {
         let mut answered = false;
         while let Some(request) = self.core.host.take_request() {
@@ -95,7 +99,7 @@ impl Stage {
         std::mem::take(&mut self.others)
     }
 
-    /// Returns the neighbours about which the kernel was asked since the last call.
+    /// Returns the neighbours that the host has asked to resolve since the last call.
     pub fn asked_about(&mut self) -> Vec<IpAddress> {
         self.ask_kernel();
         std::mem::take(&mut self.asked)
@@ -129,7 +133,7 @@ impl Stage {
     }
 
     /// Opens a connection from `port`. The last segment of the handshake carries `text`. Returns
-    /// all flags of the host's answers together.
+    /// the union of the flags of the host's answers to this segment.
     pub fn connect(&mut self, port: u16, text: &[u8]) -> TcpFlags {
         self.shake(port, text);
         self.run();
@@ -162,7 +166,8 @@ impl Stage {
     }
 }
 
-/// Makes a program with 16 slots and `rx_len` bytes of receive buffers that holds the listener.
+/// Makes a program that holds the listener. The program has 16 slots (records of connections in the
+/// memory that the program shares with the host), and `rx_len` bytes for receive buffers.
 pub fn listen(host: &mut Host<MemPort>, rx_len: u64) -> (ProgramId, Arc<ProgramRegion>) {
     listen_as(host, rx_len, Credentials::default())
 }

@@ -114,8 +114,8 @@ fn each_peer_sees_a_timestamp_clock_of_its_own() {
     assert!((15.0..17.0).contains(&each), "{each} of 32 bits differ");
 }
 
-/// The host processes the frames that arrived before a timer was due, and then runs the timer. The
-/// timer also runs if frames arrive without end.
+/// While the received bursts are full, the host delays a due timer, because the port may still have
+/// frames that arrived before the timer was due. The timer also runs if frames arrive without end.
 #[test]
 fn frames_in_the_port_are_processed_before_due_timers() {
     for acknowledged in [true, false] {
@@ -144,8 +144,8 @@ fn frames_in_the_port_are_processed_before_due_timers() {
     }
 }
 
-/// A host that has not run for a while holds late timers back for 10 ms, because answers may have
-/// arrived in the kernel.
+/// A host that has not run for a while holds late timers back for at most 10 ms, because answers
+/// may have arrived in the kernel.
 #[test]
 fn late_timers_wait_for_the_kernel_to_bring_answers() {
     for answered in [true, false] {
@@ -214,8 +214,8 @@ fn the_kernel_gets_segments_without_a_flow_for_a_listeners_port() {
     stage.run();
     assert_eq!(stage.core.host.take_strays().len(), 1);
     assert_eq!(stage.answers(stranger(1)).len(), 1, "the service's SYN,ACK");
-    // The host resets a segment to a port without a listener, because the demux (the XDP program)
-    // has already looked for a socket in the kernel.
+    // The host answers a segment to a port without a listener with a RST, because the demux (the
+    // XDP program) has already looked for a socket in the kernel.
     let mut elsewhere = segment(TcpFlags::ACK, 7, 9);
     elsewhere.dst_port += 1;
     assert_eq!(stage.exchange(stranger(2), elsewhere).len(), 1);

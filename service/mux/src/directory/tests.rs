@@ -1,3 +1,7 @@
+//! Tests of the directory: the checks and the destinations of packets that a mux port sends, and
+//! the mux ports that receive packets. A mux port is a pair of packet rings through which a program
+//! with a TCP/IP stack of its own shares the NIC.
+
 use tidelane_wire::{
     Ecn, HeaderTemplate, SegmentHeader, SeqNumber, TcpFlags, TcpOptions, checksum, emit_tcp,
     udp_header, write_tcp_checksum,
@@ -15,12 +19,13 @@ const V6: IpAddress = v6(0xfd00, 1);
 const PEER_V6: IpAddress = v6(0xfd00, 2);
 const TCP: u8 = protocol::TCP;
 const UDP: u8 = protocol::UDP;
-/// The port that the mux port under test has claimed.
+/// The TCP and UDP port number that the mux port under test has claimed.
 const PORT: u16 = 1000;
 /// The mux port under test, and another mux port.
 const OWN: PortId = PortId(0);
 const OTHER: PortId = PortId(1);
-/// Offsets in an IPv4 frame without options: IP header, checksum of the IP header, transport.
+/// Offsets in a frame without IP options: the IP header, the checksum of an IPv4 header, and the
+/// transport header behind an IPv4 header and behind an IPv6 header.
 const IP: usize = 14;
 const IP_CHECKSUM: usize = IP + 10;
 const TRANSPORT_V4: usize = IP + 20;
@@ -88,7 +93,7 @@ fn sent(protocol: u8, dst: IpAddress) -> Vec<u8> {
     frame(protocol, (src, PORT), (dst, 9))
 }
 
-/// Returns an IPv4 frame with four bytes of IP options behind its header.
+/// Returns the IPv4 frame with four bytes of IP options in its IP header.
 fn with_options(frame: &[u8], options: [u8; 4]) -> Vec<u8> {
     let mut frame = [&frame[..TRANSPORT_V4], &options, &frame[TRANSPORT_V4..]].concat();
     frame[IP] = 0x46;
@@ -96,7 +101,7 @@ fn with_options(frame: &[u8], options: [u8; 4]) -> Vec<u8> {
     with_ip_checksum(frame)
 }
 
-/// Returns an IPv4 frame with the right checksum of the IP header.
+/// Returns the IPv4 frame with the right checksum of the IP header.
 fn with_ip_checksum(mut frame: Vec<u8>) -> Vec<u8> {
     let end = (IP + usize::from(frame[IP] & 0xf) * 4).min(frame.len());
     if frame.len() >= TRANSPORT_V4 {
@@ -119,6 +124,7 @@ fn without_checksum(mut frame: Vec<u8>, transport: usize) -> Vec<u8> {
     frame
 }
 
+/// Returns the result of the check of a frame that the mux port under test sends.
 fn check(frame: &[u8]) -> Result<Destination, SendRefusal> {
     directory().check_sent(OWN, frame)
 }
@@ -179,8 +185,8 @@ fn packets_with_ip_options_have_the_same_checks() {
         assert_eq!(refusal(changed(genuine, last)), Err(BAD_CHECKSUM));
         let foreign = frame(protocol, (PEER_V4, PORT), (PEER_V4, 9));
         assert_eq!(refusal(foreign), Err(SendRefusal::SourceAddress));
-        let unclaimed = frame(protocol, (V4, 2000), (PEER_V4, 9));
-        assert_eq!(refusal(unclaimed), Err(SendRefusal::SourcePort));
+        let of_other = frame(protocol, (V4, 2000), (PEER_V4, 9));
+        assert_eq!(refusal(of_other), Err(SendRefusal::SourcePort));
         let nobody = sent(protocol, IpAddress::from_v4([127, 0, 0, 1]));
         assert_eq!(refusal(nobody), Err(SendRefusal::Destination));
     }

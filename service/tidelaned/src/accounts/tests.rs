@@ -8,12 +8,14 @@ use super::*;
 const NOBODY: u32 = 65_534;
 const NOW: Instant = Instant(1_000_000_000_000);
 
+/// Returns the accounts for the section `[limits]` with the content `text`.
 fn accounts(text: &str) -> Accounts {
     let limits: LimitsConfig = toml::from_str(text).expect("a section");
     let number_of = |name: &str| (name == "nobody").then_some(NOBODY);
     Accounts::new(limits.resolve(number_of).expect("known users"), 4096)
 }
 
+/// Charges single units of `resource` until the account can take no more.
 fn take_all(account: &Arc<Account>, resource: Resource) -> Vec<Charge> {
     std::iter::from_fn(|| account.charge(resource, 1).ok()).collect()
 }
@@ -70,6 +72,7 @@ fn mistakes_in_the_file_are_named() {
     );
 }
 
+/// Each of 100 users takes as many registrations as it can get. Root still gets 100 registrations.
 #[test]
 fn one_user_s_registrations_leave_room_for_others() {
     let mut accounts = accounts("");
@@ -91,7 +94,7 @@ fn messages_beyond_the_rate_wait_and_are_not_dropped() {
         taken += 1;
     }
     assert_eq!(taken, 100);
-    // Another user still has all tokens.
+    // Another user does not have to wait.
     let other = accounts.of(1000).user().clone();
     assert_eq!(accounts.message_due(&other, now), None);
     // Five seconds bring five times as many tokens.

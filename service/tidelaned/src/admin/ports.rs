@@ -1,7 +1,7 @@
 //! The list of mux ports for the admin socket: their programs, claims and counters. A mux port
-//! connects a program with a TCP/IP stack of its own to the NIC. A claim of a port is a 3-tuple
-//! (protocol, local address, local port) whose packets go to the port. Each core (polling thread of
-//! the service) has counters of its own, and the list shows their sums.
+//! connects a program with a TCP/IP stack of its own to the NIC. A claim of a mux port is a 3-tuple
+//! (protocol, local address, local port) whose packets go to the mux port. Each core (polling
+//! thread of the service) has counters of its own, and the list shows the sums over the cores.
 
 use serde_json::{Map, Value, json};
 use tidelane_host::Host;

@@ -85,10 +85,12 @@ impl Scene {
         }
     }
 
+    /// Returns the answer to a request, and the bytes of the capture file that follow the answer.
     fn ask(&mut self, now: Instant, request: &Value) -> (Value, Vec<u8>) {
         self.captures.handle(&self.cores, now, request)
     }
 
+    /// Opens a capture of the NIC's frames. Returns the answer.
     fn open(&mut self) -> Value {
         let request = json!({"op": "capture", "capture": "open"});
         self.ask(NOW, &request).0

@@ -1,5 +1,5 @@
-//! Tests of claims (3-tuples whose packets go to the service), with a stand-in for the demux that
-//! only records its calls. The demux is the service's XDP program.
+//! Tests of claims (3-tuples whose packets go to the service), with a stand-in for the demux. The
+//! stand-in only records its claims and counts its calls. The demux is the service's XDP program.
 
 use std::sync::{Arc, Mutex};
 
@@ -83,6 +83,7 @@ impl Scene {
         self.claims.widen(key).unwrap();
     }
 
+    /// Returns the scope of a TCP claim in the demux.
     fn scope(&self, addr: IpAddress, port: u16) -> Option<Scope> {
         let claim = Claim {
             addr: addr.0,
@@ -169,6 +170,8 @@ fn a_listener_leaves_the_kernel_its_connections_until_there_are_none() {
     assert_eq!(scene.claims.next_check(), Some(START + QUERY_DELAY_MIN));
 }
 
+/// The sessions' claims have the scope `BesideKernel`. The claim in the demux has the wider scope
+/// `Whole` while the listener is an owner, and exists until the last owner ends its claim.
 #[test]
 fn a_port_with_several_owners_has_the_widest_scope_until_the_last_owner_ends() {
     let mut scene = Scene::new();
@@ -192,8 +195,8 @@ fn a_port_with_several_owners_has_the_widest_scope_until_the_last_owner_ends() {
     assert_eq!(scene.scope(FIRST_ADDRESS, 80), None);
 }
 
-/// A listener may pass its SYNs to the kernel. Its claim stays until the listener ends, so that the
-/// segments of its connections still go to the service.
+/// A listener may pass its SYNs to the kernel. The listener's claim stays until the listener ends,
+/// so that the segments of the listener's connections still go to the service.
 #[test]
 fn a_listener_whose_syns_pass_to_the_kernel_keeps_its_claim() {
     let mut scene = Scene::new();

@@ -4,8 +4,8 @@
 //! To add a call, put it into the group of its purpose, or make a group with a new purpose. Limit
 //! its arguments if one of them decides the effect: a family, a command, a request. A call that the
 //! service makes only during set-up does not belong here. `security::confinement` in
-//! `tests/interop` shows that the list is complete. A service that makes another call ends, and its
-//! log has the number of the call.
+//! `tests/interop` checks that serving makes no other call. A service that makes another call ends,
+//! and its log has the number of the call.
 
 use libc::c_long;
 
@@ -23,7 +23,7 @@ pub enum Rule {
         argument: u32,
         /// The mask.
         mask: u32,
-        /// The bits that are set.
+        /// The bits under the mask that must be set. The other bits under the mask must be clear.
         set: u32,
     },
     /// If the argument of this number is the id of this process.

@@ -18,7 +18,8 @@ pub const CAPABILITIES: &[(CapabilitySet, &str)] = &[
     (
         CapabilitySet::NET_ADMIN,
         "asks the kernel to resolve a neighbour (RTM_NEWNEIGH), and for the network namespace of \
-         a program's socket (SIOCGSKNS); binds beside a program's socket (TCP_REPAIR)",
+         a program's socket (SIOCGSKNS); binds beside a program's socket (TCP_REPAIR); lists the \
+         BPF programs of a cgroup (BPF_PROG_QUERY); switches off offloads (SIOCETHTOOL)",
     ),
     (
         CapabilitySet::NET_BIND_SERVICE,
@@ -132,8 +133,8 @@ fn reduce(held: &CapabilitySets, set: CapabilitySet) -> Result<(), ConfineError>
     set_capabilities(None, sets).map_err(ConfineError::at("the capabilities"))
 }
 
-/// Empties the bounding set and the ambient set. Returns false if the bounding set had to stay,
-/// because the process has no CAP_SETPCAP.
+/// Empties the bounding set and the ambient set, and locks the secure bits. Returns false if the
+/// bounding set and the secure bits had to stay, because the process has no CAP_SETPCAP.
 fn drop_bounding_and_ambient_sets(held: &CapabilitySets) -> Result<bool, ConfineError> {
     let may_set = held.effective.contains(CapabilitySet::SETPCAP);
     if may_set {

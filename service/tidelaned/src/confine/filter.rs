@@ -4,7 +4,8 @@
 //! The kernel does not execute a call that is not in the table, or whose arguments the table does
 //! not allow. The kernel sends SIGSYS to the thread instead. The handler of SIGSYS writes the
 //! call's number to the log and aborts the process. If the thread blocks the signal, the kernel
-//! ends the process.
+//! ends the process. Two cases differ: a call with [`Rule::Missing`] fails with ENOSYS, and a call
+//! of another architecture ends the process at once.
 //!
 //! Since Linux 5.11 the kernel keeps a bitmap of the calls that pass with any arguments. The calls
 //! of the packet path are in this bitmap, so the kernel does not run the BPF program for these

@@ -9,9 +9,9 @@ use std::{
 
 use libc::sock_filter;
 
-/// Flags of `seccomp`: the filter applies to all threads. SPEC_ALLOW keeps kernels before 5.16 from
-/// switching on mitigations of speculative execution (SSBD), which are meant for processes that run
-/// foreign code.
+/// Flags of `seccomp`. TSYNC applies the filter to all threads. SPEC_ALLOW keeps kernels before
+/// 5.16 from switching on mitigations of speculative execution (SSBD), which are meant for
+/// processes that run foreign code.
 const FILTER_FLAGS: libc::c_ulong =
     libc::SECCOMP_FILTER_FLAG_TSYNC | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
 const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;
@@ -50,11 +50,12 @@ pub(super) fn set_filter(program: &[sock_filter]) -> io::Result<()> {
     }
 }
 
-/// The kernel's report of a denied call: `siginfo_t` up to the fields of SIGSYS.
+/// The kernel's report of a denied call: the head of `siginfo_t`, with the fields of SIGSYS.
 #[repr(C)]
 struct DeniedCall {
     _signal: [c_int; 4],
     _address: *const c_void,
+    /// Number of the denied call.
     number: c_int,
     _architecture: u32,
 }
@@ -134,8 +135,8 @@ pub(super) fn report_denied_calls() -> io::Result<()> {
     check(result.into()).map(drop)
 }
 
-/// Returns true if the kernel lets this process use its open maps. Some kernels demand CAP_BPF of
-/// every caller before they look at the descriptor.
+/// Returns true if the kernel lets this process use its open BPF maps. Some kernels demand CAP_BPF
+/// of every caller before they look at the descriptor of the map.
 pub(super) fn may_use_open_maps() -> bool {
     /// The part of `union bpf_attr` that the command reads.
     #[repr(C, align(8))]
@@ -152,15 +153,17 @@ pub(super) fn may_use_open_maps() -> bool {
         flags: 0,
     };
     let size = size_of::<Lookup>();
-    // SAFETY: the attribute has `size` bytes, all initialised. No descriptor is -1, so the kernel
-    // touches no memory beyond the attribute.
+    // SAFETY: the attribute has `size` bytes. Its fields are initialised, and the kernel does not
+    // use the padding after `map`. No descriptor is -1, so the kernel touches no memory beyond the
+    // attribute.
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, BPF_MAP_LOOKUP_ELEM, &raw const nothing, size) };
     let refused = check(result).err().and_then(|error| error.raw_os_error());
     refused == Some(libc::EBADF)
 }
 
-/// Returns the version of the kernel's Landlock. Returns `None` if Landlock is missing or disabled.
+/// Returns the version of the kernel's Landlock ABI. Returns `None` if Landlock is missing or
+/// disabled.
 pub(super) fn landlock_version() -> Option<u32> {
     // SAFETY: with this flag the call takes no memory.
     let version = unsafe {
@@ -180,7 +183,8 @@ pub(super) fn landlock_version() -> Option<u32> {
 pub(super) struct LandlockRules(OwnedFd);
 
 impl LandlockRules {
-    /// Makes a ruleset that denies the rights `handled` for all files, and the scopes in `scoped`.
+    /// Makes a ruleset that denies the rights `handled` (bits LANDLOCK_ACCESS_FS_*) for all files,
+    /// and the actions `scoped` (bits LANDLOCK_SCOPE_*) on processes outside the Landlock domain.
     pub(super) fn new(handled: u64, scoped: u64) -> io::Result<Self> {
         /// `struct landlock_ruleset_attr`. Older kernels know fewer fields, and accept zeros for
         /// the rest.

@@ -11,10 +11,12 @@ use rustix::thread::CapabilitySet;
 
 use super::*;
 
-/// Variable that names the part of a test which a child process runs.
+/// Environment variable that is set only in child processes. The value is the part of the test that
+/// the child process runs, or another argument of the test.
 pub(crate) const PART: &str = "TIDELANED_TEST_PART";
 
-/// Runs the test of this name in a child process. The test can confine this process.
+/// Runs the test with the name `test` in a child process, which the test can confine. `part` is the
+/// value of [`PART`].
 pub(crate) fn child(test: &str, part: &str) -> Output {
     let own = std::env::current_exe().expect("this program");
     Command::new(own)

@@ -88,7 +88,9 @@ impl<P: NicPort> Control<P> {
         }
     }
 
-    /// Ends the sessions and connections of programs that the new configuration does not admit.
+    /// Judges the program of each session by the new configuration. A session whose program is not
+    /// admitted ends if the session has a registered program or a mux port. The end of the session
+    /// releases the program's connections. Other sessions stay open.
     fn judge_again(&mut self) {
         let access = &self.shared.access;
         let mut over = Vec::new();

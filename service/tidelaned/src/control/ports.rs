@@ -19,7 +19,7 @@ impl<P: NicPort> Control<P> {
         }
     }
 
-    /// Applies the users' limits to all mux ports.
+    /// Applies the users' rate limits to all mux ports.
     pub(super) fn limit_ports(&self) {
         for session in self.sessions.values() {
             if let Some(port) = &session.port {

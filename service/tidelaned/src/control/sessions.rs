@@ -42,11 +42,13 @@ impl<P: NicPort> Control<P> {
         self.sessions.insert(session.number, session);
     }
 
+    /// Makes epoll report the messages of a session.
     pub(super) fn listen_to(&self, session: &Session) -> rustix::io::Result<()> {
         let token = EventData::new_u64(SESSIONS + 2 * session.number);
         epoll::add(&self.epoll, &session.socket, token, EventFlags::IN)
     }
 
+    /// Handles an event of a session. `token` is the event's epoll token minus `SESSIONS`.
     pub(super) fn serve_session(&mut self, token: u64) {
         let (number, died) = (token / 2, token % 2 == 1);
         let Some(session) = self.sessions.get_mut(&number) else {

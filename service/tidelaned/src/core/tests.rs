@@ -42,7 +42,8 @@ fn start_core(heartbeats: &Arc<Heartbeats>) -> CoreHandle<MemPort> {
     start(host, config).expect("a thread").0
 }
 
-/// Waits until `condition` holds, for as long as a busy machine may need.
+/// Waits until `condition` returns true. Panics with `what` after 20 s, which is longer than a busy
+/// machine needs.
 fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = StdInstant::now();
     while !condition() {
@@ -61,7 +62,8 @@ fn an_idle_core_sleeps_and_a_frame_that_was_lost_wakes_it() {
         steps() > 0 && !core.shared.awake.load(Ordering::Acquire) && !queue.is_awaited()
     });
     wait_until("the core is asleep or on another CPU", || !core.is_beside());
-    // Write the time as the demux does when it redirects a frame. In this test, no frame arrives.
+    // Write a time, as the demux does when it redirects a frame. In this test, no frame arrives, so
+    // the watchdog has to wake the core.
     let before = steps();
     queue.beat(now().0);
     wait_until("the core answers", || {
@@ -70,6 +72,7 @@ fn an_idle_core_sleeps_and_a_frame_that_was_lost_wakes_it() {
     core.stop();
 }
 
+/// A core hangs in a loop or in a system call. The watchdog aborts the process.
 #[test]
 fn a_core_that_hangs_ends_the_service() {
     const TEST: &str = "core::tests::a_core_that_hangs_ends_the_service";
@@ -99,11 +102,12 @@ fn a_core_that_hangs_ends_the_service() {
     }
 }
 
+/// Each call counts as progress, so the watchdog does not abort the process.
 #[test]
 fn a_core_that_is_busy_for_long_does_not_hang() {
     let heartbeats = Arc::new(Heartbeats::without_demux().expect("memory"));
     let core = start_core(&heartbeats);
-    // Two seconds of work, in calls of 20 ms.
+    // The calls last two seconds in total.
     let done = Arc::new(AtomicU32::new(0));
     for _ in 0..100 {
         let done = done.clone();

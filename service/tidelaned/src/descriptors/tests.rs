@@ -1,4 +1,5 @@
-//! Tests of the threads that check descriptors, with sockets of the test as descriptors.
+//! Tests of the threads that check descriptors, with sockets and other descriptors that the tests
+//! make.
 
 use std::{
     io::Write,
@@ -14,8 +15,10 @@ use super::*;
 
 /// Index of the loopback interface.
 const LOOPBACK: u32 = 1;
+/// Time after which a test fails if no check has ended.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Returns `None` unless this process runs as root.
 fn threads() -> Option<DescriptorThreads> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: needs root");
@@ -33,7 +36,7 @@ fn sent(session: u64, kind: u32, descriptors: Vec<OwnedFd>) -> MessageWithDescri
     }
 }
 
-/// Returns the next checked message.
+/// Waits for the next checked message.
 fn next(threads: &DescriptorThreads) -> CheckedMessage {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -107,6 +110,8 @@ fn a_checked_socket_has_a_reservation() {
     assert!(matches!(next(&threads).result, CheckResult::Unfit));
 }
 
+/// SUSPEND_LISTENER requires a TCP socket that does not listen. The check returns the cookie of the
+/// socket.
 #[test]
 fn only_a_socket_that_listens_no_more_suspends_its_listener() {
     let Some(mut threads) = threads() else {
@@ -134,7 +139,8 @@ fn only_a_socket_that_listens_no_more_suspends_its_listener() {
     }
 }
 
-/// Returns a socket with unsent data and SO_LINGER, whose `close` blocks for up to `seconds`.
+/// Returns a socket with unsent data and SO_LINGER, and the listener to which the socket is
+/// connected. A `close` of the socket blocks for up to `seconds`, because nothing reads the data.
 fn lingering(seconds: u64) -> (OwnedFd, TcpListener) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let mut client = TcpStream::connect(listener.local_addr().unwrap()).expect("a connection");

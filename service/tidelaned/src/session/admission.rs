@@ -38,8 +38,8 @@ impl Session {
         self.admission.denied.map_or(0, Denial::code)
     }
 
-    /// Registers the program if it is admitted. A child is judged again, because its user, group or
-    /// namespace may have changed since the fork.
+    /// Registers the program if it is admitted. A child is judged again, because its network
+    /// namespace or cgroup may have changed since the fork. The child's own user is not judged.
     pub(super) fn register_if_admitted<P: NicPort>(
         &mut self,
         shared: &mut ServiceState<P>,

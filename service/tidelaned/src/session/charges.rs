@@ -11,8 +11,8 @@ use tidelane_host::accounts::{Account, Charge, Refused, Resource, User};
 /// Number of descriptors of a session that has not registered: its socket, and the pidfd of its
 /// process.
 const DESCRIPTORS: u64 = 2;
-/// Number of connections for which INHERIT, which makes a child a further holder of all connections
-/// of a process, costs as much as one ordinary message.
+/// Number of a user's connections that raise the cost of INHERIT by one ordinary message. INHERIT
+/// makes a child a further holder of all connections of a process.
 const CONNECTIONS_PER_COST: u64 = 64;
 
 /// The charges of a session.

@@ -1,5 +1,5 @@
-//! The control thread's next step with a session (a connected program) from which it has read a
-//! message.
+//! The control thread's next step with a session (a connected program), after the control thread
+//! has read or handled messages of the session.
 
 use std::io;
 
@@ -10,7 +10,8 @@ use tidelane_time::Instant;
 pub enum NextStep {
     /// The session continues, and another message may already wait.
     More,
-    /// The session continues when another message arrives.
+    /// The turn is over. The session continues when its socket has a message, which may already
+    /// wait.
     Continue,
     /// The session is read again at this time, because its user has exceeded the message rate.
     Pause(Instant),

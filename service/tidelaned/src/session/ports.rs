@@ -154,8 +154,8 @@ impl Session {
         }
     }
 
-    /// Handles OPEN_PORT: opens a mux port for the program, and sends the descriptors of its
-    /// memories and doorbells.
+    /// Handles OPEN_PORT: opens a mux port for the program, and sends the descriptors of the port's
+    /// memories, of the service page and of the doorbells that wake the cores.
     pub(super) fn open_port<P: NicPort>(
         &mut self,
         shared: &mut ServiceState<P>,
@@ -292,7 +292,7 @@ impl Session {
 }
 
 /// Returns the part of the answer PORT_OPENED that describes frames: their maximum length, and
-/// whether a received checksum may be partial. Returns `None` if a core does not answer.
+/// whether a received checksum may be partial. Returns `None` if core 0 does not answer.
 fn frame_terms<P: NicPort>(shared: &ServiceState<P>) -> Option<PacketPort> {
     let (frame_len_max, partial) = shared.cores.call(0, |host, _| host.frame_terms())?;
     Some(PacketPort {

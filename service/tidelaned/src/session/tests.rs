@@ -46,6 +46,7 @@ fn a_context_on_some_cores_stays_charged() {
         (again, used()),
         (refusal::LIMIT, [before[0] + 1, before[1] + 2])
     );
+    // Core 1 loses the program, so only core 0 adds the next context.
     let id = program
         .session
         .as_ref()

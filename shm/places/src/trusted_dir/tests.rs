@@ -1,4 +1,5 @@
-//! Tests of the refusals of links, of unsafe directories and of files of other users.
+//! Tests of trusted directories: creation and removal of entries, and the refusals of links, of
+//! pipes, of directories that others may write to, and of entries of other users.
 
 use std::{
     fs,

@@ -1,4 +1,4 @@
-//! Tests of the allocator, also against random sequences of calls.
+//! Tests of the allocator of stream buffers, also with random sequences of calls.
 
 use proptest::prelude::*;
 
@@ -61,7 +61,7 @@ fn sizes_out_of_range_and_foreign_buffers_are_refused() {
     assert!(BufferAllocator::new(0..u64::MAX).alloc(11).is_some());
 }
 
-/// Returns all blocks that `take_dirty` finds.
+/// Takes and returns all dirty blocks of at least `len_min` bytes.
 fn take_all_dirty(allocator: &mut BufferAllocator, len_min: u64) -> Vec<StreamBuffer> {
     std::iter::from_fn(|| allocator.take_dirty(len_min)).collect()
 }
@@ -99,8 +99,8 @@ fn each_used_block_is_lent_once() {
     );
 }
 
-/// A call of the allocator in a random sequence. `Trim` takes all dirty blocks and returns them as
-/// clean blocks.
+/// A call of the allocator in a random sequence. `Trim` takes all dirty blocks of at least 4096
+/// bytes and returns them as clean blocks.
 #[derive(Clone, Debug)]
 enum Step {
     Alloc(u8),

@@ -2,6 +2,7 @@
 
 use super::*;
 
+/// Returns the number of 512-byte blocks that the memory of the memfd occupies.
 fn resident_blocks(fd: &OwnedFd) -> i64 {
     fstat(fd).unwrap().st_blocks
 }

@@ -210,8 +210,8 @@ proptest! {
                 producer.commit();
                 producer.publish(&ours);
             }
-            // A hostile peer cannot make a consumer pop more entries than the ring has between two
-            // releases.
+            // Between two releases, a hostile peer cannot make a consumer pop more entries than the
+            // ring holds.
             let mut popped = 0;
             while let Ok(Some(at)) = consumer.claim(&peer) {
                 prop_assert!(at < LEN as usize);

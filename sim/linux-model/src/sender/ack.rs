@@ -12,29 +12,35 @@ pub(super) struct AckEffects {
     pub(super) advanced: bool,
     /// True if a segment was newly SACKed.
     pub(super) sacked: bool,
-    /// True if the ACK has a DSACK.
+    /// True if the ACK has a DSACK. False if DSACKs have reported more segments than were
+    /// retransmitted.
     dsack: bool,
     /// True if the DSACK reports the tail loss probe.
     dsack_of_probe: bool,
-    /// True if a segment that was sent before the recovery arrived without a retransmission.
+    /// True if the ACK newly ACKs or SACKs a segment below `Sender::high_seq` that was never
+    /// retransmitted.
     pub(super) original_acked: bool,
     /// True if a retransmitted segment was cumulatively ACKed.
     retrans_acked: bool,
     /// True if a retransmission was marked lost.
     pub(super) lost_retrans: bool,
-    /// Lowest sequence number that arrived after a higher one.
+    /// Lowest sequence number that this ACK newly SACKs although a higher number was SACKed before.
+    /// Retransmitted segments do not count.
     reordered: Option<u64>,
     /// Send times of the first and the last segment that this ACK cumulatively acknowledges.
+    /// Segments that were retransmitted or SACKed before do not count.
     acked_sent: Option<(u64, u64)>,
-    /// Send times of the first and the last segment that this ACK newly SACKs.
+    /// Send times of the first and the last segment that this ACK newly SACKs. Retransmitted
+    /// segments do not count.
     sacked_sent: Option<(u64, u64)>,
-    /// Latest transmission among the ACKed segments: its number, and the number of segments that
-    /// had been delivered before this transmission.
+    /// Latest transmission among the segments that this ACK cumulatively acknowledges or newly
+    /// SACKs: the number of the transmission, and the number of segments that had been delivered
+    /// before.
     latest: Option<(u64, u64)>,
 }
 
 impl AckEffects {
-    /// Returns true if the ACK neither advances SND.UNA nor has a DSACK.
+    /// Returns true if the ACK neither advances SND.UNA nor has a DSACK (as in `dsack`).
     pub(super) const fn is_duplicate(&self) -> bool {
         !(self.advanced || self.dsack)
     }
@@ -146,7 +152,8 @@ impl Sender {
 
     fn process_dsack(&mut self, start: u64, end: u64, effects: &mut AckEffects) {
         self.counters.dsack_recv += end - start;
-        // If there are more DSACKs than retransmissions, the network duplicates segments.
+        // If DSACKs have reported more segments than were retransmitted, the network duplicates
+        // segments.
         if self.counters.dsack_recv > self.counters.retrans_segs {
             return;
         }
@@ -166,7 +173,8 @@ impl Sender {
         }
     }
 
-    /// Removes cumulatively ACKed segments. Returns true if the timer must be set again.
+    /// Removes cumulatively ACKed segments. Returns true if the timer must be set again. `high` is
+    /// the number after the highest segment that was SACKed before this ACK.
     fn remove_acked(&mut self, ack: &Ack, effects: &mut AckEffects, high: u64) -> bool {
         let mut reordered = None;
         while self.scoreboard.snd_una < ack.ack {

@@ -12,13 +12,14 @@ const BURST_MIN: u64 = 2;
 /// Time in microseconds after a transmission during which a super-frame may be deferred.
 const DEFER_MAX: u64 = 1_000;
 
-/// Kind of transmission that follows the processing of an ACK.
+/// Kind of transmission with which the processing of an ACK ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Next {
+    /// No retransmission.
     Nothing,
     /// Retransmit lost segments.
     Lost,
-    /// Send new data first (F-RTO).
+    /// Send new segments (F-RTO). Retransmit lost segments if no new segment can be sent.
     New,
 }
 
@@ -38,7 +39,8 @@ impl Sender {
         });
     }
 
-    /// Sends one new segment if the peer's window allows it. Returns true if the segment was sent.
+    /// Sends one new segment, with PSH if `push` is true. Returns false if the peer's window is
+    /// full.
     pub(super) fn send_new(&mut self, push: bool) -> bool {
         if self.scoreboard.packets_out() >= self.settings.window {
             return false;
@@ -93,8 +95,9 @@ impl Sender {
     }
 
     /// Returns true if the next super-frame is deferred so that it becomes longer
-    /// (`tcp_tso_should_defer`). This is the case while less than a third of the window is free and
-    /// the next ACK is expected soon.
+    /// (`tcp_tso_should_defer`). The sender defers only outside of Recovery and Loss, and within
+    /// [`DEFER_MAX`] of the last transmission. The next ACK must be expected soon. The free window
+    /// must be less than a third of the window and less than `most` segments.
     fn defers(&self, most: u64) -> bool {
         let free = self.cubic.cwnd - self.scoreboard.in_flight();
         let Some(head) = self.scoreboard.get(self.scoreboard.snd_una) else {
@@ -106,8 +109,9 @@ impl Sender {
         not_recovering && recent && due && free < most && 3 * free < self.cubic.cwnd
     }
 
-    /// Sends one super-frame of at most half a window. Returns its length in segments. The last
-    /// segment has PSH, unless the super-frame has only one segment.
+    /// Sends one super-frame of at most `most` segments and at most half a congestion window.
+    /// Returns its length in segments. The last segment has PSH, unless the super-frame has only
+    /// one segment.
     fn send_burst(&mut self, most: u64) -> u64 {
         let cwnd = self.cubic.cwnd;
         let free = cwnd - self.scoreboard.in_flight();

@@ -125,8 +125,10 @@ impl Sender {
         self.cubic.reduce();
     }
 
-    /// Sets the window by proportional rate reduction (RFC 6937 §3.1). The slow start reduction
-    /// bound applies while SND.UNA advances without new losses. `delivered` is in segments.
+    /// Sets the window by proportional rate reduction (RFC 6937 §3). `delivered` is the number of
+    /// newly delivered segments. The additional segment of the slow start reduction bound is
+    /// allowed only if `advanced` is true (SND.UNA has advanced) and `more_lost` is false (no new
+    /// losses).
     pub(super) fn cwnd_reduction(&mut self, delivered: u64, advanced: bool, more_lost: bool) {
         let prr = &mut self.prr;
         if delivered == 0 || prr.prior_cwnd == 0 {

@@ -2,6 +2,7 @@
 
 use super::*;
 
+/// Round-trip time in microseconds.
 const RTT: u64 = 20_000;
 
 fn settings() -> Settings {
@@ -12,6 +13,8 @@ fn settings() -> Settings {
     }
 }
 
+/// Returns an ACK for the segments below number `ack`. The ACK echoes the timestamp of a segment
+/// that was sent at time `at` in microseconds. `blocks` has the SACK blocks, in segments.
 fn ack(ack: u64, at: u64, blocks: &[(u64, u64)]) -> Ack {
     let mut all = [(0, 0); 3];
     all[..blocks.len()].copy_from_slice(blocks);
@@ -121,7 +124,7 @@ fn a_silent_tail_is_probed_after_two_round_trips_and_then_times_out() {
         (vec![10], 1)
     );
     let timeout = sender.deadline().expect("armed");
-    // The timeout is SRTT plus 200 ms, counted from the probe.
+    // The timeout is due after SRTT, 200 ms, and a tick, counted from the probe.
     assert_eq!(timeout, probe + 221_000);
     sender.on_timer(timeout);
     assert_eq!(numbers(sender.take_segments()), [0]);
@@ -131,7 +134,7 @@ fn a_silent_tail_is_probed_after_two_round_trips_and_then_times_out() {
     );
     let again = sender.deadline().expect("armed");
     assert_eq!(again, timeout + 441_000, "twice as long");
-    // The timeout is not spurious, so the sender retransmits everything in slow start.
+    // The timeout is not spurious, so the sender goes on with the retransmission of segment 1.
     sender.on_ack(timeout + RTT, &ack(1, timeout, &[]));
     assert_eq!(
         numbers(sender.take_segments()),

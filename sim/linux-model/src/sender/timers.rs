@@ -6,7 +6,8 @@ use crate::{
     rtt::{RTO_MAX, RTO_MIN},
 };
 
-/// Delay of the probe timer beyond two round trips, in microseconds (`TCP_TIMEOUT_MIN`).
+/// Delay of the probe timer beyond two round trips if several segments are in flight, in
+/// microseconds (`TCP_TIMEOUT_MIN`).
 const TIMEOUT_MIN: u64 = 2_000;
 
 impl Sender {
@@ -15,8 +16,8 @@ impl Sender {
         self.timer = Some((timer, self.ticks.deadline(self.now, span)));
     }
 
-    /// Returns the time in microseconds until the retransmission timeout, counted from the
-    /// transmission of the first segment in flight.
+    /// Returns the time in microseconds until the retransmission timeout, counted from the last
+    /// transmission of the segment at SND.UNA.
     fn timeout_left(&self) -> u64 {
         let sent = self
             .scoreboard
@@ -25,6 +26,9 @@ impl Sender {
         (sent + self.ticks.round_up(self.rto)).saturating_sub(self.now)
     }
 
+    /// Sets the retransmission timer, or stops the timer if no segment is in flight. The timeout
+    /// counts from the transmission of the segment at SND.UNA if the timer has had another purpose,
+    /// and from now otherwise (`tcp_rearm_rto`).
     pub(super) fn rearm(&mut self) {
         if self.scoreboard.packets_out() == 0 {
             self.timer = None;
@@ -67,7 +71,7 @@ impl Sender {
         true
     }
 
-    /// Sends a tail loss probe (RFC 8985 §7.3).
+    /// Sends a tail loss probe (RFC 8985 §7.3), unless a probe is outstanding.
     pub(super) fn send_loss_probe(&mut self) {
         if self.scoreboard.packets_out() == 0 {
             return;
@@ -85,6 +89,8 @@ impl Sender {
             self.timer = None;
             return self.rearm();
         }
+        // A probe is outstanding. With the timer `LossProbe`, `rearm` counts the timeout from the
+        // transmission of the segment at SND.UNA, instead of from now.
         self.timer = Some((Timer::LossProbe, self.now));
         self.rearm();
     }
@@ -140,8 +146,8 @@ impl Sender {
         self.frto = fresh || self.timeouts > 0;
     }
 
-    /// Marks the segment at SND.UNA lost, and all segments that were not sent within the last round
-    /// trip.
+    /// Marks the segment at SND.UNA lost, and all segments whose last transmission is at least a
+    /// round trip old. SACKed segments are not marked.
     fn mark_old_lost(&mut self) {
         let (first, now, rtt) = (self.scoreboard.snd_una, self.now, self.rack.rtt);
         for seq in first..self.scoreboard.snd_nxt() {
@@ -153,6 +159,7 @@ impl Sender {
         }
     }
 
+    /// Begins the undo state of a window reduction. [`Undo`] describes `prior`.
     pub(super) fn init_undo(&mut self, prior: Option<(u64, u64)>) {
         let again = self.scoreboard.retrans_out;
         self.undo = Undo {

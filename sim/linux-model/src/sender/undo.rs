@@ -13,7 +13,8 @@ impl Sender {
         self.cubic.ssthresh.max(cwnd / 2 + cwnd / 4)
     }
 
-    /// Returns true if the current ACK echoes a timestamp from before the first retransmission.
+    /// Returns true if the current ACK echoes a timestamp from before the first retransmission, or
+    /// if there was no retransmission.
     pub(super) fn acks_original_transmission(&self) -> bool {
         self.undo
             .retrans_stamp
@@ -25,6 +26,8 @@ impl Sender {
             && (self.undo.undo_retrans == Some(0) || self.acks_original_transmission())
     }
 
+    /// Raises the window and ssthresh to the values of `Undo`, if any. If `unmark` is true, also
+    /// removes all loss marks.
     pub(super) fn undo_reduction(&mut self, unmark: bool) {
         if unmark {
             self.scoreboard.unmark_lost();
@@ -38,7 +41,7 @@ impl Sender {
         self.rack.advanced = true;
     }
 
-    /// Ends a recovery. Undoes its window reduction if the losses were spurious.
+    /// Ends Recovery or Loss. Undoes the window reduction if the losses were spurious.
     pub(super) fn try_undo_recovery(&mut self) {
         if self.may_undo() {
             self.undo_reduction(false);
@@ -71,8 +74,10 @@ impl Sender {
         true
     }
 
-    /// Handles a partial ACK in recovery, which has advanced SND.UNA from `prior`. Returns true if
-    /// no further segments should be marked lost.
+    /// Handles an ACK in Recovery that has advanced SND.UNA from `prior`. If the ACK is for an
+    /// original transmission and no retransmission is in flight, undoes the window reduction.
+    /// Returns true if the ACK is for an original transmission and retransmissions are in flight.
+    /// No further segments should then be marked lost.
     pub(super) fn undo_partially(&mut self, prior: u64) -> bool {
         if self.undo.marker.is_none() || !self.acks_original_transmission() {
             return false;

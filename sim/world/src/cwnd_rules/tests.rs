@@ -112,13 +112,15 @@ fn two_reductions_in_one_round_trip_are_reported() {
         }
         rules
     };
-    // All data that was in flight before this step is acknowledged, so one RTT has passed.
+    // All data that was sent before the step of the first reduction is acknowledged, so one RTT has
+    // passed.
     let before = flight - 3 * MSS;
     let later = info(u64::from(before), flight, flight, 5 * MSS);
     assert_eq!(check(&mut start(), later), Ok(()));
     let early = info(u64::from(before) - 2, flight, flight, 5 * MSS);
     let rule = "cwnd is lowered once per round trip";
     assert_eq!(check(&mut start(), early), Err(rule));
+    // A timeout may reduce cwnd again in the same round trip.
     let timed_out = FlowInfo {
         ca_state: CaState::Loss,
         ..info(0, flight, MSS, 5 * MSS)

@@ -26,7 +26,7 @@ pub struct Place<'a> {
     pub listeners: Vec<&'a ListenerSpec>,
 }
 
-/// Returns the options of a context.
+/// Returns the options of the context of host `index`.
 pub fn options(spec: &DirectSpec, index: usize, rng: &Rng) -> DirectOptions {
     let mut secret = [0; 16];
     rng.fork(1).fill(&mut secret);
@@ -55,7 +55,8 @@ pub fn socket(endpoint: Endpoint) -> SocketAddr {
     (std::net::IpAddr::from(endpoint.addr), endpoint.port).into()
 }
 
-/// Returns the addresses at which the context opens a listener.
+/// Returns the local addresses at which the context of host `index` listens for `listener`. The
+/// context opens one listening socket for each address.
 pub fn locals(listener: &ListenerSpec, index: usize) -> Vec<SocketAddr> {
     let at = |addr| socket(Endpoint::new(addr, listener.port));
     match listener.bound {

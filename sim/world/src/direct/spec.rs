@@ -8,8 +8,8 @@ use tidelane_time::Duration;
 
 use crate::{family::IPV6_MTU_MIN, host_spec::new_host};
 
-/// Parameters of a direct host, whose programs use one `DirectContext`. Its index follows the
-/// indices of Tidelane's hosts and of the smoltcp host.
+/// Parameters of a direct host, whose programs use one `DirectContext`. The index of the host
+/// follows the indices of the hosts with a service and of the smoltcp host.
 #[derive(Clone, Debug)]
 pub struct DirectSpec {
     /// MTU of the host's interface, in bytes.
@@ -22,13 +22,13 @@ pub struct DirectSpec {
     pub buffers: u32,
     /// Length of a buffer in bytes. Unused if the NIC shares its memory.
     pub buffer_len: u32,
-    /// Limit of the buffers of one descriptor that are queued or unacknowledged.
+    /// Largest number of buffers of one descriptor that are queued or unacknowledged.
     pub send_queue_max: usize,
     /// True if TCP_NODELAY is set.
     pub nodelay: bool,
     /// Number of received bytes that a program holds before it pauses the connection.
     pub held_max: u32,
-    /// Longest time from a cycle of the context with events to the next cycle.
+    /// Longest time from a cycle in which the context does not wait to the next cycle.
     pub step_time_max: Duration,
     /// Longest delay until a waiting context notices a frame.
     pub wake_time_max: Duration,
@@ -39,7 +39,8 @@ pub struct DirectSpec {
 impl DirectSpec {
     /// Draws the parameters of a direct host.
     pub(crate) fn new(rng: &mut Rng) -> Self {
-        // Draw the windows and timers like those of Tidelane's hosts.
+        // The MTU, the times and the engine's configuration are drawn like those of a host with a
+        // service.
         let host = new_host(rng);
         let mut spec = Self {
             mtu: host.mtu,

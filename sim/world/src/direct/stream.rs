@@ -15,7 +15,7 @@ use crate::{pattern::HEADER_LEN, pipe::Pipe};
 /// A host's context, which the host and its streams share.
 pub type Shared = Rc<RefCell<DirectContext<Nic>>>;
 
-/// Probability in ppm that a send reuses a received buffer.
+/// Probability in ppm that a send reuses an empty received buffer, if the stream keeps one.
 const RECYCLED_PPM: u32 = 500_000;
 
 /// Limits that a program observes.
@@ -33,14 +33,20 @@ pub struct DirectStream {
     descriptor: Descriptor,
     /// Received buffers that the program holds.
     held: VecDeque<Buffer>,
+    /// Number of unread bytes in `held`.
     held_bytes: usize,
     limits: Limits,
     /// An empty received buffer, for reuse by the next write.
     spare: Option<Buffer>,
+    /// True after the event END, which reports the peer's FIN.
     has_end: bool,
+    /// Cause of the event CLOSED, as a number of `close_cause`.
     cause: Option<u32>,
+    /// True after the program has closed the connection.
     is_closed: bool,
+    /// True while the program has paused the connection.
     is_paused: bool,
+    /// True if the last write stopped because no buffer was available.
     lacks_memory: bool,
     /// Longest payload of a sent buffer in bytes.
     message_max: usize,
@@ -100,8 +106,8 @@ impl DirectStream {
         self.held.push_back(buffer);
     }
 
-    /// Pauses the connection while the program holds too much data. Resumes the connection after
-    /// the program has read the data.
+    /// Pauses the connection if the program holds too much data. Resumes the connection when less
+    /// than `HEADER_LEN` bytes of the data are unread.
     pub fn balance(&mut self) -> io::Result<()> {
         let mut context = self.context.borrow_mut();
         if !self.is_paused && self.held_bytes >= self.limits.held_max {
@@ -133,8 +139,8 @@ impl DirectStream {
         at
     }
 
-    /// Returns an empty buffer with headroom. Returns `None` if the remaining buffers are reserved
-    /// for received data.
+    /// Returns an empty buffer with headroom. Returns `None` if the context has no buffer, or if
+    /// the remaining buffers are reserved for received data.
     fn allocate(&mut self) -> Option<Buffer> {
         let mut context = self.context.borrow_mut();
         let pool = context.pool();
@@ -145,7 +151,8 @@ impl DirectStream {
         let Some(mut spare) = spare.filter(|_| self.rng.chance_ppm(RECYCLED_PPM)) else {
             return context.allocate(self.descriptor);
         };
-        // Overwrite the received data from its start, so that the headroom for headers remains.
+        // The range of an emptied buffer starts behind the received data. The new payload starts
+        // there or at half of the buffer, whichever is lower, so that room for data remains.
         let start = spare.range().start.min(spare.capacity() / 2);
         spare.set_payload(start..start);
         Some(spare)

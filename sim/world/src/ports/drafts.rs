@@ -168,7 +168,8 @@ impl Drafts<'_> {
         (is_wrong && draft.src.1.addr.is_v4() == dst.is_v4()).then_some((draft, refusal))
     }
 
-    /// Draws a valid GSO frame, with its segment size in bytes.
+    /// Draws a valid GSO frame, with its segment size in bytes. Returns `None` if the drawn 3-tuple
+    /// is not of TCP, or if a frame has no room for a segment of [`GSO_SEGMENT_MIN`] bytes.
     pub fn gso(&self, rng: &mut Rng) -> Option<(Draft, u16)> {
         let mut draft = self.genuine(rng)?;
         let headers = if draft.dst.addr.is_v4() { 54 } else { 74 };

@@ -1,7 +1,7 @@
 //! The driver of the mux: opens and closes mux ports, and moves claims of 3-tuples. A mux port is a
 //! pair of packet rings through which a program with a TCP/IP stack of its own shares the NIC. The
 //! driver makes each call to the mux and to the oracle, which implements the rules of claims a
-//! second time. The results must agree.
+//! second time. For each claim, the mux and the oracle must agree.
 
 use tidelane_mux::{PortCounters, PortId, Tuple};
 use tidelane_packet_ring::ServiceEnd;
@@ -18,7 +18,7 @@ use crate::{
 /// Number of the capture of each tap.
 const CAPTURE: u64 = 1;
 
-/// A mux port, with its number in the run.
+/// The two numbers of a mux port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PortName {
     /// Number of the mux port in the run.
@@ -52,7 +52,7 @@ impl Driver {
         }
     }
 
-    /// Opens a mux port.
+    /// Opens a mux port. `end` is the mux's end of the port's packet rings.
     pub fn open(
         &mut self,
         now: Instant,
@@ -84,7 +84,8 @@ impl Driver {
         Some(check)
     }
 
-    /// Claims a 3-tuple for a mux port. Returns true if the 3-tuple was free.
+    /// Claims a 3-tuple for a mux port. Returns true if the 3-tuple was free, or if the port had
+    /// the claim before. Returns an error if the mux and the oracle disagree.
     pub fn claim(
         &mut self,
         now: Instant,

@@ -30,23 +30,30 @@ use crate::{
 /// Interval of the checks for peers that have disappeared without a reset.
 const GONE_PEER_INTERVAL: Duration = Duration::from_secs(20);
 
+/// The stack, which the program and its streams share.
 type Shared = Rc<RefCell<Stack<ProgramEnd>>>;
 
 /// One connection of the stack, with the interface that its program uses.
 struct EmbeddedStream {
     stack: Shared,
     connection: Connection,
+    /// Cause of the end of the connection. `None` before the end.
     cause: Option<CloseCause>,
+    /// True if the handshake is complete.
     is_established: bool,
     /// True if the peer's FIN has arrived.
     fin: bool,
+    /// True if the program has shut down for writing.
     shut: bool,
+    /// True if the program has closed the stream.
     closed: bool,
 }
 
-/// A connection, and the time at which the program serves it next.
+/// A connection that the program has not closed.
 struct Open {
     end: ConnectionEnd<EmbeddedStream>,
+    /// Time at which the program serves the connection next. `None` if the program waits for an
+    /// event.
     at: Option<Instant>,
 }
 
@@ -55,9 +62,13 @@ pub struct EmbeddedProgram {
     stack: Shared,
     listener: Option<Listener>,
     open: Vec<Open>,
+    /// Active opens that have not begun, in the order of time.
     starts: VecDeque<Start>,
+    /// Index of the host.
     host: usize,
+    /// Time of the next check for peers that have disappeared.
     next_gone_check: Instant,
+    /// Number of connections accepted so far.
     accepted: u64,
     rng: Rng,
 }
@@ -167,7 +178,7 @@ impl Pipe for EmbeddedStream {
 }
 
 impl EmbeddedProgram {
-    /// Starts the program on the mux port `end`.
+    /// Starts the program. `end` is the program's end of the mux port.
     pub fn new(launch: &Launch<'_>, engine: &EngineConfig, end: ProgramEnd) -> Self {
         let mut secret = [0; 16];
         launch.rng.fork(1).fill(&mut secret);
@@ -198,12 +209,12 @@ impl EmbeddedProgram {
         }
     }
 
-    /// Returns true if the program has finished.
+    /// Returns true if the program has no connection to open or to serve.
     pub fn is_idle(&self) -> bool {
         self.open.is_empty() && self.starts.is_empty()
     }
 
-    /// Returns true if the stack has no connection, not even in TIME-WAIT.
+    /// Returns true if the program is idle, and the stack has no connection, not even in TIME-WAIT.
     pub fn is_over(&self) -> bool {
         let stack = self.stack.borrow();
         self.is_idle() && stack.is_empty() && stack.next_timeout().is_none()
@@ -231,7 +242,7 @@ impl EmbeddedProgram {
     }
 
     /// Runs the program until it would sleep. Returns the time of the program's next run, if no
-    /// doorbell rings before.
+    /// doorbell rings before. Returns `None` if only a doorbell can wake the program.
     pub fn run(
         &mut self,
         now: Instant,
@@ -302,7 +313,7 @@ impl EmbeddedProgram {
         }
     }
 
-    /// Takes the events of the stack. Returns the connections with events.
+    /// Takes the events of the stack. Returns the connections with events other than urgent data.
     fn take_events(&mut self) -> BTreeSet<u64> {
         let mut changed = BTreeSet::new();
         loop {
@@ -327,8 +338,8 @@ impl EmbeddedProgram {
         }
     }
 
-    /// Serves each connection with an event or an expired timer. A lost event therefore shows as a
-    /// connection without progress.
+    /// Serves only the connections with an event or an expired timer. A lost event therefore shows
+    /// as a connection without progress.
     fn give_turns(
         &mut self,
         now: Instant,

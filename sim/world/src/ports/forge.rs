@@ -73,6 +73,7 @@ impl Draft {
 }
 
 /// Converts a frame to UDP: the transport header is already UDP, but the IP header names TCP.
+/// `start` is the offset of the transport header in bytes.
 fn into_udp(frame: &mut [u8], (src, dst): (IpAddress, IpAddress), start: usize) {
     if src.is_v4() {
         frame[V4_PROTOCOL] = UDP;
@@ -120,7 +121,7 @@ pub fn spoil(rng: &mut Rng, frame: &mut Vec<u8>) {
             rewrite_v4_checksum(frame);
         }
         4 => {
-            // Another protocol: ICMP, SCTP, or an IP packet within the packet.
+            // Another protocol: ICMP, ICMPv6, SCTP, IPv4 or IPv6 within the packet, or GRE.
             let at = if is_v4 { V4_PROTOCOL } else { V6_PROTOCOL };
             frame[at] = [1, 58, 132, 4, 41, 47][rng.below(6) as usize];
             if is_v4 {

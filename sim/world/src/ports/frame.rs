@@ -10,12 +10,12 @@ use crate::digest::Digest;
 pub const TCP: u8 = 6;
 /// Protocol number of UDP.
 pub const UDP: u8 = 17;
-/// Length of an Ethernet header.
+/// Length of an Ethernet header in bytes.
 const ETHERNET: usize = 14;
 /// TCP flags that identify a segment: SYN, RST and ACK. The mux may change other flags when it
 /// splits a GSO frame.
 const NAMING_FLAGS: u8 = 0b1_0110;
-/// TCP flags.
+/// Bits of the TCP flags.
 const SYN: u8 = 0b10;
 const RST: u8 = 0b100;
 const ACK: u8 = 0b1_0000;
@@ -33,9 +33,12 @@ pub struct Seen<'a> {
     seq: u32,
     /// Acknowledgment number. Zero for UDP.
     ack: u32,
+    /// TCP flags. Zero for UDP.
     flags: u8,
+    /// Payload of the TCP segment or UDP datagram.
     payload: &'a [u8],
-    /// True if the IPv4 header checksum and the TCP or UDP checksum are correct.
+    /// True if the IPv4 header checksum and the TCP or UDP checksum are correct. The absent
+    /// checksum of a UDP datagram over IPv4 counts as correct.
     pub is_intact: bool,
 }
 
@@ -45,6 +48,7 @@ struct Ip<'a> {
     src: IpAddress,
     dst: IpAddress,
     payload: &'a [u8],
+    /// True if the IPv4 header checksum is correct. An IPv6 header has no checksum.
     is_intact: bool,
 }
 
@@ -65,6 +69,7 @@ fn sum(bytes: &[u8], start: u32) -> u32 {
     fold(sum)
 }
 
+/// Adds the carries of a sum of 16-bit words to its low 16 bits.
 fn fold(sum: u32) -> u32 {
     let sum = (sum >> 16) + (sum & 0xffff);
     (sum >> 16) + (sum & 0xffff)
@@ -139,8 +144,8 @@ pub fn read(frame: &[u8]) -> Option<Seen<'_>> {
     })
 }
 
-/// Returns the protocol and source of the packet that an ICMP error quotes. Returns `None` if the
-/// frame contains no ICMP error.
+/// Returns the protocol and source of the packet that an ICMP or ICMPv6 error quotes. Returns
+/// `None` if the frame contains no complete error.
 pub fn quoted_source(frame: &[u8]) -> Option<(u8, Endpoint)> {
     let outer = frame_ip(frame)?;
     let is_error = match (outer.protocol, outer.payload.first()?) {
@@ -185,9 +190,9 @@ impl Seen<'_> {
         self.protocol == UDP || self.is_first()
     }
 
-    /// Returns the fingerprint of the packet: a hash of its endpoints, its sequence and
-    /// acknowledgment number, its flags SYN, RST and ACK, and its payload. An identical
-    /// retransmission has the same fingerprint.
+    /// Returns the fingerprint of the packet: a hash of its protocol, endpoints, sequence and
+    /// acknowledgment number, flags SYN, RST and ACK, and payload. An identical retransmission has
+    /// the same fingerprint.
     pub fn print(&self) -> u64 {
         self.print_of(self.seq, self.payload)
     }
@@ -206,7 +211,7 @@ impl Seen<'_> {
     }
 
     /// Returns the fingerprints of the segments of a GSO frame, or of a single packet.
-    /// `segment_size` is zero for a frame without GSO.
+    /// `segment_size` is the number of payload bytes of a segment, or zero for a frame without GSO.
     pub fn prints(&self, segment_size: u16) -> Vec<u64> {
         if segment_size == 0 || self.payload.is_empty() {
             return vec![self.print()];
@@ -270,7 +275,8 @@ mod tests {
             let seen = read(&genuine).expect("a packet");
             assert_eq!((seen.src, seen.dst, seen.protocol), (src, dst, TCP));
             assert!(seen.is_intact && !seen.is_reset());
-            // IPv6 has no checksum over its traffic class, flow label and hop limit.
+            // No checksum covers the Ethernet header, or the traffic class, flow label and hop
+            // limit of IPv6. The test leaves the Ethernet header and the IPv6 header as they are.
             let first = if is_v6 { 14 + 40 } else { 14 };
             for bit in first * 8..genuine.len() * 8 {
                 let mut wrong = genuine.clone();

@@ -3,7 +3,7 @@
 /// A kind of misbehaviour.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Harm {
-    /// Sends valid packets until the ring is full.
+    /// Sends up to 64 valid packets, until the ring is full.
     Flood,
     /// Sends from foreign addresses, 3-tuples and link addresses, or to impossible destinations.
     Forge,
@@ -15,13 +15,13 @@ pub enum Harm {
     GsoGarbage,
     /// Does not read for a while.
     StopsReading,
-    /// Writes invalid ring indices.
+    /// Writes a random value over one of its ring indices.
     Indices,
-    /// Writes invalid lengths and segment sizes.
+    /// Writes random lengths and segment sizes over entries of its ring.
     Lengths,
-    /// Overwrites published frames.
+    /// Publishes valid packets, and then writes forged frames to random places of its ring.
     Change,
-    /// Fills its memory with zeros, as a hole in a file would.
+    /// Fills its memory with zeros from an offset to the end, as a hole in a file would.
     Zeros,
     /// Publishes entries without writing them, and dies.
     HalfWritten,
@@ -29,9 +29,9 @@ pub enum Harm {
     Die,
     /// Closes its mux port, and opens a new port.
     Reopen,
-    /// Moves its claims to another hostile program.
+    /// Moves one claim or all claims to another hostile program.
     Move,
-    /// Claims 3-tuples, including foreign ones.
+    /// Claims a 3-tuple, which another program may have claimed.
     Claim,
     /// Releases a claim.
     Release,

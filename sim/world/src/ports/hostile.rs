@@ -35,7 +35,7 @@ const DATA: u64 = 4096;
 pub enum Demand {
     /// Close the mux port, because the program has died or wants a new port.
     Close,
-    /// Hand the claims to another program.
+    /// Move one claim or all claims to another hostile program.
     Move,
     /// Claim a 3-tuple.
     Claim(Tuple),
@@ -64,20 +64,21 @@ pub struct HostileProgram {
     pub rings: Rings,
     /// 3-tuples that the program has claimed.
     pub tuples: Vec<Tuple>,
-    /// True until the program overwrites its memory, its claims change, or a packet may be longer
-    /// than the MTU. Until then, the expected numbers of sent and refused packets are known. False
-    /// if the operator has rules.
+    /// True until the program overwrites its memory or dies, its claims change, or a packet may be
+    /// longer than the MTU. Until then, the expected numbers of sent and refused packets are known.
+    /// False if the operator has rules.
     pub is_exact: bool,
     /// True if the program has overwritten its memory.
     pub has_overwritten: bool,
+    /// The program's end of the mux port.
     end: ProgramEnd,
     /// Time until which the program reads nothing.
     reads_again_at: Instant,
-    /// Packets that the mux must send.
+    /// Number of packets that the mux must send.
     genuine: u64,
-    /// Packets that the mux must refuse for a known reason.
+    /// Number of packets that the mux must refuse for a known reason, by reason.
     forged: BTreeMap<SendRefusal, u64>,
-    /// Packets that the mux must refuse for any reason.
+    /// Number of packets that the mux must refuse for any reason.
     garbage: u64,
 }
 
@@ -105,7 +106,9 @@ impl HostileProgram {
         self.rings
     }
 
-    /// Returns an error if the mux has counted other numbers than the program has sent.
+    /// Returns an error if the mux has counted other numbers of sent or refused packets than
+    /// expected. Checks nothing if the expected numbers are unknown, or if the mux has not taken
+    /// all frames.
     pub fn check_counters(&self, counters: &PortCounters) -> Result<(), String> {
         if !self.is_exact || !self.rings.are_drained() {
             return Ok(());
@@ -205,7 +208,7 @@ impl HostileProgram {
         }
     }
 
-    /// Sends a frame. Breaks if the ring is full.
+    /// Sends a frame. Breaks if the ring is full, or if the frame is too long.
     fn send(&mut self, frame: &[u8], fate: Fate) -> ControlFlow<()> {
         let room = self.end.tx_frame();
         let Some(room) = room.and_then(|room| room.get_mut(..frame.len())) else {
@@ -277,6 +280,7 @@ impl HostileProgram {
 
     /// Sends a GSO frame. Breaks if the ring is full.
     fn send_gso_frame(&mut self, frame: &[u8], size: u16, fate: Fate) -> ControlFlow<()> {
+        // The ring carries the frame in one piece, so the length of the headers has no effect.
         let headers_len = frame.len().min(HEADERS_V4);
         let (headers, payload) = frame.split_at(headers_len);
         let room = self.end.tx_gso_headers();
@@ -372,7 +376,7 @@ impl HostileProgram {
         });
     }
 
-    /// Overwrites published frames with forged frames.
+    /// Writes forged frames to random places of the ring, which may hold published frames.
     fn change(&mut self, around: &Surroundings, oracle: &mut Oracle, rng: &mut Rng) {
         let ring_len = u64::from(self.rings.program.ring_len);
         for _ in 0..rng.between(1, 16) {
@@ -391,7 +395,7 @@ impl HostileProgram {
         }
     }
 
-    /// Publishes entries that are not or only partly written.
+    /// Publishes up to 200 units of the ring without writing them.
     fn publish_half_written(&mut self, rng: &mut Rng) {
         self.overwrite(|memory| {
             let mut produced = [0; 4];
@@ -402,8 +406,9 @@ impl HostileProgram {
         });
     }
 
-    /// Draws a 3-tuple to claim: a 3-tuple that a mux port has claimed, the same with another
-    /// address, or one with a nearby port number if the program's own port has the claim.
+    /// Draws a 3-tuple to claim: a 3-tuple that a mux port has claimed, or the same 3-tuple with
+    /// the unspecified address or an address of the host. If the program's own mux port has the
+    /// claim, the port number may be larger by four.
     fn wish(&self, around: &Surroundings, oracle: &Oracle, rng: &mut Rng) -> Option<Tuple> {
         let all: Vec<_> = oracle.owners.all().collect();
         let (owner, protocol, mut local) = *rng.pick(&all)?;

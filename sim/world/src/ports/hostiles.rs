@@ -1,7 +1,8 @@
-//! All hostile programs on mux ports. In each of its turns, a program misbehaves once, and may make
-//! a request to the driver, which opens and closes ports and moves the claims of 3-tuples
-//! (protocol, local address, local port). A mux port is a pair of packet rings through which a
-//! program with a TCP/IP stack of its own shares the NIC.
+//! All hostile programs on mux ports. In a turn of a program, its mux port opens or closes, or the
+//! program misbehaves once. A program that misbehaves may make a request to the driver, which opens
+//! and closes ports and moves the claims of 3-tuples (protocol, local address, local port). A mux
+//! port is a pair of packet rings through which a program with a TCP/IP stack of its own shares the
+//! NIC.
 
 use tidelane_host::MuxPorts;
 use tidelane_mux::{PortCounters, PortId};
@@ -26,20 +27,22 @@ use crate::{
 };
 
 /// First local port of the hostile programs' 3-tuples.
-const TUPLES_FIRST: u16 = 3000;
-/// Number of local ports per hostile program.
-const TUPLES: u16 = 4;
+const PORTS_PER_PROGRAM_FIRST: u16 = 3000;
+/// Number of local ports that are reserved for each hostile program.
+const PORTS_PER_PROGRAM: u16 = 4;
 
 /// A hostile program, with or without a mux port.
 struct Hostile {
     spec: HostileSpec,
+    /// Index of the program among the hostile programs.
     index: u16,
+    /// The program on its mux port. `None` while the program has no mux port.
     program: Option<HostileProgram>,
-    /// True if the program is gone and the driver has yet to close its mux port.
+    /// True if the program has given up its mux port and the driver has yet to close the port.
     is_closing: bool,
     /// Time of the next turn.
     next: Option<Instant>,
-    /// Number of turns that remain.
+    /// Number of turns that remain after the next turn.
     left: u32,
     rng: Rng,
 }
@@ -73,15 +76,15 @@ impl Hostiles {
         }
     }
 
-    /// Returns the time and the index of the next turn.
+    /// Returns the time of the next turn, and the index of the program that has this turn.
     pub fn next(&self) -> Option<(Instant, usize)> {
         let all = self.all.iter().enumerate();
         let turns = all.filter_map(|(index, hostile)| Some((hostile.next?, index)));
         turns.min()
     }
 
-    /// Gives a program a turn, in which it opens its mux port, misbehaves, or ends. Returns the
-    /// counters if the port was closed.
+    /// Gives a program a turn, in which its mux port opens or closes, or the program misbehaves.
+    /// Returns the counters if the port was closed.
     pub fn run(
         &mut self,
         now: Instant,
@@ -244,7 +247,7 @@ impl Hostile {
             rings.map_err(|error| violation(now, "the machine has memory", error.to_string()))?;
         let name = driver.open(now, service, end, true)?;
         let mut program = HostileProgram::new(name.key, name.id, rings, around);
-        let first = TUPLES_FIRST + self.index * TUPLES;
+        let first = PORTS_PER_PROGRAM_FIRST + self.index * PORTS_PER_PROGRAM;
         let v4 = Endpoint::new(around.addresses[0], first);
         let any = Endpoint::new(IpAddress::UNSPECIFIED_V4, first + 1);
         let last = around.addresses.last().copied().unwrap_or_default();
@@ -300,7 +303,8 @@ impl Hostile {
         // A 3-tuple of a well-behaved program is claimed only while its owner holds it, so that the
         // mux must refuse the claim. A restarted program therefore finds its own 3-tuple free. The
         // 3-tuples of all hostile programs may be claimed at any time.
-        let is_hostile = (TUPLES_FIRST..2 * TUPLES_FIRST).contains(&tuple.1.port);
+        let is_hostile =
+            (PORTS_PER_PROGRAM_FIRST..2 * PORTS_PER_PROGRAM_FIRST).contains(&tuple.1.port);
         let is_owned = driver.oracle.owners.overlaps(tuple.0, tuple.1);
         if !is_hostile && !is_owned {
             return Ok(());

@@ -95,8 +95,8 @@ impl<'a> Launch<'a> {
         }
     }
 
-    /// Returns the first local port of active opens with smoltcp. Each start uses other local
-    /// ports, because peers may still have connections of an earlier start.
+    /// Returns the first local port of active opens with smoltcp. Four consecutive starts use
+    /// different local ports, because peers may still have connections of an earlier start.
     pub fn smoltcp_port(&self) -> u16 {
         let start = self.earlier * START_PORTS % SMOLTCP_PORTS;
         SMOLTCP_FIRST + self.index as u16 * SMOLTCP_PORTS + start

@@ -2,10 +2,11 @@
 //! service and programs with their own stacks. A mux port is the pair of packet rings between one
 //! program and the mux.
 //!
-//! The oracle sees every frame that a program publishes to its mux port, every frame that the mux
-//! publishes to a program, and every frame on the link. The oracle records the mux port that owns
-//! each 3-tuple of protocol, local address and local port ([`Owners`]). The owners change only
-//! between two steps of the service, by calls of `driver.rs`, which opens mux ports and moves
+//! The oracle sees the frames that a program publishes to its mux port, the frames that the mux
+//! publishes to a program, and every frame that leaves or reaches the host's NIC. The oracle may
+//! miss frames that a hostile program writes over its own memory. The oracle records the mux port
+//! that owns each 3-tuple of protocol, local address and local port ([`Owners`]). The owners change
+//! only between two steps of the service, by calls of `driver.rs`, which opens mux ports and moves
 //! claims. A frame that leaves or arrives in a step is therefore checked against the owners during
 //! that step.
 
@@ -60,7 +61,8 @@ pub struct Oracle {
     ports: BTreeMap<PortKey, Port>,
     /// Mux ports that have published a packet, by the packet's fingerprint.
     published: BTreeMap<u64, Vec<PortKey>>,
-    /// Hashes of published frames that are not a complete TCP or UDP packet.
+    /// Mux ports that have published a frame without a complete TCP or UDP packet, by the frame's
+    /// hash.
     garbage: BTreeMap<u64, PortKey>,
     /// Number of frames of mux ports that have left the host according to the rules.
     pub checked_out: u64,
@@ -109,7 +111,9 @@ impl Oracle {
         }
     }
 
-    /// Records a frame that a program has published to its mux port. Returns the number of packets.
+    /// Records a frame that a program has published to its mux port. `segment_size` is the number
+    /// of payload bytes of a segment, and zero for a frame without GSO. Returns the number of
+    /// packets.
     pub fn publishes(&mut self, key: PortKey, frame: &[u8], segment_size: u16) -> u64 {
         let Some(seen) = frame::read(frame) else {
             self.garbage.insert(frame::whole(frame), key);
@@ -171,7 +175,7 @@ impl Oracle {
     }
 
     /// Checks that the owner of the source 3-tuple has sent the packet. Returns the owner, or
-    /// `None` if the engine has sent the packet.
+    /// `None` if the service itself has, or may have, sent the packet.
     fn check_sender(&self, now: Instant, seen: &Seen<'_>) -> Result<Option<PortKey>, Violation> {
         let owner = self.owners.owner(seen.protocol, seen.src);
         let senders = self.published.get(&seen.print());
@@ -237,7 +241,7 @@ impl Oracle {
                 {
                     self.check_rules(now, sender, Direction::Out, &seen)?;
                 }
-                // The packets of the engine are seen only here.
+                // Packets of the engine to a mux port of the same host are seen only here.
                 self.sees(&seen);
                 self.check_rules(now, key, Direction::In, &seen)?;
                 (seen.protocol, seen.dst, false)
@@ -284,6 +288,7 @@ impl Oracle {
     }
 
     /// Checks that the frames for a mux port were delivered in time, except `overruns` frames.
+    /// Frames for a hostile program may be missing.
     pub fn check_arrivals(
         &mut self,
         now: Instant,

@@ -49,7 +49,7 @@ impl Owners {
         !is_overlapped
     }
 
-    /// Returns true if the addresses of a claim overlap with `local`.
+    /// Returns true if a recorded claim overlaps with a claim of `local`.
     pub fn overlaps(&self, protocol: u8, local: Endpoint) -> bool {
         let here = self.owned.get(&(protocol, local.port));
         let overlaps = |old: &Owned| local.addr.is_unspecified() || old.covers(local.addr);
@@ -89,7 +89,7 @@ impl Owners {
         }
     }
 
-    /// Returns the mux port that owns a 3-tuple.
+    /// Returns the mux port that owns a 3-tuple, or `None` if no claim covers the 3-tuple.
     pub fn owner(&self, protocol: u8, local: Endpoint) -> Option<PortKey> {
         let here = self.owned.get(&(protocol, local.port))?;
         let owned = here.iter().find(|old| old.covers(local.addr));

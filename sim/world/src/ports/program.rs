@@ -26,15 +26,16 @@ enum Running {
     Smoltcp(Box<SmoltcpProgram>),
 }
 
-/// A program with smoltcp, which copies frames between the mux port and smoltcp's device.
+/// A program with smoltcp. The program copies frames between the mux port and smoltcp's device.
 struct SmoltcpProgram {
     host: SmoltcpHost,
+    /// The program's end of the mux port.
     end: ProgramEnd,
 }
 
 /// A well-behaved program on an open mux port.
 pub struct PortProgram {
-    /// Number of the mux port in the run.
+    /// Number of the mux port in the simulation.
     pub key: PortKey,
     /// Number of the mux port in the mux.
     pub id: PortId,
@@ -46,6 +47,7 @@ pub struct PortProgram {
     pub checks: ProgramChecks,
     running: Running,
     doorbell: Arc<Doorbell>,
+    /// Longest delay from the doorbell to the program's run.
     wake_time_max: Duration,
     rng: Rng,
 }
@@ -118,8 +120,10 @@ impl PortProgram {
         }
     }
 
-    /// Runs the program until it would sleep, and schedules its next run. A retired program runs
-    /// only its stack. Returns true if the program has published frames.
+    /// Runs the program until it would sleep, and schedules its next run. A retired program has
+    /// handed its mux port's claims over to another program: with the embedded stack, the program
+    /// runs only the stack, and with smoltcp, the program does nothing. Returns true if the program
+    /// has published frames.
     pub fn run(&mut self, now: Instant, run_state: &mut RunState) -> Result<bool, Violation> {
         let due = match &mut self.running {
             Running::Embedded(program) if self.checks.is_retired => program.poll(now),
@@ -136,7 +140,7 @@ impl PortProgram {
         })
     }
 
-    /// Wakes the program if the service has rung its doorbell.
+    /// Schedules a run of the program if the service has rung the program's doorbell.
     pub fn take_ring(&mut self, now: Instant) {
         if self.doorbell.drain() {
             let at = now + Duration(self.rng.below(self.wake_time_max.0 + 1));
@@ -144,7 +148,8 @@ impl PortProgram {
         }
     }
 
-    /// Returns the ends of connections that the program has not yet closed.
+    /// Returns the connection ends that the program has not yet closed: the number of the
+    /// connection, if it is known, and the role of the program.
     pub fn open_ends(&self) -> Vec<(Option<u32>, Role)> {
         match &self.running {
             Running::Embedded(program) => program.open_ends(),
@@ -160,7 +165,7 @@ impl PortProgram {
         }
     }
 
-    /// Returns true if the program has finished.
+    /// Returns true if the program has no connection to open or to serve.
     pub fn is_idle(&self) -> bool {
         match &self.running {
             Running::Embedded(program) => program.is_idle(),

@@ -22,18 +22,19 @@ pub struct ProgramChecks {
     key: PortKey,
     /// Number of packets that the program has published.
     published: u64,
-    /// Number of published frames that are longer than the smallest MTU of the run.
+    /// Number of published frames that are longer than the smallest MTU of the run, or that are GSO
+    /// frames with segments that may be longer.
     long: u64,
     /// Number of segments of these frames, minus the number of these frames.
     long_segments: u64,
     /// The smallest MTU of the run in bytes. `None` if the MTU does not change.
     mtu_min: Option<u32>,
-    /// Number of published RSTs that the operator's rules may refuse. smoltcp also sends a RST for
-    /// a connection whose SYN it has not sent.
+    /// Number of RSTs that smoltcp has published. The operator's rules may refuse these RSTs,
+    /// because smoltcp also sends a RST for a connection whose SYN it has not sent.
     stray_resets: u64,
     /// True if the program uses smoltcp.
     is_smoltcp: bool,
-    /// Number of packets that found no room in the program's ring, at the last check.
+    /// Number of packets that found no room in the ring to the program, at the last check.
     pub overruns: u64,
     /// True if the claims have moved to another mux port, so that the mux refuses the program's
     /// packets.
@@ -64,7 +65,7 @@ impl ProgramChecks {
     }
 
     /// Records a frame that the program has published, with its number of packets. `segment_size`
-    /// is not zero for a GSO frame.
+    /// is the number of payload bytes of a segment, and zero for a frame without GSO.
     pub fn publish(&mut self, frame: &[u8], segment_size: u16, packets: u64) {
         self.published += packets;
         let is_reset = frame::read(frame).is_some_and(|seen| seen.is_reset());
@@ -90,7 +91,7 @@ impl ProgramChecks {
     }
 
     /// Checks the counters after a step of the service. `may_overrun` is true if the step may have
-    /// found no room in the program's ring.
+    /// found no room in the ring to the program.
     pub fn check_step(
         &mut self,
         now: Instant,
@@ -107,7 +108,7 @@ impl ProgramChecks {
         Ok(())
     }
 
-    /// Checks a frame of the mux port that has left the host.
+    /// Checks the mux port's rate for a frame that has left the host.
     pub fn check_leaving(&mut self, now: Instant, frame: &[u8]) -> Result<(), Violation> {
         match self.rate.leaves(now, frame.len()) {
             true => Ok(()),
@@ -115,8 +116,9 @@ impl ProgramChecks {
         }
     }
 
-    /// Checks that the mux has refused no packet without a reason. A retired program has lost its
-    /// 3-tuples, and a packet may be longer than the MTU.
+    /// Checks that the mux has refused no packet without a reason. There are three reasons: a
+    /// retired program has lost its 3-tuples, a packet may be longer than the MTU, and a rule may
+    /// refuse a RST of smoltcp.
     fn check_refused(&self, now: Instant, counters: &PortCounters) -> Result<(), Violation> {
         let is_right = |(refusal, count): (&SendRefusal, &u64)| match refusal {
             SendRefusal::SourcePort => self.is_retired,

@@ -4,16 +4,18 @@
 use tidelane_mux::SendRate;
 use tidelane_time::Instant;
 
-/// Amounts that a mux port may send beyond its rate: one turn of 32 frames of 2 KiB, of which the
-/// last two may be GSO frames of 64 KiB, with segments of 512 bytes and headers of 128 bytes.
+/// Upper bounds of the packets and bytes of one turn, a burst of frames that the mux takes from a
+/// mux port: 32 frames of 2 KiB, and two GSO frames of 64 KiB in segments of 512 bytes with headers
+/// of 128 bytes. The last turn may exceed the rate by these amounts.
 const TURN_PACKETS: u64 = 32 + 2 * 128;
 const TURN_BYTES: u64 = 32 * 2048 + 2 * 128 * (512 + 128);
-/// The time for which an idle mux port collects tokens, as a part of a second.
+/// An idle mux port collects tokens for at most one second divided by this number.
 const DEPTHS_PER_SECOND: u64 = 100;
 
 /// The limits of a mux port's rate, with the amounts that the mux port has sent since its start.
 #[derive(Clone, Copy, Debug)]
 pub struct RateCheck {
+    /// Time since which the limits apply.
     since: Instant,
     rate: SendRate,
     /// Bytes of the frames that have left the host.
@@ -46,6 +48,8 @@ impl RateCheck {
         rate.is_none_or(|rate| self.permits(now, rate, sent, TURN_PACKETS))
     }
 
+    /// Returns true if a limit of `rate` per second permits the amount `sent` by `now`. `turn` is
+    /// the largest amount of one turn.
     fn permits(&self, now: Instant, rate: u64, sent: u64, turn: u64) -> bool {
         let nanos = u128::from((now - self.since).0);
         let earned = nanos * u128::from(rate) / 1_000_000_000;

@@ -2,7 +2,8 @@
 //! shares the NIC, with an observer of both rings.
 //!
 //! The observer reads the rings with its own consumers, which free no room. The world lets the
-//! observer read after each step of the service and each run of a program, so no frame is missed.
+//! observer read after each step of the service and each run of a program, so the observer misses
+//! no frame unless a hostile program overwrites its memory.
 
 use std::sync::Arc;
 
@@ -23,13 +24,16 @@ const NEEDED_MAX: u32 = 2 * 129;
 pub struct Rings {
     /// The memories of both rings, as the program maps them.
     pub program: PortRegions,
+    /// The observer's consumer of the ring from the program.
     from_program: PacketConsumer,
+    /// The observer's consumer of the ring to the program.
     to_program: PacketConsumer,
-    /// Index up to which the observer has read the frames for the program.
+    /// Index in units up to which the observer has read the frames for the program.
     observed: u32,
     /// True if the program has written an invalid value. The observer then reads no more frames of
     /// the program.
     is_corrupt: bool,
+    /// Buffer for the copy of one frame.
     bytes: Vec<u8>,
 }
 
@@ -61,7 +65,7 @@ impl Rings {
     }
 
     /// Calls `on_frame` for each frame that the program has published since the last call. The
-    /// second argument is the segment size of the frame.
+    /// second argument is the segment size in bytes, and zero for a frame without GSO.
     pub fn published(&mut self, mut on_frame: impl FnMut(&[u8], u16)) {
         while !self.is_corrupt {
             self.from_program.release();
@@ -80,8 +84,8 @@ impl Rings {
     }
 
     /// Calls `on_frame` for each frame that the mux has published since the last call. Returns true
-    /// if there was a frame, the first error of `on_frame`, or `Corrupt` if the mux has written an
-    /// invalid value.
+    /// if there was a frame. Stops at the first error of `on_frame`, and returns this error as the
+    /// inner result. Returns `Corrupt` if the mux has written an invalid value.
     pub fn delivered<E>(
         &mut self,
         mut on_frame: impl FnMut(&[u8]) -> Result<(), E>,
@@ -115,7 +119,7 @@ impl Rings {
         unread + NEEDED_MAX > self.program.ring_len / UNIT
     }
 
-    /// Returns true if the mux has taken all frames of the program.
+    /// Returns true if the mux has taken all published frames of the program.
     pub fn are_drained(&self) -> bool {
         index(&self.program.own, PRODUCED) == index(&self.program.peer, CONSUMED)
     }

@@ -3,9 +3,9 @@
 //!
 //! A SYN without ACK may pass if the rules accept its sender as the opener. Any other packet may
 //! pass in two cases: if the rules accept each side as the opener of the connection, or if a side
-//! that the rules accept has sent a SYN or a UDP datagram before. The check records the SYNs and
-//! datagrams for the whole run. The service forgets some of them, so the service may deny more
-//! packets than the check.
+//! that the rules accept as the opener has sent a SYN or a UDP datagram before. The check records
+//! the SYNs and datagrams for the whole run. The service forgets some of them, so the service may
+//! deny more packets than the check.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use tidelane_wire::Endpoint;
 
 use super::{frame::Seen, rules::PortRulesSpec};
 
-/// A sender and a receiver, with the protocol number.
+/// Protocol number, then the address and port of the sender, and of the receiver.
 type Directed = (u8, [u8; 16], u16, [u8; 16], u16);
 
 /// The rules, with the packets that the mux has had to judge.
@@ -37,7 +37,7 @@ impl RuleCheck {
         }
     }
 
-    /// Records a packet that reaches the mux, from a mux port or from the NIC.
+    /// Records a packet that reaches the mux, if the packet may open a connection.
     pub fn sees(&mut self, seen: &Seen<'_>) {
         if !self.rules.is_empty() && seen.may_open() {
             let sent = directed(seen.protocol, seen.src, seen.dst);
@@ -46,7 +46,8 @@ impl RuleCheck {
     }
 
     /// Records a packet that the mux judges for the mux port of a hostile or a well-behaved
-    /// program. `sender` is `Out` if the program has sent the packet.
+    /// program, if the service may refuse the packet by a RST. `sender` is `Out` if the program has
+    /// sent the packet.
     pub fn judges(&mut self, is_hostile: bool, sender: Direction, seen: &Seen<'_>) {
         if self.rules.has_refusals() && !self.is_sure(is_hostile, sender, seen) {
             let sent = directed(seen.protocol, seen.src, seen.dst);

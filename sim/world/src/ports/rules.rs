@@ -36,7 +36,7 @@ impl PortRulesSpec {
         self.actions().all(|action| action.is_none())
     }
 
-    /// Returns true if the service answers some denied packets by a RST.
+    /// Returns true if the service may answer denied packets by a RST.
     pub fn has_refusals(&self) -> bool {
         self.actions().any(|action| action == Some(Action::Refuse))
     }

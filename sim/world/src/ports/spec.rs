@@ -43,11 +43,12 @@ pub struct PortSpec {
 pub struct HostileSpec {
     /// Length of each packet ring in bytes.
     pub ring_len: u32,
-    /// Time of the first misbehaviour.
+    /// Time of the first turn, in which the program opens its mux port.
     pub start: Instant,
-    /// Longest time between two misbehaviours.
+    /// Longest time between two turns, except while the program waits for the driver. In most
+    /// turns, the program misbehaves once.
     pub every: Duration,
-    /// Number of misbehaviours.
+    /// Largest number of misbehaviours.
     pub count: u32,
     /// The kinds of misbehaviour.
     pub harms: Vec<Harm>,
@@ -76,7 +77,7 @@ pub enum ChangeKind {
     HandOver {
         /// True if all claims move at once. False if they move one by one.
         all: bool,
-        /// Time for which the old version still sends.
+        /// Time for which the mux port of the old version stays open.
         lasts: Duration,
     },
 }
@@ -95,7 +96,8 @@ pub struct PortsSpec {
     /// Longest time until the mux's driver (`driver.rs`, not a NIC driver) closes a port that a
     /// hostile program gives up, or a port in whose rings the mux has found an impossible value.
     pub answer_time_max: Duration,
-    /// Number of frames that the host's NIC sends between two steps. `None` means no limit.
+    /// Largest number of sent frames whose memory the host's NIC frees between two steps. `None`
+    /// means no limit.
     pub nic_rate: Option<u32>,
     /// True if the run is compared with a run without the hostile programs.
     pub is_compared: bool,
@@ -110,7 +112,9 @@ impl PortsSpec {
         self.programs.iter().any(is_smoltcp)
     }
 
-    /// Returns the index of the mux port of a program, or `None` for a program on the service.
+    /// Returns the index in [`programs`](Self::programs) of a program, or `None` for a program
+    /// without a mux port. `program` is an index in
+    /// [`Scenario::programs`](crate::Scenario::programs).
     pub fn index_of(&self, program: usize) -> Option<usize> {
         self.programs
             .iter()

@@ -1,4 +1,5 @@
-//! The part of direct hosts in a scenario.
+//! The direct hosts of a scenario. Their programs use the direct back end of the ring API
+//! (`app/direct`), which runs TCP within the programs.
 
 use tidelane_netem::Rng;
 use tidelane_time::{Duration, Instant};
@@ -13,8 +14,8 @@ use crate::{
 };
 
 impl Scenario {
-    /// Adds direct hosts to a scenario with the theme `Direct`. The topology already has their
-    /// links.
+    /// Adds direct hosts to a scenario with the theme `Direct`. The caller draws the topology after
+    /// this call, because each host needs links.
     pub(crate) fn draw_direct(&mut self, rng: &mut Rng) {
         let count = match self.theme {
             Theme::Direct => rng.between(1, 3),
@@ -40,7 +41,8 @@ impl Scenario {
         self.direct.get(host.checked_sub(self.first_direct())?)
     }
 
-    /// Adds a client to each direct host and to the smoltcp host, and a listener to most of them.
+    /// Adds a client to each direct host and to the smoltcp host. Adds a listener to the first
+    /// direct host, and to most of the other hosts of these kinds.
     pub(crate) fn add_direct_programs(&mut self, rng: &mut Rng) {
         if self.theme != Theme::Direct {
             return;
@@ -62,7 +64,7 @@ impl Scenario {
     }
 
     /// Selects another client for `plan`, so that one end is on a direct host and the other end on
-    /// another host.
+    /// another host of any kind. Changes nothing without the theme `Direct`.
     pub(crate) fn choose_direct_client(&self, rng: &mut Rng, plan: &mut ConnectionPlan) {
         if self.theme != Theme::Direct {
             return;
@@ -79,7 +81,8 @@ impl Scenario {
         }
     }
 
-    /// Adds faults of direct hosts, and changes of the path MTU.
+    /// Adds faults of direct hosts, and changes of the path MTU. smoltcp has no path MTU discovery,
+    /// so the path MTU does not change in a scenario with smoltcp.
     pub(crate) fn add_direct_faults(&mut self, rng: &mut Rng) {
         if self.theme != Theme::Direct {
             return;

@@ -1,4 +1,5 @@
-//! The IP versions and the narrow path of a scenario.
+//! The IP versions and the narrow path of a scenario. The narrow path is the path between routers
+//! with an MTU below 1500 bytes.
 //!
 //! The IP versions and the MTU are drawn from separate random streams, so the other parameters of a
 //! seed do not depend on these draws. [`Scenario::plain`] returns a scenario with IPv4 only and
@@ -16,7 +17,8 @@ use crate::{
 };
 
 impl Scenario {
-    /// Draws the IP version of each connection, and the MTU of the path between routers.
+    /// Gives IPv6 to each host whose MTU permits IPv6. Draws the IP versions of listeners and of
+    /// connections, and the MTU of the path between routers.
     pub(crate) fn add_families(&mut self, rng: &Rng) {
         let mut own = rng.fork(1);
         let share = [0, 500_000, 500_000, 1_000_000][own.below(4) as usize];
@@ -38,8 +40,8 @@ impl Scenario {
         self.narrow(&mut rng.fork(2));
     }
 
-    /// Draws a path MTU. A scenario with smoltcp has no narrow path, because smoltcp lacks path MTU
-    /// discovery.
+    /// Draws whether the path between routers is narrow, and its MTU in one or both directions. A
+    /// scenario with smoltcp has no narrow path, because smoltcp lacks path MTU discovery.
     fn narrow(&mut self, rng: &mut Rng) {
         let has_smoltcp =
             self.smoltcp.is_some() || self.ports.as_ref().is_some_and(PortsSpec::has_smoltcp);

@@ -24,8 +24,10 @@ use crate::{
 const LISTENERS_FIRST: u16 = 1000;
 /// Largest MTU of a mux port in bytes, without the link header.
 const PORT_MTU_MAX: u32 = 2034;
-/// Smallest MTU to which the MTU of a host may change, in bytes (RFC 791, RFC 8200 §5).
+/// Smallest MTU to which the MTU of a host without IPv6 changes, in bytes: every host accepts an
+/// IPv4 packet of this length (RFC 791 §3.1).
 const MTU_MIN_V4: u32 = 576;
+/// Smallest MTU to which the MTU of a host with IPv6 changes, in bytes (RFC 8200 §5).
 const MTU_MIN_V6: u32 = 1280;
 /// Largest delay of a link in a compared run: a run that is repeated without its hostile programs.
 const COMPARED_DELAY_MAX: Duration = Duration::from_millis(1);
@@ -35,7 +37,7 @@ const COMPARED_BACKLOG: u32 = 1024;
 const COMPARED_RING_LEN: u32 = 1 << 19;
 
 impl Scenario {
-    /// Adds the programs and listeners of mux ports to the scenario.
+    /// Adds well-behaved programs on mux ports, with their listeners, and hostile programs.
     pub(crate) fn add_ports(&mut self, rng: &mut Rng) {
         let host = rng.below(self.hosts.len() as u64) as usize;
         let count = match rng.below(8) {
@@ -75,6 +77,7 @@ impl Scenario {
         });
     }
 
+    /// Adds a well-behaved program on a mux port of `host`. Returns the program's parameters.
     fn new_port(&mut self, rng: &mut Rng, host: usize, is_smoltcp: bool) -> PortSpec {
         let program = self.programs.len();
         self.programs.push(ProgramSpec {
@@ -115,7 +118,7 @@ impl Scenario {
     }
 
     /// Draws changes of the MTU of the host with mux ports. smoltcp has no path MTU discovery, so
-    /// the MTU does not change beside smoltcp.
+    /// the MTU does not change if a program on a mux port uses smoltcp.
     pub(crate) fn add_mtu_changes(&mut self, rng: &mut Rng) {
         let Some(ports) = self.ports.as_ref().filter(|ports| !ports.has_smoltcp()) else {
             return;
@@ -170,8 +173,8 @@ impl Scenario {
 
 impl Scenario {
     /// Removes random causes of long delays from a compared run: loss, long links, short queues and
-    /// rings, pauses, slow accepts, delayed ACKs, Nagle's algorithm, faults, and deaths and
-    /// handovers of programs, and limits of the rate.
+    /// rings, pauses, slow accepts, smoltcp's delayed ACKs, Nagle's algorithm, faults, deaths and
+    /// handovers of programs, and the rate limits of mux ports.
     pub(crate) fn remove_random_delays(&mut self) {
         let Some(ports) = self.ports.as_mut().filter(|ports| ports.is_compared) else {
             return;

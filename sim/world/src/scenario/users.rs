@@ -6,12 +6,12 @@ use tidelane_netem::Rng;
 use super::Scenario;
 use crate::program_spec::Behaviour;
 
-/// Number of the first user of well-behaved programs.
+/// User id of the first user of well-behaved programs.
 const USERS_MIN: u32 = 1000;
-/// Number of users of client programs. All programs of listener `n` have user `USERS_MIN + n`,
-/// which may also be the user of clients.
+/// Number of users of client programs. All programs of listener `n` have the user id
+/// `USERS_MIN + n`, and clients may have the same user id.
 const USERS: u64 = 3;
-/// Number of the user of hostile programs.
+/// User id of the hostile programs.
 const HOSTILE_USER: u32 = 65_534;
 
 impl Scenario {

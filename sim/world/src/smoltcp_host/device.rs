@@ -17,7 +17,8 @@ use crate::{
     topology::{Topology, address, mac, mac_of},
 };
 
-/// Limit of the frames that wait for processing. The device drops further frames, like a NIC.
+/// Largest number of packets that wait for processing. The device drops further packets, like a
+/// NIC.
 const WAITING_MAX: usize = 1024;
 
 /// The device of a smoltcp host, with its queues in both directions.
@@ -55,7 +56,8 @@ impl Device {
         }
     }
 
-    /// Receives a frame from the link.
+    /// Queues the packet of a frame from the link. Drops a frame that is longer than the MTU
+    /// permits or has no IP packet, and every frame while the queue is full.
     pub fn arrive(&mut self, frame: &[u8]) {
         let fits = frame.len() <= self.mtu + ETHERNET_HEADER_LEN;
         let is_ip = match frame.get(12..=ETHERNET_HEADER_LEN) {
@@ -69,8 +71,8 @@ impl Device {
         }
     }
 
-    /// Makes one packet available to smoltcp's next poll. Drops each SYN for whose endpoints
-    /// `known` returns true. Returns true if there is a packet.
+    /// Makes one packet available to smoltcp's next poll. Drops the SYNs before this packet for
+    /// whose endpoints (the peer's first) `known` returns true. Returns true if there is a packet.
     pub fn admit(&mut self, known: impl Fn((Endpoint, Endpoint)) -> bool) -> bool {
         while self.admitted.is_none() {
             let Some(packet) = self.waiting.pop_front() else {
@@ -83,7 +85,8 @@ impl Device {
         true
     }
 
-    /// Takes the packets that smoltcp has sent, and converts them to frames.
+    /// Takes the packets that smoltcp has sent, and converts them to frames. Drops a packet to an
+    /// address that is in no entry of `hops`.
     pub fn take_sent(&mut self) -> Vec<Vec<u8>> {
         let hops = &self.hops;
         let frame = |packet: Vec<u8>| {

@@ -25,13 +25,14 @@ pub struct SmoltcpStream {
     closed: bool,
     /// True if the handshake has completed at any time.
     established: bool,
-    /// True if smoltcp's socket has yet to be closed.
+    /// True if the program has closed the stream or shut down for writing, and smoltcp's socket has
+    /// yet to be closed.
     close_pending: bool,
     /// Data that the stream has taken from the socket after the peer's FIN, and that the program
     /// has not read. The socket cannot keep this data, because smoltcp discards unread data at the
     /// end of TIME-WAIT.
     read_ahead: VecDeque<u8>,
-    /// Number of the connection, if it is known, and role of this end.
+    /// Number of the connection, if it is known, and role of this end. [`Self::named`] sets both.
     name: (Option<u32>, Role),
     /// Time at which the closed stream was first seen in FIN-WAIT-2.
     fin_wait_2_since: Option<Instant>,
@@ -81,7 +82,7 @@ impl SmoltcpStream {
         self.with(|socket| socket.state())
     }
 
-    /// Updates the history after a frame.
+    /// Updates the history after a frame, and makes a delayed close when it is possible.
     pub fn observe(&mut self) {
         use tcp::State::{CloseWait, Closing, Established, FinWait1, FinWait2, LastAck, TimeWait};
         let state = self.state();
@@ -92,9 +93,11 @@ impl SmoltcpStream {
             let got = self.with(|socket| socket.recv_slice(&mut rest).unwrap_or(0));
             self.read_ahead.extend(&rest[..got]);
         }
-        // smoltcp drops a connection that is closed before it is established, although RFC 9293
-        // §3.10.4 queues the close. In LAST-ACK, smoltcp 0.14 ignores ACKs without new data, so
-        // also window updates. In both cases, the stream delays the close.
+        // smoltcp drops a connection that is closed in SYN-SENT (RFC 9293 §3.10.4), but a program
+        // may shut down for writing before the handshake completes. In LAST-ACK, smoltcp 0.14
+        // ignores an ACK that acknowledges nothing new, and thus a window update. The stream
+        // therefore delays the close until the connection is established, and in CLOSE-WAIT until
+        // all sent data is acknowledged.
         let unsent = state == CloseWait && self.with(|socket| socket.send_queue()) > 0;
         if self.established && !unsent && std::mem::take(&mut self.close_pending) {
             self.with(tcp::Socket::close);
@@ -111,7 +114,7 @@ impl SmoltcpStream {
         });
     }
 
-    /// Aborts the closed stream after a long time in FIN-WAIT-2. smoltcp has no timer for this
+    /// Aborts the closed stream after `FIN_WAIT_2_MAX` in FIN-WAIT-2. smoltcp has no timer for this
     /// state, and a dead peer never sends its FIN. Returns the time at which the next call has to
     /// abort the stream. Returns `None` in another state, and after the abort.
     pub fn end_fin_wait_2(&mut self, now: Instant) -> Option<Instant> {

@@ -69,7 +69,7 @@ fn over_v6(frame: &[u8]) -> Vec<u8> {
 const SYN_ACK: TcpFlags = TcpFlags::SYN.union(TcpFlags::ACK);
 
 /// Returns an account of a connection between host 0 (ISS 100) and a peer (ISS 900). The peer's
-/// window is 1,000 bytes.
+/// window is 1,000 bytes, and the peer's MSS is 600 bytes.
 fn established() -> WireRules {
     let mut rules = WireRules::default();
     let syn = header(HOST, 100, 0, TcpFlags::SYN);

@@ -17,14 +17,16 @@ use crate::{
 /// If an ACK is lost and a copy arrives minutes later, the RTT sample is minutes long (RFC 7323
 /// §4.1, as in Linux). Three consecutive losses then take six minutes.
 const STUCK_AFTER: Duration = Duration::from_secs(15 * 120);
-/// Time in addition to 2 MSL within which all state must disappear after the last connection.
+/// Time in addition to 2 MSL within which all state must disappear after the last connection. Also
+/// the time within which the programs' slots must be released before.
 const DRAIN_MAX: Duration = Duration::from_secs(900);
 /// Number of idle steps that a host may take per second. Some are normal, because the timer wheel
 /// may report a time before the next deadline.
 const IDLE_STEPS_MAX: u32 = 3_000;
 
 impl World {
-    /// Counts a step of host `index` without work. Returns an error if there are too many.
+    /// Counts a step of host `index` if neither this step nor the step before it had work, and no
+    /// slow NIC holds sent frames. Returns an error if there are too many of these steps.
     pub(super) fn check_sleep(&mut self, index: usize, worked: bool) -> Result<(), Violation> {
         // One idle step after work is allowed, because the host has to discover that it is idle.
         let was_idle = std::mem::replace(&mut self.idle[index], !worked);
@@ -81,11 +83,12 @@ impl World {
         Ok(false)
     }
 
-    /// Returns true if the server's host has aborted the connection on a timeout, after the program
-    /// had closed the connection and the peer accepted no more data.
+    /// Returns true if the server's host has probably aborted the connection on a timeout, after
+    /// the program had closed the connection and the peer accepted no more data. The host only
+    /// counts these aborts. The count must cover all connections of the host that wait in this way.
     ///
     /// As in Linux, this abort sends no RST, so the client waits until its program gives up. The
-    /// simulator then kills the client's program.
+    /// simulator then kills the client's program, or on a direct host ends the client's connection.
     fn is_given_up(&self, entry: &Entry) -> bool {
         let host_of = |entry: &Entry| {
             let listener = &self.scenario.listeners[entry.plan.listener];
@@ -125,6 +128,8 @@ impl World {
         }
     }
 
+    /// Begins the drain if all connections are over and all well-behaved programs are idle. Kills
+    /// the hostile programs after the last burst of random writes.
     fn check_end(&mut self) -> Result<(), Violation> {
         if self.report.fuzz_bursts >= FUZZ_BURSTS_MAX {
             self.kill_hostile()?;
@@ -178,6 +183,8 @@ impl World {
         Ok(())
     }
 
+    /// Checks that every planned exchange is complete and that no state is left, and returns the
+    /// report.
     pub(super) fn finish(mut self) -> Result<Report, Violation> {
         for entry in self.run_state.ledger.entries() {
             let refused = self.run_state.ledger.refusals && entry.ends[1].stage == Stage::NotYet;

@@ -23,7 +23,8 @@ impl World {
         Ok(())
     }
 
-    /// Creates direct host `at`, whose programs open the connections that are not yet opened.
+    /// Creates direct host `at` (the index among the direct hosts). Its programs open their
+    /// connections that are not yet opened.
     fn new_direct(&mut self, at: usize) -> io::Result<DirectHost> {
         self.launches += 1;
         let scenario = &self.scenario;
@@ -45,13 +46,13 @@ impl World {
         DirectHost::new(&scenario.direct[at], &place, starts.into(), rng)
     }
 
-    /// Returns the direct host with the index `host`.
+    /// Returns the direct host with the index `host` among all hosts, or `None` for another host.
     pub(super) fn direct_mut(&mut self, host: usize) -> Option<&mut DirectHost> {
         let first = self.scenario.first_direct();
         self.direct.get_mut(host.checked_sub(first)?)
     }
 
-    /// Runs direct host `at`, and sends its frames.
+    /// Runs direct host `at`, and checks and sends its frames.
     pub(super) fn run_direct(&mut self, at: usize) -> Result<(), Violation> {
         let index = self.scenario.first_direct() + at;
         let worked = self.direct[at].run(self.now, &mut self.run_state)?;

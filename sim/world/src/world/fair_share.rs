@@ -28,7 +28,8 @@ pub struct Span {
 /// Spans of the compared connections, by number. `None` for other connections.
 pub type Spans = Vec<Option<Span>>;
 
-/// Returns the spans of the connections that share the mux or its NIC with hostile programs.
+/// Returns the spans of the complete connections that share the mux or its NIC with hostile
+/// programs.
 pub fn spans(scenario: &Scenario, entries: &[Entry]) -> Spans {
     let shares = |entry: &Entry| {
         let ports = scenario.ports.as_ref()?;
@@ -50,8 +51,8 @@ pub fn spans(scenario: &Scenario, entries: &[Entry]) -> Spans {
 }
 
 /// Checks that no connection lasts longer than its fair share permits. `spans` belongs to the run
-/// with `hostile` hostile programs, and `alone` to the run without them. Returns the number of
-/// compared connections.
+/// with `hostile` hostile programs, and `alone` to the run without them. Compares the connections
+/// that have a span in both runs, and returns their number.
 pub fn check(
     spans: &[Option<Span>],
     alone: &[Option<Span>],

@@ -14,6 +14,7 @@ use crate::{
 };
 
 impl World {
+    /// Kills a program, which starts again at time `back`. Without `back`, the program stays dead.
     pub(super) fn kill_program(
         &mut self,
         program: usize,
@@ -88,6 +89,8 @@ impl World {
         Ok(())
     }
 
+    /// Expires the neighbour entries that `host` has for the other hosts with a service, or for the
+    /// gateways to them.
     fn forget_neighbours(&mut self, host: usize) {
         let has_ipv6 = self.scenario.hosts[host].ipv6;
         for family in &Family::BOTH[..1 + usize::from(has_ipv6)] {
@@ -99,14 +102,16 @@ impl World {
         }
     }
 
+    /// Restores all links after an outage.
     pub(super) fn repair(&mut self) {
         self.network.set_cut(false);
         self.repair = None;
         self.run_state.ledger.restart_clocks(self.now);
     }
 
-    /// Stops the service and the programs of `host`. Service and programs start again after
-    /// `lasts`.
+    /// Stops the service and the programs of `host`. If `orderly` is true, the service resets its
+    /// connections first. The service starts again after `lasts`, and so does each program that is
+    /// not gone for good.
     fn restart(&mut self, host: usize, lasts: Duration, orderly: bool) -> Result<(), Violation> {
         let back = self.now + lasts + Duration(1);
         let machine = &mut self.machines[host];
@@ -141,6 +146,7 @@ impl World {
         self.renew(host, back).map_err(|error| self.broken(&error))
     }
 
+    /// Replaces the machine of `host` by a new machine, whose service starts at time `back`.
     fn renew(&mut self, host: usize, back: Instant) -> std::io::Result<()> {
         self.launches += 1;
         self.held[host] = None;

@@ -62,7 +62,8 @@ impl World {
         ports.launch(self.now, service, &launch, retire)
     }
 
-    /// Ends a program on a mux port according to the plan.
+    /// Makes the next planned change of a program on a mux port: the program dies, or hands over to
+    /// a new version.
     fn change_port(&mut self) -> Result<(), Violation> {
         let (Some(ports), Some(spec)) = (&mut self.ports, &self.scenario.ports) else {
             return Ok(());
@@ -108,7 +109,8 @@ impl World {
         }
     }
 
-    /// Checks the frames that mux ports have received in a step of `host`.
+    /// Checks the frames that mux ports have received in a step of `host`, and wakes their
+    /// programs.
     pub(super) fn after_ports(&mut self, host: usize) -> Result<(), Violation> {
         match self.ports.as_mut().filter(|ports| ports.host == host) {
             Some(ports) => ports.after_step(self.now, self.machines[host].host.mux_ports()),

@@ -15,8 +15,8 @@ use crate::{
 };
 
 impl World {
-    /// Starts the programs of the smoltcp host and on services. Programs on mux ports and on direct
-    /// hosts start with the first events.
+    /// Creates the smoltcp host and the direct hosts, and starts the programs on services. All
+    /// other programs start with the first events.
     pub(super) fn start_all(&mut self) -> std::io::Result<()> {
         self.start_smoltcp();
         self.start_direct()?;

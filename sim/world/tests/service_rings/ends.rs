@@ -153,8 +153,8 @@ fn churn(world: &mut World, client: &mut Thread, server: &mut Thread) {
 }
 
 /// The buffers of a closed or reset connection keep their bytes as long as the program holds them.
-/// The peer sees the end at once. The slot, which is the record of the connection in shared memory,
-/// is free after the program has returned the buffers.
+/// The peer sees the end while the program still holds the buffers. The slot, which is the record
+/// of the connection in shared memory, is free after the program has returned the buffers.
 #[test]
 fn buffers_outlive_their_connection() {
     for abort in [false, true] {
@@ -201,8 +201,7 @@ fn outlive(abort: bool, kept: [bool; 2]) {
 }
 
 /// A received buffer keeps its bytes after the service has replaced the receive buffer by a larger
-/// receive buffer. The service frees the old receive buffer after the program has returned the
-/// received buffer.
+/// receive buffer. The transfer goes on after the program has returned the received buffer.
 #[test]
 fn received_buffers_outlive_a_larger_receive_buffer() {
     let (mut world, mut client, mut server, _) = World::new(&ServiceOptions::default());
@@ -270,7 +269,7 @@ fn allocated_buffers_outlive_a_larger_send_buffer() {
     assert!(client.seen[&own].bytes[data.len()..] == pattern(len, 8));
 }
 
-/// Buffers also outlive their context.
+/// Buffers keep their bytes after the end of their context and of the service.
 #[test]
 fn buffers_outlive_their_context() {
     let (mut world, mut client, mut server, _) = World::new(&ServiceOptions::default());
@@ -287,8 +286,9 @@ fn buffers_outlive_their_context() {
     assert_eq!(held[1].payload(), b"never sent");
 }
 
-/// The service dies while a program uses it. Each connection ends with one event CLOSED. Then calls
-/// return an error. Buffers keep their bytes, and no call hangs.
+/// The service dies while a program uses the service. Each connection ends with the event CLOSED.
+/// Later calls of `sync`, `connect` and `send` return an error, and no call hangs. A received
+/// buffer keeps its bytes.
 #[test]
 fn the_end_of_the_service_ends_all() {
     let (mut world, mut client, mut server, listener) = World::new(&ServiceOptions::default());
@@ -345,7 +345,7 @@ fn the_end_of_the_service_ends_all() {
     assert_eq!(held[0].payload(), first);
 }
 
-/// Slots, descriptors and memory are free after many connections.
+/// Slots, descriptors and send buffers are free after many connections.
 #[test]
 fn nothing_leaks() {
     let (mut world, mut client, mut server, _) = World::new(&ServiceOptions::default());
@@ -365,9 +365,9 @@ fn nothing_leaks() {
     assert!(next.expect("a route").0 < 100, "descriptors are used again");
 }
 
-/// A program that waits for room on a paused connection learns at once that the connection is over,
-/// after the data that the connection has received. Otherwise, the program would wait for ever,
-/// because a reset connection never has room.
+/// A program that waits for room on a paused connection gets the received data and the event CLOSED
+/// when the peer resets the connection. Otherwise, the program would wait for ever, because a reset
+/// connection never has room.
 #[test]
 fn a_reset_ends_a_wait_for_room_in_spite_of_a_pause() {
     let (mut world, mut client, mut server, _) = World::new(&ServiceOptions::default());

@@ -6,8 +6,8 @@ use tidelane_service_rings::ServiceOptions;
 
 use crate::rig_unsafe::{World, connect, pattern, run_until};
 
-/// A program holds received buffers and returns them in any order. The bytes of a held buffer never
-/// change. The space of a returned buffer is free only after all earlier buffers have returned.
+/// A program holds received buffers and returns them in several orders. The bytes of a held buffer
+/// do not change.
 #[test]
 fn held_buffers_keep_their_bytes() {
     let (mut world, mut client, mut server, _) = World::new(&ServiceOptions::default());
@@ -110,7 +110,8 @@ fn held_data_blocks_its_own_connection_only() {
 }
 
 /// A client that does not receive makes the server's send buffer full. The server gets the buffers
-/// of refused sends back. The event WRITABLE reports room. The server serves other clients.
+/// of refused sends back. The event WRITABLE reports room. Meanwhile, the server sends data on
+/// another connection.
 #[test]
 fn a_blocked_receiver_delays_nobody_else() {
     let options = ServiceOptions {
@@ -169,7 +170,7 @@ fn a_blocked_receiver_delays_nobody_else() {
     assert!(client.seen[&prompt].bytes == text);
 }
 
-/// A paused listener accepts nothing. The connections wait in the listener's accept queue.
+/// A paused listener accepts nothing. A new connection waits in the listener's accept queue.
 #[test]
 fn a_paused_listener_accepts_later() {
     let (mut world, mut client, mut server, listener) = World::new(&ServiceOptions::default());

@@ -5,8 +5,8 @@ use tidelane_netem::LinkConfig;
 use tidelane_time::Duration;
 use tidelane_world::{Bulk, Goodput};
 
-/// Runs a hundred flows over 2.5 Gbit/s and 20 us with a queue of `queue` frames. This is the path
-/// of `bench/figures/tas-table4`.
+/// Runs a hundred flows over a link of 2.5 Gbit/s with a round-trip time of 20 us and a queue of
+/// `queue` frames. `bench/figures/tas-table4` uses the same path.
 fn hundred_flows(queue: u32) -> Goodput {
     let link = LinkConfig {
         rate: 2_500_000_000,

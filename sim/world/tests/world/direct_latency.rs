@@ -315,7 +315,7 @@ fn run(has_disturbers: bool) -> (Vec<u64>, Net) {
         }
         if has_disturbers {
             for (left, index) in sent.iter_mut().zip([STALLED, LOSSY]) {
-                // The descriptor of the only connection is the first one.
+                // Each of these hosts has one connection, whose descriptor is 0.
                 *left -= net.hosts[index].fill(Descriptor(0), *left);
             }
         }

@@ -1,6 +1,7 @@
 //! The mux (`service/mux`) with real stacks. The mux shares one NIC and one address between three
-//! stacks: the embedded stack and smoltcp, each on a mux port (a pair of packet rings), and a stack
-//! in the place of the host. The peer is at the other end of the NIC.
+//! stacks: the embedded stack and smoltcp, each on a mux port (the packet interface of a program to
+//! the mux, here a link in memory), and a stack in the place of the host. The peer is at the other
+//! end of the NIC.
 
 use std::{cell::RefCell, collections::HashMap, rc::Rc};
 
@@ -334,9 +335,9 @@ fn three_stacks_share_an_address_over_a_lossy_wire() {
     assert!(net.resets().is_empty(), "{:?}", net.resets());
 }
 
-/// The embedded stack dies during the transfer. The mux then passes the packets of its connection
-/// to the host. The host resets the connection, as Linux resets the connections of a dead program.
-/// No other connection is disturbed.
+/// The embedded stack dies during the transfer. The mux then passes the packets of the stack's
+/// connection to the host. The host resets the connection, as Linux resets the connections of a
+/// dead program. No other connection is disturbed.
 #[test]
 fn the_crash_of_one_stack_disturbs_no_other() {
     let mut net = Net::new(0);

@@ -35,7 +35,7 @@ struct Link {
     mtu: u32,
     /// Each `loss`-th packet to the peer is lost; zero means no loss.
     loss: u32,
-    /// True if the peer sends as much data as the server, with the same loss.
+    /// True if the peer sends data to the server, too, with the same loss.
     both_ways: bool,
 }
 
@@ -96,7 +96,8 @@ fn peer_port(wire: MemPort, link: Link) -> FnPort<Receive, Send> {
 }
 
 /// Sends [`LEN`] bytes from the server to the peer, and compares the received bytes with the sent
-/// bytes. Returns the counters of the server's mux port.
+/// bytes. Checks the bytes of the peer, too, if the peer sends data. Returns the counters of the
+/// server's mux port.
 fn transfer(link: Link) -> PortCounters {
     let config = MemConfig {
         partial_checksums: false,
@@ -177,8 +178,9 @@ fn lost_segments_of_gso_frames_are_sent_again() {
     }
 }
 
-/// Segments of 524 bytes are long enough for GSO. With SACK blocks, they are too short. The stack
-/// then sends them one by one, because the mux would refuse a GSO frame.
+/// Segments of 524 bytes are long enough for GSO. Segments with SACK blocks carry less payload, and
+/// are too short. The mux would refuse a GSO frame of such segments, so the stack sends these
+/// segments one by one.
 #[test]
 fn sack_blocks_may_make_segments_too_short_for_gso() {
     for loss in [7, 10] {

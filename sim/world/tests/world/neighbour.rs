@@ -24,7 +24,8 @@ impl Bell for NoBell {
     }
 }
 
-/// Returns the flags and the destination address of each frame that the host has sent.
+/// Returns the TCP flags and the destination MAC address of each frame that the host has sent since
+/// the last call.
 fn sent(far: &mut MemPort) -> Vec<(TcpFlags, [u8; 6])> {
     let mut burst = far.new_burst();
     far.rx_burst(&mut burst, BURST_MAX);

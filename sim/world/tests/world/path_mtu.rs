@@ -43,7 +43,7 @@ fn transfers_go_on_with_the_size_that_the_router_names() {
             assert!((1..=u64::from(FLOWS)).contains(&lowered), "{lowered}");
             assert_eq!(goodput.counter("mtu_black_holes"), 0);
             assert_eq!(goodput.counter("timeouts"), 0);
-            // Headers take 5.1 % of these packets over IPv4, and 6.7 % over IPv6.
+            // Headers take 5.1 % of frames of this size over IPv4, and 6.6 % over IPv6.
             assert!(
                 goodput.rate() > 0.9 * RATE as f64,
                 "{family:?} {congestion}"

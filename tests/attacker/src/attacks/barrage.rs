@@ -40,22 +40,23 @@ pub struct Options {
     connect: std::net::SocketAddrV4,
 }
 
-/// Number of idle registrations held at once.
+/// Maximum number of idle registrations held at once.
 const IDLE_MAX: usize = 2000;
-/// Time that an attack sleeps after a refused registration.
+/// Time that an attack sleeps after a failed registration.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Numbers of requests that one attack made, by the service's answer.
+/// Numbers of counted actions of one attack, by result. An action is a request to the service, or a
+/// group of changes to the shared memory (`holes`, `scribbling`).
 #[derive(Debug, Default)]
 pub struct Counts {
-    /// Number of requests.
+    /// Number of actions.
     tries: u64,
-    /// Number of requests by the text of their answer ([`verdict`]).
+    /// Number of actions by the text of their result ([`verdict`]).
     answers: BTreeMap<String, u64>,
 }
 
 impl Counts {
-    /// Counts one request with its result.
+    /// Counts one action with its result.
     pub fn count<T>(&mut self, result: &Result<T, Failure>) {
         self.tries += 1;
         let answer = verdict(result);
@@ -81,7 +82,7 @@ const ATTACKS: [(&str, Attack); 6] = [
     ("scribbling", memory::scribbling),
 ];
 
-/// Runs all attacks, then prints a line with the counters of each.
+/// Prints a line, runs all attacks, and prints a second line with the counters of each attack.
 pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     report(&json!({ "attack": "barrage", "began": true }));
     let until = Instant::now() + Duration::from_secs_f64(options.seconds);
@@ -99,8 +100,8 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Registers a program, and calls `turn` with it repeatedly until the deadline `until`. After a
-/// failure that ended the registration, begins again with a new program.
+/// Registers a program, and calls `turn` with the program repeatedly until the deadline `until`. If
+/// `turn` returns [`Failure::HungUp`] or [`Failure::Io`], begins again with a new program.
 fn with_programs(
     target: &Target,
     until: Instant,
@@ -169,8 +170,9 @@ fn registrations(target: &Target, _: &Options, until: Instant) -> Counts {
     counts
 }
 
-/// The attack `descriptors`: sends messages with more descriptors than they need, of six kinds. One
-/// message in 64 is invalid and carries as many descriptors as the kernel allows.
+/// The attack `descriptors`: sends messages with six descriptors of different kinds, more than any
+/// of the messages needs. One message in 64 is invalid and carries as many descriptors as the
+/// kernel allows.
 fn descriptors(target: &Target, _: &Options, until: Instant) -> Counts {
     let kinds = || -> io::Result<Vec<OwnedFd>> {
         let (reader, writer) = io::pipe()?;
@@ -203,7 +205,7 @@ fn descriptors(target: &Target, _: &Options, until: Instant) -> Counts {
     })
 }
 
-/// The attack `messages`: sends messages as fast as the service reads them.
+/// The attack `messages`: sends messages without pauses, and waits only for their answers.
 fn messages(target: &Target, _: &Options, until: Instant) -> Counts {
     let mut inode = 0;
     with_programs(target, until, |program, counts| {

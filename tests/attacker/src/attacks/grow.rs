@@ -49,7 +49,8 @@ pub struct Options {
     seconds: f64,
 }
 
-/// Numbers of granted and of refused requests.
+/// Numbers of granted and of refused requests. A request without an answer, or whose answer is left
+/// unread, counts as granted when it is sent. CONNECT does not count.
 #[derive(Default)]
 struct Tally {
     obtained: u64,
@@ -74,7 +75,8 @@ impl Tally {
     }
 }
 
-/// Repeats the request until the time is over. Keeps the obtained objects until then.
+/// Repeats the request until the time is over. Keeps the obtained objects until then. `listeners`
+/// also ends when its ports are used up, and `unread` when the service closes the connection.
 pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     let until = Instant::now() + Duration::from_secs_f64(options.seconds);
     let mut tally = Tally::default();

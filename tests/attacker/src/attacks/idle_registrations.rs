@@ -1,6 +1,6 @@
-//! The attack `idle-registrations`: makes as many registrations as the service (`tidelaned`)
-//! admits, and keeps them without using them. A registration is a session of a program with the
-//! service.
+//! The attack `idle-registrations`: makes registrations up to a maximum or until the service
+//! (`tidelaned`) refuses, and keeps them without using them. A registration is a session of a
+//! program with the service.
 
 use std::{thread, time::Duration};
 
@@ -26,7 +26,8 @@ pub struct Options {
     seconds: f64,
 }
 
-/// Registers until the service refuses, and keeps all registrations until the end.
+/// Registers [`Options::count`] times or until an attempt fails, and keeps all registrations until
+/// the end.
 pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
     let mut kept: Vec<Service> = Vec::new();
     let (mut registered, mut refused) = (0, None);

@@ -51,7 +51,8 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
         let socket = lingering(&nobody_reads, Duration::from_secs(options.linger))?;
         let service = send_over_new_connection(target, turn % 4, socket.as_fd())?;
         sent += u32::from(service.is_some());
-        // If the service has closed its descriptor already, the `close` blocks this process.
+        // Only the last `close` of the socket blocks. If the service has already closed its
+        // descriptor, this `drop` makes the last `close`, which blocks only this thread.
         thread::spawn(move || drop(socket));
         if turn % 2 == 0 {
             services.extend(service);
@@ -79,7 +80,7 @@ fn send_over_new_connection(
 }
 
 /// Sends the descriptor `socket` with a message of one of four kinds. Returns an error if the
-/// service has closed the connection before it has the descriptor.
+/// service has closed the connection before the descriptor is sent.
 fn send(service: &Service, kind: u32, socket: BorrowedFd<'_>) -> Result<(), Failure> {
     let report = new_message(message::REPORT_NOT_ACCELERATED);
     match kind {

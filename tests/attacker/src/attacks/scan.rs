@@ -48,7 +48,7 @@ pub fn run(target: &Target, options: &Options) -> Result<(), Failure> {
 }
 
 /// Opens the connections, sends one byte on each, and reads the answers. Returns the number of
-/// opened connections.
+/// connections that the service has started, established or not.
 fn exchange(program: &Program, rings: &mut Rings, server: SocketAddrV4, options: &Options) -> u64 {
     let address = server.ip().to_ipv6_mapped().octets();
     for _ in 0..options.connections {

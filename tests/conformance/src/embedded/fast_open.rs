@@ -53,7 +53,7 @@ impl FastOpen {
         })
     }
 
-    /// Passes the options of a listener to the stack.
+    /// Passes TCP_FASTOPEN of a listener to the stack, if the program has set the option.
     pub fn apply(&self, host: &mut Host, listener: Listener) {
         if let Some(backlog) = self.backlog {
             host.stack.set_fast_open_backlog(listener, backlog);

@@ -19,7 +19,7 @@ const SECRET: [u8; 16] = *b"conformance runs";
 type Receive = Box<dyn FnMut(&mut [u8]) -> Option<usize>>;
 type Send = Box<dyn FnMut(&[u8]) -> bool>;
 
-/// The two queues of the device, and the time of the packets.
+/// The two queues of the device, and the present virtual time.
 #[derive(Debug)]
 struct Device {
     now: Instant,

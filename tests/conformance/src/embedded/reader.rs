@@ -48,8 +48,8 @@ impl Reader {
         Ok(received[start..start + count].to_vec())
     }
 
-    /// Returns true if the stack can deliver no further bytes, or if the program has shut down
-    /// reading.
+    /// Returns true if no further bytes can arrive from the peer, or if the program has shut down
+    /// reading. Bytes that arrived before may still be unread.
     pub fn is_input_over(&self, status: &Status) -> bool {
         self.shut || status.peer_closed || status.cause.is_some()
     }

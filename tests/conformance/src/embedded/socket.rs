@@ -38,7 +38,7 @@ pub struct Socket {
     /// Local endpoint that `bind` has set.
     local: Option<Endpoint>,
     options: Options,
-    /// The pending error, which the next call or SO_ERROR returns once.
+    /// The pending error, which a later call or SO_ERROR returns once.
     error: Option<Errno>,
     /// Number of connections that wait to be accepted.
     incoming: u32,
@@ -227,7 +227,7 @@ impl Socket {
     }
 
     /// Opens the connection with as many of `bytes` as the SYN may carry, and returns their number.
-    /// Returns `None` if the connection is already open.
+    /// Returns `None` once if an earlier call opened the connection and the handshake is complete.
     pub fn send_with_syn(
         &mut self,
         host: &mut Host,
@@ -341,8 +341,8 @@ impl Socket {
         }
     }
 
-    /// Prepares for the arrival of a packet: the reader records the position of the urgent byte,
-    /// and the writer removes the cork of MSG_MORE.
+    /// Prepares for the arrival of a packet: the reader records whether the urgent byte is the next
+    /// byte to read, and the writer removes the cork of MSG_MORE.
     pub fn before_packet(&mut self, host: &mut Host) {
         let Some(connection) = self.connection() else {
             return;
@@ -488,7 +488,7 @@ impl Socket {
             | when(writable, output)
     }
 
-    /// Returns the number of readable bytes (SIOCINQ).
+    /// Returns the number of bytes that SIOCINQ counts as readable.
     pub fn unread(&self, host: &Host) -> u32 {
         let status = self.status(host);
         status.map_or(0, |status| self.reader.urgent.unread(&status))

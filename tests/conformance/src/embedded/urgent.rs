@@ -1,8 +1,8 @@
 //! Reading of urgent data as in Linux, from a stream of the embedded stack.
 //!
 //! In the embedded stack, the urgent byte is an ordinary byte of the stream. In Linux, `recv` stops
-//! before the urgent byte, and the next `recv` skips the byte, unless SO_OOBINLINE is set. `recv`
-//! with MSG_OOB returns the byte.
+//! before the urgent byte. Without SO_OOBINLINE, the next `recv` skips the byte, and `recv` with
+//! MSG_OOB returns the byte.
 
 use tidelane_embedded::{Status, Urgent};
 use tidelane_packetdrill::errno::{CallResult, Errno};
@@ -12,7 +12,7 @@ use tidelane_packetdrill::errno::{CallResult, Errno};
 pub struct UrgentReader {
     /// SO_OOBINLINE.
     pub inline: bool,
-    /// True if MSG_OOB has returned the urgent byte.
+    /// True if `recv` with MSG_OOB and without MSG_PEEK has returned the urgent byte.
     taken: bool,
     /// True if the urgent byte was the next byte to read when the last packet arrived.
     was_next: bool,
@@ -28,13 +28,13 @@ pub struct Part {
 }
 
 impl UrgentReader {
-    /// Records the position of the urgent byte before a packet arrives.
+    /// Records, before a packet arrives, whether the urgent byte is the next byte to read.
     pub fn before_packet(&mut self, status: &Status) {
         self.was_next = Self::is_next(status);
     }
 
-    /// Handles the announcement of a new urgent byte. Returns true if the next byte to read is the
-    /// previous urgent byte, which Linux also skips.
+    /// Handles the announcement of a new urgent byte. Returns true if the caller must skip the next
+    /// byte, as Linux does: the byte is the previous urgent byte, and SO_OOBINLINE is not set.
     pub fn on_announced(&mut self, status: &Status) -> bool {
         self.taken = false;
         self.was_next && status.readable > 0 && !self.inline
@@ -57,7 +57,8 @@ impl UrgentReader {
         Part { skip, len }
     }
 
-    /// Returns the number of readable bytes that SIOCINQ returns: the bytes before the urgent byte.
+    /// Returns the value of SIOCINQ: the number of readable bytes before the urgent byte. Counts
+    /// all readable bytes if there is no urgent byte, or if SO_OOBINLINE is set.
     pub fn unread(&self, status: &Status) -> u32 {
         match status.urgent {
             Some(urgent) if !self.inline => status.readable.min(urgent.ahead),
@@ -65,20 +66,21 @@ impl UrgentReader {
         }
     }
 
-    /// Returns true if `poll` reports data to read. If the next byte is the urgent byte, it does
-    /// not count as data to read, unless SO_OOBINLINE is set.
+    /// Returns true if `poll` reports data to read. An urgent byte that is the next byte does not
+    /// count as data to read, unless SO_OOBINLINE is set.
     pub fn is_readable(&self, status: &Status) -> bool {
         let hidden = Self::is_next(status) && !self.inline;
         status.readable > hidden.into()
     }
 
-    /// Returns true if the urgent byte has arrived and was not read (POLLPRI).
+    /// Returns true if the urgent byte has arrived and was not read with MSG_OOB (POLLPRI).
     pub fn has_urgent(&self, status: &Status) -> bool {
         let arrived = |urgent: Urgent| urgent.byte.is_some();
         status.urgent.is_some_and(arrived) && !self.taken
     }
 
-    /// Implements `recv` with MSG_OOB. `over` is true if no more data can arrive.
+    /// Implements `recv` with MSG_OOB. `over` is true if the call must not wait for more
+    /// data.
     pub fn receive(&mut self, status: &Status, flags: i32, over: bool) -> CallResult<Vec<u8>> {
         let urgent = status.urgent.filter(|_| !self.taken && !self.inline);
         match urgent.ok_or(Errno::INVAL)?.byte {

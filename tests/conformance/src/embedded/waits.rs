@@ -46,8 +46,8 @@ impl Waits {
         self.0.retain(|waiting| *waiting != wait);
     }
 
-    /// Checks, after a call has succeeded, that no event is missing for an earlier call that had to
-    /// wait.
+    /// Checks, after a call that did not have to wait, that no event is missing for an earlier call
+    /// that had to wait.
     ///
     /// # Panics
     ///

@@ -15,7 +15,8 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// `send(2)` on a socket without a pending error, whose connection has the state `state`.
+    /// Implements `send(2)` on a socket without a pending error. `state` is the TCP state of
+    /// `connection`.
     pub fn send(
         &self,
         host: &mut Host,

@@ -65,7 +65,8 @@ pub fn open_tun(name: &str) -> io::Result<OwnedFd> {
     Ok(device)
 }
 
-/// Waits at most `timeout_ms` milliseconds. Returns true if the descriptor is readable.
+/// Waits at most `timeout_ms` milliseconds. Returns true if the descriptor is readable or has an
+/// error.
 pub fn wait_readable(fd: Fd, timeout_ms: i32) -> bool {
     let mut entry = libc::pollfd {
         fd,
@@ -216,7 +217,7 @@ fn set_option(fd: Fd, level: i32, name: i32, value: &[u8]) -> CallResult {
 }
 
 /// Sets the congestion control of a new socket. If the kernel does not have the algorithm, the
-/// socket keeps the default, and assertions of the script fail.
+/// socket keeps the default, and the script may fail.
 pub fn set_congestion(fd: Fd, name: &str) {
     set_option(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name.as_bytes());
 }

@@ -11,15 +11,16 @@ use crate::{
 pub struct ParseError {
     /// Position of the error.
     pub at: Position,
-    /// The message: the expected text, and the text that was found.
+    /// The message, such as `expected "=", found the end of the script`.
     pub message: String,
 }
 
 /// Parses a remark in a comment. Returns `None` if the comment contains no remark.
 ///
 /// A remark has the form `STACK [RANGE]: differs: REASON` or `STACK [RANGE]: lacks: REASON`, such
-/// as `kernel-ipv6 < 6.10: differs: REASON`. RANGE is a range of kernel releases. A remark on the
-/// engine must have the word `lacks` and no range.
+/// as `kernel-ipv6 < 6.10: differs: REASON`. STACK is `kernel` or `engine`, and may have the suffix
+/// of an IP version. RANGE is a range of kernel releases. A remark on the engine must have the word
+/// `lacks` and no range.
 fn remark(comment: &str) -> Option<Remark> {
     let mut parts = comment.trim_start().splitn(3, ':');
     let (head, word, reason) = (parts.next()?, parts.next()?, parts.next()?);
@@ -46,13 +47,16 @@ fn remark(comment: &str) -> Option<Remark> {
 /// Result of a parser function.
 pub type Parsed<T> = Result<T, ParseError>;
 
-/// The position of the parser in the text of a script, and the remarks in the comments before it.
+/// The position of the parser in the text of a script, and the remarks in the comments before this
+/// position.
 pub struct Cursor<'a> {
     /// The text from the position on.
     rest: &'a str,
+    /// Number of the line, from 1.
     line: u32,
+    /// Number of the character in the line, from 1.
     column: u32,
-    /// True if comments begin with `#`, as in Python.
+    /// True if comments begin with `#`, as in Python. False for `//` and `/* */`.
     hash_comments: bool,
     /// Remarks found in comments.
     pub remarks: Vec<Remark>,
@@ -144,13 +148,13 @@ impl<'a> Cursor<'a> {
         taken
     }
 
-    /// Consumes and returns all characters for which `wanted` returns true.
+    /// Consumes and returns the text before the first character for which `wanted` returns false.
     pub fn take_while(&mut self, wanted: impl Fn(char) -> bool) -> &'a str {
         let len = self.rest.find(|c| !wanted(c)).unwrap_or(self.rest.len());
         self.take(len)
     }
 
-    /// Returns true if `text` is next, and then consumes `text` and the blanks after it.
+    /// Returns true if `text` is next. In this case consumes `text` and the blanks after it.
     pub fn eat(&mut self, text: &str) -> bool {
         let found = self.is_next(text);
         if found {
@@ -160,7 +164,8 @@ impl<'a> Cursor<'a> {
         found
     }
 
-    /// Returns true if the whole word `word` is next, and then consumes it and the blanks after it.
+    /// Returns true if the whole word `word` is next. In this case consumes `word` and the blanks
+    /// after it.
     pub fn eat_word(&mut self, word: &str) -> bool {
         self.is_next_word(word) && self.eat(word)
     }
@@ -284,7 +289,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Stores the remark in `comment`, if there is one. A comment that begins with two blanks
+    /// Stores the remark in `comment`, if there is a remark. A comment that begins with two blanks
     /// continues the reason of the last remark.
     fn add_remark(&mut self, comment: &str) {
         if let Some(remark) = remark(comment) {

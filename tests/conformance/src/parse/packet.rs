@@ -92,7 +92,8 @@ pub fn packet(cursor: &mut Cursor<'_>, inbound: bool) -> Parsed<PacketSpec> {
     Ok(PacketSpec::Tcp(tcp))
 }
 
-/// Parses an ECN field in brackets, such as `[ect0]`, if there is one.
+/// Parses an ECN field in brackets or parentheses, such as `[ect0]`. Returns `None` if the packet
+/// starts with neither.
 fn ecn(cursor: &mut Cursor<'_>, inbound: bool) -> Parsed<Option<EcnSpec>> {
     let close = match cursor.peek() {
         Some('[') => "]",
@@ -255,7 +256,7 @@ fn hex(cursor: &mut Cursor<'_>) -> Parsed<Vec<u8>> {
     })
 }
 
-/// Parses an ICMP error with the range of the quoted segment.
+/// Parses an ICMP error: its name, an optional MTU, and the range of the quoted segment.
 fn icmp(cursor: &mut Cursor<'_>) -> Parsed<IcmpSpec> {
     cursor.eat("icmp");
     let Some((kind, ..)) = ICMP_KINDS.iter().find(|known| cursor.is_next_word(known.0)) else {

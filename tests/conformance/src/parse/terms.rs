@@ -1,7 +1,7 @@
 //! Parses the conditions of a `%{ }%` block, such as `assert a == b and c, shown`.
 //!
-//! packetdrill passes these blocks to Python. This parser supports only Python's integer
-//! expressions, because scripts use no other expressions.
+//! packetdrill passes these blocks to Python. This parser supports only the integer operators that
+//! scripts use. Unlike in Python, `&` and `|` have the same precedence.
 
 use super::{Parsed, cursor::Cursor};
 use crate::ast::{Assertion, BinaryOp, Term, UnaryOp};

@@ -28,7 +28,7 @@ struct Watch {
     events: u32,
     /// User data that `epoll_wait` returns with the events.
     data: u64,
-    /// True if an event occurred since the descriptor was last reported.
+    /// True if an event occurred, or the program set the watch, since the last report.
     pending: bool,
 }
 
@@ -124,7 +124,7 @@ impl Stack {
         }
     }
 
-    /// Implements `epoll_ctl(2)`.
+    /// Implements `epoll_ctl(2)`. Fails with EPERM if the stack does not own `fd`.
     pub fn epoll_control(
         &mut self,
         epoll: Fd,

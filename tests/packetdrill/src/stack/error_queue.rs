@@ -13,7 +13,8 @@ use crate::{
     stack::{Fd, Stack},
 };
 
-// Bits of SO_TIMESTAMPING (`SOF_TIMESTAMPING_*`).
+// Bits of SO_TIMESTAMPING (`SOF_TIMESTAMPING_*`): TX_SOFTWARE, OPT_ID, TX_SCHED, TX_ACK and
+// OPT_TSONLY.
 const STAMP_SENT: i32 = 1 << 1;
 const STAMP_BY_ID: i32 = 1 << 7;
 const STAMP_SCHEDULED: i32 = 1 << 8;
@@ -49,7 +50,7 @@ pub struct ErrorQueueEntry {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Tracked {
     /// A write with time stamps. `wanted` has the `STAMP_*` bits that are not reported yet. With
-    /// SOF_TIMESTAMPING_OPT_ID, `key` is the number of the write's last byte. Otherwise it is 0.
+    /// SOF_TIMESTAMPING_OPT_ID, `key` is the number of the write's last byte, and otherwise 0.
     Stamp { key: u32, wanted: i32 },
     /// A zero-copy write, with its number.
     ZeroCopy(u32),
@@ -86,8 +87,8 @@ impl ErrorQueue {
         self.queue.is_empty()
     }
 
-    /// Sets SO_TIMESTAMPING to `value`. With SOF_TIMESTAMPING_OPT_ID, the byte at stream position
-    /// `base` gets number 0.
+    /// Sets SO_TIMESTAMPING to `value`. If `value` turns SOF_TIMESTAMPING_OPT_ID on, the byte at
+    /// stream position `base` gets number 0.
     pub fn set_stamping(&mut self, value: i32, base: u32) {
         if value & STAMP_BY_ID != 0 && self.stamping & STAMP_BY_ID == 0 {
             self.stamp_base = base;
@@ -113,7 +114,8 @@ impl ErrorQueue {
     }
 
     /// Queues the entries that are due when all bytes before the stream position `sent` are sent,
-    /// and all bytes before `acked` are acknowledged. Returns true if an entry was queued.
+    /// and all bytes before `acked` are acknowledged. Returns true if an entry was queued or
+    /// extended.
     fn resolve(&mut self, now: Instant, sent: u32, acked: u32) -> bool {
         let mut reported = false;
         let bytes = self.stamping & STAMP_ONLY == 0;
@@ -154,8 +156,8 @@ impl ErrorQueue {
         reported
     }
 
-    /// Queues the completion of a zero-copy write. Completions of consecutive writes share an
-    /// entry.
+    /// Queues the completion of a zero-copy write. If the newest entry is the completion of the
+    /// previous zero-copy write, extends this entry instead.
     fn push_zero_copy_completion(&mut self, number: u32) {
         if let Some(last) = self.queue.back_mut()
             && last.at.is_none()

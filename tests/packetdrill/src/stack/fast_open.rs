@@ -60,7 +60,7 @@ impl Settings {
         FastOpenPolicy::from_bits(self.number("tcp_fastopen") as u32)
     }
 
-    /// Returns the keys of the sysctl `tcp_fastopen_key`.
+    /// Returns the keys of the sysctl `tcp_fastopen_key`, or `None` if its text is invalid.
     pub fn fast_open_keys(&self) -> Option<FastOpenKeys> {
         FastOpenKeys::from_text(self.text("tcp_fastopen_key"))
     }
@@ -145,7 +145,7 @@ impl Stack {
     }
 
     /// Implements `getsockopt` of the TCP option `name`. Returns `None` if `name` is not a Fast
-    /// Open option.
+    /// Open option, `fd` is not a socket, or there is no key to return.
     pub fn fast_open_option(&self, fd: Fd, name: i32) -> Option<Vec<u8>> {
         let set = &self.socket(fd).ok()?.fast_open;
         let number = match name {

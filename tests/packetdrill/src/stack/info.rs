@@ -71,11 +71,11 @@ impl Fields {
 /// provides them.
 #[derive(Clone, Copy, Debug)]
 pub struct DriverInfo {
-    /// The present time, in the units of the engine's time stamps.
+    /// Reading of the engine's clock at the present time.
     pub clock: Clock,
     /// Time in which the send buffer limited the program, in microseconds.
     pub buffer_limited_us: u64,
-    /// Written bytes that are not sent yet.
+    /// Number of written bytes that are not sent yet.
     pub unsent: u32,
     /// MTU of the device in bytes.
     pub mtu: u32,

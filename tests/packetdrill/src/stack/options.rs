@@ -22,7 +22,8 @@ const RCVBUF_MIN: u32 = 2304;
 const LINGER2_MAX: i32 = 120;
 /// The DSCP bits of IP_TOS and IPV6_TCLASS. The other two bits are the ECN field.
 const DSCP: u8 = 0xfc;
-/// Options with an integer value that is stored and returned, but has no effect on TCP.
+/// Options with an integer value that is stored and returned, but not passed to the engine. Some of
+/// these options, such as SO_OOBINLINE, change the socket calls of this stack.
 const STORED_ONLY: [(i32, i32); 19] = [
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
     (libc::SOL_SOCKET, libc::SO_REUSEPORT),
@@ -321,8 +322,9 @@ impl Options {
     }
 }
 
-/// Converts TCP_DEFER_ACCEPT from seconds to the least number of SYN,ACK timeouts that last as
-/// long. The first timeout lasts 1 s, and each further one twice as long, up to 120 s.
+/// Converts TCP_DEFER_ACCEPT from seconds to the least number of SYN,ACK timeouts that together
+/// last at least as long. The first timeout lasts 1 s, and each further timeout lasts twice as long
+/// as the timeout before, up to 120 s.
 fn defer_timeouts(seconds: i32) -> u8 {
     let long_enough = |count: &u8| i64::from(timeouts_as_seconds(*count)) >= seconds.into();
     (0..=u8::MAX).find(long_enough).unwrap_or(u8::MAX)
@@ -384,25 +386,25 @@ impl Stack {
         }
         let options = &mut self.socket_mut(fd)?.options;
         options.set(level, name, value)?;
-        let engine = options.engine;
+        let engine_options = options.engine;
         if (level, name) == (libc::SOL_SOCKET, libc::SO_TIMESTAMPING) {
             self.set_stamping(fd, int(value)?)?;
         }
         if let Role::Listener { id, .. } = self.socket(fd)?.role {
-            self.drive(|stack, _, _| stack.set_listener_options(id, engine));
+            self.drive(|engine, _, _| engine.set_listener_options(id, engine_options));
         }
         let Some(id) = self.flow_of(fd)? else {
             return Ok(());
         };
-        if (level, name) == (libc::IPPROTO_TCP, libc::TCP_NODELAY) && engine.nodelay {
+        if (level, name) == (libc::IPPROTO_TCP, libc::TCP_NODELAY) && engine_options.nodelay {
             // In Linux, setting TCP_NODELAY sends corked data, so remove the cork for a moment.
             let free = SocketOptions {
                 cork: false,
-                ..engine
+                ..engine_options
             };
-            self.drive(|stack, now, wire| stack.set_options(now, id, free, wire));
+            self.drive(|engine, now, wire| engine.set_options(now, id, free, wire));
         }
-        self.drive(|stack, now, wire| stack.set_options(now, id, engine, wire));
+        self.drive(|engine, now, wire| engine.set_options(now, id, engine_options, wire));
         Ok(())
     }
 

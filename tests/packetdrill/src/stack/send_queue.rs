@@ -1,4 +1,5 @@
-//! The use of the model of Linux's send queue ([`crate::queue`]) by the writes of a stack.
+//! The model of Linux's send queue ([`crate::queue`]) applied to the writes of a stack: the buffers
+//! (skbs), SO_SNDBUF and PSH.
 
 use tidelane_engine::FlowId;
 
@@ -16,10 +17,12 @@ const BUFFER_OVERHEAD: u32 = 896;
 const BURST_SEGMENTS: u32 = 10;
 
 impl Stack {
-    /// Returns the bytes that the next write may append to one buffer, or 0 if the queue is full.
+    /// Returns the number of bytes that the next write may append to one buffer, or 0 if the queue
+    /// is full.
     ///
-    /// A write first fills the last buffer. If that buffer is full or ends a record, a write starts
-    /// a new buffer, unless the queue has reached SO_SNDBUF or TCP_NOTSENT_LOWAT.
+    /// A write first fills the last buffer. If the last buffer is full, ends a record or is sent
+    /// completely, a write starts a new buffer, unless the queue has reached SO_SNDBUF or
+    /// TCP_NOTSENT_LOWAT.
     pub(crate) fn room(&mut self, fd: Fd, id: FlowId) -> CallResult<u32> {
         let flow = self.flow(id).ok_or(Errno(libc::EPIPE))?;
         let (sent, known) = (flow.tx_pos(flow.snd_nxt), flow.tx_head());
@@ -49,7 +52,7 @@ impl Stack {
     }
 
     /// Grows SO_SNDBUF if the flow has less than a congestion window in flight, as Linux's
-    /// `tcp_sndbuf_expand` does. Does nothing if the program set SO_SNDBUF.
+    /// `tcp_new_space` does. Does nothing if the program set SO_SNDBUF.
     pub(crate) fn expand_sndbuf(&mut self, fd: Fd, id: FlowId) {
         let most = self.settings.sndbuf_max();
         let Some(info) = self.flow_info(id) else {
@@ -68,9 +71,9 @@ impl Stack {
 
     /// Decides whether the segment that ends at `end`, the end of a part of a write, has PSH.
     ///
-    /// A part has PSH if `last` is true, which is the case for the last part of a write without
-    /// MSG_MORE. Any other part has PSH if it ends more than half the largest offered window after
-    /// the last PSH.
+    /// A part has PSH if `last` is true: for the last part of a write without MSG_MORE, and for the
+    /// last part that fits. Any other part has PSH if the part ends more than half the largest
+    /// offered window after the last PSH.
     pub(crate) fn mark_push(&mut self, id: FlowId, end: u32, last: bool) {
         let window = self.flow_info(id).map_or(0, |info| info.snd_wnd_max);
         let packet_ends = &mut self.wire.streams(id).packet_ends;

@@ -1,4 +1,5 @@
-//! The state of a socket, and the calls that open, bind, listen, connect and close sockets.
+//! The state of a socket, and the socket calls that transfer no data, such as `bind`, `listen` and
+//! `close`.
 
 use std::collections::VecDeque;
 
@@ -35,7 +36,7 @@ pub struct Socket {
     /// A pending soft error (RFC 1122 §4.2.3.9). Only SO_ERROR returns it, if there is no other
     /// error.
     pub soft_error: Option<Errno>,
-    /// Fast Open state.
+    /// Fast Open options and state.
     pub fast_open: FastOpen,
     /// The error queue.
     pub error_queue: ErrorQueue,
@@ -110,7 +111,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Returns the next ephemeral port. Ports are not reused.
+    /// Returns the next ephemeral port. Only the last port, 65535, is returned more than once.
     fn next_ephemeral_port(&mut self) -> u16 {
         let port = self.next_port;
         self.next_port = port.checked_add(1).unwrap_or(port);
@@ -187,8 +188,8 @@ impl Stack {
         }
     }
 
-    /// Starts `connect(2)` by sending a SYN. [`Stack::connect_result`] returns the result of the
-    /// handshake.
+    /// Starts `connect(2)`: sends a SYN, unless TCP_FASTOPEN_CONNECT defers the SYN to the first
+    /// write. [`Stack::connect_result`] returns the result of the handshake.
     pub fn connect(&mut self, fd: Fd, to: Endpoint) -> CallResult<()> {
         let socket = self.socket(fd)?;
         let options = socket.options.engine;
@@ -237,9 +238,9 @@ impl Stack {
         Ok(())
     }
 
-    /// Handles `connect(2)` on a socket with the connection `id`. During the handshake, a
-    /// nonblocking call fails with EALREADY, and a blocking call waits. Afterwards the call fails
-    /// with EISCONN.
+    /// Handles `connect(2)` on a socket with the connection `id`. During the handshake, fails with
+    /// EALREADY if the socket is nonblocking, and otherwise succeeds, so that the caller waits.
+    /// After the handshake, fails with EISCONN.
     fn connect_again(&self, fd: Fd, id: FlowId) -> CallResult<()> {
         match self.flow(id).map(|flow| flow.state()) {
             Some(State::SynSent | State::SynReceived) if self.socket(fd)?.nonblocking => {
@@ -250,8 +251,8 @@ impl Stack {
         }
     }
 
-    /// Returns the local endpoint for a connection to `to`: the bound address and port, or the
-    /// stack's address and an ephemeral port.
+    /// Returns the local endpoint for a connection to `to`: the bound address or else the stack's
+    /// address, and the bound port or else an ephemeral port.
     pub(crate) fn local_for_connect(&mut self, fd: Fd, to: Endpoint) -> CallResult<Endpoint> {
         let bound = self.socket(fd)?.local;
         let port = match bound {
@@ -350,7 +351,7 @@ impl Stack {
     }
 
     /// Implements `connect(2)` with `AF_UNSPEC`. Resets the connection. The socket is then neither
-    /// bound nor connected, like a new socket.
+    /// bound nor connected, but keeps its options.
     pub fn disconnect(&mut self, fd: Fd) -> CallResult<()> {
         self.unlisten(fd)?;
         if let Some(id) = self.flow_of(fd)? {

@@ -32,8 +32,8 @@ impl Stats {
 }
 
 impl Stack {
-    /// Updates the time for the flow `id`. The send buffer limits a program that is blocked in a
-    /// write while all written bytes are in flight.
+    /// Updates the time for the flow `id`. The send buffer limits a program whose last write did
+    /// not fit completely, while bytes are in flight and no written byte is unsent.
     pub(crate) fn update_buffer_limited_time(&mut self, id: FlowId) {
         let now = self.now();
         let Some(info) = self.flow_info(id) else {

@@ -1,4 +1,4 @@
-//! `recv`, `send` and the SIOC* requests of a stack, without blocking.
+//! `recv`, `send` and the requests SIOCINQ, SIOCOUTQ and SIOCOUTQNSD of a stack, without blocking.
 
 use tidelane_engine::{FlowId, State};
 
@@ -12,7 +12,7 @@ use crate::{
 pub struct Received {
     /// Received bytes. The list is empty at the end of the stream.
     pub bytes: Vec<u8>,
-    /// Number of bytes that are left to read.
+    /// Number of bytes that are left to read, up to the urgent byte if that byte lies ahead.
     pub left: u32,
     /// True if the next byte is the urgent byte. A blocking `recv` then waits for no more bytes.
     pub stops: bool,
@@ -61,7 +61,8 @@ impl Stack {
         Ok(Received { bytes, left, stops })
     }
 
-    /// Returns the result of a `recv` without bytes: the pending error, or the end of the stream.
+    /// Returns the result of a `recv` without bytes: an error, or the end of the stream. After the
+    /// peer's FIN, the pending error is not returned.
     fn recv_nothing(&mut self, fd: Fd) -> CallResult<Received> {
         let fin = self.had_fin(fd)?;
         let socket = self.socket_mut(fd)?;
@@ -84,7 +85,8 @@ impl Stack {
         Ok(flow.is_some_and(|flow| flow.fin))
     }
 
-    /// Returns true if the program cannot receive further bytes.
+    /// Returns true if no further bytes can arrive, the program shut down reading, or an error is
+    /// pending. The program can still read the bytes that have arrived.
     pub(crate) fn is_input_over(&self, fd: Fd, id: FlowId) -> CallResult<bool> {
         let socket = self.socket(fd)?;
         let known = self.flows.get(&id).copied().unwrap_or_default();
@@ -193,8 +195,8 @@ impl Stack {
             .is_some_and(|info| info.fast_open_pending)
     }
 
-    /// Returns true if the socket is writable: a third of SO_SNDBUF is free, and the unsent bytes
-    /// are below TCP_NOTSENT_LOWAT.
+    /// Returns true if the socket is writable: at least a third of SO_SNDBUF is free, and the
+    /// number of unsent bytes is below TCP_NOTSENT_LOWAT.
     pub(crate) fn is_writable(&self, fd: Fd, id: FlowId) -> bool {
         let Ok(socket) = self.socket(fd) else {
             return false;

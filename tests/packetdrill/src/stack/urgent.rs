@@ -32,7 +32,8 @@ impl Stack {
             .written(id)
             .unwrap_or(head)
             .wrapping_add(len as u32);
-        // The engine refuses only an invalid position. `up` comes from the engine.
+        // The engine refuses a position that is acknowledged or beyond the send limit. `up` lies
+        // after all written bytes.
         let accepted = self.call_in_batch(|engine, now, wire| engine.tx_urgent(now, id, up, wire));
         debug_assert_eq!(accepted, Ok(()));
         Ok(())
@@ -75,8 +76,9 @@ impl Stack {
     }
 
     /// Returns two numbers for a `recv` at the stream position `read` with `unread` bytes in the
-    /// buffer. The first is the number of bytes to skip, which is 1 for an urgent byte. The second
-    /// is the number of bytes to return after the skipped bytes.
+    /// buffer. The first is the number of bytes to skip: 1 if the urgent byte is at `read` and
+    /// SO_OOBINLINE is not set, and otherwise 0. The second is the number of readable bytes after
+    /// the skipped bytes, up to an urgent byte that lies ahead.
     pub(crate) fn around_mark(&self, fd: Fd, read: u32, unread: u32) -> (u32, u32) {
         let Some(mark) = self.mark(fd) else {
             return (0, unread);
@@ -102,9 +104,10 @@ impl Stack {
         Ok(at.into())
     }
 
-    /// Implements `recv` with MSG_OOB, which never blocks. Fails with EINVAL if there is no urgent
-    /// byte to read or SO_OOBINLINE is set, and with EAGAIN if the announced byte has not arrived.
-    /// Returns no bytes if the announced byte has not arrived and no more bytes can arrive.
+    /// Implements `recv` with MSG_OOB. Fails with EINVAL if there is no urgent byte to read or
+    /// SO_OOBINLINE is set, with ENOTCONN if the connection ended without the peer's FIN, and with
+    /// EAGAIN if the announced byte has not arrived but may still arrive. Returns no bytes if the
+    /// announced byte has not arrived and no more bytes can arrive.
     pub(crate) fn recv_urgent(&mut self, fd: Fd, len: usize, flags: i32) -> CallResult<Received> {
         let mark = self.mark(fd).filter(|mark| !mark.taken);
         let Some(mark) = mark.filter(|_| !self.is_inline(fd)) else {

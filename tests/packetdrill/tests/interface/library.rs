@@ -63,8 +63,8 @@ pub struct Library {
 // SAFETY: the library locks the stack behind `userdata`, and the other fields are constant.
 unsafe impl Sync for Library {}
 
-/// Builds the library and returns its path. Cargo does not build the library for this test, because
-/// the test does not link it.
+/// Builds the library and returns its path. Cargo need not put the library at this path when
+/// Cargo builds only this test.
 fn build() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let profile = test.parent().and_then(Path::parent).unwrap();

@@ -38,7 +38,8 @@ fn inject(library: &Library, tcp: &Tcp, payload: &[u8]) {
     assert_eq!(result, 0);
 }
 
-/// Returns the header, payload and time of the next packet that the stack sent.
+/// Returns the header, the payload and the time of sending (in microseconds) of the stack's next
+/// packet, or `None` if no packet is pending.
 fn receive(library: &Library) -> Option<(Tcp, Vec<u8>, i64)> {
     let mut buffer = vec![0u8; 65_536];
     let (mut len, mut time) = (buffer.len(), 0i64);

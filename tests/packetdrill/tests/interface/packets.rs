@@ -1,6 +1,7 @@
 //! Encodes and parses IPv4 and TCP headers.
 //!
-//! The code is independent of the library's, so that a mistake in the library's encoder is found.
+//! This code shares nothing with the library's encoder and parser, so that the tests find the
+//! library's mistakes.
 
 // The control bits of the TCP header.
 pub const FIN: u8 = 1;
@@ -41,6 +42,7 @@ fn checksum(mut sum: u32) -> [u8; 2] {
     (!(sum as u16)).to_be_bytes()
 }
 
+/// Returns the sum of the pseudo-header's 16-bit words, for a TCP segment of `len` bytes.
 fn pseudo_header(src: [u8; 4], dst: [u8; 4], len: usize) -> u32 {
     sum(&src) + sum(&dst) + 6 + len as u32
 }
@@ -67,8 +69,8 @@ pub fn segment(tcp: &Tcp, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// Parses a packet from the stack to the peer and checks its checksums. Returns the header fields
-/// and the payload, or `None` if `packet` is empty.
+/// Parses a packet from the stack to the peer, and checks its checksums, length and addresses.
+/// Returns the header fields and the payload, or `None` if `packet` is empty.
 pub fn parse(packet: &[u8]) -> Option<(Tcp, &[u8])> {
     if packet.is_empty() {
         return None;

@@ -24,16 +24,17 @@ pub enum AnyPlan {
     Http(HttpPlan),
     /// A figure of the mux, which shares a NIC between programs with a network stack of their own.
     Mux(MuxPlan),
-    /// A figure of the ring API.
+    /// A figure of the ring API, by which a program exchanges messages of many connections in one
+    /// call.
     Rings(RingsPlan),
-    /// A figure of the layers of a request.
+    /// A figure of the CPU time that each layer of the stack takes for a request.
     Layers(LayersPlan),
     /// A figure of key-value servers.
     Kv(KvPlan),
 }
 
 impl AnyPlan {
-    /// Reads and checks a plan.
+    /// Reads and parses the plan file `path`.
     pub fn read(path: &Path) -> Result<Self, String> {
         let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
         toml::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))

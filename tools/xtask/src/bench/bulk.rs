@@ -1,8 +1,8 @@
-//! Bulk figures, which compare the goodput of one-way streams between pairings. A pairing is a
+//! Bulk figures, which compare pairings by the goodput of one-way streams. A pairing is a
 //! combination of the sender's and the receiver's stack, such as "tidelane to kernel".
 //!
-//! Each measurement uses a new wire (a veth pair between two network namespaces), so that it does
-//! not start with queues or cached routes of an earlier measurement.
+//! Each measurement uses a new wire (a veth pair between two network namespaces), so that the
+//! measurement does not start with queues or cached routes of an earlier measurement.
 
 use std::{collections::BTreeMap, io::Write};
 
@@ -25,8 +25,8 @@ type Key = (usize, Pairing);
 /// A function that computes one metric of a sample.
 type Metric = fn(&Sample) -> f64;
 
-/// Metrics that are compared with the pairing "kernel to kernel". Each entry has the name, true if
-/// more is better, and the function.
+/// Metrics in which each pairing is compared with "kernel to kernel". Each entry has the name, true
+/// if more is better, and the function.
 const METRICS: &[(&str, bool, Metric)] = &[
     ("goodput_bps", true, |s| s.goodput_bps),
     ("fairness_jain", true, |s| s.jain),
@@ -80,7 +80,8 @@ fn print_sample(case: &Case, pairing: Pairing, sample: &Sample) {
 }
 
 impl Results {
-    /// Returns the values of a metric in the order of the rounds.
+    /// Returns the values of a metric in the order of the rounds. Returns `None` if there are no
+    /// samples of the key.
     fn values(&self, key: Key, metric: impl Fn(&Sample) -> f64) -> Option<Vec<f64>> {
         Some(self.0.get(&key)?.iter().map(metric).collect())
     }

@@ -11,7 +11,8 @@ pub struct Heading {
     pub paper: String,
     /// Number of rounds.
     pub rounds: u32,
-    /// Description of the placement: the CPUs of the programs, and the congestion control.
+    /// Description of the placement: the CPUs of the programs, and further conditions such as the
+    /// congestion control.
     pub placement: String,
     /// Targets for single rows.
     pub targets: Vec<Target>,

@@ -33,7 +33,7 @@ use super::{
 /// Port of the server.
 const PORT: u16 = 8080;
 /// Time that a measurement may take longer than the plan's seconds, and time limit for the start of
-/// a server.
+/// the example server.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// The plan of an HTTP figure.
@@ -66,7 +66,7 @@ pub struct HttpPlan {
     /// CPU of the server, and of the service if there is one.
     pub server_cpus: String,
     /// Lengths of the response bodies for the measurements in memory, between two mux ports of one
-    /// service.
+    /// service. In these measurements, the server runs on the CPU of the client.
     #[serde(default)]
     pub lengths_in_memory: Vec<u64>,
     /// Targets for single rows.
@@ -287,7 +287,8 @@ struct Placement<'a> {
     server: &'a str,
 }
 
-/// Starts a server with response bodies of one length, on the CPUs of `placed`.
+/// Starts a server that can send response bodies of `length` bytes, with its service if the server
+/// is on the embedded stack. Server and service run on the CPUs of `placed`.
 fn start(
     plan: &HttpPlan,
     wire: &Wire,
@@ -371,7 +372,8 @@ impl Results {
         rows
     }
 
-    /// Returns the plot: a group of bars for each length, with one bar for each server.
+    /// Returns the plot: a group of bars for each length of [`HttpPlan::lengths`], with one bar for
+    /// each server. The other measurements are not in the plot.
     pub fn svg(&self, plan: &HttpPlan) -> String {
         let lengths: Vec<String> = plan.lengths.iter().map(|len| format!("{len} B")).collect();
         let groups: Vec<(&str, Vec<f64>)> = plan

@@ -3,7 +3,7 @@
 //!
 //! Each measurement uses a new wire (a veth pair between two network namespaces). The client is on
 //! the kernel, and uses one address for each 30,000 connections. Each server and each process of
-//! the client has at most 15,000 connections, because many systems allow a process only some 20,000
+//! the client has at most 15,000 connections, because a process may have only a limited number of
 //! descriptors.
 
 use std::{collections::BTreeMap, fs, io::Write, thread, time::Duration};
@@ -33,10 +33,10 @@ const CONNECTIONS_PER_ADDRESS_MAX: u32 = 30_000;
 const FLOWS_MAX_DEFAULT: u32 = 131_072;
 /// Last octet of the client's first additional address.
 const FIRST_HOST: u32 = 100;
-/// Time limit of a measurement.
+/// Time limit of the client.
 const LIMIT: Duration = Duration::from_secs(900);
-/// Time that the service has to free memory after the servers have ended, before its memory is
-/// read.
+/// Time between the end of the servers and the last reading of the service's memory. The service
+/// frees memory in this time.
 const GIVE_BACK: Duration = Duration::from_secs(3);
 
 /// The plan of an idle figure: numbers of connections and targets.

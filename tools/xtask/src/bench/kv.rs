@@ -1,8 +1,8 @@
-//! Figures of key-value servers. The baseline is memcached on the kernel. The figures compare it
-//! with memcached on the service, and with the server of `app/kv` on each back end of the ring API.
+//! Figures of key-value servers. The figures compare memcached on the service, and the server of
+//! `app/kv` on each back end of the ring API, with the baseline, memcached on the kernel.
 //!
-//! The client is `tidelane-load kv-client`, which compares each answer with the stored value. Each
-//! measurement uses a new wire, which is a veth pair between two network namespaces. The field
+//! The client is `tidelane-load kv-client`, which compares each answer with the expected answer.
+//! Each measurement uses a new wire, which is a veth pair between two network namespaces. The field
 //! `path` of the plan places the client:
 //!
 //! - `veth`: the client uses the kernel's stack in the other namespace.
@@ -37,7 +37,8 @@ use super::{
 const PORT: u16 = 11211;
 /// Memory of the server for items, in MiB.
 const MEMORY_MIB: u32 = 256;
-/// Time limit for the server to start, and for a measurement beyond the plan's seconds.
+/// Time limit for the server on the ring API to start, and for the client to store the initial
+/// values. Also the time that a measurement may take longer than the plan's seconds.
 const GRACE: Duration = Duration::from_secs(30);
 
 /// The plan of a figure that compares key-value servers.

@@ -3,9 +3,9 @@
 //! the kernel's sockets with epoll.
 //!
 //! `tidelane-load http-client` offers a fixed load from the other end of a veth. Meanwhile `perf`
-//! samples the call chains of both CPUs at a fixed frequency, and each sample counts for one layer
-//! (see [`profile`]). A veth delivers a packet on the CPU of its sender. The softirqs on the
-//! client's CPU therefore do the server's reception.
+//! samples the call chains of all CPUs at a fixed frequency. Each sample of work for the server
+//! counts for one layer (see [`profile`]). A veth delivers a packet on the CPU of its sender. The
+//! softirqs on the client's CPU therefore do the server's reception.
 
 mod profile;
 
@@ -71,10 +71,12 @@ impl LayersPlan {
     }
 }
 
-/// One measurement: microseconds per request of each layer, and system calls per request.
+/// One measurement.
 #[derive(Clone, Debug, Default)]
 struct Sample {
+    /// CPU time of each layer in microseconds per request.
     layers: BTreeMap<Layer, f64>,
+    /// System calls that the server has made for data, per request.
     calls: f64,
 }
 
@@ -164,8 +166,8 @@ impl Results {
         values.collect()
     }
 
-    /// Returns the rows of the result: the microseconds of each layer, and their sum, for each
-    /// server.
+    /// Returns the rows of the result. Each server has a row for each layer with samples, for the
+    /// sum of the layers, and for the system calls.
     pub fn rows(&self, plan: &LayersPlan) -> Vec<Row> {
         let heading = plan.heading();
         let mut rows = Vec::new();

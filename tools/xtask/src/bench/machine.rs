@@ -33,7 +33,8 @@ impl CpuTimes {
 }
 
 /// Returns the busy seconds in a line `cpuN user nice system idle iowait irq softirq steal ...`
-/// with values in ticks of 10 ms. Returns `None` for other lines.
+/// with values in ticks of 10 ms: the sum of user, nice, system, irq and softirq. Returns `None`
+/// for other lines.
 fn busy_of_line(line: &str) -> Option<f64> {
     let rest = line.strip_prefix("cpu")?;
     if !rest.starts_with(|c: char| c.is_ascii_digit()) {

@@ -3,10 +3,11 @@
 //! The mux (`service/mux`) shares one NIC between programs with a network stack of their own. Each
 //! program has a mux port, a pair of packet rings.
 //!
-//! A case has a direction, a frame length, a number of mux ports and a number of cores. Its NIC is
-//! a substitute in memory, or an AF_XDP socket on the wire, which is a veth pair between two
-//! network namespaces. On a wire, each round also measures a sender or receiver without a mux,
-//! whose rate is the upper limit of the interface.
+//! A case has a direction, a frame length, a number of mux ports and a number of cores. The NIC of
+//! a case is a substitute in memory, or an AF_XDP socket on the wire, which is a veth pair between
+//! two network namespaces. For a case on the wire, each round also measures a program that sends or
+//! receives on the AF_XDP socket without a mux. The rate of this program is the upper limit of the
+//! interface.
 
 use std::{collections::BTreeMap, io::Write, time::Duration};
 
@@ -94,11 +95,12 @@ struct Sample {
     without_mux: Option<f64>,
 }
 
-/// The samples of each case by name, and the rates at which one core copies memory, in the order of
-/// the rounds.
+/// The results, in the order of the rounds.
 #[derive(Debug, Default)]
 pub struct Results {
+    /// Samples of each case, by the name of the case.
     cases: BTreeMap<String, Vec<Sample>>,
+    /// Rates at which one core copies memory, in bytes per second.
     copy: Vec<f64>,
 }
 
@@ -158,8 +160,8 @@ fn measure(plan: &MuxPlan, wire: &Wire, case: &Case) -> Result<Sample, Stop> {
     })
 }
 
-/// Measures a case on the wire. If the case receives, a sender without a mux at the other end of
-/// the wire sends the packets.
+/// Measures a case on the wire, with the mux or without it. If the case receives, a sender without
+/// a mux at the other end of the wire sends the packets.
 fn load_on_veth(plan: &MuxPlan, wire: &Wire, case: &Case, without_mux: bool) -> Result<f64, Stop> {
     let server_mac = link_address(wire, Side::Server)?;
     let client_mac = link_address(wire, Side::Client)?;
@@ -188,7 +190,7 @@ fn load_on_veth(plan: &MuxPlan, wire: &Wire, case: &Case, without_mux: bool) -> 
     Ok(packets)
 }
 
-/// Returns the link address of the wire's end at `side`.
+/// Returns the MAC address of the wire's interface at `side`.
 fn link_address(wire: &Wire, side: Side) -> Result<String, Stop> {
     let (space, file) = (
         wire.namespace(side),

@@ -10,9 +10,13 @@ use super::{
     result::{Results, Variant},
 };
 
+/// Width of the panel of a series, in pixels.
 const PANEL_WIDTH: f64 = 420.0;
+/// Height of a panel and of the bars' area, in pixels.
 const PANEL_HEIGHT: f64 = 300.0;
+/// Space around panels and bars, in pixels.
 const MARGIN: f64 = 64.0;
+/// Width of a bar, in pixels.
 const BAR_WIDTH: f64 = 24.0;
 /// The variants that have a line, each with its colour. Bars have the same colours, in this order.
 /// The colours are from the palette of Okabe and Ito, which colour-blind readers can distinguish.
@@ -111,7 +115,7 @@ fn line(text: &mut String, from: (f64, f64), to: (f64, f64), colour: &str) {
     );
 }
 
-/// Draws the panel of one series.
+/// Draws the panel of the series with this index. `left` is the left edge of the panel in pixels.
 fn panel(text: &mut String, left: f64, index: usize, series: &Series, results: &Results) {
     let points = |variant| -> Vec<(usize, f64)> {
         let of = |connections: &u32| results.requests_per_second((index, *connections, variant));

@@ -24,7 +24,7 @@ impl Programs {
 }
 
 /// Returns the HTTP client on the embedded stack. The client registers a mux port at `service`,
-/// which carries the server's address, and connects to `port` of that address.
+/// uses the server's address, and connects to `port` of the same address.
 pub fn embedded_client(wire: &Wire, service: &Service, port: u16) -> Result<Program, Stop> {
     let path = tools::binary("tidelane-http-client")?;
     let client = wire.program(Side::Server, &path.to_string_lossy());

@@ -17,8 +17,8 @@ pub enum Variant {
     Kernel,
     /// Server on Tidelane and client on the kernel, over veth.
     Tidelane,
-    /// Server on the kernel, over veth. A spinning thread of the lowest priority keeps each core
-    /// from going idle.
+    /// Server on the kernel, over veth. Each core has a spinning thread of the lowest priority, so
+    /// that no core goes idle.
     KernelNoIdle,
     /// Over veth, with the stateless AF_XDP echo instead of a server. The echo answers each segment
     /// without TCP, so that its rate is the upper limit of the wire.

@@ -1,9 +1,9 @@
 //! Figures of the ring API (crate `tidelane-rings`), by which a program exchanges messages of many
-//! connections in one call, without copies. They compare the HTTP server of
+//! connections in one call, without copies. The figures compare the HTTP server of
 //! `app/kernel/examples/ring-http` on a back end of the ring API with the same server on the
-//! kernel's sockets with epoll. The kernel back end uses the kernel's sockets through io_uring, the
-//! service back end uses the TCP of the service, and the direct back end runs TCP in the program,
-//! on an AF_XDP queue.
+//! kernel's sockets with epoll. The kernel back end uses the kernel's sockets through io_uring, and
+//! the service back end uses the TCP of the service. The direct back end runs TCP in the program,
+//! on an AF_XDP queue or on a mux port of the service.
 //!
 //! The client is wrk in a closed loop, or `tidelane-load http-client` at a fixed rate. The `path`
 //! of the plan places the client:
@@ -55,7 +55,8 @@ pub struct RingsPlan {
     pub rounds: u32,
     /// Seconds of a measurement.
     pub seconds: u32,
-    /// Offered load in requests per second. Without a rate, the loop is closed.
+    /// Offered load in requests per second. `None` means a closed loop: a connection sends its next
+    /// request after the answer.
     #[serde(default)]
     pub rate: Option<f64>,
     /// Lengths of the response bodies in bytes.
@@ -91,10 +92,11 @@ struct Sample {
     /// interface, in µs per request. With [`Path::Local`], the service also carries the client's
     /// end of the connections.
     cpu_us: f64,
-    /// System calls per request.
+    /// System calls that the server has made for data, per request.
     calls: f64,
     /// Mean and standard deviation of the ready descriptors per cycle. In a cycle, the server asks
-    /// once for the ready descriptors, and handles all of them.
+    /// once for the ready descriptors, and handles all of them. Cycles without a ready descriptor
+    /// do not count.
     ready: (f64, f64),
 }
 
@@ -292,8 +294,10 @@ impl Results {
         self.samples.get(&case)?.iter().map(value).collect()
     }
 
-    /// Returns the rows of the result: each back end beside epoll, in each metric.
+    /// Returns the rows of the result: each back end beside epoll in each metric, and the counts of
+    /// each server.
     pub fn rows(&self, plan: &RingsPlan) -> Vec<Row> {
+        /// Name of a metric, true if more is better, and the metric's value in a sample.
         type Metric = (&'static str, bool, fn(&Sample) -> Option<f64>);
         const METRICS: [Metric; 4] = [
             ("requests_per_second", true, |sample| {

@@ -39,7 +39,7 @@ pub struct Pair {
 }
 
 impl Row {
-    /// Returns true if the target was reached. Returns `None` if the row has no target.
+    /// Returns true if the target was reached. Returns `None` if the row has no target or no value.
     pub fn reached(&self) -> Option<bool> {
         let target = self.target?;
         let got = self.pair.map(|pair| pair.ratio[0]).or(self.value)?;
@@ -139,7 +139,8 @@ fn row_json(row: &Row) -> Value {
     json
 }
 
-/// Rounds to four significant digits. Further digits would be noise.
+/// Rounds to four significant digits, because further digits would be noise. Returns 0 for a value
+/// that is not finite.
 fn round(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return 0.0;

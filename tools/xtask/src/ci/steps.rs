@@ -24,8 +24,8 @@ pub struct Step {
     pub skip: fn() -> Option<String>,
 }
 
-/// Builds the binaries that tests and benchmarks start: service, tools, libtidelane.so,
-/// tidelane-impair, and examples.
+/// The command that builds the binaries that tests and benchmarks start: service, tools,
+/// libtidelane.so, tidelane-impair, and examples.
 pub const BUILD: &[&str] = &[
     "cargo",
     "build",

@@ -94,8 +94,8 @@ impl Apt {
         Ok(names_after("Depends: ", &text))
     }
 
-    /// Returns the packages that apt would install together with `package` from the release
-    /// `suite`, as `NAME=VERSION`.
+    /// Returns `package` and the packages that apt would install with `package`, each as
+    /// `NAME=VERSION`. Apt prefers the versions of the release `suite`.
     pub fn installed_with(&self, package: &str, suite: &str) -> Result<Vec<String>, String> {
         let mut simulation = self.command("apt-get");
         simulation.args(["install", "--simulate", "--no-install-recommends"]);
@@ -103,7 +103,8 @@ impl Apt {
         Ok(installations(&text))
     }
 
-    /// Fetches packages, given as `NAME` or `NAME=VERSION`, and unpacks them below [`root`].
+    /// Fetches packages, given as `NAME` or `NAME=VERSION`, and unpacks them to the folder that
+    /// [`root`] returns.
     pub fn unpack(&self, packages: &[String]) -> Result<(), String> {
         let partial = self.home.join("partial");
         // Remove the remains of an interrupted run.
@@ -179,8 +180,8 @@ fn sources_of(suites: &[&str]) -> Result<String, String> {
     Ok(lines.collect())
 }
 
-/// Runs a command to its end and returns its standard output. If the command fails, returns the
-/// last line of its standard error.
+/// Runs a command to its end and returns its standard output. If the command fails, returns an
+/// error with the last line of its standard error.
 pub fn run(command: &mut Command) -> Result<String, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().map_err(|error| match error.kind() {

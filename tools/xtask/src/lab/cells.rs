@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, process::ExitCode, time::Duration};
 
 use super::nics::Nic;
 
-/// The only test for an unsupported kernel. It passes if the Tidelane service starts, or says why
-/// it does not start.
+/// The only test that runs on an unsupported kernel. The test passes if the Tidelane service starts
+/// or says why it does not start.
 pub const STARTS: &str = "kernels::starts_or_says_why";
 
 /// The tests. Each entry has the name, the heading of the table's column, and true if `--small`

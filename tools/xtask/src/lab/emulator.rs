@@ -32,14 +32,14 @@ const FIRMWARE: [&str; 3] = ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipx
 pub struct Emulator {
     /// Folder of the unpacked packages. `None` for the installed emulator.
     root: Option<PathBuf>,
-    /// Reason why a newer emulator could not be fetched. `None` if no fetch was tried.
+    /// Reason why a newer emulator could not be fetched or run. `None` if no attempt has failed.
     no_newer: Option<String>,
 }
 
 impl Emulator {
-    /// Returns an emulator that has as many of these devices as possible. Fetches a newer emulator
-    /// if the installed emulator lacks a device. `lab` is the laboratory's folder. Fetching fails
-    /// after `end`.
+    /// Returns the installed emulator if it has all of these devices. Otherwise returns a newer
+    /// emulator, fetched if necessary. If the newer emulator cannot be fetched or run, returns the
+    /// installed emulator. `lab` is the laboratory's folder. Fetching fails after `end`.
     pub fn with(devices: &[&str], lab: &Path, end: Instant) -> Self {
         let own = Self::default();
         if devices.iter().all(|device| own.has(device)) {
@@ -54,8 +54,8 @@ impl Emulator {
         }
     }
 
-    /// Returns the emulator of the backports of this machine's Debian release. Fetches the emulator
-    /// if it is not unpacked yet.
+    /// Returns the emulator from the backports of this machine's Debian release. Fetches the
+    /// emulator if it is not unpacked yet.
     fn backported(home: &Path, end: Instant) -> Result<Self, String> {
         if apt::root(home).is_none() {
             let release = release()?;

@@ -1,5 +1,6 @@
-# The first program (PID 1) of an emulated machine. `cargo xtask lab` replaces the names between two
-# @ in this script, and reads the machine's output from the serial line ttyS1.
+# The script that PID 1 of an emulated machine runs after the RAM disk has mounted the root file
+# system. `cargo xtask lab` replaces the names between two @ in this script, and reads the machine's
+# output from the serial line ttyS1.
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
 mount -t proc none /proc
 mount -t sysfs none /sys

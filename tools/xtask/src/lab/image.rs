@@ -14,7 +14,7 @@ use super::{cpio::Archive, kernels::Kernel};
 const MODULES: [&str; 4] = ["virtio_pci", "9pnet_virtio", "9p", "overlay"];
 
 /// The script `init`: mounts the host's root under an overlay in memory, switches to this root, and
-/// then runs the script `@GUEST@`.
+/// then runs the script whose path replaces `@GUEST@`.
 const INIT: &str = r#"#!/bin/busybox sh
 /bin/busybox --install -s /bin
 mount -t devtmpfs none /dev
@@ -29,7 +29,7 @@ mount -t devtmpfs none /up/root/dev
 exec switch_root /up/root /bin/sh @GUEST@
 "#;
 
-/// Returns the RAM disk for a kernel. After the RAM disk has mounted the root, it runs the script
+/// Returns the RAM disk for a kernel. After its `init` has mounted the root, `init` runs the script
 /// `guest`.
 pub fn ram_disk(kernel: &Kernel, guest: &Path) -> Result<Vec<u8>, String> {
     let busybox = find_tool("busybox").ok_or("no busybox here; apt-get install busybox-static")?;
@@ -68,8 +68,8 @@ pub fn ram_disk(kernel: &Kernel, guest: &Path) -> Result<Vec<u8>, String> {
     Ok(archive.finish())
 }
 
-/// Returns the paths of the shared libraries of a program. A static program has none, and ldd
-/// fails.
+/// Returns the paths of the shared libraries of a program. The list is empty for a static program,
+/// for which ldd fails.
 fn libraries(program: &Path) -> Vec<String> {
     let output = Command::new("ldd").arg(program).output();
     let text = output.map(|output| output.stdout).unwrap_or_default();

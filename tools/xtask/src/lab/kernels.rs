@@ -27,7 +27,7 @@ pub const REFUSED: [&str; 1] = ["5.10"];
 const META_PACKAGE: &str = "linux-image-amd64";
 /// Name prefixes of the packages that contain a kernel and its modules.
 const PARTS: [&str; 3] = ["linux-image-", "linux-binary-", "linux-modules-"];
-/// Largest number of packages to visit while following dependencies.
+/// Number of found packages from which on no further dependencies are followed.
 const PACKAGES_MAX: usize = 16;
 
 /// An unpacked kernel.
@@ -42,8 +42,8 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Returns the kernel called `name`. Fetches the kernel if it is not unpacked yet, with the
-    /// time limit `end`.
+    /// Returns the kernel called `name`. Fetches the kernel if it is not unpacked yet. Fetching
+    /// fails after `end`.
     pub fn get(name: &str, lab: &Path, end: Instant) -> Result<Self, String> {
         let suite = KERNELS.iter().find(|(known, _)| *known == name);
         let (_, suite) = suite.ok_or_else(|| {

@@ -93,7 +93,7 @@ pub struct Machine {
     emulator: Child,
     /// Lines of the machine's output.
     lines: Receiver<String>,
-    /// Time at which [`Machine::line`] kills the emulator and thereby ends the machine.
+    /// Time after which [`Machine::line_within`] kills the emulator of a silent machine.
     end: Instant,
     /// Path of the log of the kernel's console.
     console: PathBuf,
@@ -114,8 +114,8 @@ impl Machine {
         let ram_disk = write("ram-disk", &image::ram_disk(plan.kernel, &guest)?)?;
         let console = write("console.log", b"")?;
         let results = open_log(&plan.directory.join("results.log"))?;
-        // `setpriv` makes the kernel kill the emulator when this process ends, even by SIGKILL.
         let taps = taps::wrapper(&plan.taps);
+        // `setpriv` makes the kernel kill the emulator when this process ends, even by SIGKILL.
         let guard = ["setpriv", "--pdeathsig", "KILL"];
         let wrapper: Vec<&str> = guard
             .into_iter()
@@ -157,8 +157,8 @@ impl Machine {
         })
     }
 
-    /// Waits for the next line of the machine's output. Fails if the machine has ended, or if its
-    /// time limit is over.
+    /// Waits for the next line of the machine's output. Fails if the machine has ended, or if the
+    /// machine's time limit is over.
     pub fn line(&mut self) -> Result<String, String> {
         loop {
             if let Some(line) = self.line_within(LIMIT_CHECK)? {
@@ -179,7 +179,7 @@ impl Machine {
                 Err(format!("the machine ended: {}", self.last_words()))
             }
             Err(RecvTimeoutError::Timeout) if Instant::now() > self.end => {
-                // Kill the emulator. The lines that the emulator has written before still arrive.
+                // Kill the emulator. Lines that the emulator wrote before its end still arrive.
                 self.emulator.kill().map_err(|error| error.to_string())?;
                 let last = self.lines.recv().map(Some);
                 last.map_err(|_| "the machine was not done in time".to_owned())
@@ -188,7 +188,8 @@ impl Machine {
         }
     }
 
-    /// Returns the last line of the kernel's console, or of the emulator's log.
+    /// Returns the last line of the kernel's console, or of the emulator's log if the console is
+    /// empty.
     fn last_words(&self) -> String {
         let last = |path: &Path| {
             let text = fs::read(path).unwrap_or_default();
@@ -218,7 +219,7 @@ fn open_log(path: &Path) -> Result<fs::File, String> {
     fs::File::create(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Returns the script that the machine runs as its first program.
+/// Returns the script that the machine's PID 1 runs after the RAM disk has mounted the root.
 fn guest_script(plan: &Plan<'_>) -> String {
     let modules = [&MODULES[..], &plan.modules].concat().join(" ");
     let base = plan.kernel.modules();

@@ -36,7 +36,7 @@ pub const NICS: [Nic; 7] = [
         queues: 1,
         module: "virtio_net",
     },
-    // The driver supports AF_XDP zero-copy only if the device uses the kernel's DMA API.
+    // The driver supports AF_XDP zero-copy only for a device that requires the kernel's DMA API.
     Nic {
         name: "virtio-net-dma",
         device: Some("virtio-net-pci"),

@@ -157,8 +157,8 @@ struct Pair<'a> {
 type Cells = BTreeMap<&'static str, Cell>;
 
 impl Pair<'_> {
-    /// Boots the machines, runs the tests, and returns the results. A test that did not run counts
-    /// as failed.
+    /// Boots the machines, runs the tests, and returns the results. A test without a result from
+    /// both machines counts as failed.
     fn run(&self) -> Result<Cells, String> {
         let (near, far) = UnixDatagram::pair().map_err(|error| error.to_string())?;
         let mut machines = [
@@ -182,7 +182,7 @@ impl Pair<'_> {
                     }
                 };
                 if let Some(version) = line.strip_prefix("booted ") {
-                    println!("lab: Linux {version} has booted, of the {role}");
+                    println!("lab: Linux {version} has booted on the {role}'s machine");
                 }
                 ended[index] |= line == "end";
                 let Some((test, cell)) = readers[index].line(&line) else {
@@ -206,8 +206,8 @@ impl Pair<'_> {
         Ok(cells)
     }
 
-    /// Boots the machine with this role. `end` is the socket to which its NIC is attached. The
-    /// emulator inherits the socket, and this process closes it.
+    /// Boots the machine with this role. The machine's NIC is attached to the socket `end`. The
+    /// emulator inherits the socket, and this process closes its own descriptor.
     fn boot(&self, role: Role, end: OwnedFd) -> Result<Machine, String> {
         let address = match role {
             Role::Server => "52:54:00:00:00:01",
@@ -243,7 +243,7 @@ impl Pair<'_> {
     }
 }
 
-/// The results of tests that only one of the two machines has reported yet.
+/// The results of tests that only one of the two machines has reported so far.
 #[derive(Debug, Default)]
 struct PartialResults {
     /// The machine's role and the result, by test.

@@ -1,7 +1,8 @@
 //! The back ends of emulated NICs with several queues: pairs of tap devices, each pair joined by a
 //! bridge.
 //!
-//! The devices are in the emulator's network namespace, which removes them when it ends.
+//! The devices are in the emulator's own network namespace, and disappear with this namespace when
+//! the emulator ends.
 
 use std::process::Command;
 
@@ -46,8 +47,8 @@ pub fn missing() -> Option<String> {
     Some(format!("no tap devices with several queues: {failure}"))
 }
 
-/// Returns the emulator's option for the back end `name` on the tap device `end` (0 or 1) of a
-/// pair.
+/// Returns the value of the emulator's option `-netdev` for the back end `name` on the tap device
+/// `end` (0 or 1) of a pair.
 pub fn back_end(name: &str, pair: usize, end: usize) -> String {
     format!(
         "tap,id={name},ifname=tap{pair}e{end},script=no,downscript=no,vhost=off,queues={QUEUES}"

@@ -72,7 +72,8 @@ impl<'a> Tree<'a> {
         Ok((file, symbol))
     }
 
-    /// Checks a citation `path:symbol`: the file must define the symbol.
+    /// Checks a citation `path:symbol`: a Rust file must define the symbol. A file of another
+    /// language must contain the symbol as a word outside comments.
     fn code(&self, cited: &str) -> Result<(), String> {
         let (file, symbol) = self.split(cited)?;
         let code = code_only(&file.text);

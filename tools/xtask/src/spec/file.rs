@@ -4,13 +4,13 @@
 //! title = "Computing TCP's Retransmission Timer"
 //!
 //! [[requirement]]
-//! id = "5.3"                    # clause, or the RFC's own name for it: MUST-18
+//! id = "5.3"                    # clause, or the RFC's own id of the requirement: MUST-18
 //! level = "MUST"                # MUST, SHOULD or MAY; a "MUST NOT" is a MUST
 //! text = "An ACK of new data restarts the timer"
 //! code = ["proto/fastpath/src/lib.rs:restart_timer"]
 //! test = ["rfc6298/5.3-restart-on-ack.pkt", "proto/engine/tests/rfc/rfc6298.rs:section_5_3"]
 //! lacks = "..."                 # the missing part; the requirement counts as missing
-//! exception = "..."             # the reason not to implement it; excludes code and test
+//! exception = "..."             # the reason not to implement it; excludes code, test and lacks
 //! ```
 
 use std::{collections::BTreeSet, fmt};
@@ -48,11 +48,11 @@ pub enum Status {
     Excepted,
     /// Implemented without a test.
     Untested,
-    /// Implemented in part.
+    /// Implemented in part, with or without a test.
     Partial,
     /// A MAY that is not implemented.
     Unused,
-    /// Not implemented.
+    /// A MUST or SHOULD that is not implemented.
     Missing,
 }
 

@@ -94,6 +94,7 @@ fn each_requirement_has_its_status() {
         Status::Excepted,
     ];
     assert_eq!(statuses, expected);
+    // Met, excepted, unused, missing, missing MUSTs, missing SHOULDs, untested.
     assert_eq!(counts(&spec), [1, 1, 1, 3, 1, 2, 1]);
     assert_eq!(Tree::new(&tree_files()).check(&spec), [""; 0]);
 }
@@ -162,6 +163,7 @@ fn an_unknown_requirement_of_rfc_9293_is_reported() {
         file("proto/a.rs", "// RFC 9293 MUST-1, (MUST-100)"),
         file("app/a.rs", "// MUST-101"),
     ];
+    // The check reads only code below `proto` and packet scripts, so MUST-101 is not reported.
     let found = Tree::new(&files).check_ids(&specs);
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].contains("MUST-100"));

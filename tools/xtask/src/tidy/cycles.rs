@@ -1,7 +1,8 @@
 //! Finds files of a crate that import each other in a cycle.
 //!
-//! A submodule is a part of its module, so that it may use the items of all modules around it. A
-//! file that imports such a submodule thereby also imports these modules.
+//! A submodule is a part of its module, so the submodule may use the items of all modules around
+//! it. If a file outside imports the submodule, the file thereby also imports the modules around
+//! the submodule that the submodule uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +13,8 @@ use super::{
 };
 use crate::source::{SourceFile, code_only};
 
-/// Names that one module takes from another, by the pair of modules.
+/// Names that a module takes from another module, by the pair of modules. The module that takes the
+/// names comes first.
 type Imports = BTreeMap<(ModulePath, ModulePath), BTreeSet<String>>;
 
 /// Finds the cycles of imports in every crate.
@@ -80,8 +82,8 @@ fn reach<'a>(
     reached
 }
 
-/// Removes the imports of submodules from the modules around them, and gives these imports to the
-/// files outside that import the submodules.
+/// Returns `imports` without the imports by which a submodule uses a module around the submodule.
+/// Each file outside that imports the submodule has these imports instead.
 fn downward(imports: &Imports) -> Imports {
     let is_upward = |from: &ModulePath, to: &ModulePath| from.starts_with(to);
     let mut downward = Imports::new();
@@ -193,7 +195,8 @@ mod tests {
         let a = ("x/src/a.rs", "mod part;\nuse part::Part;\npub struct A;");
         let part = ("x/src/a/part.rs", "use super::A;\npub struct Part;");
         assert_eq!(cycles(&[a, part]), []);
-        // A file that imports the submodule imports the whole module.
+        // The submodule uses its module. A file that imports the submodule therefore also imports
+        // the module.
         let b = ("x/src/b.rs", "use crate::a::part::Part;\npub struct B;");
         assert_eq!(cycles(&[a, part, b]), []);
         let a = ("x/src/a.rs", "mod part;\nuse crate::b::B;\npub struct A;");

@@ -10,17 +10,19 @@ pub type ModulePath = Vec<String>;
 /// The source of one crate, read far enough to find the module that defines a name.
 #[derive(Debug, Default)]
 pub struct Modules {
-    /// The file of each module. The files of the crate's root are not here.
+    /// The path of the file of each module that has its own file, except for the crate's root.
     files: BTreeMap<ModulePath, String>,
     /// All modules: those with a file of their own, and those in braces.
     all: BTreeSet<ModulePath>,
-    /// The path that a `use` declaration gives to a name of a module.
+    /// The path for which a name stands after a `use` declaration, by the module with the
+    /// declaration and the name.
     used: BTreeMap<(ModulePath, String), Vec<String>>,
     /// The paths that each module imports with `*`.
     globs: BTreeMap<ModulePath, Vec<Vec<String>>>,
     /// The items that each module defines.
     items: BTreeSet<ModulePath>,
-    /// Each path in the code, with the module that has the path.
+    /// The paths in the code and in `use` declarations other than `pub use`, each with the module
+    /// that contains the path.
     mentions: Vec<(ModulePath, Vec<String>)>,
 }
 
@@ -29,7 +31,7 @@ const ITEMS: [&str; 8] = [
     "fn", "struct", "enum", "union", "trait", "type", "const", "static",
 ];
 
-/// Largest number of `use` declarations that lead from a name to its definition.
+/// Largest number of `use` declarations to follow from a name to its definition.
 const REEXPORTS_MAX: usize = 16;
 
 impl Modules {
@@ -87,7 +89,8 @@ impl Modules {
         }
     }
 
-    /// Adds the names of one tree of a `use` declaration in the module `scope`.
+    /// Adds the names of one tree of a `use` declaration in the module `scope`. `prefix` is the
+    /// path in front of the tree. `public` is true for `pub use`.
     fn add_use(&mut self, scope: &ModulePath, prefix: &[String], tree: &str, public: bool) {
         let tree = tree.trim();
         if let Some(list) = tree.strip_prefix('{') {
@@ -134,8 +137,8 @@ impl Modules {
         }
     }
 
-    /// Adds a path of a `use` declaration. A module that exports the names of its submodules
-    /// (`pub use`) does not use these names itself.
+    /// Adds a path of a `use` declaration to the mentions, unless the declaration is a `pub use`. A
+    /// module that exports names does not use these names itself.
     fn add_import(&mut self, scope: &ModulePath, path: Vec<String>, public: bool) {
         if !public {
             self.mentions.push((scope.clone(), path));
@@ -163,12 +166,14 @@ impl Modules {
         imports
     }
 
-    /// Returns the path of the file of a module.
+    /// Returns the path of the file of a module. Returns `None` for the crate's root and for a
+    /// module without a file of its own.
     pub fn file(&self, module: &ModulePath) -> Option<&str> {
         self.files.get(module).map(String::as_str)
     }
 
-    /// Returns the longest prefix of `path` that is a module with a file of its own.
+    /// Returns the longest prefix of `path` that is a module with a file of its own. The empty path
+    /// is the crate's root.
     fn with_file(&self, path: &ModulePath) -> ModulePath {
         let mut path = path.clone();
         while !path.is_empty() && !self.files.contains_key(&path) {
@@ -177,8 +182,9 @@ impl Modules {
         path
     }
 
-    /// Returns the path from the crate's root to the item that `path` names in the module `scope`,
-    /// or `None` if another crate defines the item.
+    /// Returns the path from the crate's root to the item that `path` names in the module `scope`.
+    /// Returns `None` if the crate does not define the item, or if more than `budget` steps are
+    /// needed to find the item.
     fn resolve(&self, scope: &ModulePath, path: &[String], budget: usize) -> Option<ModulePath> {
         let budget = budget.checked_sub(1)?;
         let mut names = path.iter();
@@ -206,7 +212,8 @@ impl Modules {
         Some(at)
     }
 
-    /// Returns the path of the item or module to which the module `scope` gives the name `name`.
+    /// Returns the path of the item or module that `name` denotes in the module `scope`, or `None`
+    /// if the crate does not define such an item.
     fn named(&self, scope: &ModulePath, name: &str, budget: usize) -> Option<ModulePath> {
         let own = [scope.as_slice(), &[name.to_owned()]].concat();
         if self.all.contains(&own) || self.items.contains(&own) {

@@ -5,7 +5,7 @@ use std::{path::Path, process::Command};
 
 use super::Offence;
 
-/// Largest length of a subject. `git log --oneline` then fits in 80 columns.
+/// Largest length of a subject in characters. `git log --oneline` then fits in 80 columns.
 const LENGTH_MAX: usize = 72;
 /// Largest number of words of an area, such as `host`, `xtask spec`, or `world, netem`.
 const AREA_WORDS_MAX: usize = 3;
@@ -21,7 +21,8 @@ const IMPERATIVES: [&str; 11] = [
     "bring", "ring", "string", "feed", "seed", "need", "speed", "embed", "shed", "exceed", "bias",
 ];
 
-/// Checks the commits of `MAIN_LINE..HEAD`. Returns `None` if git does not know `MAIN_LINE`.
+/// Checks the commits of `MAIN_LINE..HEAD`. Returns `None` if git fails, for example because git
+/// does not know `MAIN_LINE`.
 ///
 /// Merge commits are not checked, because git writes their subjects.
 pub fn check(root: &Path) -> Option<Vec<Offence>> {

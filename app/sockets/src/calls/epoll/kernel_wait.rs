@@ -1,5 +1,6 @@
-//! `epoll_wait` on an epoll instance whose channel has no context: no accelerated socket has been
-//! registered with the instance.
+//! `epoll_wait` on an epoll instance whose channel has no context. A context consists of rings that
+//! this process shares with the service (the process `tidelaned`), and of a doorbell. The context
+//! is usually missing because no accelerated socket was registered with the instance.
 
 use libc::epoll_event;
 

@@ -95,10 +95,12 @@ struct AnnouncedSleep {
     own_armed: bool,
     /// The default channel, if `own` polls it.
     own_default: Option<&'static Channel>,
-    /// The other channels.
+    /// The channels of the inner instances, and the default channel once for each of these channels
+    /// that polls the default channel.
     within: Vec<&'static Channel>,
     announcement: Announcement,
-    /// True if no channel had pending events when its doorbell was armed.
+    /// True if no channel had pending events when its doorbell was armed, and no channel was added
+    /// within an instance meanwhile.
     may_sleep: bool,
 }
 

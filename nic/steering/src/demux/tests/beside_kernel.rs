@@ -25,10 +25,10 @@ const KERNELS: DemuxCounters = DemuxCounters {
     kernel_socket: 1,
     ..NOTHING
 };
-/// A port for which these tests open no socket.
+/// A port of the remote end, for which these tests open no socket.
 const UNKNOWN_PORT: u16 = 9;
 
-/// A listener of the kernel with a connection, and a claim on its port.
+/// A listener of the kernel with a connection, and a claim on the listener's port.
 struct Fixture {
     testbed: Testbed,
     listener: TcpListener,
@@ -73,6 +73,7 @@ impl Fixture {
         Heartbeats::new(words.unwrap())
     }
 
+    /// Returns the port of the connection's client.
     fn of_client(&self) -> u16 {
         self.client.local_addr().expect("a local address").port()
     }
@@ -123,9 +124,9 @@ fn the_kernel_keeps_its_connections_and_its_listener() {
     }
 }
 
-/// A core (polling thread of the service) has had no heartbeat for a second. The kernel takes new
-/// connections on a port that only the service has claimed, and keeps its own connections. The
-/// service gets all other segments.
+/// A core (polling thread of the service) has had no heartbeat for a second. Although the claim is
+/// `Scope::Whole`, the kernel takes new connections to its listener, and keeps its own connections.
+/// The service gets all other segments.
 #[test]
 fn the_kernel_takes_new_connections_of_a_silent_core() {
     const NO_HEARTBEAT: DemuxCounters = DemuxCounters {

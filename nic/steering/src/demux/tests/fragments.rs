@@ -1,6 +1,6 @@
 //! Tests of the demux with fragmented datagrams. The demux is the XDP program that redirects the
 //! packets of claimed 3-tuples to the service. The ports in the first fragment decide whether the
-//! service or the kernel gets all fragments.
+//! service or the kernel gets this fragment and the fragments that arrive later.
 
 use super::*;
 
@@ -14,8 +14,8 @@ const KERNELS: DemuxCounters = DemuxCounters {
 };
 const MORE: u16 = 1;
 
-/// Returns an IPv4 fragment at `offset` (in units of eight bytes), followed by `bytes` of a TCP or
-/// UDP header.
+/// Returns an IPv4 fragment at `offset` (in units of eight bytes) with the payload `bytes`. `more`
+/// is the more-fragments flag.
 fn fragment(proto: u8, from: [u8; 4], id: u16, offset: u16, more: u16, bytes: &[u8]) -> Vec<u8> {
     let mut packet = ipv4(proto, from, HOST, 0);
     packet[4..6].copy_from_slice(&id.to_be_bytes());
@@ -33,6 +33,7 @@ fn later(proto: u8, from: [u8; 4], id: u16) -> Vec<u8> {
     fragment(proto, from, id, 1, 0, &[0x9c, 0x40, 0, 80, 1, 2, 3, 4])
 }
 
+/// A fragment that arrives before any first fragment of its host and protocol goes to the kernel.
 #[test]
 fn all_fragments_follow_the_first() {
     let Some(mut testbed) = Testbed::new() else {
@@ -78,14 +79,15 @@ fn an_early_fragment_goes_where_the_last_first_fragment_of_its_host_went() {
     assert_eq!(testbed.seen(&later(TCP, PEER, 1)), KERNELS);
     assert_eq!(testbed.seen(&first(TCP, PEER, 1, 80)), CLAIMED);
     assert_eq!(testbed.seen(&later(TCP, PEER, 2)), CLAIMED);
-    // The host then sends claimed and unclaimed datagrams, so a fragment before the first goes to
-    // the kernel.
+    // The host has then sent first fragments with claimed and with unclaimed ports, so the kernel
+    // gets a fragment that arrives before its first fragment.
     assert_eq!(testbed.seen(&first(TCP, PEER, 3, 81)), KERNELS);
     assert_eq!(testbed.seen(&later(TCP, PEER, 4)), KERNELS);
     assert_eq!(testbed.seen(&later(TCP, PEER, 1)), CLAIMED);
 }
 
-/// Returns an IPv6 fragment whose fragment header follows the headers `extensions`.
+/// Returns an IPv6 fragment whose fragment header follows the headers `extensions`. `word` has the
+/// offset and the more-fragments flag.
 fn fragment_v6(id: u32, word: u16, next: u8, extensions: &[(u8, u8)], bytes: &[u8]) -> Vec<u8> {
     let mut packet = ipv6::ipv6(ipv6::FRAGMENT, ipv6::PEER, ipv6::HOST, extensions);
     packet.extend([next, 0]);

@@ -102,6 +102,7 @@ fn extension_headers_are_followed() {
     let mut seen = |packet: &[u8]| testbed.seen(&ethernet(packet));
     let chain = [(HOP_BY_HOP, 0), (DESTINATION, 5), (ROUTING, 2)];
     assert_eq!(seen(&transport(TCP, HOST, 80, &chain)), CLAIMED);
+    // The demux skips at most three extension headers.
     let long = [(DESTINATION, 0); 5];
     assert_eq!(seen(&transport(TCP, HOST, 80, &long)), OTHER);
 }
@@ -117,7 +118,8 @@ fn icmp_errors_follow_the_packet_they_quote() {
         assert_eq!(seen(&icmp_error(kind, 80, &[(DESTINATION, 1)])), CLAIMED);
         assert_eq!(seen(&icmp_error(kind, 81, &[])), KERNELS_ICMP);
     }
-    // These messages, such as echo and neighbour discovery, are no errors.
+    // Type 0 is reserved, and type 5 is unassigned. Echo (128, 129) and neighbour discovery (135,
+    // 136) are not errors.
     for kind in [0, 5, 128, 129, 135, 136] {
         assert_eq!(seen(&icmp_error(kind, 80, &[])), KERNELS_ICMP);
     }

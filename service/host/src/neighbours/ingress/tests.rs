@@ -18,7 +18,8 @@ fn route(prefix: &str, len: u8, way: Way) -> KernelRoute {
 }
 
 /// The routes of a host that has 10.0.0.1/24, fd00::1/64 and an IPv4 default route on the served
-/// interface, and 192.168.7.1/24 on another interface.
+/// interface, and 192.168.7.1/24 on another interface. The route to 198.51.100.0/24 is unreachable,
+/// and the only route to fe80::/64 leads over the other interface.
 fn routes() -> Vec<KernelRoute> {
     vec![
         route("127.0.0.0", 8, Way::Local),
@@ -137,7 +138,7 @@ fn own_addresses_get_no_answer_even_if_settings_admit_them() {
     let own = ["127.0.0.1", "10.0.0.1", "192.168.7.1"];
     verdicts(checks, &own.map(|source| (source, NO_ROUTE)));
     assert_eq!(policy(checks).check_source(address("10.0.0.1")), Ok(()));
-    // Linux has neither setting for IPv6.
+    // `route_localnet` applies to IPv4 only, so the loopback address of IPv6 is a martian.
     verdicts(checks, &[("::1", MARTIAN)]);
 }
 

@@ -5,7 +5,9 @@ use std::{collections::BTreeSet, io, os::unix::process::ExitStatusExt};
 use super::{super::calls::CALLS, *};
 use crate::confine::tests::{PART, child};
 
-/// Calls that an intruder would make and the service never makes: description, number, arguments.
+/// Calls that an intruder would make and the service never makes: description, number, first four
+/// arguments. -100 is AT_FDCWD, 0x22 is MAP_PRIVATE | MAP_ANONYMOUS, and command 5 of `bpf` is
+/// BPF_PROG_LOAD.
 const FORBIDDEN: &[(&str, c_long, [c_long; 4])] = &[
     ("execve", libc::SYS_execve, [0; 4]),
     ("execveat", libc::SYS_execveat, [0; 4]),

@@ -1,6 +1,6 @@
 //! Tests of sessions (connected programs) with mux ports, which carry frames between a program and
 //! the NIC. The sessions use sockets of this process. The served interface is loopback. A stand-in
-//! for the demux (the XDP program) only records the claimed 3-tuples.
+//! for the demux (the XDP program) only records its claims and counts its changes.
 
 use std::{
     collections::BTreeSet,
@@ -123,6 +123,7 @@ impl Steering for Record {
 
 /// A program, and the service's session with it.
 pub(in crate::session) struct Program {
+    /// The program's end of the registration socket.
     pub(in crate::session) socket: OwnedFd,
     /// `None` once the service has ended the session.
     pub(in crate::session) session: Option<Session>,
@@ -212,7 +213,8 @@ impl Scene {
         answer.expect("the session goes on").0.refusal
     }
 
-    /// Opens a mux port, and maps and seals its memories.
+    /// Opens a mux port, and maps and seals its memories. Returns the properties of the port, or
+    /// the refusal.
     fn open(&mut self, program: &mut Program) -> Result<PacketPort, u32> {
         let bell = Doorbell::new().expect("a descriptor");
         let answer = self.ask(program, &open_port(PORT_RING_LEN_MIN), &[bell.fd()]);
@@ -220,6 +222,7 @@ impl Scene {
         if answer.refusal != 0 {
             return Err(answer.refusal);
         }
+        // Two memories for each of two cores, the service page, and a doorbell for each core.
         assert_eq!((answer.kind, descriptors.len()), (message::PORT_OPENED, 7));
         for pair in descriptors[..4].chunks_exact(2) {
             let memories = [pair[0].as_fd(), pair[1].as_fd()];
@@ -241,6 +244,7 @@ impl Scene {
         self.refusal_of(program, &claim, &[socket.as_fd()])
     }
 
+    /// Releases the claim of a 3-tuple at [`HERE`]. Returns the refusal, 0 for none.
     fn release(&mut self, program: &mut Program, protocol: u8, port: u16) -> u32 {
         let mut release = new_message(message::RELEASE_TUPLE);
         release.packet_port.protocol = protocol.into();
@@ -249,7 +253,8 @@ impl Scene {
         self.refusal_of(program, &release, &[])
     }
 
-    /// Returns the mux port that has claimed a 3-tuple, which is the same on both cores.
+    /// Returns the mux port that has claimed a 3-tuple at [`HERE`]. Fails if the two cores have
+    /// different ports.
     fn owner(&self, protocol: u8, port: u16) -> Option<PortId> {
         let owner = |link: &Link| {
             let host = link.host();
@@ -284,7 +289,7 @@ fn open_port(ring_len: u32) -> Message {
 }
 
 /// Returns a socket that is bound to a TCP or UDP port of the kernel's choice, or to `port` if it
-/// is not 0, and the port.
+/// is not 0, and the port. `reuse` is the value of SO_REUSEADDR.
 fn bound(kind: SocketType, addr: &str, port: u16, reuse: bool) -> (OwnedFd, u16) {
     let fresh = socket(AddressFamily::INET, kind, None).expect("a socket");
     sockopt::set_socket_reuseaddr(&fresh, reuse).expect("allowed");
@@ -416,7 +421,7 @@ fn a_3_tuple_of_another_socket_is_in_use() {
         }
         assert_eq!(scene.claim(&mut program, &mine), refusal::IN_USE);
     }
-    // A TCP socket that shares its port cannot listen any more.
+    // After the claim of a TCP port, another socket that shares the port cannot listen.
     let (mine, port) = bound(SocketType::STREAM, "127.0.0.1", 0, true);
     let (theirs, _) = bound(SocketType::STREAM, "127.0.0.1", port, true);
     assert_eq!(scene.claim(&mut program, &mine), 0);
@@ -527,6 +532,7 @@ fn a_port_has_a_doorbell_and_a_possible_length() {
         let refusal = scene.refusal_of(&mut program, &open, &[bell.fd()]);
         assert_eq!(refusal, refusal::MALFORMED, "{ring_len}");
     }
+    // A message with a wrong number of descriptors ends the session.
     for bells in [&[][..], &[bell.fd(), bell.fd()]] {
         let mut program = scene.connect(ALICE);
         assert!(
@@ -549,7 +555,8 @@ fn ports_memory_and_claims_are_limited() {
     let Some(mut scene) = Scene::new() else {
         return;
     };
-    // Two mux ports have four memories each.
+    // Two mux ports have four memories and seven descriptors each. Each of three sessions has two
+    // descriptors.
     let memory = 8 * (PORT_DATA + u64::from(PORT_RING_LEN_MIN));
     let set = |scene: &mut Scene, limits: &str| {
         let limits: LimitsConfig = toml::from_str(limits).expect("limits");
@@ -601,7 +608,8 @@ fn ports_open_while_there_are_rules() {
     scene.check_empty();
 }
 
-/// The rates of a user's mux ports are divided among the cores. New limits apply to open ports.
+/// A user's rate limit holds for each mux port of the user, and is divided among the cores. New
+/// limits apply to open ports.
 #[test]
 fn ports_have_the_rates_of_their_user() {
     let Some(mut scene) = Scene::new() else {
@@ -642,5 +650,5 @@ fn ports_have_the_rates_of_their_user() {
     scene.check_empty();
 }
 
-/// Offset of the packets in a memory.
+/// Offset in bytes of the packets in a mux port's memory.
 const PORT_DATA: u64 = tidelane_abi::port::PORT_DATA_OFFSET;

@@ -14,8 +14,8 @@ use crate::{
 
 /// Number of connections that a program opens.
 const CONNECTIONS: u32 = 8;
-/// Length in bytes of the area at the start of each part of the region, into which `holes` punches
-/// holes. `scribbling` writes only to the first sixteenth of this area.
+/// Length in bytes of the area at the start of each part of the region that `holes` frees with one
+/// hole. Each write of `scribbling` begins in the first sixteenth of the area.
 const PART_LEN: u64 = 1 << 20;
 /// Size of a page, in bytes.
 const PAGE: u64 = 4096;
@@ -29,7 +29,7 @@ pub fn holes(target: &Target, options: &Options, until: Instant) -> Counts {
         for part in parts {
             program.region.punch_hole(part, PART_LEN)?;
         }
-        // Punch single pages, too, so that the service can touch pages between two holes.
+        // Punch 64 pages one by one, too, so that the service can touch pages between two calls.
         for page in 0..64 {
             program
                 .region
@@ -101,8 +101,8 @@ fn misuse(
     counts
 }
 
-/// Sends data on each new connection, adds the new connections to `connections`, and reads the data
-/// that arrived on all connections.
+/// Sends data on each new connection, adds the new connections to `connections`, and marks the data
+/// that arrived on all connections as read.
 fn carry(program: &Program, rings: &mut Rings, connections: &mut Vec<Connection>) {
     for event in rings.events() {
         if let Event::Started(connection) = event {

@@ -32,8 +32,8 @@ pub struct Sample {
     /// Number of DSACK blocks that the sender's stack received in the same time. The wire does not
     /// duplicate packets, so that each block reports a spurious retransmission.
     pub dsacks: f64,
-    /// Mean number of busy CPUs among the CPUs of both ends, during the middle 80 % of the counted
-    /// time.
+    /// Mean number of busy CPUs among the CPUs of both ends, during about the middle 80 % of the
+    /// counted time.
     pub busy: f64,
 }
 
@@ -42,8 +42,8 @@ const SENDER: Side = Side::Client;
 /// Side of the wire on which the receiver runs.
 const RECEIVER: Side = Side::Server;
 
-/// A wire, with the services and the forwarding program that run on it. The services and the
-/// program stand before the wire, so that they are dropped first.
+/// A wire, with the services and the forwarding program that run on it. `wire` is the last field,
+/// because the services and the program must be dropped before the wire.
 struct Testbed {
     /// The sender's service. `None` if the sender is on the kernel.
     sender: Option<Service>,

@@ -29,8 +29,9 @@ pub struct BulkPlan {
     /// False to switch TSO and GSO off at both ends. True leaves the settings as they are. The
     /// field has no effect on GRO.
     pub offloads: bool,
-    /// Rate of the token bucket in Mbit/s, on each wire with a middle namespace (`Case::middle`).
-    /// `None` means no limit.
+    /// Rate in Mbit/s of a token bucket between sender and receiver, on each wire with a middle
+    /// namespace (`Case::middle`). The opposite direction has no limit. `None` means no token
+    /// bucket.
     #[serde(default)]
     pub bottleneck_mbit: Option<u32>,
     /// Pairings to compare with kernel to kernel, which is always measured.
@@ -99,7 +100,8 @@ impl Pairing {
 }
 
 impl Case {
-    /// Returns true if the wire neither drops nor delays packets.
+    /// Returns true if the case has neither loss nor reordering. A token bucket
+    /// (`BulkPlan::bottleneck_mbit`) has no influence on the result.
     pub fn is_clean(&self) -> bool {
         self.loss_ppm == 0 && self.reorder_ppm == 0
     }

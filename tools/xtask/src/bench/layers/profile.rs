@@ -1,9 +1,11 @@
-//! Assigns the samples of a profile to layers of the stack. A sample of `perf script` belongs to
-//! the layer of the innermost function of its call chain that is in the table. A copy, a lock or an
-//! allocation therefore counts for the layer that called it.
+//! Assigns the samples of a profile to layers of the stack. A sample in the kernel belongs to the
+//! layer of the innermost function of its call chain that the table `KERNEL` lists. A copy, a lock
+//! or an allocation therefore counts for the layer that called it.
 //!
-//! Programs have no frame pointers, and therefore no call chains. Their functions belong to the
-//! layer of their crate.
+//! Programs have no frame pointers, and therefore no call chains. A sample in a program belongs to
+//! the layer of its function's crate.
+//!
+//! On the server's CPU, each sample within the reception of packets belongs to [`Layer::PeerRx`].
 
 use std::collections::BTreeMap;
 
@@ -27,9 +29,9 @@ pub enum Layer {
     /// The Tidelane service, with its TCP.
     Service,
     /// The ring API in the program. Includes the TCP of the direct back end, because the compiler
-    /// inlines it.
+    /// inlines TCP into the functions of the ring API.
     RingApi,
-    /// The HTTP server.
+    /// The HTTP server, and every other function of a program that no other layer contains.
     Application,
     /// Writing to a socket.
     Write,
@@ -155,13 +157,15 @@ const CRATES: &[(&str, Layer)] = &[
 
 /// Kernel functions in which the reception of packets starts (NAPI).
 const RECEPTION: [&str; 3] = ["net_rx_action", "napi_busy_loop", "__napi_busy_loop"];
-/// Prefixes of the names of the programs that measure, whose samples are left out.
+/// Prefixes of the names of the programs that measure. Their samples on the CPU of the server are
+/// left out.
 const OBSERVERS: [&str; 3] = ["perf", "sleep", "xtask"];
 
 /// A function of a call chain.
 struct Frame<'a> {
     name: &'a str,
-    /// File of the program or library, or a name in brackets for the kernel.
+    /// File of the program or library, or a name in brackets for the kernel, a kernel module or the
+    /// vDSO.
     object: &'a str,
 }
 
@@ -210,9 +214,9 @@ pub fn count(text: &str, server_cpu: u32) -> BTreeMap<Layer, u64> {
     counts
 }
 
-/// Returns the layer of a sample, or `None` if the sample is not work for the server. The text of a
-/// sample is a line with the program and the CPU, and then the call chain, innermost function
-/// first.
+/// Returns the layer of a sample. Returns `None` if the sample is not work for the server, or if
+/// the text has no call chain. The text of a sample is a line with the program and the CPU, and
+/// then the call chain, innermost function first.
 fn layer_of(sample: &str, server_cpu: u32) -> Option<Layer> {
     let mut lines = sample.trim_start().lines();
     let (program, cpu) = lines.next()?.trim_end().rsplit_once('[')?;

@@ -20,7 +20,8 @@ pub struct ClientReport {
 }
 
 impl ClientReport {
-    /// Reads the report of a client at a fixed rate. Fails if the server did not answer this rate.
+    /// Reads the report of a client at the fixed rate `rate`. Fails if the server answered less
+    /// than [`LEAST_PART`] of this rate.
     pub fn at_rate(line: &Value, rate: f64) -> Result<Self, Stop> {
         let report = Self {
             requests_per_second: number(line, "rps")?,
@@ -115,9 +116,11 @@ impl Load {
 pub struct Counts {
     /// Number of answered requests, at least 1.
     pub requests: f64,
-    /// System calls per request.
+    /// System calls that the server has made for data, per request.
     pub calls: f64,
-    /// Mean and standard deviation of the ready descriptors per cycle.
+    /// Mean and standard deviation of the ready descriptors per cycle. In a cycle, the server asks
+    /// once for the ready descriptors, and handles all of them. Cycles without a ready descriptor
+    /// do not count.
     pub ready: (f64, f64),
 }
 

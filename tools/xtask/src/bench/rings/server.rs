@@ -33,7 +33,8 @@ pub enum Server {
     /// The server [`Self::Direct`] with the client `tidelane-http-client`, whose TCP runs in the
     /// client's process, on another port of the service. Only for [`Path::Local`] in a closed loop.
     DirectEmbedded,
-    /// The direct back end on the queue of the interface. The server polls without a sleep.
+    /// The direct back end, with the same packet interface as [`Self::Direct`]. The server polls
+    /// without a sleep.
     DirectPoll,
 }
 
@@ -88,7 +89,7 @@ impl Server {
 }
 
 /// Starts a server on these CPUs for a measurement of this time, and its service if the server
-/// needs one.
+/// needs the service.
 pub fn start(
     wire: &Wire,
     server: Server,
