@@ -247,7 +247,8 @@ void nested_reported_once(void)
 
 /* A thread sleeps in the outer instance while another thread polls the outer instance with a
  * timeout of 0. The inner instance contains a connection that is registered for no events.
- * Meanwhile, data arrives on this connection. The sleeping thread still wakes for the next event. */
+ * Meanwhile, data arrives on this connection. The sleeping thread still wakes for the next
+ * event. */
 void nested_polled_beside(void)
 {
 	int quiet_peer, quiet = accepted(SOCK_NONBLOCK, &quiet_peer);

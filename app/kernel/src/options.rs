@@ -8,8 +8,8 @@ pub struct KernelOptions {
     pub buffers: u32,
     /// Length of each buffer in bytes.
     pub buffer_len: u32,
-    /// Limit of the buffers of one descriptor that wait for sending or that the kernel reads for
-    /// zero-copy sends, both together. A further send is refused.
+    /// Largest number of buffers that one descriptor may have in its send queue and in zero-copy
+    /// sends, both together. A further send is refused.
     pub send_queue_max: usize,
     /// Time in microseconds for which a wait polls the NAPI instances of the interfaces (Linux
     /// 6.9). Zero disables the polling.

@@ -5,9 +5,9 @@
 
 /// Largest relative `exptime` in seconds: 30 days. A larger `exptime` is a Unix time.
 const RELATIVE_MAX: i32 = 60 * 60 * 24 * 30;
-/// Reading of the clock when the server starts, as in memcached: memcached's update interval of 60
-/// seconds, and two seconds. A flush in the first second stores the second before, which must not
-/// be zero.
+/// Reading of the clock when the server starts, in seconds. As in memcached, the reading is 60
+/// (memcached's update interval) plus 2. A flush stores the present reading minus one, which must
+/// not be zero.
 const FIRST: u64 = 62;
 
 /// A reading of the server's clock in seconds.

@@ -98,9 +98,9 @@ impl Listeners {
     /// Adds a listener with empty queues. Returns an error if the port is zero, if the address is
     /// multicast or broadcast, or if the set is full.
     ///
-    /// Also returns an error if a listener has the same port and the same address, or the same port
-    /// and a wildcard address that overlaps a wildcard `local`: `::` without IPV6_V6ONLY overlaps
-    /// `0.0.0.0`. Listeners of one group do not conflict if their addresses and values of
+    /// Also returns an error if another listener of the same port conflicts. Two listeners conflict
+    /// if their addresses are the same, or if one address is `0.0.0.0` and the other is `::`
+    /// without IPV6_V6ONLY. Listeners of one group do not conflict if their addresses and values of
     /// IPV6_V6ONLY are the same. A wildcard address and a specific address do not conflict.
     pub fn insert(
         &mut self,

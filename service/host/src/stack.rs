@@ -2,8 +2,8 @@
 //! connection that concern both: accept, close, and the end of a connection.
 //!
 //! In this crate, a *flow* is the engine's number of a connection. A *slot* is the record of a
-//! connection in the memory of a program. The *binding* of a flow is the host's record of the slot,
-//! the buffers and the path.
+//! connection in the memory of a program. A *context* is the set of rings of one thread of a
+//! program. The *binding* of a flow is the host's record of the slot, the buffers and the path.
 
 use std::collections::VecDeque;
 
@@ -108,8 +108,9 @@ impl<P: PacketIo> Stack<P> {
         }
     }
 
-    /// Ends the binding of a flow, which has ended. Returns the slot and the context of its events
-    /// if the slot stays in use: a holder still has to learn of the end, and to close the slot.
+    /// Ends the binding of a flow, which has ended. If a holder still has to learn of the end and
+    /// to close the slot, the slot stays in use. The result is then the slot and the number of the
+    /// context that gets the connection's events.
     pub(crate) fn end_binding(&mut self, flow: FlowId) -> Option<(SlotId, u32)> {
         let io = &mut self.io;
         let mut binding = io.bindings.remove(flow)?;
@@ -218,9 +219,10 @@ impl<P: PacketIo> Stack<P> {
         self.engine.accept_queue_removed(id, 1);
     }
 
-    /// Puts a connection, which its program never accepted, back into the accept queue of its
-    /// listener. `program_flags` has the flags that the program has set. Returns false and changes
-    /// nothing if the connection cannot go back, for example because the program has accepted it.
+    /// Puts a connection back into the accept queue of its listener, if its program has not
+    /// accepted the connection. `program_flags` has the flags that the program has set. Returns
+    /// false and changes nothing if the connection cannot go back, for example because the program
+    /// has accepted it.
     pub(crate) fn give_back(&mut self, flow: FlowId, program_flags: u32) -> bool {
         let Some(listener) = self.acceptance().take_back(flow, program_flags) else {
             return false;

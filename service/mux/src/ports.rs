@@ -406,8 +406,8 @@ impl<P: PortEnd> Ports<P> {
     }
 
     /// Filters a checked packet of mux port `id`. Returns `None` if the packet passes. If the NIC
-    /// has no room, the filter judges the packet after the wait, because the filter counts each
-    /// packet that it judges.
+    /// has no room, the packet waits first, and the filter judges the packet after the wait. The
+    /// filter counts each packet that it judges, and must not count a packet twice.
     fn filter(
         &mut self,
         id: PortId,

@@ -277,8 +277,8 @@ fn a_port_that_floods_delays_no_other_port() {
 }
 
 /// The NIC sends one frame between two steps. One mux port floods. At the end, at most ten packets
-/// of a port that sends seldom still wait. A port that always has a packet has sent more than 40 %
-/// of the frames.
+/// of the port that rarely sends are still waiting. A port that always has a packet has sent more
+/// than 40 % of the frames.
 #[test]
 fn a_port_that_floods_a_slow_nic_loses_no_packet_and_takes_none_from_others() {
     let mut net = Net::with_nic(3, 4);

@@ -304,8 +304,9 @@ impl Peer {
         let mut segment = self.pure_ack();
         match rng.below(12) {
             0 => segment.ack = self.sent.add(1 + rng.below(5000)),
-            // Distances between 800 and 2^30 are left out, because MAX.SND.WND, which the fast path
-            // does not update, decides whether such an ACK is accepted (RFC 5961 §5.2).
+            // SEG.ACK is never between 800 and 2^30 below SND.UNA. MAX.SND.WND decides whether such
+            // an ACK is accepted (RFC 5961 §5.2). The fast path does not update MAX.SND.WND, so the
+            // two engines may decide differently.
             1 => segment.ack = self.una.sub(rng.pick(&[1, 800, 1 << 30])),
             2 => segment.seq = self.next.add(1 + rng.below(1 << 30)),
             3 => segment.seq = self.next.sub(1 + rng.below(1 << 20)),

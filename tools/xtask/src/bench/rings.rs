@@ -36,8 +36,8 @@ pub use server::{Server, start};
 
 /// Port of the server.
 pub const PORT: u16 = 8080;
-/// Time that a measurement may take longer than the plan's seconds, and time limit for the start of
-/// a server.
+/// Extra time of a measurement, which fails if it takes longer than the plan's seconds plus this
+/// time. Also the time limit for the start of a server.
 pub const LIMIT: Duration = Duration::from_secs(30);
 /// Limit of the attempts to measure a server at a fixed rate. Another virtual machine may take the
 /// CPU during an attempt, so that the server does not reach the rate.
