@@ -34,7 +34,7 @@ pub(crate) struct Acceptance<'a> {
 /// The outcome of the attempt to assign a connection to a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Assignment {
-    /// A context has the connection.
+    /// A context has the connection, or the connection has ended.
     Done,
     /// The connection has to wait in the accept queue.
     Wait,
@@ -45,8 +45,12 @@ pub(crate) enum Assignment {
 }
 
 impl Acceptance<'_> {
-    /// Assigns `flow` to a context of the listener `id`.
+    /// Assigns `flow` to a context of the listener `id`. Does nothing if the flow has ended: the end
+    /// of the step ends its binding.
     pub(crate) fn assign(&mut self, flow: FlowId, id: ListenerId) -> Assignment {
+        if self.engine.flow(flow).is_none() {
+            return Assignment::Done;
+        }
         let Some((acceptor, taken)) = self.find_context(flow, id) else {
             return match self.is_hopeless(flow, id) {
                 true => Assignment::Reset,
