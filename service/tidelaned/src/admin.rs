@@ -96,18 +96,25 @@ fn read_request(mut stream: &UnixStream, limit: Duration) -> io::Result<Vec<u8>>
     let end = Instant::now() + limit;
     let mut line = Vec::new();
     let mut bytes = [0; REQUEST_LEN_MAX];
-    while line.len() < REQUEST_LEN_MAX && line.last() != Some(&b'\n') {
+    while line.len() < REQUEST_LEN_MAX {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
         stream.set_read_timeout(Some(left))?;
-        let count = stream.read(&mut bytes[line.len()..])?;
+        let count = match stream.read(&mut bytes[line.len()..]) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            read => read?,
+        };
         if count == 0 {
             break;
         }
         let start = line.len();
         line.extend_from_slice(&bytes[start..start + count]);
+        if let Some(end) = line.iter().position(|byte| *byte == b'\n') {
+            line.truncate(end + 1);
+            break;
+        }
     }
     Ok(line)
 }
@@ -340,6 +347,8 @@ mod tests {
     fn a_request_ends_with_its_line_or_with_the_stream() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(b"{}\n").unwrap();
+        assert_eq!(read_request(&ours, CLIENT_MAX).unwrap(), b"{}\n");
+        theirs.write_all(b"{}\nrest").unwrap();
         assert_eq!(read_request(&ours, CLIENT_MAX).unwrap(), b"{}\n");
         theirs.write_all(b"{").unwrap();
         drop(theirs);

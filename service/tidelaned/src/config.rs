@@ -1,8 +1,11 @@
 //! The command line of the daemon `tidelaned`. [`FileConfig`] is the configuration file.
 
-use std::{io, path::PathBuf};
+use std::path::PathBuf;
 
-use clap::{Parser, ValueEnum};
+use clap::{
+    Parser, ValueEnum,
+    builder::{PathBufValueParser, TypedValueParser},
+};
 use tidelane_abi::CORES_MAX;
 use tidelane_engine::{Algorithm, EcnPolicy, EngineConfig};
 use tidelane_places::ServiceName;
@@ -73,7 +76,7 @@ pub struct Config {
     #[arg(long, default_value = "default")]
     pub name: ServiceName,
     /// Configuration file. Without this option, /etc/tidelane/NAME.toml
-    #[arg(long, value_name = "FILE", value_parser = absolute)]
+    #[arg(long, value_name = "FILE", value_parser = absolute())]
     pub config: Option<PathBuf>,
     /// Action if the host has rules that connections would bypass; overrides the configuration file
     #[arg(long, value_enum, value_name = "MODE")]
@@ -132,10 +135,11 @@ fn parse_cpus(text: &str) -> Result<CpuList, String> {
     Ok(CpuList(cpus))
 }
 
-/// Returns the absolute path. The service reads the file again at each reload, and may read only
-/// below the directory that the absolute path names (see `confine`).
-fn absolute(path: &str) -> io::Result<PathBuf> {
-    std::path::absolute(path)
+/// Returns a parser of paths that makes each path absolute. The service reads the configuration file
+/// again at each reload, and may then read only below the directory that the absolute path names
+/// (see `confine`).
+fn absolute() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(std::path::absolute)
 }
 
 impl Config {
