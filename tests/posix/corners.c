@@ -393,6 +393,8 @@ void poll_errors(void)
 	show(select(0, NULL, NULL, NULL, &none));
 	show(select(fd + 1, &set, NULL, NULL, &bad));
 	show(select(fd + 1, &set, NULL, NULL, &mixed));
+	mixed.tv_usec = -1000000;
+	show(select(fd + 1, &set, NULL, NULL, &mixed));
 	show(select(fd, &set, NULL, NULL, &none));
 	FD_ZERO(&set);
 	FD_SET(fd, &set);

@@ -198,7 +198,10 @@ unsafe fn select_in_kernel(count: c_int, sets: [*mut c_void; 3], timeout: *mut t
     // SAFETY: the caller upholds the safety contract, and the local structures are live during the
     // call.
     unsafe {
-        // As in glibc, microseconds may exceed a second. The kernel refuses a negative time.
+        // As in glibc, microseconds may exceed a second, but must not be negative.
+        if timeout.as_ref().is_some_and(|time| time.tv_usec < 0) {
+            return fail_with_errno(libc::EINVAL) as c_int;
+        }
         let spec = timeout.as_ref().map(|time| timespec {
             tv_sec: time.tv_sec + time.tv_usec / 1_000_000,
             tv_nsec: time.tv_usec % 1_000_000 * 1_000,

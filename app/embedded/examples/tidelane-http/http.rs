@@ -19,6 +19,9 @@ const PAGE: [u8; 26 * 256] = {
     }
     page
 };
+/// Number of times that the server reads about [`REQUEST_LEN_MAX`] bytes of one connection before
+/// the server serves other connections.
+const ROUNDS_MAX: usize = 16;
 /// Number of bytes that one read may return.
 const READ_LEN: usize = 16 << 10;
 
@@ -60,6 +63,8 @@ pub struct Server<S: Sockets> {
     /// The connections, and the listener.
     pub sockets: S,
     clients: HashMap<S::Connection, Client>,
+    /// Connections whose requests may not all be read.
+    more: Vec<S::Connection>,
     /// Buffer into which each read copies received data.
     read_buffer: Box<[u8]>,
     /// Empty vector, whose memory the responses of the next client use.
@@ -74,6 +79,7 @@ impl<S: Sockets> Server<S> {
         Self {
             sockets,
             clients: HashMap::new(),
+            more: Vec::new(),
             read_buffer: vec![0; READ_LEN].into_boxed_slice(),
             spare_response: Vec::new(),
             responses: 0,
@@ -96,7 +102,25 @@ impl<S: Sockets> Server<S> {
     /// Reads requests and writes responses until the calls would block. Then closes the connection
     /// after its last response, or if the unanswered requests are too long.
     pub fn serve(&mut self, connection: S::Connection) {
-        while self.serve_some(connection) {}
+        for _ in 0..ROUNDS_MAX {
+            if !self.serve_some(connection) {
+                return;
+            }
+        }
+        self.more.push(connection);
+    }
+
+    /// Returns true if [`serve_more`](Self::serve_more) has connections to serve.
+    pub fn has_more(&self) -> bool {
+        !self.more.is_empty()
+    }
+
+    /// Serves the connections whose requests may not all be read, because data arrives while the
+    /// server reads.
+    pub fn serve_more(&mut self) {
+        for connection in std::mem::take(&mut self.more) {
+            self.serve(connection);
+        }
     }
 
     /// Reads about [`REQUEST_LEN_MAX`] bytes of requests, and writes responses until the calls

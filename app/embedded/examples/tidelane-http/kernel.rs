@@ -57,7 +57,7 @@ impl Sockets for Kernel {
     }
 
     fn write(&mut self, connection: Token, data: &[u8]) -> usize {
-        let Some((stream, _)) = self.streams.get_mut(&connection) else {
+        let Some((stream, end)) = self.streams.get_mut(&connection) else {
             return 0;
         };
         let mut written = 0;
@@ -65,7 +65,13 @@ impl Sockets for Kernel {
         while written < data.len() {
             match stream.write(&data[written..]) {
                 Ok(count) => written += count,
-                Err(_) => break,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => {
+                    // The connection has ended, and its data is lost.
+                    *end = true;
+                    return data.len();
+                }
             }
         }
         written
@@ -96,6 +102,10 @@ pub fn serve(address: SocketAddr, limit: Duration) -> io::Result<u64> {
     println!("ready");
     let end = Instant::now() + limit;
     while let Some(left) = end.checked_duration_since(Instant::now()) {
+        let left = match server.has_more() {
+            true => Duration::ZERO,
+            false => left,
+        };
         match poll.poll(&mut events, Some(left)) {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
             _ => {}
@@ -106,6 +116,7 @@ pub fn serve(address: SocketAddr, limit: Duration) -> io::Result<u64> {
                 connection => server.serve(connection),
             }
         }
+        server.serve_more();
     }
     Ok(server.responses)
 }
