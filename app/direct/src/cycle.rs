@@ -1,5 +1,5 @@
-//! [`Cycle`]: the work of the calls of a context (the sockets of one thread). A cycle receives
-//! frames, runs TCP, reports events to the program, and sends.
+//! [`Cycle`] does the work when the program calls a context. A context has the sockets of one
+//! thread. A cycle receives frames, runs TCP, reports events to the program, and sends.
 
 use std::{collections::HashMap, io, time};
 
@@ -22,8 +22,8 @@ const BLOCKED_WAIT: time::Duration = time::Duration::from_millis(1);
 /// Limit of the bursts in one cycle, so that a call returns while frames keep arriving.
 const BURSTS_MAX: usize = 16;
 
-/// The parts of a context: the engine, which runs TCP, the port, which moves frames, and the
-/// sockets of the program.
+/// The state of a context, with which its calls work: the engine, which runs TCP, the port, which
+/// moves frames, and the sockets of the program.
 pub struct Cycle<P: PacketIo> {
     pub engine: Engine,
     pub io: Io<P>,

@@ -70,8 +70,8 @@ impl KernelSocket {
         self.inode
     }
 
-    /// Returns the parameters with which the service reserves the socket's port, by a socket that
-    /// the service binds beside the program's socket.
+    /// Returns the parameters of a second socket, which the service binds beside the program's
+    /// socket to reserve the port.
     pub fn bound_socket(&self) -> BoundSocket {
         BoundSocket {
             addr: self.local.addr.0,

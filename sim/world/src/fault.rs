@@ -37,9 +37,9 @@ pub enum Fault {
         /// Duration.
         lasts: Duration,
     },
-    /// The service of a host and its programs end. A new service starts later without any state,
-    /// and the programs start again. On a direct host, which runs TCP in its programs, a context
-    /// has the place of the service.
+    /// A host's service ends, and so do the host's programs. A new service starts later without any
+    /// state, and the programs start again. A direct host has no service, because TCP runs in its
+    /// programs. There, the contexts of the programs end and start again.
     Restart {
         /// Index of the host.
         host: usize,

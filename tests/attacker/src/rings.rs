@@ -251,7 +251,8 @@ impl CoreRings {
     }
 }
 
-/// Returns the event of core `core` that a control-event entry stands for, if an attack uses it.
+/// Converts an entry of the control-event ring of core `core`. Returns `None` for an entry that no
+/// attack uses.
 fn of_control(event: &ControlEvent, core: usize) -> Option<Event> {
     let connection = Connection {
         slot: event.slot,

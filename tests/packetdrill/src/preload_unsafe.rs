@@ -1,5 +1,5 @@
-//! Replacements for libc functions that packetdrill calls directly instead of through the
-//! interface: `getsockopt`, `system` and `sendfile`.
+//! Replacements for libc functions that packetdrill calls directly, and not through the library of
+//! `--so_filename`: `getsockopt`, `system` and `sendfile`.
 //!
 //! The functions take effect only if LD_PRELOAD names the library, in addition to packetdrill's
 //! option `--so_filename`. A call on a descriptor that is not a socket of the stack goes to the
@@ -24,7 +24,7 @@ use crate::{
 /// cookies.
 const FLUSH: &str = "tcp_metrics flush";
 
-/// Returns the stack of the latest interface if `fd` is a socket of that stack.
+/// Returns the stack that packetdrill initialized last, if `fd` is a socket of that stack.
 fn owner(fd: Fd) -> Option<Arc<Shared>> {
     loaded().filter(|shared| shared.call(|stack| stack.has_socket(fd)))
 }

@@ -79,7 +79,8 @@ impl Inner {
                 return wanted_none.then_some(Ok(0));
             }
             if has_ended {
-                // Linux keeps an error after a FIN for writes and for SO_ERROR (SOCK_DONE).
+                // As in Linux (SOCK_DONE), a read after a FIN returns 0 also if the socket has an
+                // error. The error stays for the next write or SO_ERROR.
                 return Some(Ok(0));
             }
         }

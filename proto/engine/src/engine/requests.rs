@@ -82,8 +82,8 @@ impl Engine {
 
     /// Drains a listener whose new SYNs go to another TCP/IP stack. The service calls this function
     /// after it has told its XDP program to pass these SYNs to the kernel. The engine still answers
-    /// SYNs that arrive here, but [`listener_at`](Self::listener_at) does not return the listener,
-    /// so that active opens on the same host also go to the other stack.
+    /// SYNs that arrive here. [`listener_at`](Self::listener_at) does not return the listener, so
+    /// that connections from this host to the listener also go to the other stack.
     pub fn drain_listener(&mut self, id: ListenerId) {
         if let Some(listener) = self.listeners.get_mut(id) {
             listener.draining = true;

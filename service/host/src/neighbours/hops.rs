@@ -132,9 +132,9 @@ impl Hops {
 
     /// Applies the kernel's entry for a neighbour. Returns the hop if its link address changed.
     ///
-    /// A resolved neighbour gets a hop before a flow needs the hop. The first answer to the
-    /// neighbour's IP address then goes to the link address that the kernel resolved, even if
-    /// another host has forged the SYN.
+    /// A resolved neighbour gets a hop before a flow needs the hop. The SYN-ACK to a SYN from the
+    /// neighbour's IP address then goes to the link address that the kernel resolved, and not to
+    /// the host that sent the SYN, which may be forged.
     pub fn set_neighbour(&mut self, addr: IpAddress, mac: Option<MacAddress>) -> Option<HopId> {
         let id = match mac {
             Some(_) => self.find_or_make(addr),

@@ -42,7 +42,7 @@ const READ_BENEATH: [&str; 5] = [
     "/etc/tidelane",
     "/run/netns",
 ];
-/// Files that may be read: names of users and groups in the configuration.
+/// Files that may be read, to resolve the names of users and groups in the configuration.
 const READ_FILES: [&str; 2] = ["/etc/passwd", "/etc/group"];
 
 /// Further readable files, which depend on this service's configuration.
