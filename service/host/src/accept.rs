@@ -45,8 +45,8 @@ pub(crate) enum Assignment {
 }
 
 impl Acceptance<'_> {
-    /// Assigns `flow` to a context of the listener `id`. Does nothing if the flow has ended: the end
-    /// of the step ends its binding.
+    /// Assigns `flow` to a context of the listener `id`. Does nothing if the flow has ended: the
+    /// end of the step ends its binding.
     pub(crate) fn assign(&mut self, flow: FlowId, id: ListenerId) -> Assignment {
         if self.engine.flow(flow).is_none() {
             return Assignment::Done;

@@ -135,9 +135,9 @@ fn parse_cpus(text: &str) -> Result<CpuList, String> {
     Ok(CpuList(cpus))
 }
 
-/// Returns a parser of paths that makes each path absolute. The service reads the configuration file
-/// again at each reload, and may then read only below the directory that the absolute path names
-/// (see `confine`).
+/// Returns a parser of paths that makes each path absolute. The service reads the configuration
+/// file again at each reload, and may then read only below the directory that the absolute path
+/// names (see `confine`).
 fn absolute() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(std::path::absolute)
 }
