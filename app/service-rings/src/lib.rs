@@ -14,9 +14,9 @@
 //!   and all earlier buffers of the connection. Data that the program holds reduces the receive
 //!   window of the same connection only.
 //! * **Data to send** is not copied if the program writes it to a buffer of [`Context::allocate`]
-//! for the same descriptor, and sends the buffers in the order in which it has allocated them. A
-//! buffer of [`Context::allocate`] that is sent out of order is copied twice. Every other buffer is
-//! copied once to the send buffer. [`ServiceContext::copies`] counts the copies.
+//!   for the same descriptor, and sends the buffers in the order in which it has allocated them. A
+//!   buffer of [`Context::allocate`] that is sent out of order is copied twice. Every other buffer
+//!   is copied once to the send buffer. [`ServiceContext::copies`] counts the copies.
 //! * **System calls** for data occur only when the program sleeps, when the service sleeps, and for
 //!   UDP. A program that never sleeps also makes one system call in 256 calls of `sync` without an
 //!   event, to check that the service still runs.
