@@ -150,8 +150,7 @@ fn an_ipv4_mapped_source_gets_no_answer() {
     let mut core = core();
     core.receives(&frame);
     assert_eq!(core.answers(NOW).len(), 0);
-    let counters: Vec<_> = core.host.counters().into_iter().collect();
-    assert!(counters.contains(&("drop_bad_address".to_owned(), 1)));
+    assert_eq!(core.counter("drop_bad_address"), 1);
 }
 
 /// Returns an ICMP error of router `from` that quotes a SYN from `local` to `quoted`.
