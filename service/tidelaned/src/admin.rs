@@ -94,28 +94,26 @@ pub fn serve<P: NicPort>(
 /// `TimedOut` if the line is not complete after `limit`, even if the client sends byte by byte.
 fn read_request(mut stream: &UnixStream, limit: Duration) -> io::Result<Vec<u8>> {
     let end = Instant::now() + limit;
-    let mut line = Vec::new();
-    let mut bytes = [0; REQUEST_LEN_MAX];
-    while line.len() < REQUEST_LEN_MAX {
+    let mut line = vec![0; REQUEST_LEN_MAX];
+    let mut len = 0;
+    while len < REQUEST_LEN_MAX {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
         stream.set_read_timeout(Some(left))?;
-        let count = match stream.read(&mut bytes[line.len()..]) {
+        let count = match stream.read(&mut line[len..]) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             read => read?,
         };
-        if count == 0 {
-            break;
-        }
-        let start = line.len();
-        line.extend_from_slice(&bytes[start..start + count]);
-        if let Some(end) = line.iter().position(|byte| *byte == b'\n') {
-            line.truncate(end + 1);
+        let new = &line[len..len + count];
+        let end_of_line = new.iter().position(|byte| *byte == b'\n');
+        len += end_of_line.map_or(count, |at| at + 1);
+        if count == 0 || end_of_line.is_some() {
             break;
         }
     }
+    line.truncate(len);
     Ok(line)
 }
 
