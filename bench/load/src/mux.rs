@@ -73,6 +73,9 @@ pub struct Options {
     /// Length of a frame in bytes, with the 4 bytes of its check sequence.
     #[arg(long, default_value_t = 64)]
     bytes: usize,
+    /// Number of packets in a row that the NIC in memory delivers to the same mux port.
+    #[arg(long, default_value_t = 1)]
+    train: usize,
     /// Length of each packet ring in bytes.
     #[arg(long, default_value_t = 64 * 1024)]
     ring_len: u32,
@@ -269,7 +272,10 @@ impl Nic {
     fn open(options: &Options, frames: &Frames) -> io::Result<Self> {
         let receives = options.direction == Direction::Receive;
         let Some(interface) = &options.interface else {
-            let arriving = if receives { frames.all() } else { Vec::new() };
+            let arriving = match receives {
+                true => frames.trains(options.train),
+                false => Vec::new(),
+            };
             return Ok(Self::Memory(MemoryNic::new(arriving)));
         };
         let failed = |error: &dyn std::error::Error| io::Error::other(error.to_string());
@@ -365,11 +371,10 @@ fn forward<N: PacketIo>(
     shared: &Shared,
 ) {
     let mut burst = nic.new_burst();
+    let mut receptions = Vec::new();
     while !shared.ended.load(Ordering::Relaxed) {
         nic.rx_burst(&mut burst, BURST_MAX);
-        for frame in burst.iter() {
-            ports.receive(frame, true, &mut ());
-        }
+        ports.receive(burst.iter(), true, &mut (), &mut receptions);
         nic.rx_release(&mut burst);
         let mut outlet = ToNic { nic, count: 0 };
         ports.take_turns(tidelane_time::Instant(0), &mut outlet);

@@ -123,27 +123,27 @@ const FIGURES: &[Figure] = &[
         None,
         14_500,
     ),
-    figure("mux: 1 port sends 60 B", ("mux-send", 1), MUX, None, 534),
+    figure("mux: 1 port sends 60 B", ("mux-send", 1), MUX, None, 544),
     figure(
         "mux: 1,024 ports send 60 B",
         ("mux-send", 1024),
         MUX,
         None,
-        826,
+        884,
     ),
     figure(
         "mux: 1 port receives 60 B",
         ("mux-receive", 1),
         MUX,
         None,
-        312,
+        422,
     ),
     figure(
         "mux: 1,024 ports receive 60 B",
         ("mux-receive", 1024),
         MUX,
         None,
-        358,
+        486,
     ),
 ];
 

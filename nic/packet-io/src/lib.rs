@@ -56,7 +56,7 @@ pub trait Burst {
 
     /// Iterates over the bytes of all frames.
     #[inline]
-    fn iter(&self) -> impl Iterator<Item = &[u8]> {
+    fn iter(&self) -> impl Iterator<Item = &[u8]> + Clone {
         (0..self.len()).map_while(|at| self.frame(at))
     }
 }

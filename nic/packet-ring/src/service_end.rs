@@ -10,6 +10,9 @@ use tidelane_ring::{
     Corrupt, Doorbell, PacketConsumer, PacketProducer, PortRegions, PushError, sleep,
 };
 
+/// Length in bytes of the entry of a short frame (60 bytes without the check sequence) in a ring.
+const SHORT_ENTRY_LEN: usize = 80;
+
 /// Copies of frames that a program has sent. A burst does not refer to the memory of a mux port.
 #[derive(Debug, Default)]
 pub struct ServiceBurst {
@@ -85,6 +88,26 @@ impl ServiceEnd {
     #[inline]
     pub fn has_frames(&self) -> bool {
         !self.corrupt && !self.from_program.is_empty()
+    }
+
+    /// Prefetches the memory of the next frames from the program: `count` short frames, or fewer
+    /// long frames.
+    #[inline]
+    pub fn prefetch_rx(&self, count: usize) {
+        self.from_program.prefetch(count * SHORT_ENTRY_LEN);
+    }
+
+    /// Prefetches the memory of a frame of `len` bytes to the program. The frame follows `before`
+    /// further frames of about the same length.
+    #[inline]
+    pub fn prefetch_tx(&self, before: usize, len: usize) {
+        self.to_program.prefetch(before, len as u32);
+    }
+
+    /// Prefetches the index that a flush writes.
+    #[inline]
+    pub fn prefetch_flush(&self) {
+        self.to_program.prefetch_publish();
     }
 }
 

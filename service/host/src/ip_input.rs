@@ -43,6 +43,8 @@ pub(crate) struct IpInput {
     siblings: Siblings,
     /// The mux ports.
     mux: PortMux,
+    /// Outcome for each frame that the mux got last, as memory for the next outcomes.
+    receptions: Vec<Reception>,
     /// Incomplete IP packets, whose fragments have not all arrived.
     fragments: Fragments,
 }
@@ -53,6 +55,7 @@ impl IpInput {
         Self {
             siblings: Siblings::alone(),
             mux,
+            receptions: Vec::new(),
             fragments: Fragments::default(),
         }
     }
@@ -157,29 +160,35 @@ impl IpInput {
         partial_allowed: bool,
         stack: &mut Stack<P>,
     ) {
-        for frame in burst.iter() {
-            if !self.receive_for_port(now, link, frame, partial_allowed, stack) {
+        let receptions = self.offer_to_ports(now, link, burst.iter(), partial_allowed, stack);
+        for (frame, reception) in burst.iter().zip(&receptions) {
+            if *reception == Reception::Unclaimed {
                 self.receive_frame(now, link, frame, partial_allowed, stack);
             }
         }
+        self.receptions = receptions;
     }
 
-    /// Gives a frame from the wire to the mux port that has claimed the frame's destination.
-    /// Answers a frame that the operator's rules refuse. Returns false if no port has claimed the
-    /// destination.
-    fn receive_for_port<P: PacketIo>(
+    /// Gives each frame from the wire to the mux port that has claimed the frame's destination.
+    /// Answers the frames that the operator's rules refuse. Returns the outcome for each frame.
+    fn offer_to_ports<'a, P: PacketIo>(
         &mut self,
         now: Instant,
         link: LinkId,
-        frame: &[u8],
+        frames: impl Iterator<Item = &'a [u8]> + Clone,
         partial_allowed: bool,
         stack: &mut Stack<P>,
-    ) -> bool {
-        let reception = self.mux.receive_from_wire(now, frame, &mut stack.io);
-        if reception == Reception::Refused {
-            tcp_input::answer_refused(stack, now, link, frame, partial_allowed);
+    ) -> Vec<Reception> {
+        let mut receptions = std::mem::take(&mut self.receptions);
+        let from_wire = (frames.clone(), true);
+        self.mux
+            .receive(now, from_wire, &mut stack.io, &mut receptions);
+        for (frame, reception) in frames.zip(&receptions) {
+            if *reception == Reception::Refused {
+                tcp_input::answer_refused(stack, now, link, frame, partial_allowed);
+            }
         }
-        reception != Reception::Unclaimed
+        receptions
     }
 
     /// Receives up to `BATCHES_PER_STEP_MAX` batches of frames that other cores have handed over.
@@ -289,7 +298,9 @@ impl IpInput {
         let Some(whole) = self.fragments.push(now, &fragment)? else {
             return Ok(());
         };
-        if self.receive_for_port(now, link, &whole, partial_allowed, stack)
+        let frames = std::iter::once(whole.as_slice());
+        let receptions = self.offer_to_ports(now, link, frames, partial_allowed, stack);
+        if receptions != [Reception::Unclaimed]
             || self.siblings.takes(link, &whole, partial_allowed)
         {
             return Ok(());

@@ -35,7 +35,7 @@ pub type MuxPorts = Ports<Tapped<ServiceEnd>>;
 /// The mux of one core: the mux ports, and the programs behind the ports. The operator's rules
 /// judge the packets of these programs.
 ///
-/// Input: [`receive_from_wire`](Self::receive_from_wire), [`take_turns`](Self::take_turns),
+/// Input: [`receive`](Self::receive), [`take_turns`](Self::take_turns),
 /// [`send_from_engine`](Self::send_from_engine). Output: [`flush`](Self::flush).
 pub(crate) struct PortMux {
     ports: MuxPorts,
@@ -102,30 +102,24 @@ impl PortMux {
         self.ports.claims().owner(protocol::TCP, end).is_some()
     }
 
-    /// Gives a frame from the wire to the mux port that has claimed the frame's destination.
-    pub(crate) fn receive_from_wire<P: PacketIo>(
+    /// Gives each frame of a burst to the mux port that has claimed the frame's destination.
+    /// `from_wire` is true if the frames came from the wire. Replaces the content of `receptions`
+    /// by the outcome for each frame.
+    pub(crate) fn receive<'a, P: PacketIo>(
         &mut self,
         now: Instant,
-        frame: &[u8],
+        (frames, from_wire): (impl Iterator<Item = &'a [u8]> + Clone, bool),
         io: &mut HostIo<P>,
-    ) -> Reception {
-        self.receive(now, frame, true, io)
-    }
-
-    fn receive<P: PacketIo>(
-        &mut self,
-        now: Instant,
-        frame: &[u8],
-        from_wire: bool,
-        io: &mut HostIo<P>,
-    ) -> Reception {
+        receptions: &mut Vec<Reception>,
+    ) {
         let mut rules = PortRules {
             rules: &mut io.rules,
             owners: &mut self.owners,
             counters: &mut io.counters,
             now,
         };
-        self.ports.receive(frame, from_wire, &mut rules)
+        self.ports
+            .receive(frames, from_wire, &mut rules, receptions);
     }
 
     /// Sends packets of mux ports to their destinations. Returns true if a port has sent a packet.
@@ -169,8 +163,10 @@ impl PortMux {
         let Some(frames) = stack.io.links.mux_link().take(MuxQueue::ToPorts) else {
             return;
         };
-        for frame in frames.iter() {
-            if self.receive(now, frame, false, &mut stack.io) != Reception::Taken {
+        let mut receptions = Vec::new();
+        self.receive(now, (frames.iter(), false), &mut stack.io, &mut receptions);
+        for (frame, reception) in frames.iter().zip(receptions) {
+            if reception != Reception::Taken {
                 tcp_input::answer_without_port(stack, now, frame);
             }
         }

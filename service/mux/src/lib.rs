@@ -30,6 +30,7 @@ mod directory;
 mod egress;
 mod filter;
 mod gso;
+mod lookahead;
 mod mux;
 mod port;
 mod port_counters;

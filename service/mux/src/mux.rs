@@ -35,6 +35,8 @@ pub struct Mux<N: PacketIo, H: PacketIo, P: PortEnd> {
     ports: Ports<P>,
     /// An empty burst for received frames of the NIC. `None` while the mux forwards the frames.
     nic_burst: Option<N::Burst>,
+    /// Outcome for each frame of the last burst of the NIC or the host.
+    receptions: Vec<Reception>,
     /// An empty burst for frames of the host. `None` while the mux forwards the frames.
     host_burst: Option<H::Burst>,
 }
@@ -87,6 +89,7 @@ impl<N: PacketIo, H: PacketIo, P: PortEnd> Mux<N, H, P> {
     ) -> Self {
         Self {
             nic_burst: Some(nic.new_burst()),
+            receptions: Vec::new(),
             host_burst: Some(host.new_burst()),
             outside: Outside {
                 nic,
@@ -143,8 +146,10 @@ impl<N: PacketIo, H: PacketIo, P: PortEnd> Mux<N, H, P> {
             return 0;
         };
         let count = self.outside.nic.rx_burst(&mut burst, BURST_MAX);
-        for frame in burst.iter() {
-            if self.ports.receive(frame, true, &mut ()) == Reception::Unclaimed {
+        let ports = &mut self.ports;
+        ports.receive(burst.iter(), true, &mut (), &mut self.receptions);
+        for (frame, reception) in burst.iter().zip(&self.receptions) {
+            if *reception == Reception::Unclaimed {
                 self.outside.counters.to_host += 1;
                 self.outside.give_to_host(frame);
             }
@@ -159,8 +164,10 @@ impl<N: PacketIo, H: PacketIo, P: PortEnd> Mux<N, H, P> {
             return 0;
         };
         let count = self.outside.host.rx_burst(&mut burst, BURST_MAX);
-        for frame in burst.iter() {
-            if self.ports.receive(frame, false, &mut ()) == Reception::Unclaimed {
+        let ports = &mut self.ports;
+        ports.receive(burst.iter(), false, &mut (), &mut self.receptions);
+        for (frame, reception) in burst.iter().zip(&self.receptions) {
+            if *reception == Reception::Unclaimed {
                 let taken = self.outside.send_to_nic(frame);
                 self.outside.counters.nic_overruns += u64::from(!taken);
             }

@@ -14,6 +14,20 @@ pub trait PortEnd: PacketIo {
     /// Returns true if the program has sent frames that the mux has not received.
     fn has_frames(&self) -> bool;
 
+    /// Prefetches the memory of the next `count` frames from the program. A prefetch saves time,
+    /// and has no other effect. By default, there is no prefetch.
+    #[inline]
+    fn prefetch_rx(&self, _count: usize) {}
+
+    /// Prefetches the memory of a frame of `len` bytes to the program. The frame follows `before`
+    /// further frames of about the same length. By default, there is no prefetch.
+    #[inline]
+    fn prefetch_tx(&self, _before: usize, _len: usize) {}
+
+    /// Prefetches the index that a flush writes. By default, there is no prefetch.
+    #[inline]
+    fn prefetch_flush(&self) {}
+
     /// Returns true if the packet rings are unusable, because the program has written invalid
     /// values into the rings, or because the mux failed to wake the program. The owner of the mux
     /// ports then closes the port.
@@ -40,6 +54,21 @@ impl PortEnd for ServiceEnd {
         ServiceEnd::has_frames(self)
     }
 
+    #[inline]
+    fn prefetch_rx(&self, count: usize) {
+        ServiceEnd::prefetch_rx(self, count);
+    }
+
+    #[inline]
+    fn prefetch_tx(&self, before: usize, len: usize) {
+        ServiceEnd::prefetch_tx(self, before, len);
+    }
+
+    #[inline]
+    fn prefetch_flush(&self) {
+        ServiceEnd::prefetch_flush(self);
+    }
+
     fn is_corrupt(&self) -> bool {
         ServiceEnd::is_corrupt(self)
     }
@@ -51,6 +80,21 @@ impl<P: PortEnd> PortEnd for Tapped<P> {
     #[inline]
     fn has_frames(&self) -> bool {
         self.port().has_frames()
+    }
+
+    #[inline]
+    fn prefetch_rx(&self, count: usize) {
+        self.port().prefetch_rx(count);
+    }
+
+    #[inline]
+    fn prefetch_tx(&self, before: usize, len: usize) {
+        self.port().prefetch_tx(before, len);
+    }
+
+    #[inline]
+    fn prefetch_flush(&self) {
+        self.port().prefetch_flush();
     }
 
     fn is_corrupt(&self) -> bool {

@@ -109,6 +109,11 @@ impl<P: PortEnd> PortTable<P> {
     /// Publishes the packets that were copied to mux ports.
     pub fn flush(&mut self) {
         let mut queued = std::mem::take(&mut self.queued);
+        if queued.len() > 1 {
+            // A program that polls has taken the cache line of its ring's index since the copies.
+            let ports = queued.iter().filter_map(|id| self.get(*id));
+            ports.for_each(|port| port.io.prefetch_flush());
+        }
         for id in queued.drain(..) {
             if let Some(Some(port)) = self.ports.get_mut(id.0 as usize) {
                 port.queued = false;

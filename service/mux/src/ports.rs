@@ -4,8 +4,6 @@
 //! program that has its own stack, and the *host* is the stack that gets all packets that no mux
 //! port has claimed. A *turn* is one burst of frames that the mux takes from a mux port.
 
-use std::sync::Arc;
-
 use tidelane_abi::port::PORT_FRAME_LEN_MAX;
 use tidelane_packet_io::Burst;
 use tidelane_time::Instant;
@@ -18,13 +16,14 @@ use crate::{
     egress::Egress,
     filter::{Filter, Reception, Verdict, Way},
     gso::GsoFrame,
+    lookahead::Lookahead,
     port::{Port, PortsFull},
     port_counters::PortCounters,
     port_end::PortEnd,
     port_table::PortTable,
     rate::{Amount, SendRate},
     ready::Doorbell,
-    turn::Turn,
+    turn::{Progress, Turn},
     turn_queue::TurnQueue,
 };
 
@@ -32,15 +31,6 @@ use crate::{
 const TURN_MAX: usize = 32;
 /// Number of packets of mux ports after which a step ends, so that the core serves the NIC, too.
 const STEP_MAX: usize = 256;
-
-/// Progress of one packet that a mux port sends.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Progress {
-    /// The packet was sent, refused or lost.
-    Done,
-    /// The packet waits until the NIC has room.
-    WaitsForNic,
-}
 
 /// The mux ports of one fast-path core (polling thread), with the addresses of one interface.
 pub struct Ports<P: PortEnd> {
@@ -97,10 +87,7 @@ impl<P: PortEnd> Ports<P> {
     /// Opens a mux port with the lowest free number. `io` is the mux's end of its packet rings.
     pub fn open(&mut self, io: P) -> Result<PortId, PortsFull> {
         let id = self.table.lowest_free();
-        match self.open_at(id, io) {
-            true => Ok(id),
-            false => Err(PortsFull),
-        }
+        self.open_at(id, io).then_some(id).ok_or(PortsFull)
     }
 
     /// Opens a mux port with number `id`. Returns false if a port has this number, or if the number
@@ -115,11 +102,7 @@ impl<P: PortEnd> Ports<P> {
     /// Returns the doorbell for the program's end of a mux port. `partial_checksums` is true if the
     /// NIC may deliver packets with a partial checksum (only the pseudo-header sum).
     pub fn doorbell(&self, port: PortId, partial_checksums: bool) -> Doorbell {
-        Doorbell {
-            set: Arc::clone(&self.turns.ready),
-            port,
-            partial_checksums,
-        }
+        Doorbell::new(&self.turns.ready, port, partial_checksums)
     }
 
     /// Closes a mux port. The port's 3-tuples become free, and the packets in its packet rings are
@@ -230,14 +213,16 @@ impl<P: PortEnd> Ports<P> {
     /// stay in the packet rings. Returns the number of packets.
     pub fn take_turns(&mut self, now: Instant, outlet: &mut impl Egress) -> usize {
         self.turns.begin_step(now, &mut self.table);
-        let mut count = match self.turns.resume() {
-            Some(turn) => self.run_turn(now, turn, outlet),
-            None => 0,
-        };
+        let paused = self.turns.resume();
+        let mut count = paused.map_or(0, |turn| self.run_turn(now, turn, outlet));
         for _ in 0..self.turns.len() {
             let Some(port) = self.turns.pop() else {
                 break;
             };
+            // The next port's frames are often in another CPU's cache. They arrive meanwhile.
+            if let Some(next) = self.turns.next().and_then(|id| self.table.get(id)) {
+                next.io.prefetch_rx(TURN_MAX);
+            }
             count += self.take_turn(now, port, outlet);
             if count >= STEP_MAX {
                 break;
@@ -464,17 +449,29 @@ impl<P: PortEnd> Ports<P> {
         Progress::Done
     }
 
-    /// Gives a packet from the NIC or the host to the mux port that has claimed the packet's
-    /// 3-tuple, if `filter` passes the packet. `from_wire` is true if the packet came from the NIC.
-    pub fn receive(
+    /// Gives each packet of a burst to the mux port that has claimed the packet's 3-tuple, if
+    /// `filter` passes the packet. `from_wire` is true if the packets came from the NIC, and not
+    /// from the host. Replaces the content of `receptions` by the outcome for each packet.
+    pub fn receive<'a>(
         &mut self,
-        frame: &[u8],
+        frames: impl Iterator<Item = &'a [u8]> + Clone,
         from_wire: bool,
         filter: &mut impl Filter,
-    ) -> Reception {
-        match self.directory.receiver(frame, from_wire) {
-            Some(port) => self.give_filtered(port, frame, filter),
-            None => Reception::Unclaimed,
+        receptions: &mut Vec<Reception>,
+    ) {
+        receptions.clear();
+        let (mut lookahead, mut ahead) = (Lookahead::default(), frames.clone());
+        for frame in frames {
+            while !lookahead.is_full()
+                && let Some(next) = ahead.next()
+            {
+                let receiver = self.directory.receiver(next, from_wire);
+                lookahead.add(receiver, next.len(), &self.table);
+            }
+            receptions.push(match lookahead.take() {
+                Some(port) => self.give_filtered(port, frame, filter),
+                None => Reception::Unclaimed,
+            });
         }
     }
 

@@ -56,13 +56,23 @@ impl ReadySet {
 /// A mux port's doorbell, which adds the port to the set of ready mux ports.
 #[derive(Clone, Debug)]
 pub struct Doorbell {
-    pub(crate) set: Arc<ReadySet>,
-    pub(crate) port: PortId,
+    set: Arc<ReadySet>,
+    port: PortId,
     /// True if the NIC may deliver packets with a partial checksum (only the pseudo-header sum).
-    pub(crate) partial_checksums: bool,
+    partial_checksums: bool,
 }
 
 impl Doorbell {
+    /// Makes the doorbell of `port`, which adds the mux port to `set`. `partial_checksums` is true
+    /// if the NIC may deliver packets with a partial checksum.
+    pub(crate) fn new(set: &Arc<ReadySet>, port: PortId, partial_checksums: bool) -> Self {
+        Self {
+            set: Arc::clone(set),
+            port,
+            partial_checksums,
+        }
+    }
+
     /// Tells the mux that the mux port may have packets.
     pub fn ring(&self) {
         self.set.add(self.port);

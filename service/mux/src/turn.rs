@@ -3,6 +3,15 @@
 
 use crate::{claims::PortId, rate::Amount};
 
+/// Progress of one packet that a mux port sends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// The packet was sent, refused or lost.
+    Done,
+    /// The packet waits until the NIC has room.
+    WaitsForNic,
+}
+
 /// A turn of a mux port. A turn pauses while a packet waits for room in the NIC, and goes on later.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn {

@@ -115,6 +115,12 @@ impl TurnQueue {
         }
     }
 
+    /// Returns the mux port that has the next turn.
+    #[inline]
+    pub fn next(&self) -> Option<PortId> {
+        self.turns.front().copied()
+    }
+
     /// Pauses a turn. All other turns wait behind the paused turn.
     pub fn pause(&mut self, turn: Turn) {
         self.paused = Some(turn);

@@ -413,12 +413,11 @@ fn a_port_receives_without_a_limit() {
     let mut net = Net::new(1);
     net.limit(0, Some(1), Some(1));
     net.send(0, 10);
-    for _ in 0..100 {
-        let taken = net
-            .ports
-            .receive(&TestFrame::incoming(1000).bytes(), true, &mut ());
-        assert_eq!(taken, Reception::Taken);
-    }
+    let frames = vec![TestFrame::incoming(1000).bytes(); 100];
+    let mut receptions = Vec::new();
+    let arriving = frames.iter().map(Vec::as_slice);
+    net.ports.receive(arriving, true, &mut (), &mut receptions);
+    assert_eq!(receptions, [Reception::Taken; 100]);
     net.run_until(START);
     net.ports.flush();
     assert_eq!(receive(&mut net.programs[0]).len(), 100);

@@ -71,6 +71,12 @@ impl ProducerCursor {
         Ok((self.produced & self.mask) as usize)
     }
 
+    /// Returns the position of the next entry. The ring may have no room at this position yet.
+    #[inline]
+    pub fn position(&self) -> usize {
+        (self.produced & self.mask) as usize
+    }
+
     /// Records that the entry at the claimed position was written.
     #[inline]
     pub fn commit(&mut self) {
@@ -124,7 +130,7 @@ impl ProducerCursor {
     /// Returns the number of entries that can be pushed according to the private copy of the
     /// consumer's index. The ring may have more room.
     #[inline]
-    fn free(&self) -> u32 {
+    pub fn free(&self) -> u32 {
         self.mask + 1 - self.produced.wrapping_sub(self.consumed)
     }
 
@@ -199,6 +205,13 @@ impl ConsumerCursor {
             self.refresh(produced)?;
         }
         Ok(self.produced.wrapping_sub(self.consumed))
+    }
+
+    /// Returns the number of entries up to the producer's index. The index is not validated, so the
+    /// number may exceed the length of the ring.
+    #[inline]
+    pub fn produced(&self, produced: &AtomicU32) -> u32 {
+        produced.load(Ordering::Relaxed).wrapping_sub(self.consumed)
     }
 
     /// Returns the position of the entry that is `ahead` entries after the next entry. `ahead` must

@@ -26,6 +26,43 @@ const fn units(len: u32) -> u32 {
     (HEAD_LEN + len).div_ceil(PACKET_UNIT)
 }
 
+/// Length of a cache line in bytes.
+const CACHE_LINE: usize = 64;
+/// Number of units that a prefetch fetches of a frame. The CPU itself fetches the rest in time.
+const PREFETCH_UNITS_MAX: u32 = 32;
+
+/// Purpose of a prefetch.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Read,
+    /// The prefetch takes the cache line away from the peer's CPU.
+    Write,
+}
+
+/// Prefetches the cache line at `at`, on x86-64 only.
+#[inline(always)]
+fn prefetch_line(at: *const u8, access: Access) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch has no effect that a program can observe, at any address. A CPU without
+    // `prefetchw` executes the instruction as a no-op.
+    unsafe {
+        use std::arch::{
+            asm,
+            x86_64::{_MM_HINT_T0, _mm_prefetch},
+        };
+        match access {
+            Access::Read => _mm_prefetch::<_MM_HINT_T0>(at.cast::<i8>()),
+            Access::Write => asm!(
+                "prefetchw [{}]",
+                in(reg) at,
+                options(nostack, preserves_flags, readonly)
+            ),
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (at, access);
+}
+
 /// Pointers to the heads of a port's two memories, and to the packets of one of them. The value
 /// keeps the memories mapped.
 #[derive(Debug)]
@@ -81,6 +118,15 @@ impl RingPointers {
     fn unit(&self, at: usize) -> *mut u8 {
         // SAFETY: the data has the length of the ring, and positions are within the ring.
         unsafe { self.data.as_ptr().add(at * PACKET_UNIT as usize) }
+    }
+
+    /// Prefetches `count` units from the unit at `at` on. The units may extend beyond the ring.
+    #[inline]
+    fn prefetch(&self, at: usize, count: usize, access: Access) {
+        let (start, len) = (self.unit(at), count * PACKET_UNIT as usize);
+        for offset in (0..len).step_by(CACHE_LINE) {
+            prefetch_line(start.wrapping_add(offset), access);
+        }
     }
 }
 
@@ -191,6 +237,27 @@ impl PacketProducer {
         assert!(len <= room.len, "the frame is too long");
         self.write_head(room.at, len, segment_size);
         self.cursor.commit_many(units(len));
+    }
+
+    /// Prefetches the start of the memory for a frame of `len` bytes. The frame follows `before`
+    /// further frames of about the same length. Does nothing if the ring may have no room for these
+    /// frames.
+    #[inline]
+    pub fn prefetch(&self, before: usize, len: u32) {
+        let needed = units(len);
+        let before = before as u32 * needed;
+        if self.cursor.free() >= before + needed {
+            let at = self.cursor.position() + before as usize;
+            let count = needed.min(PREFETCH_UNITS_MAX) as usize;
+            self.pointers.prefetch(at, count, Access::Write);
+        }
+    }
+
+    /// Prefetches the index that [`publish`](Self::publish) writes.
+    #[inline]
+    pub fn prefetch_publish(&self) {
+        let index = &raw const self.pointers.own().produced;
+        prefetch_line(index.cast(), Access::Write);
     }
 
     /// Makes queued frames visible. Returns true if there were frames to publish.
@@ -311,6 +378,18 @@ impl PacketConsumer {
             len,
             segment_size,
         }))
+    }
+
+    /// Prefetches the memory of the next frames, at most `len` bytes with their heads, and of the
+    /// index that [`release`](Self::release) writes.
+    #[inline]
+    pub fn prefetch(&self, len: usize) {
+        let produced = self.cursor.produced(&self.pointers.peer().produced.word);
+        let units = len.div_ceil(PACKET_UNIT as usize).min(produced as usize);
+        let at = self.cursor.ahead(0);
+        self.pointers.prefetch(at, units, Access::Read);
+        let index = &raw const self.pointers.own().consumed;
+        prefetch_line(index.cast(), Access::Write);
     }
 
     /// Returns the position of the next entry, and the number of units that are known to be

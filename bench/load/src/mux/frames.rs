@@ -69,9 +69,10 @@ impl Frames {
         &self.frames[at % self.frames.len()]
     }
 
-    /// Returns the frames of all mux ports.
-    pub fn all(&self) -> Vec<Vec<u8>> {
-        self.frames.to_vec()
+    /// Returns the frames of all mux ports, each `len` times in a row.
+    pub fn trains(&self, len: usize) -> Vec<Vec<u8>> {
+        let train = |frame: &Vec<u8>| vec![frame.clone(); len];
+        self.frames.iter().flat_map(train).collect()
     }
 }
 

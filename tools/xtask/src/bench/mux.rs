@@ -28,6 +28,11 @@ use super::{
 /// Time limit of a measurement.
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// Returns the default of [`Case::train`].
+fn one() -> u32 {
+    1
+}
+
 /// The plan of a mux figure.
 #[derive(Deserialize, Debug, Clone)]
 #[serde(deny_unknown_fields)]
@@ -61,6 +66,10 @@ pub struct Case {
     pub bytes: u32,
     /// Number of mux ports of each mux.
     pub ports: u32,
+    /// Number of packets in a row that the NIC in memory delivers to the same mux port. 1 without
+    /// this field.
+    #[serde(default = "one")]
+    pub train: u32,
     /// CPUs of the muxes, one for each, separated by commas.
     pub mux_cpus: String,
     /// CPU of the programs. `None` if each mux's CPU also runs its programs.
@@ -206,6 +215,7 @@ fn load(plan: &MuxPlan, wire: &Wire, case: &Case, more: &[String]) -> Result<f64
     tool = tool.arg("--direction").arg(&case.direction);
     tool = tool.arg("--bytes").arg(case.bytes);
     tool = tool.arg("--ports").arg(case.ports);
+    tool = tool.arg("--train").arg(case.train);
     tool = tool.arg("--seconds").arg(plan.seconds);
     tool = tool.arg("--mux-cpus").arg(&case.mux_cpus);
     if let Some(cpu) = &case.program_cpu {
