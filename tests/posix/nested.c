@@ -183,8 +183,10 @@ void nested_same_data(void)
 		show(epoll_control(outer, EPOLL_CTL_MOD, inner, EPOLLIN | EPOLLONESHOT, 0));
 		show(epoll_control(outer, EPOLL_CTL_MOD, ends[0], EPOLLIN | EPOLLONESHOT, 0));
 	}
-	must(pthread_create(&(pthread_t){0}, NULL, peer_sends_later, &quiet_peer) == 0);
+	pthread_t thread;
+	must(pthread_create(&thread, NULL, peer_sends_later, &quiet_peer) == 0);
 	print_event("middle", outer, -1);
+	must(pthread_join(thread, NULL) == 0);
 }
 
 /* The program closes the descriptor of an inner instance, which has a second descriptor, and gives
