@@ -248,6 +248,27 @@ void fork_reads_and_writes(void)
 	say("child %d", status_of(child));
 }
 
+/* One process writes while another process sleeps in read, and the peer sends at the same time. */
+void fork_writes_beside_reader(void)
+{
+	enum { ROUNDS = 300, WRITES = 5 };
+	int other, fd = accepted(0, &other);
+	pid_t child = fork();
+	if (child == 0) {
+		for (int round = 0; round < ROUNDS; round++)
+			read_exactly(fd, 50, round);
+		CHILD_ENDS(4);
+	}
+	for (int round = 0; round < ROUNDS; round++) {
+		long sender = peer_must("send %d 50 %d", other, round);
+		for (int i = 0; i < WRITES; i++)
+			write_exactly(fd, 1, round);
+		must(peer("join %ld", sender).first == 50);
+		must(peer_receives(other, WRITES, ANY_BYTES).first == WRITES);
+	}
+	say("child %d", status_of(child));
+}
+
 /* Two processes sleep in read on one connection. Each byte goes to exactly one process. */
 void fork_both_read(void)
 {

@@ -220,9 +220,7 @@ impl Stream {
 
     /// Marks the slot as busy, so that the service does not migrate the connection to another
     /// process before `clear_busy`. Must be called before reads and writes of a connection that
-    /// several processes share after `fork` (SHARED).
-    ///
-    /// Returns false if the connection has already been migrated to another process.
+    /// several processes share after `fork` (SHARED). Returns false if the connection is migrated.
     pub fn set_busy(&self) -> bool {
         let view = self.shared.view();
         view.program().busy.store(1, SeqCst);
@@ -231,6 +229,13 @@ impl Stream {
             self.clear_busy();
         }
         !migrated
+    }
+
+    /// Returns true if the connection is in this process, and not in another process.
+    pub fn is_here(&self) -> bool {
+        let service = self.shared.view().service();
+        let migrated = service.flags.load(SeqCst) & service_flags::MIGRATED != 0;
+        !migrated && service.generation.load(SeqCst) == self.generation
     }
 
     /// Allows the connection to be migrated after `set_busy`.

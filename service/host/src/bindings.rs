@@ -233,6 +233,14 @@ impl Bindings {
         Some(binding)
     }
 
+    /// Makes the core report an event of the flow, although its state may not have changed.
+    pub fn announce(&mut self, flow: FlowId) {
+        if let Some(binding) = self.get_mut(flow) {
+            binding.announce = true;
+            self.mark_dirty(flow);
+        }
+    }
+
     /// Puts `flow` on the list of flows to publish.
     #[inline(always)]
     pub fn mark_dirty(&mut self, flow: FlowId) {

@@ -268,12 +268,20 @@ impl SharedConnections {
         }
     }
 
-    /// Returns the slot of a connection that program `id` holds. Returns `None` if the program does
-    /// not hold the connection, or if the slot lies in the program's own memory.
-    pub(crate) fn home_elsewhere(&self, connection: u64, id: ProgramId) -> Option<SlotId> {
-        let shared = self.by_number.get(&connection)?;
-        let takes = shared.holders.contains(&Holder::Program(id)) && shared.home.program != id;
-        takes.then_some(shared.home)
+    /// Returns the slot of a connection that program `id` holds and that lies in the memory of
+    /// another program.
+    pub(crate) fn home_elsewhere(
+        &self,
+        connection: u64,
+        id: ProgramId,
+    ) -> Result<SlotId, TakeError> {
+        let shared = self.by_number.get(&connection);
+        let holds = |shared: &&SharedConnection| shared.holders.contains(&Holder::Program(id));
+        match shared.filter(holds) {
+            Some(shared) if shared.home.program == id => Err(TakeError::AtHome),
+            Some(shared) => Ok(shared.home),
+            None => Err(TakeError::NotHeld),
+        }
     }
 
     /// Records that a connection has moved away from the slot `old`. The old slot stays reserved if

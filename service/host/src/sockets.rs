@@ -370,15 +370,25 @@ impl Sockets {
         stack: &mut Stack<P>,
     ) -> Result<Taken, TakeError> {
         let connection = take.connection;
-        let home = self.shared.home_elsewhere(connection, to);
-        let from = home.ok_or(TakeError::NotHeld)?;
-        stack.begin_move(from, to, take).stop_home()?;
-        self.advance(now, from, stack);
+        let from = self.shared.home_elsewhere(connection, to)?;
+        stack.begin_move(from, to, take).check_buffer()?;
+        let stopped = stack.begin_move(from, to, take).stop_home();
+        if stopped.is_ok() {
+            self.advance(now, from, stack);
+        }
         let mut step = stack.begin_move(from, to, take);
-        let new_home = step.prepare().inspect_err(|_| step.cancel())?;
+        let new_home = match stopped.and_then(|()| step.prepare()) {
+            Ok(new_home) => new_home,
+            Err(error) => {
+                step.cancel();
+                // A thread of the home may have read the flag MIGRATED, and may now wait.
+                self.announce(from, stack);
+                return Err(error);
+            }
+        };
         let moved = step.finish(&new_home);
+        let programs = &mut stack.io.programs;
         if moved.published.is_none() {
-            let programs = &mut stack.io.programs;
             self.shared.notify_other_holders(connection, programs);
         }
         let records = records(&mut stack.io);
@@ -417,20 +427,27 @@ impl Sockets {
 
     /// Moves the events of the connection in a slot to another context of the program.
     pub(crate) fn assign<P: PacketIo>(&mut self, id: SlotId, context: u32, stack: &mut Stack<P>) {
-        match stack.io.programs.slot_use(id) {
-            Some(SlotUse::Live(flow)) => {
-                let flow = *flow;
-                if let Some(binding) = stack.io.bindings.get_mut(flow) {
-                    binding.context = context;
-                    binding.announce = true;
-                    stack.io.bindings.mark_dirty(flow);
+        let (programs, bindings) = (&mut stack.io.programs, &mut stack.io.bindings);
+        if let Some(SlotUse::Former(former)) = programs.slot_use(id) {
+            former.context = context;
+        } else if let Some(binding) = bindings.of_slot(id, programs) {
+            binding.context = context;
+            self.announce(id, stack);
+        }
+    }
+
+    /// Reports an event of the connection in a slot, although its state may not have changed. If
+    /// the flow has ended, publishes its last state, and also notifies the other holders.
+    fn announce<P: PacketIo>(&mut self, id: SlotId, stack: &mut Stack<P>) {
+        let (programs, bindings) = (&mut stack.io.programs, &mut stack.io.bindings);
+        match programs.slot_use(id) {
+            Some(SlotUse::Live(flow)) => bindings.announce(*flow),
+            Some(SlotUse::Ended(binding)) => {
+                let context = binding.context;
+                if let Some(connection) = programs.announce_ended(id, context) {
+                    self.shared.notify_other_holders(connection, programs);
                 }
             }
-            Some(SlotUse::Ended(binding)) => {
-                binding.context = context;
-                self.announce_ended(id, context, stack);
-            }
-            Some(SlotUse::Former(former)) => former.context = context,
             _ => {}
         }
     }
@@ -471,20 +488,11 @@ impl Sockets {
     /// Ends the binding of `flow`. The slot stays in use until the program closes the slot.
     #[inline(never)]
     fn end_binding<P: PacketIo>(&mut self, now: Instant, flow: FlowId, stack: &mut Stack<P>) {
-        if let Some((id, context)) = stack.end_binding(flow) {
-            self.announce_ended(id, context, stack);
+        if let Some(id) = stack.end_binding(flow) {
+            self.announce(id, stack);
             // The program may have closed the slot before the flow ended. The program then sends no
             // further request, so process the CLOSE now.
             self.advance(now, id, stack);
-        }
-    }
-
-    /// Publishes the last state of a slot whose flow has ended, and notifies `context` and the
-    /// other holders.
-    fn announce_ended<P: PacketIo>(&mut self, id: SlotId, context: u32, stack: &mut Stack<P>) {
-        let programs = &mut stack.io.programs;
-        if let Some(connection) = programs.announce_ended(id, context) {
-            self.shared.notify_other_holders(connection, programs);
         }
     }
 }

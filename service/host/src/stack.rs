@@ -109,9 +109,8 @@ impl<P: PacketIo> Stack<P> {
     }
 
     /// Ends the binding of a flow, which has ended. If a holder still has to learn of the end and
-    /// to close the slot, the slot stays in use. The result is then the slot and the number of the
-    /// context that gets the connection's events.
-    pub(crate) fn end_binding(&mut self, flow: FlowId) -> Option<(SlotId, u32)> {
+    /// to close the slot, the slot stays in use. The result is then the slot.
+    pub(crate) fn end_binding(&mut self, flow: FlowId) -> Option<SlotId> {
         let io = &mut self.io;
         let mut binding = io.bindings.remove(flow)?;
         io.local_ports.end(binding.local_port);
@@ -141,7 +140,7 @@ impl<P: PacketIo> Stack<P> {
         binding.cause = cause_or_finished(binding.cause);
         binding.service_flags |= service_flags::CLOSED;
         program.set_slot(id.slot, SlotUse::Ended(Box::new(binding)));
-        Some((id, context))
+        Some(id)
     }
 
     /// Begins the move of the connection in the slot `from` to the program `to`.

@@ -7,7 +7,8 @@
 //! urgent byte as soon as the byte has arrived.
 //!
 //! The service (the process `tidelaned`) sets the flag `service_flags::URGENT` when the peer sends
-//! urgent data. To save time, a stream without this flag and without a mark does not load the mark.
+//! urgent data. To save time, a stream loads the mark from shared memory only if this flag is set
+//! or if the stream has a copy of an earlier mark.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -146,8 +147,9 @@ impl Stream {
         }
     }
 
-    /// Skips the previous urgent byte, which is at the read position, if it has arrived and
-    /// SO_OOBINLINE is off. Linux also skips an urgent byte after a later byte has become urgent.
+    /// Skips the previous urgent byte after a later byte has become urgent, as Linux does
+    /// (`tcp_check_urg`). The previous urgent byte is at the read position. Does nothing if the
+    /// byte has not arrived, or if SO_OOBINLINE is on.
     fn skip_previous_byte(&mut self) {
         let has_arrived = self.received_head() != self.rx_read;
         if has_arrived && !self.urgent.inline {

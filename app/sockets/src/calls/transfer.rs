@@ -231,11 +231,13 @@ fn attempt_or_wait(
     timeout_ns: Option<u64>,
     mut attempt: impl FnMut(&mut Inner) -> Result<usize, Errno>,
 ) -> Handled {
-    {
+    loop {
         let mut inner = socket.enter(fd)?;
         match sharing::attempt(&mut inner, &mut attempt) {
-            Err(WOULD_BLOCK) if waits => {}
-            done => return Some(done),
+            // Another process has taken the connection since.
+            None => {}
+            Some(Err(WOULD_BLOCK)) if waits => break,
+            done => return done,
         }
     }
     wait::blocking(socket, fd, Deadline::after(timeout_ns), None, attempt)

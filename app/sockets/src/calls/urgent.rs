@@ -16,10 +16,6 @@ pub fn recv(
     wanted: usize,
     put: &mut dyn FnMut(u8),
 ) -> Handled {
-    let mut inner = socket.enter(fd)?;
-    if inner.state.is_in_kernel() {
-        return TO_KERNEL;
-    }
     let peeks = flags & libc::MSG_PEEK != 0;
     let mut attempt = |inner: &mut Inner| {
         let byte = inner.take_urgent(peeks)?;
@@ -29,7 +25,16 @@ pub fn recv(
         }
         Ok(byte.map_or(0, |_| 1))
     };
-    Some(sharing::attempt(&mut inner, &mut attempt))
+    loop {
+        let mut inner = socket.enter(fd)?;
+        if inner.state.is_in_kernel() {
+            return TO_KERNEL;
+        }
+        // Repeat if another process has taken the connection since.
+        if let Some(done) = sharing::attempt(&mut inner, &mut attempt) {
+            return Some(done);
+        }
+    }
 }
 
 /// Carries out `ioctl` SIOCATMARK: returns 1 if the urgent byte is the next byte, or else 0.

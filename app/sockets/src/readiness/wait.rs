@@ -69,19 +69,32 @@ pub(crate) fn blocking(
 ) -> Handled {
     let _section = Section::enter();
     let mut sleeper = Sleeper::new(deadline);
+    // The number of events at the last attempt, or `None` if another process has taken the
+    // connection before the attempt.
+    let mut seen = Some(socket.event_count());
     loop {
         {
             let mut inner = match socket.enter_without_migration(fd) {
                 Some(inner) => inner,
                 None => return Some(Err(Errno(libc::EBADF))),
             };
-            if inner.shared {
+            let count = Some(socket.event_count());
+            if inner.shared && count != seen {
+                // The event may have arrived in this process before the connection moved.
+                sharing::migrate_here(socket, &mut inner);
+            } else if inner.shared {
                 sharing::migrate_if_pending(socket, &mut inner);
             }
+            let is_here = !inner.is_migrated();
             match sharing::attempt(&mut inner, &mut attempt) {
-                Err(WOULD_BLOCK) => sleeper.watch_events(socket, &mut inner),
-                done => return Some(done),
+                None if is_here => {
+                    seen = None;
+                    continue;
+                }
+                None | Some(Err(WOULD_BLOCK)) => sleeper.watch_events(socket, &mut inner),
+                done => return done,
             }
+            seen = count;
         }
         if let Some(fd) = kernel_fd {
             sleeper.watch_kernel(fd);

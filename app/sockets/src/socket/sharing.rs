@@ -6,7 +6,8 @@
 //! service. A slot is the record of a connection in the memory that a process shares with the
 //! service.
 
-use tidelane_abi::{program_flags, service_flags};
+use tidelane_abi::{not_accelerated, program_flags, refusal, service_flags};
+use tidelane_client::Refusal;
 
 use super::{
     Inner, Socket, registry,
@@ -123,32 +124,44 @@ pub(crate) fn migrate_if_pending(socket: &'static Socket, inner: &mut Inner) {
     }
 }
 
-/// Migrates the connection from another process to this process. If the service refuses, the socket
-/// becomes `LostByFork`.
+/// Migrates the connection from another process to this process. Changes nothing if the connection
+/// already is in this process. If the service refuses, the socket becomes `LostByFork`.
 fn take(socket: &'static Socket, inner: &mut Inner) {
-    let old = match std::mem::replace(&mut inner.state, State::LostByFork) {
-        State::Inherited(connection) => (connection, None),
-        State::Stream(old) => (old.stream.connection(), Some(old)),
-        State::Connecting(Connecting {
+    let (connection, old) = match &inner.state {
+        State::Inherited(connection) => (*connection, None),
+        State::Stream(old)
+        | State::Connecting(Connecting {
             connection: Some(old),
             ..
         }) => (old.stream.connection(), Some(old)),
-        other => {
-            inner.state = other;
-            return;
-        }
+        _ => return,
     };
-    let (connection, old) = old;
-    if let Some(old) = &old {
-        // The service may reuse the slot as soon as it has the request.
+    let came = take_to_channel(socket, inner, connection, old);
+    // The flag MIGRATED is set for a moment if another process asks for the connection and the
+    // service refuses. The sharing may even have ended since.
+    let is_here = old.is_some_and(|old| match came {
+        Err(Refusal::Refused(refusal::AT_HOME)) => true,
+        Err(Refusal::Refused(refusal::NOT_ENTITLED)) => old.stream.is_here(),
+        _ => false,
+    });
+    if is_here {
+        return;
+    }
+    if let Some(old) = old {
+        // The service may already have reused the slot for another socket, which then keeps it.
         registry::clear_slot(old.stream.slot(), socket);
     }
-    let came = take_to_channel(socket, inner, connection, old.as_ref());
-    if let Some(old) = old {
+    let old = std::mem::replace(&mut inner.state, State::LostByFork);
+    if let State::Stream(old)
+    | State::Connecting(Connecting {
+        connection: Some(old),
+        ..
+    }) = old
+    {
         old.stream.forget();
     }
     inner.shared = false;
-    let Some((mut taken, channel)) = came else {
+    let Ok((mut taken, channel)) = came else {
         return;
     };
     taken.stream.limit_sending(inner.options.sending());
@@ -172,49 +185,53 @@ fn take(socket: &'static Socket, inner: &mut Inner) {
 
 /// Asks the service to migrate the connection to this process and to one of its channels (rings
 /// that this process shares with the service). Prefers the channel of the epoll instance with which
-/// the socket is registered. Returns the connection and the channel, or `None` if the connection
-/// cannot be migrated.
+/// the socket is registered. Returns the connection and the channel.
 fn take_to_channel(
     socket: &'static Socket,
     inner: &Inner,
     connection: u64,
     old: Option<&Connection>,
-) -> Option<(Connection, &'static Channel)> {
-    let session = session::establish()?;
+) -> Result<(Connection, &'static Channel), Refusal> {
+    let session = session::establish().ok_or(Refusal::ServiceGone)?;
     if old.is_some_and(|old| old.session != session.generation) {
-        return None;
+        return Err(Refusal::ServiceGone);
     }
     let registered = inner.registrations(socket).next();
     let registered = registered.and_then(|registration| channels::numbered(registration.channel));
-    let channel = registered.or(inner.channel).or_else(channels::preferred)?;
-    channel.activate(session).ok()?;
-    let context = channel.with_context(session.generation, |context| context.id())?;
-    let mut stream = session.program()?.migrate_here(connection, context).ok()?;
+    let channel = registered.or(inner.channel).or_else(channels::preferred);
+    let limit = || Refusal::Limit(not_accelerated::LIMIT);
+    let channel = channel.ok_or_else(limit)?;
+    channel.activate(session).map_err(|_| limit())?;
+    let context = channel.with_context(session.generation, |context| context.id());
+    let program = session.program().ok_or(Refusal::ServiceGone)?;
+    let context = context.ok_or(Refusal::ServiceGone)?;
+    let mut stream = program.migrate_here(connection, context)?;
     stream.set_urgent_inline(inner.options.urgent_inline());
     let taken = Connection {
         stream,
         session: session.generation,
     };
-    Some((taken, channel))
+    Ok((taken, channel))
 }
 
 /// Calls `attempt`, which reads or writes payload, while the service must not migrate the
-/// connection. Returns EAGAIN if the connection has already been migrated to another process.
+/// connection. Returns `None`, without a call of `attempt`, if the connection is in another process
+/// or just moves to another process.
 #[inline]
 pub(crate) fn attempt(
     inner: &mut Inner,
     attempt: &mut impl FnMut(&mut Inner) -> Result<usize, Errno>,
-) -> Result<usize, Errno> {
+) -> Option<Result<usize, Errno>> {
     if !inner.shared {
-        return attempt(inner);
+        return Some(attempt(inner));
     }
     let held = inner.connection().map(|held| held.stream.set_busy());
     if held == Some(false) {
-        return Err(Errno(libc::EAGAIN));
+        return None;
     }
     let result = attempt(inner);
     if let Some(held) = inner.connection() {
         held.stream.clear_busy();
     }
-    result
+    Some(result)
 }

@@ -51,9 +51,10 @@ pub struct Taken {
 /// The reason why a connection was not moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakeError {
-    /// The program does not share the connection, or already is its home, or the connection has
-    /// ended.
+    /// The program does not share the connection, or the connection has ended.
     NotHeld,
+    /// The program already is the home of the connection.
+    AtHome,
     /// The home is copying data from or to the buffers of the connection, or the service is about
     /// to publish the end of the flow. The program has to try again.
     Busy,
@@ -112,8 +113,27 @@ pub(crate) struct Move<'a> {
 }
 
 impl Move<'_> {
+    /// Returns [`TakeError::BufferTooSmall`] if the program's send buffer is too short for the data
+    /// that the home is known to have written. The home may have written more data.
+    pub(crate) fn check_buffer(&mut self) -> Result<(), TakeError> {
+        let unacked = self.moved_ranges()?.unacked;
+        self.tx_buffer(unacked.end.wrapping_sub(unacked.start))?;
+        Ok(())
+    }
+
+    /// Returns the program's send buffer, if the buffer has room for `len` bytes.
+    fn tx_buffer(&self, len: u32) -> Result<Option<StreamBuffer>, TakeError> {
+        let area = self.region_of(self.to)?.layout().tx_area();
+        let tx = StreamBuffer::from_word(self.take.tx_buffer, area);
+        match tx.map_or(0, StreamBuffer::len) < len {
+            true => Err(TakeError::BufferTooSmall(len)),
+            false => Ok(tx),
+        }
+    }
+
     /// Stops reads and writes of the home. Returns [`TakeError::Busy`] if the home is copying data.
-    /// After a success, the caller processes the home's earlier reads and writes.
+    /// After a success, the caller processes the home's earlier reads and writes. After an error,
+    /// the caller calls [`cancel`](Self::cancel).
     pub(crate) fn stop_home(&mut self) -> Result<(), TakeError> {
         self.programs.add_flags(self.from, MIGRATED);
         let Some(binding) = self.bindings.of_slot(self.from, self.programs) else {
@@ -125,11 +145,10 @@ impl Move<'_> {
             let view = program.region.slot(self.from.slot);
             !left && !program.gone && view.is_some_and(slots::is_copying)
         });
-        if is_copying {
-            self.cancel();
-            return Err(TakeError::Busy);
+        match is_copying {
+            true => Err(TakeError::Busy),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     /// Lets the home read and write again.
@@ -167,11 +186,7 @@ impl Move<'_> {
         let binding = binding.ok_or(TakeError::NotHeld)?;
         let (old_rx, old_tx) = (binding.rx, binding.tx);
         let region = self.region_of(self.to)?;
-        let unacked_len = unacked.end.wrapping_sub(unacked.start);
-        let tx = StreamBuffer::from_word(self.take.tx_buffer, region.layout().tx_area());
-        if tx.map_or(0, StreamBuffer::len) < unacked_len {
-            return Err(TakeError::BufferTooSmall(unacked_len));
-        }
+        let tx = self.tx_buffer(unacked.end.wrapping_sub(unacked.start))?;
         let (slot, rx) = self.allocate(old_rx)?;
         let (from, to) = (old_region.region(), region.region());
         if let (Some(old), Some(new)) = (old_rx, rx) {

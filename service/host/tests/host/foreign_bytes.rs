@@ -20,12 +20,12 @@ use crate::{
 /// Data that only its owner may see.
 const MARKER: u8 = 0xa5;
 /// Ports of the marker's owner, and of the other program.
-const PORTS: [u16; 2] = [80, 81];
+pub const PORTS: [u16; 2] = [80, 81];
 /// Data without a marker byte.
-const TEXT: [u8; 1] = *b"1";
+pub const TEXT: [u8; 1] = *b"1";
 
 /// Makes a program that holds the listener of `port`.
-fn listen(stage: &mut Stage, port: u16) -> Program {
+pub fn listen(stage: &mut Stage, port: u16) -> Program {
     let layout = Layout::new(32, 1 << 20, 1 << 20).expect("a possible layout");
     let region = Arc::new(ProgramRegion::heap(&layout).expect("there is memory"));
     let host = &mut stage.core.host;
@@ -45,7 +45,7 @@ fn listen(stage: &mut Stage, port: u16) -> Program {
 
 /// Connects from TCP port `from` to `port`, and sends `text` at stream positions from `at` on.
 /// Returns the header of the handshake's last segment.
-fn connect(stage: &mut Stage, port: u16, from: u16, at: u32, text: &[u8]) -> SegmentHeader {
+pub fn connect(stage: &mut Stage, port: u16, from: u16, at: u32, text: &[u8]) -> SegmentHeader {
     let mut syn = segment(TcpFlags::SYN, 7, 0);
     (syn.src_port, syn.dst_port) = (from, port);
     let answers = stage.exchange(stranger(1), syn);
@@ -208,7 +208,7 @@ fn an_inherited_connection_carries_only_its_own_bytes() {
 }
 
 /// Registers a forked child of `parent`. The child also holds the connections of `parent`.
-fn inherit(stage: &mut Stage, parent: ProgramId) -> Program {
+pub fn inherit(stage: &mut Stage, parent: ProgramId) -> Program {
     let layout = Layout::new(32, 1 << 20, 1 << 20).expect("a possible layout");
     let region = Arc::new(ProgramRegion::heap(&layout).expect("there is memory"));
     let (host, now) = (&mut stage.core.host, stage.now);

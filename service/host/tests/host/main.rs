@@ -20,6 +20,7 @@ mod late_resets;
 mod limits;
 mod martians;
 mod memory;
+mod moves;
 mod mtu;
 mod mux_ports;
 mod port_rules;

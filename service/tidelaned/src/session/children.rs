@@ -89,6 +89,7 @@ impl Session {
                 answer.generation = taken.generation;
             }
             Err(TakeError::NotHeld) => answer.refusal = refusal::NOT_ENTITLED,
+            Err(TakeError::AtHome) => answer.refusal = refusal::AT_HOME,
             Err(TakeError::Busy) => answer.refusal = refusal::BUSY,
             Err(TakeError::Limit) => answer.refusal = refusal::LIMIT,
             Err(TakeError::BufferTooSmall(needed)) => {

@@ -1,0 +1,120 @@
+//! Moves of a connection between the programs that hold it after a `fork`. The *home* is the
+//! program whose memory has the connection. A slot is the record of the connection in this memory.
+
+use std::sync::{Arc, atomic::Ordering::SeqCst};
+
+use tidelane_abi::{data_event, service_flags};
+use tidelane_host::{Take, TakeError};
+use tidelane_ring::{DataEventConsumer, words::DataWord};
+
+use crate::{
+    acceptor::{Acceptor, Program, send_buffer},
+    foreign_bytes::{PORTS, TEXT, connect, inherit, listen},
+    stage::Stage,
+};
+
+/// A connection that a program has accepted and that its child also holds.
+struct Shared {
+    stage: Stage,
+    owner: Program,
+    child: Program,
+    /// The slot in the owner's memory.
+    slot: u32,
+    connection: u64,
+    /// Events of the owner's connections.
+    events: DataEventConsumer,
+}
+
+impl Shared {
+    /// Makes the connection. The owner has written [`TEXT`], which the peer has not acknowledged.
+    fn new() -> Self {
+        let mut stage = Stage::new();
+        let owner = listen(&mut stage, PORTS[0]);
+        let mut acceptor = Acceptor::join_listener(&mut stage, &owner, PORTS[0].into());
+        connect(&mut stage, PORTS[0], 6000, 0, &TEXT);
+        let (_, event) = acceptor.accepted().remove(0);
+        acceptor.accept(&mut stage, &event);
+        acceptor.write(&mut stage, &event, &TEXT);
+        let child = inherit(&mut stage, owner.0);
+        let mut shared = Self {
+            connection: owner.1.slot(event.slot).expect("a slot").ids().connection,
+            events: DataEventConsumer::new(Arc::clone(&owner.1), 0).expect("a context"),
+            slot: event.slot,
+            stage,
+            owner,
+            child,
+        };
+        shared.events();
+        shared
+    }
+
+    /// Lets a program ask for the connection.
+    fn take(&mut self, program: &Program, tx_buffer: u64) -> Result<(), TakeError> {
+        let take = Take {
+            connection: self.connection,
+            context: 0,
+            tx_buffer,
+        };
+        let (host, now) = (&mut self.stage.core.host, self.stage.now);
+        host.take(now, program.0, take).map(|_| ())
+    }
+
+    /// Returns true if the owner's slot has the flag MIGRATED.
+    fn has_moved(&self) -> bool {
+        let slot = self.owner.1.slot(self.slot).expect("a slot");
+        slot.service().flags.load(SeqCst) & service_flags::MIGRATED != 0
+    }
+
+    /// Runs the host, and returns the number of READY events for the owner's slot since the last
+    /// call.
+    fn events(&mut self) -> usize {
+        self.stage.run();
+        let words = std::iter::from_fn(|| self.events.pop().expect("a sound ring"));
+        let ready = DataWord::new(data_event::READY, self.slot).encode();
+        let count = words.filter(|word| *word == ready).count();
+        self.events.release();
+        count
+    }
+}
+
+/// A thread of the home may have read the flag MIGRATED during a refused move, and may then wait.
+#[test]
+fn a_refused_move_is_announced_to_the_home() {
+    let mut shared = Shared::new();
+    let child = shared.child.clone();
+    let word = send_buffer(&child.1).to_word();
+    let slot = shared.owner.1.slot(shared.slot).expect("a slot");
+    slot.program().busy.store(1, SeqCst);
+    assert_eq!(shared.take(&child, word), Err(TakeError::Busy));
+    assert!(!shared.has_moved());
+    assert_eq!(shared.events(), 1);
+    let slot = shared.owner.1.slot(shared.slot).expect("a slot");
+    slot.program().busy.store(0, SeqCst);
+    assert_eq!(shared.take(&child, word), Ok(()));
+    assert!(shared.has_moved());
+}
+
+/// A send buffer that is known to be too short stops the home not even for a moment.
+#[test]
+fn a_short_buffer_does_not_disturb_the_home() {
+    let mut shared = Shared::new();
+    let child = shared.child.clone();
+    let refused = Err(TakeError::BufferTooSmall(TEXT.len() as u32));
+    assert_eq!(shared.take(&child, 0), refused);
+    assert!(!shared.has_moved());
+    assert_eq!(shared.events(), 0);
+}
+
+/// The home may ask for its own connection, after it has read the flag MIGRATED of a move that was
+/// refused since. The refusal differs from the refusal of a program without the connection.
+#[test]
+fn the_home_learns_that_the_connection_is_there() {
+    let mut shared = Shared::new();
+    let (owner, child) = (shared.owner.clone(), shared.child.clone());
+    assert_eq!(shared.take(&owner, 0), Err(TakeError::AtHome));
+    let word = send_buffer(&child.1).to_word();
+    assert_eq!(shared.take(&child, word), Ok(()));
+    assert_eq!(shared.take(&child, word), Err(TakeError::AtHome));
+    let stranger = listen(&mut shared.stage, PORTS[1]);
+    assert_eq!(shared.take(&stranger, word), Err(TakeError::NotHeld));
+}
