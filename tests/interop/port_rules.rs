@@ -27,7 +27,8 @@ fn counter(service: &Service, name: &str) -> Result<u64, Stop> {
         .ok_or_else(|| Stop::Fail(format!("no port with the counter {name}")))
 }
 
-/// Returns the number of packets of the only mux port that the rules refused to send.
+/// Returns how many packets of the port's program the rules have refused. There is only one mux
+/// port.
 fn refused(service: &Service) -> Result<u64, Stop> {
     let listed = ports(service)?;
     let count = listed.first().map(|port| port["refused"]["rule"].as_u64());
@@ -63,7 +64,7 @@ pub fn clients_of_a_port_are_accepted_refused_and_dropped() -> Outcome {
     let no_opens = "[[rule]]\naction = 'refuse'\ndirection = 'out'\n";
     let service = wire.configured_service(&config(no_opens), &[])?;
     let mut server = http(&wire, &service, HTTP)?.spawn_ready(SHORT)?;
-    ensure!(curl(&wire)? == Some(0), "the port may answer");
+    ensure!(curl(&wire)? == Some(0), "the port does not answer a client");
     for (rules, expected) in [
         ("default = 'accept'".to_owned(), 0),
         (format!("[[rule]]\naction = 'drop'\npeer = '{CLIENT}'"), 28),
@@ -152,8 +153,7 @@ pub fn new_rules_stop_a_download_from_a_port() -> Outcome {
     let rules = format!("[[rule]]\naction = 'refuse'\nlocal_port = {HTTP}\n{RATE}");
     check_that_rules_stop_the_port(&service, &rules)?;
     let finished = curl.wait(SHORT)?;
-    // 28: the time limit is over. 56: the connection was reset, because the client has sent a
-    // segment.
+    // 28: the time limit is over. 56: the service has answered a segment of the client by a RST.
     let is_stopped = matches!(finished.status.code(), Some(28 | 56));
     let got: u64 = finished.stdout.trim().parse().unwrap_or(LEN);
     ensure!(is_stopped && got < LEN, "{got} bytes: {finished}");

@@ -1,8 +1,10 @@
 //! The direct back end of the ring API on a queue of a NIC (AF_XDP).
 //!
 //! [`open`] attaches the demux (an XDP program) to the interface, opens an AF_XDP socket on the
-//! queue, and opens a [`DirectContext`] on the socket. The program needs root or the capabilities
-//! that the error of [`open`] names.
+//! queue, and returns a [`NicContext`]. A [`NicContext`] is a [`DirectContext`] on this socket: the
+//! ring API with a TCP in the application's process. In addition, it claims ports, and looks up
+//! routes and neighbours in the kernel. The application needs root or the capabilities that the
+//! error of [`open`] names.
 //!
 //! ```text
 //!   NIC queue ── demux ── claimed 3-tuple ──────────────> AF_XDP socket ──> DirectContext
@@ -26,7 +28,7 @@
 //!   Until then, nobody answers the packets to the ports of a parent that has crashed.
 //!
 //! The trait [`Kernel`] abstracts the kernel, so that tests run on a link in memory without
-//! privileges.
+//! privileges. [`Interface`] implements the trait for a network interface of this machine.
 //!
 //! [`DirectContext`]: tidelane_direct::DirectContext
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! [`Outcome`]: the result of a command line.
+//! [`Outcome`]: the server's next step after a line of a client's command.
 
 use crate::{
     get::Get,
@@ -6,7 +6,7 @@ use crate::{
     store::Reader,
 };
 
-/// Result of a command line.
+/// The server's next step after it has read the line of a client's command.
 #[derive(Debug)]
 pub enum Outcome {
     /// The command is complete. The answer, if the client wants one, is written.

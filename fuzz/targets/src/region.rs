@@ -1,7 +1,7 @@
 //! The fuzz target of the shared memory. A hostile program, whose user is not the victim's, writes
 //! to its own region and punches holes into it while connections use the region. The region is the
-//! memory that the program shares with the service: ring entries, ring indices, buffers, and one
-//! slot with the state of each connection. [`crate::service`] describes the service and the victim.
+//! memory that the program shares with the service: ring entries, ring indices, buffers, and for
+//! each connection a slot with its state. [`crate::service`] describes the service and the victim.
 
 use tidelane_abi::{
     CONTROL_REQUEST_OFFSET, ControlRequest, DATA_REQUEST_OFFSET, HEADER_LEN, RingSetHead, Slot,
@@ -18,9 +18,9 @@ use crate::{
 
 /// Largest number of steps taken from one input.
 const STEPS_MAX: u32 = 192;
-/// Number of slots that the writes to slots target.
+/// Number of slots to which the target writes.
 const SLOTS: u64 = 8;
-/// Number of bytes at the start of a buffer area that the writes to the area target.
+/// The target writes only to this many bytes at the start of a buffer area.
 const BUFFERS: u64 = 1 << 16;
 
 /// Fuzz target: writes to the region of a program that is registered, listens and has connections.

@@ -150,8 +150,8 @@ pub enum Verdict {
     /// ([`EngineConfig::resets_per_second`](crate::EngineConfig::resets_per_second) and
     /// `peer_resets_per_second`).
     Refuse,
-    /// The engine drops the segment without an answer. The engine counts the drop of a segment for
-    /// a listener; the driver counts all other drops.
+    /// The engine drops the segment without an answer. If the engine called [`Driver::filter`] with
+    /// a listener, the engine counts the drop. Otherwise, the driver counts the drop.
     Drop,
 }
 

@@ -7,12 +7,14 @@
 //! - The pool must have room. A [`Ledger`] has the pools of one place (a core, or the control
 //!   plane). The pools are not added up, because one core's flow table cannot hold another core's
 //!   connections.
-//! - The share ([`Weight`]): a user other than root may hold at most as much of a pool as is free,
-//!   not counting an eighth that is reserved for root. A single user can hold 7/16 of a pool, a
-//!   second user then 7/32, and a further user still finds free units.
+//! - The share, by the user's [`Weight`] (root or another user): a user other than root may hold at
+//!   most as much of a pool as is free, not counting an eighth that is reserved for root. A single
+//!   user can hold 7/16 of a pool, a second user then 7/32, and a further user still finds free
+//!   units.
 //!
 //! An [`Account`] is a user's entry in a ledger. A [`Charge`] is a number of units that a user has
-//! taken. Dropping the charge returns the units, so that no owner can forget to return them.
+//! taken. Dropping the charge returns the units, so that no owner can forget to return them. A
+//! [`Line`] reports a user's usage and limit of one resource.
 //!
 //! The counters are atomic, because the programs of one user are on all cores. The counters change
 //! only when an object is opened or closed.

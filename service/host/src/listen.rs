@@ -1,7 +1,8 @@
 //! Listening sockets: the driver's functions for the listeners of programs.
 //!
 //! A program listens with a kernel socket. The driver (the daemon) steers the packets for this
-//! socket to the service, and then adds a listener to the host of each core.
+//! socket to the service, and then adds a listener to each core's [`Host`], the TCP/IP stack of the
+//! core.
 
 use std::collections::VecDeque;
 
@@ -57,8 +58,8 @@ pub struct ListenerFastOpen {
 
 impl<P: PacketIo> Host<P> {
     /// Adds a listener for a kernel socket of a program. A second program with the same socket gets
-    /// the same listener. If the socket has another port than before, the caller suspends the
-    /// listener first.
+    /// the same listener. If the socket's port has changed since the last `listen`, the caller must
+    /// call [`suspend_listener`](Self::suspend_listener) before this call.
     pub fn listen(&mut self, id: ProgramId, listen: &Listen) -> Result<ListenerId, ListenError> {
         let &Listen {
             number,
@@ -129,10 +130,10 @@ impl<P: PacketIo> Host<P> {
         }
     }
 
-    /// Suspends the listener of the kernel socket with cookie `key`: resets the connections that
-    /// wait for a context, and refuses further connections. Programs and contexts keep the
-    /// listener, and get its connections again after the next [`listen`](Self::listen) with the
-    /// socket. The program of this `listen` need not hold the listener.
+    /// Suspends the listener of the kernel socket with cookie `key`: resets the connections in its
+    /// accept queue, and refuses further connections. The programs that hold the listener keep it,
+    /// and get its connections again after the next [`listen`](Self::listen) with the socket. Any
+    /// program may make this call of `listen`, also one that does not hold the listener.
     pub fn suspend_listener(&mut self, now: Instant, key: u64) {
         self.stack.io.now = now;
         if let Some(listener) = self.stack.io.listeners.find(key) {
@@ -147,9 +148,10 @@ impl<P: PacketIo> Host<P> {
         listeners.map(|(_, entry)| entry.key).collect()
     }
 
-    /// Drains a listener whose SYNs the driver has passed to the kernel: active opens of this host
-    /// then do not reach the listener, either. The engine still answers SYNs that arrive. `key` is
-    /// the cookie (SO_COOKIE) of the listener's kernel socket.
+    /// Drains a listener: connections that programs on this machine open no longer reach it. The
+    /// driver calls this function after it has steered the listener's SYNs from the network to the
+    /// kernel. The engine still answers a SYN that reaches it, for example one that was received
+    /// before. `key` is the cookie (SO_COOKIE) of the listener's kernel socket.
     pub fn drain_listener(&mut self, key: u64) {
         if let Some(listener) = self.stack.io.listeners.find(key) {
             self.stack.engine.drain_listener(listener);

@@ -2,12 +2,12 @@
 //! interface, and decides when to sleep.
 //!
 //! Programs may run on the CPU of a polling thread. The thread must not take CPU time from these
-//! programs, and must not wait behind them. The thread therefore spins in the idle scheduling
-//! class. A program that wakes up runs at once, and the thread continues when the program sleeps,
-//! without any system call. In the idle class, the thread sleeps when it has had no work for a
-//! while.
+//! programs, and therefore spins in the idle scheduling class. A program that wakes up runs at
+//! once, and the thread continues when the program sleeps, without any system call. In the idle
+//! class, the thread sleeps when it has had no work for a while.
 //!
-//! A program that computes without end would starve the thread. A watchdog therefore moves a
+//! The thread must not wait long behind a program, either. In the idle class, a program that
+//! computes without end would starve the thread. A watchdog therefore moves a
 //! starved thread to the real-time class for a period ([`crate::boost`]). If the thread uses more
 //! than half of this period, the thread shares its CPU in the normal class for the next period. In
 //! these periods, the thread does not spin. Without work, the thread sleeps until the NIC, a
@@ -175,7 +175,8 @@ impl CoreConfig {
 struct Guard {
     /// Name of the core's thread.
     name: String,
-    /// The heartbeats of all cores, by which the watchdog leaves all frames to the kernel.
+    /// The heartbeats of all cores. If the core hangs, the watchdog stops all heartbeats, so that
+    /// the demux leaves all frames to the kernel.
     all: Arc<Heartbeats>,
     /// The heartbeats of the core's own queues.
     queues: Vec<Heartbeat>,
@@ -235,8 +236,9 @@ pub fn start<P: NicPort>(
 /// Watches a core's progress until the core stops, and moves a starved core to the real-time class.
 /// The watchdog itself is in this class so that its checks are not late.
 ///
-/// A core that still makes no step may be stuck in a system call, because a program can make the
-/// write to its doorbell block (see [`tidelane_ring::Doorbell`]). The watchdog interrupts the call
+/// A core that still makes no step may be stuck in a system call, because a program can cause the
+/// core's write to the program's doorbell to block (see [`tidelane_ring::Doorbell`]). The watchdog
+/// interrupts the call
 /// by a signal. If the core makes no step even then, it hangs, and the watchdog ends the service.
 fn watch(shared: &CoreState, epoll: &OwnedFd, guard: &Guard) {
     let mut last = u64::MAX;

@@ -31,7 +31,7 @@ struct Offload {
 const LRO: Offload = Offload {
     name: "rx-lro",
     shown: "large-receive-offload",
-    harm: "joins packets to longer ones than AF_XDP takes",
+    harm: "joins packets into packets that are too long for AF_XDP",
 };
 /// Generic receive offload in the NIC: joins received packets.
 const GRO_HW: Offload = Offload {

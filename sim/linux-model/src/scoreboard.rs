@@ -130,9 +130,10 @@ impl Scoreboard {
         let sent = self.get_mut(seq).filter(|sent| !sent.sacked)?;
         let before = *sent;
         sent.sacked = true;
+        // A SACK of a segment that is marked lost is assumed to be for its retransmission, which is
+        // then no longer in flight. The retransmission of a segment whose mark was removed still
+        // counts as in flight.
         if before.lost {
-            // If the segment is marked lost, its retransmission is assumed to have arrived. Without
-            // the mark, the retransmission still counts as in flight.
             (sent.lost, sent.retrans) = (false, false);
             self.lost -= 1;
             self.retrans_out -= u64::from(before.retrans);

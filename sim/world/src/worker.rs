@@ -57,7 +57,7 @@ pub struct Accepting {
 pub struct Worker {
     context: Context,
     program: Program,
-    /// True after the service has rung the doorbell, until the worker runs or takes the ring.
+    /// Set when the service rings the doorbell. Cleared when the worker runs, and by `take_ring`.
     bell: Arc<AtomicBool>,
     rng: Rng,
     /// Open ends, by slot.
@@ -120,7 +120,7 @@ impl Worker {
         self.starts.push_back(start);
     }
 
-    /// Returns true if the doorbell has rung since the last call.
+    /// Returns true if the doorbell has rung since the worker last ran and since the last call.
     pub fn take_ring(&self) -> bool {
         self.bell.swap(false, Ordering::Relaxed)
     }

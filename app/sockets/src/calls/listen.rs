@@ -105,10 +105,11 @@ pub fn listen(socket: &'static Socket, fd: RawFd, backlog: i32) -> Handled {
     }
 }
 
-/// Listens in the kernel, and makes the kernel socket non-blocking ([`listen_in_both`]). After a
-/// `shutdown`, another process may already accept from this socket, and may make it blocking at any
-/// time before `listen`. This function therefore makes the socket non-blocking twice, before
-/// `listen` and after it.
+/// Listens in the kernel, and makes the kernel socket non-blocking, for the reason that
+/// [`listen_in_both`] gives. Another process may share the socket. As soon as the kernel listens,
+/// this process may call `accept`, so the socket must be non-blocking before `listen`. The other
+/// process may make the socket blocking between this step and `listen`, so the function repeats the
+/// step after `listen`.
 fn listen_nonblocking(socket: &Socket, fd: RawFd, backlog: i32) -> Result<(), Errno> {
     set_kernel_nonblocking(fd, true);
     let mut result = sys::listen(fd, backlog);
@@ -125,8 +126,8 @@ fn listen_nonblocking(socket: &Socket, fd: RawFd, backlog: i32) -> Result<(), Er
     result.map(|_| ())
 }
 
-/// Makes the kernel socket of a blocking socket blocking again after `listen`, because the kernel
-/// handles the calls of this socket from now on.
+/// Makes the kernel socket blocking again after `listen`, unless the program has set O_NONBLOCK.
+/// The kernel handles the calls of this socket from now on.
 fn leave_blocking_to_kernel(socket: &Socket, fd: RawFd) {
     if socket.blocks() {
         set_kernel_nonblocking(fd, false);
@@ -135,14 +136,15 @@ fn leave_blocking_to_kernel(socket: &Socket, fd: RawFd) {
 
 /// Sets the state of a socket that listens in the kernel and, as soon as a service runs, also in
 /// the service. Returns 0, the result of `listen`.
+///
+/// The kernel socket must be non-blocking: no thread may block in the kernel's `accept` while a
+/// connection of the service is pending. The program's setting of O_NONBLOCK stays in `socket`.
 fn listen_in_both(
     socket: &'static Socket,
     mut inner: Guard<'static, Inner>,
     fd: RawFd,
     listening: Listening,
 ) -> usize {
-    // No thread may block in the kernel's `accept` while a connection of the service is pending, so
-    // the kernel socket is non-blocking. The program's setting of O_NONBLOCK stays in `socket`.
     inner.state = State::Listening(listening);
     drop(inner);
     join_watching_channels(socket, fd);

@@ -68,8 +68,10 @@ impl<T> Lock<T> {
     pub fn enter(&self) -> Option<Guard<'_, T>> {
         let me = sys::thread_identity();
         let section = Section::enter();
-        // Debug builds check the order before the thread waits. Otherwise a thread that takes locks
-        // against the order would deadlock instead of reporting the order.
+        // In debug builds, `Held::new` panics if the thread takes locks against the order. The
+        // check precedes the wait, because the wait could be a deadlock without a message.
+        // `Held::new` would also panic for a lock that this thread already holds, so this case
+        // returns first.
         if cfg!(debug_assertions) && self.is_held_by(me) {
             return None;
         }
@@ -77,9 +79,9 @@ impl<T> Lock<T> {
         (self.take(me) || self.wait(me)).then(|| Guard::new(self, held, section))
     }
 
-    /// Takes the lock of an object that is not yet in use. The thread may hold the lock of one
-    /// older object of the same rank. Other threads hold a new object's lock only for a moment, and
-    /// meanwhile take no other lock of this rank, so that the wait ends.
+    /// Takes the lock of a new object. The thread may hold the lock of one older object of the same
+    /// rank. A deadlock is impossible: another thread that holds the new object's lock releases the
+    /// lock soon, and takes no other lock of this rank meanwhile.
     ///
     /// # Panics
     ///

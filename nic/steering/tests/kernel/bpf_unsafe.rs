@@ -38,7 +38,7 @@ struct Attach {
     flags: u32,
 }
 
-/// Loads `return 1` as a program of this type, with the name "passes".
+/// Loads `return 1` as a program of this type, with the name "test_prog".
 pub fn load(prog_type: u32, expected_attach_type: u32) -> OwnedFd {
     // r0 = 1; exit
     let insns = [0x0000_0001_0000_00b7u64, 0x0000_0000_0000_0095];
@@ -50,7 +50,7 @@ pub fn load(prog_type: u32, expected_attach_type: u32) -> OwnedFd {
         expected_attach_type,
         ..Load::default()
     };
-    load.name[..6].copy_from_slice(b"passes");
+    load.name[..6].copy_from_slice(b"test_prog");
     // SAFETY: `load` and the memory to which it points outlive the call, and have the stated sizes.
     let fd = unsafe {
         let size = size_of::<Load>();

@@ -117,7 +117,7 @@ fn filters_and_programs_of_the_interface_are_hooks() {
     let found = hooks(&pair.host);
     let last = found.last().map(String::as_str).unwrap_or_default();
     let (named, place) = last.split_once(" (id ").expect("a number");
-    assert_eq!(named, "BPF program passes");
+    assert_eq!(named, "BPF program test_prog");
     assert!(place.ends_with(") on veth0 (tcx ingress)"), "{last}");
 }
 
@@ -189,7 +189,10 @@ fn programs_of_a_cgroup_act_on_its_children_and_on_nobody_else() {
             .map(|hook| hook.to_string())
             .collect();
         assert_eq!(words.len(), 1, "{words:?}");
-        assert!(words[0].starts_with("BPF program passes (id "), "{words:?}");
+        assert!(
+            words[0].starts_with("BPF program test_prog (id "),
+            "{words:?}"
+        );
         let place = format!(") on cgroup {path} (cgroup_inet_egress)");
         assert!(words[0].ends_with(&place), "{words:?}");
     }

@@ -98,8 +98,8 @@ fn a_charge_that_does_not_fit_changes_nothing() {
     let user = user(7);
     let account = ledger.account(&user);
     for impossible in [45, 101, u64::MAX] {
-        // The error has the account's usage, 0, as its limit: the pool refused, and not the user's
-        // limit.
+        // The pool refuses the charge, and not the user's limit. In this case, the error's `limit`
+        // is the account's usage, 0.
         assert_eq!(account.charge(RESOURCE, impossible).unwrap_err().limit, 0);
         assert_eq!((user.used(RESOURCE), ledger.used(RESOURCE)), (0, 0));
     }
