@@ -1,4 +1,5 @@
-//! Parameters of a context on a NIC queue.
+//! Parameters of a context on a NIC queue. A context is a TCP/IP stack in the program, which sends
+//! and receives on the queue without kernel sockets.
 
 use std::net::IpAddr;
 
@@ -20,8 +21,8 @@ pub struct NicOptions {
     /// Number of buffers for the program, at most [`Self::BUFFERS_MAX`]. The frames in the rings of
     /// the queue are not included.
     pub buffers: u32,
-    /// Limit of the buffers of one connection or UDP socket that are queued for sending or
-    /// unacknowledged.
+    /// Largest number of buffers that one connection or UDP socket may hold for sending. Buffers
+    /// that are sent and not yet acknowledged are included.
     pub send_queue_max: usize,
     /// Options of all connections, in place of `setsockopt`: there are no kernel sockets. By
     /// default, segments are sent without delay (TCP_NODELAY).

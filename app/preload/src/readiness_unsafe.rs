@@ -1,8 +1,9 @@
 //! The calls of the `epoll` and `poll` families.
 //!
 //! Tracked descriptors are the TCP sockets that this library (`libtidelane.so`) may accelerate, and
-//! the epoll instances. The crate `tidelane_sockets` handles calls with tracked descriptors, and
-//! returns `None` for a call that the kernel must handle. The kernel handles all other calls.
+//! the epoll instances. The kernel handles calls without tracked descriptors. The crate
+//! `tidelane_sockets` handles calls with tracked descriptors. If the crate returns `None`, the
+//! kernel handles this call, too.
 
 use std::{ffi::c_int, slice};
 
@@ -308,8 +309,8 @@ pub unsafe extern "C-unwind" fn ppoll(
         };
         // The kernel writes the remaining time to the timeout. libc's `ppoll` must not change the
         // caller's timeout, so the kernel gets a copy.
-        let spec = timeout.as_ref().copied();
-        let spec_pointer = spec.as_ref().map_or(0, |spec| &raw const *spec as usize);
+        let mut spec = timeout.as_ref().copied();
+        let spec_pointer = spec.as_mut().map_or(0, |spec| &raw mut *spec as usize);
         let args = [
             fds as usize,
             count as usize,

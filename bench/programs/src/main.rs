@@ -65,7 +65,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the selected programs. Returns true if every failed cell also failed in the kept results.
+/// Runs the selected programs. Returns false if a check fails that did not fail in the kept
+/// results.
 fn run(options: &Options) -> Result<bool, Stop> {
     let folder = source_root().join("bench/programs");
     let entries = catalog::read(&folder.join("catalog"), &options.names)?;

@@ -20,7 +20,7 @@ pub struct ServiceBurst {
     bytes: Vec<u8>,
     /// Offset in `bytes` of the end of each frame.
     ends: Vec<usize>,
-    /// GSO frames: number in the burst and segment size, in the order of the burst.
+    /// Index in `ends` and segment size of each GSO frame, in ascending order.
     gso: Vec<(usize, u16)>,
 }
 
@@ -58,7 +58,7 @@ pub struct ServiceEnd {
     from_program: PacketConsumer,
     /// The eventfd that wakes the program. `None` for a program that polls.
     doorbell: Option<Arc<Doorbell>>,
-    /// Number of the program's last sleep for which the service has rung.
+    /// The last sleep of the program for which the service has rung. The program numbers its sleeps.
     rung: u32,
     /// True after the program has written an impossible index or length, or after a write to the
     /// program's doorbell failed.
@@ -97,8 +97,8 @@ impl ServiceEnd {
         self.from_program.prefetch(count * SHORT_ENTRY_LEN);
     }
 
-    /// Prefetches the memory of a frame of `len` bytes to the program. The frame follows `before`
-    /// further frames of about the same length.
+    /// Prefetches the ring memory to which a frame of `len` bytes for the program will be written,
+    /// after `before` other frames of about the same length.
     #[inline]
     pub fn prefetch_tx(&self, before: usize, len: usize) {
         self.to_program.prefetch(before, len as u32);

@@ -19,8 +19,8 @@ pub trait PortEnd: PacketIo {
     #[inline]
     fn prefetch_rx(&self, _count: usize) {}
 
-    /// Prefetches the memory of a frame of `len` bytes to the program. The frame follows `before`
-    /// further frames of about the same length. By default, there is no prefetch.
+    /// Prefetches the ring memory to which a frame of `len` bytes for the program will be written,
+    /// after `before` other frames of about the same length. By default, there is no prefetch.
     #[inline]
     fn prefetch_tx(&self, _before: usize, _len: usize) {}
 

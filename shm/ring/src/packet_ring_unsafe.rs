@@ -239,9 +239,9 @@ impl PacketProducer {
         self.cursor.commit_many(units(len));
     }
 
-    /// Prefetches the start of the memory for a frame of `len` bytes. The frame follows `before`
-    /// further frames of about the same length. Does nothing if the ring may have no room for these
-    /// frames.
+    /// Prefetches the start of the memory to which a frame of `len` bytes will be written, after
+    /// `before` other frames of about the same length. Does nothing if the ring may have no room for
+    /// these frames.
     #[inline]
     pub fn prefetch(&self, before: usize, len: u32) {
         let needed = units(len);

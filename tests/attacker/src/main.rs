@@ -31,7 +31,7 @@ enum Attack {
     Probe,
     /// Claims a port with a listening socket, and serves the clients of the port.
     Listen(attacks::listen::Options),
-    /// Reserves the port of a socket that may not be entitled to it.
+    /// Asks the service to reserve a port, with a socket that may give no right to the port.
     Reserve(attacks::reserve::Options),
     /// Makes the service allocate more and more objects.
     Grow(attacks::grow::Options),

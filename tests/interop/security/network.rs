@@ -47,7 +47,7 @@ const MARTIANS: [&str; 15] = [
     "ff02::1",
 ];
 
-/// A wire with a service, whose server's namespace has a second interface `other`.
+/// A wire and its service. The server's namespace has a second interface, `other`.
 struct Scene {
     wire: Wire,
     service: Service,

@@ -25,8 +25,8 @@ pub struct Frames {
 
 impl Frames {
     /// Builds a frame for each mux port. The mux port sends the frame or, for
-    /// [`Direction::Receive`], receives the frame from the NIC. With a sender without a mux, the
-    /// mux port of the peer receives the frame.
+    /// [`Direction::Receive`], receives the frame from the NIC. If this program sends without a mux
+    /// (`--bare`), the mux ports are those of the peer, and each receives its frame.
     pub fn new(options: &Options) -> io::Result<Self> {
         let mac = parse_mac(&options.mac)?;
         let peer_mac = parse_mac(&options.peer_mac)?;

@@ -36,8 +36,8 @@ fn a_connection_that_waits_for_memory_is_not_reset() {
 }
 
 /// A step of the service reduced ssthresh, and then sent bytes. The checker counted these bytes as
-/// in flight before the reduction, and took a correct second reduction, a round trip later, for one
-/// in the same round trip.
+/// in flight before the reduction. When a second reduction followed a round trip later, the checker
+/// wrongly placed the second reduction in the round trip of the first.
 #[test]
 fn a_second_reduction_may_follow_after_the_first_one_s_round_trip() {
     for seed in [5_001_599, 5_003_340] {
