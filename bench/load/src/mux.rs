@@ -74,8 +74,8 @@ pub struct Options {
     #[arg(long, default_value_t = 64)]
     bytes: usize,
     /// Number of packets in a row that the NIC in memory delivers to the same mux port.
-    #[arg(long, default_value_t = 1)]
-    train: usize,
+    #[arg(long, default_value = "1", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    train: u16,
     /// Length of each packet ring in bytes.
     #[arg(long, default_value_t = 64 * 1024)]
     ring_len: u32,
@@ -273,10 +273,10 @@ impl Nic {
         let receives = options.direction == Direction::Receive;
         let Some(interface) = &options.interface else {
             let arriving = match receives {
-                true => frames.trains(options.train),
+                true => frames.trains(options.train.into()),
                 false => Vec::new(),
             };
-            return Ok(Self::Memory(MemoryNic::new(arriving)));
+            return Ok(Self::Memory(MemoryNic::new(arriving, options.train.into())));
         };
         let failed = |error: &dyn std::error::Error| io::Error::other(error.to_string());
         let port = XdpPort::open(interface, 0, &XdpConfig::for_veth()).map_err(|e| failed(&e))?;

@@ -129,21 +129,21 @@ const FIGURES: &[Figure] = &[
         ("mux-send", 1024),
         MUX,
         None,
-        884,
+        890,
     ),
     figure(
         "mux: 1 port receives 60 B",
         ("mux-receive", 1),
         MUX,
         None,
-        422,
+        427,
     ),
     figure(
         "mux: 1,024 ports receive 60 B",
         ("mux-receive", 1024),
         MUX,
         None,
-        486,
+        491,
     ),
 ];
 

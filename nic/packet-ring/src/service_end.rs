@@ -58,7 +58,8 @@ pub struct ServiceEnd {
     from_program: PacketConsumer,
     /// The eventfd that wakes the program. `None` for a program that polls.
     doorbell: Option<Arc<Doorbell>>,
-    /// The last sleep of the program for which the service has rung. The program numbers its sleeps.
+    /// The last sleep of the program for which the service has rung. The program numbers its
+    /// sleeps.
     rung: u32,
     /// True after the program has written an impossible index or length, or after a write to the
     /// program's doorbell failed.

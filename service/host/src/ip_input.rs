@@ -148,8 +148,9 @@ impl IpInput {
     }
 
     /// Receives a burst while mux ports are open. Gives each frame to the mux port that has claimed
-    /// the frame's destination. All other frames go the way of
-    /// [`receive_frame`](Self::receive_frame).
+    /// the frame's destination. Afterwards, all other frames go the way of
+    /// [`receive_frame`](Self::receive_frame). A reassembled packet therefore reaches its mux port
+    /// after the unfragmented packets of the same burst.
     #[cold]
     #[inline(never)]
     fn receive_beside_ports<P: PacketIo>(
@@ -300,9 +301,9 @@ impl IpInput {
         };
         let frames = std::iter::once(whole.as_slice());
         let receptions = self.offer_to_ports(now, link, frames, partial_allowed, stack);
-        if receptions != [Reception::Unclaimed]
-            || self.siblings.takes(link, &whole, partial_allowed)
-        {
+        let is_claimed = receptions != [Reception::Unclaimed];
+        self.receptions = receptions;
+        if is_claimed || self.siblings.takes(link, &whole, partial_allowed) {
             return Ok(());
         }
         tcp_input::receive_other(stack, now, link, &whole, partial_allowed)

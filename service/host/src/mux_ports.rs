@@ -163,7 +163,7 @@ impl PortMux {
         let Some(frames) = stack.io.links.mux_link().take(MuxQueue::ToPorts) else {
             return;
         };
-        let mut receptions = Vec::new();
+        let mut receptions = Vec::with_capacity(frames.len());
         self.receive(now, (frames.iter(), false), &mut stack.io, &mut receptions);
         for (frame, reception) in frames.iter().zip(receptions) {
             if reception != Reception::Taken {

@@ -31,6 +31,9 @@ impl Lookahead {
 
     /// Adds the receiver of the next frame, and prefetches the memory for the frame in the
     /// receiver's packet ring. `len` is the length of the frame in bytes. There must be room.
+    ///
+    /// Of the frames that the mux has still to copy, only those directly before this frame count.
+    /// If frames of other receivers lie between, the prefetch gets memory of an earlier frame.
     #[inline]
     pub fn add<P: PortEnd>(&mut self, receiver: Option<PortId>, len: usize, table: &PortTable<P>) {
         if self.receivers[self.found.wrapping_sub(1) % FRAMES] != receiver {

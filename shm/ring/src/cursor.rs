@@ -207,6 +207,12 @@ impl ConsumerCursor {
         Ok(self.produced.wrapping_sub(self.consumed))
     }
 
+    /// Returns the position of the next entry. The ring may have no entry at this position yet.
+    #[inline]
+    pub fn position(&self) -> usize {
+        (self.consumed & self.mask) as usize
+    }
+
     /// Returns the number of entries up to the producer's index. The index is not validated, so the
     /// number may exceed the length of the ring.
     #[inline]

@@ -49,6 +49,8 @@ mod packet_ring_unsafe;
 #[cfg(not(loom))]
 mod port_memory;
 #[cfg(not(loom))]
+mod prefetch_unsafe;
+#[cfg(not(loom))]
 mod region_unsafe;
 #[cfg(not(loom))]
 pub mod registration;

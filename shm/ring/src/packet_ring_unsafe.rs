@@ -15,6 +15,7 @@ use tidelane_abi::port::{
 use crate::{
     Corrupt, PortRegions, PushError, Region,
     cursor::{ConsumerCursor, ProducerCursor},
+    prefetch_unsafe::{Access, CACHE_LINE, prefetch},
     sync::AtomicU32,
 };
 
@@ -26,42 +27,8 @@ const fn units(len: u32) -> u32 {
     (HEAD_LEN + len).div_ceil(PACKET_UNIT)
 }
 
-/// Length of a cache line in bytes.
-const CACHE_LINE: usize = 64;
 /// Number of units that a prefetch fetches of a frame. The CPU itself fetches the rest in time.
 const PREFETCH_UNITS_MAX: u32 = 32;
-
-/// Purpose of a prefetch.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Access {
-    Read,
-    /// The prefetch takes the cache line away from the peer's CPU.
-    Write,
-}
-
-/// Prefetches the cache line at `at`, on x86-64 only.
-#[inline(always)]
-fn prefetch_line(at: *const u8, access: Access) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch has no effect that a program can observe, at any address. A CPU without
-    // `prefetchw` executes the instruction as a no-op.
-    unsafe {
-        use std::arch::{
-            asm,
-            x86_64::{_MM_HINT_T0, _mm_prefetch},
-        };
-        match access {
-            Access::Read => _mm_prefetch::<_MM_HINT_T0>(at.cast::<i8>()),
-            Access::Write => asm!(
-                "prefetchw [{}]",
-                in(reg) at,
-                options(nostack, preserves_flags, readonly)
-            ),
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (at, access);
-}
 
 /// Pointers to the heads of a port's two memories, and to the packets of one of them. The value
 /// keeps the memories mapped.
@@ -123,10 +90,7 @@ impl RingPointers {
     /// Prefetches `count` units from the unit at `at` on. The units may extend beyond the ring.
     #[inline]
     fn prefetch(&self, at: usize, count: usize, access: Access) {
-        let (start, len) = (self.unit(at), count * PACKET_UNIT as usize);
-        for offset in (0..len).step_by(CACHE_LINE) {
-            prefetch_line(start.wrapping_add(offset), access);
-        }
+        prefetch(self.unit(at), count * PACKET_UNIT as usize, access);
     }
 }
 
@@ -240,16 +204,19 @@ impl PacketProducer {
     }
 
     /// Prefetches the start of the memory to which a frame of `len` bytes will be written, after
-    /// `before` other frames of about the same length. Does nothing if the ring may have no room for
-    /// these frames.
+    /// `before` other frames of about the same length. Does nothing if the ring may have no room
+    /// for these frames.
     #[inline]
     pub fn prefetch(&self, before: usize, len: u32) {
         let needed = units(len);
         let before = before as u32 * needed;
         if self.cursor.free() >= before + needed {
             let at = self.cursor.position() + before as usize;
+            // `frame` skips the rest of the ring if the longest frame does not fit there.
+            let fits = at + units(PORT_FRAME_LEN_MAX) as usize <= self.units as usize;
             let count = needed.min(PREFETCH_UNITS_MAX) as usize;
-            self.pointers.prefetch(at, count, Access::Write);
+            self.pointers
+                .prefetch(if fits { at } else { 0 }, count, Access::Write);
         }
     }
 
@@ -257,7 +224,7 @@ impl PacketProducer {
     #[inline]
     pub fn prefetch_publish(&self) {
         let index = &raw const self.pointers.own().produced;
-        prefetch_line(index.cast(), Access::Write);
+        prefetch(index.cast(), CACHE_LINE, Access::Write);
     }
 
     /// Makes queued frames visible. Returns true if there were frames to publish.
@@ -386,10 +353,10 @@ impl PacketConsumer {
     pub fn prefetch(&self, len: usize) {
         let produced = self.cursor.produced(&self.pointers.peer().produced.word);
         let units = len.div_ceil(PACKET_UNIT as usize).min(produced as usize);
-        let at = self.cursor.ahead(0);
+        let at = self.cursor.position();
         self.pointers.prefetch(at, units, Access::Read);
         let index = &raw const self.pointers.own().consumed;
-        prefetch_line(index.cast(), Access::Write);
+        prefetch(index.cast(), CACHE_LINE, Access::Write);
     }
 
     /// Returns the position of the next entry, and the number of units that are known to be

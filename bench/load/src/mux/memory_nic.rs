@@ -10,9 +10,9 @@ use tidelane_packet_io::{Burst, Capabilities, PacketIo, TxChecksum};
 const TX_FRAMES: usize = 2048;
 /// Length of a frame's memory in bytes.
 const FRAME_LEN: usize = 2048;
-/// Least number of distinct frames in memory that the NIC delivers in turn. A few frames would stay
-/// in the first-level cache, unlike the frames of a real NIC.
-const RX_FRAMES_MIN: usize = 1024;
+/// Least number of distinct trains of frames in memory that the NIC delivers in turn. A few frames
+/// would stay in the first-level cache, unlike the frames of a real NIC.
+const RX_TRAINS_MIN: usize = 1024;
 
 /// A NIC without an interface. Sent frames are overwritten, and received frames repeat.
 pub struct MemoryNic {
@@ -35,12 +35,12 @@ pub struct MemoryBurst {
 }
 
 impl MemoryNic {
-    /// Makes a NIC that delivers the frames `arriving` in turn. The NIC delivers no frame if the
-    /// list is empty.
-    pub fn new(arriving: Vec<Vec<u8>>) -> Self {
+    /// Makes a NIC that delivers the frames `arriving` in turn, in trains of `train` frames. The
+    /// NIC delivers no frame if the list is empty.
+    pub fn new(arriving: Vec<Vec<u8>>, train: usize) -> Self {
         let times = match arriving.len() {
             0 => 0,
-            len => RX_FRAMES_MIN.div_ceil(len),
+            len => (RX_TRAINS_MIN * train).div_ceil(len),
         };
         let rx: Vec<Vec<u8>> = (0..times).flat_map(|_| arriving.clone()).collect();
         Self {
