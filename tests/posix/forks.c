@@ -248,6 +248,38 @@ void fork_reads_and_writes(void)
 	say("child %d", status_of(child));
 }
 
+/* Two processes sleep in read on one connection. Both find the end of the stream, although neither
+ * process ends meanwhile. */
+void fork_both_end(void)
+{
+	for (int round = 0; round < 20; round++) {
+		int other, fd = accepted(0, &other), ends[2], go[2];
+		must(pipe(ends) == 0 && pipe(go) == 0);
+		pid_t children[2];
+		for (int i = 0; i < 2; i++) {
+			children[i] = fork();
+			if (children[i] == 0) {
+				char byte;
+				must(close(go[1]) == 0);
+				must(read(fd, &byte, 1) == 0);
+				signal_byte(ends[1]);
+				must(read(go[0], &byte, 1) == 0);
+				CHILD_ENDS(6);
+			}
+		}
+		close(fd);
+		for (int i = 0; i < 2; i++)
+			await_asleep(children[i]);
+		peer_must("shutdown %d", other);
+		wait_byte(ends[0]);
+		wait_byte(ends[0]);
+		close(go[1]);
+		say("children %d %d", status_of(children[0]), status_of(children[1]));
+		peer_must("close %d", other);
+		close(go[0]), close(ends[0]), close(ends[1]);
+	}
+}
+
 /* One process writes while another process sleeps in read, and the peer sends at the same time. */
 void fork_writes_beside_reader(void)
 {

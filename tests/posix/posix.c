@@ -21,7 +21,7 @@
 	X(small_stack) X(signal_stack)                                                           \
 	X(signals) X(files) X(spliced) X(fork_serves) X(fork_saves) X(fork_keeps_open)            \
 	X(fork_takes_turns) X(fork_reads_and_writes) X(fork_both_read) X(fork_unacknowledged)     \
-	X(fork_writes_beside_reader)                                                              \
+	X(fork_writes_beside_reader) X(fork_both_end)                                             \
 	X(fork_twice) X(fork_looks_the_same) X(fork_lingers) X(fork_connected)                    \
 	X(fork_serves_many) X(fork_beside_threads) X(fork_after_the_end)                          \
 	X(option_ranges) X(congestion_names) X(info_numbers) X(vectors) X(receive_flags)          \

@@ -312,7 +312,12 @@ impl Program {
     pub fn migrate_here(&self, connection: u64, context: u32) -> Result<Stream, Refusal> {
         let control = self.session.control.as_ref();
         let control = control.ok_or(Refusal::ServiceGone)?;
-        crate::child_session::migrate_here(&self.session, control, connection, context)
+        let migrated =
+            crate::child_session::migrate_here(&self.session, control, connection, context);
+        if matches!(migrated, Err(Refusal::ServiceGone)) {
+            self.session.set_gone();
+        }
+        migrated
     }
 
     /// Returns the total size in bytes of the send buffers in use.

@@ -90,10 +90,8 @@ impl<T: Sync, const MAX: usize> NumberTable<T, MAX> {
 
     /// Clears the number if it still belongs to `object`.
     pub(crate) fn clear(&self, number: u32, object: &'static T) {
-        if let Some(cell) = self.0.get(number as usize)
-            && cell.is(object)
-        {
-            cell.store(None);
+        if let Some(cell) = self.0.get(number as usize) {
+            cell.clear(object);
         }
     }
 }

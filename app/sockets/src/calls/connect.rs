@@ -9,7 +9,11 @@ use std::os::fd::RawFd;
 use tidelane_abi::{ROUTE_ACCELERATED, ROUTE_KERNEL, ROUTE_WITHIN_HOST, not_accelerated};
 use tidelane_client::{Connect, Program, Refusal};
 
-use super::{descriptors, disconnect::shut_listener_down, process};
+use super::{
+    descriptors,
+    disconnect::{shut_connection_down, shut_listener_down},
+    process,
+};
 use crate::{
     readiness::{
         instance,
@@ -20,7 +24,7 @@ use crate::{
     socket::{
         Inner, Socket,
         registration_ref::RegistrationRef,
-        registry,
+        registry, sharing,
         state::{Connecting, State},
     },
     sys::{
@@ -455,21 +459,10 @@ pub fn shutdown(socket: &'static Socket, fd: RawFd, how: i32) -> Handled {
         return fail(libc::EINVAL);
     }
     inner.refresh();
-    let channel = inner.channel;
     let over = inner.cause_reported;
     match &mut inner.state {
         State::Stream(_) if over => return fail(libc::ENOTCONN),
-        State::Stream(connection) => {
-            if how != libc::SHUT_RD {
-                connection.stream.shutdown_write();
-            }
-            if how != libc::SHUT_WR {
-                connection.stream.shutdown_read();
-            }
-            if let Some(channel) = channel {
-                channel.submit(&socket.member, connection);
-            }
-        }
+        State::Stream(_) => {}
         // As in Linux, `shutdown` aborts an active open.
         State::Connecting(_) => {
             inner.fail_connect(tidelane_abi::close_cause::RESET);
@@ -480,8 +473,13 @@ pub fn shutdown(socket: &'static Socket, fd: RawFd, how: i32) -> Handled {
         State::Listening(_) => return Some(shut_listener_down(socket, inner, fd, how)),
         State::Free | State::Fresh | State::Kernel => return TO_KERNEL,
     }
-    inner.shut_write |= how != libc::SHUT_RD;
-    inner.shut_read |= how != libc::SHUT_WR;
+    let mut shut = |inner: &mut Inner| shut_connection_down(socket, inner, how);
+    while sharing::attempt(&mut inner, &mut shut).is_none() {
+        // Another process has taken the connection since.
+        drop(inner);
+        inner = socket.enter(fd)?;
+    }
+    let channel = inner.channel;
     drop(inner);
     wake::on_readiness_change(socket, channel);
     Some(Ok(0))

@@ -1,5 +1,5 @@
-//! Calls that end a listener or an active open, and leave the descriptor open: `shutdown` of a
-//! listener, and `connect` to an address of the family AF_UNSPEC.
+//! Calls that end a connection, a listener or an active open, and leave the descriptor open:
+//! `shutdown`, and `connect` to an address of the family AF_UNSPEC.
 //!
 //! A listener listens in two stacks: in the service (the process `tidelaned`) and in the kernel.
 
@@ -37,6 +37,30 @@ pub fn disconnect(socket: &'static Socket, fd: RawFd) -> Handled {
         State::Stream(_) | State::Inherited(_) | State::LostByFork => fail(libc::EOPNOTSUPP),
         State::Free | State::Fresh | State::Failed | State::Kernel => TO_KERNEL,
     }
+}
+
+/// Ends one or both directions of an accelerated connection. Returns 0, also if the connection has
+/// ended meanwhile.
+pub(super) fn shut_connection_down(
+    socket: &'static Socket,
+    inner: &mut Inner,
+    how: i32,
+) -> Result<usize, Errno> {
+    let channel = inner.channel;
+    if let State::Stream(connection) = &mut inner.state {
+        if how != libc::SHUT_RD {
+            connection.stream.shutdown_write();
+        }
+        if how != libc::SHUT_WR {
+            connection.stream.shutdown_read();
+        }
+        if let Some(channel) = channel {
+            channel.submit(&socket.member, connection);
+        }
+    }
+    inner.shut_write |= how != libc::SHUT_RD;
+    inner.shut_read |= how != libc::SHUT_WR;
+    Ok(0)
 }
 
 /// Carries out `shutdown` of a listener. After SHUT_RD or SHUT_RDWR, the socket listens in neither

@@ -69,9 +69,9 @@ pub(crate) fn blocking(
 ) -> Handled {
     let _section = Section::enter();
     let mut sleeper = Sleeper::new(deadline);
-    // The number of events at the last attempt, or `None` if another process has taken the
-    // connection before the attempt.
-    let mut seen = Some(socket.event_count());
+    // The number of events before the last attempt. `None` before the first attempt, and if another
+    // process took the connection before the attempt.
+    let mut seen = None;
     loop {
         {
             let mut inner = match socket.enter_without_migration(fd) {
@@ -79,15 +79,13 @@ pub(crate) fn blocking(
                 None => return Some(Err(Errno(libc::EBADF))),
             };
             let count = Some(socket.event_count());
-            if inner.shared && count != seen {
-                // The event may have arrived in this process before the connection moved.
+            // An event of this process may have arrived before the connection moved away.
+            let must_look = inner.shared && (count != seen || inner.must_look_at_migrated());
+            if must_look {
                 sharing::migrate_here(socket, &mut inner);
-            } else if inner.shared {
-                sharing::migrate_if_pending(socket, &mut inner);
             }
-            let is_here = !inner.is_migrated();
             match sharing::attempt(&mut inner, &mut attempt) {
-                None if is_here => {
+                None if must_look => {
                     seen = None;
                     continue;
                 }

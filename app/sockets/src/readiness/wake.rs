@@ -37,7 +37,8 @@ pub(super) fn record_event(state: &mut Interest, channel: &Channel, socket: &'st
         state.wake = true;
     }
     let Some(registration) = socket.first_registration() else {
-        return;
+        // A call that waits for a shared connection compares the count.
+        return socket.note_event();
     };
     if registration.channel == channel.number() && !socket.has_more_registrations() {
         state.push_ready(registration.index);

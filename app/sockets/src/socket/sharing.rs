@@ -72,6 +72,14 @@ impl Inner {
         self.shared_flags() & service_flags::MIGRATED != 0
     }
 
+    /// Returns true if a call that waits must migrate the connection to this process and look at
+    /// the connection: an event is pending, or the service is gone.
+    pub(crate) fn must_look_at_migrated(&self) -> bool {
+        let flags = self.shared_flags();
+        flags & service_flags::EVENT_PENDING != 0
+            || flags & service_flags::MIGRATED != 0 && self.has_lost_service()
+    }
+
     /// Returns true if the session of the connection has ended because the service is gone. Then
     /// the connection cannot be migrated back from another process.
     pub(crate) fn has_lost_service(&self) -> bool {
@@ -139,12 +147,8 @@ fn take(socket: &'static Socket, inner: &mut Inner) {
     let came = take_to_channel(socket, inner, connection, old);
     // The flag MIGRATED is set for a moment if another process asks for the connection and the
     // service refuses. The sharing may even have ended since.
-    let is_here = old.is_some_and(|old| match came {
-        Err(Refusal::Refused(refusal::AT_HOME)) => true,
-        Err(Refusal::Refused(refusal::NOT_ENTITLED)) => old.stream.is_here(),
-        _ => false,
-    });
-    if is_here {
+    let at_home = matches!(came, Err(Refusal::Refused(refusal::AT_HOME)));
+    if came.is_err() && old.is_some_and(|old| at_home || old.stream.is_here()) {
         return;
     }
     if let Some(old) = old {

@@ -54,6 +54,13 @@ impl<T: Sync> StaticCell<T> {
             .unwrap_or(value)
     }
 
+    /// Empties the cell if the cell refers to `value`, in one step.
+    pub fn clear(&self, value: &'static T) {
+        let old = as_pointer(Some(value));
+        let (cleared, read) = (Ordering::AcqRel, Ordering::Acquire);
+        let _ = self.0.compare_exchange(old, ptr::null_mut(), cleared, read);
+    }
+
     /// Returns true if the cell refers to `value`.
     #[inline]
     pub fn is(&self, value: &'static T) -> bool {
@@ -86,5 +93,16 @@ mod tests {
             assert!(found.iter().all(|one| ptr::eq(*one, found[0])));
             assert!(cell.is(found[0]));
         }
+    }
+
+    #[test]
+    fn only_the_reference_that_is_named_is_cleared() {
+        static VALUES: [u32; 2] = [1, 2];
+        let cell = StaticCell::new();
+        cell.store(Some(&VALUES[0]));
+        cell.clear(&VALUES[1]);
+        assert!(cell.is(&VALUES[0]));
+        cell.clear(&VALUES[0]);
+        assert!(cell.load().is_none());
     }
 }
