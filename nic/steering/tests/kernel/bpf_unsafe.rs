@@ -50,7 +50,7 @@ pub fn load(prog_type: u32, expected_attach_type: u32) -> OwnedFd {
         expected_attach_type,
         ..Load::default()
     };
-    load.name[..6].copy_from_slice(b"test_prog");
+    load.name[..9].copy_from_slice(b"test_prog");
     // SAFETY: `load` and the memory to which it points outlive the call, and have the stated sizes.
     let fd = unsafe {
         let size = size_of::<Load>();
