@@ -3,7 +3,7 @@
 //! An accelerated program runs under `tidelane run`: the service carries its TCP connections
 //! instead of the kernel.
 
-use std::fs;
+use std::{fs, thread, time::Duration};
 
 use rustix::process::Signal;
 use tidelane_tests::{
@@ -57,6 +57,8 @@ pub fn a_program_outside_is_served_and_freed() -> Outcome {
         tools::wait_until(SHORT, "the dead program's sockets to go", || {
             Ok(service.sockets()?.is_empty())
         })?;
+        // The signal ends the client even if it has not read the resets yet.
+        thread::sleep(Duration::from_millis(200));
         let line = client.signal_and_wait(Signal::TERM, SHORT)?.json()?;
         let error = line["first_error"].as_str().unwrap_or_default();
         ensure!(error.contains("reset"), "the peers saw {line}");
