@@ -259,7 +259,8 @@ pub fn servers_find_the_service_again() -> Outcome {
             let took = began.elapsed();
             ensure!(
                 took < AGAIN_MAX,
-                "kill {kill}: a client waited for {took:?}"
+                "kill {kill}: a client waited for {took:?}: {}",
+                service.counters()?
             );
         }
         server.check_alive()?;
