@@ -72,7 +72,7 @@ pub fn jammed_doorbell_disturbs_nobody() -> Outcome {
     let remote = echo_client(&wire, Side::Client, 7000)?.args("--connections 8 --seconds 30");
     let remote = remote.spawn()?;
     let mut counters = service.counters()?;
-    // A write blocks only if the program sleeps at the right moment. On a busy machine, this is rare.
+    // A write blocks only if the program sleeps at that moment, which is rare on a busy machine.
     for _ in 0..JAMMERS_MAX {
         if counters["stuck_doorbells"].as_u64() > Some(0) {
             break;
