@@ -312,12 +312,9 @@ impl Program {
     pub fn migrate_here(&self, connection: u64, context: u32) -> Result<Stream, Refusal> {
         let control = self.session.control.as_ref();
         let control = control.ok_or(Refusal::ServiceGone)?;
-        let migrated =
-            crate::child_session::migrate_here(&self.session, control, connection, context);
-        if matches!(migrated, Err(Refusal::ServiceGone)) {
-            self.session.set_gone();
-        }
-        migrated
+        let session = &self.session;
+        let migrated = crate::child_session::migrate_here(session, control, connection, context);
+        self.note_if_gone(migrated)
     }
 
     /// Returns the total size in bytes of the send buffers in use.
@@ -366,7 +363,11 @@ impl Program {
         else {
             return Err(Refusal::ServiceGone);
         };
-        let answer = control.ask(request, descriptors);
+        self.note_if_gone(control.ask(request, descriptors))
+    }
+
+    /// Ends the session if the answer to a request is that the service is gone. Returns `answer`.
+    fn note_if_gone<T>(&self, answer: Result<T, Refusal>) -> Result<T, Refusal> {
         if matches!(answer, Err(Refusal::ServiceGone)) {
             self.session.set_gone();
         }

@@ -233,9 +233,8 @@ impl Stream {
 
     /// Returns true if the connection is in this process, and not in another process.
     pub fn is_here(&self) -> bool {
-        let service = self.shared.view().service();
-        let migrated = service.flags.load(SeqCst) & service_flags::MIGRATED != 0;
-        !migrated && service.generation.load(SeqCst) == self.generation
+        let generation = self.shared.view().service().generation.load(Acquire);
+        generation == self.generation && self.service_flags() & service_flags::MIGRATED == 0
     }
 
     /// Allows the connection to be migrated after `set_busy`.
