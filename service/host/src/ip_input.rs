@@ -181,9 +181,8 @@ impl IpInput {
         stack: &mut Stack<P>,
     ) -> Vec<Reception> {
         let mut receptions = std::mem::take(&mut self.receptions);
-        let from_wire = (frames.clone(), true);
-        self.mux
-            .receive(now, from_wire, &mut stack.io, &mut receptions);
+        let (mux, io) = (&mut self.mux, &mut stack.io);
+        mux.receive(now, frames.clone(), true, io, &mut receptions);
         for (frame, reception) in frames.zip(&receptions) {
             if *reception == Reception::Refused {
                 tcp_input::answer_refused(stack, now, link, frame, partial_allowed);

@@ -108,7 +108,8 @@ impl PortMux {
     pub(crate) fn receive<'a, P: PacketIo>(
         &mut self,
         now: Instant,
-        (frames, from_wire): (impl Iterator<Item = &'a [u8]> + Clone, bool),
+        frames: impl Iterator<Item = &'a [u8]> + Clone,
+        from_wire: bool,
         io: &mut HostIo<P>,
         receptions: &mut Vec<Reception>,
     ) {
@@ -164,7 +165,7 @@ impl PortMux {
             return;
         };
         let mut receptions = Vec::with_capacity(frames.len());
-        self.receive(now, (frames.iter(), false), &mut stack.io, &mut receptions);
+        self.receive(now, frames.iter(), false, &mut stack.io, &mut receptions);
         for (frame, reception) in frames.iter().zip(receptions) {
             if reception != Reception::Taken {
                 tcp_input::answer_without_port(stack, now, frame);

@@ -286,11 +286,11 @@ pub mod refusal {
     pub const BUSY: u32 = 7;
     /// TAKE_CONNECTION: the send buffer is too small for the unacknowledged data.
     pub const BUFFER_TOO_SMALL: u32 = 8;
-    /// TAKE_CONNECTION: the connection already is in the program's memory.
-    pub const AT_HOME: u32 = 10;
     /// LISTEN: the kernel serves this listener, for the reason
     /// [`FORKS`](super::not_accelerated::FORKS).
     pub const FORKS: u32 = 9;
+    /// TAKE_CONNECTION: the connection already is in the program's memory.
+    pub const AT_HOME: u32 = 10;
     /// REGISTER, PROBE, OPEN_PORT: the service does not admit programs of this network namespace.
     /// After the refusals NAMESPACE, USER and CGROUP, the program may still send
     /// REPORT_NOT_ACCELERATED.

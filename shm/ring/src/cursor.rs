@@ -68,7 +68,7 @@ impl ProducerCursor {
                 return Err(PushError::Full);
             }
         }
-        Ok((self.produced & self.mask) as usize)
+        Ok(self.position())
     }
 
     /// Returns the position of the next entry. The ring may have no room at this position yet.
@@ -95,7 +95,7 @@ impl ProducerCursor {
                 return Err(PushError::Full);
             }
         }
-        Ok((self.produced & self.mask) as usize)
+        Ok(self.position())
     }
 
     /// Records that `count` entries from the claimed position on were written.
@@ -188,7 +188,7 @@ impl ConsumerCursor {
         if self.consumed == self.produced && !self.refresh(produced)? {
             return Ok(None);
         }
-        Ok(Some((self.consumed & self.mask) as usize))
+        Ok(Some(self.position()))
     }
 
     /// Records that the entry at the claimed position was copied.

@@ -364,7 +364,7 @@ impl PacketConsumer {
     #[inline]
     fn known(&mut self) -> Result<Option<(u32, u32)>, Corrupt> {
         let known = self.cursor.known(&self.pointers.peer().produced.word)?;
-        Ok((known > 0).then(|| (self.cursor.ahead(0) as u32, known)))
+        Ok((known > 0).then(|| (self.cursor.position() as u32, known)))
     }
 
     /// Skips the entry at `at`, which a producer writes if a frame does not fit before the end of
