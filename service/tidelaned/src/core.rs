@@ -7,11 +7,11 @@
 //! class, the thread sleeps when it has had no work for a while.
 //!
 //! The thread must not wait long behind a program, either. In the idle class, a program that
-//! computes without end would starve the thread. A watchdog therefore moves a
-//! starved thread to the real-time class for a period ([`crate::boost`]). If the thread uses more
-//! than half of this period, the thread shares its CPU in the normal class for the next period. In
-//! these periods, the thread does not spin. Without work, the thread sleeps until the NIC, a
-//! program's doorbell (an eventfd), or a timer wakes it.
+//! computes without end would starve the thread. A watchdog therefore moves a starved thread to the
+//! real-time class for a period ([`crate::boost`]). If the thread uses more than half of this
+//! period, the thread shares its CPU in the normal class for the next period. In these periods, the
+//! thread does not spin. Without work, the thread sleeps until the NIC, a program's doorbell (an
+//! eventfd), or a timer wakes it.
 //!
 //! The demux is the XDP program that redirects frames to the cores. A core's heartbeat is the time
 //! of a recent step, which the core writes and the demux reads.
@@ -238,8 +238,8 @@ pub fn start<P: NicPort>(
 ///
 /// A core that still makes no step may be stuck in a system call, because a program can cause the
 /// core's write to the program's doorbell to block (see [`tidelane_ring::Doorbell`]). The watchdog
-/// interrupts the call
-/// by a signal. If the core makes no step even then, it hangs, and the watchdog ends the service.
+/// interrupts the call by a signal. If the core makes no step even then, it hangs, and the watchdog
+/// ends the service.
 fn watch(shared: &CoreState, epoll: &OwnedFd, guard: &Guard) {
     let mut last = u64::MAX;
     let mut stalls = 0;

@@ -45,7 +45,7 @@ pub fn listen(stage: &mut Stage, port: u16) -> Program {
 
 /// Connects from TCP port `from` to `port`, and sends `text` at stream positions from `at` on.
 /// Returns the header of the handshake's last segment.
-pub fn connect(stage: &mut Stage, port: u16, from: u16, at: u32, text: &[u8]) -> SegmentHeader {
+fn connect(stage: &mut Stage, port: u16, from: u16, at: u32, text: &[u8]) -> SegmentHeader {
     let mut syn = segment(TcpFlags::SYN, 7, 0);
     (syn.src_port, syn.dst_port) = (from, port);
     let answers = stage.exchange(stranger(1), syn);
@@ -189,13 +189,8 @@ fn an_inherited_connection_carries_only_its_own_bytes() {
     let owner = listen(&mut stage, PORTS[0]);
     mark(&owner.1, owner.1.layout().rx_area());
     mark(&owner.1, owner.1.layout().tx_area());
-    let mut acceptor = Acceptor::join_listener(&mut stage, &owner, PORTS[0].into());
-    connect(&mut stage, PORTS[0], 6000, 0, &TEXT);
-    let (_, event) = acceptor.accepted().remove(0);
-    acceptor.accept(&mut stage, &event);
-    acceptor.write(&mut stage, &event, &TEXT);
-    let child = inherit(&mut stage, owner.0);
-    let slot = owner.1.slot(event.slot).expect("a slot");
+    let (child, slot) = share_connection(&mut stage, &owner);
+    let slot = owner.1.slot(slot).expect("a slot");
     let take = Take {
         connection: slot.ids().connection,
         context: 0,
@@ -207,8 +202,20 @@ fn an_inherited_connection_carries_only_its_own_bytes() {
     assert_eq!(markers(&child.1), 0);
 }
 
+/// Lets `owner`, which listens at the first port, accept a connection and write [`TEXT`], which the
+/// peer does not acknowledge. Returns a child that also holds the connection, and the connection's
+/// slot in the owner's memory.
+pub fn share_connection(stage: &mut Stage, owner: &Program) -> (Program, u32) {
+    let mut acceptor = Acceptor::join_listener(stage, owner, PORTS[0].into());
+    connect(stage, PORTS[0], 6000, 0, &TEXT);
+    let (_, event) = acceptor.accepted().remove(0);
+    acceptor.accept(stage, &event);
+    acceptor.write(stage, &event, &TEXT);
+    (inherit(stage, owner.0), event.slot)
+}
+
 /// Registers a forked child of `parent`. The child also holds the connections of `parent`.
-pub fn inherit(stage: &mut Stage, parent: ProgramId) -> Program {
+fn inherit(stage: &mut Stage, parent: ProgramId) -> Program {
     let layout = Layout::new(32, 1 << 20, 1 << 20).expect("a possible layout");
     let region = Arc::new(ProgramRegion::heap(&layout).expect("there is memory"));
     let (host, now) = (&mut stage.core.host, stage.now);

@@ -8,8 +8,8 @@ use tidelane_host::{Take, TakeError};
 use tidelane_ring::{DataEventConsumer, words::DataWord};
 
 use crate::{
-    acceptor::{Acceptor, Program, send_buffer},
-    foreign_bytes::{PORTS, TEXT, connect, inherit, listen},
+    acceptor::{Program, send_buffer},
+    foreign_bytes::{PORTS, TEXT, listen, share_connection},
     stage::Stage,
 };
 
@@ -30,16 +30,11 @@ impl Shared {
     fn new() -> Self {
         let mut stage = Stage::new();
         let owner = listen(&mut stage, PORTS[0]);
-        let mut acceptor = Acceptor::join_listener(&mut stage, &owner, PORTS[0].into());
-        connect(&mut stage, PORTS[0], 6000, 0, &TEXT);
-        let (_, event) = acceptor.accepted().remove(0);
-        acceptor.accept(&mut stage, &event);
-        acceptor.write(&mut stage, &event, &TEXT);
-        let child = inherit(&mut stage, owner.0);
+        let (child, slot) = share_connection(&mut stage, &owner);
         let mut shared = Self {
-            connection: owner.1.slot(event.slot).expect("a slot").ids().connection,
+            connection: owner.1.slot(slot).expect("a slot").ids().connection,
             events: DataEventConsumer::new(Arc::clone(&owner.1), 0).expect("a context"),
-            slot: event.slot,
+            slot,
             stage,
             owner,
             child,
